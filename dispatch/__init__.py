@@ -1,0 +1,52 @@
+"""dispatch: resilient tool dispatch between AI agents and their tool services on Apache Pulsar.
+
+async with dispatch.connect("pulsar://localhost:6650", catalog="tools/") as dispatcher:
+    text = await dispatcher.call("tell-joke", {"topic": "cats"}, user="alice", timeout=5)
+"""
+
+from dispatch.catalog import Catalog, CatalogError
+from dispatch.client import ToolServiceClient, WrappedClient, wrap
+from dispatch.dispatcher import Dispatcher, connect
+from dispatch.outcome import (
+    CallTimeout,
+    DispatchError,
+    InvalidArguments,
+    Outcome,
+    Rejected,
+    Throttled,
+    ToolError,
+    TransportError,
+)
+from dispatch.policy import Policy
+from dispatch.result import CallResult
+from dispatch.server import ToolServer, serve
+from dispatch.service import ToolService
+from dispatch.tool import Tool
+from dispatch.transports import Security
+from dispatch.version import __version__
+
+__all__ = [
+    "CallResult",
+    "CallTimeout",
+    "Catalog",
+    "CatalogError",
+    "DispatchError",
+    "Dispatcher",
+    "InvalidArguments",
+    "Outcome",
+    "Policy",
+    "Rejected",
+    "Security",
+    "Throttled",
+    "Tool",
+    "ToolError",
+    "ToolServer",
+    "ToolService",
+    "ToolServiceClient",
+    "TransportError",
+    "WrappedClient",
+    "__version__",
+    "connect",
+    "serve",
+    "wrap",
+]

@@ -1,0 +1,435 @@
+"""Dispatcher: the way of a call, from a tool's name to its answer. Read :meth:`Dispatcher.execute` top to bottom.
+
+1 catalog · 2 permission · 3 deadline · 4 attempts · 5 result · 6 telemetry
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dispatch.catalog import Catalog, ServiceDescriptor, UnknownTool, load_directory
+from dispatch.exchange import Exchange, Settled, TimedOut
+from dispatch.messages import PayloadTooLarge, Property, encode_request, json_text
+from dispatch.outcome import DispatchError, InvalidArguments, Outcome, Rejected, TransportError
+from dispatch.policy import DEFAULT_POLICY, Policy, PolicyError, check_seconds
+from dispatch.result import CallResult, error_of
+from dispatch.routes import Route, Routes
+from dispatch.tool import Tool
+from dispatch.transports import Security, Transport, open_transport
+
+NO_ARGUMENTS: Mapping[str, Any] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a call is made of that does not change from call to call.
+
+    Attributes:
+        label: the tool's name (the service's id where a client calls a service without a tool).
+        service: where it is served.
+        config_text: the config values, as the JSON text that travels.
+        policy: defaults ← service ← tool.
+        repeatable: declared read-only or idempotent.
+    """
+
+    label: str
+    service: ServiceDescriptor
+    config_text: str
+    policy: Policy
+    repeatable: bool = False
+
+
+def connect(
+    broker: str,
+    catalog: Catalog | str | Path | None = None,
+    *,
+    policy: Policy = DEFAULT_POLICY,
+    security: Security | None = None,
+    window: int = 64,
+    name: str | None = None,
+) -> Dispatcher:
+    """A dispatcher on ``broker``; use it with ``async with``, or ``await start()`` and ``close()``.
+
+    Args:
+        broker: ``pulsar://HOST:PORT``, ``pulsar+ssl://HOST:PORT``, or ``memory://[NAME]`` (embedded, in process).
+        catalog: a :class:`Catalog`, or a folder with ``tool-service/ID.json`` and ``tool/NAME.json``.
+        policy: what calls may take where neither service nor tool says more.
+        security: token and TLS settings; None: from the environment (``DISPATCH_TOKEN`` …).
+        window: unreceipted publishes of the connection; 64 keeps a broker from losing messages in bursts.
+        name: the dispatcher's id, seen in the names of its reply topics; default: 12 random hex digits.
+
+    Raises:
+        CatalogError: mistakes in the folder's descriptors: every one, with file, key and fix.
+        TransportError: no such kind of address.
+    """
+    if catalog is None:
+        catalog = Catalog.empty()
+    elif not isinstance(catalog, Catalog):
+        catalog = load_directory(catalog)
+    return Dispatcher(open_transport(broker, security=security, window=window), catalog, policy=policy, name=name)
+
+
+class Dispatcher:
+    """Calls tools by name over one connection. One per process and event loop is enough for any number of callers.
+
+    Args:
+        transport: a connection not yet started; closed with the dispatcher.
+        catalog: services and tools.
+        policy: defaults under the services' and tools' own policies.
+        name: see :func:`connect`.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        catalog: Catalog,
+        *,
+        policy: Policy = DEFAULT_POLICY,
+        name: str | None = None,
+    ) -> None:
+        self.name = name or secrets.token_hex(6)
+        self.transport = transport
+        self._policy = policy
+        self._catalog = catalog
+        self._targets: dict[str, Target] = {}
+        self._exchange: Exchange | None = None
+        self._routes: Routes | None = None
+
+    # -- life ---------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Connect.
+
+        Raises:
+            TransportError: no broker answers; the message names the fix.
+        """
+        if self._exchange is not None:
+            raise RuntimeError("this dispatcher is started already")
+        try:
+            await self.transport.start()
+        except BaseException:
+            await self.transport.close()
+            raise
+        self._exchange = Exchange()
+        self._routes = Routes(self.transport, self._exchange, self.name)
+
+    async def close(self) -> None:
+        """End what waits (its callers get a typed error) and disconnect. Idempotent."""
+        if self._exchange is not None:
+            self._exchange.close()
+        if self._routes is not None:
+            await self._routes.close()
+        await self.transport.close()
+
+    async def __aenter__(self) -> Dispatcher:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_exc: object) -> None:
+        await self.close()
+
+    # -- the catalogue ------------------------------------------------------------------------------------------
+
+    @property
+    def catalog(self) -> Catalog:
+        """The services and tools in force."""
+        return self._catalog
+
+    @property
+    def exchange(self) -> Exchange:
+        """The table of requests that wait, with its counts.
+
+        Raises:
+            RuntimeError: not started.
+        """
+        if self._exchange is None:
+            raise RuntimeError("the dispatcher is not started; use 'async with dispatch.connect(...)' or await start()")
+        return self._exchange
+
+    def tool(self, name: str, *, user: str = "") -> Tool:
+        """A handle on one tool, as agent frameworks want it: ``await tool.invoke(topic="cats")``.
+
+        Raises:
+            Rejected: there is no such tool; the message has the near names.
+        """
+        self._target(name)
+        return Tool(self, self._catalog.tool(name), user)
+
+    def _target(self, tool: str) -> Target:
+        target = self._targets.get(tool)
+        if target is None:
+            try:
+                descriptor = self._catalog.tool(tool)
+            except UnknownTool as error:
+                raise Rejected("unknown-tool", str(error), rejected_by="catalog", alternatives=error.near) from None
+            service = self._catalog.service_of(descriptor)
+            target = self._targets[tool] = Target(
+                tool,
+                service,
+                json_text(descriptor.config, "config"),
+                self._policy.merged(service.policy).merged(descriptor.policy),
+                descriptor.repeatable,
+            )
+        return target
+
+    def service_target(self, service: str) -> Target:
+        """What a call of a service without a tool is made of.
+
+        Raises:
+            Rejected: there is no such service.
+        """
+        descriptor = self._catalog.services.get(service)
+        if descriptor is None:
+            known = ", ".join(sorted(self._catalog.services)[:20]) or "none"
+            raise Rejected(
+                "unknown-service", f"There is no tool service '{service}'. Known: {known}.", rejected_by="catalog"
+            )
+        return Target(service, descriptor, "{}", self._policy.merged(descriptor.policy))
+
+    # -- calls --------------------------------------------------------------------------------------------------
+
+    async def call(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any] = NO_ARGUMENTS,
+        *,
+        user: str = "",
+        timeout: float | None = None,
+        idempotency_key: str | None = None,
+    ) -> str:
+        """Call a tool and return its answer; a stream's chunks are put together.
+
+        Args:
+            tool: its name in the catalogue.
+            arguments: what the tool takes, as named values that JSON can say.
+            user: on whose behalf.
+            timeout: seconds for the whole call; None: the tool's policy (30 s by default).
+            idempotency_key: your own name for this piece of work; it travels to the service.
+
+        Raises:
+            DispatchError: one class for each way a call can fail: ToolError, InvalidArguments, Throttled, CallTimeout,
+                TransportError, Rejected. Its text says what to do next.
+        """
+        result = await self.execute(tool, arguments, user=user, timeout=timeout, idempotency_key=idempotency_key)
+        if result.error is not None:
+            raise result.error
+        return result.text
+
+    async def execute(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any] = NO_ARGUMENTS,
+        *,
+        user: str = "",
+        timeout: float | None = None,
+        idempotency_key: str | None = None,
+    ) -> CallResult:
+        """As :meth:`call`, but every outcome is a value. Only cancellation is raised."""
+        started = self.exchange.loop.time()
+        try:
+            target = self._target(tool)  # 1 catalog
+        except DispatchError as error:
+            return CallResult(tool, error.outcome, error=error)
+        return await self.perform(
+            target,
+            target.config_text,
+            arguments,
+            user=user,
+            timeout=timeout,
+            idempotency_key=idempotency_key,
+            started=started,
+        )
+
+    async def perform(
+        self,
+        target: Target,
+        config_text: str,
+        arguments: Mapping[str, Any],
+        *,
+        user: str = "",
+        timeout: float | None = None,
+        idempotency_key: str | None = None,
+        started: float | None = None,
+    ) -> CallResult:
+        """Steps 2 to 6 of a call, for whoever has found its target already (:meth:`execute`, the clients)."""
+        exchange = self.exchange
+        if started is None:
+            started = exchange.loop.time()
+        id = ""
+        settled: Settled | DispatchError
+        limit = target.policy.timeout if timeout is None else timeout
+        try:
+            # 2 permission: who may call this tool (its place; nothing is asked yet)
+            # 3 deadline: one instant on the loop's clock for everything that follows
+            if timeout is not None:
+                check_seconds(timeout)
+            deadline, clock = started + limit, "call"
+            payload = encode_request(config_text, json_text(arguments, "arguments"), user)
+            # 4 attempts: one; retries and hedges have their place around this
+            #   a breaker · b limiter · c bulkhead: admit(target) -> Permit | Rejection
+            #   d balancer: picks the instance; the route then is that instance's
+            route = self._routes.get(target.service) or await self._open(target.service, deadline)  # type: ignore[union-attr] # started: see exchange
+            attempt = target.policy.attempt_timeout
+            if attempt is not None and exchange.loop.time() + attempt < deadline:
+                deadline, clock, limit = exchange.loop.time() + attempt, "attempt", attempt
+            id = exchange.new_id()
+            settled = await exchange.request(  # e exchange
+                id,
+                route.publisher,
+                payload,
+                self._properties(id, route, deadline, idempotency_key),
+                flow=target.label,
+                deadline=deadline,
+                clock=clock,
+                max_bytes=target.policy.max_result,
+            )
+            #   f finish: every permit gets the outcome, exactly once, cancellation included
+        except DispatchError as failure:
+            settled = failure
+        except (TypeError, PayloadTooLarge, PolicyError, UnicodeError) as mistake:
+            settled = _invalid(target.label, mistake)
+        # 5 result
+        error = (
+            settled
+            if isinstance(settled, DispatchError)
+            else error_of(settled, tool=target.label, limit=limit, repeatable=target.repeatable)
+        )
+        answer = None if isinstance(settled, DispatchError | TimedOut) else settled
+        result = CallResult(
+            target.label,
+            Outcome.SUCCESS if error is None else error.outcome,
+            getattr(answer, "text", "") if error is None else "",
+            error,
+            exchange.loop.time() - started,
+            attempts=1 if id else 0,
+            chunks=getattr(settled, "chunks", 0),
+            request_id=id,
+            instance=_instance(settled),
+        )
+        # 6 telemetry (its place): one duration, one outcome, one span tree
+        return result  # noqa: RET504 - step 6 has its place after step 5
+
+    async def stream(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any] = NO_ARGUMENTS,
+        *,
+        user: str = "",
+        timeout: float | None = None,
+        idle_timeout: float | None = None,
+        idempotency_key: str | None = None,
+    ) -> AsyncIterator[str]:
+        """Call a tool and give the chunks of its answer as they come. Leaving the loop early leaves nothing behind.
+
+        Args:
+            timeout: seconds for the whole stream; None: the policy's ``stream_timeout``.
+            idle_timeout: seconds that may pass without a chunk; None: the policy's ``stream_idle_timeout``.
+
+        Raises:
+            DispatchError: as :meth:`call`; what came before it has been given already.
+        """
+        target = self._target(tool)
+        async for chunk in self.perform_stream(
+            target,
+            target.config_text,
+            arguments,
+            user=user,
+            timeout=timeout,
+            idle_timeout=idle_timeout,
+            idempotency_key=idempotency_key,
+        ):
+            yield chunk
+
+    async def perform_stream(
+        self,
+        target: Target,
+        config_text: str,
+        arguments: Mapping[str, Any],
+        *,
+        user: str = "",
+        timeout: float | None = None,
+        idle_timeout: float | None = None,
+        idempotency_key: str | None = None,
+    ) -> AsyncIterator[str]:
+        """Steps 2 to 6 of a stream; see :meth:`perform`."""
+        exchange = self.exchange
+        policy = target.policy
+        total = policy.stream_timeout if timeout is None else timeout
+        idle = policy.stream_idle_timeout if idle_timeout is None else idle_timeout
+        try:
+            check_seconds(total)
+            check_seconds(idle, "idle-timeout")
+            payload = encode_request(config_text, json_text(arguments, "arguments"), user)
+        except (TypeError, PayloadTooLarge, PolicyError, UnicodeError) as mistake:
+            raise _invalid(target.label, mistake) from None
+        deadline = exchange.loop.time() + total
+        route = self._routes.get(target.service) or await self._open(target.service, deadline)  # type: ignore[union-attr] # as above
+        id = exchange.new_id()
+        replies = exchange.stream(
+            id,
+            route.publisher,
+            payload,
+            self._properties(id, route, deadline, idempotency_key),
+            flow=target.label,
+            deadline=deadline,
+            idle=idle,
+            max_bytes=policy.max_result,
+            max_buffer=policy.stream_buffer,
+        )
+        try:
+            async for chunk in replies:
+                yield chunk
+        finally:
+            replies.close()
+        settled = replies.settled
+        if settled is not None:
+            limit = idle if isinstance(settled, TimedOut) and settled.clock == "stream-idle" else total
+            error = error_of(settled, tool=target.label, limit=limit, repeatable=target.repeatable)
+            if error is not None:
+                raise error
+
+    async def _open(self, service: ServiceDescriptor, deadline: float) -> Route:
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await self._routes.open(service)  # type: ignore[union-attr] # started: see exchange
+        except TimeoutError:
+            raise TransportError(
+                "unreachable",
+                f"The broker did not open the topics of '{service.id}' in time; the tool did not run. Stop and report that.",
+                sent=False,
+            ) from None
+
+    def _properties(self, id: str, route: Route, deadline: float, idempotency_key: str | None) -> dict[str, str]:
+        remaining = max(1, int((deadline - self.exchange.loop.time()) * 1000))
+        properties = {
+            Property.ID: id,
+            Property.REPLY_TO: route.reply_to,
+            Property.REMAINING_MS: str(remaining),
+            Property.ATTEMPT: "1",
+        }
+        if idempotency_key is not None:
+            properties[Property.IDEMPOTENCY_KEY] = idempotency_key
+        return properties
+
+
+def _instance(settled: object) -> str | None:
+    properties = getattr(settled, "properties", None)
+    return None if properties is None else properties.get(Property.INSTANCE)
+
+
+def _invalid(tool: str, error: Exception) -> InvalidArguments:
+    """The caller's own mistake, found before anything was sent."""
+    if isinstance(error, PayloadTooLarge):
+        return InvalidArguments(
+            "payload-too-large",
+            f"The arguments of '{tool}' make a message of {error}: send less, for instance a reference instead of the "
+            "data. Nothing was sent.",
+        )
+    if isinstance(error, PolicyError):
+        return InvalidArguments("invalid-timeout", f"{error}. '{tool}' was not called.")
+    return InvalidArguments("invalid-arguments", f"{error}. '{tool}' was not called; mend the arguments.")

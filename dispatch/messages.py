@@ -1,0 +1,240 @@
+"""The wire: request, response, error and properties; encode and decode.
+
+TrustGraph's two dialects are spoken in both directions. A request is ``{"user", "config", "arguments"}``, where
+``config`` and ``arguments`` are JSON texts inside the JSON (the specification; the published package 2.11.1 sends no
+``user``). A response is ``{"error": null | {"type", "message"}, "response": str, "end_of_stream": bool}``. Unknown
+fields are ignored, missing ones take TrustGraph's own defaults (``""``, ``null``, ``false``).
+
+Everything of ours beyond that travels as message properties, all of them optional to a peer.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+MAX_MESSAGE_BYTES: Final = 5 * 1024 * 1024 - 20 * 1024
+"""Largest payload we publish, in bytes. A Pulsar broker's default limit is 5 MiB over payload *and* metadata
+(``maxMessageSize``); 20 KiB is kept for the properties."""
+
+MAX_PROPERTY_CHARS: Final = 8 * 1024
+"""Longest property value that is looked at, in characters; a longer one counts as malformed."""
+
+
+class Property:
+    """Names of the message properties. ``ID`` is TrustGraph's; the rest are ours, and optional to a peer."""
+
+    ID: Final = "id"
+    """Correlates a request with each of its responses. Never reused."""
+
+    # On requests.
+    REPLY_TO: Final = "reply-to"
+    """A whole topic name. A service of ours answers there if its owner allows that namespace."""
+    REMAINING_MS: Final = "remaining-ms"
+    """Time the caller will still wait, in milliseconds, counted from the moment the message arrives."""
+    ATTEMPT: Final = "attempt"
+    """Which attempt of its call this request is, from 1."""
+    IDEMPOTENCY_KEY: Final = "idempotency-key"
+    """The caller's own key for "this is the same piece of work"."""
+
+    # On replies.
+    INSTANCE: Final = "instance"
+    """Id of the service instance that answered."""
+    IN_FLIGHT: Final = "in-flight"
+    """How many requests that instance was running when it answered."""
+    CHUNK: Final = "chunk"
+    """Index of this response in its stream, from 0: a lost or repeated chunk is noticed, not shown."""
+    REFUSED: Final = "refused"
+    """Why the service did not run the request at all: one of :class:`Refusal`."""
+    RETRY_AFTER_MS: Final = "retry-after-ms"
+    """With a refusal: when to come back, in milliseconds."""
+
+
+class Refusal:
+    """Values of the property ``refused``: the tool did not run."""
+
+    OVERLOADED: Final = "overloaded"
+    DRAINING: Final = "draining"
+    EXPIRED: Final = "expired"
+    INVALID_REQUEST: Final = "invalid-request"
+
+
+class MalformedMessage(ValueError):
+    """A payload or a property that cannot be read. ``str()`` says what is wrong, without quoting user data."""
+
+
+class PayloadTooLarge(ValueError):
+    """A payload beyond what the broker takes. ``size`` and ``limit`` are in bytes."""
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(f"{size:,} bytes, the limit is {limit:,}")
+        self.size = size
+        self.limit = limit
+
+
+class ErrorInfo(msgspec.Struct, frozen=True):
+    """The error of a response: ``type`` is a name to act on, ``message`` a text to read."""
+
+    type: str = ""
+    message: str = ""
+
+
+class Request(msgspec.Struct, frozen=True):
+    """A decoded request: config values and arguments as objects, and the user (``""`` in the 2.11.1 dialect)."""
+
+    config: dict[str, Any]
+    arguments: dict[str, Any]
+    user: str = ""
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """A decoded response, or one chunk of a stream."""
+
+    error: ErrorInfo | None = None
+    response: str = ""
+    end_of_stream: bool = False
+
+
+class _WireRequest(msgspec.Struct):
+    # A few hand-written agents send the objects themselves instead of JSON texts; both are understood.
+    user: str | None = None
+    config: str | dict[str, Any] | None = None
+    arguments: str | dict[str, Any] | None = None
+
+
+class _WireReply(msgspec.Struct):
+    error: ErrorInfo | str | None = None
+    response: str | None = None
+    end_of_stream: bool | None = None
+
+
+class _OutRequest(msgspec.Struct):
+    user: str
+    config: str
+    arguments: str
+
+
+class _OutReply(msgspec.Struct):
+    error: ErrorInfo | None
+    response: str
+    end_of_stream: bool
+
+
+_encode = msgspec.json.Encoder().encode
+_request_decoder = msgspec.json.Decoder(_WireRequest)
+_reply_decoder = msgspec.json.Decoder(_WireReply)
+_object_decoder = msgspec.json.Decoder(dict[str, Any])
+
+
+def json_text(value: Mapping[str, Any], what: str) -> str:
+    """``value`` as a JSON text, the form config and arguments have inside a request.
+
+    Raises:
+        TypeError: ``value`` is no mapping, or holds something that JSON cannot say. The message names ``what``.
+    """
+    if not isinstance(value, Mapping):
+        raise TypeError(
+            f"{what} must be an object of named values, for instance {{'topic': 'cats'}}, not {type(value).__name__}"
+        )
+    try:
+        # A key of another type would silently become a text; JSON objects have text keys.
+        for key in value:
+            if not isinstance(key, str):
+                raise TypeError(f"the key {key!r} is {type(key).__name__}, not a text")
+        return _encode(value if type(value) is dict else dict(value)).decode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise TypeError(f"{what} cannot be written as JSON: {error}") from None
+
+
+def encode_request(config: str, arguments: str, user: str = "", *, limit: int = MAX_MESSAGE_BYTES) -> bytes:
+    """A request payload; ``config`` and ``arguments`` are JSON texts (see :func:`json_text`).
+
+    Raises:
+        PayloadTooLarge: more than ``limit`` bytes.
+    """
+    payload = _encode(_OutRequest(user, config, arguments))
+    if len(payload) > limit:
+        raise PayloadTooLarge(len(payload), limit)
+    return payload
+
+
+def decode_request(payload: bytes) -> Request:
+    """The request in ``payload``.
+
+    Raises:
+        MalformedMessage: not UTF-8 JSON, not of the request's shape, or config or arguments are no JSON objects.
+    """
+    try:
+        wire = _request_decoder.decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedMessage(f"the request is not readable: {error}") from None
+    return Request(_object(wire.config, "config"), _object(wire.arguments, "arguments"), wire.user or "")
+
+
+def _object(value: str | dict[str, Any] | None, what: str) -> dict[str, Any]:
+    if not value:
+        return {}
+    if isinstance(value, dict):
+        return value
+    try:
+        return _object_decoder.decode(value)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise MalformedMessage(f"'{what}' of the request is no JSON object: {error}") from None
+
+
+def encode_reply(reply: Reply, *, limit: int = MAX_MESSAGE_BYTES) -> bytes:
+    """A response payload.
+
+    Raises:
+        PayloadTooLarge: more than ``limit`` bytes.
+        ValueError: the text cannot be written as UTF-8 (a lone surrogate).
+    """
+    payload = _encode(_OutReply(reply.error, reply.response, reply.end_of_stream))
+    if len(payload) > limit:
+        raise PayloadTooLarge(len(payload), limit)
+    return payload
+
+
+def decode_reply(payload: bytes) -> Reply:
+    """The response in ``payload``.
+
+    Raises:
+        MalformedMessage: not UTF-8 JSON, or not of the response's shape.
+    """
+    try:
+        wire = _reply_decoder.decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedMessage(f"the response is not readable: {error}") from None
+    failure = wire.error
+    if isinstance(failure, str):
+        failure = ErrorInfo("", failure)
+    return Reply(failure, wire.response or "", bool(wire.end_of_stream))
+
+
+def result_text(result: object) -> str:
+    """What a tool returned, as the text of a response: a string as it is, anything else as JSON.
+
+    Raises:
+        TypeError: the result cannot be written as JSON.
+    """
+    if isinstance(result, str):
+        return result
+    try:
+        # json.dumps as TrustGraph does, so that both sides give the same text; but unicode stays readable to a model.
+        return json.dumps(result, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise TypeError(
+            f"the tool returned a {type(result).__name__}, which cannot be written as JSON: {error}"
+        ) from None
+
+
+def whole_number(properties: Mapping[str, str], name: str) -> int | None:
+    """The property ``name`` as a whole number ≥ 0, or None when it is missing or not one (never an exception:
+    a peer's odd property must not cost a message)."""
+    value = properties.get(name)
+    if value is None or len(value) > 18 or not value.isascii() or not value.isdigit():
+        return None
+    return int(value)

@@ -1,0 +1,109 @@
+"""Policy: what a call may take. Frozen values; each default states its reason.
+
+In descriptors the keys are kebab-case (``"policy": {"timeout": 10, "stream-idle-timeout": 5}``); a policy merges from
+defaults ← service ← tool ← call.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+
+class PolicyError(ValueError):
+    """A policy value that cannot be. ``key`` is where, ``problem`` what, ``fix`` how to mend it."""
+
+    def __init__(self, key: str, problem: str, fix: str) -> None:
+        super().__init__(f"policy key '{key}': {problem}; {fix}")
+        self.key = key
+        self.problem = problem
+        self.fix = fix
+
+
+MAX_SECONDS = 7 * 24 * 3600.0
+"""The longest time that may be asked for: a week. Longer is a slip of units (milliseconds) far more often than meant."""
+
+
+def check_seconds(value: object, key: str = "timeout") -> float:
+    """``value`` as a time in seconds, above 0 and at most a week.
+
+    Raises:
+        PolicyError: it is not.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise PolicyError(key, f"{value!r} is not a number", "give seconds, for instance 10 or 0.5")
+    if not math.isfinite(value) or not 0 < value <= MAX_SECONDS:
+        raise PolicyError(key, f"{value!r} is out of range", "give seconds above 0 and at most 604800 (a week)")
+    return float(value)
+
+
+class Policy(msgspec.Struct, frozen=True, rename="kebab"):
+    """What one call of a tool may take. Times are in seconds, sizes in bytes.
+
+    Attributes:
+        timeout: the whole call, every attempt and wait included. 30 s: longer than nearly every tool takes, and short
+            enough that an agent is not stalled for minutes (TrustGraph's own default is 600 s).
+        attempt_timeout: one attempt, or None for all the time that is left. None: as long as a call has a single
+            attempt, a shorter slice could only throw away time.
+        stream_timeout: a whole stream, from the request to its last chunk. 300 s: a long generated text.
+        stream_idle_timeout: the longest gap between two chunks, and before the first. 30 s: as one call.
+        stream_buffer: chunks kept for a reader that is slower than its stream. 1,024: seconds of a fast model; a reader
+            further behind gets an error, because a non-persistent topic cannot be held back.
+        max_result: the answer of one call, over all its chunks. 64 MiB: twelve times the broker's largest message.
+    """
+
+    timeout: float = 30.0
+    attempt_timeout: float | None = None
+    stream_timeout: float = 300.0
+    stream_idle_timeout: float = 30.0
+    stream_buffer: int = 1024
+    max_result: int = 64 * 1024 * 1024
+
+    def __post_init__(self) -> None:
+        for key in ("timeout", "attempt_timeout", "stream_timeout", "stream_idle_timeout"):
+            value = getattr(self, key)
+            if value is None and key == "attempt_timeout":
+                continue
+            check_seconds(value, key.replace("_", "-"))
+        for key in ("stream_buffer", "max_result"):
+            value = getattr(self, key)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise PolicyError(
+                    key.replace("_", "-"), f"{value!r} is not a whole number above 0", "give a whole number ≥ 1"
+                )
+
+    def merged(self, raw: Mapping[str, Any]) -> Policy:
+        """This policy with the keys of ``raw`` (kebab-case) laid over it.
+
+        Raises:
+            PolicyError: an unknown key, or a value that cannot be.
+        """
+        return parse_policy(raw, base=self)
+
+
+DEFAULT_POLICY = Policy()
+"""The defaults."""
+
+
+def parse_policy(raw: object, base: Policy = DEFAULT_POLICY) -> Policy:
+    """The policy that a descriptor's ``policy`` object describes, laid over ``base``.
+
+    Raises:
+        PolicyError: not an object, an unknown key, or a value that cannot be.
+    """
+    if not isinstance(raw, Mapping):
+        raise PolicyError("policy", f"{type(raw).__name__} is not an object", 'write {"timeout": 10}')
+    known = Policy.__struct_encode_fields__
+    fields = dict(zip(known, Policy.__struct_fields__, strict=True))
+    changes: dict[str, Any] = {}
+    for key, value in raw.items():
+        if key not in fields:
+            near = difflib.get_close_matches(str(key), known, 1)
+            hint = f"did you mean '{near[0]}'? " if near else ""
+            raise PolicyError(str(key), "unknown key", f"{hint}known keys: {', '.join(known)}")
+        changes[fields[key]] = value
+    return msgspec.structs.replace(base, **changes) if changes else base

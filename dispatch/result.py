@@ -1,0 +1,159 @@
+"""What a caller gets: the result of a call, and how the end of an exchange becomes one.
+
+The texts are read by models: each says what happened, whether the tool may have run, and what to do next.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from dispatch.exchange import Answer, Overflow, Settled, TimedOut, Unreadable
+from dispatch.messages import Property, Refusal, whole_number
+from dispatch.outcome import (
+    CallTimeout,
+    DispatchError,
+    InvalidArguments,
+    Outcome,
+    Rejected,
+    Throttled,
+    ToolError,
+    TransportError,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CallResult:
+    """How one call ended.
+
+    Attributes:
+        tool: the tool that was asked for.
+        outcome: the one :class:`~dispatch.Outcome` of the call.
+        text: the answer, the texts of a stream put together; ``""`` unless ``outcome`` is SUCCESS.
+        error: what :meth:`Dispatcher.call` would raise; None for SUCCESS.
+        duration: seconds from the call to its end.
+        attempts: requests that were sent for it; 0 when nothing was.
+        chunks: messages the answer came in.
+        request_id: the property ``id`` of the last attempt, ``""`` when nothing was sent.
+        instance: id of the service instance that answered, when it says so.
+    """
+
+    tool: str
+    outcome: Outcome
+    text: str = ""
+    error: DispatchError | None = None
+    duration: float = 0.0
+    attempts: int = 0
+    chunks: int = 0
+    request_id: str = ""
+    instance: str | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Did it succeed?"""
+        return self.error is None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The result as plain values, for ``--json``."""
+        return {
+            "tool": self.tool,
+            "outcome": str(self.outcome),
+            "text": self.text,
+            "error": self.error.as_dict() if self.error is not None else None,
+            "duration": round(self.duration, 6),
+            "attempts": self.attempts,
+            "chunks": self.chunks,
+            "request_id": self.request_id,
+            "instance": self.instance,
+        }
+
+
+def error_of(settled: Settled, *, tool: str, limit: float, repeatable: bool) -> DispatchError | None:
+    """The error that the end of an exchange means to its caller, None for success.
+
+    Args:
+        limit: seconds of the limit that would have run out.
+        repeatable: the tool is declared read-only or idempotent, so that a repeat does no harm.
+    """
+    if isinstance(settled, Answer):
+        if settled.error_type is None:
+            return None
+        return _answered_error(settled, tool)
+    if isinstance(settled, TimedOut):
+        return _timed_out(settled, tool, limit, repeatable)
+    if isinstance(settled, Unreadable):
+        return TransportError(
+            "malformed-reply",
+            f"The service of '{tool}' answered, but not with a response ({settled.problem}). {_may_have_run(tool)}",
+        )
+    if isinstance(settled, Overflow):
+        return TransportError(
+            "too-much",
+            f"The answer of '{tool}' went over the limit '{settled.limit}' and was cut off. Ask for less at once, or "
+            f"raise that key of the tool's policy. {_may_have_run(tool)}",
+        )
+    return settled
+
+
+def _answered_error(answer: Answer, tool: str) -> DispatchError:
+    type, message = answer.error_type or "tool-error", answer.error_message
+    refused = answer.properties.get(Property.REFUSED)
+    if refused is None:
+        return ToolError(type, message or f"'{tool}' answered with an error that says nothing more.")
+    after = whole_number(answer.properties, Property.RETRY_AFTER_MS)
+    seconds = None if after is None else after / 1000
+    if refused == Refusal.OVERLOADED:
+        when = f"not before {seconds:g} s" if seconds else "later"
+        return Throttled(
+            type,
+            f"The service of '{tool}' has too much to do and did not run it. Stop; call it {when}, or use another tool.",
+            retryable=True,
+            retry_after=seconds,
+            rejected_by="service",
+        )
+    if refused == Refusal.EXPIRED:
+        return CallTimeout(
+            f"'{tool}' did not run: the time of the call was over when its service came to it. Report that, or give it "
+            "more time.",
+            clock="call",
+            type=type,
+        )
+    if refused == Refusal.INVALID_REQUEST:
+        return InvalidArguments(
+            type, f"The service of '{tool}' could not read the request and did not run it: {message}"
+        )
+    return Rejected(
+        type,
+        f"The service of '{tool}' did not run it: {message or refused}. Use another tool, or come back later.",
+        retryable=True,
+        retry_after=seconds,
+        rejected_by="service",
+    )
+
+
+def _timed_out(end: TimedOut, tool: str, limit: float, repeatable: bool) -> DispatchError:
+    if not end.sent:
+        return TransportError(
+            "not-sent",
+            f"The request to '{tool}' could not leave within {limit:g} s: the broker did not take it. It did not run. Stop "
+            "and report that the tool's broker is out of reach.",
+            sent=False,
+        )
+    came = f" after {end.chunks} chunk(s)" if end.chunks else ""
+    if end.missing is not None:
+        came += f"; chunk {end.missing} was lost on the way"
+    what = {
+        "stream-idle": f"'{tool}' sent nothing more for {limit:g} s{came}.",
+        "stream": f"The stream of '{tool}' was not complete after {limit:g} s{came}.",
+    }.get(end.clock, f"'{tool}' gave no complete answer within {limit:g} s{came}.")
+    return CallTimeout(
+        f"{what} {_may_have_run(tool, repeatable)}",
+        clock=end.clock,
+        retryable=repeatable,
+    )
+
+
+def _may_have_run(tool: str, repeatable: bool = False) -> str:
+    if repeatable:
+        return "Report the failure, or use another tool."
+    return f"It may have run all the same: do not repeat the call unless you know that '{tool}' did nothing."

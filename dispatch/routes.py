@@ -1,0 +1,110 @@
+"""Routes: what has to be open before a service can be called, opened once, on first use.
+
+For each service: a publisher to its request queue, a subscription to its response queue (where others' services answer),
+and one to a topic of our own in the same namespace (where ours answer, so that nobody else receives our replies).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+
+from dispatch.catalog import ServiceDescriptor
+from dispatch.catalog.topics import TopicName
+from dispatch.exchange import Exchange
+from dispatch.outcome import TransportError
+from dispatch.transports import Mode, Publisher, Subscription, Transport
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """The way to a service and back."""
+
+    publisher: Publisher
+    reply_to: str
+
+
+class Routes:
+    """The open routes of one dispatcher.
+
+    Args:
+        transport: the connection.
+        exchange: takes the replies.
+        name: the dispatcher's id, part of its reply topics' names.
+    """
+
+    def __init__(self, transport: Transport, exchange: Exchange, name: str) -> None:
+        self._transport = transport
+        self._exchange = exchange
+        self._name = name
+        self._open: dict[tuple[str, str], Route] = {}
+        self._opening: dict[tuple[str, str], asyncio.Task[Route]] = {}
+        self._subscriptions: dict[str, asyncio.Task[Subscription]] = {}
+
+    def get(self, service: ServiceDescriptor) -> Route | None:
+        """The route to ``service`` if it is open."""
+        return self._open.get((service.request_queue, service.response_queue))
+
+    async def open(self, service: ServiceDescriptor) -> Route:
+        """The route to ``service``, opening what is not open yet. Callers that come together wait for one opening, and
+        one that is cancelled takes nothing from the others.
+
+        Raises:
+            TransportError: the broker is out of reach, or refuses.
+        """
+        key = (service.request_queue, service.response_queue)
+        route = self._open.get(key)
+        if route is not None:
+            return route
+        opening = self._opening.get(key)
+        if opening is None:
+            opening = self._opening[key] = asyncio.create_task(self._make(*key))
+            opening.add_done_callback(lambda _: self._opening.pop(key, None))
+            opening.add_done_callback(_seen)
+        return await asyncio.shield(opening)
+
+    async def _make(self, request_queue: str, response_queue: str) -> Route:
+        reply_to = str(TopicName.parse(response_queue).sibling(f"dispatch-reply-{self._name}"))
+        # Both ends listen before the first request can leave.
+        for topic in (response_queue, reply_to):
+            await self._subscribe(topic)
+        publisher = await self._transport.publisher(request_queue)
+        route = self._open[request_queue, response_queue] = Route(publisher, reply_to)
+        return route
+
+    async def _subscribe(self, topic: str) -> None:
+        task = self._subscriptions.get(topic)
+        if task is None:
+            task = self._subscriptions[topic] = asyncio.create_task(
+                self._transport.subscribe(
+                    topic, self._exchange.on_message, mode=Mode.FANOUT, name=f"dispatch-{self._name}"
+                )
+            )
+            task.add_done_callback(_seen)
+        try:
+            await asyncio.shield(task)
+        except TransportError:
+            if self._subscriptions.get(topic) is task:
+                del self._subscriptions[topic]  # the next call may find the broker back
+            raise
+
+    async def close(self) -> None:
+        """Close everything."""
+        for opening in list(self._opening.values()):
+            opening.cancel()
+            with contextlib.suppress(asyncio.CancelledError, TransportError):
+                await opening
+        for task in self._subscriptions.values():
+            with contextlib.suppress(asyncio.CancelledError, TransportError):
+                await (await task).close()
+        for route in self._open.values():
+            await route.publisher.close()
+        self._subscriptions.clear()
+        self._open.clear()
+
+
+def _seen(task: asyncio.Task[object]) -> None:
+    """Look at a task's error, which every waiter may have stopped waiting for."""
+    if not task.cancelled():
+        task.exception()

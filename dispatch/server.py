@@ -1,0 +1,356 @@
+"""Serving a tool service: requests in, answers out, within bounds.
+
+A request is answered whatever happens, because on a non-persistent topic silence costs its caller the whole timeout:
+overload, draining and expiry are answered at once with a typed refusal, and every exception becomes an error reply.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import signal
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Any
+
+from dispatch.messages import (
+    ErrorInfo,
+    MalformedMessage,
+    PayloadTooLarge,
+    Property,
+    Refusal,
+    Reply,
+    decode_request,
+    encode_reply,
+    result_text,
+    whole_number,
+)
+from dispatch.outcome import DispatchError, TransportError
+from dispatch.replies import ReplyRouter
+from dispatch.service import read_invoke
+from dispatch.transports import Message, Mode, Security, Subscription, Transport, open_transport
+
+logger = logging.getLogger("dispatch.service")
+
+DEFAULT_CONCURRENCY = 64
+"""Requests run at once: as many as a dispatcher has in flight for a tool by default."""
+DEFAULT_QUEUE = 1_024
+"""Requests that wait for a place; the next is refused at once. At 64 at a time a wait that anyone would still sit out."""
+DEFAULT_DRAIN_S = 30.0
+"""How long what runs may take to finish after SIGTERM: what container platforms grant."""
+OVERLOAD_RETRY_AFTER_MS = 1_000
+
+
+class _Work:
+    """A request that was taken and is not answered yet."""
+
+    __slots__ = ("deadline", "id", "message", "reply_to")
+
+    def __init__(self, id: str, reply_to: str | None, deadline: float | None, message: Message) -> None:
+        self.id = id
+        self.reply_to = reply_to
+        self.deadline = deadline
+        self.message = message
+
+
+class ToolServer:
+    """Runs a tool service on its topics. ``async with ToolServer(...)``, or :func:`serve` to run until told to stop.
+
+    Args:
+        service: a :class:`ToolService`, or anything with an ``invoke`` it could have.
+        broker: ``pulsar://…``, ``pulsar+ssl://…``, ``memory://…``, or a started transport (then left open).
+        topic: TrustGraph's short name; ``joke`` means ``non-persistent://tg/request/joke`` and ``…/response/joke``.
+        request_queue: whole topic name to listen on, instead of ``topic``.
+        response_queue: whole topic name to answer on, instead of ``topic``.
+        id: the service's id; servers of one id on one topic share its requests. Default: the topic's last part.
+        instance: this server's own id, on every reply. Default: the id and 8 random hex digits.
+        concurrency: requests run at once.
+        max_queued: requests that may wait for a place; beyond it they are refused at once.
+        reply_namespaces: namespaces (``tenant/namespace``) where ``reply-to`` topics are answered, besides the
+            response queue's own.
+        drain_timeout: seconds that running requests may take once :meth:`drain` began.
+        security: token and TLS settings; None: from the environment.
+        window: unreceipted publishes of the connection.
+    """
+
+    def __init__(
+        self,
+        service: object,
+        broker: str | Transport,
+        *,
+        topic: str | None = None,
+        request_queue: str | None = None,
+        response_queue: str | None = None,
+        id: str | None = None,
+        instance: str | None = None,
+        concurrency: int = DEFAULT_CONCURRENCY,
+        max_queued: int = DEFAULT_QUEUE,
+        reply_namespaces: Iterable[str] = (),
+        drain_timeout: float = DEFAULT_DRAIN_S,
+        security: Security | None = None,
+        window: int = 64,
+    ) -> None:
+        if topic is not None:
+            request_queue = request_queue or f"non-persistent://tg/request/{topic}"
+            response_queue = response_queue or f"non-persistent://tg/response/{topic}"
+        if request_queue is None or response_queue is None:
+            raise TypeError("say where to listen: topic='joke', or request_queue= and response_queue=")
+        if concurrency < 1:
+            raise ValueError(f"concurrency must be 1 at least, not {concurrency}")
+        if max_queued < 0:
+            raise ValueError(f"max_queued must be 0 or more, not {max_queued}")
+        self._invoke = read_invoke(service)
+        self.request_queue = request_queue
+        self.response_queue = response_queue
+        self.id = id or request_queue.rpartition("/")[2]
+        self.instance = instance or f"{self.id}-{secrets.token_hex(4)}"
+        self.concurrency = concurrency
+        self.max_queued = max_queued
+        self._reply_namespaces = tuple(reply_namespaces)
+        self.drain_timeout = drain_timeout
+        self._owns_transport = isinstance(broker, str)
+        self._transport: Transport = (
+            open_transport(broker, security=security, window=window) if isinstance(broker, str) else broker
+        )
+        self._subscription: Subscription | None = None
+        self._replies: ReplyRouter | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._queue: deque[_Work] = deque()
+        self._draining = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.requests = 0
+        """Requests that arrived, whatever became of them."""
+        self.malformed = 0
+        """Messages without a usable id: nobody could be answered."""
+        self.refused = dict.fromkeys(
+            (Refusal.OVERLOADED, Refusal.DRAINING, Refusal.EXPIRED, Refusal.INVALID_REQUEST), 0
+        )
+        """Refusals by reason."""
+
+    @property
+    def running(self) -> int:
+        """Requests being run."""
+        return len(self._tasks)
+
+    @property
+    def queued(self) -> int:
+        """Requests waiting for a place."""
+        return len(self._queue)
+
+    async def start(self) -> None:
+        """Connect and listen.
+
+        Raises:
+            TransportError: the broker is out of reach, or refuses; the message names the fix.
+        """
+        try:
+            if self._owns_transport:
+                await self._transport.start()
+            self._replies = ReplyRouter(self._transport, self.response_queue, self._reply_namespaces)
+            await self._replies.start()
+            self._subscription = await self._transport.subscribe(
+                self.request_queue, self._on_message, mode=Mode.SHARED, name=f"{self.id}-request"
+            )
+        except BaseException:
+            if self._owns_transport:
+                await self._transport.close()
+            raise
+        logger.info("%s serves %s, answers on %s", self.instance, self.request_queue, self.response_queue)
+
+    async def drain(self) -> None:
+        """Take no more: finish what runs, refuse the rest, for ``drain_timeout`` seconds at most."""
+        self._draining = True
+        if self._subscription is not None:
+            await self._subscription.close()
+        while self._queue:
+            self._refuse(self._queue.popleft(), Refusal.DRAINING)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.drain_timeout):
+                await self._idle.wait()
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(list(self._tasks))
+        if self._replies is not None:
+            await self._replies.flush()
+
+    async def close(self) -> None:
+        """Stop at once: what runs is cancelled, its callers are told."""
+        self._draining = True
+        self.drain_timeout = 0.0
+        try:
+            await self.drain()
+        finally:
+            if self._replies is not None:
+                await self._replies.close()
+            if self._owns_transport:
+                await self._transport.close()
+
+    async def __aenter__(self) -> ToolServer:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_exc: object) -> None:
+        await self.close()
+
+    # -- a request ----------------------------------------------------------------------------------------------
+
+    def _on_message(self, message: Message) -> None:
+        self.requests += 1
+        properties = message.properties()
+        id = properties.get(Property.ID)
+        if not id:
+            self.malformed += 1
+            logger.warning("a request without the property 'id' on %s: nobody can be answered", self.request_queue)
+            return
+        remaining = whole_number(properties, Property.REMAINING_MS)
+        deadline = None if remaining is None else asyncio.get_running_loop().time() + remaining / 1000
+        work = _Work(id, properties.get(Property.REPLY_TO), deadline, message)
+        if self._draining:
+            self._refuse(work, Refusal.DRAINING)
+        elif remaining == 0:
+            self._refuse(work, Refusal.EXPIRED)
+        elif len(self._tasks) < self.concurrency:
+            self._begin(work)
+        elif len(self._queue) < self.max_queued:
+            self._queue.append(work)
+        else:
+            self._refuse(work, Refusal.OVERLOADED)
+
+    def _begin(self, work: _Work) -> None:
+        task = asyncio.get_running_loop().create_task(self._run(work))
+        self._tasks.add(task)
+        self._idle.clear()
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("a request ended without an answer: %s", type(error).__name__, exc_info=error)
+        while self._queue and len(self._tasks) < self.concurrency:
+            work = self._queue.popleft()
+            if work.deadline is not None and asyncio.get_running_loop().time() >= work.deadline:
+                self._refuse(work, Refusal.EXPIRED)
+            else:
+                self._begin(work)
+        if not self._tasks:
+            self._idle.set()
+
+    async def _run(self, work: _Work) -> None:
+        try:
+            request = decode_request(work.message.data())
+        except MalformedMessage as error:
+            self._refuse(work, Refusal.INVALID_REQUEST, str(error))
+            return
+        try:
+            async with asyncio.timeout_at(work.deadline) as limit:
+                result = await self._invoke(request)
+                if isinstance(result, AsyncIterator):
+                    await self._stream(work, result)
+                else:
+                    self._answer(work, Reply(None, result_text(result), True))
+        except asyncio.CancelledError:
+            self._fail(work, "cancelled", "The service stopped before the tool had finished.")
+            raise
+        except DispatchError as error:
+            self._fail(work, error.type, error.message)
+        except Exception as error:
+            if isinstance(error, TimeoutError) and limit.expired():
+                self._fail(work, "deadline-exceeded", "The tool was stopped: its caller's time had run out.")
+                return
+            logger.debug("%s failed", self.id, exc_info=error)
+            self._fail(work, type(error).__name__, str(error))
+
+    async def _stream(self, work: _Work, items: AsyncIterator[Any]) -> None:
+        index = 0
+        try:
+            async for item in items:
+                self._answer(work, Reply(None, result_text(item), False), chunk=index)
+                index += 1
+                await self._router.writable(work.reply_to)
+        finally:
+            close = getattr(items, "aclose", None)
+            if close is not None:
+                await close()
+        # An error, raised above, ends the stream without an index: it counts even if a chunk before it was lost.
+        self._answer(work, Reply(None, "", True), chunk=index)
+
+    # -- an answer ----------------------------------------------------------------------------------------------
+
+    @property
+    def _router(self) -> ReplyRouter:
+        assert self._replies is not None  # set by start, before any request can arrive
+        return self._replies
+
+    def _answer(
+        self, work: _Work, reply: Reply, *, chunk: int | None = None, extra: Mapping[str, str] | None = None
+    ) -> None:
+        properties = {
+            Property.ID: work.id,
+            Property.INSTANCE: self.instance,
+            Property.IN_FLIGHT: str(len(self._tasks)),
+        }
+        if extra is not None:
+            properties.update(extra)
+        if chunk is not None:
+            properties[Property.CHUNK] = str(chunk)
+        try:
+            payload = encode_reply(reply)
+        except PayloadTooLarge as error:
+            problem = f"The tool's answer is too large to send: {error}. Ask for less at once."
+            payload = encode_reply(Reply(ErrorInfo("result-too-large", problem), "", True))
+        except ValueError as error:
+            payload = encode_reply(
+                Reply(ErrorInfo("invalid-result", f"The answer is no valid text: {error}"), "", True)
+            )
+        self._router.send(work.reply_to, payload, properties)
+
+    def _fail(self, work: _Work, type: str, message: str) -> None:
+        try:
+            self._answer(work, Reply(ErrorInfo(type, message), "", True))
+        except Exception as error:  # an exception whose text cannot be sent must not cost the answer
+            self._answer(
+                work, Reply(ErrorInfo(type, f"(its message cannot be sent: {error.__class__.__name__})"), "", True)
+            )
+
+    def _refuse(self, work: _Work, reason: str, detail: str = "") -> None:
+        self.refused[reason] += 1
+        extra = {Property.REFUSED: reason}
+        if reason == Refusal.OVERLOADED:
+            extra[Property.RETRY_AFTER_MS] = str(OVERLOAD_RETRY_AFTER_MS)
+        message = detail or {
+            Refusal.OVERLOADED: f"{self.id} runs {self.concurrency} requests and {self.max_queued} wait.",
+            Refusal.DRAINING: f"{self.id} is shutting down.",
+            Refusal.EXPIRED: "The caller's time had run out before the tool could start.",
+        }.get(reason, reason)
+        self._answer(work, Reply(ErrorInfo(reason, message), "", True), extra=extra)
+
+
+async def serve(service: object, broker: str | Transport, **options: Any) -> None:
+    """Serve until SIGTERM (then drain: finish what runs, refuse the rest) or until cancelled (then stop at once).
+
+    Takes the arguments of :class:`ToolServer`.
+
+    Raises:
+        TransportError: the broker is out of reach, or refuses; the message names the fix.
+    """
+    server = ToolServer(service, broker, **options)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    await server.start()
+    catches = threading.current_thread() is threading.main_thread()
+    try:
+        if catches:
+            loop.add_signal_handler(signal.SIGTERM, stop.set)
+        await stop.wait()
+        logger.info("%s drains: %d running, %d queued", server.instance, server.running, server.queued)
+        await server.drain()
+    finally:
+        if catches:
+            loop.remove_signal_handler(signal.SIGTERM)
+        with contextlib.suppress(TransportError):
+            await server.close()

@@ -1,0 +1,130 @@
+"""ToolService: the base class for whoever writes a tool service.
+
+    class Joke(dispatch.ToolService):
+        async def invoke(self, config, arguments, user=""):
+            return f"Why do {arguments['topic']} …"
+
+    await dispatch.serve(Joke(), "pulsar://localhost:6650", topic="joke")
+
+``invoke`` may also be written in TrustGraph's two ways, ``invoke(self, user, config, arguments)`` (the specification) and
+``invoke(self, config, arguments)`` (the published package 2.11.1). Which one it is, is read once, when the service is made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+from dispatch.messages import Request
+
+_KNOWN = ("user", "config", "arguments")
+_BY_COUNT = {2: ("config", "arguments"), 3: _KNOWN}
+_WAYS = (
+    "write one of: async def invoke(self, config, arguments, user=''), "
+    "async def invoke(self, user, config, arguments), async def invoke(self, config, arguments)"
+)
+
+Invoke = Callable[[Request], Awaitable[Any]]
+"""Runs the tool; the result is a value, or an async iterator: a stream."""
+
+
+class ToolService:
+    """Base class of a tool service. Override :meth:`invoke`.
+
+    Creating an instance raises ``TypeError`` when ``invoke`` is missing or its parameters cannot be understood.
+    """
+
+    _invoke: Invoke
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        # Here and not in __init__, which subclasses replace without calling ours.
+        service = super().__new__(cls)
+        service._invoke = read_invoke(service)
+        return service
+
+    def invoke(self, config: dict[str, Any], arguments: dict[str, Any], user: str = "") -> Any:
+        """Run the tool.
+
+        Args:
+            config: values the tool's descriptor sets, such as ``{"collection": "customers"}``.
+            arguments: what the model gave. Nobody has checked it: that is the service's part.
+            user: on whose behalf (``""`` when the caller's dialect has no user).
+
+        Returns:
+            A string; or anything JSON can say; or an async iterator of those (write ``yield``): a stream, whose items are
+            sent as they come. A plain ``def`` runs in a thread.
+
+        Raises:
+            ToolError: the tool's own error: its type and message reach the caller. Any other exception does too, with
+                its class name as the type.
+        """
+        raise NotImplementedError
+
+
+def read_invoke(service: object) -> Invoke:
+    """How to call ``service.invoke``, whichever of the three ways it is written in.
+
+    Raises:
+        TypeError: there is no ``invoke``, or its parameters cannot be understood. The message shows the ways.
+    """
+    method = getattr(service, "invoke", None)
+    name = type(service).__name__
+    if not callable(method) or getattr(method, "__func__", None) is ToolService.invoke:
+        raise TypeError(f"{name} has no invoke method; {_WAYS}")
+    order, keywords = _parameters(name, method)
+
+    def call(request: Request) -> Any:
+        values = {"user": request.user, "config": request.config, "arguments": request.arguments}
+        if keywords:
+            return method(**{key: values[key] for key in order})
+        return method(*(values[key] for key in order))
+
+    if inspect.isasyncgenfunction(method):
+
+        async def stream(request: Request) -> AsyncIterator[Any]:
+            iterator: AsyncIterator[Any] = call(request)
+            return iterator
+
+        return stream
+    if inspect.isgeneratorfunction(method):
+        raise TypeError(f"{name}.invoke is a plain generator; make it a stream with 'async def invoke' and yield")
+    if inspect.iscoroutinefunction(method):
+        return call
+
+    async def in_thread(request: Request) -> Any:
+        result = await asyncio.to_thread(call, request)
+        return await result if inspect.isawaitable(result) else result
+
+    return in_thread
+
+
+def _parameters(name: str, method: Callable[..., Any]) -> tuple[tuple[str, ...], bool]:
+    """Which values ``method`` takes, and whether by keyword."""
+    try:
+        parameters = list(inspect.signature(method).parameters.values())
+    except (TypeError, ValueError):
+        raise TypeError(f"the parameters of {name}.invoke cannot be read; {_WAYS}") from None
+    shown = f"{name}.invoke({', '.join(['self', *map(str, parameters)])})"
+    named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    unknown = [p for p in named if p.name not in _KNOWN and p.default is p.empty]
+    positional = [p for p in named if p.kind is not p.KEYWORD_ONLY]
+    if not unknown:
+        if any(p.kind is p.VAR_KEYWORD for p in parameters):
+            return _KNOWN, True
+        taken = tuple(p.name for p in named if p.name in _KNOWN)
+        if "arguments" not in taken:
+            raise TypeError(f"{shown} takes no 'arguments'; {_WAYS}")
+        by_position = any(p.kind is p.POSITIONAL_ONLY for p in named)
+        return taken, not by_position
+    # Names of the author's own, as TrustGraph allows, because it calls by position.
+    order = _BY_COUNT.get(len(positional))
+    if (
+        order is not None
+        and len(unknown) == len([p for p in positional if p.name not in _KNOWN])
+        and len(positional) == len(named)
+        and all(p.name == key or p.name not in _KNOWN for p, key in zip(positional, order, strict=True))
+    ):
+        return order, False
+    raise TypeError(f"{shown}: cannot tell what '{unknown[0].name}' is meant to be; {_WAYS}")

@@ -1,0 +1,41 @@
+"""Transports: the seam to a broker, and its two implementations, the embedded one and Pulsar."""
+
+from __future__ import annotations
+
+from dispatch.transports.base import Handler, Message, Mode, OnFailure, Publisher, Subscription, Ticket, Transport
+from dispatch.transports.security import Security
+
+__all__ = [
+    "Handler",
+    "Message",
+    "Mode",
+    "OnFailure",
+    "Publisher",
+    "Security",
+    "Subscription",
+    "Ticket",
+    "Transport",
+    "open_transport",
+]
+
+
+def open_transport(url: str, *, security: Security | None = None, window: int = 64) -> Transport:
+    """The transport for ``url``, not yet started: ``memory://[NAME]``, ``pulsar://HOST:PORT`` or ``pulsar+ssl://HOST:PORT``.
+
+    Args:
+        security: token and TLS settings; None: from the environment (:meth:`Security.from_environment`).
+        window: unreceipted publishes of the connection.
+
+    Raises:
+        TransportError: no such kind of address.
+    """
+    if url.startswith("memory://"):
+        from dispatch.transports.memory import MemoryTransport
+
+        return MemoryTransport(url)
+    from dispatch.transports.pulsar.address import endpoints
+
+    endpoints(url)
+    from dispatch.transports.pulsar.transport import PulsarTransport
+
+    return PulsarTransport(url, security=security, window=window)

@@ -1,0 +1,132 @@
+"""The seam to a broker. A transport publishes bytes with properties to a topic and delivers what arrives on others.
+
+Everything here is called on one event loop and every callback runs on that loop. Topic names are whole
+(``non-persistent://tg/request/joke``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from typing import Protocol
+
+from dispatch.outcome import TransportError
+
+
+class Message(Protocol):
+    """An arrived message. Reading it is up to the receiver: what is not its own is never copied."""
+
+    def properties(self) -> dict[str, str]:
+        """The properties, a new dict each time."""
+        ...
+
+    def data(self) -> bytes:
+        """The payload."""
+        ...
+
+
+class Mode(StrEnum):
+    """Who else gets the messages of a topic."""
+
+    SHARED = "shared"
+    """Each message goes to one of the subscribers that share the subscription's name: the way of a service."""
+    FANOUT = "fanout"
+    """Each subscriber gets every message from now on, and leaves nothing behind: the way of a reply topic."""
+
+
+Handler = Callable[[Message], None]
+"""Takes an arrived message. Synchronous; must not raise (a transport logs and counts it if it does, and goes on)."""
+
+OnFailure = Callable[[TransportError], None]
+"""Called at most once, when a message surely or perhaps did not get out."""
+
+
+class Ticket(Protocol):
+    """A publish on its way."""
+
+    def cancel(self) -> bool:
+        """Take the message back. True when it had not left yet: then it never will."""
+        ...
+
+
+class Publisher(Protocol):
+    """Publishes to one topic."""
+
+    @property
+    def topic(self) -> str: ...
+
+    def publish(self, payload: bytes, properties: Mapping[str, str], *, flow: str, on_failure: OnFailure) -> Ticket:
+        """Hand over a message. It goes out at once, or waits its turn behind the publish window; ``flow`` is what the
+        wait is fair between (a tool, a caller). A failure is reported through ``on_failure``, always later, never from
+        inside this call. Silence proves nothing: on a non-persistent topic only a correlated reply does.
+
+        Raises:
+            TransportError: closed, or the queue before the window is full. Nothing was sent.
+        """
+        ...
+
+    async def writable(self, flow: str) -> None:
+        """Wait while messages of ``flow`` are queued behind the window: what a stream does between its chunks."""
+        ...
+
+    async def close(self) -> None:
+        """Give the publisher back. The last user closes it."""
+        ...
+
+
+class Subscription(Protocol):
+    """A live subscription."""
+
+    @property
+    def topic(self) -> str: ...
+
+    async def close(self) -> None:
+        """No handler call after this. Idempotent."""
+        ...
+
+
+class Transport(Protocol):
+    """A connection to a broker."""
+
+    @property
+    def url(self) -> str:
+        """Where to, without secrets."""
+        ...
+
+    @property
+    def connected(self) -> bool:
+        """False while the broker is known to be out of reach."""
+        ...
+
+    async def start(self) -> None:
+        """Connect.
+
+        Raises:
+            TransportError: the address cannot be used at all.
+        """
+        ...
+
+    async def publisher(self, topic: str) -> Publisher:
+        """A publisher for ``topic``.
+
+        Raises:
+            TransportError: unreachable, refused, or no such tenant or namespace; the message names the fix.
+        """
+        ...
+
+    async def subscribe(self, topic: str, handler: Handler, *, mode: Mode, name: str) -> Subscription:
+        """Deliver what arrives on ``topic`` to ``handler``. ``name`` is what SHARED subscribers have in common, and
+        how an operator sees a FANOUT one on the broker.
+
+        Raises:
+            TransportError: as :meth:`publisher`.
+        """
+        ...
+
+    async def flush(self) -> None:
+        """Wait until nothing that was published is still waiting to go out, or for its receipt."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of everything. Idempotent."""
+        ...

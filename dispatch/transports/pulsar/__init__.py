@@ -1,0 +1,1 @@
+"""The transport over a genuine Pulsar broker. Only ``link`` and ``logs`` import pulsar-client."""

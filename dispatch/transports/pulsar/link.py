@@ -1,0 +1,143 @@
+"""One ``pulsar.Client`` and what is open on it: the blocking calls of pulsar-client, made from threads of ours.
+
+Why these calls: listeners and ``send_async`` cost half of what ``pulsar.asyncio`` with awaited receipts costs a call
+(docs/architecture.md, "Two ways in"), and no receive can be cancelled half-way, which loses a message there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pulsar
+
+from dispatch.outcome import TransportError
+from dispatch.transports.base import Mode
+from dispatch.transports.errors import opening_failed
+from dispatch.transports.pulsar.logs import client_logger
+from dispatch.transports.security import Security
+
+Receipt = Callable[[Any, Any], None]
+
+OK = pulsar.Result.Ok
+
+OPERATION_TIMEOUT_S = 5
+"""How long pulsar-client may look for a broker when a producer or consumer is made."""
+
+SEND_TIMEOUT_MS = 10_000
+"""How long a publish may wait for its receipt. One timeout fails everything pending on its producer, so not short."""
+
+RECEIVER_QUEUE = 10_000
+"""Permits a consumer gives the broker. They come back after half of them were taken, so that a burst of 5,000 fits at
+any time; past the permits the broker drops non-persistent messages without a word."""
+
+
+class Link:
+    """A client of pulsar-client. All its methods may be called on the loop; none blocks it."""
+
+    def __init__(self, url: str, security: Security) -> None:
+        self.url = url
+        authentication = None
+        if security.token is not None:
+            authentication = pulsar.AuthenticationToken(security.token)
+        elif security.certificate is not None:
+            authentication = pulsar.AuthenticationTLS(str(security.certificate), str(security.key))
+        try:
+            self._client = pulsar.Client(
+                url,
+                authentication=authentication,
+                operation_timeout_seconds=OPERATION_TIMEOUT_S,
+                connection_timeout_ms=3_000,
+                tls_trust_certs_file_path=str(security.trust_certs) if security.trust_certs else None,
+                tls_validate_hostname=security.validate_hostname,
+                tls_certificate_file_path=str(security.certificate) if security.certificate else None,
+                tls_private_key_file_path=str(security.key) if security.key else None,
+                logger=client_logger(),
+            )
+        except (ValueError, TypeError, RuntimeError, pulsar.PulsarException) as error:
+            raise TransportError("bad-address", f"pulsar-client does not take '{url}': {error}", sent=False) from None
+
+    async def producer(self, topic: str) -> Any:
+        """A producer for ``topic``, unbatched: a batch goes to one consumer and defeats the broker's round-robin."""
+        return await self._open(
+            topic,
+            lambda: self._client.create_producer(
+                topic,
+                batching_enabled=False,
+                block_if_queue_full=False,  # blocking would stop the event loop
+                max_pending_messages=10_000,
+                send_timeout_millis=SEND_TIMEOUT_MS,
+            ),
+        )
+
+    async def consumer(self, topic: str, mode: Mode, name: str, listener: Callable[[Any, Any], None]) -> Any:
+        """A consumer (or, for FANOUT, a reader: its subscription is not durable and leaves nothing behind)."""
+        if mode is Mode.SHARED:
+            return await self._open(
+                topic,
+                lambda: self._client.subscribe(
+                    topic,
+                    name,
+                    consumer_type=pulsar.ConsumerType.Shared,
+                    message_listener=listener,
+                    receiver_queue_size=RECEIVER_QUEUE,
+                ),
+            )
+        return await self._open(
+            topic,
+            lambda: self._client.create_reader(
+                topic,
+                pulsar.MessageId.latest,
+                reader_listener=listener,
+                receiver_queue_size=RECEIVER_QUEUE,
+                reader_name=f"{name}-{uuid.uuid4().hex[:8]}",
+                subscription_role_prefix=name,
+            ),
+        )
+
+    async def _open(self, topic: str, make: Callable[[], Any]) -> Any:
+        opening = asyncio.ensure_future(asyncio.to_thread(make))
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            # The thread goes on and what it makes would have no owner: close it when it is there.
+            opening.add_done_callback(_close_orphan)
+            raise
+        except pulsar.PulsarException as error:
+            raise opening_failed(type(error).__name__, url=self.url, topic=topic) from None
+
+    async def close(self) -> None:
+        """Close the client and everything on it; pending publishes end with ``AlreadyClosed``."""
+        with contextlib.suppress(pulsar.PulsarException, TimeoutError):
+            try:
+                async with asyncio.timeout(OPERATION_TIMEOUT_S + 1):
+                    await asyncio.to_thread(self._client.close)
+                return
+            except TimeoutError:
+                pass
+            self._client.shutdown()
+
+    def close_now(self) -> None:
+        """The last resort at interpreter exit: a client that is still open then aborts the process."""
+        with contextlib.suppress(Exception):
+            self._client.close()
+
+
+def _close_orphan(opening: asyncio.Future[Any]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        orphan = opening.result()
+        asyncio.get_running_loop().run_in_executor(None, _close_quietly, orphan)
+
+
+def _close_quietly(opened: Any) -> None:
+    with contextlib.suppress(Exception):
+        opened.close()
+
+
+async def close_opened(opened: Any) -> None:
+    """Close a producer, a consumer or a reader."""
+    if opened is not None:
+        await asyncio.to_thread(_close_quietly, opened)

@@ -1,0 +1,447 @@
+"""``pulsar://`` and ``pulsar+ssl://``: the transport over a genuine broker.
+
+Threads of pulsar-client put what they bring (messages, receipts) into deques; one wake-up of the loop takes a whole
+burst. Publishes pass a window over those whose receipt is still out. When the connection is lost for longer than a
+moment, the client is replaced: a new one is connected in milliseconds, where the old one's backoff can take seconds,
+and closing the old one ends publishes that would otherwise reach a service long after their callers have gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import logging
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from dispatch.outcome import TransportError
+from dispatch.transports.base import Handler, Mode, OnFailure
+from dispatch.transports.errors import sending_failed, unreachable
+from dispatch.transports.pulsar.address import endpoints
+from dispatch.transports.pulsar.link import OK, RECEIVER_QUEUE, Link, close_opened
+from dispatch.transports.security import Security
+from dispatch.transports.window import PublishWindow, QueueFull
+
+logger = logging.getLogger("dispatch.transport")
+
+POLL_S = 0.25
+"""How often the connections are looked at."""
+GRACE_S = 1.0
+"""How long pulsar-client may mend a connection by itself (a topic that moves to another broker takes milliseconds)."""
+PROBE_TIMEOUT_S = 2.0
+"""How long a broker may take to accept a TCP connection."""
+DRAIN_BATCH = 512
+"""Messages handled in one go before other tasks get their turn."""
+
+
+class PulsarTicket:
+    __slots__ = ("flow", "generation", "on_failure", "payload", "properties", "publisher")
+
+    def __init__(
+        self,
+        publisher: PulsarPublisher,
+        payload: bytes,
+        properties: Mapping[str, str],
+        flow: str,
+        on_failure: OnFailure | None,
+    ) -> None:
+        self.publisher = publisher
+        self.payload: bytes | None = payload
+        self.properties: Mapping[str, str] | None = properties
+        self.flow = flow
+        self.on_failure = on_failure
+        self.generation = 0
+
+    def cancel(self) -> bool:
+        """See :class:`dispatch.transports.base.Ticket`."""
+        self.on_failure = None
+        return self.publisher.transport.withdraw(self)
+
+    def fail(self, error: TransportError) -> None:
+        callback, self.on_failure = self.on_failure, None
+        if callback is not None:
+            callback(error)
+
+
+class PulsarPublisher:
+    """See :class:`dispatch.transports.base.Publisher`."""
+
+    __slots__ = ("raw", "topic", "transport", "users")
+
+    def __init__(self, transport: PulsarTransport, topic: str, raw: Any) -> None:
+        self.transport = transport
+        self.topic = topic
+        self.raw = raw
+        self.users = 1
+
+    def publish(
+        self, payload: bytes, properties: Mapping[str, str], *, flow: str, on_failure: OnFailure
+    ) -> PulsarTicket:
+        ticket = PulsarTicket(self, payload, properties, flow, on_failure)
+        self.transport.submit(ticket, len(payload))
+        return ticket
+
+    async def writable(self, flow: str) -> None:
+        await self.transport.writable(flow)
+
+    async def close(self) -> None:
+        self.users -= 1
+        if self.users == 0:
+            await self.transport.drop_publisher(self)
+
+
+class PulsarSubscription:
+    """See :class:`dispatch.transports.base.Subscription`."""
+
+    __slots__ = ("acknowledge", "handler", "mode", "name", "raw", "topic", "transport")
+
+    def __init__(self, transport: PulsarTransport, topic: str, handler: Handler, mode: Mode, name: str) -> None:
+        self.transport = transport
+        self.topic = topic
+        self.handler: Handler | None = handler
+        self.mode = mode
+        self.name = name
+        self.raw: Any = None
+        # A durable subscription keeps what is not acknowledged and sends it again.
+        self.acknowledge = mode is Mode.SHARED and topic.startswith("persistent://")
+
+    async def close(self) -> None:
+        self.handler = None
+        await self.transport.drop_subscription(self)
+
+
+class PulsarTransport:
+    """See :class:`dispatch.transports.base.Transport`.
+
+    Args:
+        url: ``pulsar://HOST:PORT[,HOST:PORT…]`` or ``pulsar+ssl://…``.
+        security: token and TLS settings; None: from the environment.
+        window: publishes of this connection whose receipt may be out at once.
+        max_queued: messages that may wait in front of the window.
+        max_queued_bytes: bytes that may wait there.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        security: Security | None = None,
+        window: int = 64,
+        max_queued: int = 10_000,
+        max_queued_bytes: int = 256 * 1024 * 1024,
+    ) -> None:
+        self.url = url
+        self._endpoints = endpoints(url)
+        self._security = security if security is not None else Security.from_environment()
+        self._window: PublishWindow[PulsarTicket] = PublishWindow(window, max_queued, max_queued_bytes)
+        self._outstanding: set[PulsarTicket] = set()
+        self._receipts: deque[tuple[PulsarTicket, str | None]] = deque()
+        self._inbox: deque[tuple[PulsarSubscription, Any]] = deque()
+        self._wake_pending = False
+        self._want_receipts = False
+        self._publishers: dict[str, PulsarPublisher] = {}
+        self._opening: dict[str, asyncio.Lock] = {}
+        self._subscriptions: set[PulsarSubscription] = set()
+        self._writers: deque[tuple[Callable[[], bool], asyncio.Future[None]]] = deque()
+        self._generation = 0
+        self._link: Link | None = None
+        self._supervisor: asyncio.Task[None] | None = None
+        self._relinking = asyncio.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._down_since: float | None = None
+        self._closed = False
+        self.handler_errors = 0
+        self.reconnects = 0
+
+    # -- life ---------------------------------------------------------------------------------------------------
+
+    @property
+    def connected(self) -> bool:
+        return self._down_since is None and not self._closed
+
+    async def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        if not await self._reachable():
+            raise unreachable(self.url)
+        self._link = Link(self.url, self._security)
+        _open_transports.add(self)
+        self._supervisor = asyncio.create_task(self._supervise(), name="dispatch-pulsar-supervisor")
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        _open_transports.discard(self)
+        if self._supervisor is not None:
+            self._supervisor.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._supervisor
+        closed = TransportError("closed", "The connection was closed.", sent=False)
+        for ticket in self._window.drain():
+            ticket.fail(closed)
+        for subscription in self._subscriptions:
+            subscription.handler = None
+        self._subscriptions.clear()
+        self._publishers.clear()
+        if self._link is not None:
+            await self._link.close()
+        self._take_receipts()
+        self._forget_outstanding("AlreadyClosed")
+        self._inbox.clear()
+        self._release_writers()
+
+    async def flush(self) -> None:
+        await self._wait_until(lambda: not (self._window.queued or self._outstanding))
+
+    # -- publishing ---------------------------------------------------------------------------------------------
+
+    async def publisher(self, topic: str) -> PulsarPublisher:
+        async with self._opening.setdefault(topic, asyncio.Lock()):
+            publisher = self._publishers.get(topic)
+            if publisher is None:
+                raw = await self._open(lambda link: link.producer(topic))
+                publisher = self._publishers[topic] = PulsarPublisher(self, topic, raw)
+            else:
+                publisher.users += 1
+            return publisher
+
+    async def drop_publisher(self, publisher: PulsarPublisher) -> None:
+        if self._publishers.get(publisher.topic) is publisher:
+            del self._publishers[publisher.topic]
+            self._opening.pop(publisher.topic, None)
+            await close_opened(publisher.raw)
+
+    def submit(self, ticket: PulsarTicket, size: int) -> None:
+        if self._closed:
+            raise TransportError("closed", "The connection is closed.", sent=False)
+        window = self._window
+        if window.outstanding >= window.size:
+            self._take_receipts()
+        try:
+            if self._down_since is None:
+                if window.offer(ticket.flow, ticket, size):
+                    self._send(ticket)
+                    return
+            else:
+                # Held back: what waits here can be withdrawn, what pulsar-client holds cannot.
+                window.hold(ticket.flow, ticket, size)
+        except QueueFull:
+            raise TransportError(
+                "queue-full",
+                f"{window.queued:,} messages wait for the broker already; slow down.",
+                sent=False,
+                retry_after=1.0,
+            ) from None
+        self._want_receipts = True
+        self._take_receipts()  # a receipt may have come between the look above and the wish for a wake-up
+
+    def withdraw(self, ticket: PulsarTicket) -> bool:
+        return self._window.withdraw(ticket.flow, ticket)
+
+    async def writable(self, flow: str) -> None:
+        await self._wait_until(lambda: not self._window.waiting(flow))
+
+    async def _wait_until(self, reached: Callable[[], bool]) -> None:
+        """Wait for a state that receipts bring about."""
+        if self._closed or reached():
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._writers.append((reached, waiter))
+        self._want_receipts = True
+        self._take_receipts()  # a receipt may have come before the wish for a wake-up was seen
+        await waiter
+
+    def _release_writers(self) -> None:
+        for _ in range(len(self._writers)):
+            reached, waiter = self._writers.popleft()
+            if waiter.done():
+                continue
+            if self._closed or reached():
+                waiter.set_result(None)
+            else:
+                self._writers.append((reached, waiter))
+
+    def _send(self, ticket: PulsarTicket) -> None:
+        ticket.generation = self._generation
+        self._outstanding.add(ticket)
+        payload, properties = ticket.payload, ticket.properties
+        ticket.payload = ticket.properties = None
+        try:
+            ticket.publisher.raw.send_async(payload, partial(self._on_receipt, ticket), properties=properties)
+        except Exception as error:  # pulsar-client raises for what it will not take at all
+            self._receipts.append((ticket, f"{type(error).__name__}: {error}"))
+            self._wake()
+
+    def _on_receipt(self, ticket: PulsarTicket, result: Any, message_id: Any) -> None:
+        # On pulsar-client's thread. An exception here would end the process, hence nothing that can raise.
+        if result == OK:
+            # A receipt without a place in the ledger says that the broker dropped the message at publish.
+            dropped = message_id.ledger_id() == -1 and message_id.entry_id() == -1
+            self._receipts.append((ticket, "Dropped" if dropped else None))
+            if not (self._want_receipts or dropped):
+                return
+        else:
+            self._receipts.append((ticket, result.name))
+        self._wake()
+
+    def _take_receipts(self) -> None:
+        receipts, outstanding, window = self._receipts, self._outstanding, self._window
+        while receipts:
+            ticket, problem = receipts.popleft()
+            if ticket not in outstanding:
+                continue  # forgotten when its connection was replaced
+            outstanding.discard(ticket)
+            window.settle()
+            if problem is not None:
+                assert self._loop is not None
+                self._loop.call_soon(ticket.fail, sending_failed(problem, topic=ticket.publisher.topic))
+        if window.queued and self._down_since is None:
+            while (waiting := window.take()) is not None:
+                self._send(waiting)
+        self._want_receipts = bool(window.queued or self._writers)
+        if self._writers:
+            self._release_writers()
+
+    def _forget_outstanding(self, problem: str) -> None:
+        for ticket in list(self._outstanding):
+            self._receipts.append((ticket, problem))
+        self._take_receipts()
+
+    # -- receiving ----------------------------------------------------------------------------------------------
+
+    async def subscribe(self, topic: str, handler: Handler, *, mode: Mode, name: str) -> PulsarSubscription:
+        subscription = PulsarSubscription(self, topic, handler, mode, name)
+        subscription.raw = await self._open(
+            lambda link: link.consumer(topic, mode, name, partial(self._on_message, subscription, self._generation))
+        )
+        self._subscriptions.add(subscription)
+        return subscription
+
+    async def drop_subscription(self, subscription: PulsarSubscription) -> None:
+        if subscription in self._subscriptions:
+            self._subscriptions.discard(subscription)
+            await close_opened(subscription.raw)
+
+    def _on_message(self, subscription: PulsarSubscription, generation: int, _consumer: Any, message: Any) -> None:
+        # On pulsar-client's thread. Waiting here holds the broker back when the loop does not keep up: nothing is
+        # unbounded, and the broker's flow control does the rest.
+        while len(self._inbox) >= RECEIVER_QUEUE and not self._closed and generation == self._generation:
+            time.sleep(0.002)
+        self._inbox.append((subscription, message))
+        self._wake()
+
+    def _wake(self) -> None:
+        if not self._wake_pending:
+            self._wake_pending = True
+            # The loop may be closed already: nobody is left to be told then.
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._drain)  # type: ignore[union-attr] # set before any thread starts
+
+    def _drain(self) -> None:
+        self._wake_pending = False
+        if self._receipts:
+            self._take_receipts()
+        inbox = self._inbox
+        for _ in range(min(len(inbox), DRAIN_BATCH)):
+            subscription, message = inbox.popleft()
+            handler = subscription.handler
+            if handler is None:
+                continue
+            try:
+                handler(message)
+                if subscription.acknowledge:
+                    subscription.raw.acknowledge(message)
+            except Exception as error:
+                # Whatever a message holds, the next one is delivered.
+                self.handler_errors += 1
+                logger.warning("a message on %s could not be handled: %s", subscription.topic, type(error).__name__)
+        if inbox:
+            self._wake()
+
+    # -- staying connected --------------------------------------------------------------------------------------
+
+    async def _open(self, make: Any) -> Any:
+        if self._closed or self._link is None:
+            raise TransportError("closed", "The connection is closed.", sent=False)
+        if self._down_since is not None:
+            raise unreachable(self.url)
+        async with self._relinking:  # not onto a client that is about to be replaced
+            opened = await make(self._link)
+        if self._closed:
+            await close_opened(opened)
+            raise TransportError("closed", "The connection is closed.", sent=False)
+        return opened
+
+    async def _reachable(self) -> bool:
+        for host, port in self._endpoints:
+            with contextlib.suppress(OSError, TimeoutError):
+                async with asyncio.timeout(PROBE_TIMEOUT_S):
+                    _, writer = await asyncio.open_connection(host, port)
+                writer.close()
+                with contextlib.suppress(OSError):
+                    await writer.wait_closed()
+                return True
+        return False
+
+    def _all_connected(self) -> bool:
+        return all(p.raw.is_connected() for p in self._publishers.values()) and all(
+            s.raw.is_connected() for s in self._subscriptions
+        )
+
+    async def _supervise(self) -> None:
+        assert self._loop is not None
+        while True:
+            await asyncio.sleep(POLL_S)
+            if self._all_connected():
+                if self._down_since is not None:
+                    self._back()
+                continue
+            if self._down_since is None:
+                self._down_since = self._loop.time()
+                logger.info("connection to %s lost", self.url)
+            if self._loop.time() - self._down_since >= GRACE_S and await self._reachable():
+                try:
+                    await self._relink()
+                except TransportError as error:
+                    logger.debug("not back yet: %s", error.message)
+
+    def _back(self) -> None:
+        self._down_since = None
+        logger.info("connected to %s again", self.url)
+        self._take_receipts()
+
+    async def _relink(self) -> None:
+        async with self._relinking:
+            old = self._link
+            if old is not None:
+                await old.close()
+            self._take_receipts()
+            self._forget_outstanding("AlreadyClosed")
+            self._generation += 1
+            self._link = Link(self.url, self._security)
+            self.reconnects += 1
+            for subscription in list(self._subscriptions):
+                subscription.raw = await self._link.consumer(
+                    subscription.topic,
+                    subscription.mode,
+                    subscription.name,
+                    partial(self._on_message, subscription, self._generation),
+                )
+            for publisher in list(self._publishers.values()):
+                publisher.raw = await self._link.producer(publisher.topic)
+        self._back()
+
+
+_open_transports: weakref.WeakSet[PulsarTransport] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_forgotten() -> None:
+    for transport in list(_open_transports):
+        if transport._link is not None:
+            transport._link.close_now()
