@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dispatch.catalog import Catalog, ServiceDescriptor, UnknownTool, load_directory
+from dispatch.catalog import Catalog, ServiceDescriptor, UnknownService, UnknownTool, load_directory
 from dispatch.exchange import Exchange, Settled, TimedOut
 from dispatch.messages import PayloadTooLarge, Property, encode_request, json_text
 from dispatch.outcome import DispatchError, InvalidArguments, Outcome, Rejected, TransportError
@@ -183,12 +183,10 @@ class Dispatcher:
         Raises:
             Rejected: there is no such service.
         """
-        descriptor = self._catalog.services.get(service)
-        if descriptor is None:
-            known = ", ".join(sorted(self._catalog.services)[:20]) or "none"
-            raise Rejected(
-                "unknown-service", f"There is no tool service '{service}'. Known: {known}.", rejected_by="catalog"
-            )
+        try:
+            descriptor = self._catalog.service(service)
+        except UnknownService as error:
+            raise Rejected("unknown-service", str(error), rejected_by="catalog", alternatives=error.near) from None
         return Target(service, descriptor, "{}", self._policy.merged(descriptor.policy))
 
     # -- calls --------------------------------------------------------------------------------------------------

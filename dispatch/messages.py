@@ -144,8 +144,11 @@ def json_text(value: Mapping[str, Any], what: str) -> str:
         for key in value:
             if not isinstance(key, str):
                 raise TypeError(f"the key {key!r} is {type(key).__name__}, not a text")
-        return _encode(value if type(value) is dict else dict(value)).decode()
-    except (TypeError, ValueError, RecursionError) as error:
+        text = _encode(value if type(value) is dict else dict(value)).decode()
+        if "null" in text:
+            json.dumps(value, allow_nan=False, default=str)  # msgspec would say null for NaN and infinities
+        return text
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise TypeError(f"{what} cannot be written as JSON: {error}") from None
 
 

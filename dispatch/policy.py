@@ -7,7 +7,6 @@ defaults ← service ← tool ← call.
 from __future__ import annotations
 
 import difflib
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,7 +35,7 @@ def check_seconds(value: object, key: str = "timeout") -> float:
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise PolicyError(key, f"{value!r} is not a number", "give seconds, for instance 10 or 0.5")
-    if not math.isfinite(value) or not 0 < value <= MAX_SECONDS:
+    if not 0 < value <= MAX_SECONDS:  # false for what is not finite, too
         raise PolicyError(key, f"{value!r} is out of range", "give seconds above 0 and at most 604800 (a week)")
     return float(value)
 

@@ -81,7 +81,7 @@ class Subscription(Protocol):
     def topic(self) -> str: ...
 
     async def close(self) -> None:
-        """No handler call after this. Idempotent."""
+        """Take no more. What has arrived is still handled; after this no handler call is made. Idempotent."""
         ...
 
 

@@ -123,9 +123,11 @@ class MemorySubscription:
             self._loop.call_soon(self._drain)
 
     async def close(self) -> None:
-        self._handler = None
-        self._inbox.clear()
         self._transport.forget(self)
+        # What had arrived by then is still handled: nobody else will get it.
+        while self._inbox:
+            await asyncio.sleep(0)
+        self._handler = None
 
 
 class MemoryTicket:

@@ -1,4 +1,8 @@
-"""One ``pulsar.Client`` and what is open on it: the blocking calls of pulsar-client, made from threads of ours.
+"""A pair of ``pulsar.Client`` and what is open on them: the blocking calls of pulsar-client, made from threads of ours.
+
+Why two: a client's I/O thread stops for the interpreter lock at every receipt, and while it waits nobody reads its
+socket; the broker then drops non-persistent messages, because the connection is not writable (1,273 of 4,096 replies at
+once were seen to go that way). Receiving has a connection of its own, whose I/O thread never needs that lock.
 
 Why these calls: listeners and ``send_async`` cost half of what ``pulsar.asyncio`` with awaited receipts costs a call
 (docs/architecture.md, "Two ways in"), and no receive can be cancelled half-way, which loses a message there.
@@ -35,36 +39,41 @@ RECEIVER_QUEUE = 10_000
 any time; past the permits the broker drops non-persistent messages without a word."""
 
 
+def _client(url: str, security: Security) -> Any:
+    authentication = None
+    if security.token is not None:
+        authentication = pulsar.AuthenticationToken(security.token)
+    elif security.certificate is not None:
+        authentication = pulsar.AuthenticationTLS(str(security.certificate), str(security.key))
+    try:
+        return pulsar.Client(
+            url,
+            authentication=authentication,
+            operation_timeout_seconds=OPERATION_TIMEOUT_S,
+            connection_timeout_ms=3_000,
+            tls_trust_certs_file_path=str(security.trust_certs) if security.trust_certs else None,
+            tls_validate_hostname=security.validate_hostname,
+            tls_certificate_file_path=str(security.certificate) if security.certificate else None,
+            tls_private_key_file_path=str(security.key) if security.key else None,
+            logger=client_logger(),
+        )
+    except (ValueError, TypeError, RuntimeError, pulsar.PulsarException) as error:
+        raise TransportError("bad-address", f"pulsar-client does not take '{url}': {error}", sent=False) from None
+
+
 class Link:
-    """A client of pulsar-client. All its methods may be called on the loop; none blocks it."""
+    """Two clients of pulsar-client, one to send and one to receive. Methods are called on the loop; none blocks it."""
 
     def __init__(self, url: str, security: Security) -> None:
         self.url = url
-        authentication = None
-        if security.token is not None:
-            authentication = pulsar.AuthenticationToken(security.token)
-        elif security.certificate is not None:
-            authentication = pulsar.AuthenticationTLS(str(security.certificate), str(security.key))
-        try:
-            self._client = pulsar.Client(
-                url,
-                authentication=authentication,
-                operation_timeout_seconds=OPERATION_TIMEOUT_S,
-                connection_timeout_ms=3_000,
-                tls_trust_certs_file_path=str(security.trust_certs) if security.trust_certs else None,
-                tls_validate_hostname=security.validate_hostname,
-                tls_certificate_file_path=str(security.certificate) if security.certificate else None,
-                tls_private_key_file_path=str(security.key) if security.key else None,
-                logger=client_logger(),
-            )
-        except (ValueError, TypeError, RuntimeError, pulsar.PulsarException) as error:
-            raise TransportError("bad-address", f"pulsar-client does not take '{url}': {error}", sent=False) from None
+        self._sending = _client(url, security)
+        self._receiving = _client(url, security)
 
     async def producer(self, topic: str) -> Any:
         """A producer for ``topic``, unbatched: a batch goes to one consumer and defeats the broker's round-robin."""
         return await self._open(
             topic,
-            lambda: self._client.create_producer(
+            lambda: self._sending.create_producer(
                 topic,
                 batching_enabled=False,
                 block_if_queue_full=False,  # blocking would stop the event loop
@@ -78,25 +87,37 @@ class Link:
         if mode is Mode.SHARED:
             return await self._open(
                 topic,
-                lambda: self._client.subscribe(
+                lambda: self._settled(
                     topic,
-                    name,
-                    consumer_type=pulsar.ConsumerType.Shared,
-                    message_listener=listener,
-                    receiver_queue_size=RECEIVER_QUEUE,
+                    self._receiving.subscribe(
+                        topic,
+                        name,
+                        consumer_type=pulsar.ConsumerType.Shared,
+                        message_listener=listener,
+                        receiver_queue_size=RECEIVER_QUEUE,
+                    ),
                 ),
             )
         return await self._open(
             topic,
-            lambda: self._client.create_reader(
+            lambda: self._settled(
                 topic,
-                pulsar.MessageId.latest,
-                reader_listener=listener,
-                receiver_queue_size=RECEIVER_QUEUE,
-                reader_name=f"{name}-{uuid.uuid4().hex[:8]}",
-                subscription_role_prefix=name,
+                self._receiving.create_reader(
+                    topic,
+                    pulsar.MessageId.latest,
+                    reader_listener=listener,
+                    receiver_queue_size=RECEIVER_QUEUE,
+                    reader_name=f"{name}-{uuid.uuid4().hex[:8]}",
+                    subscription_role_prefix=name,
+                ),
             ),
         )
+
+    def _settled(self, topic: str, opened: Any) -> Any:
+        # A round trip behind the permits, on the same connection: when it is back, the broker has them, and a message
+        # that is published over the other connection from now on will be delivered.
+        self._receiving.get_topic_partitions(topic)
+        return opened
 
     async def _open(self, topic: str, make: Callable[[], Any]) -> Any:
         opening = asyncio.ensure_future(asyncio.to_thread(make))
@@ -110,20 +131,21 @@ class Link:
             raise opening_failed(type(error).__name__, url=self.url, topic=topic) from None
 
     async def close(self) -> None:
-        """Close the client and everything on it; pending publishes end with ``AlreadyClosed``."""
-        with contextlib.suppress(pulsar.PulsarException, TimeoutError):
-            try:
-                async with asyncio.timeout(OPERATION_TIMEOUT_S + 1):
-                    await asyncio.to_thread(self._client.close)
-                return
-            except TimeoutError:
-                pass
-            self._client.shutdown()
+        """Close the clients and everything on them; pending publishes end with ``AlreadyClosed``."""
+        await asyncio.gather(*(_close_client(client) for client in (self._sending, self._receiving)))
 
     def close_now(self) -> None:
         """The last resort at interpreter exit: a client that is still open then aborts the process."""
-        with contextlib.suppress(Exception):
-            self._client.close()
+        for client in (self._sending, self._receiving):
+            _close_quietly(client)
+
+
+async def _close_client(client: Any) -> None:
+    try:
+        async with asyncio.timeout(OPERATION_TIMEOUT_S + 1):
+            await asyncio.to_thread(_close_quietly, client)
+    except TimeoutError:
+        client.shutdown()  # close() waits for the broker, which may hang
 
 
 def _close_orphan(opening: asyncio.Future[Any]) -> None:

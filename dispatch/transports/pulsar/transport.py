@@ -35,6 +35,8 @@ GRACE_S = 1.0
 """How long pulsar-client may mend a connection by itself (a topic that moves to another broker takes milliseconds)."""
 PROBE_TIMEOUT_S = 2.0
 """How long a broker may take to accept a TCP connection."""
+CLOSE_FLUSH_S = 2.0
+"""How long closing waits for the receipts of what was published before it."""
 DRAIN_BATCH = 512
 """Messages handled in one go before other tasks get their turn."""
 
@@ -111,7 +113,6 @@ class PulsarSubscription:
         self.acknowledge = mode is Mode.SHARED and topic.startswith("persistent://")
 
     async def close(self) -> None:
-        self.handler = None
         await self.transport.drop_subscription(self)
 
 
@@ -154,6 +155,7 @@ class PulsarTransport:
         self._relinking = asyncio.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._down_since: float | None = None
+        self._closing = False
         self._closed = False
         self.handler_errors = 0
         self.reconnects = 0
@@ -173,8 +175,13 @@ class PulsarTransport:
         self._supervisor = asyncio.create_task(self._supervise(), name="dispatch-pulsar-supervisor")
 
     async def close(self) -> None:
-        if self._closed:
+        if self._closing:
             return
+        self._closing = True
+        if self.connected and self._link is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_FLUSH_S):
+                    await self.flush()
         self._closed = True
         _open_transports.discard(self)
         if self._supervisor is not None:
@@ -323,9 +330,14 @@ class PulsarTransport:
         return subscription
 
     async def drop_subscription(self, subscription: PulsarSubscription) -> None:
-        if subscription in self._subscriptions:
-            self._subscriptions.discard(subscription)
-            await close_opened(subscription.raw)
+        if subscription not in self._subscriptions:
+            return
+        self._subscriptions.discard(subscription)
+        await close_opened(subscription.raw)
+        # What had arrived by then is still handled: on a non-persistent topic nobody else will get it.
+        while any(waiting is subscription for waiting, _ in self._inbox):
+            await asyncio.sleep(0)
+        subscription.handler = None
 
     def _on_message(self, subscription: PulsarSubscription, generation: int, _consumer: Any, message: Any) -> None:
         # On pulsar-client's thread. Waiting here holds the broker back when the loop does not keep up: nothing is

@@ -1,0 +1,51 @@
+# make demo   a live demo on the embedded broker; needs Python >= 3.11 only
+# make test   every test, against a genuine Pulsar broker; needs Java 17 and Maven too (or PULSAR_URL)
+# make bench  the benchmarks, on a genuine broker
+# make lint   ruff and mypy
+# make clean  away with everything that was made here
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+SOURCES := pyproject.toml dispatch/version.py
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench clean
+
+help:
+	@sed -n 's/^# //p' Makefile
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "dispatch needs Python 3.11 or newer; say which with: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || \
+	  { rm -rf $(VENV); echo "Python's venv module is missing; on Debian: apt-get install python3-venv"; exit 1; }
+
+$(VENV)/.demo: $(BIN)/python $(SOURCES)
+	@echo "Setting up ($(VENV)) …"
+	@$(PIP) install -e '.[cli]'
+	@touch $@
+
+$(VENV)/.dev: $(BIN)/python $(SOURCES)
+	@echo "Setting up ($(VENV)), with everything for the tests …"
+	@$(PIP) install -e '.[dev]'
+	@touch $@ $(VENV)/.demo
+
+demo: $(VENV)/.demo
+	@$(BIN)/dispatch demo
+
+test: $(VENV)/.dev
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/.dev
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+bench: $(VENV)/.dev
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info benchmarks/results
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,41 @@
+"""The catalogue: which tools there are, and which service does the work of each.
+
+Descriptors are TrustGraph's two tiers (a *tool service* with its topics, *tools* that refer to it) and load
+unchanged; ours may say more. A catalogue is loaded whole or not at all, and never changes afterwards.
+"""
+
+from dispatch.catalog.catalog import Catalog, UnknownService, UnknownTool
+from dispatch.catalog.descriptors import (
+    ARGUMENT_TYPES,
+    Argument,
+    ConfigParam,
+    Instance,
+    ServiceDescriptor,
+    ToolDescriptor,
+)
+from dispatch.catalog.loader import Item, check_items, load_items
+from dispatch.catalog.problems import CatalogError, Problem, Severity
+from dispatch.catalog.sources.directory import check_directory, load_directory
+from dispatch.catalog.topics import TopicError, TopicName
+
+__all__ = [
+    "ARGUMENT_TYPES",
+    "Argument",
+    "Catalog",
+    "CatalogError",
+    "ConfigParam",
+    "Instance",
+    "Item",
+    "Problem",
+    "ServiceDescriptor",
+    "Severity",
+    "ToolDescriptor",
+    "TopicError",
+    "TopicName",
+    "UnknownService",
+    "UnknownTool",
+    "check_directory",
+    "check_items",
+    "load_directory",
+    "load_items",
+]

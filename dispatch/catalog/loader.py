@@ -1,0 +1,198 @@
+"""Raw descriptors from any source → one catalogue, or every mistake in them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+from dispatch.catalog.catalog import Catalog
+from dispatch.catalog.descriptors import ServiceDescriptor, ToolDescriptor
+from dispatch.catalog.jsonvalues import frozen, kind
+from dispatch.catalog.names import excerpt, listed, near_names
+from dispatch.catalog.problems import CatalogError, Problem, Report
+from dispatch.catalog.service_reader import read_service
+from dispatch.catalog.tool_reader import read_tool
+
+_log = logging.getLogger("dispatch.catalog")
+
+KINDS: Final = ("tool-service", "tool")
+"""The kinds of items there are: TrustGraph's config types, and the names of the folders."""
+
+
+class Unreadable:
+    """Stands for the content of an item that its source could not read and has reported itself, so that tools of a
+    service whose file has a syntax error are not told that there is no such service. With the key ``""`` it stands for
+    any number of items."""
+
+
+class Item(NamedTuple):
+    """A raw descriptor as a source delivers it.
+
+    Attributes:
+        origin: where it is from, for messages: a path, or ``tools[2]``.
+        kind: one of :data:`KINDS`.
+        key: the key under which it is stored (a file's stem), which is its id or name if it states none; ``""``: none.
+        raw: the descriptor, as JSON values; or an :class:`Unreadable`.
+    """
+
+    origin: str
+    kind: str
+    key: str
+    raw: object
+
+
+def load_items(items: Iterable[Item], problems: Iterable[Problem] = ()) -> Catalog:
+    """The catalogue that ``items`` make. Warnings go to the log ``dispatch.catalog``.
+
+    Args:
+        items: the descriptors, services and tools in any order.
+        problems: what the source has already found.
+
+    Raises:
+        CatalogError: there are mistakes, here or among ``problems``; it lists every one.
+    """
+    catalog, found = check_items(items)
+    return settle(catalog, [*problems, *found])
+
+
+def settle(catalog: Catalog | None, problems: list[Problem]) -> Catalog:
+    """``catalog`` if it may be used; its warnings are logged.
+
+    Raises:
+        CatalogError: there is none, or an error is among ``problems``.
+    """
+    if catalog is None or any(problem.severity == "error" for problem in problems):
+        raise CatalogError(problems)
+    for problem in problems:
+        if problem.severity == "warning":
+            _log.warning("%s", problem)
+    return catalog
+
+
+def check_items(items: Iterable[Item]) -> tuple[Catalog | None, list[Problem]]:
+    """The catalogue that ``items`` make, and everything that is to be said about them. With any error there is no
+    catalogue. Never raises for what an item holds."""
+    return _Loader().load(list(items))
+
+
+class _Loader:
+    def __init__(self) -> None:
+        self._services: dict[str, ServiceDescriptor] = {}
+        self._tools: dict[str, ToolDescriptor] = {}
+        self._id_origins: dict[str, str] = {}
+        self._name_origins: dict[str, str] = {}
+        self._ids_by_key: dict[str, str] = {}
+        # Ids and keys of services that are there, but have errors; "" when not even that is known of one of them.
+        self._broken: set[str] = set()
+        self._problems: list[Problem] = []
+        self._failed = False
+
+    def load(self, items: list[Item]) -> tuple[Catalog | None, list[Problem]]:
+        for item in items:
+            if item.kind not in KINDS:
+                report = Report(item.origin)
+                report.error("", f"{excerpt(repr(item.kind))} is no kind of descriptor", f"use {' or '.join(KINDS)}")
+                self._take(report)
+        for item in items:
+            if item.kind == "tool-service":
+                self._load_service(item)
+        for item in items:
+            if item.kind == "tool":
+                self._load_tool(item)
+        if self._failed:
+            return None, self._problems
+        return Catalog(self._services.values(), self._tools.values()), self._problems
+
+    def _load_service(self, item: Item) -> None:
+        if isinstance(item.raw, Unreadable):
+            self._broken.add(item.key)
+            self._failed = True
+            return
+        report = Report(item.origin)
+        raw = _object(item.raw, report)
+        if raw is None:
+            self._broken.add(item.key)
+        else:
+            service = read_service(raw, item.key, report)
+            first = self._id_origins.setdefault(service.id, item.origin)
+            if service.id and first != item.origin:
+                report.error(
+                    "id",
+                    f"the service id '{excerpt(service.id)}' is already used by {first}",
+                    "give one of the two another id, or take it out",
+                )
+            if report.failed:
+                self._broken |= {service.id, item.key or service.id}
+            else:
+                self._services[service.id] = service
+                self._ids_by_key.setdefault(item.key, service.id)
+        self._take(report)
+
+    def _load_tool(self, item: Item) -> None:
+        if isinstance(item.raw, Unreadable):
+            self._failed = True
+            return
+        report = Report(item.origin)
+        raw = _object(item.raw, report)
+        if raw is not None and self._is_ours(raw, report):
+            service_id = raw.get("service")
+            service = self._services.get(service_id) if isinstance(service_id, str) else None
+            tool = read_tool(raw, item.key, service, report)
+            if service is None and tool.service.strip() and self._broken.isdisjoint((tool.service, "")):
+                self._unknown_service(tool.service, report)
+            first = self._name_origins.setdefault(tool.name, item.origin)
+            if tool.name and first != item.origin:
+                report.error(
+                    "name",
+                    f"the tool name '{excerpt(tool.name)}' is already used by {first}",
+                    "give one of the two another name, or take it out",
+                )
+            if not report.failed:
+                self._tools[tool.name] = tool
+        self._take(report)
+
+    def _is_ours(self, raw: dict[str, Any], report: Report) -> bool:
+        tool_type = raw.get("type")
+        if tool_type == "tool-service":
+            return True
+        fix = 'write "type": "tool-service" if a tool service does its work'
+        if tool_type is None:
+            report.error("type", "the required key 'type' is missing", 'add "type": "tool-service"')
+            return True  # so that its other mistakes are found in the same run
+        if isinstance(tool_type, str):
+            # Other runtimes' tools stand in the same place; only what looks like a slip of the pen is worth a warning.
+            say = report.warning if near_names(tool_type, ("tool-service",), 1) else report.info
+            say("type", f"a tool of the type '{excerpt(tool_type)}' is not dispatch's: it is ignored", fix)
+            return False
+        report.error("type", f"'type' is {kind(tool_type)}, not a text", 'write "type": "tool-service"')
+        return True
+
+    def _unknown_service(self, service_id: str, report: Report) -> None:
+        by_key = self._ids_by_key.get(service_id)
+        near = near_names(service_id, [*self._services, *self._broken], 1)
+        if by_key is not None:
+            fix = f'write "service": "{excerpt(by_key)}": that is the id in the item \'{excerpt(service_id)}\''
+        elif near:
+            fix = f'write "service": "{excerpt(near[0])}"'
+        else:
+            fix = f"add a tool service with the id '{excerpt(service_id)}'"
+        if self._services and by_key is None:
+            fix += f"; known services: {listed(tuple(self._services))}"
+        report.error("service", f"there is no tool service '{excerpt(service_id)}'", fix)
+
+    def _take(self, report: Report) -> None:
+        self._failed = self._failed or report.failed
+        self._problems += report.problems
+
+
+def _object(raw: object, report: Report) -> dict[str, Any] | None:
+    value = frozen(raw, report)
+    if isinstance(value, dict):
+        return value
+    fix = 'write one object: {"id": …} for a service, {"type": "tool-service", "name": …} for a tool'
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        fix = "take the quotes away: this is JSON inside a JSON text"
+    if not report.failed:
+        report.error("", f"the descriptor is {kind(value)}, not an object", fix)
+    return None

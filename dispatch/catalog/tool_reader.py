@@ -1,0 +1,167 @@
+"""A raw tool item → :class:`ToolDescriptor`."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from dispatch.catalog.descriptors import ARGUMENT_TYPES, Argument, ServiceDescriptor, ToolDescriptor
+from dispatch.catalog.jsonvalues import FrozenDict
+from dispatch.catalog.names import excerpt, near_names
+from dispatch.catalog.policies import check_policy
+from dispatch.catalog.problems import Report
+from dispatch.catalog.reader import ObjectReader
+from dispatch.catalog.versions import RANGE_EXAMPLE, is_version_range
+from dispatch.policy import DEFAULT_POLICY
+
+_TRUSTGRAPH_KEYS: Final = ("type", "name", "description", "service", "arguments")
+_OUR_KEYS: Final = (
+    "policy",
+    "requires",
+    "permissions",
+    "category",
+    "tags",
+    "author",
+    "output-schema",
+    "read-only",
+    "idempotent",
+    "destructive",
+)
+# What TrustGraph's own agent reads of any tool, and we have no use for.
+_SILENT: Final = ("id", "group", "state", "applicable-states")
+_ARGUMENT_KEYS: Final = ("name", "type", "description", "required")
+
+_OTHER_NAMES_OF_TYPES: Final = {
+    "str": "string",
+    "text": "string",
+    "int": "integer",
+    "long": "integer",
+    "float": "number",
+    "double": "number",
+    "bool": "boolean",
+    "dict": "object",
+    "map": "object",
+    "list": "array",
+}
+
+_MODEL_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+def read_tool(raw: dict[str, Any], item_key: str, service: ServiceDescriptor | None, report: Report) -> ToolDescriptor:
+    """The descriptor in ``raw``; ``item_key`` is its name if it states none, ``service`` what its key ``service``
+    refers to (None: not known, so its config cannot be checked). After an error in ``report`` the value is only good
+    for its name."""
+    params = {param.name: param for param in service.config_params} if service else {}
+    own = {key: value for key, value in raw.items() if key not in params or key not in _OUR_KEYS}
+    reader = ObjectReader(own, report, (*_TRUSTGRAPH_KEYS, *_OUR_KEYS, *params))
+    for key in raw:
+        if key not in own:
+            report.warning(
+                key,
+                f"the service takes '{key}' as a config param, so it goes to the service and says nothing to dispatch",
+                "rename the service's config param if the tool's own key is meant",
+            )
+    base = DEFAULT_POLICY.merged(service.policy) if service else DEFAULT_POLICY
+    tool = ToolDescriptor(
+        name=_name(reader, item_key),
+        description=_description(reader),
+        service=reader.name("service", "joke-service"),
+        arguments=_arguments(reader),
+        config=_config(reader, raw, service),
+        policy=check_policy(reader.nested("policy", {"timeout": 10}), report, base),
+        requires=_requires(reader),
+        permissions=reader.texts("permissions", "tools:jokes"),
+        category=reader.text("category", "entertainment"),
+        tags=reader.texts("tags", "fun"),
+        author=reader.text("author", "the jokes team"),
+        output_schema=reader.nested("output-schema", {"type": "string"}),
+        read_only=bool(reader.flag("read-only")),
+        idempotent=bool(reader.flag("idempotent")),
+        destructive=reader.flag("destructive"),
+    )
+    if tool.read_only and tool.destructive:
+        reader.error(
+            "destructive",
+            "'read-only' and 'destructive' contradict each other",
+            "take out the one that is not so: what is read-only may be called again after a failure",
+        )
+    if service is not None:  # without it, nobody knows which keys are its config params
+        reader.warn_unknown(_SILENT)
+    return tool
+
+
+def _config(reader: ObjectReader, raw: dict[str, Any], service: ServiceDescriptor | None) -> FrozenDict[Any]:
+    if service is None:
+        return FrozenDict()
+    for param in service.config_params:
+        if param.required and param.name not in raw:
+            reader.error(
+                param.name,
+                f"the service '{excerpt(service.id)}' requires a value for its config param '{excerpt(param.name)}'",
+                reader.fix_missing(param.name, "…"),
+            )
+    return FrozenDict({param.name: raw[param.name] for param in service.config_params if param.name in raw})
+
+
+def _name(reader: ObjectReader, item_key: str) -> str:
+    name = reader.name("name", "tell-joke", default=item_key)
+    if name and not _MODEL_NAME.fullmatch(name):
+        reader.report.warning(
+            "name",
+            f"many models refuse the tool name '{excerpt(name)}'",
+            "use at most 64 letters, digits, '-' and '_'",
+        )
+    return name
+
+
+def _description(reader: ObjectReader) -> str:
+    description = reader.required_text("description", "Tell a joke on a given topic", may_be_empty=True)
+    if isinstance(reader.raw.get("description"), str) and not description.strip():
+        reader.report.warning(
+            "description",
+            "the description is empty, and a model chooses by it",
+            "say what the tool does, and when to use it",
+        )
+    return description
+
+
+def _arguments(reader: ObjectReader) -> tuple[Argument, ...]:
+    arguments: dict[str, Argument] = {}
+    example = {"name": "topic", "type": "string", "description": "What the joke is about"}
+    for entry in reader.each("arguments", _ARGUMENT_KEYS, example):
+        argument = Argument(
+            name=entry.name("name", "topic"),
+            type=_argument_type(entry),
+            description=entry.required_text("description", "What the joke is about", may_be_empty=True),
+            required=entry.flag("required"),
+        )
+        if argument.name and argument.name in arguments:
+            entry.error("name", f"the argument '{excerpt(argument.name)}' stands twice", "give each its own name")
+        arguments[argument.name] = argument
+        entry.warn_unknown()
+    return tuple(arguments.values())
+
+
+def _argument_type(entry: ObjectReader) -> str:
+    given = entry.required_text("type", "string")
+    if given.strip() and given not in ARGUMENT_TYPES:
+        near = near_names(given, ARGUMENT_TYPES, 1)
+        meant = _OTHER_NAMES_OF_TYPES.get(given.strip().casefold()) or (near[0] if near else None)
+        all_types = ", ".join(ARGUMENT_TYPES)
+        entry.error(
+            "type",
+            f"the argument type '{excerpt(given)}' is unknown",
+            f'write "{meant}"; the types are {all_types}' if meant else f"write one of {all_types}",
+        )
+    return given
+
+
+def _requires(reader: ObjectReader) -> str | None:
+    requires = reader.text("requires", RANGE_EXAMPLE)
+    if requires is not None and not is_version_range(requires):
+        reader.error(
+            "requires",
+            f"'{excerpt(requires)}' is no range of versions",
+            f'write comparators, for example "requires": "{RANGE_EXAMPLE}"',
+        )
+    return requires

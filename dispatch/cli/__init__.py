@@ -1,0 +1,30 @@
+"""The command line: ``dispatch``, also ``python -m dispatch``. Needs the extra ``cli``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+EXIT_USAGE = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit status.
+
+    Args:
+        arguments: what follows the program's name; None: ``sys.argv[1:]``.
+    """
+    try:
+        import rich  # noqa: F401 - only whether it is there
+        import typer  # noqa: F401 - as above
+    except ModuleNotFoundError as missing:
+        sys.stderr.write(
+            f"dispatch: the command line needs the package '{missing.name}': pip install 'tool-dispatch[cli]'\n"
+        )
+        return EXIT_USAGE
+    except KeyboardInterrupt:
+        sys.stderr.write("Interrupted.\n")
+        return 130
+    from dispatch.cli.app import run
+
+    return run(arguments)

@@ -1,0 +1,100 @@
+"""The commands put together, and the one place where errors and Ctrl-C become messages and exit codes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from dispatch.cli import bench, broker, call, check, demo, doctor, serve, tools
+from dispatch.cli.failures import EXIT_CODES_HELP, Exit, expected_errors, report
+from dispatch.cli.output import harden_streams, say
+from dispatch.cli.settings import Settings, takes
+from dispatch.version import __version__
+
+
+class Boundary(TyperGroup):
+    """Nothing gets past it but typer's own."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except KeyboardInterrupt:
+            say("Interrupted.")
+            code = Exit.INTERRUPTED
+        except BrokenPipeError:
+            # What is still buffered has nowhere to go either; the interpreter would complain about it at its end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            code = Exit.BROKEN_PIPE
+        except Exception as error:
+            if not isinstance(error, expected_errors()):
+                raise  # typer's own ways to end a command, and our faults: see run
+            code = report(error, _verbose(ctx))
+        else:
+            return result
+        raise typer.Exit(code)
+
+
+app = typer.Typer(
+    name="dispatch",
+    cls=Boundary,
+    help="Call the tools of AI agents over Apache Pulsar: see it work, serve a tool, call it, find out what is missing.",
+    epilog=EXIT_CODES_HELP,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"dispatch {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+@takes("broker", "catalog", "token_file", "trust_certs")
+def root(
+    settings: Settings,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and end.")
+    ] = False,
+) -> None:
+    """The options before the command: they are kept in ``settings`` for it."""
+
+
+app.command("demo")(demo.demo)
+app.command("call")(call.call)
+app.command("tools")(tools.tools)
+app.command("check")(check.check)
+app.command("serve")(serve.serve)
+app.command("doctor")(doctor.doctor)
+app.add_typer(broker.app, name="broker")
+app.command("bench", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(bench.bench)
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code. Never raises."""
+    harden_streams()
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    try:
+        typer.main.get_command(app).main(args=given, prog_name="dispatch")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else Exit.OK if end.code is None else Exit.FAILED
+    except KeyboardInterrupt:
+        say("Interrupted.")
+        return Exit.INTERRUPTED
+    except Exception as error:
+        return report(error, "--verbose" in given or "-v" in given)
+    return Exit.OK
+
+
+def _verbose(ctx: Any) -> bool:
+    settings = ctx.find_root().obj
+    return isinstance(settings, Settings) and settings.verbose

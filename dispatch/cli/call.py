@@ -1,0 +1,154 @@
+"""``dispatch call``: one call of a tool."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dispatch.cli.output import put, put_json, result_text, warn
+from dispatch.cli.settings import Settings, takes
+
+if TYPE_CHECKING:
+    from dispatch.catalog import ServiceDescriptor
+    from dispatch.dispatcher import Dispatcher
+    from dispatch.result import CallResult
+
+
+@takes("broker", "catalog", "token_file", "trust_certs")
+def call(
+    settings: Settings,
+    tool: Annotated[str, typer.Argument(help="Its name in the catalogue: see 'dispatch tools'.", show_default=False)],
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[KEY=VALUE]...",
+            help="Arguments of the tool, typed as its descriptor says. KEY:=JSON gives any JSON.",
+            show_default=False,
+        ),
+    ] = None,
+    arguments: Annotated[
+        str | None,
+        typer.Option(
+            "--arguments",
+            "-a",
+            metavar="JSON|@FILE|-",
+            help="All arguments as one JSON object, from a file, or from stdin. KEY=VALUE is laid over it.",
+            show_default=False,
+        ),
+    ] = None,
+    user: Annotated[str, typer.Option("--user", "-u", help="On whose behalf.", show_default=False)] = "",
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            "--timeout",
+            "-t",
+            metavar="SECONDS",
+            help="For the whole call. Default: the tool's policy (30 s; a stream 300 s).",
+            show_default=False,
+        ),
+    ] = None,
+    stream: Annotated[bool, typer.Option("--stream", help="Show the chunks of the answer as they come.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="The whole result as one line of JSON; with --stream a line per chunk first.")
+    ] = False,
+) -> None:
+    """Call a tool and print its answer.
+
+    The answer goes to stdout; an error goes to stderr with outcome, type and message, and its kind is the exit code.
+
+    [bold]dispatch call tell-joke topic=cats[/bold]
+
+    [bold]dispatch call tell-story subject="a goat" words=60 --stream[/bold]
+
+    [bold]echo '{"topic": "cats"}' | dispatch call tell-joke --arguments - --json[/bold]
+
+    Exit codes: 0 success · 1 the tool's own error · 2 invalid arguments or unknown tool · 3 timeout · 4 transport ·
+    5 throttled or rejected · 130 interrupted
+    """
+    from dispatch.catalog import UnknownTool
+    from dispatch.cli.failures import code_of, show_call_error
+    from dispatch.cli.typed_arguments import read_arguments
+    from dispatch.dispatcher import connect
+    from dispatch.outcome import Rejected
+    from dispatch.result import CallResult
+
+    broker = settings.genuine_broker_url("dispatch call")
+    catalog = settings.load_catalog()
+    try:
+        descriptor = catalog.tool(tool)
+    except UnknownTool as unknown:
+        # Before anything connects: a slip of the pen is told at once, broker or not.
+        error = Rejected("unknown-tool", str(unknown), rejected_by="catalog", alternatives=unknown.near)
+        result = CallResult(tool, error.outcome, error=error)
+    else:
+        given = read_arguments(descriptor, words or (), arguments, warn)
+        dispatcher = connect(broker, catalog, security=settings.security())
+        way = _stream if stream else _call
+        result = asyncio.run(way(dispatcher, tool, given, user, timeout, json))
+    if json:
+        line = result.as_dict()
+        put_json({"result": line} if stream else line)
+    elif result.error is not None:
+        show_call_error(result.error, _hint(result, catalog.service_of(tool)) if tool in catalog.tools else "")
+    elif not stream:
+        put(result_text(result.text), end="" if result.text.endswith("\n") else "\n")
+    raise typer.Exit(code_of(result.error))
+
+
+async def _call(
+    dispatcher: Dispatcher, tool: str, arguments: dict[str, Any], user: str, timeout: float | None, _json: bool
+) -> CallResult:
+    from dispatch.outcome import DispatchError
+    from dispatch.result import CallResult
+
+    started = time.monotonic()
+    try:
+        async with dispatcher:
+            return await dispatcher.execute(tool, arguments, user=user, timeout=timeout)
+    except DispatchError as error:  # no connection at all
+        return CallResult(tool, error.outcome, error=error, duration=time.monotonic() - started)
+
+
+async def _stream(
+    dispatcher: Dispatcher, tool: str, arguments: dict[str, Any], user: str, timeout: float | None, json: bool
+) -> CallResult:
+    from dispatch.outcome import DispatchError, Outcome
+    from dispatch.result import CallResult
+
+    chunks: list[str] = []
+    error: DispatchError | None = None
+    started = time.monotonic()
+    try:
+        async with dispatcher:
+            async for chunk in dispatcher.stream(tool, arguments, user=user, timeout=timeout):
+                chunks.append(chunk)
+                if json:
+                    put_json({"chunk": chunk})
+                else:
+                    put(result_text(chunk), end="")
+    except DispatchError as failure:
+        error = failure
+    finally:
+        if not json and chunks and not chunks[-1].endswith("\n"):
+            put("")
+    return CallResult(
+        tool,
+        Outcome.SUCCESS if error is None else error.outcome,
+        "".join(chunks),
+        error,
+        time.monotonic() - started,
+        chunks=len(chunks),
+    )
+
+
+def _hint(result: CallResult, service: ServiceDescriptor) -> str:
+    from dispatch.outcome import Outcome
+
+    if result.outcome is Outcome.TIMEOUT and result.chunks == 0 and result.instance is None:
+        return (
+            f"does a service listen on {service.request_queue}? 'dispatch doctor' tells; 'dispatch serve' starts one"
+        )
+    return ""

@@ -1,0 +1,125 @@
+"""How a command ends: exit codes, and every expected error as a clear message instead of a traceback."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from enum import IntEnum
+
+from dispatch.catalog import CatalogError
+from dispatch.cli.output import paint, printable, say
+from dispatch.outcome import DispatchError, Outcome
+from dispatch.policy import PolicyError
+
+
+class Exit(IntEnum):
+    """Exit codes; ``dispatch --help`` lists them."""
+
+    OK = 0
+    FAILED = 1
+    """The tool answered with an error; a check found one; something did not start."""
+    USAGE = 2
+    """Wrong options or arguments, an unknown tool, a catalogue with mistakes. Nothing was called."""
+    TIMEOUT = 3
+    TRANSPORT = 4
+    REFUSED = 5
+    """Throttled or rejected."""
+    INTERNAL = 70
+    """A fault in dispatch itself (``EX_SOFTWARE`` of sysexits.h)."""
+    INTERRUPTED = 130
+    """Ctrl-C: 128 + SIGINT."""
+    BROKEN_PIPE = 141
+    """Whoever read our output went away (``| head``): 128 + SIGPIPE."""
+
+
+EXIT_CODES_HELP = (
+    "Exit codes: 0 success · 1 the tool answered with an error, or a check failed · 2 wrong usage, invalid arguments, "
+    "unknown tool, mistakes in the catalogue · 3 timeout · 4 transport: no broker, or the message did not get through · "
+    "5 throttled or rejected · 130 interrupted"
+)
+
+_BY_OUTCOME = {
+    Outcome.SUCCESS: Exit.OK,
+    Outcome.TOOL_ERROR: Exit.FAILED,
+    Outcome.INVALID_ARGUMENTS: Exit.USAGE,
+    Outcome.THROTTLED: Exit.REFUSED,
+    Outcome.TIMEOUT: Exit.TIMEOUT,
+    Outcome.TRANSPORT: Exit.TRANSPORT,
+    Outcome.REJECTED: Exit.REFUSED,
+    Outcome.ABANDONED: Exit.INTERRUPTED,
+}
+
+
+class CliError(Exception):
+    """A mistake of the user's, or of the machine's set-up, with its fix.
+
+    Args:
+        message: what is wrong.
+        fix: what to do about it; ``""`` when the message says it.
+        code: the exit code.
+    """
+
+    def __init__(self, message: str, fix: str = "", code: Exit = Exit.USAGE) -> None:
+        super().__init__(message)
+        self.message = message
+        self.fix = fix
+        self.code = code
+
+
+def code_of(error: DispatchError | None) -> Exit:
+    """The exit code of a call that ended with ``error`` (None: with an answer)."""
+    if error is None:
+        return Exit.OK
+    if error.type in ("unknown-tool", "unknown-service", "bad-address"):
+        return Exit.USAGE
+    return _BY_OUTCOME[error.outcome]
+
+
+def show_call_error(error: DispatchError, hint: str = "") -> None:
+    """Write the error of a call to stderr: message, outcome, type."""
+    fail(error.message)
+    details = [f"outcome {error.outcome}", f"type {printable(error.type, limit=200)}"]
+    if error.rejected_by is not None:
+        details.append(f"refused by {error.rejected_by}")
+    if error.retry_after is not None:
+        details.append(f"retry after {error.retry_after:g} s")
+    say(f"  {' · '.join(details)}")
+    if hint:
+        say(f"  {paint('hint:', 'cyan', sys.stderr)} {printable(hint)}")
+
+
+def fail(message: str, fix: str = "") -> None:
+    """Write ``Error: message`` and how to mend it to stderr."""
+    say(f"{paint('Error:', 'red', sys.stderr)} {printable(message)}")
+    if fix:
+        say(f"  {paint('fix:', 'cyan', sys.stderr)} {printable(fix)}")
+
+
+def expected_errors() -> tuple[type[BaseException], ...]:
+    """Errors that are the world's or the user's, and not ours."""
+    from dispatch.localbroker import LocalBrokerError
+
+    return (DispatchError, CatalogError, PolicyError, CliError, LocalBrokerError, OSError)
+
+
+def report(error: Exception, verbose: bool) -> Exit:
+    """Write what ``error`` means to stderr (with its traceback if ``verbose``), and return the exit code."""
+    if verbose:
+        traceback.print_exception(error)
+    if isinstance(error, DispatchError):
+        show_call_error(error)
+        return code_of(error)
+    if isinstance(error, CliError):
+        fail(error.message, error.fix)
+        return error.code
+    if isinstance(error, CatalogError | PolicyError):
+        fail(str(error))
+        return Exit.USAGE
+    if isinstance(error, expected_errors()):
+        fail(str(error))
+        return Exit.FAILED
+    fail(
+        f"This should not have happened: {type(error).__name__}: {error}",
+        "" if verbose else "run it again with --verbose, and report the traceback",
+    )
+    return Exit.INTERNAL

@@ -1,0 +1,47 @@
+"""Which way to a genuine Pulsar this machine has."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from typing import Literal
+
+from .distribution import find_distribution
+from .docker import IMAGE, engine_available
+from .errors import LocalBrokerUnavailable
+from .java import MINIMUM_JAVA, Runner, Which, java_problem, run
+
+#: A process of this machine, or a container.
+Backend = Literal["process", "docker"]
+
+_FIX = (
+    f"Either install Java {MINIMUM_JAVA} or newer and Maven:\n"
+    f"    apt-get install openjdk-{MINIMUM_JAVA}-jre-headless maven\n"
+    f"    (macOS: brew install openjdk@{MINIMUM_JAVA} maven)\n"
+    f"or start a Docker engine (then the image {IMAGE} is used),\n"
+    "or set PULSAR_URL, and PULSAR_ADMIN_URL, to a Pulsar that is running, for instance\n"
+    "    PULSAR_URL=pulsar://localhost:6650 PULSAR_ADMIN_URL=http://localhost:8080"
+)
+
+
+def choose_backend(
+    runner: Runner = run, *, which: Which = shutil.which, environ: Mapping[str, str] = os.environ
+) -> Backend:
+    """A process wherever Java is there and the distribution is in the cache or Maven can fetch it; else Docker.
+
+    Raises:
+        LocalBrokerUnavailable: neither; the text says exactly what to install.
+    """
+    problems = []
+    java = java_problem(runner, which=which, environ=environ)
+    if java is not None:
+        problems.append(java)
+    if find_distribution() is None and which("mvn") is None:
+        problems.append("Maven is not installed (no mvn on the PATH)")
+    if not problems:
+        return "process"
+    if which("docker") is not None and engine_available(runner):
+        return "docker"
+    problems.append("no Docker engine answers" if which("docker") else "Docker is not installed")
+    raise LocalBrokerUnavailable(problems, _FIX)

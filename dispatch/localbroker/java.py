@@ -1,0 +1,76 @@
+"""Is there a Java that can run the broker?"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+MINIMUM_JAVA = 17
+
+
+class Runner(Protocol):
+    """Runs a command to its end and returns it with its output as text; FileNotFoundError if there is no such command."""
+
+    def __call__(self, command: Sequence[str], *, timeout: float = 60.0) -> subprocess.CompletedProcess[str]:
+        """`timeout` in seconds."""
+        ...
+
+
+#: Finds a command on the PATH, as `shutil.which` does.
+Which = Callable[[str], str | None]
+
+
+def run(command: Sequence[str], *, timeout: float = 60.0) -> subprocess.CompletedProcess[str]:
+    """The `Runner` that really runs; a command which takes longer than `timeout` seconds is ended with status 124."""
+    try:
+        return subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(command, 124, "", f"{command[0]} did not answer within {timeout:g} s")
+
+
+def java_problem(
+    runner: Runner = run, *, which: Which = shutil.which, environ: Mapping[str, str] = os.environ
+) -> str | None:
+    """Why the broker's start script would find no usable Java, in one clause; None if it would.
+
+    Looks where that script looks: in JAVA_HOME if that is set, else on the PATH.
+    """
+    home = environ.get("JAVA_HOME")
+    java = os.path.join(home, "bin", "java") if home else which("java")
+    if java is None:
+        return "Java is not installed (no java on the PATH)"
+    where = f"{java} (JAVA_HOME)" if home else java
+    try:
+        answer = runner([java, "-version"])
+    except OSError as error:
+        return f"{where} cannot be run: {error.strerror or error}"
+    text = answer.stderr + answer.stdout
+    if answer.returncode != 0:
+        return f"{where} does not run: {text.strip()[:200] or f'exit status {answer.returncode}'}"
+    version = java_version(text)
+    if version is None:
+        return f"{where} does not say its version"
+    if version < MINIMUM_JAVA:
+        return f"{where} is Java {version}, and Pulsar needs Java {MINIMUM_JAVA} or newer"
+    return None
+
+
+def java_version(text: str) -> int | None:
+    """The feature release in what `java -version` prints: 17 of `"17.0.15"`, 21 of `"21-ea"`, 8 of `"1.8.0_392"`."""
+    found = re.search(r'version "(\d+)(?:\.(\d+))?', text)
+    if found is None:
+        return None
+    first, second = int(found[1]), found[2]
+    return int(second) if first == 1 and second is not None else first

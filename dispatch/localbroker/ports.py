@@ -1,0 +1,81 @@
+"""Loopback ports for servers of our own."""
+
+from __future__ import annotations
+
+import errno
+import random
+import socket
+from contextlib import ExitStack
+from pathlib import Path
+
+from .errors import LocalBrokerError, PortInUse
+
+LOOPBACK = "127.0.0.1"
+_LOWEST = 15_000
+_HIGHEST = 32_767
+_RANGE_FILE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
+
+def free_ports(count: int) -> tuple[int, ...]:
+    """`count` different loopback ports nobody listens on.
+
+    They lie below the range the kernel hands to outgoing connections: while a broker is down, a client that keeps
+    reconnecting could otherwise be given the broker's own port as its source port and keep the broker from coming back.
+    """
+    with ExitStack() as stack:
+        found: list[int] = []
+        for port in random.sample(range(_LOWEST, _highest() + 1), k=200):
+            candidate = stack.enter_context(_tcp_socket())
+            if _bind(candidate, port):
+                found.append(port)
+            if len(found) == count:
+                return tuple(found)
+        while len(found) < count:  # an unusual machine: whatever the kernel has
+            candidate = stack.enter_context(_tcp_socket())
+            candidate.bind((LOOPBACK, 0))
+            found.append(candidate.getsockname()[1])
+        return tuple(found)
+
+
+def require_free(port: int, fix: str) -> None:
+    """Raise `PortInUse`, with `fix` in its text, unless a server could listen on `port` of the loopback now."""
+    if not 0 < port < 65_536:
+        raise LocalBrokerError(f"{port} is no TCP port: take one from 1 to 65535")
+    with _tcp_socket() as probe:
+        if not _bind(probe, port):
+            raise PortInUse(port, fix)
+
+
+def loopback_interface() -> str:
+    """The loopback's name: `lo` on Linux, `lo0` on macOS and BSD."""
+    names = [name for _, name in socket.if_nameindex()]
+    return next((name for name in names if name in ("lo", "lo0")), "lo")
+
+
+def _highest() -> int:
+    try:
+        first_ephemeral = int(_RANGE_FILE.read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return _HIGHEST
+    # A machine which widened its range down to ours: nothing is gained below it then.
+    return min(_HIGHEST, first_ephemeral - 1) if first_ephemeral > _LOWEST + 1_000 else _HIGHEST
+
+
+def _tcp_socket() -> socket.socket:
+    probe = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    # As the broker does: closed connections in TIME_WAIT do not count, a listener does.
+    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    return probe
+
+
+def _bind(probe: socket.socket, port: int) -> bool:
+    try:
+        probe.bind((LOOPBACK, port))
+        probe.listen(1)
+    except PermissionError as error:
+        raise LocalBrokerError(f"this user may not listen on port {port}: take one above 1023") from error
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        return False
+    return True

@@ -1,0 +1,145 @@
+"""Tokens and certificates for a local broker that asks for them."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from .errors import LocalBrokerError, LocalBrokerUnavailable
+from .java import Runner, Which, run
+
+#: The subject of the token that may do everything.
+SUPER_USER = "admin"
+
+_TOKEN_PLUGIN = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
+_TOKEN_PROVIDER = "org.apache.pulsar.broker.authentication.AuthenticationProviderToken"
+_DAYS = "3650"  # the key never leaves the folder; a shorter life would only break kept brokers
+_SERVER_EXTENSIONS = """\
+basicConstraints=CA:FALSE
+keyUsage=digitalSignature
+extendedKeyUsage=serverAuth
+subjectAltName=IP:127.0.0.1,DNS:localhost
+"""
+_REQUEST = """\
+[req]
+distinguished_name=name
+prompt=no
+x509_extensions=authority
+[name]
+CN=dispatch local broker
+[authority]
+basicConstraints=critical,CA:TRUE
+keyUsage=critical,keyCertSign,cRLSign
+subjectKeyIdentifier=hash
+"""
+
+
+class Security:
+    """The secret key, the certificate authority and the server certificate of one local broker, in one folder.
+
+    Attributes:
+        ca_file: the certificate a TLS client must trust, in PEM.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.ca_file = folder / "ca.pem"
+        self._secret_file = folder / "token.key"
+        self._certificate = folder / "broker.pem"
+        self._key = folder / "broker-key.pem"
+
+    @classmethod
+    def create(cls, folder: Path, *, runner: Runner = run, which: Which = shutil.which) -> Security:
+        """Make all of it with the `openssl` command, or take what a former call made in `folder`.
+
+        Raises:
+            LocalBrokerUnavailable: there is no `openssl` command.
+            LocalBrokerError: it failed.
+        """
+        made = cls(folder)
+        if folder.exists():
+            return made
+        openssl = which("openssl")
+        if openssl is None:
+            raise LocalBrokerUnavailable(
+                ["the openssl command is not installed"],
+                "Install it (apt-get install openssl), or start the broker without security.",
+            )
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as temporary:
+            work = Path(temporary) / "new"
+            work.mkdir(mode=0o700)
+            _write_private(work / "token.key", secrets.token_bytes(32))
+            _make_certificates(work, openssl, runner)
+            work.rename(folder)  # whole or not at all
+        return made
+
+    def token(self, subject: str) -> str:
+        """A token (JWT, HS256, without expiry) by which the broker knows its bearer as `subject`."""
+        header = _base64url(json.dumps({"alg": "HS256", "typ": "JWT"}, separators=(",", ":")).encode())
+        claims = _base64url(json.dumps({"sub": subject}, separators=(",", ":")).encode())
+        signed = f"{header}.{claims}"
+        signature = hmac.new(self._secret_file.read_bytes(), signed.encode(), hashlib.sha256).digest()
+        return f"{signed}.{_base64url(signature)}"
+
+    def settings(self, tls_port: int) -> Mapping[str, str]:
+        """What the broker's configuration must say."""
+        token_file = self.folder / "super-user.token"
+        if not token_file.exists():
+            _write_private(token_file, self.token(SUPER_USER).encode())
+        return {
+            "authenticationEnabled": "true",
+            "authenticationProviders": _TOKEN_PROVIDER,
+            "authorizationEnabled": "true",
+            "superUserRoles": SUPER_USER,
+            "tokenSecretKey": self._secret_file.as_uri(),
+            # The broker is also a client of itself.
+            "brokerClientAuthenticationPlugin": _TOKEN_PLUGIN,
+            "brokerClientAuthenticationParameters": token_file.as_uri(),
+            "brokerServicePortTls": str(tls_port),
+            "tlsCertificateFilePath": str(self._certificate),
+            "tlsKeyFilePath": str(self._key),
+            "tlsTrustCertsFilePath": str(self.ca_file),
+        }
+
+
+def _make_certificates(work: Path, openssl: str, runner: Runner) -> None:
+    (work / "request.conf").write_text(_REQUEST)
+    (work / "extensions.conf").write_text(_SERVER_EXTENSIONS)
+
+    def call(*arguments: str) -> None:
+        answer = runner([openssl, *arguments])
+        if answer.returncode != 0:
+            raise LocalBrokerError(f"openssl {arguments[0]} failed: {(answer.stderr or answer.stdout).strip()[-500:]}")
+
+    config = str(work / "request.conf")
+    for name in ("ca-key", "broker-key"):
+        call("genpkey", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:2048", "-out", str(work / f"{name}.pem"))
+        (work / f"{name}.pem").chmod(0o600)
+    ca_key, ca = str(work / "ca-key.pem"), str(work / "ca.pem")
+    call("req", "-new", "-x509", "-config", config, "-key", ca_key, "-sha256", "-days", _DAYS, "-out", ca)
+    request = str(work / "broker.csr")
+    key = str(work / "broker-key.pem")
+    call("req", "-new", "-config", config, "-key", key, "-subj", "/CN=127.0.0.1", "-out", request)
+    call(
+        *("x509", "-req", "-in", request, "-CA", ca, "-CAkey", ca_key, "-set_serial", str(secrets.randbits(63))),
+        *("-sha256", "-days", _DAYS, "-extfile", str(work / "extensions.conf"), "-out", str(work / "broker.pem")),
+    )
+
+
+def _write_private(path: Path, content: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+
+
+def _base64url(content: bytes) -> str:
+    return base64.urlsafe_b64encode(content).rstrip(b"=").decode()

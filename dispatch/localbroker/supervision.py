@@ -1,0 +1,196 @@
+"""Processes that live exactly as long as they should: start, recognise, signal, end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from .errors import LocalBrokerError
+
+KILL_WAIT = 10.0  # seconds the kernel is given to end a killed process: far more than it takes
+_POLL = 0.02  # seconds between two looks at a process that is not our child
+_KEEPER = Path(__file__).with_name("keeper.py")
+
+
+def process_identity(pid: int) -> str | None:
+    """What tells this process from a later one of the same id: its start time. None if it has ended.
+
+    A process which has ended but was not waited for (a zombie) has ended.
+    """
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return None if Path("/proc/self/stat").exists() else _identity_from_ps(pid)
+    fields = stat.rpartition(")")[2].split()  # the name before may hold blanks and brackets
+    state, start_time = fields[0], fields[19]
+    return None if state in "ZX" else f"{boot}:{start_time}"
+
+
+def _identity_from_ps(pid: int) -> str | None:
+    listing = subprocess.run(
+        ["ps", "-o", "stat=,lstart=", "-p", str(pid)],
+        env={**os.environ, "LC_ALL": "C"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    state, _, start_time = listing.stdout.strip().partition(" ")
+    return None if not state or state.startswith("Z") else " ".join(start_time.split())
+
+
+class Child:
+    """A process we started, or one we know by its id and identity.
+
+    Attributes:
+        pid: its process id.
+        identity: see `process_identity`; None if it had ended before we could look.
+    """
+
+    def __init__(self, pid: int, identity: str | None, keeper: subprocess.Popen[bytes] | None = None) -> None:
+        self.pid = pid
+        self.identity = identity
+        self._keeper = keeper
+
+    @property
+    def keeper_pid(self) -> int | None:
+        """The process that ends this one when its owner ends; None for a detached one."""
+        return None if self._keeper is None else self._keeper.pid
+
+    def alive(self) -> bool:
+        """Whether it still runs (or is stopped by SIGSTOP)."""
+        return self.identity is not None and process_identity(self.pid) == self.identity
+
+    def signal(self, number: signal.Signals) -> bool:
+        """Send a signal; False if the process has ended."""
+        if not self.alive():
+            return False
+        try:
+            os.kill(self.pid, number)
+        except ProcessLookupError:
+            return False
+        return True
+
+    def wait(self, timeout: float) -> bool:
+        """Wait up to `timeout` seconds for its end; whether it has ended."""
+        end = time.monotonic() + timeout
+        if self._keeper is not None:
+            try:
+                self._keeper.wait(timeout)
+            except subprocess.TimeoutExpired:
+                return not self.alive()
+        while self.alive():
+            if time.monotonic() >= end:
+                return False
+            time.sleep(_POLL)
+        return True
+
+    def kill(self) -> None:
+        """End it at once (SIGKILL) and wait until it has ended. Nothing happens if it has already."""
+        self.signal(signal.SIGKILL)
+        if not self.wait(KILL_WAIT):
+            raise LocalBrokerError(f"process {self.pid} does not end, not even by SIGKILL: look at it with ps")
+        self._release()
+
+    def terminate(self, grace: float) -> None:
+        """Ask it to end (SIGTERM), and end it (SIGKILL) if it has not within `grace` seconds."""
+        if self.signal(signal.SIGTERM):
+            self.signal(signal.SIGCONT)  # a paused one could not hear
+            self.wait(grace)
+        self.kill()
+
+    def _release(self) -> None:
+        if self._keeper is not None:
+            self._keeper.wait(KILL_WAIT)
+            if self._keeper.stdin is not None:
+                self._keeper.stdin.close()
+
+    @property
+    def returncode(self) -> int | None:
+        """Its exit status (128 + n if signal n ended it); None while it runs, and for a detached one."""
+        return None if self._keeper is None else self._keeper.poll()
+
+
+def spawn(
+    command: Sequence[str],
+    *,
+    log: Path,
+    environ: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    remove: Path | None = None,
+    on_owner_death: Sequence[str] | None = None,
+    detached: bool = False,
+    on_spawn: Callable[[Child], None] | None = None,
+) -> Child:
+    """Start `command` in a session of its own, so that a Ctrl-C in our terminal does not reach it.
+
+    Args:
+        command: program and arguments.
+        log: a file to which both its outputs are appended.
+        environ: its environment; ours by default.
+        cwd: its working directory; ours by default.
+        remove: a folder which is deleted if this process ends first.
+        on_owner_death: a command which is run if this process ends first.
+        detached: it goes on when this process ends. Otherwise it is killed then, even after a kill -9.
+        on_spawn: called with the child before anything else; a detached one is let go only when this has returned.
+
+    Raises:
+        LocalBrokerError: it could not be started.
+    """
+    job = {
+        "owner": os.getpid(),
+        "command": list(command),
+        "remove": None if remove is None else str(remove),
+        "on_owner_death": None if on_owner_death is None else list(on_owner_death),
+        "detached": detached,
+    }
+    with log.open("ab") as output:
+        keeper = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(_KEEPER), json.dumps(job)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=output,
+            env=None if environ is None else dict(environ),
+            cwd=cwd,
+            start_new_session=True,
+        )
+    try:
+        if keeper.stdin is None or keeper.stdout is None:
+            raise AssertionError("both were asked for")
+        with keeper.stdout:
+            line = keeper.stdout.readline()
+        if not line:
+            raise LocalBrokerError(f"{command[0]} could not be started: see {log}")
+        pid = int(line)
+        child = Child(pid, process_identity(pid), None if detached else keeper)
+        if on_spawn is not None:
+            on_spawn(child)
+        if detached:
+            keeper.stdin.write(b"k")
+            keeper.stdin.close()
+            keeper.wait(KILL_WAIT)
+    except BaseException:
+        _discard(keeper)
+        raise
+    return child
+
+
+def _discard(keeper: subprocess.Popen[bytes]) -> None:
+    """End a keeper: without its owner's pipe it kills its process and goes."""
+    if keeper.stdin is not None:
+        with suppress(BrokenPipeError):
+            keeper.stdin.close()
+    try:
+        keeper.wait(KILL_WAIT)
+    except subprocess.TimeoutExpired:
+        with suppress(ProcessLookupError):
+            os.killpg(keeper.pid, signal.SIGKILL)
+        keeper.wait(KILL_WAIT)

@@ -1,0 +1,68 @@
+"""A tool service: tells a joke about a topic, in a style, and greets the user by name.
+
+What it shows: where the three values of a request come from.
+    config      what the operator wrote into the tool's descriptor: "style" (examples/tools/tool/tell-joke.json)
+    arguments   what the model gave: "topic". Nobody has checked it; that is the service's part
+    user        on whose behalf
+
+Serve it, then call it from another terminal:
+    python examples/joke_service.py --broker pulsar://localhost:6650
+    dispatch call tell-joke topic=cats --user alice --broker pulsar://localhost:6650 --catalog examples/tools
+The same without the last lines of this file:
+    dispatch serve examples/joke_service.py:Joke --topic joke --broker pulsar://localhost:6650
+"""
+
+import argparse
+import asyncio
+import logging
+import sys
+
+import dispatch
+
+JOKES = {
+    "programming": {
+        "pun": "There are 10 kinds of people: those who know binary, and those who do not.",
+        "one-liner": "I would tell you a joke about UDP, but you might not get it.",
+    },
+    "cats": {
+        "pun": "The cat joined the Red Cross: it wanted to be a first-aid kit.",
+        "one-liner": "My cat knows every keyboard shortcut, and none of them on purpose.",
+    },
+    "cheese": {
+        "pun": "What do you call cheese that is not yours? Nacho cheese.",
+        "one-liner": "The second mouse gets the cheese.",
+    },
+}
+ELSE = {
+    "pun": "I had a pun about {topic}, but it was not up to scratch.",
+    "one-liner": "A {topic} walks into a bar; nobody had asked for it.",
+}
+
+
+class Joke(dispatch.ToolService):
+    async def invoke(self, config, arguments, user=""):
+        topic = arguments.get("topic")
+        if not isinstance(topic, str) or not topic.strip():
+            raise dispatch.ToolError("missing-topic", 'Say what the joke is about: {"topic": "cats"}.')
+        style = config.get("style", "one-liner")
+        if style not in ELSE:
+            raise dispatch.ToolError("unknown-style", f"No style '{style}'; there are: {', '.join(ELSE)}.")
+        joke = JOKES.get(topic.strip().lower(), ELSE)[style].format(topic=topic.strip())
+        return f"Hello {user}! {joke}" if user else joke
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--broker", default="pulsar://localhost:6650", help="its address (%(default)s)")
+    broker = parser.parse_args().broker
+    logging.basicConfig(level=logging.INFO, format="%(message)s")  # says what it serves, on standard error
+    try:
+        asyncio.run(dispatch.serve(Joke(), broker, topic="joke"))
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except dispatch.DispatchError as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import copy
+import json
+import math
+import pickle
+from collections.abc import Callable
+from datetime import date
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dispatch.catalog.jsonvalues import MAX_DEPTH, MAX_VALUES, FrozenDict, frozen, join, kind, shown, thawed
+from dispatch.catalog.problems import Problem, Report
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+def problems_of(value: object) -> list[Problem]:
+    report = Report("f.json")
+    frozen(value, report)
+    assert report.failed == bool(report.problems)
+    return report.problems
+
+
+@settings(deadline=None)  # a busy machine is no failure
+@given(JSON)
+def test_json_freezes_without_a_loss_and_thaws_again(value: Any) -> None:
+    report = Report("f.json")
+    result = frozen(value, report)
+    assert not report.problems
+    assert thawed(result) == value
+    assert json.loads(json.dumps(result)) == value
+    assert msgspec.json.decode(msgspec.json.encode(result)) == value
+    hash(result)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda d: d.__setitem__("a", 1),
+        lambda d: d.__delitem__("a"),
+        lambda d: d.__ior__({"b": 1}),
+        lambda d: d.update(b=1),
+        lambda d: d.setdefault("b", 1),
+        lambda d: d.pop("a"),
+        lambda d: d.popitem(),
+        lambda d: d.clear(),
+    ],
+)
+def test_a_frozen_object_refuses_every_change(change: Callable[[FrozenDict[Any]], object]) -> None:
+    value = FrozenDict({"a": 1})
+    with pytest.raises(TypeError, match="cannot be changed"):
+        change(value)
+    assert value == {"a": 1}
+
+
+def test_a_frozen_object_is_its_own_copy_and_travels_between_processes() -> None:
+    value = FrozenDict({"a": FrozenDict({"b": (1, 2)})})
+    assert copy.copy(value) is value
+    assert copy.deepcopy(value) is value
+    travelled = pickle.loads(pickle.dumps(value))
+    assert travelled == value
+    assert hash(travelled) == hash(value)
+    assert type(travelled["a"]) is FrozenDict
+
+
+def test_the_original_can_change_without_the_frozen_one() -> None:
+    original = {"a": [1]}
+    result = frozen(original, Report("f.json"))
+    original["a"].append(2)
+    assert result == {"a": (1,)}
+
+
+@pytest.mark.parametrize(
+    ("value", "key", "problem", "fix"),
+    [
+        ({"a": [0, math.nan]}, "a[1]", "nan is no JSON number", "finite"),
+        ({"a": math.inf}, "a", "inf is no JSON number", "finite"),
+        ({"a": 2**64}, "a", "more than 64 bits", "as a text"),
+        ({"a": {"b": date(2026, 1, 1)}}, "a.b", "a date is no JSON value", "in quotes"),
+        ({"a": {1: 2}}, "a", "the key 1 is a number, not a text", "in quotes"),
+        ({"a": "\ud800"}, "a", "surrogate", "both halves"),
+        ({"\ud800": 1}, "", "surrogate", "both halves"),
+        ({"a": {1, 2}}, "a", "a set is no JSON value", "as a text"),
+    ],
+)
+def test_what_json_cannot_say(value: object, key: str, problem: str, fix: str) -> None:
+    (found,) = problems_of(value)
+    assert found.key == key
+    assert problem in found.problem
+    assert fix in found.fix
+
+
+def test_depth_is_bounded() -> None:
+    value: Any = 1
+    for _ in range(MAX_DEPTH):
+        value = [value]
+    assert not problems_of(value)
+    (found,) = problems_of([value])
+    assert "inside one another" in found.problem
+
+
+def test_a_value_inside_itself_is_no_endless_loop() -> None:
+    value: list[Any] = []
+    value.append(value)
+    assert problems_of(value)
+
+
+def test_values_are_counted_as_they_would_be_written_out() -> None:
+    assert not problems_of([0] * (MAX_VALUES - 1))
+    (found,) = problems_of([0] * MAX_VALUES)
+    assert "20,000 values" in found.problem
+    bomb: Any = [0] * 10
+    for _ in range(9):
+        bomb = [bomb] * 10  # 10**10 values in ten small lists
+    assert len(problems_of(bomb)) == 1
+
+
+def test_paths_read_as_one_would_write_them() -> None:
+    assert join("", "policy") == "policy"
+    assert join("policy", "retry-budget") == "policy.retry-budget"
+    assert join("a", "b.c") == "a['b.c']"
+    assert join("", "\x1b[2J") == r"['\x1b[2J']"
+
+
+@pytest.mark.parametrize(
+    ("value", "words", "short"),
+    [
+        (None, "null", "null"),
+        (True, "true", "true"),
+        (False, "false", "false"),
+        ("x", "a text", "'x'"),
+        (3, "a number", "3"),
+        (0.5, "a number", "0.5"),
+        ({}, "an object", "an object"),
+        ([], "a list", "a list"),
+        ((), "a list", "a list"),
+    ],
+)
+def test_words_for_values(value: object, words: str, short: str) -> None:
+    assert kind(value) == words
+    assert shown(value) == short
+
+
+def test_a_long_value_is_shown_in_part() -> None:
+    assert len(shown("x" * 10_000)) <= 62

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import pickle
+
+from dispatch.catalog import CatalogError, Problem
+from dispatch.catalog.problems import MAX_PROBLEMS_PER_ITEM, Report
+
+
+def test_a_problem_reads_as_file_key_problem_and_fix() -> None:
+    problem = Problem("tool/a.json", "arguments[1].type", "the argument type 'str' is unknown", 'write "string"')
+    assert str(problem) == (
+        "tool/a.json: arguments[1].type: the argument type 'str' is unknown. Fix: write \"string\"."
+    )
+    assert problem.severity == "error"
+
+
+def test_a_problem_of_a_whole_file_names_no_key() -> None:
+    assert str(Problem("a.json", "", "empty", "fill it")) == "a.json: empty. Fix: fill it."
+
+
+def test_the_error_shows_every_error_and_warning_and_keeps_the_notes() -> None:
+    problems = [
+        Problem("a.json", "x", "one", "mend one", "warning"),
+        Problem("b.json", "y", "two", "mend two"),
+        Problem("c.json", "z", "three", "mend three"),
+        Problem("d.json", "n", "note", "nothing", "info"),
+    ]
+    error = CatalogError(problems)
+    lines = str(error).splitlines()
+    assert lines[0] == "The tools cannot be loaded: 2 mistakes."
+    assert [line.strip() for line in lines[1:]] == [
+        "b.json: y: two. Fix: mend two.",
+        "c.json: z: three. Fix: mend three.",
+        "Warning: a.json: x: one. Fix: mend one.",
+    ]
+    assert error.problems == tuple(problems)
+    assert isinstance(error, ValueError)
+
+
+def test_one_mistake_is_no_plural() -> None:
+    assert str(CatalogError([Problem("a", "", "b", "c")])).startswith("The tools cannot be loaded: 1 mistake.\n")
+
+
+def test_the_error_survives_a_process_border() -> None:
+    error = CatalogError([Problem("a", "b", "c", "d")])
+    assert pickle.loads(pickle.dumps(error)).problems == error.problems
+
+
+def test_of_one_key_only_the_first_error_is_kept() -> None:
+    report = Report("a.json")
+    report.error("weight", "no JSON number", "x")
+    report.error("weight", "missing", "y")
+    report.warning("weight", "odd", "z")
+    assert [problem.problem for problem in report.problems] == ["no JSON number", "odd"]
+
+
+def test_a_flood_is_cut_and_counted() -> None:
+    report = Report("a.json")
+    for index in range(MAX_PROBLEMS_PER_ITEM):
+        report.warning(f"w{index}", "odd", "x")
+    report.error("e", "wrong", "y")
+    report.error("f", "wrong", "y")
+    *kept, rest = report.problems
+    assert len(kept) == MAX_PROBLEMS_PER_ITEM
+    assert rest.problem == "2 more problems are not listed"
+    assert rest.severity == "error"  # the errors among them must not get lost

@@ -1,0 +1,61 @@
+"""What every test shares: async tests on a virtual clock, and one genuine broker for the whole run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from dispatch.localbroker import Endpoint, LocalBrokerUnavailable, choose_backend, from_environment, obtain
+
+pytest_plugins = ["tests.support.asyncio_plugin"]
+
+IN_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
+
+
+def _unavailable() -> LocalBrokerUnavailable | None:
+    if from_environment() is not None:
+        return None
+    try:
+        choose_backend()
+    except LocalBrokerUnavailable as error:
+        return error
+    return None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    needing = [item for item in items if item.get_closest_marker("pulsar")]
+    if not needing:
+        return
+    problem = _unavailable()
+    if problem is None:
+        return
+    if IN_CI:
+        pytest.exit(f"{len(needing)} tests need a genuine Pulsar, and in CI they must run.\n{problem}", returncode=1)
+    config.stash[_missing] = f"{len(needing)} tests did NOT run: they need a genuine Pulsar.\n{problem}"
+    config.hook.pytest_deselected(items=needing)
+    items[:] = [item for item in items if item not in set(needing)]
+
+
+_missing = pytest.StashKey[str]()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    problem = config.stash.get(_missing, None)
+    if problem is not None:
+        terminalreporter.section("Pulsar is missing", red=True, bold=True)
+        terminalreporter.write_line(problem)
+
+
+@pytest.fixture(scope="session")
+def pulsar_endpoint(request: pytest.FixtureRequest) -> Iterator[Endpoint]:
+    """A genuine broker with TrustGraph's tenant and namespaces, for the whole run."""
+    capture = request.config.pluginmanager.getplugin("capturemanager")
+
+    def report(line: str) -> None:
+        with capture.global_and_fixture_disabled():
+            print(f"\n[pulsar] {line}", flush=True)  # noqa: T201 - a broker takes seconds: say what is going on
+
+    with obtain(report=report) as endpoint:
+        yield endpoint

@@ -1,0 +1,35 @@
+"""Pytest runs ``async def`` tests on virtual time; those marked ``wall_clock`` (or ``pulsar``) on a real loop.
+
+Each must leave no task, no timer, and no exception that nobody looked at. Registered by tests/conftest.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import inspect
+
+import pytest
+
+from tests.support.clock import run
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "wall_clock: an async test that needs real time (sockets, processes)")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    # Every async test ends with a collection; what was imported until now need not be looked through each time.
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    test = pyfuncitem.obj
+    if not inspect.iscoroutinefunction(test):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    real = any(pyfuncitem.get_closest_marker(name) is not None for name in ("wall_clock", "pulsar"))
+    run(lambda: test(**arguments), loop=asyncio.SelectorEventLoop() if real else None)
+    return True

@@ -1,0 +1,140 @@
+"""A dispatcher and a tool service on one embedded broker, and a peer whose every answer the test writes by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+
+from dispatch import Catalog, Dispatcher, Policy, ToolServer, ToolService
+from dispatch.messages import ErrorInfo, Property, Reply, Request, decode_request, encode_reply
+from dispatch.outcome import TransportError
+from dispatch.transports import Message, Mode, Publisher, Subscription, Transport
+from dispatch.transports.memory import MemoryTransport
+
+REQUESTS = "non-persistent://tg/request/lab"
+RESPONSES = "non-persistent://tg/response/lab"
+BROKER = "memory://stand"
+
+
+def catalog(*, service: Mapping[str, Any] | None = None, **tools: Mapping[str, Any]) -> Catalog:
+    """One service ``lab`` with the given further keys, and its tools: ``work``, unless others are named."""
+    lab = {"id": "lab", "request-queue": REQUESTS, "response-queue": RESPONSES, **(service or {})}
+    return Catalog.of(
+        [lab],
+        [
+            {"type": "tool-service", "name": name, "description": f"Does {name}.", "service": "lab", **keys}
+            for name, keys in (tools or {"work": {}}).items()
+        ],
+    )
+
+
+class Service(ToolService):
+    """A service out of one function."""
+
+    def __init__(self, work: Callable[..., Any]) -> None:
+        self._work = work
+        self.requests: list[tuple[dict[str, Any], dict[str, Any], str]] = []
+
+    async def invoke(self, config: dict[str, Any], arguments: dict[str, Any], user: str = "") -> Any:
+        self.requests.append((config, arguments, user))
+        result = self._work(arguments)
+        return await result if asyncio.iscoroutine(result) else result
+
+
+@contextlib.asynccontextmanager
+async def dispatching(
+    tools: Catalog | None = None, *, transport: Transport | None = None, policy: Policy | None = None, name: str | None = None
+) -> AsyncIterator[Dispatcher]:
+    """A started dispatcher on the stand's broker."""
+    transport = MemoryTransport(BROKER) if transport is None else transport
+    async with Dispatcher(transport, tools or catalog(), policy=policy or Policy(), name=name) as dispatcher:
+        yield dispatcher
+
+
+@contextlib.asynccontextmanager
+async def serving(work: Callable[..., Any] | ToolService, **options: Any) -> AsyncIterator[ToolServer]:
+    """A started tool server on the stand's broker."""
+    service = work if isinstance(work, ToolService) else Service(work)
+    options = {"broker": BROKER, "request_queue": REQUESTS, "response_queue": RESPONSES, **options}
+    async with ToolServer(service, **options) as server:
+        yield server
+
+
+@contextlib.asynccontextmanager
+async def stand(
+    work: Callable[..., Any] | ToolService, tools: Catalog | None = None, **options: Any
+) -> AsyncIterator[tuple[Dispatcher, ToolServer]]:
+    """Both."""
+    async with serving(work, **options) as server, dispatching(tools) as dispatcher:
+        yield dispatcher, server
+
+
+class Peer:
+    """A tool service, or a caller, made by hand on the stand's broker. Use :meth:`as_service` or :meth:`as_caller`."""
+
+    def __init__(self) -> None:
+        self.transport = MemoryTransport(BROKER)
+        self.arrived: asyncio.Queue[Message] = asyncio.Queue()
+        self._publishers: dict[str, Publisher] = {}
+        self._subscription: Subscription | None = None
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def as_service(cls) -> AsyncIterator[Peer]:
+        """It receives requests (:meth:`request`) and answers by hand (:meth:`answer`)."""
+        async with cls._listening(REQUESTS) as peer:
+            yield peer
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def as_caller(cls, topic: str = RESPONSES) -> AsyncIterator[Peer]:
+        """It sends requests (:meth:`ask`) and receives what comes on ``topic``."""
+        async with cls._listening(topic) as peer:
+            yield peer
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def _listening(cls, topic: str) -> AsyncIterator[Peer]:
+        peer = cls()
+        await peer.transport.start()
+        try:
+            await peer.transport.subscribe(topic, peer.arrived.put_nowait, mode=Mode.FANOUT, name="peer")
+            yield peer
+        finally:
+            await peer.transport.close()
+
+    async def send(self, topic: str, payload: bytes, properties: Mapping[str, str]) -> None:
+        publisher = await self.transport.publisher(topic)
+        publisher.publish(payload, properties, flow="peer", on_failure=_no_failure)
+
+    async def request(self) -> tuple[Request, dict[str, str]]:
+        """The next request, with its properties."""
+        message = await self.arrived.get()
+        return decode_request(message.data()), message.properties()
+
+    async def answer(
+        self,
+        properties: Mapping[str, str],
+        text: str = "",
+        *,
+        error: tuple[str, str] | None = None,
+        end: bool = True,
+        topic: str | None = None,
+        payload: bytes | None = None,
+        **more: str,
+    ) -> None:
+        """Answer the request that had ``properties``, on its ``reply-to`` unless ``topic`` is given."""
+        named = {Property.ID: properties[Property.ID]} | {key.replace("_", "-"): value for key, value in more.items()}
+        if payload is None:
+            payload = encode_reply(Reply(None if error is None else ErrorInfo(*error), text, end))
+        await self.send(topic or properties[Property.REPLY_TO], payload, named)
+
+    async def ask(self, payload: bytes, **properties: str) -> None:
+        """Send a request with exactly these properties (``_`` for ``-``)."""
+        await self.send(REQUESTS, payload, {key.replace("_", "-"): value for key, value in properties.items()})
+
+
+def _no_failure(error: TransportError) -> None:
+    raise AssertionError("the embedded broker takes everything of this size") from error
