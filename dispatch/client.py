@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -72,16 +73,18 @@ class ToolServiceClient:
         """
         given = _dialect(("config", "arguments", "callback", "timeout"), values, named | {"timeout": timeout})
         chunks: list[str] = []
-        async for chunk in self._dispatcher.perform_stream(
+        stream = self._dispatcher.perform_stream(
             self._target,
             _config_text(given["config"]),
             given["arguments"] or {},
             user=given["user"],
             timeout=given["timeout"],
             idle_timeout=given["timeout"],  # TrustGraph's client knows no other limit
-        ):
-            chunks.append(chunk)
-            await _tell(given["callback"], chunk)
+        )
+        async with contextlib.aclosing(stream):  # a callback that raises must not leave it open
+            async for chunk in stream:
+                chunks.append(chunk)
+                await _tell(given["callback"], chunk)
         return "".join(chunks)
 
 
@@ -158,9 +161,11 @@ class WrappedClient:
 
 def _dialect(names: tuple[str, ...], values: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
     """The values of a call by name, whichever dialect it was written in."""
-    given: dict[str, Any] = {"user": named.pop("user", "")}
     if values and isinstance(values[0], str):
-        given["user"], values = values[0], values[1:]
+        if "user" in named:
+            raise TypeError("'user' is given twice")
+        named["user"], values = values[0], values[1:]
+    given: dict[str, Any] = {"user": named.pop("user", "")}
     if len(values) > len(names):
         raise TypeError(f"at most {len(names)} values after the user: {', '.join(names)}")
     given.update(zip(names, values, strict=False))

@@ -6,15 +6,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dispatch.catalog import Catalog, ServiceDescriptor, UnknownService, UnknownTool, load_directory
 from dispatch.exchange import Exchange, Settled, TimedOut
-from dispatch.messages import PayloadTooLarge, Property, encode_request, json_text
+from dispatch.messages import PayloadTooLarge, Property, check_property, encode_request, json_text
 from dispatch.outcome import DispatchError, InvalidArguments, Outcome, Rejected, TransportError
 from dispatch.policy import DEFAULT_POLICY, Policy, PolicyError, check_seconds
 from dispatch.result import CallResult, error_of
@@ -267,6 +268,7 @@ class Dispatcher:
             if timeout is not None:
                 check_seconds(timeout)
             deadline, clock = started + limit, "call"
+            check_property(idempotency_key, "idempotency_key")
             payload = encode_request(config_text, json_text(arguments, "arguments"), user)
             # 4 attempts: one; retries and hedges have their place around this
             #   a breaker · b limiter · c bulkhead: admit(target) -> Permit | Rejection
@@ -321,7 +323,7 @@ class Dispatcher:
         timeout: float | None = None,
         idle_timeout: float | None = None,
         idempotency_key: str | None = None,
-    ) -> AsyncIterator[str]:
+    ) -> AsyncGenerator[str, None]:
         """Call a tool and give the chunks of its answer as they come. Leaving the loop early leaves nothing behind.
 
         Args:
@@ -332,7 +334,7 @@ class Dispatcher:
             DispatchError: as :meth:`call`; what came before it has been given already.
         """
         target = self._target(tool)
-        async for chunk in self.perform_stream(
+        chunks = self.perform_stream(
             target,
             target.config_text,
             arguments,
@@ -340,8 +342,10 @@ class Dispatcher:
             timeout=timeout,
             idle_timeout=idle_timeout,
             idempotency_key=idempotency_key,
-        ):
-            yield chunk
+        )
+        async with contextlib.aclosing(chunks):  # so that closing this one closes the inner one at once
+            async for chunk in chunks:
+                yield chunk
 
     async def perform_stream(
         self,
@@ -353,7 +357,7 @@ class Dispatcher:
         timeout: float | None = None,
         idle_timeout: float | None = None,
         idempotency_key: str | None = None,
-    ) -> AsyncIterator[str]:
+    ) -> AsyncGenerator[str, None]:
         """Steps 2 to 6 of a stream; see :meth:`perform`."""
         exchange = self.exchange
         policy = target.policy
@@ -362,6 +366,7 @@ class Dispatcher:
         try:
             check_seconds(total)
             check_seconds(idle, "idle-timeout")
+            check_property(idempotency_key, "idempotency_key")
             payload = encode_request(config_text, json_text(arguments, "arguments"), user)
         except (TypeError, PayloadTooLarge, PolicyError, UnicodeError) as mistake:
             raise _invalid(target.label, mistake) from None

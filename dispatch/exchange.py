@@ -107,6 +107,7 @@ class _Slot:
     chunks: int = 0
     size: int = 0
     ahead: dict[int, tuple[Reply, Mapping[str, str]]] | None = None
+    ahead_size: int = 0
 
     def offer(self, reply: Reply, properties: Mapping[str, str]) -> Disposition:
         """Take one reply; those with an index are put in order, and taken once."""
@@ -120,13 +121,17 @@ class _Slot:
             if self.ahead is None:
                 self.ahead = {}
             self.ahead[index] = (reply, properties)
+            self.ahead_size += len(reply.response)
             if len(self.ahead) > MAX_AHEAD:
                 self.settle(Overflow("chunks ahead of a missing one"))
+            elif self.size + self.ahead_size > self.max_bytes:
+                self.settle(Overflow("max-result"))
             return Disposition.MATCHED
         self.next_chunk += 1
         self.take(reply, properties)
         while self.ahead and self.settled is None and self.next_chunk in self.ahead:
             reply, properties = self.ahead.pop(self.next_chunk)
+            self.ahead_size -= len(reply.response)
             self.next_chunk += 1
             self.take(reply, properties)
         return Disposition.MATCHED
@@ -184,16 +189,17 @@ class _Single(_Slot):
         if reply.error is not None:
             self.settle(Answer("", reply.error.type, reply.error.message, properties, self.chunks))
             return
+        self.size += len(text)
+        if self.size > self.max_bytes:
+            self.settle(Overflow("max-result"))
+            return
         if self.texts is None:
             if reply.end_of_stream:
                 self.settle(Answer(text, None, "", properties))
                 return
             self.texts = []
         self.texts.append(text)
-        self.size += len(text)
-        if self.size > self.max_bytes:
-            self.settle(Overflow("max-result"))
-        elif reply.end_of_stream:
+        if reply.end_of_stream:
             self.settle(Answer("".join(self.texts), None, "", properties, self.chunks))
 
     def finished(self) -> None:
@@ -388,6 +394,9 @@ class Exchange:
             slot.ticket = publisher.publish(payload, properties, flow=flow, on_failure=slot.failed)
         except TransportError as error:
             slot.settle(error)
+        except BaseException:  # nobody's plan; but nothing may stay behind
+            slot.abandon()
+            raise
 
     def bury(self, id: str, why: Disposition) -> None:
         """Take ``id`` out of the table and remember it."""
@@ -408,11 +417,11 @@ class Exchange:
         try:
             properties = message.properties()
             id = properties.get(Property.ID)
+            if not id or len(id) > MAX_PROPERTY_CHARS:
+                return Disposition.MALFORMED
+            slot = self._pending.get(id)
         except Exception:  # whatever a peer's message makes the client raise
             return Disposition.MALFORMED
-        if not id or len(id) > MAX_PROPERTY_CHARS:
-            return Disposition.MALFORMED
-        slot = self._pending.get(id)
         if slot is None:
             return self._tombstones.get(id, Disposition.UNKNOWN)
         try:

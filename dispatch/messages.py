@@ -157,7 +157,10 @@ def encode_request(config: str, arguments: str, user: str = "", *, limit: int = 
 
     Raises:
         PayloadTooLarge: more than ``limit`` bytes.
+        TypeError: ``user`` is no text.
     """
+    if not isinstance(user, str):
+        raise TypeError(f"user must be a text, not {type(user).__name__}")
     payload = _encode(_OutRequest(user, config, arguments))
     if len(payload) > limit:
         raise PayloadTooLarge(len(payload), limit)
@@ -234,10 +237,26 @@ def result_text(result: object) -> str:
         ) from None
 
 
+def check_property(value: object, what: str) -> None:
+    """Check that ``value`` may travel as a message property; None is no property at all.
+
+    Raises:
+        TypeError: no text, or longer than :data:`MAX_PROPERTY_CHARS` (as UTF-8 bytes, because a broker counts those).
+        UnicodeError: it cannot be written as UTF-8.
+    """
+    if value is None:
+        return
+    if not isinstance(value, str):
+        raise TypeError(f"{what} must be a text, not {type(value).__name__}")
+    size = len(value.encode())
+    if size > MAX_PROPERTY_CHARS:
+        raise TypeError(f"{what} has {size:,} bytes, the limit is {MAX_PROPERTY_CHARS:,}: give a shorter one")
+
+
 def whole_number(properties: Mapping[str, str], name: str) -> int | None:
     """The property ``name`` as a whole number ≥ 0, or None when it is missing or not one (never an exception:
     a peer's odd property must not cost a message)."""
     value = properties.get(name)
-    if value is None or len(value) > 18 or not value.isascii() or not value.isdigit():
+    if not isinstance(value, str) or len(value) > 18 or not value.isascii() or not value.isdigit():
         return None
     return int(value)

@@ -84,7 +84,8 @@ class DispatchError(RuntimeError):
 
 
 def _rebuild(cls: type[DispatchError], state: dict[str, Any]) -> DispatchError:
-    error = cls.__new__(cls)
+    # RuntimeError comes first among CallTimeout's bases, but cannot make what is an OSError as well.
+    error: DispatchError = (TimeoutError if issubclass(cls, TimeoutError) else RuntimeError).__new__(cls)
     error.args = (state["message"],)
     error.__dict__.update(state)
     return error

@@ -16,6 +16,8 @@ logger = logging.getLogger("dispatch.service")
 
 MAX_REPLY_TOPICS = 1_024
 """Reply topics kept open at once; the one that was quiet longest is closed for a new one."""
+WARN_EVERY_S = 10.0
+"""Lost answers are warned of once in so many seconds."""
 MAX_WAITING = 10_000
 """Answers that may wait for a reply topic to be opened, over all topics."""
 
@@ -37,6 +39,7 @@ class ReplyRouter:
         self._opening: dict[str, tuple[asyncio.Task[None], deque[tuple[bytes, Mapping[str, str]]]]] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._waiting = 0
+        self._quiet_until = 0.0
         self._known: dict[str, bool] = {}
         self.lost = 0
         """Answers that could not be sent."""
@@ -95,8 +98,8 @@ class ReplyRouter:
         fallback = self._publishers[self._response_queue]
         try:
             publisher = await self._transport.publisher(topic)
-        except TransportError as error:
-            logger.warning("cannot answer on %s (%s): answering on %s", topic, error.message, self._response_queue)
+        except Exception as error:  # whatever it is: the answers that wait here must go somewhere
+            logger.warning("cannot answer on %s (%s): answering on %s", topic, error, self._response_queue)
             publisher = fallback
         else:
             self._publishers[topic] = publisher
@@ -121,7 +124,10 @@ class ReplyRouter:
 
     def _failed(self, error: TransportError) -> None:
         self.lost += 1
-        logger.warning("an answer could not be sent: %s", error.message)
+        now = asyncio.get_running_loop().time()
+        if now >= self._quiet_until:  # a broker that goes away takes many answers with it: say it once
+            self._quiet_until = now + WARN_EVERY_S
+            logger.warning("answers could not be sent (%d so far): %s", self.lost, error.message)
 
     async def flush(self) -> None:
         """Wait until every answer is out."""

@@ -62,7 +62,14 @@ class Routes:
             opening = self._opening[key] = asyncio.create_task(self._make(*key))
             opening.add_done_callback(lambda _: self._opening.pop(key, None))
             opening.add_done_callback(_seen)
-        return await asyncio.shield(opening)
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if opening.cancelled() and task is not None and not task.cancelling():
+                # Not its caller was cancelled, but the opening, by close.
+                raise TransportError("closed", "The dispatcher was closed; nothing was sent.", sent=False) from None
+            raise
 
     async def _make(self, request_queue: str, response_queue: str) -> Route:
         reply_to = str(TopicName.parse(response_queue).sibling(f"dispatch-reply-{self._name}"))
@@ -84,20 +91,23 @@ class Routes:
             task.add_done_callback(_seen)
         try:
             await asyncio.shield(task)
-        except TransportError:
+        except Exception:
             if self._subscriptions.get(topic) is task:
                 del self._subscriptions[topic]  # the next call may find the broker back
             raise
 
     async def close(self) -> None:
         """Close everything."""
-        for opening in list(self._opening.values()):
+        openings = list(self._opening.values())
+        for opening in openings:
             opening.cancel()
-            with contextlib.suppress(asyncio.CancelledError, TransportError):
-                await opening
-        for task in self._subscriptions.values():
-            with contextlib.suppress(asyncio.CancelledError, TransportError):
-                await (await task).close()
+        subscriptions = list(self._subscriptions.values())
+        if openings or subscriptions:
+            await asyncio.wait([*openings, *subscriptions])
+        for task in subscriptions:
+            if not task.cancelled() and task.exception() is None:
+                with contextlib.suppress(TransportError):
+                    await task.result().close()
         for route in self._open.values():
             await route.publisher.close()
         self._subscriptions.clear()

@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
 
 from dispatch.messages import (
+    MAX_PROPERTY_CHARS,
     ErrorInfo,
     MalformedMessage,
     PayloadTooLarge,
@@ -42,6 +43,8 @@ DEFAULT_QUEUE = 1_024
 DEFAULT_DRAIN_S = 30.0
 """How long what runs may take to finish after SIGTERM: what container platforms grant."""
 OVERLOAD_RETRY_AFTER_MS = 1_000
+MAX_ERROR_CHARS = 64 * 1024
+"""Longest error message that is sent; the rest of a longer one is cut off."""
 
 
 class _Work:
@@ -201,11 +204,14 @@ class ToolServer:
 
     def _on_message(self, message: Message) -> None:
         self.requests += 1
-        properties = message.properties()
-        id = properties.get(Property.ID)
-        if not id:
+        properties: Mapping[str, str] = {}
+        id = ""
+        with contextlib.suppress(Exception):  # whatever a peer's message makes the client raise
+            properties = message.properties()
+            id = properties.get(Property.ID, "")
+        if not id or len(id) > MAX_PROPERTY_CHARS:
             self.malformed += 1
-            logger.warning("a request without the property 'id' on %s: nobody can be answered", self.request_queue)
+            logger.warning("a request without a usable property 'id' on %s: nobody can be answered", self.request_queue)
             return
         remaining = whole_number(properties, Property.REMAINING_MS)
         deadline = None if remaining is None else asyncio.get_running_loop().time() + remaining / 1000
@@ -246,6 +252,9 @@ class ToolServer:
         except MalformedMessage as error:
             self._refuse(work, Refusal.INVALID_REQUEST, str(error))
             return
+        except Exception as error:  # as above; its caller is told all the same
+            self._refuse(work, Refusal.INVALID_REQUEST, f"the request is not readable: {type(error).__name__}")
+            return
         try:
             async with asyncio.timeout_at(work.deadline) as limit:
                 result = await self._invoke(request)
@@ -263,13 +272,14 @@ class ToolServer:
                 self._fail(work, "deadline-exceeded", "The tool was stopped: its caller's time had run out.")
                 return
             logger.debug("%s failed", self.id, exc_info=error)
-            self._fail(work, type(error).__name__, str(error))
+            self._fail(work, type(error).__name__, error)
 
     async def _stream(self, work: _Work, items: AsyncIterator[Any]) -> None:
         index = 0
         try:
             async for item in items:
-                self._answer(work, Reply(None, result_text(item), False), chunk=index)
+                if not self._answer(work, Reply(None, result_text(item), False), chunk=index):
+                    return
                 index += 1
                 await self._router.writable(work.reply_to)
         finally:
@@ -288,7 +298,8 @@ class ToolServer:
 
     def _answer(
         self, work: _Work, reply: Reply, *, chunk: int | None = None, extra: Mapping[str, str] | None = None
-    ) -> None:
+    ) -> bool:
+        """Send ``reply``; False when an error had to be sent in its place, which is the end of the request."""
         properties = {
             Property.ID: work.id,
             Property.INSTANCE: self.instance,
@@ -298,24 +309,23 @@ class ToolServer:
             properties.update(extra)
         if chunk is not None:
             properties[Property.CHUNK] = str(chunk)
+        problem = None
         try:
             payload = encode_reply(reply)
         except PayloadTooLarge as error:
-            problem = f"The tool's answer is too large to send: {error}. Ask for less at once."
-            payload = encode_reply(Reply(ErrorInfo("result-too-large", problem), "", True))
+            problem = ErrorInfo(
+                "result-too-large", f"The tool's answer is too large to send: {error}. Ask for less at once."
+            )
         except ValueError as error:
-            payload = encode_reply(
-                Reply(ErrorInfo("invalid-result", f"The answer is no valid text: {error}"), "", True)
-            )
+            problem = ErrorInfo("invalid-result", f"The answer is no valid text: {error}")
+        if problem is not None:
+            properties.pop(Property.CHUNK, None)  # it counts even if a chunk before it is lost
+            payload = encode_reply(Reply(problem, "", True))
         self._router.send(work.reply_to, payload, properties)
+        return problem is None
 
-    def _fail(self, work: _Work, type: str, message: str) -> None:
-        try:
-            self._answer(work, Reply(ErrorInfo(type, message), "", True))
-        except Exception as error:  # an exception whose text cannot be sent must not cost the answer
-            self._answer(
-                work, Reply(ErrorInfo(type, f"(its message cannot be sent: {error.__class__.__name__})"), "", True)
-            )
+    def _fail(self, work: _Work, type: object, message: object) -> None:
+        self._answer(work, Reply(ErrorInfo(_sendable(type), _sendable(message)), "", True))
 
     def _refuse(self, work: _Work, reason: str, detail: str = "") -> None:
         self.refused[reason] += 1
@@ -328,6 +338,15 @@ class ToolServer:
             Refusal.EXPIRED: "The caller's time had run out before the tool could start.",
         }.get(reason, reason)
         self._answer(work, Reply(ErrorInfo(reason, message), "", True), extra=extra)
+
+
+def _sendable(value: object) -> str:
+    """``value`` as a text that can travel: what a tool's author wrote into an error must not cost the answer."""
+    try:
+        text = str(value)
+    except Exception:  # its own __str__ raises
+        text = f"(the text of a {type(value).__name__} cannot be read)"
+    return text[:MAX_ERROR_CHARS].encode(errors="replace").decode()
 
 
 async def serve(service: object, broker: str | Transport, **options: Any) -> None:

@@ -73,13 +73,11 @@ def read_invoke(service: object) -> Invoke:
     name = type(service).__name__
     if not callable(method) or getattr(method, "__func__", None) is ToolService.invoke:
         raise TypeError(f"{name} has no invoke method; {_WAYS}")
-    order, keywords = _parameters(name, method)
+    positional, keywords = _parameters(name, method)
 
     def call(request: Request) -> Any:
         values = {"user": request.user, "config": request.config, "arguments": request.arguments}
-        if keywords:
-            return method(**{key: values[key] for key in order})
-        return method(*(values[key] for key in order))
+        return method(*(values[key] for key in positional), **{key: values[key] for key in keywords})
 
     if inspect.isasyncgenfunction(method):
 
@@ -93,15 +91,21 @@ def read_invoke(service: object) -> Invoke:
     if inspect.iscoroutinefunction(method):
         return call
 
+    def guarded(request: Request) -> Any:
+        try:
+            return call(request)
+        except StopIteration as error:  # no future can carry it: its caller would wait for ever
+            raise RuntimeError("the tool raised StopIteration") from error
+
     async def in_thread(request: Request) -> Any:
-        result = await asyncio.to_thread(call, request)
+        result = await asyncio.to_thread(guarded, request)
         return await result if inspect.isawaitable(result) else result
 
     return in_thread
 
 
-def _parameters(name: str, method: Callable[..., Any]) -> tuple[tuple[str, ...], bool]:
-    """Which values ``method`` takes, and whether by keyword."""
+def _parameters(name: str, method: Callable[..., Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Which values ``method`` takes by position, and which by keyword."""
     try:
         parameters = list(inspect.signature(method).parameters.values())
     except (TypeError, ValueError):
@@ -111,13 +115,12 @@ def _parameters(name: str, method: Callable[..., Any]) -> tuple[tuple[str, ...],
     unknown = [p for p in named if p.name not in _KNOWN and p.default is p.empty]
     positional = [p for p in named if p.kind is not p.KEYWORD_ONLY]
     if not unknown:
-        if any(p.kind is p.VAR_KEYWORD for p in parameters):
-            return _KNOWN, True
-        taken = tuple(p.name for p in named if p.name in _KNOWN)
+        takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
+        taken = _KNOWN if takes_any else tuple(p.name for p in named if p.name in _KNOWN)
         if "arguments" not in taken:
             raise TypeError(f"{shown} takes no 'arguments'; {_WAYS}")
-        by_position = any(p.kind is p.POSITIONAL_ONLY for p in named)
-        return taken, not by_position
+        by_position = tuple(p.name for p in named if p.kind is p.POSITIONAL_ONLY and p.name in _KNOWN)
+        return by_position, tuple(key for key in taken if key not in by_position)
     # Names of the author's own, as TrustGraph allows, because it calls by position.
     order = _BY_COUNT.get(len(positional))
     if (
@@ -126,5 +129,5 @@ def _parameters(name: str, method: Callable[..., Any]) -> tuple[tuple[str, ...],
         and len(positional) == len(named)
         and all(p.name == key or p.name not in _KNOWN for p, key in zip(positional, order, strict=True))
     ):
-        return order, False
+        return order, ()
     raise TypeError(f"{shown}: cannot tell what '{unknown[0].name}' is meant to be; {_WAYS}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any
 
 from dispatch.catalog import ToolDescriptor
@@ -29,7 +29,7 @@ class Tool:
         self.description = descriptor.description
         self.user = user
 
-    async def invoke(self, **arguments: Any) -> str:
+    async def invoke(self, /, **arguments: Any) -> str:
         """Call it with named arguments and return its answer.
 
         Raises:
@@ -37,7 +37,7 @@ class Tool:
         """
         return await self._dispatcher.call(self.name, arguments, user=self.user)
 
-    def stream(self, **arguments: Any) -> AsyncIterator[str]:
+    def stream(self, /, **arguments: Any) -> AsyncGenerator[str, None]:
         """Call it and give the chunks of its answer as they come."""
         return self._dispatcher.stream(self.name, arguments, user=self.user)
 

@@ -134,13 +134,11 @@ async def _stream(
     finally:
         if not json and chunks and not chunks[-1].endswith("\n"):
             put("")
+    outcome = Outcome.SUCCESS if error is None else error.outcome
+    # Those may have been decided here, before anything was sent.
+    sent = bool(chunks) or outcome not in (Outcome.INVALID_ARGUMENTS, Outcome.REJECTED, Outcome.TRANSPORT)
     return CallResult(
-        tool,
-        Outcome.SUCCESS if error is None else error.outcome,
-        "".join(chunks),
-        error,
-        time.monotonic() - started,
-        chunks=len(chunks),
+        tool, outcome, "".join(chunks), error, time.monotonic() - started, attempts=int(sent), chunks=len(chunks)
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -22,7 +23,7 @@ _KEEPER = Path(__file__).with_name("keeper.py")
 def process_identity(pid: int) -> str | None:
     """What tells this process from a later one of the same id: its start time. None if it has ended.
 
-    A process which has ended but was not waited for (a zombie) has ended.
+    A process which has ended but was not waited for (a zombie) has ended; one whose first thread has ended has not.
     """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
@@ -30,8 +31,8 @@ def process_identity(pid: int) -> str | None:
     except (FileNotFoundError, ProcessLookupError):
         return None if Path("/proc/self/stat").exists() else _identity_from_ps(pid)
     fields = stat.rpartition(")")[2].split()  # the name before may hold blanks and brackets
-    state, start_time = fields[0], fields[19]
-    return None if state in "ZX" else f"{boot}:{start_time}"
+    state, threads, start_time = fields[0], int(fields[17]), fields[19]
+    return None if state == "X" or (state == "Z" and threads <= 1) else f"{boot}:{start_time}"
 
 
 def _identity_from_ps(pid: int) -> str | None:
@@ -87,6 +88,23 @@ class Child:
                 self._keeper.wait(timeout)
             except subprocess.TimeoutExpired:
                 return not self.alive()
+        return self._wait_for_stranger(end)
+
+    def _wait_for_stranger(self, end: float) -> bool:
+        """Wait for a process which is not our child, and of which nobody tells us."""
+        if hasattr(os, "pidfd_open"):
+            try:
+                descriptor = os.pidfd_open(self.pid)
+            except OSError:  # it has ended, or the kernel is older than 5.3
+                pass
+            else:
+                try:
+                    if self.alive():  # else the id belongs to another by now
+                        poll = select.poll()
+                        poll.register(descriptor, select.POLLIN)
+                        poll.poll(max(0.0, end - time.monotonic()) * 1000)
+                finally:
+                    os.close(descriptor)
         while self.alive():
             if time.monotonic() >= end:
                 return False

@@ -47,12 +47,7 @@ def opening_failed(name: str, *, url: str, topic: str) -> TransportError:
                 sent=False,
             )
         case "AuthenticationError" | "AuthorizationError" | "ErrorGettingAuthenticationData":
-            return TransportError(
-                "unauthorized",
-                f"The broker at {url} refused our credentials for {topic}. Give a valid token (DISPATCH_TOKEN, --token-file "
-                f"or Security(token=…)) whose role may use the namespace '{namespace}'.",
-                sent=False,
-            )
+            return unauthorized(url, f"our role has no rights in '{namespace}'")
         case (
             "ConnectError" | "Timeout" | "NotConnected" | "ReadError" | "TooManyLookupRequestException" | "LookupError"
         ):
@@ -77,6 +72,26 @@ def unreachable(url: str) -> TransportError:
         "unreachable",
         f"No Pulsar broker answers at {url}. Start one (`dispatch broker start`) or give its address "
         "(--broker or DISPATCH_BROKER); `dispatch doctor` looks closer.",
+        sent=False,
+    )
+
+
+def unauthorized(url: str, said: str) -> TransportError:
+    """The broker refused our credentials; ``said`` is its reason."""
+    return TransportError(
+        "unauthorized",
+        f"The broker at {url} refused our credentials ({said}). Give a valid token whose role may use the namespace: "
+        "DISPATCH_TOKEN, --token-file or Security(token=…).",
+        sent=False,
+    )
+
+
+def untrusted(url: str, said: str) -> TransportError:
+    """The TLS handshake failed; ``said`` is why."""
+    return TransportError(
+        "untrusted",
+        f"No trusted connection to {url}: {said}. Give the authority that signed the broker's certificate "
+        "(--trust-certs, DISPATCH_TRUST_CERTS or Security(trust_certs=…)), and the port that speaks TLS.",
         sent=False,
     )
 

@@ -1,8 +1,9 @@
-"""What the test services do, theirs and ours alike, so that one test can be put to both."""
+"""What the test services do, theirs and ours alike, so that one test can be put to both (a stream only to ours)."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import AsyncIterator
 from typing import Any
 
 PREFIX = {"prefix": "customers"}
@@ -68,6 +69,14 @@ def act(config: dict[str, Any], arguments: dict[str, Any]) -> Any:
         case {"surrogate": True}:
             return "\ud800"
     return {"config": config, "arguments": arguments}
+
+
+async def stream(arguments: dict[str, Any]) -> AsyncIterator[Any]:
+    """A stream, as only our service can answer: ``pieces``, and an error after them if ``broken``."""
+    for piece in arguments["pieces"]:
+        yield piece
+    if "broken" in arguments:
+        raise Refused(arguments["broken"])
 
 
 def answer(salt: str, query: str) -> str:

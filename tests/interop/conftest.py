@@ -1,23 +1,18 @@
-"""TrustGraph's service as a process, and the cells of {clients} × {services}."""
+"""TrustGraph's service as a process, and the cells: each client with each service."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 import dispatch
-
-from .peers import CLIENTS, Client, Peer
-from .processes import running
-
-TEST_LIMIT_S = 60.0
+from tests.interop.peers import CLIENTS, Client, Peer
+from tests.interop.processes import running
 
 Cell = Callable[[], AbstractAsyncContextManager[Client]]
 
@@ -27,16 +22,6 @@ class TheirService(NamedTuple):
 
     topic: str
     id: str
-
-
-@pytest.fixture
-def run() -> Callable[[Coroutine[Any, Any, Any]], Any]:
-    """Runs a test's coroutine, with a limit that a hang cannot outlive."""
-
-    def run(test: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run(asyncio.wait_for(test, TEST_LIMIT_S))
-
-    return run
 
 
 @pytest.fixture(scope="session")
@@ -57,8 +42,7 @@ def their_service(url: str) -> Iterator[TheirService]:
     name = f"interop-{secrets.token_hex(6)}"
     # Its metrics port is fixed and its log collector is a host that is not there: both are flags of its own launcher.
     options = ("--topic", name, "--id", name, "--pulsar-host", url, "--no-metrics", "--no-loki-enabled")
-    script = str(Path(__file__).with_name("trustgraph_service.py"))
-    with running(script, *options, ready=f"Tool service {name} started"):
+    with running("-m", "tests.interop.trustgraph_service", *options, ready=f"Tool service {name} started"):
         yield TheirService(name, name)
 
 

@@ -1,4 +1,4 @@
-"""Becomes another program that the kernel kills when the test run dies: ``python die_with_parent.py PROGRAM [ARGUMENT…]``."""
+"""Becomes a program that the kernel kills when the test run dies: ``python die_with_parent.py PROGRAM [ARGUMENT…]``."""
 
 from __future__ import annotations
 

@@ -13,8 +13,7 @@ from trustgraph.base.tool_service_client import ToolServiceClient
 from trustgraph.schema import ToolServiceRequest, ToolServiceResponse
 
 import dispatch
-
-from .behaviour import act
+from tests.interop.behaviour import act, stream
 
 TIMEOUT_S = 20.0
 
@@ -84,4 +83,6 @@ class Peer(dispatch.ToolService):
     """Our test service, which does what TrustGraph's does."""
 
     async def invoke(self, config: dict[str, Any], arguments: dict[str, Any]) -> Any:
+        if "pieces" in arguments:
+            return stream(arguments)
         return "ours" if arguments.get("who") else act(config, arguments)

@@ -19,7 +19,9 @@ END_S = 15.0
 
 def environment() -> dict[str, str]:
     """The environment of a user who has dispatch installed: this checkout's, wherever the tests run."""
-    return os.environ | {"PYTHONPATH": os.pathsep.join([str(REPO), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)}
+    return os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(REPO), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    }
 
 
 class Running:

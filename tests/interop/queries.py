@@ -73,7 +73,9 @@ def generated() -> list[str]:
 
 def _read(source: Path) -> list[str]:
     if not source.is_file():
-        raise ValueError(f"there is no file {source}: let {VARIABLE} name a CSV file with a column 'query', or unset it")
+        raise ValueError(
+            f"there is no file {source}: let {VARIABLE} name a CSV file with a column 'query', or unset it"
+        )
     with source.open(newline="", encoding="utf-8") as file:
         distinct = list(dict.fromkeys(row["query"] for row in csv.DictReader(file) if row.get("query")))
     if len(distinct) < COUNT:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 from trustgraph.base import DynamicToolService
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from interop.behaviour import act
+from tests.interop.behaviour import act
 
 
 class Peer(DynamicToolService):

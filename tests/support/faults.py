@@ -278,6 +278,6 @@ class FaultySubscription:
             self._handler(message)
 
     async def close(self) -> None:
+        await self.inner.close()
         self._handler = None
         self._held_back.clear()
-        await self.inner.close()

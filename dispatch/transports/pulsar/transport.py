@@ -22,7 +22,7 @@ from typing import Any
 from dispatch.outcome import TransportError
 from dispatch.transports.base import Handler, Mode, OnFailure
 from dispatch.transports.errors import sending_failed, unreachable
-from dispatch.transports.pulsar.address import endpoints
+from dispatch.transports.pulsar.handshake import shake_hands
 from dispatch.transports.pulsar.link import OK, RECEIVER_QUEUE, Link, close_opened
 from dispatch.transports.security import Security
 from dispatch.transports.window import PublishWindow, QueueFull
@@ -33,8 +33,6 @@ POLL_S = 0.25
 """How often the connections are looked at."""
 GRACE_S = 1.0
 """How long pulsar-client may mend a connection by itself (a topic that moves to another broker takes milliseconds)."""
-PROBE_TIMEOUT_S = 2.0
-"""How long a broker may take to accept a TCP connection."""
 CLOSE_FLUSH_S = 2.0
 """How long closing waits for the receipts of what was published before it."""
 DRAIN_BATCH = 512
@@ -137,7 +135,6 @@ class PulsarTransport:
         max_queued_bytes: int = 256 * 1024 * 1024,
     ) -> None:
         self.url = url
-        self._endpoints = endpoints(url)
         self._security = security if security is not None else Security.from_environment()
         self._window: PublishWindow[PulsarTicket] = PublishWindow(window, max_queued, max_queued_bytes)
         self._outstanding: set[PulsarTicket] = set()
@@ -168,8 +165,7 @@ class PulsarTransport:
 
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
-        if not await self._reachable():
-            raise unreachable(self.url)
+        await shake_hands(self.url, self._security)
         self._link = Link(self.url, self._security)
         _open_transports.add(self)
         self._supervisor = asyncio.create_task(self._supervise(), name="dispatch-pulsar-supervisor")
@@ -335,7 +331,7 @@ class PulsarTransport:
         self._subscriptions.discard(subscription)
         await close_opened(subscription.raw)
         # What had arrived by then is still handled: on a non-persistent topic nobody else will get it.
-        while any(waiting is subscription for waiting, _ in self._inbox):
+        while any(waiting is subscription for waiting, _ in self._inbox):  # noqa: ASYNC110 - the next turn takes it
             await asyncio.sleep(0)
         subscription.handler = None
 
@@ -389,17 +385,6 @@ class PulsarTransport:
             raise TransportError("closed", "The connection is closed.", sent=False)
         return opened
 
-    async def _reachable(self) -> bool:
-        for host, port in self._endpoints:
-            with contextlib.suppress(OSError, TimeoutError):
-                async with asyncio.timeout(PROBE_TIMEOUT_S):
-                    _, writer = await asyncio.open_connection(host, port)
-                writer.close()
-                with contextlib.suppress(OSError):
-                    await writer.wait_closed()
-                return True
-        return False
-
     def _all_connected(self) -> bool:
         return all(p.raw.is_connected() for p in self._publishers.values()) and all(
             s.raw.is_connected() for s in self._subscriptions
@@ -416,8 +401,9 @@ class PulsarTransport:
             if self._down_since is None:
                 self._down_since = self._loop.time()
                 logger.info("connection to %s lost", self.url)
-            if self._loop.time() - self._down_since >= GRACE_S and await self._reachable():
+            if self._loop.time() - self._down_since >= GRACE_S:
                 try:
+                    await shake_hands(self.url, self._security)
                     await self._relink()
                 except TransportError as error:
                     logger.debug("not back yet: %s", error.message)

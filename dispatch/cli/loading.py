@@ -1,0 +1,128 @@
+"""``MODULE:CLASS`` → a tool service to serve."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from dispatch.catalog.names import near_names, one_of
+from dispatch.cli.failures import CliError
+from dispatch.service import ToolService, read_invoke
+
+
+def load_service(target: str) -> object:
+    """The service that ``target`` names.
+
+    Args:
+        target: ``package.module:CLASS`` or ``path/to/file.py:CLASS``. CLASS may be a class (made without arguments), an
+            instance, or a function that returns one; left out, the module's only service class is taken.
+
+    Raises:
+        CliError: there is no such thing, it cannot be imported, or it is no service.
+    """
+    module_name, _, name = target.rpartition(":") if _has_name(target) else (target, "", "")
+    module = _import_file(Path(module_name)) if _is_path(module_name) else _import_module(module_name)
+    found = _only_service(module, module_name) if not name else _attribute(module, module_name, name)
+    return _instance(found, f"{module_name}:{name or getattr(found, '__name__', '')}")
+
+
+def _has_name(target: str) -> bool:
+    return ":" in target and not target.endswith(".py")
+
+
+def _is_path(name: str) -> bool:
+    return name.endswith(".py") or "/" in name
+
+
+def _import_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise CliError(f"There is no file '{path}'.", "give the path of the file with your service class")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise CliError(f"'{path}' is no Python file.", "give a file that ends in .py")
+    sys.path.insert(0, str(path.resolve().parent))  # what stands beside it can be imported, as when Python runs the file
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise _import_failed(str(path), error) from error
+    return module
+
+
+def _import_module(name: str) -> ModuleType:
+    sys.path.insert(0, str(Path.cwd()))  # as 'python -m' does
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            raise CliError(
+                f"There is no module '{error.name}'.",
+                "write MODULE:CLASS with a module that Python finds from here, or the path of a file: jokes.py:Joke",
+            ) from None
+        raise _import_failed(name, error) from error
+    except Exception as error:
+        raise _import_failed(name, error) from error
+
+
+def _import_failed(name: str, error: Exception) -> CliError:
+    if isinstance(error, SyntaxError):
+        where = f" ({error.filename}, line {error.lineno})"
+    else:
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [frame for frame in frames if "importlib" not in frame.filename and frame.filename != __file__]
+        where = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
+    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    return CliError(
+        f"'{name}' cannot be imported: {type(error).__name__}: {text}{where}.", "mend it; --verbose shows the traceback"
+    )
+
+
+def _attribute(module: ModuleType, module_name: str, name: str) -> Any:
+    found: Any = module
+    for part in name.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            near = near_names(part, [known for known in dir(found) if not known.startswith("_")])
+            fix = f"did you mean {one_of(near)}?" if near else "write the name of your service class after the ':'"
+            raise CliError(f"'{module_name}' has no '{name}'.", fix) from None
+    return found
+
+
+def _only_service(module: ModuleType, module_name: str) -> Any:
+    own = [
+        value
+        for value in vars(module).values()
+        if inspect.isclass(value) and issubclass(value, ToolService) and value.__module__ == module.__name__
+    ]
+    if len(own) == 1:
+        return own[0]
+    example = f"{module_name}:{own[0].__name__ if own else 'Joke'}"
+    names = ", ".join(value.__name__ for value in own)
+    raise CliError(
+        f"'{module_name}' has several services: {names}." if own else f"'{module_name}' has no ToolService class.",
+        f"say which one: {example}",
+    )
+
+
+def _instance(found: Any, name: str) -> object:
+    try:
+        if inspect.isclass(found) or (inspect.isroutine(found) and not hasattr(found, "invoke")):
+            found = found()
+        read_invoke(found)
+    except Exception as error:
+        # A wrong 'invoke' explains itself; what a class wants for its making, only the module can give it.
+        fix = (
+            "mend the class"
+            if "invoke" in str(error)
+            else "the class is made without arguments; if it needs some, make the instance in the module and name that"
+        )
+        raise CliError(f"'{name}' cannot be served: {type(error).__name__}: {error}.", fix) from error
+    return found

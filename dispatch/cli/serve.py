@@ -1,0 +1,232 @@
+"""``dispatch serve``: run a tool service until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import os
+import signal
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dispatch.cli.output import put_json, say
+from dispatch.cli.settings import Settings, takes
+
+if TYPE_CHECKING:
+    from dispatch.server import ToolServer
+
+_THREADS = "dispatch-serve"
+_OWN_THREADS = 8
+"""Threads beside the tools': pulsar-client's calls that block."""
+_THREAD_END_S = 0.5
+"""How long idle threads may take to end; one that runs a tool is not waited for."""
+
+
+@takes("broker", "token_file", "trust_certs")
+def serve(
+    settings: Settings,
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE:CLASS",
+            help="Where the service class is: package.module:CLASS, or path/to/file.py:CLASS.",
+            show_default=False,
+        ),
+    ],
+    topic: Annotated[
+        str | None,
+        typer.Option(
+            "--topic",
+            help="TrustGraph's short name: 'joke' listens on non-persistent://tg/request/joke and answers on "
+            "non-persistent://tg/response/joke.",
+            show_default=False,
+        ),
+    ] = None,
+    request_queue: Annotated[
+        str | None, typer.Option("--request-queue", metavar="TOPIC", help="Whole name instead.", show_default=False)
+    ] = None,
+    response_queue: Annotated[
+        str | None, typer.Option("--response-queue", metavar="TOPIC", help="Whole name instead.", show_default=False)
+    ] = None,
+    instance: Annotated[
+        str | None,
+        typer.Option("--instance", metavar="ID", help="This process's own id, on every answer.", show_default=False),
+    ] = None,
+    concurrency: Annotated[int, typer.Option("--concurrency", min=1, help="Requests run at once.")] = 64,
+    max_queued: Annotated[
+        int, typer.Option("--max-queued", min=0, help="Requests that may wait; the next is refused at once.")
+    ] = 1024,
+    drain_timeout: Annotated[
+        float,
+        typer.Option("--drain-timeout", metavar="SECONDS", min=0, help="For what runs to finish, once told to stop."),
+    ] = 30.0,
+    json: Annotated[bool, typer.Option("--json", help="Write ready, draining and stopped as lines of JSON.")] = False,
+) -> None:
+    """Serve a tool service.
+
+    SIGTERM, and the first Ctrl-C, drain: what runs finishes, everything else is refused. A second Ctrl-C stops at once.
+
+    [bold]dispatch serve jokes.py:Joke --topic joke[/bold]
+
+    The exit code after SIGTERM is 0, after Ctrl-C 130.
+    """
+    from dispatch.cli.failures import CliError
+    from dispatch.cli.loading import load_service
+    from dispatch.server import ToolServer
+
+    broker = settings.genuine_broker_url("dispatch serve")
+    if not math.isfinite(drain_timeout):
+        raise CliError(f"--drain-timeout {drain_timeout} is no number of seconds.", "give for instance 30")
+    request_queue, response_queue = _queues(topic, request_queue, response_queue)
+    service = load_service(target)
+    if not settings.verbose:
+        # What becomes of the connection is news here, unlike in a command that ends by itself.
+        logging.getLogger("dispatch.transport").setLevel(logging.INFO)
+    security = settings.security()
+    try:
+        server = ToolServer(
+            service,
+            broker,
+            request_queue=request_queue,
+            response_queue=response_queue,
+            instance=instance,
+            concurrency=concurrency,
+            max_queued=max_queued,
+            drain_timeout=drain_timeout,
+            security=security,
+        )
+    except (TypeError, ValueError) as error:
+        raise CliError(str(error)) from None
+    pool = ThreadPoolExecutor(concurrency + _OWN_THREADS, thread_name_prefix=_THREADS)
+    with asyncio.Runner() as runner:
+        runner.get_loop().set_default_executor(pool)
+        received = runner.run(_serve(server, _Voice(server, json)))
+        pool.shutdown(wait=False, cancel_futures=True)
+        if _left_behind():
+            # A tool that blocks its thread cannot be ended by anyone; waiting for it would keep the process for ever.
+            _end(0 if received is signal.SIGTERM else 130)
+    if received is not signal.SIGTERM:
+        raise KeyboardInterrupt
+
+
+def _queues(topic: str | None, request_queue: str | None, response_queue: str | None) -> tuple[str, str]:
+    from dispatch.catalog import TopicError, TopicName
+    from dispatch.cli.failures import CliError
+
+    if topic is not None:
+        request_queue = request_queue or f"non-persistent://tg/request/{topic}"
+        response_queue = response_queue or f"non-persistent://tg/response/{topic}"
+    if request_queue is None or response_queue is None:
+        raise CliError(
+            "Where to listen?", "give --topic joke, or whole names with --request-queue and --response-queue"
+        )
+    try:
+        return str(TopicName.parse(request_queue)), str(TopicName.parse(response_queue))
+    except TopicError as error:
+        raise CliError(f"{error.problem}.", error.fix) from None
+
+
+class _Voice:
+    """Says what the server does: to a person on stderr, to a program on stdout."""
+
+    def __init__(self, server: ToolServer, json: bool) -> None:
+        self._server = server
+        self._json = json
+
+    def tell(self, event: str, text: str, **facts: Any) -> None:
+        if self._json:
+            put_json({"event": event, "instance": self._server.instance, **facts})
+        else:
+            say(text)
+
+
+async def _serve(server: ToolServer, voice: _Voice) -> signal.Signals:
+    """Serve until a signal comes; the first of them."""
+    loop = asyncio.get_running_loop()
+    received: list[signal.Signals] = []
+    stop, at_once = asyncio.Event(), asyncio.Event()
+
+    def on_signal(number: signal.Signals) -> None:
+        received.append(number)
+        (stop if len(received) == 1 else at_once).set()
+        if len(received) > 2:
+            _end(130)
+
+    await server.start()
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, on_signal, number)
+        voice.tell(
+            "ready",
+            f"{server.instance} serves {server.request_queue} and answers on {server.response_queue}. Ctrl-C drains and "
+            "stops.",
+            request_queue=server.request_queue,
+            response_queue=server.response_queue,
+        )
+        await stop.wait()
+        again = " Ctrl-C again stops at once." if received[0] is signal.SIGINT else ""
+        voice.tell(
+            "draining",
+            f"Draining: {server.running} running, {server.queued} queued; at most {server.drain_timeout:g} s.{again}",
+            running=server.running,
+            queued=server.queued,
+        )
+        drained = await _drain(server, at_once, loop)
+        voice.tell(
+            "stopped",
+            f"{drained} {server.requests:,} requests came, {sum(server.refused.values()):,} were refused.",
+            drained=drained == _DRAINED,
+            requests=server.requests,
+            refused=dict(server.refused),
+            malformed=server.malformed,
+        )
+    finally:
+        # Closed while the handlers stand: an impatient Ctrl-C must not leave a connection behind.
+        await server.close()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+    return received[0]
+
+
+_DRAINED = "Drained."
+
+
+async def _drain(server: ToolServer, at_once: asyncio.Event, loop: asyncio.AbstractEventLoop) -> str:
+    began = loop.time()
+    draining = asyncio.ensure_future(server.drain())
+    impatient = asyncio.ensure_future(at_once.wait())
+    try:
+        await asyncio.wait({draining, impatient}, return_when=asyncio.FIRST_COMPLETED)
+        if not draining.done():
+            return f"Stopped at once: {server.running} requests are cut off."
+        draining.result()
+        late = server.drain_timeout <= loop.time() - began
+        return f"Not all had finished after {server.drain_timeout:g} s: the rest is cut off." if late else _DRAINED
+    finally:
+        for task in (draining, impatient):
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+
+def _left_behind() -> bool:
+    """Does a thread still run a tool?"""
+    threads = [thread for thread in threading.enumerate() if thread.name.startswith(_THREADS)]
+    for thread in threads:
+        thread.join(_THREAD_END_S / len(threads))
+    return any(thread.is_alive() for thread in threads)
+
+
+def _end(code: int) -> None:
+    """End the process without waiting for its threads."""
+    if code == 130:
+        say("Interrupted.")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,162 @@
+"""The demonstration's tool services. Each is written as a user would write one; their pace stands for real work."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import operator
+import random
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final
+
+from dispatch.messages import Property
+from dispatch.outcome import ToolError
+from dispatch.service import ToolService
+from dispatch.transports import Message, Mode, Publisher, Subscription, Transport
+
+JOKES: Final = {
+    "cats": "Why do cats never play poker in the jungle? Too many cheetahs.",
+    "cheese": "What do you call cheese that is not yours? Nacho cheese.",
+    "programming": "There are 10 kinds of people: those who count in binary, and those who do not.",
+}
+SHELVES: Final = {
+    "products": {
+        "kettle": "The K-2 boils a litre in 2 min 40 s.",
+        "lamp": "The lamp takes an E14 bulb of up to 40 W.",
+    },
+    "customers": {
+        "complaint": "Most complaints of last month were about late parcels.",
+        "returns": "One order in nineteen comes back.",
+    },
+}
+
+
+class Joke(ToolService):
+    """Tells a joke. A few milliseconds to a few hundredths of a second, as an HTTP service nearby."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self._chance = chance
+
+    async def invoke(self, config: dict[str, Any], arguments: dict[str, Any], user: str = "") -> str:
+        await asyncio.sleep(self._chance.uniform(0.005, 0.04))
+        topic = str(arguments.get("topic", ""))
+        known = f"I know no {config.get('style', 'joke')} about {topic}, and that is no joke."
+        return JOKES.get(topic, known)
+
+
+_OPERATORS: Final[dict[type[ast.AST], Callable[..., Any]]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.USub: operator.neg,
+}
+
+
+class Calculator(ToolService):
+    """Works out an expression. Python's own errors reach the caller with their type, as a tool error."""
+
+    async def invoke(self, config: dict[str, Any], arguments: dict[str, Any], user: str = "") -> float:
+        return _value(ast.parse(str(arguments["expression"])[:200], mode="eval").body)
+
+
+def _value(node: ast.expr) -> float:
+    if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
+        return node.value
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+        left, right = _value(node.left), _value(node.right)
+        if isinstance(node.op, ast.Div) and right == 0:
+            raise ToolError("division-by-zero", "The expression divides by zero: change the divisor.")
+        return float(_OPERATORS[type(node.op)](left, right))
+    if isinstance(node, ast.UnaryOp) and type(node.op) in _OPERATORS:
+        return float(_OPERATORS[type(node.op)](_value(node.operand)))
+    raise ToolError("unknown-syntax", "I know numbers, + - * / and parentheses.")
+
+
+class CustomRag(ToolService):
+    """Answers from a collection: one service behind two tools, told apart by the tools' config."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self._chance = chance
+
+    async def invoke(self, config: dict[str, Any], arguments: dict[str, Any], user: str = "") -> dict[str, str]:
+        await asyncio.sleep(self._chance.uniform(0.03, 0.12))
+        shelf = SHELVES[config["collection"]]
+        question = str(arguments.get("question", "")).lower()
+        answer = next((text for word, text in shelf.items() if word in question), "Nothing about that.")
+        return {"collection": config["collection"], "answer": answer}
+
+
+class Story(ToolService):
+    """Tells a story word by word: an async generator makes the answer a stream."""
+
+    async def invoke(self, config: dict[str, Any], arguments: dict[str, Any], user: str = "") -> AsyncIterator[str]:
+        story = f"Once {arguments.get('subject', 'somebody')} kept a light burning for ships that never came, until one did."
+        for word in story.split():
+            yield f"{word} "
+            await asyncio.sleep(0.02)
+
+
+class Archive(ToolService):
+    """Searches slowly: 10 ms for each year before 2025. For an old year that is longer than its caller waits."""
+
+    async def invoke(self, config: dict[str, Any], arguments: dict[str, Any], user: str = "") -> str:
+        year = int(arguments["year"])
+        await asyncio.sleep(min(3.0, max(0, 2025 - year) * 0.01))
+        return f"{(year * 7) % 90 + 10} papers of {year}"
+
+
+class Printer(ToolService):
+    """Prints one label at a time; it is served with a concurrency of 1 and no queue."""
+
+    async def invoke(self, config: dict[str, Any], arguments: dict[str, Any], user: str = "") -> str:
+        await asyncio.sleep(0.25)
+        return f"printed: {arguments.get('text', '')}"
+
+
+class BrokenService:
+    """Answers every request with a web page, as a proxy with a bad day does: not a response of the wire at all.
+
+    Args:
+        transport: started.
+        request_queue: where to listen.
+    """
+
+    def __init__(self, transport: Transport, request_queue: str) -> None:
+        self._transport = transport
+        self._request_queue = request_queue
+        self._subscription: Subscription | None = None
+        self._publishers: dict[str, Publisher] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> BrokenService:
+        self._subscription = await self._transport.subscribe(
+            self._request_queue, self._on_message, mode=Mode.SHARED, name="weather-request"
+        )
+        return self
+
+    async def __aexit__(self, *_exc: object) -> None:
+        if self._subscription is not None:
+            await self._subscription.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for publisher in self._publishers.values():
+            await publisher.close()
+
+    def _on_message(self, message: Message) -> None:
+        task = asyncio.get_running_loop().create_task(self._answer(message.properties()))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, properties: dict[str, str]) -> None:
+        topic = properties[Property.REPLY_TO]
+        publisher = self._publishers.get(topic)
+        if publisher is None:
+            publisher = self._publishers[topic] = await self._transport.publisher(topic)
+        publisher.publish(
+            b"<html>502 Bad Gateway</html>",
+            {Property.ID: properties[Property.ID]},
+            flow="weather",
+            on_failure=lambda _error: None,  # nobody to tell: the caller's deadline covers it
+        )

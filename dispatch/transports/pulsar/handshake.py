@@ -1,0 +1,158 @@
+"""One handshake with a broker, to learn at once what pulsar-client only says as a timeout after seconds.
+
+A wrong token makes pulsar-client reconnect silently until its operation times out. This sends Pulsar's CONNECT command
+over a connection of its own and reads the answer: CONNECTED, or an error with the broker's own words.
+Protocol: pulsar.apache.org, "Binary protocol"; field numbers from PulsarApi.proto.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+import struct
+from collections.abc import Iterator
+
+from dispatch.outcome import TransportError
+from dispatch.transports.errors import unauthorized, unreachable, untrusted
+from dispatch.transports.pulsar.address import endpoints
+from dispatch.transports.security import Security
+
+TIMEOUT_S = 3.0
+"""How long a broker may take to answer the handshake: as long as pulsar-client waits for a connection."""
+
+_CONNECT, _CONNECTED, _ERROR = 2, 3, 14
+_AUTHENTICATION_ERROR, _AUTHORIZATION_ERROR = 3, 4
+_PROTOCOL_VERSION = 19
+_MAX_FRAME = 1 << 20
+
+
+async def shake_hands(url: str, security: Security) -> None:
+    """Connect to one of the brokers of ``url``, say who we are, and hang up.
+
+    Raises:
+        TransportError: ``unreachable``, ``unauthorized`` or ``untrusted`` (TLS); each names the fix.
+    """
+    problem = unreachable(url)
+    for host, port in endpoints(url):
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                await _shake(url, host, port, security)
+            return
+        except ssl.SSLError as error:
+            problem = untrusted(url, error.reason or str(error))
+        except (OSError, TimeoutError, asyncio.IncompleteReadError, ValueError):
+            pass  # the next one may answer
+        except TransportError as error:
+            problem = error
+    raise problem
+
+
+async def _shake(url: str, host: str, port: int, security: Security) -> None:
+    context = _tls(security) if url.startswith("pulsar+ssl://") else None
+    # Without a name to check against, asyncio would refuse to open a TLS connection at all.
+    reader, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname=host if context else None)
+    try:
+        writer.write(_frame(_connect_command(security)))
+        await writer.drain()
+        (size,) = struct.unpack(">I", await reader.readexactly(4))
+        if not 4 <= size <= _MAX_FRAME:
+            raise ValueError("not a Pulsar frame")
+        frame = await reader.readexactly(size)
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError, ssl.SSLError):
+            await writer.wait_closed()
+    (command_size,) = struct.unpack_from(">I", frame)
+    command = dict(_fields(frame[4 : 4 + command_size]))
+    if command.get(1) == _ERROR:
+        error = command.get(_ERROR)
+        details = dict(_fields(error)) if isinstance(error, bytes) else {}
+        message = details.get(3, b"")
+        said = message.decode(errors="replace")[:300] if isinstance(message, bytes) else ""
+        if details.get(2) in (_AUTHENTICATION_ERROR, _AUTHORIZATION_ERROR):
+            raise unauthorized(url, said)
+        raise TransportError("refused", f"The broker at {url} refused the connection: {said}", sent=False)
+    if command.get(1) != _CONNECTED:
+        raise ValueError("not a Pulsar broker")
+
+
+def _tls(security: Security) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=str(security.trust_certs) if security.trust_certs else None)
+    context.check_hostname = security.validate_hostname
+    if security.certificate is not None:
+        context.load_cert_chain(str(security.certificate), str(security.key) if security.key else None)
+    return context
+
+
+def _connect_command(security: Security) -> bytes:
+    connect = _text(1, "dispatch") + _number(4, _PROTOCOL_VERSION)
+    if security.token is not None:
+        token = security.token if isinstance(security.token, str) else security.token()
+        connect += _text(3, token) + _text(5, "token")
+    elif security.certificate is not None:
+        connect += _text(5, "tls")
+    return _number(1, _CONNECT) + _bytes(_CONNECT, connect)
+
+
+def _frame(command: bytes) -> bytes:
+    return struct.pack(">II", len(command) + 4, len(command)) + command
+
+
+# Protocol Buffers, as far as two commands need them.
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _number(field: int, value: int) -> bytes:
+    return _varint(field << 3) + _varint(value)
+
+
+def _bytes(field: int, value: bytes) -> bytes:
+    return _varint(field << 3 | 2) + _varint(len(value)) + value
+
+
+def _text(field: int, value: str) -> bytes:
+    return _bytes(field, value.encode())
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """Numbers and byte strings of a message by field number.
+
+    Raises:
+        ValueError: not such a message.
+    """
+    at = 0
+
+    def varint() -> int:
+        nonlocal at
+        value = shift = 0
+        while True:
+            if at >= len(data) or shift > 63:
+                raise ValueError("not a Protocol Buffers message")
+            byte = data[at]
+            at += 1
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if not byte & 0x80:
+                return value
+
+    while at < len(data):
+        key = varint()
+        if key & 7 == 0:
+            yield key >> 3, varint()
+        elif key & 7 == 2:
+            size = varint()
+            if at + size > len(data):
+                raise ValueError("not a Protocol Buffers message")
+            yield key >> 3, data[at : at + size]
+            at += size
+        else:
+            raise ValueError("a field of a kind that is not expected here")

@@ -1,0 +1,52 @@
+"""Fixtures of the tests of the local broker."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dispatch.localbroker import VERSION, LocalBrokerUnavailable, choose_backend, fetch_distribution
+from tests.localbroker.support import AdminStandIn, serve_admin, write_script
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache of this test's own."""
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("DISPATCH_CACHE", str(folder))
+    return folder
+
+
+@pytest.fixture
+def admin_stand_in() -> Iterator[AdminStandIn]:
+    """A stand-in for Pulsar's admin interface."""
+    with serve_admin() as stand_in:
+        yield stand_in
+
+
+@pytest.fixture
+def fake_distribution(cache: Path) -> Path:
+    """A distribution whose start script does what the test wants; the folder for `write_script`."""
+    home = cache / "pulsar" / f"apache-pulsar-{VERSION}"
+    for part in ("bin", "conf", "lib"):
+        (home / part).mkdir(parents=True)
+    (home / "conf" / "standalone.conf").write_text("brokerServicePort=6650\nwebServicePort=8080")
+    write_script(home / "bin", "exit 1")
+    return home / "bin"
+
+
+@pytest.fixture(scope="session")
+def distribution() -> Path:
+    """The genuine Pulsar, in the user's cache."""
+    try:
+        backend = choose_backend()
+    except LocalBrokerUnavailable:
+        if os.environ.get("PULSAR_URL"):
+            pytest.skip("a broker is given (PULSAR_URL), and none can be started here")
+        raise
+    if backend == "docker":
+        pytest.skip("these tests start processes; here are only containers")
+    return fetch_distribution(print)

@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from dispatch.localbroker import VERSION, LocalBrokerError, cache_dir, fetch_distribution, find_distribution
+from dispatch.localbroker.errors import Report
+
+NAME = f"apache-pulsar-{VERSION}"
+PARTS = ("bin/pulsar", "conf/standalone.conf", "lib/pulsar.jar")
+
+
+def unpack(folder: Path, _report: Report) -> None:
+    for part in PARTS:
+        file = folder / NAME / part
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(part)
+
+
+def leftovers(cache: Path) -> list[str]:
+    return sorted(entry.name for entry in (cache / "pulsar").iterdir() if entry.name not in ("lock", NAME))
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({"DISPATCH_CACHE": "/a", "XDG_CACHE_HOME": "/b"}, Path("/a")),
+        ({"DISPATCH_CACHE": "", "XDG_CACHE_HOME": "/b"}, Path("/b/tool-dispatch")),
+        ({}, Path.home() / ".cache" / "tool-dispatch"),
+    ],
+)
+def test_where_the_cache_is(environ: dict[str, str], expected: Path) -> None:
+    assert cache_dir(environ) == expected
+
+
+def test_it_is_fetched_once(cache: Path) -> None:
+    assert find_distribution() is None
+
+    home = fetch_distribution(unpack=unpack)
+
+    assert home == find_distribution() == cache / "pulsar" / NAME
+    assert fetch_distribution(unpack=lambda _folder, _report: pytest.fail("it is there")) == home
+    assert leftovers(cache) == []
+
+
+def test_of_two_at_once_the_second_waits_and_fetches_nothing(cache: Path) -> None:
+    fetching, waiting = threading.Event(), threading.Event()
+    said: list[str] = []
+    homes: list[Path] = []
+
+    def slow(folder: Path, report: Report) -> None:
+        fetching.set()
+        assert waiting.wait(10)
+        unpack(folder, report)
+
+    def report(line: str) -> None:
+        said.append(line)
+        waiting.set()
+
+    first = threading.Thread(target=lambda: homes.append(fetch_distribution(unpack=slow)))
+    first.start()
+    assert fetching.wait(10)
+    homes.append(fetch_distribution(report, unpack=lambda _folder, _report: pytest.fail("one is enough")))
+    first.join()
+
+    assert homes == [cache / "pulsar" / NAME] * 2
+    assert said == [f"another process is fetching Pulsar {VERSION}; waiting for it"]
+
+
+def test_who_loses_the_race_to_the_name_takes_the_winners(cache: Path) -> None:
+    def overtaken(folder: Path, report: Report) -> None:
+        unpack(folder, report)
+        unpack(cache / "pulsar", report)  # as another run would, where locks do not work
+        (cache / "pulsar" / NAME / "lib" / "winner").touch()
+
+    home = fetch_distribution(unpack=overtaken)
+
+    assert (home / "lib" / "winner").exists()
+    assert leftovers(cache) == []
+
+
+def test_something_else_under_the_name_is_named(cache: Path) -> None:
+    (cache / "pulsar" / NAME / "strange").mkdir(parents=True)
+
+    with pytest.raises(LocalBrokerError, match="delete that folder"):
+        fetch_distribution(unpack=unpack)
+
+    assert leftovers(cache) == []
+
+
+@pytest.mark.parametrize("interruption", [KeyboardInterrupt, LocalBrokerError])
+def test_an_interrupted_fetch_leaves_nothing(cache: Path, interruption: type[BaseException]) -> None:
+    def interrupted(folder: Path, _report: Report) -> None:
+        (folder / NAME / "bin").mkdir(parents=True)
+        raise interruption
+
+    with pytest.raises(interruption):
+        fetch_distribution(unpack=interrupted)
+
+    assert leftovers(cache) == []
+    assert find_distribution() is None
+    assert fetch_distribution(unpack=unpack) == find_distribution()
+
+
+def test_what_is_incomplete_never_gets_the_name(cache: Path) -> None:
+    with pytest.raises(LocalBrokerError, match="no complete"):
+        fetch_distribution(unpack=lambda folder, _report: (folder / NAME / "bin").mkdir(parents=True))
+
+    assert find_distribution() is None
+
+
+def test_what_a_killed_run_left_is_cleared_away(cache: Path) -> None:
+    script = (
+        "import os, signal\n"
+        "from dispatch.localbroker import fetch_distribution\n"
+        "def die(folder, report):\n"
+        "    (folder / 'half').touch()\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "fetch_distribution(unpack=die)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -9
+    assert len(leftovers(cache)) == 1
+
+    fetch_distribution(unpack=unpack)
+
+    assert leftovers(cache) == []
+
+
+@pytest.fixture
+def fake_maven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A `mvn` which leaves its arguments and its working directory beside itself, and unpacks, unless it is to fail."""
+    script = tmp_path / "bin" / "mvn"
+    script.parent.mkdir()
+    make = " && ".join(f'mkdir -p "$out/{NAME}/{Path(part).parent}" && touch "$out/{NAME}/{part}"' for part in PARTS)
+    script.write_text(
+        "#!/bin/sh\n"
+        'printf "%s\\n" "$@" > "$0.arguments"; pwd > "$0.cwd"\n'
+        'for argument; do case "$argument" in -DoutputDirectory=*) out="${argument#*=}";; esac; done\n'
+        '[ -e "$0.fail" ] && { echo "[ERROR] no such host"; exit 3; }\n' + make + "\n"
+    )
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{script.parent}{os.pathsep}{os.environ['PATH']}")
+    return script
+
+
+def test_maven_is_asked_for_this_version_in_a_folder_of_its_own(cache: Path, fake_maven: Path) -> None:
+    said: list[str] = []
+
+    home = fetch_distribution(said.append)
+
+    assert (home / "bin" / "pulsar").exists()
+    arguments = fake_maven.with_name("mvn.arguments").read_text()
+    assert f"-Dartifact=org.apache.pulsar:pulsar-server-distribution:{VERSION}:tar.gz:bin" in arguments
+    # Maven would read a pom.xml of the working directory, and writes into it.
+    assert Path(fake_maven.with_name("mvn.cwd").read_text().strip()).parent.parent == cache / "pulsar"
+    assert said[0].startswith(f"fetching Pulsar {VERSION} with Maven")
+    assert said[-1].startswith(f"fetched Pulsar {VERSION} in")
+    assert leftovers(cache) == []
+
+
+def test_a_maven_that_fails_is_quoted(cache: Path, fake_maven: Path) -> None:
+    fake_maven.with_name("mvn.fail").touch()
+
+    with pytest.raises(LocalBrokerError, match=r"exit status 3\):\n\[ERROR\] no such host\nCheck the network"):
+        fetch_distribution()
+
+    assert leftovers(cache) == []

@@ -1,0 +1,385 @@
+"""Correlation of requests and replies: how each request ends, and what becomes of each reply."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from dispatch.exchange import (
+    MAX_AHEAD,
+    Answer,
+    Disposition,
+    Exchange,
+    Overflow,
+    Settled,
+    TimedOut,
+    Unreadable,
+)
+from dispatch.messages import MAX_PROPERTY_CHARS, Property
+from dispatch.outcome import Throttled, TransportError
+from tests.support.clock import START, advance, idle
+from tests.support.fakes import FakePublisher, lost, reply
+from tests.support.rubbish import OddMessage
+
+
+class Bench:
+    """An exchange, a publisher in the hand, and requests as tasks."""
+
+    def __init__(self, **options: Any) -> None:
+        self.exchange = Exchange(**options)
+        self.publisher = FakePublisher()
+
+    async def ask(self, *, limit: float = 30.0, max_bytes: int = 1_000, **options: Any) -> tuple[str, asyncio.Task[Settled]]:
+        exchange = self.exchange
+        id = exchange.new_id()
+        deadline = exchange.loop.time() + limit
+        task = asyncio.create_task(
+            exchange.request(
+                id, self.publisher, b"?", {Property.ID: id}, flow="tool", deadline=deadline, max_bytes=max_bytes, **options
+            )
+        )
+        await idle()
+        return id, task
+
+    def take(self, message: Any) -> Disposition:
+        """Hand over one reply: it must be counted exactly once. Returns as what."""
+        before = dict(self.exchange.replies)
+        self.exchange.on_message(message)
+        changed = [what for what, count in self.exchange.replies.items() if count != before[what]]
+        assert len(changed) == 1, f"a reply was counted as {changed}"
+        assert self.exchange.replies[changed[0]] == before[changed[0]] + 1
+        return changed[0]
+
+
+# -- how a request ends ---------------------------------------------------------------------------------------------
+
+
+async def test_a_reply_answers_its_request() -> None:
+    bench = Bench()
+    id, task = await bench.ask()
+    assert bench.exchange.pending == 1
+    assert [ticket.id for ticket in bench.publisher.sent] == [id]
+    assert bench.publisher.sent[0].flow == "tool"
+    assert bench.take(reply(id, "ha", instance="one")) is Disposition.MATCHED
+    assert bench.exchange.pending == 0
+    settled = await task
+    assert settled == Answer("ha", None, "", {"id": id, "instance": "one"}, 1)
+
+
+async def test_replies_find_their_own_requests() -> None:
+    bench = Bench()
+    asked = [await bench.ask() for _ in range(20)]
+    for id, _ in reversed(asked):
+        bench.take(reply(id, f"answer to {id}"))
+    for id, task in asked:
+        settled = await task
+        assert isinstance(settled, Answer)
+        assert settled.text == f"answer to {id}"
+
+
+async def test_an_error_is_an_answer() -> None:
+    bench = Bench()
+    id, task = await bench.ask()
+    assert bench.take(reply(id, error=("Odd", "no"), end=False, retry_after_ms="5")) is Disposition.MATCHED
+    settled = await task
+    assert isinstance(settled, Answer)
+    assert (settled.text, settled.error_type, settled.error_message) == ("", "Odd", "no")
+    assert settled.properties[Property.RETRY_AFTER_MS] == "5"
+
+
+async def test_chunks_of_a_peer_without_indices_are_put_together_as_they_come() -> None:
+    bench = Bench()
+    id, task = await bench.ask()
+    for text in ("a", "", "b"):
+        assert bench.take(reply(id, text, end=False)) is Disposition.MATCHED
+        await idle()
+        assert not task.done()
+    bench.take(reply(id, "c"))
+    settled = await task
+    assert isinstance(settled, Answer)
+    assert (settled.text, settled.chunks) == ("abc", 4)
+
+
+async def test_the_deadline_ends_it_to_the_moment() -> None:
+    bench = Bench()
+    _, task = await bench.ask(limit=30, clock="attempt")
+    await advance(29.999)
+    assert not task.done()
+    assert await task == TimedOut("attempt", sent=True)
+    assert bench.exchange.loop.time() == pytest.approx(START + 30, abs=1e-3)
+    assert bench.exchange.pending == 0
+
+
+async def test_what_still_waits_behind_the_window_at_its_deadline_is_withdrawn() -> None:
+    bench = Bench()
+    bench.publisher.queueing = True
+    _, task = await bench.ask(limit=5)
+    assert await task == TimedOut("call", sent=False)
+    assert bench.publisher.sent[0].cancelled
+
+
+async def test_a_deadline_that_has_passed_sends_nothing() -> None:
+    bench = Bench()
+    _, task = await bench.ask(limit=0)
+    assert await task == TimedOut("call", sent=False)
+    assert not bench.publisher.sent
+    assert (bench.exchange.pending, bench.exchange.tombstones) == (0, 0)
+
+
+async def test_a_refused_publish_frees_its_slot_at_once() -> None:
+    bench = Bench()
+    bench.publisher.refusal = error = lost(sent=False)
+    _, task = await bench.ask()
+    assert await task is error
+    assert bench.exchange.pending == 0
+
+
+async def test_a_publish_that_fails_later_ends_it() -> None:
+    bench = Bench()
+    id, task = await bench.ask()
+    bench.publisher.sent[0].on_failure(error := lost())
+    assert await task is error
+    assert bench.exchange.pending == 0
+    assert bench.take(reply(id)) is Disposition.LATE
+
+
+async def test_a_failure_after_the_answer_changes_nothing() -> None:
+    bench = Bench()
+    id, task = await bench.ask()
+    bench.take(reply(id, "ha"))
+    bench.publisher.sent[0].on_failure(lost())
+    settled = await task
+    assert isinstance(settled, Answer)
+    assert settled.text == "ha"
+
+
+async def test_a_publisher_that_raises_what_it_may_not_leaves_nothing_either() -> None:
+    bench = Bench()
+    bench.publisher.refusal = RuntimeError("not planned")
+    _, task = await bench.ask()
+    with pytest.raises(RuntimeError, match="not planned"):
+        await task
+    assert bench.exchange.pending == 0
+
+
+async def test_cancellation_propagates_and_leaves_nothing() -> None:
+    bench = Bench()
+    bench.publisher.queueing = True
+    id, task = await bench.ask()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert bench.exchange.pending == 0
+    assert bench.publisher.sent[0].cancelled, "a cancelled call's message must not leave the queue any more"
+    assert bench.take(reply(id)) is Disposition.LATE
+
+
+async def test_cancellation_together_with_the_answer_is_still_cancellation() -> None:
+    bench = Bench()
+    id, task = await bench.ask()
+    bench.take(reply(id))
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert bench.take(reply(id)) is Disposition.DUPLICATE
+
+
+async def test_an_unreadable_reply_ends_it_at_once_without_being_quoted() -> None:
+    bench = Bench()
+    id, task = await bench.ask()
+    assert bench.take(OddMessage(b'{"response": ["SECRET"]}', {"id": id})) is Disposition.MALFORMED
+    settled = await task
+    assert isinstance(settled, Unreadable)
+    assert "response" in settled.problem
+    assert "SECRET" not in settled.problem
+    assert bench.exchange.loop.time() == START, "not a timeout"
+    assert bench.take(reply(id)) is Disposition.DUPLICATE
+
+
+async def test_a_reply_whose_data_cannot_be_read_ends_it_at_once() -> None:
+    bench = Bench()
+    id, task = await bench.ask()
+    assert bench.take(OddMessage(b"", {"id": id}, raises="data")) is Disposition.MALFORMED
+    assert await task == Unreadable("UnicodeError")
+
+
+async def test_closing_ends_everything_that_waits() -> None:
+    bench = Bench()
+    asked = [await bench.ask() for _ in range(3)]
+    bench.exchange.close()
+    assert bench.exchange.pending == 0
+    for id, task in asked:
+        settled = await task
+        assert isinstance(settled, TransportError)
+        assert settled.type == "closed"
+        assert settled.sent, "they may have run"
+        assert bench.take(reply(id)) is Disposition.LATE
+
+
+# -- bounds ---------------------------------------------------------------------------------------------------------
+
+
+async def test_more_than_may_wait_is_refused_without_being_sent_and_has_room_later() -> None:
+    bench = Bench(max_pending=2)
+    (first, one), (_, two) = await bench.ask(), await bench.ask()
+    _, refused = await bench.ask()
+    settled = await refused
+    assert isinstance(settled, Throttled)
+    assert (settled.type, settled.retry_after, settled.retryable) == ("too-many-pending", 1.0, True)
+    assert settled.rejected_by == "exchange"
+    assert (len(bench.publisher.sent), bench.exchange.pending) == (2, 2)
+    bench.take(reply(first))
+    third, three = await bench.ask()
+    bench.take(reply(third))
+    assert isinstance(await three, Answer)
+    bench.exchange.close()
+    await asyncio.gather(one, two)
+
+
+@pytest.mark.parametrize("texts", [["x" * 11], ["x" * 5, "x" * 6], ["x" * 10, "x"]])
+async def test_an_answer_beyond_its_limit_is_cut_off(texts: list[str]) -> None:
+    bench = Bench()
+    id, task = await bench.ask(max_bytes=10)
+    for index, text in enumerate(texts):
+        bench.take(reply(id, text, end=index == len(texts) - 1))
+    assert await task == Overflow("max-result")
+    assert bench.take(reply(id)) is Disposition.LATE
+
+
+@pytest.mark.parametrize("texts", [["x" * 10], ["x" * 5, "x" * 5], ["x" * 10, ""]])
+async def test_an_answer_of_just_its_limit_passes(texts: list[str]) -> None:
+    bench = Bench()
+    id, task = await bench.ask(max_bytes=10)
+    for index, text in enumerate(texts):
+        bench.take(reply(id, text, end=index == len(texts) - 1))
+    assert isinstance(await task, Answer)
+
+
+async def test_chunks_kept_for_a_missing_one_are_bounded_in_number() -> None:
+    bench = Bench()
+    id, task = await bench.ask()
+    for index in range(1, MAX_AHEAD + 1):
+        assert bench.take(reply(id, "", end=False, chunk=index)) is Disposition.MATCHED
+    await idle()
+    assert not task.done()
+    bench.take(reply(id, "", end=False, chunk=MAX_AHEAD + 1))
+    assert await task == Overflow("chunks ahead of a missing one")
+
+
+async def test_chunks_kept_for_a_missing_one_are_bounded_in_size() -> None:
+    bench = Bench()
+    id, task = await bench.ask(max_bytes=10)
+    bench.take(reply(id, "xxxx", end=False, chunk=0))
+    bench.take(reply(id, "xxx", end=False, chunk=3))
+    bench.take(reply(id, "xxx", end=False, chunk=2))
+    await idle()
+    assert not task.done(), "just the limit"
+    bench.take(reply(id, "x", end=False, chunk=5))
+    assert await task == Overflow("max-result")
+
+
+async def test_chunks_that_were_kept_and_then_taken_are_not_counted_twice() -> None:
+    bench = Bench()
+    id, task = await bench.ask(max_bytes=10)
+    bench.take(reply(id, "bbbb", end=False, chunk=1))
+    bench.take(reply(id, "aaaa", end=False, chunk=0))
+    bench.take(reply(id, "d", chunk=3))
+    bench.take(reply(id, "c", end=False, chunk=2))
+    settled = await task
+    assert isinstance(settled, Answer)
+    assert settled.text == "aaaabbbbcd"
+
+
+async def test_tombstones_are_bounded_in_number() -> None:
+    bench = Bench(max_tombstones=3)
+    ids = []
+    for _ in range(10):
+        id, task = await bench.ask()
+        bench.take(reply(id))
+        await task
+        ids.append(id)
+        assert bench.exchange.tombstones <= 3
+    found = [bench.take(reply(id)) for id in ids]
+    assert found == [Disposition.UNKNOWN] * 7 + [Disposition.DUPLICATE] * 3, "the newest are remembered"
+
+
+async def test_tombstones_are_bounded_in_age() -> None:
+    bench = Bench(tombstone_age=60)
+    early, task = await bench.ask()
+    bench.take(reply(early))
+    await task
+    for wait, remembered in ((59, Disposition.DUPLICATE), (1, Disposition.UNKNOWN)):
+        await advance(wait)
+        id, task = await bench.ask()
+        bench.take(reply(id))
+        await task
+        assert bench.take(reply(early)) is remembered
+    assert bench.exchange.tombstones == 2
+
+
+# -- what becomes of a reply ----------------------------------------------------------------------------------------
+
+
+async def test_a_reply_after_the_timeout_is_late() -> None:
+    bench = Bench()
+    id, task = await bench.ask(limit=1)
+    await task
+    assert bench.take(reply(id)) is Disposition.LATE
+
+
+async def test_a_second_reply_is_a_duplicate() -> None:
+    bench = Bench()
+    id, task = await bench.ask()
+    bench.take(reply(id))
+    assert bench.take(reply(id)) is Disposition.DUPLICATE
+    await task
+    assert bench.take(reply(id)) is Disposition.DUPLICATE
+
+
+async def test_somebody_elses_reply_is_unknown_and_its_payload_is_never_read() -> None:
+    bench = Bench()
+    assert bench.take(OddMessage(b"", {"id": "somebody-else"}, raises="data")) is Disposition.UNKNOWN
+    assert bench.take(OddMessage(b"rubbish", {"id": "x" * MAX_PROPERTY_CHARS})) is Disposition.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        reply(None),
+        reply(""),
+        reply("x" * (MAX_PROPERTY_CHARS + 1)),
+        OddMessage(b"{}", {"id": "x"}, raises="properties"),
+        OddMessage(b"{}", {"id": 5}),  # type: ignore[dict-item]
+        OddMessage(b"{}", {"id": ["x"]}),  # type: ignore[dict-item]
+    ],
+    ids=["no id", "empty id", "oversized id", "raising", "number", "list"],
+)
+async def test_a_reply_without_a_usable_id_is_malformed(message: OddMessage) -> None:
+    bench = Bench()
+    _, task = await bench.ask()
+    assert bench.take(message) is Disposition.MALFORMED
+    assert bench.exchange.pending == 1, "nobody else pays for it"
+    bench.exchange.close()
+    await task
+
+
+async def test_an_odd_chunk_index_counts_as_none() -> None:
+    bench = Bench()
+    id, task = await bench.ask()
+    bench.take(reply(id, "a", end=False, **{"chunk": "-1"}))  # type: ignore[arg-type]
+    bench.take(reply(id, "b", **{"chunk": "first"}))  # type: ignore[arg-type]
+    settled = await task
+    assert isinstance(settled, Answer)
+    assert settled.text == "ab"
+
+
+# -- ids ------------------------------------------------------------------------------------------------------------
+
+
+async def test_ids_are_never_used_twice_and_fit_into_a_property() -> None:
+    exchanges = [Exchange() for _ in range(50)]
+    ids = [exchange.new_id() for exchange in exchanges for _ in range(200)]
+    assert len(set(ids)) == len(ids)
+    assert all(len(id) < 64 and id.isascii() for id in ids)

@@ -1,0 +1,118 @@
+"""Errors: what callers written for TrustGraph catch, what travels between processes, what a model reads."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+
+from dispatch.outcome import (
+    CallTimeout,
+    DispatchError,
+    InvalidArguments,
+    Outcome,
+    Rejected,
+    Throttled,
+    ToolError,
+    TransportError,
+)
+
+ERRORS = [
+    DispatchError("odd", "Odd."),
+    ToolError("ValueError", "No such city."),
+    InvalidArguments("invalid-arguments", "Not an object.", rejected_by="service"),
+    Throttled("overloaded", "Not before 12 s.", retryable=True, retry_after=12.0, rejected_by="service"),
+    CallTimeout("No answer within 5 s.", clock="stream-idle", retryable=True),
+    CallTimeout("No answer.", clock="call", type="expired"),
+    TransportError("unreachable", "No broker.", sent=False, retry_after=0.5),
+    TransportError("connection-lost", "Gone."),
+    Rejected("unknown-tool", "No such tool.", rejected_by="catalog", alternatives=("tell-joke", "tell-story")),
+]
+each = pytest.mark.parametrize("error", ERRORS, ids=lambda e: f"{type(e).__name__}-{e.type}")
+
+
+@each
+@pytest.mark.parametrize(
+    "copied",
+    [lambda e: pickle.loads(pickle.dumps(e)), lambda e: pickle.loads(pickle.dumps(e, 2)), copy.copy, copy.deepcopy],
+    ids=["pickle", "pickle-2", "copy", "deepcopy"],
+)
+def test_an_error_survives_the_way_to_another_process(error: DispatchError, copied: object) -> None:
+    twin = copied(error)  # type: ignore[operator]
+    assert type(twin) is type(error)
+    assert vars(twin) == vars(error)
+    assert str(twin) == str(error) == error.message
+    assert twin.args == error.args
+    assert twin.as_dict() == error.as_dict()
+
+
+@each
+def test_every_error_is_the_runtime_error_that_trustgraphs_client_raises(error: DispatchError) -> None:
+    with pytest.raises(RuntimeError) as caught:
+        raise error
+    assert str(caught.value) == error.message
+
+
+def test_a_timeout_is_also_a_timeout_error_and_others_are_not() -> None:
+    for error in ERRORS:
+        assert isinstance(error, TimeoutError) == isinstance(error, CallTimeout)
+    with pytest.raises(TimeoutError):
+        raise ERRORS[4]
+    assert ERRORS[4].errno is None  # type: ignore[attr-defined] # it is no error of the operating system
+
+
+@pytest.mark.parametrize(
+    ("cls", "outcome"),
+    [
+        (ToolError, Outcome.TOOL_ERROR),
+        (InvalidArguments, Outcome.INVALID_ARGUMENTS),
+        (Throttled, Outcome.THROTTLED),
+        (CallTimeout, Outcome.TIMEOUT),
+        (TransportError, Outcome.TRANSPORT),
+        (Rejected, Outcome.REJECTED),
+    ],
+)
+def test_each_class_has_its_outcome(cls: type[DispatchError], outcome: Outcome) -> None:
+    assert cls.outcome is outcome
+
+
+def test_the_outcomes_are_the_one_vocabulary() -> None:
+    assert {str(outcome) for outcome in Outcome} == {
+        "success",
+        "tool_error",
+        "invalid_arguments",
+        "throttled",
+        "timeout",
+        "transport",
+        "abandoned",
+        "rejected",
+    }
+
+
+def test_as_dict_has_what_a_machine_needs() -> None:
+    assert ERRORS[8].as_dict() == {
+        "outcome": "rejected",
+        "type": "unknown-tool",
+        "message": "No such tool.",
+        "retryable": False,
+        "retry_after": None,
+        "rejected_by": "catalog",
+        "alternatives": ["tell-joke", "tell-story"],
+    }
+    assert ERRORS[3].as_dict()["retry_after"] == 12.0
+
+
+def test_a_transport_error_may_be_repeated_only_if_nothing_left() -> None:
+    assert TransportError("x", "x", sent=False).retryable
+    assert not TransportError("x", "x", sent=True).retryable
+    assert TransportError("x", "x").sent, "in doubt it left"
+
+
+def test_a_tool_author_needs_two_texts_only() -> None:
+    error = ToolError("no-such-city", "There is no city of that name.")
+    assert (error.type, error.message, error.retryable) == ("no-such-city", "There is no city of that name.", False)
+
+
+def test_repr_shows_class_type_and_message() -> None:
+    assert repr(ERRORS[1]) == "ToolError(type='ValueError', message='No such city.')"

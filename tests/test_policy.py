@@ -1,0 +1,144 @@
+"""Policies: every key, and every mistake with its key and its fix."""
+
+from __future__ import annotations
+
+import math
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatch.policy import DEFAULT_POLICY, MAX_SECONDS, Policy, PolicyError, check_seconds, parse_policy
+
+KEYS = ("timeout", "attempt-timeout", "stream-timeout", "stream-idle-timeout", "stream-buffer", "max-result")
+
+
+def test_the_defaults_are_those_that_are_documented() -> None:
+    assert Policy() == DEFAULT_POLICY
+    assert (DEFAULT_POLICY.timeout, DEFAULT_POLICY.attempt_timeout) == (30.0, None)
+    assert (DEFAULT_POLICY.stream_timeout, DEFAULT_POLICY.stream_idle_timeout) == (300.0, 30.0)
+    assert (DEFAULT_POLICY.stream_buffer, DEFAULT_POLICY.max_result) == (1024, 64 * 1024 * 1024)
+
+
+def test_every_key_is_read() -> None:
+    raw = dict(zip(KEYS, (1, 2.5, 3, 4, 5, 6), strict=True))
+    assert parse_policy(raw) == Policy(1, 2.5, 3, 4, 5, 6)
+
+
+def test_what_is_not_said_stays_as_the_base_has_it() -> None:
+    base = Policy(timeout=7, stream_buffer=9)
+    merged = base.merged({"stream-buffer": 3})
+    assert merged == Policy(timeout=7, stream_buffer=3)
+    assert base == Policy(timeout=7, stream_buffer=9)
+    assert base.merged({}) is base
+
+
+def test_an_attempts_limit_can_be_taken_away_again() -> None:
+    assert Policy(attempt_timeout=2).merged({"attempt-timeout": None}).attempt_timeout is None
+
+
+@pytest.mark.parametrize("raw", [None, "fast", 5, [("timeout", 5)]])
+def test_a_policy_is_an_object(raw: object) -> None:
+    with pytest.raises(PolicyError, match=r"'policy'.*not an object; write \{\"timeout\": 10\}"):
+        parse_policy(raw)
+
+
+def test_any_mapping_will_do() -> None:
+    assert parse_policy(MappingProxyType({"timeout": 5})).timeout == 5
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [("timeuot", "timeout"), ("stream_idle_timeout", "stream-idle-timeout"), ("max-results", "max-result")],
+)
+def test_a_key_slightly_wrong_is_told_with_the_right_one(key: str, meant: str) -> None:
+    with pytest.raises(PolicyError) as caught:
+        parse_policy({key: 5})
+    assert caught.value.key == key
+    assert caught.value.problem == "unknown key"
+    assert f"did you mean '{meant}'?" in caught.value.fix
+    assert all(known in caught.value.fix for known in KEYS)
+
+
+def test_a_key_like_nothing_is_told_with_all_that_there_are() -> None:
+    with pytest.raises(PolicyError) as caught:
+        parse_policy({"qqqqqq": 5})
+    assert caught.value.fix == f"known keys: {', '.join(KEYS)}"
+
+
+def test_a_key_that_is_no_text_is_told() -> None:
+    with pytest.raises(PolicyError, match="policy key '5': unknown key"):
+        parse_policy({5: 5})
+
+
+@pytest.mark.parametrize("key", KEYS[:4])
+@pytest.mark.parametrize("value", [0, -1, -0.0, math.inf, -math.inf, math.nan, MAX_SECONDS * 1.001, 10**400])
+def test_a_time_out_of_range_names_key_and_range(key: str, value: float) -> None:
+    with pytest.raises(PolicyError, match="seconds above 0 and at most 604800") as caught:
+        parse_policy({key: value})
+    assert caught.value.key == key
+
+
+@pytest.mark.parametrize("key", KEYS[:4])
+@pytest.mark.parametrize("value", ["10", True, False, [10], {}])
+def test_a_time_that_is_no_number_names_key_and_form(key: str, value: object) -> None:
+    with pytest.raises(PolicyError, match="is not a number; give seconds") as caught:
+        parse_policy({key: value})
+    assert caught.value.key == key
+
+
+@pytest.mark.parametrize("key", ["timeout", "stream-timeout", "stream-idle-timeout"])
+def test_only_an_attempt_may_be_without_a_limit(key: str) -> None:
+    with pytest.raises(PolicyError):
+        parse_policy({key: None})
+
+
+@pytest.mark.parametrize("key", KEYS[4:])
+@pytest.mark.parametrize("value", [0, -1, 1.5, 2.0, "10", True, None])
+def test_a_count_that_is_none_names_key_and_form(key: str, value: object) -> None:
+    with pytest.raises(PolicyError, match="whole number ≥ 1") as caught:
+        parse_policy({key: value})
+    assert caught.value.key == key
+
+
+def test_the_bounds_themselves_are_allowed() -> None:
+    assert check_seconds(MAX_SECONDS) == MAX_SECONDS
+    assert check_seconds(5e-324) > 0
+    assert parse_policy({"stream-buffer": 1, "max-result": 1}) == Policy(stream_buffer=1, max_result=1)
+
+
+def test_seconds_come_back_as_a_float() -> None:
+    assert isinstance(check_seconds(5), float)
+    with pytest.raises(PolicyError, match="policy key 'timeout'"):
+        check_seconds("5")
+    with pytest.raises(PolicyError, match="policy key 'idle-timeout'"):
+        check_seconds("5", "idle-timeout")
+
+
+def test_a_policy_made_in_code_is_checked_too() -> None:
+    with pytest.raises(PolicyError, match="'timeout'"):
+        Policy(timeout=0)
+    with pytest.raises(PolicyError, match="'stream-idle-timeout'"):
+        Policy(stream_idle_timeout=-1)
+
+
+def test_a_policy_cannot_be_changed() -> None:
+    with pytest.raises(AttributeError):
+        DEFAULT_POLICY.timeout = 5  # type: ignore[misc]
+
+
+json_values = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.lists(st.integers(), max_size=2)
+
+
+@given(st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=12), json_values, max_size=4))
+def test_any_object_is_a_policy_or_a_policy_error(raw: dict[str, Any]) -> None:
+    try:
+        policy = parse_policy(raw)
+    except PolicyError as error:
+        assert error.key in raw
+        assert error.fix
+    else:
+        assert parse_policy(msgspec.to_builtins(policy)) == policy
