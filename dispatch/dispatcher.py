@@ -415,6 +415,8 @@ class Dispatcher:
             Property.REMAINING_MS: str(remaining),
             Property.ATTEMPT: "1",
         }
+        if route.acknowledged:
+            properties[Property.CREDIT] = str(self._routes.credit)  # type: ignore[union-attr] # started: see exchange
         if idempotency_key is not None:
             properties[Property.IDEMPOTENCY_KEY] = idempotency_key
         return properties

@@ -108,6 +108,7 @@ class _Slot:
     size: int = 0
     ahead: dict[int, tuple[Reply, Mapping[str, str]]] | None = None
     ahead_size: int = 0
+    heard: bool = False
 
     def offer(self, reply: Reply, properties: Mapping[str, str]) -> Disposition:
         """Take one reply; those with an index are put in order, and taken once."""
@@ -411,19 +412,34 @@ class Exchange:
 
     def on_message(self, message: Message) -> None:
         """Take a reply from any topic (a transport's handler). Never raises, whatever the message holds."""
-        self.replies[self._dispose(message)] += 1
+        self.receive(message)
 
-    def _dispose(self, message: Message) -> Disposition:
+    def receive(self, message: Message) -> Mapping[str, str]:
+        """As :meth:`on_message`; returns the message's properties, none when they cannot be read."""
         try:
-            properties = message.properties()
-            id = properties.get(Property.ID)
-            if not id or len(id) > MAX_PROPERTY_CHARS:
-                return Disposition.MALFORMED
-            slot = self._pending.get(id)
+            properties: Mapping[str, str] = message.properties()
+            if Property.TAKEN in properties:
+                # Not a reply: the request has arrived, nothing more.
+                slot = self._pending.get(properties.get(Property.ID, ""))
+                if slot is not None and slot.ticket is not None:
+                    slot.ticket.taken()
+                return properties
         except Exception:  # whatever a peer's message makes the client raise
+            properties = {}
+        self.replies[self._dispose(message, properties)] += 1
+        return properties
+
+    def _dispose(self, message: Message, properties: Mapping[str, str]) -> Disposition:
+        id = properties.get(Property.ID)
+        if not isinstance(id, str) or not 0 < len(id) <= MAX_PROPERTY_CHARS:
             return Disposition.MALFORMED
+        slot = self._pending.get(id)
         if slot is None:
             return self._tombstones.get(id, Disposition.UNKNOWN)
+        if not slot.heard:
+            slot.heard = True
+            if slot.ticket is not None:
+                slot.ticket.answered()
         try:
             reply = decode_reply(message.data())
         except MalformedMessage as error:

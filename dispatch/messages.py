@@ -40,6 +40,14 @@ class Property:
     IDEMPOTENCY_KEY: Final = "idempotency-key"
     """The caller's own key for "this is the same piece of work"."""
 
+    CREDIT: Final = "credit"
+    """Reply bytes that may be on their way to ``reply-to`` unacknowledged. It says that the caller acknowledges."""
+
+    # On both.
+    ACK: Final = "ack"
+    """Asks for an acknowledgement. On a request: say at once that you have it (``taken``). On a reply: send this value
+    back (``acked``) to the topic ``control``."""
+
     # On replies.
     INSTANCE: Final = "instance"
     """Id of the service instance that answered."""
@@ -51,6 +59,14 @@ class Property:
     """Why the service did not run the request at all: one of :class:`Refusal`."""
     RETRY_AFTER_MS: Final = "retry-after-ms"
     """With a refusal: when to come back, in milliseconds."""
+    CONTROL: Final = "control"
+    """With ``ack``: the instance's own topic, where acknowledgements go."""
+
+    # On messages that are neither, without a payload.
+    TAKEN: Final = "taken"
+    """To ``reply-to``: the request ``id`` has arrived."""
+    ACKED: Final = "acked"
+    """To ``control``: the reply that asked with this value has arrived, and so has everything before it."""
 
 
 class Refusal:

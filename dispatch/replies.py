@@ -1,4 +1,8 @@
-"""Where a service's answers go: the caller's own topic if it may be used, else the service's response topic."""
+"""Where a service's answers go: the caller's own topic if it may be used, else the service's response topic.
+
+Towards callers that acknowledge (the property ``credit``) a gate keeps to their credit; the acknowledgements come in on a
+control topic of the instance's own.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +13,37 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping
 
 from dispatch.catalog.topics import TopicName
+from dispatch.delivery import CREDIT_BYTES
+from dispatch.gate import Gate
+from dispatch.messages import Property, whole_number
 from dispatch.outcome import TransportError
-from dispatch.transports import Publisher, Transport
+from dispatch.transports import Message, Mode, Publisher, Subscription, Transport
 
 logger = logging.getLogger("dispatch.service")
 
 MAX_REPLY_TOPICS = 1_024
 """Reply topics kept open at once; the one that was quiet longest is closed for a new one."""
-WARN_EVERY_S = 10.0
-"""Lost answers are warned of once in so many seconds."""
 MAX_WAITING = 10_000
 """Answers that may wait for a reply topic to be opened, over all topics."""
+MAX_TOPIC_CHARS = 512
+WARN_EVERY_S = 10.0
+"""Lost answers are warned of once in so many seconds."""
+
+
+def control_prefix(topic: str) -> str:
+    """What the control topic of an instance that answers on ``topic`` begins with."""
+    return str(TopicName.parse(topic).sibling("dispatch-control-"))
+
+
+class _Topic:
+    """An open reply topic, or one that is being opened: what is to be sent waits for it."""
+
+    __slots__ = ("gate", "opening", "waiting")
+
+    def __init__(self) -> None:
+        self.gate: Gate | None = None
+        self.opening: asyncio.Task[None] | None = None
+        self.waiting: deque[tuple[bytes, Mapping[str, str], int | None]] = deque()
 
 
 class ReplyRouter:
@@ -29,14 +53,20 @@ class ReplyRouter:
         transport: the service's connection.
         response_queue: the service's response topic, for everyone who has no topic of their own.
         namespaces: ``tenant/namespace`` where callers' topics may lie, besides the response queue's own.
+        instance: the server's id: the name of its control topic.
     """
 
-    def __init__(self, transport: Transport, response_queue: str, namespaces: Iterable[str] = ()) -> None:
+    def __init__(
+        self, transport: Transport, response_queue: str, namespaces: Iterable[str] = (), *, instance: str = "server"
+    ) -> None:
         self._transport = transport
         self._response_queue = response_queue
         self._allowed = {TopicName.parse(response_queue).namespace_path, *namespaces}
-        self._publishers: OrderedDict[str, Publisher] = OrderedDict()
-        self._opening: dict[str, tuple[asyncio.Task[None], deque[tuple[bytes, Mapping[str, str]]]]] = {}
+        self._control = control_prefix(response_queue) + instance
+        self._subscription: Subscription | None = None
+        self._topics: OrderedDict[str, _Topic] = OrderedDict()
+        self._gates: dict[str, Gate] = {}
+        self._next_gate = 0
         self._closing: set[asyncio.Task[None]] = set()
         self._waiting = 0
         self._quiet_until = 0.0
@@ -45,16 +75,36 @@ class ReplyRouter:
         """Answers that could not be sent."""
 
     async def start(self) -> None:
-        """Open the response topic.
+        """Open the response topic and the control topic.
 
         Raises:
-            TransportError: it cannot be opened.
+            TransportError: one cannot be opened.
         """
-        self._publishers[self._response_queue] = await self._transport.publisher(self._response_queue)
+        self._subscription = await self._transport.subscribe(
+            self._control, self._on_acknowledgement, mode=Mode.FANOUT, name="dispatch-control"
+        )
+        topic = self._topics[self._response_queue] = _Topic()
+        topic.gate = self._gate(await self._transport.publisher(self._response_queue))
+
+    def _gate(self, publisher: Publisher) -> Gate:
+        self._next_gate += 1
+        key = str(self._next_gate)
+
+        def mark(sequence: int) -> Mapping[str, str]:
+            return {Property.ACK: f"{key}:{sequence}", Property.CONTROL: self._control}
+
+        gate = self._gates[key] = Gate(publisher, mark, None)
+        return gate
+
+    def _on_acknowledgement(self, message: Message) -> None:
+        key, _, sequence = message.properties().get(Property.ACKED, "").partition(":")
+        gate = self._gates.get(key)
+        if gate is not None and sequence.isascii() and sequence.isdigit() and len(sequence) < 19:
+            gate.acknowledge(int(sequence))
 
     def topic_for(self, reply_to: str | None) -> str:
         """``reply_to`` if it is a topic in a namespace that we may answer in, else the response topic."""
-        if not reply_to or len(reply_to) > 512:
+        if not reply_to or len(reply_to) > MAX_TOPIC_CHARS:
             return self._response_queue
         allowed = self._known.get(reply_to)
         if allowed is None:
@@ -67,58 +117,76 @@ class ReplyRouter:
             self._known[reply_to] = allowed
         return reply_to if allowed else self._response_queue
 
-    def send(self, reply_to: str | None, payload: bytes, properties: Mapping[str, str]) -> None:
-        """Send an answer; never raises. What cannot be sent is counted: its caller has a deadline."""
-        topic = self.topic_for(reply_to)
-        publisher = self._publishers.get(topic)
-        if publisher is not None and topic not in self._opening:
-            self._publishers.move_to_end(topic)
-            self._publish(publisher, payload, properties)
+    def send(self, request: Mapping[str, str], payload: bytes, properties: Mapping[str, str]) -> None:
+        """Send an answer to the caller that sent ``request`` (its properties). Never raises. What cannot be sent is
+        counted: its caller has a deadline."""
+        name = self.topic_for(request.get(Property.REPLY_TO))
+        credit = whole_number(request, Property.CREDIT) if name != self._response_queue else None
+        topic = self._topics.get(name)
+        if topic is None:
+            topic = self._topics[name] = _Topic()
+            topic.opening = asyncio.get_running_loop().create_task(self._open(name, topic))
+        elif topic.gate is not None:
+            self._topics.move_to_end(name)
+            self._publish(topic.gate, payload, properties, credit)
             return
         if self._waiting >= MAX_WAITING:
             self.lost += 1
             return
-        entry = self._opening.get(topic)
-        if entry is None:
-            entry = self._opening[topic] = (asyncio.create_task(self._open(topic)), deque())
-        entry[1].append((payload, properties))
+        topic.waiting.append((payload, properties, credit))
         self._waiting += 1
 
-    async def writable(self, reply_to: str | None) -> None:
-        """Wait until answers to this caller are not queued behind the publish window."""
-        topic = self.topic_for(reply_to)
-        entry = self._opening.get(topic)
-        if entry is not None:
-            await asyncio.shield(entry[0])
-        publisher = self._publishers.get(topic)
-        if publisher is not None:
-            await publisher.writable(topic)
+    def taken(self, request: Mapping[str, str]) -> None:
+        """Tell the caller that its request is here, if it asks for that and has a topic of its own."""
+        name = self.topic_for(request.get(Property.REPLY_TO))
+        if Property.ACK in request and name != self._response_queue:
+            self.send(request, b"", {Property.ID: request[Property.ID], Property.TAKEN: "1"})
 
-    async def _open(self, topic: str) -> None:
-        fallback = self._publishers[self._response_queue]
+    async def writable(self, request: Mapping[str, str]) -> None:
+        """Wait until answers to this caller are not queued."""
+        topic = self._topics.get(self.topic_for(request.get(Property.REPLY_TO)))
+        if topic is None:
+            return
+        if topic.opening is not None:
+            await asyncio.shield(topic.opening)
+        if topic.gate is not None:
+            await topic.gate.writable(request[Property.ID])
+
+    async def _open(self, name: str, topic: _Topic) -> None:
         try:
-            publisher = await self._transport.publisher(topic)
-        except Exception as error:  # whatever it is: the answers that wait here must go somewhere
-            logger.warning("cannot answer on %s (%s): answering on %s", topic, error, self._response_queue)
-            publisher = fallback
-        else:
-            self._publishers[topic] = publisher
-        _, waiting = self._opening.pop(topic)
-        for payload, properties in waiting:
+            topic.gate = self._gate(await self._transport.publisher(name))
+        except TransportError as error:
+            logger.warning("cannot answer on %s (%s): answering on %s", name, error.message, self._response_queue)
+            del self._topics[name]
+        topic.opening = None
+        fallback = self._topics[self._response_queue].gate
+        for payload, properties, credit in topic.waiting:
             self._waiting -= 1
-            self._publish(publisher, payload, properties)
+            if topic.gate is not None:
+                self._publish(topic.gate, payload, properties, credit)
+            elif fallback is not None:
+                self._publish(fallback, payload, properties, None)
+        topic.waiting.clear()
         self._close_quietest()
 
     def _close_quietest(self) -> None:
-        while len(self._publishers) > MAX_REPLY_TOPICS:
-            topic = next(t for t in self._publishers if t != self._response_queue)
-            task = asyncio.create_task(self._publishers.pop(topic).close())
+        for name in list(self._topics):
+            if len(self._topics) <= MAX_REPLY_TOPICS:
+                return
+            gate = self._topics[name].gate
+            if gate is None or gate.queued or name == self._response_queue:
+                continue
+            del self._topics[name]
+            self._gates = {key: kept for key, kept in self._gates.items() if kept is not gate}
+            task = asyncio.get_running_loop().create_task(gate.close())
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
 
-    def _publish(self, publisher: Publisher, payload: bytes, properties: Mapping[str, str]) -> None:
+    def _publish(self, gate: Gate, payload: bytes, properties: Mapping[str, str], credit: int | None) -> None:
+        if credit:
+            gate.limit(min(credit, CREDIT_BYTES))
         try:
-            publisher.publish(payload, properties, flow=publisher.topic, on_failure=self._failed)
+            gate.publish(payload, properties, flow=properties[Property.ID], on_failure=self._failed)
         except TransportError as error:
             self._failed(error)
 
@@ -131,16 +199,24 @@ class ReplyRouter:
 
     async def flush(self) -> None:
         """Wait until every answer is out."""
-        while self._opening:
-            await asyncio.wait([task for task, _ in self._opening.values()])
+        while opening := [topic.opening for topic in self._topics.values() if topic.opening is not None]:
+            await asyncio.wait(opening)
+        for topic in list(self._topics.values()):
+            if topic.gate is not None:
+                await topic.gate.empty()
         await self._transport.flush()
 
     async def close(self) -> None:
         """Close the topics."""
-        for task in [task for task, _ in self._opening.values()] + list(self._closing):
+        opening = [topic.opening for topic in self._topics.values() if topic.opening is not None]
+        for task in [*opening, *self._closing]:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-        for publisher in self._publishers.values():
-            await publisher.close()
-        self._publishers.clear()
+        for topic in self._topics.values():
+            if topic.gate is not None:
+                await topic.gate.close()
+        self._topics.clear()
+        self._gates.clear()
+        if self._subscription is not None:
+            await self._subscription.close()

@@ -8,13 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from dispatch.acknowledger import Acknowledger
 from dispatch.catalog import ServiceDescriptor
 from dispatch.catalog.topics import TopicName
+from dispatch.delivery import CREDIT_BYTES
 from dispatch.exchange import Exchange
+from dispatch.gate import Gate
+from dispatch.messages import Property
 from dispatch.outcome import TransportError
-from dispatch.transports import Mode, Publisher, Subscription, Transport
+from dispatch.replies import control_prefix
+from dispatch.transports import Handler, Message, Mode, Publisher, Subscription, Transport
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +29,8 @@ class Route:
 
     publisher: Publisher
     reply_to: str
+    acknowledged: bool
+    """Replies to ``reply_to`` are acknowledged."""
 
 
 class Routes:
@@ -38,6 +46,7 @@ class Routes:
         self._transport = transport
         self._exchange = exchange
         self._name = name
+        self._acknowledger = Acknowledger(transport)
         self._open: dict[tuple[str, str], Route] = {}
         self._opening: dict[tuple[str, str], asyncio.Task[Route]] = {}
         self._subscriptions: dict[str, asyncio.Task[Subscription]] = {}
@@ -74,19 +83,38 @@ class Routes:
     async def _make(self, request_queue: str, response_queue: str) -> Route:
         reply_to = str(TopicName.parse(response_queue).sibling(f"dispatch-reply-{self._name}"))
         # Both ends listen before the first request can leave.
-        for topic in (response_queue, reply_to):
-            await self._subscribe(topic)
+        await self._subscribe(response_queue, self._exchange.on_message)
+        await self._subscribe(reply_to, self._own_replies(control_prefix(reply_to)))
         publisher = await self._transport.publisher(request_queue)
-        route = self._open[request_queue, response_queue] = Route(publisher, reply_to)
+        if not TopicName.parse(request_queue).persistent:
+            # A persistent topic loses nothing, so that nothing is paid for it there.
+            publisher = Gate(publisher, _ask_taken, CREDIT_BYTES)
+        acknowledged = not TopicName.parse(reply_to).persistent
+        route = self._open[request_queue, response_queue] = Route(publisher, reply_to, acknowledged)
         return route
 
-    async def _subscribe(self, topic: str) -> None:
+    @property
+    def credit(self) -> int:
+        """Reply bytes that an instance may have on their way to this dispatcher."""
+        return self._acknowledger.credit
+
+    def _own_replies(self, prefix: str) -> Handler:
+        """The handler of a reply topic of our own: takes the reply, and acknowledges where that is asked for."""
+        receive, acknowledger = self._exchange.receive, self._acknowledger
+
+        def handle(message: Message) -> None:
+            properties = receive(message)
+            token = properties.get(Property.ACK)
+            if token is not None:
+                acknowledger.wanted(prefix, properties.get(Property.CONTROL), token)
+
+        return handle
+
+    async def _subscribe(self, topic: str, handler: Handler) -> None:
         task = self._subscriptions.get(topic)
         if task is None:
             task = self._subscriptions[topic] = asyncio.create_task(
-                self._transport.subscribe(
-                    topic, self._exchange.on_message, mode=Mode.FANOUT, name=f"dispatch-{self._name}"
-                )
+                self._transport.subscribe(topic, handler, mode=Mode.FANOUT, name=f"dispatch-{self._name}")
             )
             task.add_done_callback(_seen)
         try:
@@ -110,8 +138,14 @@ class Routes:
                     await task.result().close()
         for route in self._open.values():
             await route.publisher.close()
+        await self._acknowledger.close()
         self._subscriptions.clear()
         self._open.clear()
+
+
+def _ask_taken(_sequence: int) -> Mapping[str, str]:
+    """Our services say at once that they have a request with this; others do not know it and answer as ever."""
+    return {Property.ACK: "1"}
 
 
 def _seen(task: asyncio.Task[object]) -> None:

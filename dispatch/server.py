@@ -50,11 +50,11 @@ MAX_ERROR_CHARS = 64 * 1024
 class _Work:
     """A request that was taken and is not answered yet."""
 
-    __slots__ = ("deadline", "id", "message", "reply_to")
+    __slots__ = ("deadline", "id", "message", "properties")
 
-    def __init__(self, id: str, reply_to: str | None, deadline: float | None, message: Message) -> None:
+    def __init__(self, id: str, properties: Mapping[str, str], deadline: float | None, message: Message) -> None:
         self.id = id
-        self.reply_to = reply_to
+        self.properties = properties
         self.deadline = deadline
         self.message = message
 
@@ -153,7 +153,9 @@ class ToolServer:
         try:
             if self._owns_transport:
                 await self._transport.start()
-            self._replies = ReplyRouter(self._transport, self.response_queue, self._reply_namespaces)
+            self._replies = ReplyRouter(
+                self._transport, self.response_queue, self._reply_namespaces, instance=self.instance
+            )
             await self._replies.start()
             self._subscription = await self._transport.subscribe(
                 self.request_queue, self._on_message, mode=Mode.SHARED, name=f"{self.id}-request"
@@ -215,7 +217,9 @@ class ToolServer:
             return
         remaining = whole_number(properties, Property.REMAINING_MS)
         deadline = None if remaining is None else asyncio.get_running_loop().time() + remaining / 1000
-        work = _Work(id, properties.get(Property.REPLY_TO), deadline, message)
+        work = _Work(id, properties, deadline, message)
+        if Property.ACK in properties:
+            self._router.taken(properties)
         if self._draining:
             self._refuse(work, Refusal.DRAINING)
         elif remaining == 0:
@@ -281,7 +285,7 @@ class ToolServer:
                 if not self._answer(work, Reply(None, result_text(item), False), chunk=index):
                     return
                 index += 1
-                await self._router.writable(work.reply_to)
+                await self._router.writable(work.properties)
         finally:
             close = getattr(items, "aclose", None)
             if close is not None:
@@ -321,7 +325,7 @@ class ToolServer:
         if problem is not None:
             properties.pop(Property.CHUNK, None)  # it counts even if a chunk before it is lost
             payload = encode_reply(Reply(problem, "", True))
-        self._router.send(work.reply_to, payload, properties)
+        self._router.send(work.properties, payload, properties)
         return problem is None
 
     def _fail(self, work: _Work, type: object, message: object) -> None:

@@ -32,6 +32,8 @@ ARITHMETIC = decimal.Context(
 
 def floor_divmod(a: Decimal, b: Decimal) -> tuple[Decimal, Decimal]:
     """As Python rounds, and not as Decimal does: towards minus infinity."""
+    if not b:
+        raise ZeroDivisionError
     quotient, rest = divmod(a, b)
     return (quotient - 1, rest + b) if rest and (rest < 0) != (b < 0) else (quotient, rest)
 

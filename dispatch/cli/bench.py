@@ -32,9 +32,7 @@ def bench(context: typer.Context) -> None:
             "run 'dispatch bench' or 'make bench' inside a checkout of tool-dispatch",
         )
     path = os.pathsep.join(filter(None, [str(home), os.environ.get("PYTHONPATH")]))
-    status = run_to_end(
-        [sys.executable, "-m", "benchmarks", *context.args], environ={**os.environ, "PYTHONPATH": path}
-    )
+    status = run_to_end([sys.executable, "-m", "benchmarks", *context.args], environ={**os.environ, "PYTHONPATH": path})
     raise typer.Exit(status)
 
 

@@ -112,4 +112,4 @@ def _show(state: State, ready: bool) -> None:
     if state.data_dir is not None:
         rows.append(("data", state.data_dir))
     rows.append(("process", str(state.pid)) if state.pid is not None else ("container", str(state.container)))
-    put(aligned([tuple(row) for row in rows]))
+    put(aligned(rows))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dispatch.cli.failures import Exit, code_of, show_call_error
 from dispatch.cli.output import put, put_json, result_text, warn
 from dispatch.cli.settings import Settings, takes
 
@@ -20,11 +21,13 @@ if TYPE_CHECKING:
 @takes("broker", "catalog", "token_file", "trust_certs")
 def call(
     settings: Settings,
-    tool: Annotated[str, typer.Argument(help="Its name in the catalogue: see 'dispatch tools'.", show_default=False)],
+    tool: Annotated[
+        str, typer.Argument(metavar="TOOL", help="Its name in the catalogue: see 'dispatch tools'.", show_default=False)
+    ],
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[KEY=VALUE]...",
+            metavar="KEY=VALUE",
             help="Arguments of the tool, typed as its descriptor says. KEY:=JSON gives any JSON.",
             show_default=False,
         ),
@@ -69,7 +72,6 @@ def call(
     5 throttled or rejected · 130 interrupted
     """
     from dispatch.catalog import UnknownTool
-    from dispatch.cli.failures import code_of, show_call_error
     from dispatch.cli.typed_arguments import read_arguments
     from dispatch.dispatcher import connect
     from dispatch.outcome import Rejected
@@ -83,24 +85,22 @@ def call(
         # Before anything connects: a slip of the pen is told at once, broker or not.
         error = Rejected("unknown-tool", str(unknown), rejected_by="catalog", alternatives=unknown.near)
         result = CallResult(tool, error.outcome, error=error)
+        service = None
     else:
         given = read_arguments(descriptor, words or (), arguments, warn)
+        service = catalog.service_of(descriptor)
         dispatcher = connect(broker, catalog, security=settings.security())
-        way = _stream if stream else _call
-        result = asyncio.run(way(dispatcher, tool, given, user, timeout, json))
-    if json:
-        line = result.as_dict()
-        put_json({"result": line} if stream else line)
-    elif result.error is not None:
-        show_call_error(result.error, _hint(result, catalog.service_of(tool)) if tool in catalog.tools else "")
-    elif not stream:
-        put(result_text(result.text), end="" if result.text.endswith("\n") else "\n")
-    raise typer.Exit(code_of(result.error))
+        if stream:
+            result = asyncio.run(stream_tool(dispatcher, tool, given, user=user, timeout=timeout, json=json))
+        else:
+            result = asyncio.run(call_tool(dispatcher, tool, given, user=user, timeout=timeout))
+    raise typer.Exit(show(result, service, streamed=stream, json=json))
 
 
-async def _call(
-    dispatcher: Dispatcher, tool: str, arguments: dict[str, Any], user: str, timeout: float | None, _json: bool
+async def call_tool(
+    dispatcher: Dispatcher, tool: str, arguments: dict[str, Any], *, user: str, timeout: float | None
 ) -> CallResult:
+    """Connect, call, disconnect. A connection that cannot be made is a result as any other."""
     from dispatch.outcome import DispatchError
     from dispatch.result import CallResult
 
@@ -108,13 +108,14 @@ async def _call(
     try:
         async with dispatcher:
             return await dispatcher.execute(tool, arguments, user=user, timeout=timeout)
-    except DispatchError as error:  # no connection at all
+    except DispatchError as error:
         return CallResult(tool, error.outcome, error=error, duration=time.monotonic() - started)
 
 
-async def _stream(
-    dispatcher: Dispatcher, tool: str, arguments: dict[str, Any], user: str, timeout: float | None, json: bool
+async def stream_tool(
+    dispatcher: Dispatcher, tool: str, arguments: dict[str, Any], *, user: str, timeout: float | None, json: bool
 ) -> CallResult:
+    """The same, and each chunk goes to stdout when it comes."""
     from dispatch.outcome import DispatchError, Outcome
     from dispatch.result import CallResult
 
@@ -132,6 +133,7 @@ async def _stream(
     except DispatchError as failure:
         error = failure
     finally:
+        # An interrupted line is ended too: what comes next begins a new one.
         if not json and chunks and not chunks[-1].endswith("\n"):
             put("")
     outcome = Outcome.SUCCESS if error is None else error.outcome
@@ -142,11 +144,26 @@ async def _stream(
     )
 
 
-def _hint(result: CallResult, service: ServiceDescriptor) -> str:
+def show(result: CallResult, service: ServiceDescriptor | None, *, streamed: bool, json: bool) -> Exit:
+    """Write how the call ended; the exit code.
+
+    Args:
+        service: the tool's, None when there is no such tool.
+        streamed: the chunks have been shown already.
+    """
+    if json:
+        line = result.as_dict()
+        put_json({"result": line} if streamed else line)
+    elif result.error is not None:
+        show_call_error(result.error, _hint(result, service))
+    elif not streamed:
+        put(result_text(result.text), end="" if result.text.endswith("\n") else "\n")
+    return code_of(result.error)
+
+
+def _hint(result: CallResult, service: ServiceDescriptor | None) -> str:
     from dispatch.outcome import Outcome
 
-    if result.outcome is Outcome.TIMEOUT and result.chunks == 0 and result.instance is None:
-        return (
-            f"does a service listen on {service.request_queue}? 'dispatch doctor' tells; 'dispatch serve' starts one"
-        )
+    if service is not None and result.outcome is Outcome.TIMEOUT and result.chunks == 0 and result.instance is None:
+        return f"does a service listen on {service.request_queue}? 'dispatch doctor' tells; 'dispatch serve' starts one"
     return ""

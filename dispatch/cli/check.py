@@ -21,7 +21,7 @@ def check(
     settings: Settings,
     folder: Annotated[
         str | None,
-        typer.Argument(metavar="[DIR]", help="The folder. Default: what --catalog says.", show_default=False),
+        typer.Argument(metavar="DIR", help="The folder. Default: what --catalog says.", show_default=False),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Everything as one line of JSON.")] = False,
 ) -> None:

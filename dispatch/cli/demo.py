@@ -24,9 +24,7 @@ PLAIN_EVERY_S = 1.0
 @takes("broker", "token_file", "trust_certs")
 def demo(
     settings: Settings,
-    seconds: Annotated[
-        float, typer.Option("--seconds", min=1, max=3600, help="How long the agents work.")
-    ] = 10.0,
+    seconds: Annotated[float, typer.Option("--seconds", min=1, max=3600, help="How long the agents work.")] = 10.0,
     json: Annotated[bool, typer.Option("--json", help="Only the summary, as one line of JSON.")] = False,
 ) -> None:
     """Watch tool calls travel: agents, tools, and everything that can happen to a call.
@@ -80,7 +78,7 @@ async def _live(run: Demo) -> Summary:
 async def _plain(run: Demo) -> Summary:
     from dispatch.cli.demo_view import plain_line
 
-    put(f"Six agents call eight tools on {run.broker} for {run.seconds:g} s.")
+    put(f"Agents call tools on {run.broker} for {run.seconds:g} s.")
     return await _watched(run, lambda: put(plain_line(run)), PLAIN_EVERY_S)
 
 

@@ -7,6 +7,7 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from dispatch.cli.output import console, is_terminal, paint, put
+from dispatch.demo.scoreboard import nearest_rank
 from dispatch.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ _COLUMNS = ("tool", "calls", "ok", "errors", "in flight", "p50 ms", "p95 ms", "l
 
 
 def _milliseconds(seconds: float | None) -> str:
-    return "–" if seconds is None else f"{seconds * 1000:.1f}"
+    return "-" if seconds is None else f"{seconds * 1000:.1f}"
 
 
 def rows(board: Scoreboard) -> list[tuple[str, ...]]:
@@ -58,8 +59,14 @@ def live_view(demo: Demo) -> RenderableType:
         )
     for row in rows(demo.board):
         table.add_row(*map(Text, row))
-    head = Text.assemble(("dispatch demo ", "bold"), f"on {demo.broker}: ", (demo.phase, "yellow"))
-    return Group(head, ProgressBar(total=1.0, completed=demo.progress, width=40), table)
+    head = Table.grid(padding=(0, 1))
+    head.add_row(
+        Text(f"dispatch demo on {demo.broker}", "bold"),
+        ProgressBar(total=1.0, completed=demo.progress, width=20),
+        Text(f"{demo.progress:4.0%}"),
+        Text(demo.phase, "yellow"),
+    )
+    return Group(head, table)
 
 
 def plain_line(demo: Demo) -> str:
@@ -93,9 +100,16 @@ def show_summary(summary: Summary) -> None:
     rate = board.calls / summary.seconds
     replies = ", ".join(f"{count:,} {name}" for name, count in summary.replies.items() if count)
     put("")
+    for tool, score in board.tools.items():
+        if score.chunks:
+            after = _milliseconds(nearest_rank(score.first_chunks, 0.5))
+            put(
+                f"{tool} answers in a stream: {score.chunks:,} chunks in {score.ok:,} answers, the first after {after} ms "
+                "(p50)."
+            )
     put(
-        f"{board.calls:,} calls in {summary.seconds:.1f} s ({rate:,.0f} a second) through one dispatcher on {summary.broker}; "
-        f"left waiting: {summary.pending}. Replies: {replies}."
+        f"{board.calls:,} calls in {summary.seconds:.1f} s ({rate:,.0f} a second) through one dispatcher on "
+        f"{summary.broker}; left waiting: {summary.pending}. Replies: {replies}."
     )
     put("")
     put(paint("What to do next", "bold", sys.stdout))
@@ -103,7 +117,10 @@ def show_summary(summary: Summary) -> None:
         ("dispatch broker start", "a genuine Pulsar on this machine (Java 17 and Maven, or Docker)"),
         ("dispatch demo --broker pulsar://localhost:6650", "the same through it"),
         ("dispatch serve MODULE:CLASS --topic joke", "serve a tool of your own"),
-        ("dispatch call tell-joke topic=cats", "call a tool of the catalogue in tools/"),
+        (
+            "dispatch call tell-joke topic=cats",
+            "call a tool of your catalogue (in a checkout: --catalog examples/tools)",
+        ),
         ("dispatch doctor", "what is missing, and how to mend it"),
         ("make test", "in a checkout: every test, against a genuine Pulsar"),
     ):

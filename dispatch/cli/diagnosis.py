@@ -6,11 +6,12 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from dispatch.catalog import Catalog, ServiceDescriptor, TopicName
+from dispatch.cli.self_call import call_ourselves
 from dispatch.outcome import TransportError
 from dispatch.transports import Security, Transport, open_transport
 from dispatch.transports.pulsar.address import endpoints
@@ -21,9 +22,8 @@ if TYPE_CHECKING:
 Status = Literal["ok", "failed", "warning", "skipped"]
 
 TCP_TIMEOUT_S = 3.0
-ROUND_TRIP_TIMEOUT_S = 10.0
-"""A round trip takes a millisecond; the first one also opens its topics, on a busy broker for a second or two."""
 
+_AS_SAID = "mend what the message names"
 _USUAL_PAIR = ("tg/request", "tg/response")
 
 
@@ -71,7 +71,7 @@ class Diagnosis:
         self._admin_answers = False
         self._missing: set[str] = set()
 
-    async def findings(self) -> AsyncIterator[Finding]:
+    async def findings(self) -> AsyncGenerator[Finding, None]:
         """Each finding as soon as it is there. What cannot work after a failure is skipped."""
         address = await self._address()
         yield address
@@ -125,21 +125,19 @@ class Diagnosis:
         started = time.perf_counter()
         try:
             await transport.start()
-            await _touch(transport, self._namespaces[0])
         except TransportError as error:
-            if error.type == "no-such-namespace":
-                pass  # said by a Pulsar that knows us
-            elif error.type == "unauthorized":
-                return Finding("handshake", "failed", error.message, "export DISPATCH_TOKEN=… (or --token-file FILE)")
-            elif error.type == "unreachable":
+            if error.type == "unreachable":
                 return Finding(
                     "handshake",
                     "failed",
                     f"something listens at {self._broker}, but does not answer as Pulsar does",
                     f"use the broker's own port (6650; the admin interface's 8080 is another){_tls_advice(self._broker)}",
                 )
-            else:
-                return Finding("handshake", "failed", error.message, "mend what the message names")
+            fix = {
+                "unauthorized": "export DISPATCH_TOKEN=… (or --token-file FILE)",
+                "untrusted": "--trust-certs PEM, with the certificate that signed the broker's",
+            }
+            return Finding("handshake", "failed", error.message, fix.get(error.type, _AS_SAID))
         took = (time.perf_counter() - started) * 1000
         who = "with our token" if self._security.token is not None else "without a token"
         return Finding("handshake", "ok", f"Pulsar lets us in {who} ({took:.0f} ms)")
@@ -186,7 +184,10 @@ class Diagnosis:
             if namespace.partition("/")[0] in tenants_gone:
                 self._missing.add(namespace)
                 yield Finding(
-                    f"namespace {namespace}", "failed", "its tenant does not exist", self._fix(f"namespaces {namespace}")
+                    f"namespace {namespace}",
+                    "failed",
+                    "its tenant does not exist",
+                    self._fix(f"namespaces {namespace}"),
                 )
             else:
                 yield await self._namespace(transport, namespace)
@@ -210,7 +211,11 @@ class Diagnosis:
         except TransportError as error:
             self._missing.add(namespace)
             if error.type == "no-such-namespace":
-                also = "" if self._admin_answers else f" (or its tenant: {self._fix('tenants ' + namespace.split('/')[0])})"
+                also = (
+                    ""
+                    if self._admin_answers
+                    else f" (or its tenant: {self._fix('tenants ' + namespace.split('/')[0])})"
+                )
                 return Finding(name, "failed", "does not exist", self._fix(f"namespaces {namespace}") + also)
             return Finding(name, "failed", error.message, f"give a token whose role may use {namespace}")
         return Finding(name, "ok", "exists, and we may use it")
@@ -240,11 +245,9 @@ class Diagnosis:
         if missing:
             return Finding(name, "skipped", f"not possible without {', '.join(missing)}")
         try:
-            took = await asyncio.wait_for(self._call_ourselves(requests, responses), 2 * ROUND_TRIP_TIMEOUT_S)
+            took = await call_ourselves(self._broker, self._security, requests, responses)
         except TransportError as error:
-            return Finding(name, "failed", error.message, "mend what the message names")
-        except TimeoutError:
-            took = None
+            return Finding(name, "failed", error.message, _AS_SAID)
         if took is None:
             return Finding(
                 name,
@@ -253,45 +256,6 @@ class Diagnosis:
                 "look at the broker's log: it took the message and delivered nothing",
             )
         return Finding(name, "ok", f"a tool called through the broker answered in {took * 1000:.1f} ms")
-
-    async def _call_ourselves(self, requests: str, responses: str) -> float | None:
-        """Seconds that a call of an echo service of our own takes, or None when no answer came."""
-        from dispatch.dispatcher import Dispatcher
-        from dispatch.server import ToolServer
-
-        # Non-persistent topics whatever the catalogue uses: nothing of this look stays on the broker.
-        topic = f"dispatch-doctor-{secrets.token_hex(6)}"
-        request_queue, response_queue = f"non-persistent://{requests}/{topic}", f"non-persistent://{responses}/{topic}"
-        catalog = Catalog.of(
-            [{"id": "doctor", "request-queue": request_queue, "response-queue": response_queue}],
-            [
-                {
-                    "type": "tool-service",
-                    "name": "doctor",
-                    "description": "Answers what it is asked.",
-                    "service": "doctor",
-                    "arguments": [{"name": "word", "type": "string", "description": "Comes back."}],
-                }
-            ],
-        )
-
-        def transport() -> Transport:
-            return open_transport(self._broker, security=self._security)
-
-        serving = transport()
-        try:
-            await serving.start()
-            async with (
-                ToolServer(_Echo(), serving, request_queue=request_queue, response_queue=response_queue),
-                Dispatcher(transport(), catalog) as dispatcher,
-            ):
-                for _ in range(2):  # the first one opens the topics; the second shows what a call takes
-                    result = await dispatcher.execute("doctor", {"word": topic}, timeout=ROUND_TRIP_TIMEOUT_S)
-                    if result.text != topic:
-                        return None
-                return result.duration
-        finally:
-            await serving.close()
 
     async def _listeners(self, service: ServiceDescriptor) -> Finding:
         from dispatch.localbroker import AdminError
@@ -325,11 +289,6 @@ def _where(service: ServiceDescriptor) -> str:
     return f"--request-queue {service.request_queue} --response-queue {service.response_queue}"
 
 
-class _Echo:
-    async def invoke(self, config: dict[str, Any], arguments: dict[str, Any], user: str = "") -> str:
-        return str(arguments["word"])
-
-
 async def _touch(transport: Transport, namespace: str) -> None:
     """Open a topic that nobody else uses, and let go of it."""
     publisher = await transport.publisher(f"non-persistent://{namespace}/dispatch-doctor-{secrets.token_hex(6)}")
@@ -342,12 +301,11 @@ def namespaces_of(catalog: Catalog | None) -> list[str]:
 
     if catalog is None:
         return list(DEFAULT_NAMESPACES)
-    topics: Iterable[str] = (
-        topic
-        for service in catalog.services.values()
-        for place in (service, *service.instances)
-        for topic in (place.request_queue, place.response_queue)
-    )
+    topics: list[str] = []
+    for service in catalog.services.values():
+        topics += [service.request_queue, service.response_queue]
+        for instance in service.instances:
+            topics += [instance.request_queue, instance.response_queue]
     return list(dict.fromkeys(map(_namespace_of, topics)))
 
 

@@ -41,7 +41,7 @@ def doctor(
     Each line is ok or failed, with the command that mends it. The exit code is 1 if anything failed. The namespaces are
     those of the catalogue's topics; without a catalogue TrustGraph's four (tg/request, tg/response, tg/flow, tg/notify).
     """
-    from dispatch.cli.diagnosis import Diagnosis, Finding
+    from dispatch.cli.diagnosis import Diagnosis
     from dispatch.cli.failures import CliError, Exit
     from dispatch.localbroker import Admin
     from dispatch.transports.pulsar.address import endpoints
@@ -78,7 +78,9 @@ def doctor(
         )
     else:
         warnings = sum(finding.status == "warning" for finding in findings)
-        put(f"{failed} failed." if failed else f"Nothing failed, {warnings} to look at." if warnings else "All is well.")
+        put(
+            f"{failed} failed." if failed else f"Nothing failed, {warnings} to look at." if warnings else "All is well."
+        )
     if failed:
         raise typer.Exit(Exit.FAILED)
 
@@ -94,7 +96,9 @@ def _catalog(settings: Settings) -> tuple[Catalog | None, Finding | None]:
     if catalog is None:
         errors = sum(problem.severity == "error" for problem in problems)
         return None, Finding("catalogue", "failed", f"{folder}: {errors} mistakes", f"dispatch check {folder}")
-    return catalog, Finding("catalogue", "ok", f"{folder}: {len(catalog.services)} services, {len(catalog.tools)} tools")
+    return catalog, Finding(
+        "catalogue", "ok", f"{folder}: {len(catalog.services)} services, {len(catalog.tools)} tools"
+    )
 
 
 async def _collect(diagnosis: Diagnosis, findings: list[Finding], json: bool) -> None:
@@ -130,7 +134,9 @@ def default_admin_url(broker: str) -> str:
 
     local = status()
     ours = endpoints(broker)
-    if local is not None and set(ours) <= {(host, port) for _, port in endpoints(local.service_url) for host in _LOOPBACK}:
+    if local is not None and set(ours) <= {
+        (host, port) for _, port in endpoints(local.service_url) for host in _LOOPBACK
+    }:
         return local.web_url
     host = ours[0][0]
     return f"http://{f'[{host}]' if ':' in host else host}:8080"

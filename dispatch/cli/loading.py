@@ -46,7 +46,9 @@ def _import_file(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise CliError(f"'{path}' is no Python file.", "give a file that ends in .py")
-    sys.path.insert(0, str(path.resolve().parent))  # what stands beside it can be imported, as when Python runs the file
+    sys.path.insert(
+        0, str(path.resolve().parent)
+    )  # what stands beside it can be imported, as when Python runs the file
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     try:

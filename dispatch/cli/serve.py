@@ -106,7 +106,7 @@ def serve(
     pool = ThreadPoolExecutor(concurrency + _OWN_THREADS, thread_name_prefix=_THREADS)
     with asyncio.Runner() as runner:
         runner.get_loop().set_default_executor(pool)
-        received = runner.run(_serve(server, _Voice(server, json)))
+        received = runner.run(serve_until_told(server, Voice(server, json)))
         pool.shutdown(wait=False, cancel_futures=True)
         if _left_behind():
             # A tool that blocks its thread cannot be ended by anyone; waiting for it would keep the process for ever.
@@ -132,7 +132,7 @@ def _queues(topic: str | None, request_queue: str | None, response_queue: str | 
         raise CliError(f"{error.problem}.", error.fix) from None
 
 
-class _Voice:
+class Voice:
     """Says what the server does: to a person on stderr, to a program on stdout."""
 
     def __init__(self, server: ToolServer, json: bool) -> None:
@@ -146,7 +146,7 @@ class _Voice:
             say(text)
 
 
-async def _serve(server: ToolServer, voice: _Voice) -> signal.Signals:
+async def serve_until_told(server: ToolServer, voice: Voice) -> signal.Signals:
     """Serve until a signal comes; the first of them."""
     loop = asyncio.get_running_loop()
     received: list[signal.Signals] = []

@@ -72,7 +72,9 @@ _OPTIONS: dict[str, Any] = {
     ],
     "verbose": Annotated[
         bool,
-        typer.Option("--verbose", "-v", help="Write the log to stderr, and tracebacks with errors.", show_default=False),
+        typer.Option(
+            "--verbose", "-v", help="Write the log to stderr, and tracebacks with errors.", show_default=False
+        ),
     ],
 }
 

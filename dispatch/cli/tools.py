@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 def tools(
     settings: Settings,
     name: Annotated[
-        str | None, typer.Argument(help="Show everything about this one.", show_default=False)
+        str | None, typer.Argument(metavar="NAME", help="Show everything about this one.", show_default=False)
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="The descriptors as JSON: a list, or the one of NAME.")] = False,
 ) -> None:
@@ -81,12 +82,13 @@ def _show_list(catalog: Catalog, folder: str) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading, style in zip(headings, ("cyan", "", "", ""), strict=True):
         table.add_column(heading, style=style, overflow="fold")
-    for row in rows:
-        table.add_row(*map(Text, row))
+    for *cells, description in rows:
+        # Its first sentence: 'tools NAME' and --json have the rest.
+        table.add_row(*map(Text, [*cells, description.partition(". ")[0]]))
     console().print(table)
 
 
-def aligned(rows: list[tuple[str, ...]]) -> str:
+def aligned(rows: Sequence[tuple[str, ...]]) -> str:
     """Rows as lines, each column but the last as wide as its widest cell, two blanks between."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
     return "\n".join(

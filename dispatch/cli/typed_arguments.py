@@ -120,9 +120,7 @@ def _json(text: str, what: str, fix: str) -> Any:
     try:
         return json.loads(text, parse_constant=_no_constant)
     except json.JSONDecodeError as error:
-        raise CliError(
-            f"{what} is not JSON: {error.msg} (line {error.lineno}, column {error.colno}).", fix
-        ) from None
+        raise CliError(f"{what} is not JSON: {error.msg} (line {error.lineno}, column {error.colno}).", fix) from None
     except (ValueError, RecursionError) as error:
         raise CliError(f"{what} is not JSON: {error}.", fix) from None
 
@@ -131,9 +129,7 @@ def _no_constant(name: str) -> Any:
     raise ValueError(f"JSON has no {name}")
 
 
-def _look_over(
-    tool: ToolDescriptor, given: Mapping[str, Any], declared: Mapping[str, Argument], warn: Warn
-) -> None:
+def _look_over(tool: ToolDescriptor, given: Mapping[str, Any], declared: Mapping[str, Argument], warn: Warn) -> None:
     if declared:  # a descriptor without arguments says nothing about them
         for key in given:
             if key not in declared:

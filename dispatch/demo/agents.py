@@ -20,7 +20,10 @@ SCRIPTS: Final[dict[str, tuple[Step, ...]]] = {
     "carol": (("query-customers", {"question": "Any complaint?"}), ("search-archive", {"year": 2019})),
     "dave": (("tell-joke", {"topic": "cheese"}), ("calculate", {"expression": "1 / 8"})),
     "erin": (("search-archive", {"year": 2012}), ("query-products", {"question": "Which bulb for the lamp?"})),
-    "frank": (("tell-story", {"subject": "a lighthouse keeper"}), ("query-customers", {"question": "How many returns?"})),
+    "frank": (
+        ("tell-story", {"subject": "a lighthouse keeper"}),
+        ("query-customers", {"question": "How many returns?"}),
+    ),
 }
 """What each steady agent does, again and again."""
 
@@ -67,8 +70,8 @@ class Agent:
         started, heard = clock(), ""
         try:
             async for chunk in self._dispatcher.stream(tool, arguments, user=self.name, timeout=timeout):
+                self._board.chunk(tool, heard + chunk, None if heard else clock() - started)
                 heard += chunk
-                self._board.tools[tool].last = heard[-40:].strip()
         except DispatchError as error:
             self._board.fail(tool, error)
         except asyncio.CancelledError:
@@ -105,9 +108,9 @@ class Incidents:
             ("a name slightly wrong", self.unknown_tool),
             ("a tool's own error", self.tool_error),
             ("arguments that are no object", self.invalid_arguments),
-            ("a tool that takes too long", self.timeout),
-            ("three labels for one printer", self.overload),
             ("a service that answers rubbish", self.rubbish),
+            ("a service that does not answer", self.timeout),
+            ("three labels for one printer", self.overload),
             ("an agent that changes its mind", self.change_of_mind),
         )
         """Each with what it shows, in the order of their happening."""
@@ -122,7 +125,7 @@ class Incidents:
         await self._agent.call("tell-joke", ["cats"])
 
     async def timeout(self) -> None:
-        await self._agent.call("search-archive", {"year": 1850})
+        await self._agent.call("weather", {"place": "Atlantis"})
 
     async def overload(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -133,7 +136,7 @@ class Incidents:
         await self._agent.call("weather", {"place": "Tromsø"}, WARM_UP_TIMEOUT_S)
 
     async def change_of_mind(self) -> None:
-        # Cancelled as soon as it has begun: the archive is far from an answer then.
+        # The archive is far from an answer then.
         calling = asyncio.ensure_future(self._agent.call("search-archive", {"year": 1990}))
         await asyncio.sleep(0.05)
         calling.cancel()

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from dispatch.catalog import Catalog
 
-ARCHIVE_TIMEOUT_S: Final = 0.8
-"""What the archive's policy gives a call: little, so that the demonstration can show a timeout."""
+WEATHER_TIMEOUT_S: Final = 0.8
+"""What the weather service's policy gives a call: little, so that the demonstration can show a timeout."""
 
 SERVICES: Final = ("joke", "calculator", "rag", "story", "archive", "printer", "weather")
 
@@ -17,7 +17,7 @@ def demo_catalog(run: str) -> Catalog:
     services: dict[str, dict[str, Any]] = {name: _service(name, run) for name in SERVICES}
     services["joke"]["config-params"] = [{"name": "style"}]
     services["rag"]["config-params"] = [{"name": "collection", "required": True}]
-    services["archive"]["policy"] = {"timeout": ARCHIVE_TIMEOUT_S}
+    services["weather"]["policy"] = {"timeout": WEATHER_TIMEOUT_S}
     question = _text("question", "A whole question.")
     tools = [
         _tool("tell-joke", "joke", "Tell one short joke about a topic.", _text("topic", "One word."), style="pun"),

@@ -21,8 +21,10 @@ class ToolScore:
     ok: int = 0
     errors: int = 0
     in_flight: int = 0
+    chunks: int = 0
     last: str = ""
     durations: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_LATENCIES))
+    first_chunks: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_LATENCIES))
 
     def percentile(self, share: float) -> float | None:
         """The duration that ``share`` of the successful calls did not exceed (nearest rank); None before the first."""
@@ -36,6 +38,8 @@ class ToolScore:
             "errors": self.errors,
             "p50_ms": _milliseconds(self.percentile(0.5)),
             "p95_ms": _milliseconds(self.percentile(0.95)),
+            "chunks": self.chunks,
+            "first_chunk_p50_ms": _milliseconds(nearest_rank(self.first_chunks, 0.5)),
         }
 
 
@@ -61,6 +65,19 @@ class Scoreboard:
         score = self.tools.setdefault(tool, ToolScore())
         score.calls += 1
         score.in_flight += 1
+
+    def chunk(self, tool: str, heard: str, first_after: float | None = None) -> None:
+        """A chunk of its answer came.
+
+        Args:
+            heard: everything so far.
+            first_after: for the first chunk, the seconds since the call began.
+        """
+        score = self.tools[tool]
+        score.chunks += 1
+        if first_after is not None:
+            score.first_chunks.append(first_after)
+        score.last = f"…{snippet(heard[-40:])}"
 
     def succeed(self, tool: str, text: str, duration: float) -> None:
         """It ended with an answer."""

@@ -9,7 +9,7 @@ import random
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
-from dispatch.messages import Property
+from dispatch.messages import Property, decode_request
 from dispatch.outcome import ToolError
 from dispatch.service import ToolService
 from dispatch.transports import Message, Mode, Publisher, Subscription, Transport
@@ -98,11 +98,11 @@ class Story(ToolService):
 
 
 class Archive(ToolService):
-    """Searches slowly: 10 ms for each year before 2025. For an old year that is longer than its caller waits."""
+    """Searches slowly: 10 ms for each year before 2025."""
 
     async def invoke(self, config: dict[str, Any], arguments: dict[str, Any], user: str = "") -> str:
         year = int(arguments["year"])
-        await asyncio.sleep(min(3.0, max(0, 2025 - year) * 0.01))
+        await asyncio.sleep(min(5.0, max(0, 2025 - year) * 0.01))
         return f"{(year * 7) % 90 + 10} papers of {year}"
 
 
@@ -110,12 +110,12 @@ class Printer(ToolService):
     """Prints one label at a time; it is served with a concurrency of 1 and no queue."""
 
     async def invoke(self, config: dict[str, Any], arguments: dict[str, Any], user: str = "") -> str:
-        await asyncio.sleep(0.25)
+        await asyncio.sleep(0.4)
         return f"printed: {arguments.get('text', '')}"
 
 
 class BrokenService:
-    """Answers every request with a web page, as a proxy with a bad day does: not a response of the wire at all.
+    """Answers with a web page, as a proxy on a bad day does: no response of the wire at all. Of Atlantis it says nothing.
 
     Args:
         transport: started.
@@ -145,6 +145,8 @@ class BrokenService:
             await publisher.close()
 
     def _on_message(self, message: Message) -> None:
+        if "Atlantis" in decode_request(message.data()).arguments.values():
+            return
         task = asyncio.get_running_loop().create_task(self._answer(message.properties()))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -64,9 +64,7 @@ def start(command: list[str], *, detached: bool) -> int:
     if child:
         return child
     try:
-        if detached:
-            os.setsid()
-        elif libc is not None:
+        if libc is not None and not detached:
             # The keeper itself may be killed. Its one thread is its main thread, so the signal means what it should.
             libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
             if os.getppid() != keeper:

@@ -71,7 +71,6 @@ def _tcp_socket() -> socket.socket:
 def _bind(probe: socket.socket, port: int) -> bool:
     try:
         probe.bind((LOOPBACK, port))
-        probe.listen(1)
     except PermissionError as error:
         raise LocalBrokerError(f"this user may not listen on port {port}: take one above 1023") from error
     except OSError as error:

@@ -48,6 +48,14 @@ class Ticket(Protocol):
         """Take the message back. True when it had not left yet: then it never will."""
         ...
 
+    def answered(self) -> None:
+        """A reply proves that the message arrived, and everything published before it, or that it is lost."""
+        ...
+
+    def taken(self) -> None:
+        """As :meth:`answered`, and the receiver is known to acknowledge."""
+        ...
+
 
 class Publisher(Protocol):
     """Publishes to one topic."""

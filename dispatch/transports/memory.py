@@ -142,6 +142,12 @@ class MemoryTicket:
         self.on_failure = None
         return False
 
+    def answered(self) -> None:
+        """Nothing depends on it here."""
+
+    def taken(self) -> None:
+        """Nothing depends on it here."""
+
     def fail(self, error: TransportError) -> None:
         callback, self.on_failure = self.on_failure, None
         if callback is not None:

@@ -1,19 +1,18 @@
 """A window over publishes whose receipt is still out, with a bounded fair queue in front of it. Pure bookkeeping.
 
-A broker drops non-persistent messages that come in bursts, without a word (docs/architecture.md, "The publish window").
-Bounding the *unreceipted publishes* of a connection keeps bursts short and still lets thousands of slow calls wait.
+It bounds what a connection throws at the broker at once, and what can be in doubt when the connection breaks, and still
+lets thousands of slow calls wait, because it is over publishes and not over calls.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import Generic, TypeVar
 
+from dispatch.fairqueue import FairQueue, QueueFull
+
+__all__ = ["PublishWindow", "QueueFull"]
+
 T = TypeVar("T")
-
-
-class QueueFull(Exception):
-    """The queue in front of the window has no room, in messages or in bytes."""
 
 
 class PublishWindow(Generic[T]):
@@ -29,13 +28,18 @@ class PublishWindow(Generic[T]):
         if size < 1:
             raise ValueError(f"a publish window needs room for one message at least, not {size}")
         self.size = size
-        self.max_queued = max_queued
-        self.max_queued_bytes = max_queued_bytes
         self.outstanding = 0
-        self.queued = 0
-        self.queued_bytes = 0
-        # OrderedDict, not dict: taking from the front of a dict again and again scans its holes.
-        self._flows: OrderedDict[str, OrderedDict[T, int]] = OrderedDict()
+        self._queue: FairQueue[T] = FairQueue(max_queued, max_queued_bytes)
+
+    @property
+    def queued(self) -> int:
+        """Items that wait."""
+        return len(self._queue)
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes that wait."""
+        return self._queue.bytes
 
     def offer(self, flow: str, item: T, size: int) -> bool:
         """True: ``item`` counts as outstanding, send it now. False: it is queued.
@@ -43,10 +47,10 @@ class PublishWindow(Generic[T]):
         Raises:
             QueueFull: there is no room; the item was not taken.
         """
-        if self.queued == 0 and self.outstanding < self.size:
+        if self.outstanding < self.size and not len(self._queue):
             self.outstanding += 1
             return True
-        self.hold(flow, item, size)
+        self._queue.put(flow, item, size)
         return False
 
     def hold(self, flow: str, item: T, size: int) -> None:
@@ -55,14 +59,7 @@ class PublishWindow(Generic[T]):
         Raises:
             QueueFull: there is no room; the item was not taken.
         """
-        if self.queued >= self.max_queued or self.queued_bytes + size > self.max_queued_bytes:
-            raise QueueFull
-        waiting = self._flows.get(flow)
-        if waiting is None:
-            waiting = self._flows[flow] = OrderedDict()
-        waiting[item] = size
-        self.queued += 1
-        self.queued_bytes += size
+        self._queue.put(flow, item, size)
 
     def settle(self, count: int = 1) -> None:
         """``count`` outstanding items are no longer."""
@@ -72,36 +69,21 @@ class PublishWindow(Generic[T]):
 
     def take(self) -> T | None:
         """The next queued item, now outstanding; None when nothing waits or the window is full."""
-        if not self._flows or self.outstanding >= self.size:
+        if self.outstanding >= self.size:
             return None
-        flow, waiting = self._flows.popitem(last=False)
-        item, size = waiting.popitem(last=False)
-        if waiting:
-            self._flows[flow] = waiting  # to the back: the other flows' turn
-        self.queued -= 1
-        self.queued_bytes -= size
-        self.outstanding += 1
+        item = self._queue.take()
+        if item is not None:
+            self.outstanding += 1
         return item
 
     def withdraw(self, flow: str, item: T) -> bool:
         """Take a queued item back. False when it is not queued (any more)."""
-        waiting = self._flows.get(flow)
-        if waiting is None or item not in waiting:
-            return False
-        size = waiting.pop(item)
-        if not waiting:
-            del self._flows[flow]
-        self.queued -= 1
-        self.queued_bytes -= size
-        return True
+        return self._queue.withdraw(flow, item)
 
     def waiting(self, flow: str) -> bool:
         """Does anything of ``flow`` wait?"""
-        return flow in self._flows
+        return self._queue.holds(flow)
 
     def drain(self) -> list[T]:
         """Empty the queue and return what was in it."""
-        items = [item for waiting in self._flows.values() for item in waiting]
-        self._flows.clear()
-        self.queued = self.queued_bytes = 0
-        return items
+        return self._queue.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,6 +37,20 @@ def fake_distribution(cache: Path) -> Path:
     (home / "conf" / "standalone.conf").write_text("brokerServicePort=6650\nwebServicePort=8080")
     write_script(home / "bin", "exit 1")
     return home / "bin"
+
+
+@pytest.fixture
+def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A fake `docker` on the PATH; the folder of what steers it and what it notes (see `fake_docker.py`)."""
+    folder = tmp_path / "docker"
+    folder.mkdir()
+    script = folder / "docker"
+    fake = Path(__file__).with_name("fake_docker.py")
+    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{fake}" "{folder}" "$@"\n')
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", str(fake.parents[2]))
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import select
+import socket
+import struct
 import subprocess
 import threading
 from collections.abc import Iterator, Sequence
@@ -13,6 +15,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 
 @dataclass
@@ -96,9 +99,9 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serve_admin() -> Iterator[AdminStandIn]:
-    """The stand-in on a free port of the loopback."""
-    with _Server(("127.0.0.1", 0), _Handler) as server:
+def serve_admin(port: int = 0) -> Iterator[AdminStandIn]:
+    """The stand-in on a port of the loopback, by default a free one."""
+    with _Server(("127.0.0.1", port), _Handler) as server:
         server.stand_in = AdminStandIn(url=f"http://127.0.0.1:{server.server_port}")
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
@@ -107,6 +110,25 @@ def serve_admin() -> Iterator[AdminStandIn]:
         finally:
             server.shutdown()
             thread.join()
+
+
+def handshake(service_url: str, token: str | None) -> bytes:
+    """What a broker answers to Pulsar's CONNECT with this token: its frame, undecoded."""
+
+    def field(number: int, content: bytes) -> bytes:  # length-delimited; all of ours are shorter than 16 kB
+        size = bytes([len(content) & 127 | 128, len(content) >> 7]) if len(content) > 127 else bytes([len(content)])
+        return bytes([number << 3 | 2]) + size + content
+
+    connect = field(1, b"test") + b"\x20\x15"  # client_version, protocol_version 21
+    if token is not None:
+        connect += field(5, b"token") + field(3, token.encode())  # auth_method_name, auth_data
+    command = b"\x08\x02" + field(2, connect)  # type CONNECT
+    address = urlsplit(service_url)
+    with socket.create_connection((str(address.hostname), int(address.port or 0)), timeout=10) as connection:
+        connection.sendall(struct.pack(">II", len(command) + 4, len(command)) + command)
+        with connection.makefile("rb") as answers:
+            [size] = struct.unpack(">I", answers.read(4))
+            return answers.read(size)
 
 
 FAKE_SCRIPT = """\
@@ -121,6 +143,11 @@ def write_script(folder: Path, body: str) -> None:
     script = folder / "pulsar"
     script.write_text(FAKE_SCRIPT.format(body=body))
     script.chmod(0o755)
+
+
+def docker_calls(folder: Path) -> list[str]:
+    """What the fake `docker` was asked for, one line a call."""
+    return (folder / "calls").read_text().splitlines()
 
 
 class Ending:

@@ -32,6 +32,15 @@ def test_a_tenant_that_is_there_needs_no_super_user(admin_stand_in: AdminStandIn
     assert not Admin(admin_stand_in.url).ensure_tenant("public")
 
 
+def test_nothing_is_made_where_it_is_unknown_what_is_there(admin_stand_in: AdminStandIn) -> None:
+    admin_stand_in.scripted["GET /admin/v2/namespaces/tg"] = (500, b"", {})
+
+    with pytest.raises(AdminError, match="HTTP 500"):
+        prepare(Admin(admin_stand_in.url))
+
+    assert [request.method for request in admin_stand_in.requests] == ["GET"]
+
+
 @pytest.mark.parametrize("path", ["tenants/tg", "namespaces/tg/request"])
 def test_somebody_else_being_quicker_is_no_error(admin_stand_in: AdminStandIn, path: str) -> None:
     admin_stand_in.scripted[f"PUT /admin/v2/{path}"] = (409, b'{"reason":"already exists"}', {})

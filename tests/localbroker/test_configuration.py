@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatch.localbroker.configuration import Configuration, Ports, kept_bookie_port, rewrite
@@ -47,6 +47,7 @@ def test_a_key_that_merely_begins_alike_is_left_alone() -> None:
     )
 
 
+@settings(deadline=None)  # a loaded machine is no failure
 @given(st.lists(LINES), st.dictionaries(KEYS, VALUES))
 def test_every_setting_holds_and_everything_else_stays(lines: list[str], settings: dict[str, str]) -> None:
     text = "\n".join(lines)

@@ -1,79 +1,16 @@
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 
 import pytest
 
 from dispatch.localbroker import IMAGE, DockerBroker, LocalBrokerError
 from dispatch.localbroker.docker import container_running, engine_available, run_command, stop_container
-from tests.localbroker.support import FakeRunner
-
-# A docker with one container: `run` serves the admin interface in the background, `logs` follows it, `stop` ends it.
-FAKE_DOCKER = """\
-#!{python}
-import os, pathlib, signal, subprocess, sys
-here = pathlib.Path(__file__).parent
-arguments = sys.argv[1:]
-with (here / "calls").open("a") as calls:
-    calls.write(" ".join(arguments) + "\\n")
-server = '''
-import http.server, sys
-class Handler(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.send_response(200); self.send_header("Content-Length", "2"); self.end_headers(); self.wfile.write(b"{{}}")
-    def log_message(self, *arguments): pass
-http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
-'''
-pid = here / "pid"
-match arguments[0]:
-    case "image":
-        sys.exit(0 if (here / "pulled").exists() else 1)
-    case "pull":
-        (here / "pulled").touch()
-    case "run":
-        if (here / "refuse").exists():
-            sys.exit("docker: no space left")
-        web = [a.split("=")[1] for a in arguments if "webServicePort" in a][0]
-        program = "raise SystemExit" if (here / "die").exists() else server
-        quiet = subprocess.DEVNULL
-        process = subprocess.Popen([sys.executable, "-c", program, web], stdin=quiet, stdout=quiet, stderr=quiet)
-        pid.write_text(str(process.pid))
-    case "logs":
-        print("12:00 ERROR bookie is full", flush=True)
-        fd = None
-        try:
-            import select
-            poll = select.poll()
-            poll.register(os.pidfd_open(int(pid.read_text())), select.POLLIN)
-            poll.poll()
-        except (ProcessLookupError, FileNotFoundError):
-            pass
-    case "stop" | "rm":
-        try:
-            os.kill(int(pid.read_text()), signal.SIGKILL)
-            pid.unlink()
-        except (ProcessLookupError, FileNotFoundError):
-            sys.exit("no such container")
-    case "inspect":
-        print("true" if pid.exists() else "false")
-"""
-
-
-@pytest.fixture
-def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "docker"
-    folder.mkdir()
-    script = folder / "docker"
-    script.write_text(FAKE_DOCKER.format(python=sys.executable))
-    script.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
-    return folder
+from tests.localbroker.support import FakeRunner, docker_calls
 
 
 def calls(docker: Path) -> list[str]:
-    return [line.split()[0] for line in (docker / "calls").read_text().splitlines()]
+    return [call.split()[0] for call in docker_calls(docker)]
 
 
 def test_the_command_publishes_on_the_loopback_only_and_the_same_ports_inside() -> None:

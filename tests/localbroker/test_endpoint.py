@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from dispatch.localbroker import DEFAULT_NAMESPACES, AdminError, LocalBrokerError, from_environment, obtain
-from tests.localbroker.support import AdminStandIn
+from dispatch.localbroker import endpoint as endpoint_module
+from tests.localbroker.support import AdminStandIn, docker_calls
 
 
 def test_nothing_in_the_environment() -> None:
@@ -53,3 +56,15 @@ def test_a_broker_of_the_environment_that_does_not_answer_is_an_error() -> None:
 
     with pytest.raises(AdminError, match="PULSAR_ADMIN_URL"), obtain(environ=environ):
         pass
+
+
+def test_a_container_where_nothing_else_goes(docker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint_module, "choose_backend", lambda: "docker")
+
+    with obtain(environ={}) as endpoint:
+        assert endpoint.broker is None
+        assert set(endpoint.admin().namespaces("tg")) == set(DEFAULT_NAMESPACES)
+
+    with pytest.raises(AdminError):
+        endpoint.admin().clusters()
+    assert docker_calls(docker)[-1].startswith("stop ")

@@ -24,7 +24,7 @@ from dispatch.localbroker import (
     prepare,
 )
 from dispatch.localbroker.supervision import process_identity
-from tests.localbroker.support import Ending, write_script
+from tests.localbroker.support import Ending, handshake, write_script
 
 # A broker with security in a process of its own: started from a thread that ends, as asyncio.to_thread would.
 OWNER = """
@@ -131,7 +131,7 @@ def test_a_detached_broker_needs_a_folder_for_its_data() -> None:
 
 def client_of(url: str, **options: Any) -> pulsar.Client:
     return pulsar.Client(
-        url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error), operation_timeout_seconds=10, **options
+        url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error), **{"operation_timeout_seconds": 10, **options}
     )
 
 
@@ -217,19 +217,36 @@ def test_the_right_token_is_let_in(secure: dict[str, Any], tls: bool) -> None:
 
 
 @pytest.mark.pulsar
-@pytest.mark.parametrize("token", [None, "stranger", "forged"])
-def test_a_wrong_token_is_refused(secure: dict[str, Any], token: str | None) -> None:
+@pytest.mark.parametrize("token", ["none", "forged"])
+def test_a_missing_or_wrong_token_is_refused(secure: dict[str, Any], token: str) -> None:
     header, claims, _ = secure["admin"].split(".")
-    text = {"stranger": secure["stranger"], "forged": f"{header}.{claims}.{'A' * 43}"}.get(token or "")
-    client = client_of(secure["service_url"], authentication=None if text is None else pulsar.AuthenticationToken(text))
+    text = f"{header}.{claims}.{'A' * 43}" if token == "forged" else None
+
+    # The broker says so at once. pulsar-client 3.13 does not pass it on: it tries again until its operation timeout.
+    assert b"Failed to authenticate" in handshake(secure["service_url"], text)
+    authentication = None if text is None else pulsar.AuthenticationToken(text)
+    client = client_of(secure["service_url"], authentication=authentication, operation_timeout_seconds=1)
     try:
-        expected = pulsar.AuthorizationError if token == "stranger" else pulsar.ConnectError
-        with pytest.raises((expected, pulsar.AuthenticationError)):
+        with pytest.raises(pulsar.PulsarException):
+            client.create_producer("non-persistent://public/default/secret")
+    finally:
+        client.close()
+    with pytest.raises(AdminError, match="a token of a super user") as caught:
+        Admin(secure["web_url"], text).tenants()
+    assert caught.value.status == 401
+
+
+@pytest.mark.pulsar
+def test_a_stranger_with_a_good_token_may_do_nothing(secure: dict[str, Any]) -> None:
+    assert b"Pulsar Server" in handshake(secure["service_url"], secure["stranger"])
+    client = client_of(secure["service_url"], authentication=pulsar.AuthenticationToken(secure["stranger"]))
+    try:
+        with pytest.raises(pulsar.AuthorizationError):
             client.create_producer("non-persistent://public/default/secret")
     finally:
         client.close()
     with pytest.raises(AdminError) as caught:
-        Admin(secure["web_url"], text).tenants()
+        Admin(secure["web_url"], secure["stranger"]).tenants()
     assert caught.value.status in (401, 403)
 
 

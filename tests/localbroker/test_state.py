@@ -18,6 +18,7 @@ from dispatch.localbroker import (
     LocalBrokerUnavailable,
     PortInUse,
     State,
+    cache_dir,
     start_detached,
     status,
     stop_detached,
@@ -27,7 +28,7 @@ from dispatch.localbroker import state as state_module
 from dispatch.localbroker.lock import exclusive
 from dispatch.localbroker.ports import require_free
 from dispatch.localbroker.supervision import Child, process_identity, spawn
-from tests.localbroker.support import AdminStandIn, Ending, write_script
+from tests.localbroker.support import AdminStandIn, Ending, docker_calls, write_script
 
 START = """
 import json, sys
@@ -155,6 +156,21 @@ def test_where_nothing_can_start_nothing_is_remembered(cache: Path, monkeypatch:
     assert status() is None
 
 
+def test_a_container_is_started_found_and_stopped(cache: Path, docker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_module, "choose_backend", lambda: "docker")
+
+    state = start_detached(port=0, web_port=0, wipe=True)
+
+    assert (state.kind, state.container, state.pid) == ("docker", "tool-dispatch-pulsar", None)
+    assert status() == start_detached() == state
+    assert set(Admin(state.web_url).namespaces("tg")) == set(DEFAULT_NAMESPACES)
+    assert stop_detached() == state
+    assert status() is None
+    calls = docker_calls(docker)
+    assert "volume rm --force tool-dispatch-pulsar" in calls
+    assert sum(call.startswith("run ") for call in calls) == 1
+
+
 @pytest.fixture
 def linked_cache(cache: Path, distribution: Path) -> Path:
     """A cache of this test's own, but for the distribution."""
@@ -220,7 +236,7 @@ def test_an_interrupted_start_leaves_neither_process_nor_state(
         start_detached(port=0, web_port=0)
 
     assert process_identity(pids[0]) is None
-    assert status() is None
+    assert not (cache_dir() / "broker" / "state.json").exists()
 
 
 def test_kept_data_that_may_be_damaged_can_be_wiped(fake_distribution: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,8 @@ def owner(tmp_path: Path) -> Iterator[list[subprocess.Popen[str]]]:
     started: list[subprocess.Popen[str]] = []
     yield started
     for process in started:
-        process.kill()
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
 
 
@@ -149,8 +151,6 @@ def test_it_ends_with_an_owner_that_is_killed_and_its_data_go(
     assert keeper_end.within(10)
     assert not (tmp_path / "data").exists()
     assert (tmp_path / "cleaned").exists()
-    if mode == "forked":
-        os.killpg(owner[0].pid, signal.SIGKILL)
 
 
 def test_it_ends_even_if_owner_and_keeper_are_killed_at_once(
@@ -214,6 +214,36 @@ def test_an_identity_stays_and_ends_with_its_process() -> None:
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # ended, and still a zombie
         assert process_identity(process.pid) is None
     assert process_identity(process.pid) is None
+
+
+FIRST_THREAD_ENDS = """
+import ctypes, os, sys, threading
+from pathlib import Path
+def other():
+    while Path("/proc/self/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+        pass
+    print("its first thread has ended", flush=True)
+    sys.stdin.read()
+    os._exit(0)
+threading.Thread(target=other).start()
+ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[os.uname().machine], 0)  # exit, of this thread only
+"""
+
+
+def test_a_process_that_still_ends_has_not_ended() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", FIRST_THREAD_ENDS], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"its first thread has ended\n"
+
+        child = Child(process.pid, process_identity(process.pid))
+        assert child.alive()  # it looks like a zombie, and yet holds its ports
+        assert not child.wait(0.05)
+
+        process.stdin.close()
+        assert child.wait(10)
 
 
 def test_another_process_of_the_same_id_is_not_ours() -> None:

@@ -21,6 +21,7 @@ class FakeTicket:
     on_failure: OnFailure
     queued: bool = False
     cancelled: bool = False
+    proofs: list[str] = field(default_factory=list)
 
     @property
     def id(self) -> str:
@@ -29,6 +30,12 @@ class FakeTicket:
     def cancel(self) -> bool:
         self.cancelled = True
         return self.queued
+
+    def answered(self) -> None:
+        self.proofs.append("answered")
+
+    def taken(self) -> None:
+        self.proofs.append("taken")
 
 
 @dataclass(eq=False)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from dispatch.messages import Property
 from dispatch.outcome import TransportError
 from dispatch.transports import Handler, Message, Mode, OnFailure, Publisher, Subscription, Ticket, Transport
 from tests.support.rubbish import OddMessage, rubbish, with_other_id
@@ -69,7 +70,7 @@ class _Dice:
 
 
 class FaultyTransport:
-    """See the module. ``count`` says how often each fault happened; ``handed`` how many messages reached handlers."""
+    """See the module. ``count`` says how often each fault happened; ``handed`` how many replies reached handlers."""
 
     def __init__(self, inner: Transport, *, outgoing: FaultPlan, incoming: FaultPlan, seed: int) -> None:
         self.inner = inner
@@ -109,6 +110,12 @@ class FaultyTransport:
         self._timers.clear()
         await self.inner.close()
 
+    def heal(self) -> None:
+        """No more faults."""
+        self.outgoing = _Dice(FaultPlan(), self.outgoing.rng)
+        self.incoming = _Dice(FaultPlan(), self.incoming.rng)
+        self.out_until = 0.0
+
     def later(self, delay: float, callback: Callable[..., object], *args: Any) -> asyncio.TimerHandle:
         def due() -> None:
             self._timers.discard(handle)
@@ -139,6 +146,14 @@ class FaultyTicket:
             self.held = None
             return True
         return self.inner is not None and self.inner.cancel()
+
+    def answered(self) -> None:
+        if self.inner is not None:
+            self.inner.answered()
+
+    def taken(self) -> None:
+        if self.inner is not None:
+            self.inner.taken()
 
     def fail(self, error: TransportError) -> None:
         on_failure, self.on_failure = self.on_failure, None
@@ -274,10 +289,19 @@ class FaultySubscription:
 
     def _hand(self, message: Message) -> None:
         if self._handler is not None:
-            self._transport.handed += 1
+            if _is_reply(message):
+                self._transport.handed += 1
             self._handler(message)
 
     async def close(self) -> None:
         await self.inner.close()
         self._handler = None
         self._held_back.clear()
+
+
+def _is_reply(message: Message) -> bool:
+    """Everything but the word that a request has arrived. What cannot be read might have been a reply."""
+    try:
+        return Property.TAKEN not in message.properties()
+    except Exception:
+        return True

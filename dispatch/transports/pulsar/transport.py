@@ -62,6 +62,12 @@ class PulsarTicket:
         self.on_failure = None
         return self.publisher.transport.withdraw(self)
 
+    def answered(self) -> None:
+        """Nothing depends on it here."""
+
+    def taken(self) -> None:
+        """Nothing depends on it here."""
+
     def fail(self, error: TransportError) -> None:
         callback, self.on_failure = self.on_failure, None
         if callback is not None:

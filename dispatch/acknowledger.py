@@ -1,0 +1,127 @@
+"""Telling services that their replies have arrived: once per wake-up of the loop, to the instance's own control topic."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import OrderedDict
+
+from dispatch.delivery import CREDIT_BYTES
+from dispatch.messages import MAX_PROPERTY_CHARS, Property
+from dispatch.outcome import TransportError
+from dispatch.transports import Publisher, Transport
+
+MAX_INSTANCES = 1_024
+"""Control topics kept open at once."""
+QUIET_S = 60.0
+"""An instance that asked for nothing in so long no longer shares the credit, and its topic is closed."""
+MIN_CREDIT = 4_000
+"""However many instances share the credit, each may have some messages on their way."""
+
+
+class _Instance:
+    __slots__ = ("due", "last", "opening", "publisher")
+
+    def __init__(self, now: float) -> None:
+        self.publisher: Publisher | None = None
+        self.opening: asyncio.Task[None] | None = None
+        self.due: dict[str, str] = {}
+        self.last = now
+
+
+class Acknowledger:
+    """Answers the property ``ack`` of replies.
+
+    Args:
+        transport: the dispatcher's connection.
+    """
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._loop = asyncio.get_running_loop()
+        self._instances: OrderedDict[str, _Instance] = OrderedDict()
+        self._scheduled = False
+        self._closing: set[asyncio.Task[None]] = set()
+        self.sent = 0
+        """Acknowledgements sent."""
+
+    @property
+    def credit(self) -> int:
+        """What each instance may have on its way to us, in bytes: one connection receives from all of them."""
+        return max(MIN_CREDIT, CREDIT_BYTES // (len(self._instances) or 1))
+
+    def wanted(self, prefix: str, control: str | None, token: str) -> None:
+        """A reply asked, on a control topic that must begin with ``prefix``, for the acknowledgement of ``token``."""
+        if control is None or not control.startswith(prefix) or len(control) + len(token) > MAX_PROPERTY_CHARS:
+            return
+        now = self._loop.time()
+        instance = self._instances.get(control)
+        if instance is None:
+            self._forget_quiet(now)
+            instance = self._instances[control] = _Instance(now)
+        else:
+            self._instances.move_to_end(control)
+        instance.last = now
+        gate = token.partition(":")[0]
+        instance.due[gate] = token  # cumulative: the last one says it all
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        for control, instance in self._instances.items():
+            if not instance.due:
+                continue
+            if instance.publisher is not None:
+                self._send(instance, instance.publisher)
+            elif instance.opening is None:
+                instance.opening = self._loop.create_task(self._open(control, instance))
+
+    def _send(self, instance: _Instance, publisher: Publisher) -> None:
+        due, instance.due = instance.due, {}
+        for token in due.values():
+            with contextlib.suppress(TransportError):  # the service asks again
+                publisher.publish(b"", {Property.ACKED: token}, flow=publisher.topic, on_failure=_lost)
+                self.sent += 1
+
+    async def _open(self, control: str, instance: _Instance) -> None:
+        try:
+            instance.publisher = await self._transport.publisher(control)
+        except TransportError:
+            return  # the service goes on by time
+        finally:
+            instance.opening = None
+        self._send(instance, instance.publisher)
+
+    def _forget_quiet(self, now: float) -> None:
+        while self._instances:
+            control, instance = next(iter(self._instances.items()))
+            if len(self._instances) < MAX_INSTANCES and now - instance.last < QUIET_S:
+                return
+            del self._instances[control]
+            task = self._loop.create_task(_close(instance))
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+    async def close(self) -> None:
+        """Close the control topics."""
+        instances = list(self._instances.values())
+        self._instances.clear()
+        for instance in instances:
+            await _close(instance)
+        if self._closing:
+            await asyncio.wait(list(self._closing))
+
+
+async def _close(instance: _Instance) -> None:
+    if instance.opening is not None:
+        instance.opening.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await instance.opening
+    if instance.publisher is not None:
+        await instance.publisher.close()
+
+
+def _lost(_error: TransportError) -> None:
+    """An acknowledgement that got lost: the service asks again."""

@@ -1,0 +1,239 @@
+"""A gate in front of a publisher: messages pass while there is credit, and wait in a bounded fair queue otherwise.
+
+Credit comes back by acknowledgement. When none comes, because it was lost, or because the peer is a stranger that knows
+nothing of this, time gives it back, slowly enough to make no burst.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from dispatch.delivery import MESSAGE_OVERHEAD, Credit
+from dispatch.fairqueue import FairQueue, QueueFull
+from dispatch.outcome import TransportError
+from dispatch.transports import OnFailure, Publisher, Ticket
+
+PATIENCE_S = 0.05
+"""How long a full gate waits before it goes on unacknowledged. A stranger gets a credit's worth of messages in that time
+(1 MB/s): beyond how long a broker's threads were seen to stand still on a busy machine."""
+MAX_PATIENCE_S = 1.0
+FIRST_PATIENCE_S = 0.25
+"""The same before anything is known of the peer: one that acknowledges has done so by then."""
+MAX_PROBES = 6
+"""Unanswered probes after which a peer that used to acknowledge counts as one that does not: it was replaced, or left."""
+MAX_QUEUED = 10_000
+MAX_QUEUED_BYTES = 256 * 1024 * 1024
+
+Mark = Callable[[int], Mapping[str, str]]
+"""The properties that ask for the acknowledgement of a sequence number."""
+
+
+class _Gated:
+    """A message at the gate. See :class:`dispatch.transports.base.Ticket`."""
+
+    __slots__ = ("flow", "gate", "on_failure", "payload", "properties", "sequence", "ticket")
+
+    def __init__(
+        self, gate: Gate, payload: bytes, properties: Mapping[str, str], flow: str, on_failure: OnFailure
+    ) -> None:
+        self.gate = gate
+        self.payload = payload
+        self.properties = properties
+        self.flow = flow
+        self.on_failure: OnFailure | None = on_failure
+        self.ticket: Ticket | None = None
+        self.sequence = 0
+
+    def cancel(self) -> bool:
+        if self.ticket is not None:
+            return self.ticket.cancel()
+        self.on_failure = None
+        return self.gate.withdraw(self)
+
+    def answered(self) -> None:
+        """A reply proves that the message arrived."""
+        if self.sequence:
+            self.gate.acknowledge(self.sequence)
+
+    def taken(self) -> None:
+        """The receiver says that the message arrived: it is one that acknowledges."""
+        self.gate.acknowledges = True
+        self.answered()
+
+    def fail(self, error: TransportError) -> None:
+        if self.on_failure is not None:
+            self.on_failure(error)
+
+
+class Gate:
+    """A :class:`~dispatch.transports.base.Publisher` that keeps to a credit.
+
+    Args:
+        publisher: where messages go; closed with the gate.
+        mark: makes the properties that ask for an acknowledgement.
+        credit: bytes that may be unacknowledged; None: everything passes (until :meth:`limit` says otherwise).
+        acknowledges: the peer is known to acknowledge.
+    """
+
+    def __init__(self, publisher: Publisher, mark: Mark, credit: int | None, *, acknowledges: bool = False) -> None:
+        self.publisher = publisher
+        self._mark = mark
+        self._credit = None if credit is None else Credit(credit)
+        self.acknowledges = acknowledges
+        self._loop = asyncio.get_running_loop()
+        self._queue: FairQueue[_Gated] = FairQueue(MAX_QUEUED, MAX_QUEUED_BYTES)
+        self._timer: asyncio.TimerHandle | None = None
+        self._patience = FIRST_PATIENCE_S
+        self._probes = 0
+        self._waiters: list[tuple[str | None, asyncio.Future[None]]] = []
+        self.overdue = 0
+        """How often time gave credit back, because no acknowledgement did."""
+
+    @property
+    def topic(self) -> str:
+        return self.publisher.topic
+
+    @property
+    def queued(self) -> int:
+        """Messages that wait."""
+        return len(self._queue)
+
+    def limit(self, credit: int) -> None:
+        """The receiver's word on how many bytes may be unacknowledged: it acknowledges, then."""
+        if self._credit is None:
+            self._credit = Credit(credit)
+            self.acknowledges = True
+        else:
+            self._credit.limit = credit
+
+    def publish(self, payload: bytes, properties: Mapping[str, str], *, flow: str, on_failure: OnFailure) -> Ticket:
+        credit = self._credit
+        if credit is None:
+            return self.publisher.publish(payload, properties, flow=flow, on_failure=on_failure)
+        gated = _Gated(self, payload, properties, flow, on_failure)
+        if credit.open and not len(self._queue):
+            self._send(gated)
+            return gated
+        try:
+            self._queue.put(flow, gated, len(payload))
+        except QueueFull:
+            raise TransportError(
+                "queue-full",
+                f"{len(self._queue):,} messages to {self.topic} wait already; slow down.",
+                sent=False,
+                retry_after=1.0,
+            ) from None
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._patience, self._overdue)
+        return gated
+
+    def _send(self, gated: _Gated, *, marked: bool = False) -> None:
+        assert self._credit is not None
+        sequence, due = self._credit.send(len(gated.payload) + MESSAGE_OVERHEAD)
+        properties = gated.properties
+        if due or marked:
+            properties = {**properties, **self._mark(sequence)}
+        gated.ticket = self.publisher.publish(
+            gated.payload, properties, flow=gated.flow, on_failure=gated.on_failure or _nobody
+        )
+        gated.sequence = sequence
+        gated.payload = b""
+
+    def _release(self, *, marked: bool = False) -> None:
+        """Let the next one pass."""
+        gated = self._queue.take()
+        if gated is not None:
+            try:
+                self._send(gated, marked=marked)
+            except TransportError as error:
+                self._loop.call_soon(gated.fail, error)
+
+    def acknowledge(self, sequence: int) -> None:
+        """Everything up to ``sequence`` has arrived or is lost."""
+        credit = self._credit
+        if credit is None or not credit.acknowledge(sequence):
+            return
+        self._patience = PATIENCE_S
+        self._probes = 0
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            self._pass()
+
+    def _pass(self) -> None:
+        """Let pass what may, and watch over the rest."""
+        assert self._credit is not None
+        while len(self._queue) and self._credit.open:
+            self._release()
+        if len(self._queue) and self._timer is None:
+            self._timer = self._loop.call_later(self._patience, self._overdue)
+        if self._waiters:
+            self._wake_waiters()
+
+    def _overdue(self) -> None:
+        self._timer = None
+        assert self._credit is not None
+        self.overdue += 1
+        if self.acknowledges:
+            # One message, marked: if only an acknowledgement was lost, this one's brings everything back.
+            self._release(marked=True)
+            self._probes += 1
+            self._patience = min(2 * self._patience, MAX_PATIENCE_S)
+            if self._probes >= MAX_PROBES:
+                self.acknowledges = False
+                self._patience = PATIENCE_S
+        else:
+            self._patience = PATIENCE_S
+            self._credit.forgive()
+        self._pass()
+
+    def withdraw(self, gated: _Gated) -> bool:
+        """Take a waiting message back. False when it has passed."""
+        withdrawn = self._queue.withdraw(gated.flow, gated)
+        if withdrawn and not len(self._queue) and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            self._wake_waiters()
+        return withdrawn
+
+    async def writable(self, flow: str) -> None:
+        if self._queue.holds(flow):
+            await self._wait(flow)
+        await self.publisher.writable(flow)
+
+    async def empty(self) -> None:
+        """Wait until nothing waits here."""
+        if len(self._queue):
+            await self._wait(None)
+
+    async def _wait(self, flow: str | None) -> None:
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._waiters.append((flow, waiter))
+        await waiter
+
+    def _wake_waiters(self) -> None:
+        waiting = []
+        for flow, waiter in self._waiters:
+            if waiter.done():
+                continue
+            if self._queue.holds(flow) if flow is not None else len(self._queue):
+                waiting.append((flow, waiter))
+            else:
+                waiter.set_result(None)
+        self._waiters = waiting
+
+    async def close(self) -> None:
+        """Fail what waits, and close the publisher."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        closed = TransportError("closed", "The connection was closed.", sent=False)
+        for gated in self._queue.clear():
+            gated.fail(closed)
+        self._wake_waiters()
+        await self.publisher.close()
+
+
+def _nobody(_error: TransportError) -> None:
+    """The message's owner has gone."""

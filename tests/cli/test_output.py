@@ -1,0 +1,44 @@
+"""What goes to a terminal, and what into a pipe."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from dispatch.cli.output import console, paint, printable
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_colours_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    assert paint("text", "red", Terminal()) == "\x1b[31mtext\x1b[0m"
+    assert paint("text", "red", io.StringIO()) == "text"
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert paint("text", "red", Terminal()) == "text"
+    monkeypatch.delenv("NO_COLOR")
+    monkeypatch.setenv("TERM", "dumb")
+    assert paint("text", "red", Terminal()) == "text"
+
+
+@pytest.mark.parametrize(
+    ("stream", "no_color", "coloured"), [(Terminal, "", True), (Terminal, "1", False), (io.StringIO, "", False)]
+)
+def test_so_do_tables(
+    monkeypatch: pytest.MonkeyPatch, stream: type[io.StringIO], no_color: str, coloured: bool
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", no_color)
+    target = stream()
+    console(target).print("text", style="red")
+    assert ("\x1b[31m" in target.getvalue()) is coloured
+
+
+def test_what_a_terminal_would_act_on_is_shown_instead() -> None:
+    assert printable("a\x1b[2Jb\n\tc\u202e") == "a\\x1b[2Jb\n\tc\\u202e"
+    assert printable("grüße 猫") == "grüße 猫"
+    assert printable("abcdef", limit=4) == "abc…"

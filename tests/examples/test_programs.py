@@ -1,0 +1,146 @@
+"""The examples as a newcomer runs them: programs of their own, on a genuine broker."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import dispatch
+from tests.examples.conftest import EXAMPLES, TOOLS
+from tests.interop.processes import Running, finish, running
+
+SERVICES: dict[str, tuple[str, str, str, dict[str, Any], str]] = {
+    # file: class, topic, tool, arguments, the beginning of the answer
+    "joke_service": ("Joke", "joke", "tell-joke", {"topic": "cats"}, "Hello alice! The cat joined"),
+    "calculator_service": ("Calculator", "calculator", "calculate", {"expression": "6 * 7"}, "42"),
+    "custom_rag_service": (
+        "CustomRag",
+        "custom-rag",
+        "query-products",
+        {"question": "Which kettle is the quickest?"},
+        '{"collection": "products", "passages": ["The copper kettle',
+    ),
+    "story_service": ("Story", "story", "tell-story", {"subject": "a goat", "words": 8}, "Once upon a time there"),
+}
+NOBODY = "pulsar://127.0.0.1:1"
+READY = "non-persistent://tg/request/"
+
+
+@pytest.fixture(scope="session")
+def url(pulsar_endpoint: Any) -> str:
+    return str(pulsar_endpoint.service_url)
+
+
+@pytest.fixture(params=list(SERVICES))
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@contextlib.contextmanager
+def example(name: str, url: str) -> Iterator[Running]:
+    with running(f"examples/{name}.py", "--broker", url, ready=READY) as program:
+        yield program
+
+
+async def call(url: str, name: str) -> str:
+    _, _, tool, arguments, _ = SERVICES[name]
+    async with dispatch.connect(url, catalog=TOOLS) as dispatcher:
+        return await dispatcher.call(tool, arguments, user="alice", timeout=20)
+
+
+@pytest.mark.pulsar
+async def test_a_service_serves_and_ends_when_it_is_told_to(name: str, url: str) -> None:
+    with example(name, url) as program:
+        assert (await call(url, name)).startswith(SERVICES[name][4])
+        assert program.end(signal.SIGTERM) == 0
+        assert "Traceback" not in program.text()
+
+
+@pytest.mark.pulsar
+def test_ctrl_c_ends_a_service_quietly(name: str, url: str) -> None:
+    with example(name, url) as program:
+        assert program.end(signal.SIGINT) == 130
+        assert "Traceback" not in program.text()
+
+
+@pytest.mark.pulsar
+async def test_the_command_line_serves_the_same_file(name: str, url: str) -> None:
+    cls, topic, _, _, answer = SERVICES[name]
+    target = f"examples/{name}.py:{cls}"
+    with running("-m", "dispatch", "serve", target, "--topic", topic, "--broker", url, ready=READY) as program:
+        assert (await call(url, name)).startswith(answer)
+        assert program.end(signal.SIGTERM) == 0
+
+
+def test_without_a_broker_a_service_says_what_to_do(name: str) -> None:
+    ended = finish(f"examples/{name}.py", "--broker", NOBODY)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith(f"error: No Pulsar broker answers at {NOBODY}")
+    assert ended.stderr.count("\n") == 1
+
+
+def test_the_agent_loop_needs_no_broker() -> None:
+    ended = finish("examples/agent_loop.py")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.endswith("That was all: 5 tasks.\n")
+
+
+@pytest.mark.pulsar
+def test_the_agent_loop_with_services_elsewhere(url: str) -> None:
+    here = finish("examples/agent_loop.py")
+    with contextlib.ExitStack() as stack:
+        for name in ("joke_service", "calculator_service", "custom_rag_service"):
+            stack.enter_context(example(name, url))
+        there = finish("examples/agent_loop.py", "--broker", url)
+    assert (there.returncode, there.stdout, there.stderr) == (0, here.stdout, "")
+
+
+@pytest.mark.pulsar
+def test_an_agent_of_trustgraphs_with_a_service_of_ours(url: str) -> None:
+    with example("joke_service", url):
+        ended = finish("examples/trustgraph_agent.py", "--broker", url)
+    joke = "The cat joined the Red Cross: it wanted to be a first-aid kit."
+    mistake = 'Say what the joke is about: {"topic": "cats"}.'
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.splitlines() == [
+        f"ours in place of theirs: {joke}",
+        f"   with a user, as the specification has it: Hello alice! {joke}",
+        f"   an error: missing-topic: {mistake}",
+        f"theirs, wrapped: {joke}",
+        f"   an error: tool-error: {mistake}",
+    ]
+
+
+@pytest.mark.pulsar
+async def test_a_service_of_trustgraphs_with_an_agent_of_trustgraphs_and_with_ours(url: str) -> None:
+    told = "A pun about cats, told by a service of TrustGraph's."
+    options = ("--broker", url, "--log-level", "INFO")
+    with running("examples/trustgraph_service.py", *options, ready="Tool service joke-service started"):
+        assert await call(url, "joke_service") == told
+        ended = finish("examples/trustgraph_agent.py", "--broker", url)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.splitlines() == [
+        f"ours in place of theirs: {told}",
+        f"   with a user, as the specification has it: {told}",
+        "   an error: tool-service-error: 'topic'",
+        f"theirs, wrapped: {told}",
+        "   an error: tool-error: 'topic'",
+    ]
+
+
+@pytest.mark.parametrize("program", sorted(path.name for path in EXAMPLES.glob("*.py")))
+def test_help_teaches(program: str) -> None:
+    ended = finish(f"examples/{program}", "--help")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "What it shows:" in ended.stdout or "two ways" in ended.stdout
+    assert f"examples/{program}" in ended.stdout
+    assert "--broker" in ended.stdout
+
+
+def test_every_example_is_known_to_these_tests() -> None:
+    others = {"agent_loop", "trustgraph_agent", "trustgraph_service"}
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == set(SERVICES) | others

@@ -1,0 +1,278 @@
+"""Where answers go: to the caller's own topic if that may be used, within bounds, and never nowhere without being counted."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatch import replies
+from dispatch.outcome import TransportError
+from dispatch.replies import ReplyRouter
+from tests.support.clock import idle, run
+from tests.support.fakes import FakePublisher, lost
+from tests.support.stand import RESPONSES, Peer, serving
+
+OWN = "non-persistent://tg/response/dispatch-reply-1"
+
+
+class Broker:
+    """Opens publishers in the hand; what is in ``refusals`` cannot be opened; ``gate`` holds openings back."""
+
+    def __init__(self) -> None:
+        self.opened: dict[str, FakePublisher] = {}
+        self.refusals: dict[str, Exception] = {}
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.flushed = False
+
+    async def publisher(self, topic: str) -> FakePublisher:
+        await self.gate.wait()
+        if topic in self.refusals:
+            raise self.refusals[topic]
+        self.opened[topic] = FakePublisher(topic)
+        return self.opened[topic]
+
+    async def flush(self) -> None:
+        self.flushed = True
+
+    def sent(self, topic: str) -> list[bytes]:
+        return [ticket.payload for ticket in self.opened[topic].sent] if topic in self.opened else []
+
+
+async def router(broker: Broker, *namespaces: str) -> ReplyRouter:
+    made = ReplyRouter(broker, RESPONSES, namespaces)  # type: ignore[arg-type]
+    await made.start()
+    return made
+
+
+@pytest.mark.parametrize(
+    ("reply_to", "allowed"),
+    [
+        (OWN, True),
+        ("persistent://tg/response/mine", True),
+        ("non-persistent://tg/responses/mine", False),
+        ("non-persistent://tg/response2/mine", False),
+        ("non-persistent://other/response/mine", False),
+        ("non-persistent://tg/request/lab", False),
+        ("non-persistent://tg/response/../request/lab", False),
+        ("non-persistent://tg/response/a/b", False),
+        ("non-persistent://tg/response/", False),
+        ("non-persistent://tg/response/a b", False),
+        ("tg/response/mine", False),
+        ("http://tg/response/mine", False),
+        (f"non-persistent://tg/response/{'x' * 512}", False),
+        ("", False),
+        (None, False),
+        ("non-persistent://extra/space/mine", True),
+    ],
+)
+async def test_only_topics_in_allowed_namespaces_are_answered(reply_to: str | None, allowed: bool) -> None:
+    made = await router(Broker(), "extra/space")
+    for _ in range(2):  # the second time from memory
+        assert made.topic_for(reply_to) == (reply_to if allowed else RESPONSES)
+
+
+@given(st.text())
+def test_any_text_is_a_topic_we_may_use_or_is_not_used(reply_to: str) -> None:
+    async def scene() -> None:
+        made = await router(Broker())
+        assert made.topic_for(reply_to) in (reply_to, RESPONSES)
+        assert made.topic_for(reply_to) == RESPONSES or "://tg/response/" in reply_to
+
+    run(scene)
+
+
+async def test_a_service_answers_where_it_is_asked_to_if_it_may() -> None:
+    async with serving(lambda _: "done"), Peer.as_caller(OWN) as mine, Peer.as_caller(RESPONSES) as common:
+        await mine.ask(b"{}", id="1", reply_to=OWN)
+        assert (await mine.arrived.get()).properties()["id"] == "1"
+        await mine.ask(b"{}", id="2", reply_to="non-persistent://secret/place/mine")
+        await mine.ask(b"{}", id="3")
+        assert [(await common.arrived.get()).properties()["id"] for _ in range(2)] == ["2", "3"]
+        await idle()
+        assert mine.arrived.empty()
+        assert common.arrived.empty()
+
+
+async def test_what_waits_for_a_topic_goes_out_in_order_when_it_is_open() -> None:
+    broker = Broker()
+    made = await router(broker)
+    broker.gate.clear()
+    for number in range(5):
+        made.send(OWN, b"%d" % number, {"id": "x"})
+    await idle()
+    assert not broker.sent(OWN)
+    broker.gate.set()
+    await idle()
+    made.send(OWN, b"5", {"id": "x"})
+    assert broker.sent(OWN) == [b"%d" % number for number in range(6)]
+    assert not broker.sent(RESPONSES)
+    await made.close()
+
+
+@pytest.mark.parametrize("error", [TransportError("refused", "no", sent=False), RuntimeError("not planned")])
+async def test_answers_for_a_topic_that_cannot_be_opened_go_to_the_common_one(error: Exception) -> None:
+    broker = Broker()
+    made = await router(broker)
+    broker.refusals[OWN] = error
+    for number in range(3):
+        made.send(OWN, b"%d" % number, {})
+    await made.flush()
+    assert broker.sent(RESPONSES) == [b"0", b"1", b"2"]
+    del broker.refusals[OWN]
+    made.send(OWN, b"3", {})
+    await made.flush()
+    assert broker.sent(OWN) == [b"3"], "the next answer tries again"
+    await made.close()
+
+
+async def test_answers_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replies, "MAX_WAITING", 3)
+    broker = Broker()
+    made = await router(broker)
+    broker.gate.clear()
+    for number in range(5):
+        made.send(f"{OWN}-{number % 2}", b"%d" % number, {})
+    assert made.lost == 2
+    broker.gate.set()
+    await made.flush()
+    assert broker.sent(f"{OWN}-0") == [b"0", b"2"]
+    assert broker.sent(f"{OWN}-1") == [b"1"]
+    for _ in range(10):  # their places are free again
+        made.send(f"{OWN}-3", b"x", {})
+        await made.flush()
+    assert made.lost == 2
+    await made.close()
+
+
+async def test_open_reply_topics_are_bounded_and_the_quietest_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replies, "MAX_REPLY_TOPICS", 3)
+    broker = Broker()
+    made = await router(broker)
+    for name in ("a", "b", "a", "c", "d"):  # with the common one that is one too many at c, and at d
+        made.send(f"{OWN}-{name}", b"x", {})
+        await made.flush()
+        await idle()
+    assert {topic[-1] for topic, publisher in broker.opened.items() if publisher.closed} == {"a", "b"}
+    assert not broker.opened[RESPONSES].closed, "the common one stays"
+    made.send(f"{OWN}-a", b"again", {})
+    await made.flush()
+    assert broker.sent(f"{OWN}-a") == [b"again"], "a closed one is opened again"
+    await made.close()
+    await idle()
+    assert all(publisher.closed for publisher in broker.opened.values())
+
+
+async def test_what_is_known_of_topics_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replies, "MAX_REPLY_TOPICS", 8)
+    made = await router(Broker())
+    for number in range(1_000):
+        made.topic_for(f"{OWN}-{number}")
+        assert len(made._known) <= 32
+
+
+@pytest.mark.parametrize("later", [True, False])
+async def test_an_answer_that_cannot_be_sent_is_counted_and_told_without_its_content(
+    later: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = Broker()
+    made = await router(broker)
+    if not later:
+        broker.opened[RESPONSES].refusal = lost()
+    for _ in range(3):
+        made.send(None, b"SECRET", {"id": "x"})
+    if later:
+        for ticket in broker.opened[RESPONSES].sent:
+            ticket.on_failure(lost())
+    assert made.lost == 3
+    warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warnings) == 1, "once, not once an answer"
+    assert "the connection ended" in caplog.text
+    assert "SECRET" not in caplog.text
+
+
+async def test_a_stream_waits_for_its_own_topic() -> None:
+    waited: list[str] = []
+
+    class Slow(FakePublisher):
+        async def writable(self, flow: str) -> None:
+            waited.append(flow)
+
+    broker = Broker()
+    made = await router(broker)
+    broker.gate.clear()
+    made.send(OWN, b"0", {})
+    writable = asyncio.create_task(made.writable(OWN))
+    await idle()
+    assert not writable.done(), "the topic is not open yet"
+    broker.opened[RESPONSES] = made._publishers[RESPONSES] = Slow(RESPONSES)
+    broker.gate.set()
+    await writable
+    await made.writable(None)
+    assert waited == [RESPONSES]
+    await made.close()
+
+
+async def test_a_stream_that_stops_waiting_does_not_stop_the_opening() -> None:
+    broker = Broker()
+    made = await router(broker)
+    broker.gate.clear()
+    made.send(OWN, b"0", {})
+    writable = asyncio.create_task(made.writable(OWN))
+    await idle()
+    writable.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await writable
+    broker.gate.set()
+    await idle()
+    assert broker.sent(OWN) == [b"0"]
+    await made.close()
+
+
+async def test_flush_waits_for_openings_and_for_the_connection() -> None:
+    broker = Broker()
+    made = await router(broker)
+    broker.gate.clear()
+    made.send(OWN, b"0", {})
+    flush = asyncio.create_task(made.flush())
+    await idle()
+    assert not flush.done()
+    broker.gate.set()
+    await flush
+    assert broker.flushed
+    assert broker.sent(OWN) == [b"0"]
+    await made.close()
+
+
+async def test_closing_gives_up_what_is_being_opened() -> None:
+    broker = Broker()
+    made = await router(broker)
+    broker.gate.clear()
+    made.send(OWN, b"0", {})
+    await idle()
+    await made.close()
+    assert broker.opened[RESPONSES].closed
+    assert OWN not in broker.opened
+
+
+async def test_without_its_response_topic_nothing_starts() -> None:
+    broker = Broker()
+    broker.refusals[RESPONSES] = lost()
+    with pytest.raises(TransportError):
+        await router(broker)
+
+
+def test_properties_travel_as_they_are() -> None:
+    async def scene() -> Mapping[str, Any]:
+        broker = Broker()
+        made = await router(broker)
+        made.send(None, b"x", {"id": "1", "chunk": "0"})
+        return broker.opened[RESPONSES].sent[0].properties
+
+    assert run(scene) == {"id": "1", "chunk": "0"}

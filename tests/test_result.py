@@ -1,0 +1,179 @@
+"""From the end of an exchange to what its caller is told: class, flags and advice."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+
+import pytest
+
+from dispatch.exchange import Answer, Overflow, Settled, TimedOut, Unreadable
+from dispatch.outcome import (
+    CallTimeout,
+    DispatchError,
+    InvalidArguments,
+    Outcome,
+    Rejected,
+    Throttled,
+    ToolError,
+    TransportError,
+)
+from dispatch.result import CallResult, error_of
+
+
+def told(settled: Settled, *, limit: float = 5, repeatable: bool = False) -> DispatchError:
+    error = error_of(settled, tool="work", limit=limit, repeatable=repeatable)
+    assert error is not None
+    return error
+
+
+def refusal(reason: str, **properties: str) -> Answer:
+    named = {"refused": reason} | {key.replace("_", "-"): value for key, value in properties.items()}
+    return Answer("", reason, "because", named)
+
+
+def test_an_answer_is_no_error() -> None:
+    assert error_of(Answer("ha", None, "", {}), tool="work", limit=5, repeatable=False) is None
+
+
+def test_a_tools_own_error_keeps_type_and_message() -> None:
+    error = told(Answer("", "Odd", "It broke.", {}))
+    assert type(error) is ToolError
+    assert (error.type, error.message, error.retryable) == ("Odd", "It broke.", False)
+
+
+def test_an_error_that_says_nothing_is_given_words() -> None:
+    error = told(Answer("", "", "", {}))
+    assert (error.type, error.message) == ("tool-error", "'work' answered with an error that says nothing more.")
+
+
+@pytest.mark.parametrize(
+    ("properties", "seconds", "advice"),
+    [({"retry_after_ms": "2500"}, 2.5, "not before 2.5 s"), ({}, None, "later"), ({"retry_after_ms": "soon"}, None, "later")],
+)
+def test_an_overloaded_service(properties: dict[str, str], seconds: float | None, advice: str) -> None:
+    error = told(refusal("overloaded", **properties))
+    assert type(error) is Throttled
+    assert (error.type, error.retryable, error.retry_after, error.rejected_by) == ("overloaded", True, seconds, "service")
+    assert f"call it {advice}" in error.message
+
+
+def test_an_expired_request() -> None:
+    error = told(refusal("expired"))
+    assert type(error) is CallTimeout
+    assert (error.type, error.clock) == ("expired", "call")
+    assert "did not run" in error.message
+
+
+def test_a_request_the_service_could_not_read() -> None:
+    error = told(refusal("invalid-request"))
+    assert type(error) is InvalidArguments
+    assert not error.retryable
+    assert "because" in error.message
+
+
+@pytest.mark.parametrize("reason", ["draining", "some-later-reason"])
+def test_any_other_refusal(reason: str) -> None:
+    error = told(refusal(reason, retry_after_ms="1000"))
+    assert type(error) is Rejected
+    assert (error.type, error.retryable, error.retry_after, error.rejected_by) == (reason, True, 1.0, "service")
+    assert "did not run it: because" in error.message
+
+
+@pytest.mark.parametrize(
+    ("clock", "words"),
+    [
+        ("call", "gave no complete answer within 5 s after 2 chunk(s)."),
+        ("attempt", "gave no complete answer within 5 s after 2 chunk(s)."),
+        ("stream", "was not complete after 5 s after 2 chunk(s)."),
+        ("stream-idle", "sent nothing more for 5 s after 2 chunk(s)."),
+    ],
+)
+def test_a_limit_that_ran_out_names_itself_and_its_length(clock: str, words: str) -> None:
+    error = told(TimedOut(clock, sent=True, chunks=2))
+    assert type(error) is CallTimeout
+    assert (error.type, error.clock, error.retryable) == ("timeout", clock, False)
+    assert words in error.message
+    assert "It may have run all the same: do not repeat the call" in error.message
+
+
+def test_the_limit_is_written_as_people_write_it() -> None:
+    for limit, words in ((0.25, "0.25 s"), (600.0, "600 s"), (1, "1 s")):
+        assert f"within {words}." in told(TimedOut("call", sent=True), limit=limit).message
+
+
+def test_a_lost_chunk_is_named() -> None:
+    assert "chunk 7 was lost on the way" in told(TimedOut("stream-idle", sent=True, chunks=7, missing=7)).message
+    assert "lost" not in told(TimedOut("stream-idle", sent=True, chunks=7)).message
+
+
+def test_what_may_be_repeated_says_so() -> None:
+    error = told(TimedOut("call", sent=True), repeatable=True)
+    assert error.retryable
+    assert "may have run" not in error.message
+
+
+@pytest.mark.parametrize("repeatable", [True, False])
+def test_what_never_left_may_be_repeated_whatever_the_tool(repeatable: bool) -> None:
+    error = told(TimedOut("call", sent=False), repeatable=repeatable)
+    assert isinstance(error, TransportError)
+    assert (error.type, error.sent, error.retryable) == ("not-sent", False, True)
+    assert "did not run" in error.message
+
+
+def test_an_unreadable_answer() -> None:
+    error = told(Unreadable("no JSON"))
+    assert isinstance(error, TransportError)
+    assert (error.type, error.sent, error.retryable) == ("malformed-reply", True, False)
+    assert "(no JSON)" in error.message
+
+
+def test_an_answer_too_large_names_the_key_to_raise() -> None:
+    error = told(Overflow("stream-buffer"))
+    assert isinstance(error, TransportError)
+    assert (error.type, error.retryable) == ("too-much", False)
+    assert "'stream-buffer'" in error.message
+
+
+@pytest.mark.parametrize("given", [TransportError("x", "m", sent=False), Throttled("x", "m", retryable=True)])
+def test_what_is_an_error_already_stays_itself(given: TransportError | Throttled) -> None:
+    assert told(given) is given
+
+
+ENDS: list[Settled] = [
+    *(TimedOut(clock, sent, chunks, missing)
+      for clock, sent, chunks, missing in itertools.product(("call", "attempt", "stream", "stream-idle"), (True, False), (0, 3), (None, 3))),
+    *(refusal(reason) for reason in ("overloaded", "draining", "expired", "invalid-request", "other")),
+    Unreadable("no JSON"),
+    Overflow("max-result"),
+    Answer("", "", "", {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("settled", ENDS, ids=str)
+@pytest.mark.parametrize("repeatable", [True, False])
+def test_every_text_names_the_tool_and_never_tells_a_model_to_try_again(settled: Settled, repeatable: bool) -> None:
+    error = told(settled, repeatable=repeatable)
+    assert "'work'" in error.message
+    assert not re.search(r"\b(try|retry)\b", error.message, re.IGNORECASE)
+    assert error.message.endswith((".", "because")), "a whole sentence"
+
+
+def test_a_result_as_plain_values() -> None:
+    result = CallResult("work", Outcome.SUCCESS, "ha", duration=0.12345678, attempts=1, chunks=2, request_id="x", instance="one")
+    assert json.loads(json.dumps(result.as_dict())) == {
+        "tool": "work",
+        "outcome": "success",
+        "text": "ha",
+        "error": None,
+        "duration": 0.123457,
+        "attempts": 1,
+        "chunks": 2,
+        "request_id": "x",
+        "instance": "one",
+    }
+    failed = CallResult("work", Outcome.TOOL_ERROR, error=ToolError("Odd", "no"))
+    assert (result.ok, failed.ok) == (True, False)
+    assert failed.as_dict()["error"]["type"] == "Odd"
+    assert failed.as_dict()["outcome"] == "tool_error"
