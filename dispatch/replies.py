@@ -155,8 +155,8 @@ class ReplyRouter:
     async def _open(self, name: str, topic: _Topic) -> None:
         try:
             topic.gate = self._gate(await self._transport.publisher(name))
-        except TransportError as error:
-            logger.warning("cannot answer on %s (%s): answering on %s", name, error.message, self._response_queue)
+        except Exception as error:  # whatever it is: the answers that wait here must go somewhere
+            logger.warning("cannot answer on %s (%s): answering on %s", name, error, self._response_queue)
             del self._topics[name]
         topic.opening = None
         fallback = self._topics[self._response_queue].gate

@@ -14,11 +14,23 @@ from hypothesis import strategies as st
 from dispatch import replies
 from dispatch.outcome import TransportError
 from dispatch.replies import ReplyRouter
+from dispatch.transports import Mode
 from tests.support.clock import idle, run
-from tests.support.fakes import FakePublisher, lost
+from tests.support.fakes import FakePublisher, FakeTicket, lost
+from tests.support.rubbish import OddMessage
 from tests.support.stand import RESPONSES, Peer, serving
 
 OWN = "non-persistent://tg/response/dispatch-reply-1"
+CONTROL = "non-persistent://tg/response/dispatch-control-one"
+
+
+def asked(reply_to: str | None = None, **properties: str) -> dict[str, str]:
+    """The properties of a request."""
+    named = {"id": "1"} | {key.replace("_", "-"): value for key, value in properties.items()}
+    return named if reply_to is None else named | {"reply-to": reply_to}
+
+
+ANSWER = {"id": "1"}
 
 
 class Broker:
@@ -30,6 +42,22 @@ class Broker:
         self.gate = asyncio.Event()
         self.gate.set()
         self.flushed = False
+        self.handlers: dict[str, Any] = {}
+
+    async def subscribe(self, topic: str, handler: Any, *, mode: Mode, name: str) -> Any:
+        assert mode is Mode.FANOUT, "a shared control topic would take others' acknowledgements away"
+        self.handlers[topic] = handler
+        broker = self
+
+        class Kept:
+            async def close(self) -> None:
+                del broker.handlers[topic]
+
+        return Kept()
+
+    def acknowledge(self, token: str) -> None:
+        """What a caller does for a reply that asks for it."""
+        self.handlers[CONTROL](OddMessage(b"", {"acked": token}))
 
     async def publisher(self, topic: str) -> FakePublisher:
         await self.gate.wait()
@@ -46,7 +74,7 @@ class Broker:
 
 
 async def router(broker: Broker, *namespaces: str) -> ReplyRouter:
-    made = ReplyRouter(broker, RESPONSES, namespaces)  # type: ignore[arg-type]
+    made = ReplyRouter(broker, RESPONSES, namespaces, instance="one")  # type: ignore[arg-type]
     await made.start()
     return made
 
@@ -105,12 +133,12 @@ async def test_what_waits_for_a_topic_goes_out_in_order_when_it_is_open() -> Non
     made = await router(broker)
     broker.gate.clear()
     for number in range(5):
-        made.send(OWN, b"%d" % number, {"id": "x"})
+        made.send(asked(OWN), b"%d" % number, ANSWER)
     await idle()
     assert not broker.sent(OWN)
     broker.gate.set()
     await idle()
-    made.send(OWN, b"5", {"id": "x"})
+    made.send(asked(OWN), b"5", ANSWER)
     assert broker.sent(OWN) == [b"%d" % number for number in range(6)]
     assert not broker.sent(RESPONSES)
     await made.close()
@@ -122,11 +150,11 @@ async def test_answers_for_a_topic_that_cannot_be_opened_go_to_the_common_one(er
     made = await router(broker)
     broker.refusals[OWN] = error
     for number in range(3):
-        made.send(OWN, b"%d" % number, {})
+        made.send(asked(OWN), b"%d" % number, ANSWER)
     await made.flush()
     assert broker.sent(RESPONSES) == [b"0", b"1", b"2"]
     del broker.refusals[OWN]
-    made.send(OWN, b"3", {})
+    made.send(asked(OWN), b"3", ANSWER)
     await made.flush()
     assert broker.sent(OWN) == [b"3"], "the next answer tries again"
     await made.close()
@@ -138,14 +166,14 @@ async def test_answers_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) ->
     made = await router(broker)
     broker.gate.clear()
     for number in range(5):
-        made.send(f"{OWN}-{number % 2}", b"%d" % number, {})
+        made.send(asked(f"{OWN}-{number % 2}"), b"%d" % number, ANSWER)
     assert made.lost == 2
     broker.gate.set()
     await made.flush()
     assert broker.sent(f"{OWN}-0") == [b"0", b"2"]
     assert broker.sent(f"{OWN}-1") == [b"1"]
     for _ in range(10):  # their places are free again
-        made.send(f"{OWN}-3", b"x", {})
+        made.send(asked(f"{OWN}-3"), b"x", ANSWER)
         await made.flush()
     assert made.lost == 2
     await made.close()
@@ -156,12 +184,12 @@ async def test_open_reply_topics_are_bounded_and_the_quietest_is_closed(monkeypa
     broker = Broker()
     made = await router(broker)
     for name in ("a", "b", "a", "c", "d"):  # with the common one that is one too many at c, and at d
-        made.send(f"{OWN}-{name}", b"x", {})
+        made.send(asked(f"{OWN}-{name}"), b"x", ANSWER)
         await made.flush()
         await idle()
     assert {topic[-1] for topic, publisher in broker.opened.items() if publisher.closed} == {"a", "b"}
     assert not broker.opened[RESPONSES].closed, "the common one stays"
-    made.send(f"{OWN}-a", b"again", {})
+    made.send(asked(f"{OWN}-a"), b"again", ANSWER)
     await made.flush()
     assert broker.sent(f"{OWN}-a") == [b"again"], "a closed one is opened again"
     await made.close()
@@ -186,7 +214,7 @@ async def test_an_answer_that_cannot_be_sent_is_counted_and_told_without_its_con
     if not later:
         broker.opened[RESPONSES].refusal = lost()
     for _ in range(3):
-        made.send(None, b"SECRET", {"id": "x"})
+        made.send(asked(), b"SECRET", ANSWER)
     if later:
         for ticket in broker.opened[RESPONSES].sent:
             ticket.on_failure(lost())
@@ -207,14 +235,14 @@ async def test_a_stream_waits_for_its_own_topic() -> None:
     broker = Broker()
     made = await router(broker)
     broker.gate.clear()
-    made.send(OWN, b"0", {})
-    writable = asyncio.create_task(made.writable(OWN))
+    made.send(asked(OWN), b"0", ANSWER)
+    writable = asyncio.create_task(made.writable(asked(OWN)))
     await idle()
     assert not writable.done(), "the topic is not open yet"
     broker.opened[RESPONSES] = made._publishers[RESPONSES] = Slow(RESPONSES)
     broker.gate.set()
     await writable
-    await made.writable(None)
+    await made.writable(asked())
     assert waited == [RESPONSES]
     await made.close()
 
@@ -223,8 +251,8 @@ async def test_a_stream_that_stops_waiting_does_not_stop_the_opening() -> None:
     broker = Broker()
     made = await router(broker)
     broker.gate.clear()
-    made.send(OWN, b"0", {})
-    writable = asyncio.create_task(made.writable(OWN))
+    made.send(asked(OWN), b"0", ANSWER)
+    writable = asyncio.create_task(made.writable(asked(OWN)))
     await idle()
     writable.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -239,7 +267,7 @@ async def test_flush_waits_for_openings_and_for_the_connection() -> None:
     broker = Broker()
     made = await router(broker)
     broker.gate.clear()
-    made.send(OWN, b"0", {})
+    made.send(asked(OWN), b"0", ANSWER)
     flush = asyncio.create_task(made.flush())
     await idle()
     assert not flush.done()
@@ -254,7 +282,7 @@ async def test_closing_gives_up_what_is_being_opened() -> None:
     broker = Broker()
     made = await router(broker)
     broker.gate.clear()
-    made.send(OWN, b"0", {})
+    made.send(asked(OWN), b"0", ANSWER)
     await idle()
     await made.close()
     assert broker.opened[RESPONSES].closed
@@ -272,7 +300,7 @@ def test_properties_travel_as_they_are() -> None:
     async def scene() -> Mapping[str, Any]:
         broker = Broker()
         made = await router(broker)
-        made.send(None, b"x", {"id": "1", "chunk": "0"})
+        made.send(asked(), b"x", {"id": "1", "chunk": "0"})
         return broker.opened[RESPONSES].sent[0].properties
 
     assert run(scene) == {"id": "1", "chunk": "0"}

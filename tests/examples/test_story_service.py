@@ -29,7 +29,7 @@ async def test_one_may_stop_listening(load: Load, serving: Serving) -> None:
     async with serving(load("story_service").Story(), "story") as dispatcher:
         stream = dispatcher.stream("tell-story", {"subject": "a goat", "words": 500})
         assert await anext(stream) == "Once"
-        await stream.aclose()  # type: ignore[attr-defined] # an async generator
+        await stream.aclose()
         assert dispatcher.exchange.pending == 0
 
 

@@ -96,7 +96,7 @@ CLIENTS: dict[str, Any] = {"theirs": their_client, "ours": our_client, "theirs, 
 class Peer(dispatch.ToolService):
     """Our test service, which does what TrustGraph's does."""
 
-    async def invoke(self, config: dict[str, Any], arguments: dict[str, Any]) -> Any:
+    async def invoke(self, config: dict[str, Any], arguments: dict[str, Any], user: str = "") -> Any:
         if "pieces" in arguments:
             return stream(arguments)
         return "ours" if arguments.get("who") else act(config, arguments)

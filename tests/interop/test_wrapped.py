@@ -37,7 +37,8 @@ class Endless(dispatch.ToolService):
 
 async def test_a_stream_has_one_deadline_for_all_its_pieces(url: str, topic: str) -> None:
     """TrustGraph's own limit is for each piece: a stream that never pauses for so long never ends."""
-    service, pieces = Endless(), []
+    service = Endless()
+    pieces: list[str] = []
     async with dispatch.ToolServer(service, url, topic=topic), their_client(url, topic) as theirs:
         client = dispatch.wrap(theirs, tool="peer")
         call = asyncio.create_task(client.call_streaming({}, {}, pieces.append, timeout=0.3))

@@ -109,7 +109,8 @@ class Load:
                 asyncio.get_running_loop().call_later(rng.random() ** 3, task.cancel)
             if number % 16 == 0:
                 self._look()
-                await asyncio.sleep(rng.random() * 0.2)
+                rush = number // 1_000 % 4 == 3  # now and then more comes than can be worked off
+                await asyncio.sleep(rng.random() * (0.02 if rush else 0.15))
         while tasks:
             await asyncio.wait(set(tasks))
         self._look()

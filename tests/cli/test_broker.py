@@ -1,0 +1,148 @@
+"""``dispatch broker start|stop|status``."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dispatch.localbroker import VERSION, Admin, LocalBrokerUnavailable, State, choose_backend, fetch_distribution
+from dispatch.localbroker.supervision import Child, process_identity
+from tests.cli.conftest import Run
+from tests.cli.processes import WAIT_S, ended, started
+
+STATE = State(
+    "process", "pulsar://127.0.0.1:6650", "http://127.0.0.1:1", data_dir="/data", pid=os.getpid(), identity="now"
+)
+
+
+def test_status_without_a_broker(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dispatch.localbroker.status", lambda: None)
+    end = run("broker", "status")
+    assert end.code == 1
+    assert end.out == "No broker is running. Start one with: dispatch broker start\n"
+    assert run("broker", "status", "--json").json == {"running": False}
+
+
+def test_status_of_one_that_is_not_ready_yet(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dispatch.localbroker.status", lambda: STATE)
+    end = run("broker", "status")
+    assert end.code == 0
+    assert "pulsar://127.0.0.1:6650" in end.out
+    assert "running, not ready yet" in end.out
+    assert run("broker", "status", "--json").json["ready"] is False
+
+
+def test_stop_without_a_broker(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dispatch.localbroker.stop_detached", lambda report: None)
+    assert run("broker", "stop").out == "No broker was running.\n"
+    assert run("broker", "stop", "--json").json == {"stopped": False, "service_url": None}
+
+
+def test_start_passes_its_options_on_and_shows_where_it_is(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int, bool]] = []
+
+    def start(report: object, port: int, web_port: int, wipe: bool) -> State:
+        assert callable(report)
+        report("starting")
+        asked.append((port, web_port, wipe))
+        return STATE
+
+    monkeypatch.setattr("dispatch.localbroker.start_detached", start)
+    end = run("broker", "start")
+    assert (end.code, end.err) == (0, "starting\n")
+    assert "It is where dispatch looks by default. Stop it with: dispatch broker stop" in end.out
+    end = run("broker", "start", "--port", "7000", "--web-port", "0", "--wipe", "--json")
+    assert end.json["service_url"] == "pulsar://127.0.0.1:6650"
+    assert asked == [(6650, 8080, False), (7000, 0, True)]
+
+
+def test_a_machine_that_lacks_something_is_told_what_to_install(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(**_options: object) -> State:
+        raise LocalBrokerUnavailable(["Java is not installed"], "apt-get install openjdk-17-jre-headless maven")
+
+    monkeypatch.setattr("dispatch.localbroker.start_detached", start)
+    end = run("broker", "start")
+    assert (end.code, end.out) == (1, "")
+    assert "Java is not installed" in end.err
+    assert "apt-get install openjdk-17-jre-headless maven" in end.err
+    assert "Traceback" not in end.err
+
+
+@pytest.fixture
+def never_ready(tmp_path: Path) -> dict[str, str]:
+    """The environment of a machine whose Pulsar starts, and never becomes ready."""
+    home = tmp_path / "cache" / "pulsar" / f"apache-pulsar-{VERSION}"
+    for part in ("bin", "conf", "lib"):
+        (home / part).mkdir(parents=True)
+    (home / "conf" / "standalone.conf").write_text("brokerServicePort=6650\nwebServicePort=8080\n")
+    java = tmp_path / "java" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    scripts = {
+        home / "bin" / "pulsar": f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 600\n",
+        java: "#!/bin/sh\necho 'openjdk version \"17.0.1\"' >&2\n",
+    }
+    for path, script in scripts.items():
+        path.write_text(script)
+        path.chmod(0o755)
+    return {"DISPATCH_CACHE": str(tmp_path / "cache"), "JAVA_HOME": str(tmp_path / "java")}
+
+
+def test_ctrl_c_while_it_starts_leaves_no_process_and_no_state(never_ready: dict[str, str], tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pid")
+    with started("broker", "start", "--port", "0", "--web-port", "0", **never_ready) as program:
+        pid = int((tmp_path / "pid").read_text())  # there as soon as the broker's process is
+        broker = Child(pid, process_identity(pid))
+        program.interrupt()
+        program.assert_interrupted()
+        assert broker.wait(WAIT_S), f"process {pid} was left behind"
+    code, out, _ = ended("broker", "status", "--json", **never_ready)
+    assert (code, json.loads(out)) == (1, {"running": False})
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """The environment of a user with the distribution, and no broker yet; nor afterwards."""
+    try:
+        backend = choose_backend()
+    except LocalBrokerUnavailable:
+        if os.environ.get("PULSAR_URL"):
+            pytest.skip("a broker is given (PULSAR_URL), and none can be started here")
+        raise
+    (tmp_path / "cache").mkdir()
+    if backend == "process":
+        (tmp_path / "cache" / "pulsar").symlink_to(fetch_distribution().parent)
+    env = {"DISPATCH_CACHE": str(tmp_path / "cache")}
+    yield env
+    ended("broker", "stop", **env)
+
+
+@pytest.mark.pulsar
+def test_a_genuine_broker_from_start_to_stop(own_cache: dict[str, str]) -> None:
+    code, out, err = ended("broker", "start", "--port", "0", "--web-port", "0", "--json", **own_cache)
+    assert code == 0, err
+    first = json.loads(out)
+    assert first["ready"] is True
+    assert Admin(first["web_url"]).namespaces("tg") == ["tg/flow", "tg/notify", "tg/request", "tg/response"]
+
+    code, out, err = ended("broker", "start", "--json", **own_cache)
+    assert (code, json.loads(out)["service_url"]) == (0, first["service_url"])
+    assert "a broker runs already" in err
+
+    code, out, _ = ended("broker", "status", **own_cache)
+    assert code == 0
+    assert first["service_url"] in out
+    assert "ready" in out
+
+    # It knows where the admin interface of our own broker is, whatever its port.
+    code, out, _ = ended("doctor", "--broker", first["service_url"], "--json", **own_cache)
+    assert code == 0, out
+    assert json.loads(out)["admin"] == first["web_url"]
+
+    code, out, _ = ended("broker", "stop", **own_cache)
+    assert (code, out) == (0, f"Stopped {first['service_url']}.\n")
+    assert ended("broker", "status", **own_cache)[0] == 1
+    assert ended("broker", "stop", **own_cache)[:2] == (0, "No broker was running.\n")
