@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 DEFAULT_TIMEOUT_S = 600.0
 """TrustGraph's own default for a tool service."""
 
+TIDY_S = 0.05
+"""What a wrapped client gets beyond the limit, to end by itself."""
+
 Callback = Callable[[str], Awaitable[object] | object]
 """Takes a chunk; awaited if it can be."""
 
@@ -118,9 +121,18 @@ class WrappedClient:
     async def call_streaming(self, *values: Any, timeout: float = DEFAULT_TIMEOUT_S, **named: Any) -> str:
         """As :meth:`ToolServiceClient.call_streaming`."""
         given = _dialect(("config", "arguments", "callback", "timeout"), values, named | {"timeout": timeout})
+        loop = asyncio.get_running_loop()
+        started = loop.time()
 
         async def callback(chunk: str) -> None:
-            await _tell(given["callback"], chunk)
+            # Asked at each chunk too: before Python 3.12 asyncio.wait_for, which TrustGraph's client uses, can swallow
+            # the cancellation by which a limit is kept.
+            if loop.time() - started >= given["timeout"]:
+                raise TimeoutError
+            try:
+                await _tell(given["callback"], chunk)
+            except Exception as error:
+                raise _CallbackFailed(error) from error
 
         return await self._guarded(
             given, lambda limit: self._client.call_streaming(*self._leading(given), callback, timeout=limit)
@@ -139,9 +151,12 @@ class WrappedClient:
             raise InvalidArguments("invalid-arguments", f"{error}. '{self.tool}' was not called.") from None
         # The guards' place, as in Dispatcher.perform; the client itself is the exchange.
         try:
-            # The client's own limit is per message and starts late; this one covers everything.
-            async with asyncio.timeout(limit):
+            # The client's own limit is per message and starts late; ours covers everything. It comes a moment later,
+            # because TrustGraph's client tidies up after its own limit only.
+            async with asyncio.timeout(limit + TIDY_S):
                 return await call(limit)
+        except _CallbackFailed as failed:
+            raise failed.error from None
         except TimeoutError:
             raise CallTimeout(
                 f"'{self.tool}' gave no complete answer within {limit:g} s. It may have run all the same: do not repeat "
@@ -157,6 +172,14 @@ class WrappedClient:
             raise TransportError(
                 "client-failed", f"The client of '{self.tool}' failed: {type(error).__name__}: {error}"
             ) from error
+
+
+class _CallbackFailed(Exception):
+    """Carries what the caller's callback raised through the client: it is the caller's own, not the client's failure."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 def _dialect(names: tuple[str, ...], values: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from dispatch.catalog import Catalog, ServiceDescriptor, UnknownService, UnknownTool, load_directory
-from dispatch.exchange import Exchange, Settled, TimedOut
+from dispatch.exchange import Exchange
 from dispatch.messages import PayloadTooLarge, Property, check_property, encode_request, json_text
 from dispatch.outcome import DispatchError, InvalidArguments, Outcome, Rejected, TransportError
 from dispatch.policy import DEFAULT_POLICY, Policy, PolicyError, check_seconds
 from dispatch.result import CallResult, error_of
 from dispatch.routes import Route, Routes
+from dispatch.settled import Settled, TimedOut
 from dispatch.tool import Tool
 from dispatch.transports import Security, Transport, open_transport
 

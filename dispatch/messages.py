@@ -10,6 +10,7 @@ Everything of ours beyond that travels as message properties, all of them option
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
 from typing import Any, Final
@@ -204,6 +205,11 @@ def _object(value: str | dict[str, Any] | None, what: str) -> dict[str, Any]:
     try:
         return _object_decoder.decode(value)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        if "NaN" in value or "Infinity" in value:  # not JSON, but what TrustGraph's json.dumps writes and reads
+            with contextlib.suppress(ValueError, RecursionError):
+                lenient = json.loads(value)
+                if isinstance(lenient, dict):
+                    return lenient
         raise MalformedMessage(f"'{what}' of the request is no JSON object: {error}") from None
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from dispatch.exchange import Answer, Overflow, Settled, TimedOut, Unreadable
 from dispatch.messages import Property, Refusal, whole_number
 from dispatch.outcome import (
     CallTimeout,
@@ -20,6 +19,7 @@ from dispatch.outcome import (
     ToolError,
     TransportError,
 )
+from dispatch.settled import Answer, Overflow, Settled, TimedOut, Unreadable
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,8 +44,8 @@ class ToolService:
         service._invoke = read_invoke(service)
         return service
 
-    def invoke(self, config: dict[str, Any], arguments: dict[str, Any], user: str = "") -> Any:
-        """Run the tool.
+    def invoke(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the tool. Override it as ``async def invoke(self, config, arguments, user="")`` (or in TrustGraph's ways).
 
         Args:
             config: values the tool's descriptor sets, such as ``{"collection": "customers"}``.

@@ -7,18 +7,11 @@ from typing import Any
 
 import pytest
 
-from dispatch.exchange import (
-    MAX_AHEAD,
-    Answer,
-    Disposition,
-    Exchange,
-    Overflow,
-    Settled,
-    TimedOut,
-    Unreadable,
-)
+from dispatch.exchange import Exchange
 from dispatch.messages import MAX_PROPERTY_CHARS, Property
 from dispatch.outcome import Throttled, TransportError
+from dispatch.pending import MAX_AHEAD
+from dispatch.settled import Answer, Disposition, Overflow, Settled, TimedOut, Unreadable
 from tests.support.clock import START, advance, idle
 from tests.support.fakes import FakePublisher, lost, reply
 from tests.support.rubbish import OddMessage

@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatch.exchange import Answer, Disposition, Exchange, Overflow, ReplyStream, TimedOut, Unreadable
+from dispatch.exchange import Exchange
 from dispatch.messages import Property
 from dispatch.outcome import Throttled, TransportError
+from dispatch.pending import ReplyStream
+from dispatch.settled import Answer, Disposition, Overflow, TimedOut, Unreadable
 from tests.support.clock import START, advance, idle, run
 from tests.support.fakes import FakePublisher, lost, reply
 from tests.support.rubbish import OddMessage

@@ -6,8 +6,9 @@ import asyncio
 
 import pytest
 
-from dispatch.exchange import MAX_TOMBSTONES, Disposition
+from dispatch.exchange import MAX_TOMBSTONES
 from dispatch.outcome import Outcome
+from dispatch.settled import Disposition
 from tests.support.clock import virtual_loop
 from tests.support.faults import FaultPlan
 from tests.support.load import IN_FLIGHT, Load

@@ -8,7 +8,6 @@ import re
 
 import pytest
 
-from dispatch.exchange import Answer, Overflow, Settled, TimedOut, Unreadable
 from dispatch.outcome import (
     CallTimeout,
     DispatchError,
@@ -20,6 +19,7 @@ from dispatch.outcome import (
     TransportError,
 )
 from dispatch.result import CallResult, error_of
+from dispatch.settled import Answer, Overflow, Settled, TimedOut, Unreadable
 
 
 def told(settled: Settled, *, limit: float = 5, repeatable: bool = False) -> DispatchError:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from dispatch import ToolServer
-from dispatch.exchange import Disposition
 from dispatch.messages import MAX_PROPERTY_CHARS, Refusal, decode_reply
 from dispatch.outcome import CallTimeout, InvalidArguments, Throttled, ToolError
+from dispatch.settled import Disposition
 from dispatch.transports.memory import MemoryTransport
 from tests.support.clock import START, advance, idle
 from tests.support.stand import BROKER, REQUESTS, RESPONSES, Peer, Service, dispatching, serving, stand

@@ -17,7 +17,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         import rich  # noqa: F401 - only whether it is there
         import typer  # noqa: F401 - as above
+
+        from dispatch.cli.app import run
     except ModuleNotFoundError as missing:
+        if missing.name not in ("rich", "typer"):
+            raise
         sys.stderr.write(
             f"dispatch: the command line needs the package '{missing.name}': pip install 'tool-dispatch[cli]'\n"
         )
@@ -25,6 +29,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         sys.stderr.write("Interrupted.\n")
         return 130
-    from dispatch.cli.app import run
-
     return run(arguments)

@@ -45,7 +45,6 @@ app = typer.Typer(
     cls=Boundary,
     help="Call the tools of AI agents over Apache Pulsar: see it work, serve a tool, call it, find out what is missing.",
     epilog=EXIT_CODES_HELP,
-    no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -84,9 +83,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
     harden_streams()
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        typer.main.get_command(app).main(args=given, prog_name="dispatch")
+        typer.main.get_command(app).main(args=given or ["--help"], prog_name="dispatch")
     except SystemExit as end:
-        return end.code if isinstance(end.code, int) else Exit.OK if end.code is None else Exit.FAILED
+        code = end.code if isinstance(end.code, int) else Exit.OK if end.code is None else Exit.FAILED
+        return code if given else Exit.USAGE  # without a command nothing was done
     except KeyboardInterrupt:
         say("Interrupted.")
         return Exit.INTERRUPTED

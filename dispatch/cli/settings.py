@@ -204,6 +204,9 @@ def takes(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
             show_logs(settings.verbose)
             return command(settings=settings, **values)
 
+        # typer would keep the line ends within a paragraph.
+        paragraphs = inspect.cleandoc(command.__doc__ or "").split("\n\n")
+        run.__doc__ = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
         run.__signature__ = signature  # type: ignore[attr-defined] # what typer reads the options from
         run.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}
         return run

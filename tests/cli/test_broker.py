@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -72,17 +73,30 @@ def test_a_machine_that_lacks_something_is_told_what_to_install(run: Run, monkey
     assert "Traceback" not in end.err
 
 
+NEVER_READY = """#!{python} -IS
+import os, pathlib, re, socket
+conf = pathlib.Path(os.environ["PULSAR_STANDALONE_CONF"]).read_text()
+server = socket.create_server(("127.0.0.1", int(re.search(r"^webServicePort=(\\d+)", conf, re.MULTILINE)[1])))
+asked = server.accept()[0]
+pathlib.Path("{pipe}").write_text(str(os.getpid()))
+asked.recv(1 << 16)
+server.accept()
+"""
+
+
 @pytest.fixture
 def never_ready(tmp_path: Path) -> dict[str, str]:
-    """The environment of a machine whose Pulsar starts, and never becomes ready."""
+    """The environment of a machine whose Pulsar starts, is asked whether it is ready, and never says so. It writes its
+    process id into the pipe ``pid`` then."""
     home = tmp_path / "cache" / "pulsar" / f"apache-pulsar-{VERSION}"
     for part in ("bin", "conf", "lib"):
         (home / part).mkdir(parents=True)
     (home / "conf" / "standalone.conf").write_text("brokerServicePort=6650\nwebServicePort=8080\n")
     java = tmp_path / "java" / "bin" / "java"
     java.parent.mkdir(parents=True)
+    os.mkfifo(tmp_path / "pid")
     scripts = {
-        home / "bin" / "pulsar": f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 600\n",
+        home / "bin" / "pulsar": NEVER_READY.format(python=sys.executable, pipe=tmp_path / "pid"),
         java: "#!/bin/sh\necho 'openjdk version \"17.0.1\"' >&2\n",
     }
     for path, script in scripts.items():
@@ -92,10 +106,10 @@ def never_ready(tmp_path: Path) -> dict[str, str]:
 
 
 def test_ctrl_c_while_it_starts_leaves_no_process_and_no_state(never_ready: dict[str, str], tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pid")
     with started("broker", "start", "--port", "0", "--web-port", "0", **never_ready) as program:
-        pid = int((tmp_path / "pid").read_text())  # there as soon as the broker's process is
+        pid = int((tmp_path / "pid").read_text())
         broker = Child(pid, process_identity(pid))
+        assert broker.alive()
         program.interrupt()
         program.assert_interrupted()
         assert broker.wait(WAIT_S), f"process {pid} was left behind"

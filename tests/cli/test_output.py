@@ -26,13 +26,14 @@ def test_colours_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stream", "no_color", "coloured"), [(Terminal, "", True), (Terminal, "1", False), (io.StringIO, "", False)]
+    ("stream", "no_color", "coloured"), [(Terminal, False, True), (Terminal, True, False), (io.StringIO, False, False)]
 )
 def test_so_do_tables(
-    monkeypatch: pytest.MonkeyPatch, stream: type[io.StringIO], no_color: str, coloured: bool
+    monkeypatch: pytest.MonkeyPatch, stream: type[io.StringIO], no_color: bool, coloured: bool
 ) -> None:
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("NO_COLOR", no_color)
+    if no_color:
+        monkeypatch.setenv("NO_COLOR", "1")
     target = stream()
     console(target).print("text", style="red")
     assert ("\x1b[31m" in target.getvalue()) is coloured

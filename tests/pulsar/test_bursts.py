@@ -9,8 +9,8 @@ from collections import Counter
 import pytest
 
 import dispatch
-from dispatch.exchange import Disposition
 from dispatch.localbroker import Endpoint
+from dispatch.settled import Disposition
 from tests.support.catalogs import catalog_of, unique_topic
 from tests.support.echo_service import Echo, echo_process
 

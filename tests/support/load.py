@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dispatch import Dispatcher, Outcome, ToolServer, ToolService
-from dispatch.exchange import Disposition
 from dispatch.outcome import DispatchError, ToolError
+from dispatch.settled import Disposition
 from dispatch.transports.memory import MemoryTransport
 from tests.support.clock import advance
 from tests.support.faults import FaultPlan, FaultyTransport

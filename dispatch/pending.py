@@ -1,0 +1,220 @@
+"""Requests that wait: for one whole answer, or for a stream of chunks.
+
+A slot puts chunks in order, keeps its limits, and ends exactly once, leaving the table of its exchange at that moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from dispatch.messages import Property, Reply, whole_number
+from dispatch.outcome import TransportError
+from dispatch.settled import Answer, Disposition, Overflow, Settled, TimedOut, Unreadable
+from dispatch.transports.base import Ticket
+
+if TYPE_CHECKING:
+    from dispatch.exchange import Exchange
+
+MAX_AHEAD = 1_024
+"""Chunks of a stream kept while an earlier one is missing."""
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """A request that waits. Subclasses say what a chunk does."""
+
+    exchange: Exchange
+    id: str
+    deadline: float
+    clock: str
+    max_bytes: int
+    ticket: Ticket | None = None
+    timer: asyncio.TimerHandle | None = None
+    settled: Settled | None = None
+    next_chunk: int = 0
+    chunks: int = 0
+    size: int = 0
+    ahead: dict[int, tuple[Reply, Mapping[str, str]]] | None = None
+    ahead_size: int = 0
+    heard: bool = False
+
+    def offer(self, reply: Reply, properties: Mapping[str, str]) -> Disposition:
+        """Take one reply; those with an index are put in order, and taken once."""
+        index = whole_number(properties, Property.CHUNK)
+        if index is None:
+            self.take(reply, properties)
+            return Disposition.MATCHED
+        if index < self.next_chunk or (self.ahead is not None and index in self.ahead):
+            return Disposition.DUPLICATE
+        if index > self.next_chunk:
+            if self.ahead is None:
+                self.ahead = {}
+            self.ahead[index] = (reply, properties)
+            self.ahead_size += len(reply.response)
+            if len(self.ahead) > MAX_AHEAD:
+                self.settle(Overflow("chunks ahead of a missing one"))
+            elif self.size + self.ahead_size > self.max_bytes:
+                self.settle(Overflow("max-result"))
+            return Disposition.MATCHED
+        self.next_chunk += 1
+        self.take(reply, properties)
+        while self.ahead and self.settled is None and self.next_chunk in self.ahead:
+            reply, properties = self.ahead.pop(self.next_chunk)
+            self.ahead_size -= len(reply.response)
+            self.next_chunk += 1
+            self.take(reply, properties)
+        return Disposition.MATCHED
+
+    def take(self, reply: Reply, properties: Mapping[str, str]) -> None:
+        """The next reply in order."""
+        raise NotImplementedError
+
+    def finished(self) -> None:
+        """``settled`` has just been set."""
+        raise NotImplementedError
+
+    def failed(self, error: TransportError) -> None:
+        """The publish failed (a transport's callback)."""
+        self.settle(error)
+
+    def expire(self) -> None:
+        """The absolute limit ran out."""
+        self.settle(self.timed_out(self.clock))
+
+    def timed_out(self, clock: str) -> TimedOut:
+        sent = not (self.ticket is not None and self.ticket.cancel())
+        return TimedOut(clock, sent, self.chunks, self.next_chunk if self.ahead else None)
+
+    def settle(self, settled: Settled) -> None:
+        """The end; only the first one counts."""
+        if self.settled is not None:
+            return
+        self.settled = settled
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+        self.ahead = None
+        self.exchange.bury(
+            self.id, Disposition.DUPLICATE if isinstance(settled, Answer | Unreadable) else Disposition.LATE
+        )
+        self.finished()
+
+    def abandon(self) -> None:
+        """The caller has gone: leave nothing behind."""
+        if self.settled is None:
+            if self.ticket is not None:
+                self.ticket.cancel()
+            self.settle(TimedOut("abandoned", sent=True, chunks=self.chunks))
+
+
+@dataclass(slots=True, eq=False)
+class Single(Slot):
+    """A call that wants its whole answer at once."""
+
+    waiter: asyncio.Future[Settled] = field(kw_only=True)
+    texts: list[str] | None = None
+
+    def take(self, reply: Reply, properties: Mapping[str, str]) -> None:
+        self.chunks += 1
+        text = reply.response
+        if reply.error is not None:
+            self.settle(Answer("", reply.error.type, reply.error.message, properties, self.chunks))
+            return
+        self.size += len(text)
+        if self.size > self.max_bytes:
+            self.settle(Overflow("max-result"))
+            return
+        if self.texts is None:
+            if reply.end_of_stream:
+                self.settle(Answer(text, None, "", properties))
+                return
+            self.texts = []
+        self.texts.append(text)
+        if reply.end_of_stream:
+            self.settle(Answer("".join(self.texts), None, "", properties, self.chunks))
+
+    def finished(self) -> None:
+        if not self.waiter.done():
+            self.waiter.set_result(self.settled)  # type: ignore[arg-type] # set by settle, the only caller
+
+
+@dataclass(slots=True, eq=False)
+class ReplyStream(Slot):
+    """The chunks of one request, in order, as they come: iterate, then look at ``settled``. Close it when you stop early.
+
+    A limit, an error or the end ends the iteration; ``settled`` then says which. Chunks that came before are still given.
+    """
+
+    idle: float = field(kw_only=True)
+    max_buffer: int = field(kw_only=True)
+    buffer: deque[str] = field(default_factory=deque)
+    waiter: asyncio.Future[None] | None = None
+    idle_timer: asyncio.TimerHandle | None = None
+    last: float = 0.0
+
+    def take(self, reply: Reply, properties: Mapping[str, str]) -> None:
+        self.last = self.exchange.loop.time()
+        self.chunks += 1
+        if reply.error is not None:
+            self.settle(Answer("", reply.error.type, reply.error.message, properties, self.chunks))
+            return
+        if reply.response:
+            self.size += len(reply.response)
+            if self.size > self.max_bytes:
+                self.settle(Overflow("max-result"))
+                return
+            if len(self.buffer) >= self.max_buffer:
+                self.settle(Overflow("stream-buffer"))
+                return
+            self.buffer.append(reply.response)
+        if reply.end_of_stream:
+            self.settle(Answer("", None, "", properties, self.chunks))
+        else:
+            self._wake()
+
+    def start(self) -> None:
+        """Start the idle limit."""
+        loop = self.exchange.loop
+        self.last = loop.time()
+        self.idle_timer = loop.call_at(self.last + self.idle, self._check_idle)
+
+    def _check_idle(self) -> None:
+        # Looked at once an idle limit, instead of a timer moved at every chunk.
+        due = self.last + self.idle
+        if self.settled is None:
+            loop = self.exchange.loop
+            if loop.time() >= due:
+                self.settle(self.timed_out("stream-idle"))
+            else:
+                self.idle_timer = loop.call_at(due, self._check_idle)
+
+    def finished(self) -> None:
+        if self.idle_timer is not None:
+            self.idle_timer.cancel()
+            self.idle_timer = None
+        self._wake()
+
+    def _wake(self) -> None:
+        waiter, self.waiter = self.waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    def __aiter__(self) -> ReplyStream:
+        return self
+
+    async def __anext__(self) -> str:
+        while not self.buffer:
+            if self.settled is not None:
+                raise StopAsyncIteration
+            self.waiter = self.exchange.loop.create_future()
+            await self.waiter
+        return self.buffer.popleft()
+
+    def close(self) -> None:
+        """Stop listening. What still comes is counted as late."""
+        self.abandon()
+        self.buffer.clear()

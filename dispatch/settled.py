@@ -1,0 +1,63 @@
+"""How a request can end, and what can become of a reply: the values that an exchange speaks in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from dispatch.outcome import Throttled, TransportError
+
+
+class Disposition(StrEnum):
+    """What became of a reply."""
+
+    MATCHED = "matched"
+    LATE = "late"
+    """Its caller had given up (timeout, cancellation)."""
+    DUPLICATE = "duplicate"
+    """Its request was answered already, or this chunk was here before."""
+    UNKNOWN = "unknown"
+    """No request of ours that we remember; on a shared response topic also everybody else's replies."""
+    MALFORMED = "malformed"
+    """No id, or not readable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A complete answer: the texts of all its chunks, or the service's error; ``properties`` of the last message."""
+
+    text: str
+    error_type: str | None
+    error_message: str
+    properties: Mapping[str, str]
+    chunks: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TimedOut:
+    """A limit ran out. ``clock`` names it; ``sent`` is False when the request had not even left; ``chunks`` came."""
+
+    clock: str
+    sent: bool
+    chunks: int = 0
+    missing: int | None = None
+    """Index of the chunk that never came while later ones did."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """The reply was no reply. ``problem`` says why, without quoting it."""
+
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class Overflow:
+    """More came than the limits allow: ``limit`` names which."""
+
+    limit: str
+
+
+Settled = Answer | TimedOut | Unreadable | Overflow | TransportError | Throttled
+"""How a request ended."""
