@@ -57,7 +57,7 @@ class Property:
     CHUNK: Final = "chunk"
     """Index of this response in its stream, from 0: a lost or repeated chunk is noticed, not shown."""
     REFUSED: Final = "refused"
-    """Why the service did not run the request at all: one of :class:`Refusal`."""
+    """Why the service did not run the request, or not to its end: one of :class:`Refusal`."""
     RETRY_AFTER_MS: Final = "retry-after-ms"
     """With a refusal: when to come back, in milliseconds."""
     CONTROL: Final = "control"
@@ -71,11 +71,13 @@ class Property:
 
 
 class Refusal:
-    """Values of the property ``refused``: the tool did not run."""
+    """Values of the property ``refused``: the tool did not run, or was not let finish."""
 
     OVERLOADED: Final = "overloaded"
     DRAINING: Final = "draining"
     EXPIRED: Final = "expired"
+    STOPPED: Final = "stopped"
+    """The one that did run: it was cancelled when its caller's time had run out."""
     INVALID_REQUEST: Final = "invalid-request"
 
 

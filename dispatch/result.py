@@ -78,7 +78,7 @@ def error_of(settled: Settled, *, tool: str, limit: float, repeatable: bool) -> 
     if isinstance(settled, Answer):
         if settled.error_type is None:
             return None
-        return _answered_error(settled, tool)
+        return _answered_error(settled, tool, limit, repeatable)
     if isinstance(settled, TimedOut):
         return _timed_out(settled, tool, limit, repeatable)
     if isinstance(settled, Unreadable):
@@ -95,7 +95,7 @@ def error_of(settled: Settled, *, tool: str, limit: float, repeatable: bool) -> 
     return settled
 
 
-def _answered_error(answer: Answer, tool: str) -> DispatchError:
+def _answered_error(answer: Answer, tool: str, limit: float, repeatable: bool) -> DispatchError:
     type, message = answer.error_type or "tool-error", answer.error_message
     refused = answer.properties.get(Property.REFUSED)
     if refused is None:
@@ -118,6 +118,8 @@ def _answered_error(answer: Answer, tool: str) -> DispatchError:
             clock="call",
             type=type,
         )
+    if refused == Refusal.STOPPED:
+        return _timed_out(TimedOut("call", sent=True, chunks=answer.chunks - 1), tool, limit, repeatable)
     if refused == Refusal.INVALID_REQUEST:
         return InvalidArguments(
             type, f"The service of '{tool}' could not read the request and did not run it: {message}"

@@ -130,7 +130,7 @@ class ToolServer:
         self.malformed = 0
         """Messages without a usable id: nobody could be answered."""
         self.refused = dict.fromkeys(
-            (Refusal.OVERLOADED, Refusal.DRAINING, Refusal.EXPIRED, Refusal.INVALID_REQUEST), 0
+            (Refusal.OVERLOADED, Refusal.DRAINING, Refusal.EXPIRED, Refusal.STOPPED, Refusal.INVALID_REQUEST), 0
         )
         """Refusals by reason."""
 
@@ -273,7 +273,8 @@ class ToolServer:
             self._fail(work, error.type, error.message)
         except Exception as error:
             if isinstance(error, TimeoutError) and limit.expired():
-                self._fail(work, "deadline-exceeded", "The tool was stopped: its caller's time had run out.")
+                # Not the tool's own error: the caller's limit, which its own clock is about to notice too.
+                self._refuse(work, Refusal.STOPPED)
                 return
             logger.debug("%s failed", self.id, exc_info=error)
             self._fail(work, type(error).__name__, error)
@@ -340,6 +341,7 @@ class ToolServer:
             Refusal.OVERLOADED: f"{self.id} runs {self.concurrency} requests and {self.max_queued} wait.",
             Refusal.DRAINING: f"{self.id} is shutting down.",
             Refusal.EXPIRED: "The caller's time had run out before the tool could start.",
+            Refusal.STOPPED: "The tool was stopped: its caller's time had run out.",
         }.get(reason, reason)
         self._answer(work, Reply(ErrorInfo(reason, message), "", True), extra=extra)
 

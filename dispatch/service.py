@@ -54,7 +54,8 @@ class ToolService:
 
         Returns:
             A string; or anything JSON can say; or an async iterator of those (write ``yield``): a stream, whose items are
-            sent as they come. A plain ``def`` runs in a thread.
+            sent as they come. A plain ``def`` runs in a thread of the loop's
+            default executor.
 
         Raises:
             ToolError: the tool's own error: its type and message reach the caller. Any other exception does too, with

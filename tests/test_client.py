@@ -115,11 +115,11 @@ async def test_a_tools_error_is_the_runtime_error_trustgraph_raises_and_has_its_
 
     async with stand(work) as (dispatcher, _):
         client = client_of(dispatcher)
-        with pytest.raises(RuntimeError, match="^'topic'$") as caught:
+        with pytest.raises(RuntimeError, match=r"^'topic'$") as caught:
             await client.call(CONFIG, ARGUMENTS)
         assert isinstance(caught.value, ToolError)
         assert caught.value.type == "KeyError"
-        with pytest.raises(RuntimeError, match="^'topic'$"):
+        with pytest.raises(RuntimeError, match=r"^'topic'$"):
             await client.call_streaming(CONFIG, ARGUMENTS, print)
 
 
@@ -133,7 +133,9 @@ async def test_a_tools_error_is_the_runtime_error_trustgraph_raises_and_has_its_
         (CONFIG, {"a": "x" * MAX_MESSAGE_BYTES}, "payload-too-large"),
     ],
 )
-async def test_values_that_cannot_travel_are_told_before_anything_is_sent(config: Any, arguments: Any, type: str) -> None:
+async def test_values_that_cannot_travel_are_told_before_anything_is_sent(
+    config: Any, arguments: Any, type: str
+) -> None:
     async with Peer.as_service() as peer, dispatching() as dispatcher:
         for call in (
             client_of(dispatcher).call(config, arguments),

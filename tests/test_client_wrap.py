@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import dispatch
+from dispatch.client import TIDY_S
 from dispatch.outcome import CallTimeout, InvalidArguments, Throttled, ToolError, TransportError
 from tests.support.clock import START, idle
 
@@ -95,11 +97,14 @@ async def test_chunks_reach_either_kind_of_callback(cls: type[Any], awaited: boo
 
 async def test_one_limit_covers_whatever_the_client_does() -> None:
     client = dispatch.wrap(Published(lambda: asyncio.sleep(1_000)), tool="work")
-    for call in (client.call(CONFIG, ARGUMENTS, timeout=5), client.call_streaming(CONFIG, ARGUMENTS, print, timeout=5)):
+    for call in (
+        client.call(CONFIG, ARGUMENTS, timeout=5),
+        client.call_streaming(CONFIG, ARGUMENTS, lambda _: None, timeout=5),
+    ):
         with pytest.raises(CallTimeout, match=r"'work' gave no complete answer within 5 s.*do not repeat") as caught:
             await call
         assert (caught.value.clock, caught.value.retryable) == ("call", False)
-    assert asyncio.get_running_loop().time() == pytest.approx(START + 10, abs=0.01)
+    assert asyncio.get_running_loop().time() == pytest.approx(START + 10 + 2 * TIDY_S, abs=0.01)
 
 
 @pytest.mark.parametrize(
@@ -119,6 +124,44 @@ async def test_what_the_client_raises_becomes_typed_and_keeps_its_cause(
     assert getattr(caught.value, "type", None) == type
     if cls is not CallTimeout:
         assert caught.value.__cause__ is raised
+
+
+async def test_the_client_may_end_by_its_own_limit_first() -> None:
+    async def work() -> str:
+        await asyncio.sleep(5)
+        raise TimeoutError
+
+    client = dispatch.wrap(Published(work), tool="work")
+    with pytest.raises(CallTimeout, match="within 5 s"):
+        await client.call(CONFIG, ARGUMENTS, timeout=5)
+    assert asyncio.get_running_loop().time() == pytest.approx(START + 5, abs=0.01)
+
+
+class Deaf(Published):
+    """Swallows the cancellation by which a limit is kept, as asyncio.wait_for can."""
+
+    async def call_streaming(self, config: Any, arguments: Any, callback: Any, timeout: float = 600) -> Any:
+        while True:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(1)
+            await callback("chunk")
+
+
+async def test_a_client_that_swallows_cancellation_is_stopped_all_the_same() -> None:
+    got: list[str] = []
+    with pytest.raises(CallTimeout):
+        await dispatch.wrap(Deaf(ha), tool="work").call_streaming(CONFIG, ARGUMENTS, got.append, timeout=5)
+    assert got == ["chunk"] * 4
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("mine"), RuntimeError("mine"), TimeoutError("mine")])
+async def test_what_the_callback_raises_is_the_callers_own(error: Exception) -> None:
+    async def callback(_: str) -> None:
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        await dispatch.wrap(Published(ha), tool="work").call_streaming(CONFIG, ARGUMENTS, callback)
+    assert caught.value is error
 
 
 async def test_a_typed_error_stays_as_it_is() -> None:
@@ -156,7 +199,7 @@ async def test_a_timeout_that_cannot_be_never_reaches_the_client(timeout: Any) -
 @pytest.mark.parametrize("arguments", [["cats"], "cats", {"a": object()}])
 async def test_arguments_that_are_no_object_never_reach_the_client(arguments: Any) -> None:
     client = Published(ha)
-    with pytest.raises(InvalidArguments, match="arguments .*'work' was not called"):
+    with pytest.raises(InvalidArguments, match=r"arguments .*'work' was not called"):
         await dispatch.wrap(client, tool="work").call(CONFIG, arguments)
     assert not client.calls
 

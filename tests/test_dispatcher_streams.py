@@ -11,7 +11,7 @@ import pytest
 
 from dispatch.outcome import CallTimeout, InvalidArguments, Throttled, ToolError, TransportError
 from tests.support.clock import START, advance, idle
-from tests.support.stand import Peer, catalog, dispatching, stand
+from tests.support.stand import Peer, catalog, dispatching, read, stand
 
 
 def now() -> float:
@@ -50,7 +50,11 @@ async def test_a_stream_asked_for_as_a_call_is_put_together() -> None:
 
 
 async def test_the_time_left_travels_with_a_stream() -> None:
-    for options, policy, remaining in (({}, {}, 300_000), ({}, {"stream-timeout": 9}, 9_000), ({"timeout": 5}, {}, 5_000)):
+    for options, policy, remaining in (
+        ({}, {}, 300_000),
+        ({}, {"stream-timeout": 9}, 9_000),
+        ({"timeout": 5}, {}, 5_000),
+    ):
         async with Peer.as_service() as peer, dispatching(catalog(work={"policy": policy})) as dispatcher:
             chunks = dispatcher.stream("work", idempotency_key="k", **options)
             first = asyncio.create_task(anext(chunks))
@@ -95,7 +99,9 @@ async def test_a_stream_that_falls_silent_gives_what_came_and_says_how_much() ->
         await peer.answer(properties, "one", end=False, chunk="0")
         await peer.answer(properties, "three", end=True, chunk="2")
         assert await first == "one"
-        with pytest.raises(CallTimeout, match=r"sent nothing more for 5 s after 1 chunk\(s\); chunk 1 was lost") as caught:
+        with pytest.raises(
+            CallTimeout, match=r"sent nothing more for 5 s after 1 chunk\(s\); chunk 1 was lost"
+        ) as caught:
             await anext(chunks)
         assert caught.value.clock == "stream-idle"
         assert now() == pytest.approx(START + 9, abs=0.01)
@@ -105,8 +111,7 @@ async def test_a_stream_that_never_ends_is_ended() -> None:
     got: list[str] = []
     async with stand(story(1_000, gap=1)) as (dispatcher, server):
         with pytest.raises(CallTimeout, match=r"was not complete after 10\.5 s") as caught:
-            async for chunk in dispatcher.stream("work", timeout=10.5):
-                got.append(chunk)
+            await read(dispatcher.stream("work", timeout=10.5), got)
         assert caught.value.clock == "stream"
         assert got == [f"<{n}>" for n in range(10)]
         await idle()
@@ -141,12 +146,7 @@ async def test_leaving_the_loop_leaves_nothing() -> None:
 
 async def test_cancelling_a_reader_leaves_nothing() -> None:
     async with Peer.as_service(), dispatching() as dispatcher:
-
-        async def read() -> None:
-            async for _ in dispatcher.stream("work"):
-                pass
-
-        reading = asyncio.create_task(read())
+        reading = asyncio.create_task(read(dispatcher.stream("work"), []))
         await idle()
         assert dispatcher.exchange.pending == 1
         reading.cancel()
@@ -169,8 +169,7 @@ async def test_a_reader_that_falls_behind_gets_what_was_kept_and_then_a_clear_er
         got.append(await anext(chunks))
         await idle()
         with pytest.raises(TransportError, match="'stream-buffer'") as caught:
-            async for chunk in chunks:
-                got.append(chunk)
+            await read(chunks, got)
         assert caught.value.type == "too-much"
         assert got == [f"<{n}>" for n in range(len(got))]
         assert len(got) >= 11
@@ -184,8 +183,7 @@ async def test_an_error_is_raised_after_what_came_before_it() -> None:
     got: list[str] = []
     async with stand(lambda _: stream()) as (dispatcher, _):
         with pytest.raises(ToolError, match="That is all") as caught:
-            async for chunk in dispatcher.stream("work"):
-                got.append(chunk)
+            await read(dispatcher.stream("work"), got)
         assert caught.value.type == "no-more"
         assert got == ["one"]
 
@@ -201,7 +199,7 @@ async def test_a_refusal_is_raised_as_one() -> None:
 
 
 async def test_many_streams_at_once_do_not_mix() -> None:
-    async def read(dispatcher: Any, number: int) -> list[str]:
+    async def all_of(dispatcher: Any, number: int) -> list[str]:
         return [chunk async for chunk in dispatcher.stream("work", {"n": number})]
 
     def work(arguments: dict[str, Any]) -> AsyncIterator[str]:
@@ -213,5 +211,5 @@ async def test_many_streams_at_once_do_not_mix() -> None:
         return stream()
 
     async with stand(work) as (dispatcher, _):
-        answers = await asyncio.gather(*(read(dispatcher, number) for number in range(50)))
+        answers = await asyncio.gather(*(all_of(dispatcher, number) for number in range(50)))
     assert answers == [[f"{number}:{index}" for index in range(10)] for number in range(50)]

@@ -3,48 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 
 from dispatch.exchange import Exchange
 from dispatch.messages import MAX_PROPERTY_CHARS, Property
-from dispatch.outcome import Throttled, TransportError
-from dispatch.pending import MAX_AHEAD
-from dispatch.settled import Answer, Disposition, Overflow, Settled, TimedOut, Unreadable
+from dispatch.outcome import TransportError
+from dispatch.settled import Answer, Disposition, TimedOut, Unreadable
 from tests.support.clock import START, advance, idle
-from tests.support.fakes import FakePublisher, lost, reply
+from tests.support.exchange_bench import Bench
+from tests.support.fakes import lost, reply
 from tests.support.rubbish import OddMessage
-
-
-class Bench:
-    """An exchange, a publisher in the hand, and requests as tasks."""
-
-    def __init__(self, **options: Any) -> None:
-        self.exchange = Exchange(**options)
-        self.publisher = FakePublisher()
-
-    async def ask(self, *, limit: float = 30.0, max_bytes: int = 1_000, **options: Any) -> tuple[str, asyncio.Task[Settled]]:
-        exchange = self.exchange
-        id = exchange.new_id()
-        deadline = exchange.loop.time() + limit
-        task = asyncio.create_task(
-            exchange.request(
-                id, self.publisher, b"?", {Property.ID: id}, flow="tool", deadline=deadline, max_bytes=max_bytes, **options
-            )
-        )
-        await idle()
-        return id, task
-
-    def take(self, message: Any) -> Disposition:
-        """Hand over one reply: it must be counted exactly once. Returns as what."""
-        before = dict(self.exchange.replies)
-        self.exchange.on_message(message)
-        changed = [what for what, count in self.exchange.replies.items() if count != before[what]]
-        assert len(changed) == 1, f"a reply was counted as {changed}"
-        assert self.exchange.replies[changed[0]] == before[changed[0]] + 1
-        return changed[0]
-
 
 # -- how a request ends ---------------------------------------------------------------------------------------------
 
@@ -174,6 +143,7 @@ async def test_cancellation_together_with_the_answer_is_still_cancellation() -> 
     id, task = await bench.ask()
     bench.take(reply(id))
     task.cancel()
+    assert not bench.publisher.sent[0].cancelled
     with pytest.raises(asyncio.CancelledError):
         await task
     assert bench.take(reply(id)) is Disposition.DUPLICATE
@@ -209,107 +179,6 @@ async def test_closing_ends_everything_that_waits() -> None:
         assert settled.type == "closed"
         assert settled.sent, "they may have run"
         assert bench.take(reply(id)) is Disposition.LATE
-
-
-# -- bounds ---------------------------------------------------------------------------------------------------------
-
-
-async def test_more_than_may_wait_is_refused_without_being_sent_and_has_room_later() -> None:
-    bench = Bench(max_pending=2)
-    (first, one), (_, two) = await bench.ask(), await bench.ask()
-    _, refused = await bench.ask()
-    settled = await refused
-    assert isinstance(settled, Throttled)
-    assert (settled.type, settled.retry_after, settled.retryable) == ("too-many-pending", 1.0, True)
-    assert settled.rejected_by == "exchange"
-    assert (len(bench.publisher.sent), bench.exchange.pending) == (2, 2)
-    bench.take(reply(first))
-    third, three = await bench.ask()
-    bench.take(reply(third))
-    assert isinstance(await three, Answer)
-    bench.exchange.close()
-    await asyncio.gather(one, two)
-
-
-@pytest.mark.parametrize("texts", [["x" * 11], ["x" * 5, "x" * 6], ["x" * 10, "x"]])
-async def test_an_answer_beyond_its_limit_is_cut_off(texts: list[str]) -> None:
-    bench = Bench()
-    id, task = await bench.ask(max_bytes=10)
-    for index, text in enumerate(texts):
-        bench.take(reply(id, text, end=index == len(texts) - 1))
-    assert await task == Overflow("max-result")
-    assert bench.take(reply(id)) is Disposition.LATE
-
-
-@pytest.mark.parametrize("texts", [["x" * 10], ["x" * 5, "x" * 5], ["x" * 10, ""]])
-async def test_an_answer_of_just_its_limit_passes(texts: list[str]) -> None:
-    bench = Bench()
-    id, task = await bench.ask(max_bytes=10)
-    for index, text in enumerate(texts):
-        bench.take(reply(id, text, end=index == len(texts) - 1))
-    assert isinstance(await task, Answer)
-
-
-async def test_chunks_kept_for_a_missing_one_are_bounded_in_number() -> None:
-    bench = Bench()
-    id, task = await bench.ask()
-    for index in range(1, MAX_AHEAD + 1):
-        assert bench.take(reply(id, "", end=False, chunk=index)) is Disposition.MATCHED
-    await idle()
-    assert not task.done()
-    bench.take(reply(id, "", end=False, chunk=MAX_AHEAD + 1))
-    assert await task == Overflow("chunks ahead of a missing one")
-
-
-async def test_chunks_kept_for_a_missing_one_are_bounded_in_size() -> None:
-    bench = Bench()
-    id, task = await bench.ask(max_bytes=10)
-    bench.take(reply(id, "xxxx", end=False, chunk=0))
-    bench.take(reply(id, "xxx", end=False, chunk=3))
-    bench.take(reply(id, "xxx", end=False, chunk=2))
-    await idle()
-    assert not task.done(), "just the limit"
-    bench.take(reply(id, "x", end=False, chunk=5))
-    assert await task == Overflow("max-result")
-
-
-async def test_chunks_that_were_kept_and_then_taken_are_not_counted_twice() -> None:
-    bench = Bench()
-    id, task = await bench.ask(max_bytes=10)
-    bench.take(reply(id, "bbbb", end=False, chunk=1))
-    bench.take(reply(id, "aaaa", end=False, chunk=0))
-    bench.take(reply(id, "d", chunk=3))
-    bench.take(reply(id, "c", end=False, chunk=2))
-    settled = await task
-    assert isinstance(settled, Answer)
-    assert settled.text == "aaaabbbbcd"
-
-
-async def test_tombstones_are_bounded_in_number() -> None:
-    bench = Bench(max_tombstones=3)
-    ids = []
-    for _ in range(10):
-        id, task = await bench.ask()
-        bench.take(reply(id))
-        await task
-        ids.append(id)
-        assert bench.exchange.tombstones <= 3
-    found = [bench.take(reply(id)) for id in ids]
-    assert found == [Disposition.UNKNOWN] * 7 + [Disposition.DUPLICATE] * 3, "the newest are remembered"
-
-
-async def test_tombstones_are_bounded_in_age() -> None:
-    bench = Bench(tombstone_age=60)
-    early, task = await bench.ask()
-    bench.take(reply(early))
-    await task
-    for wait, remembered in ((59, Disposition.DUPLICATE), (1, Disposition.UNKNOWN)):
-        await advance(wait)
-        id, task = await bench.ask()
-        bench.take(reply(id))
-        await task
-        assert bench.take(reply(early)) is remembered
-    assert bench.exchange.tombstones == 2
 
 
 # -- what becomes of a reply ----------------------------------------------------------------------------------------
@@ -361,8 +230,8 @@ async def test_a_reply_without_a_usable_id_is_malformed(message: OddMessage) -> 
 async def test_an_odd_chunk_index_counts_as_none() -> None:
     bench = Bench()
     id, task = await bench.ask()
-    bench.take(reply(id, "a", end=False, **{"chunk": "-1"}))  # type: ignore[arg-type]
-    bench.take(reply(id, "b", **{"chunk": "first"}))  # type: ignore[arg-type]
+    bench.take(reply(id, "a", end=False, chunk="-1"))  # type: ignore[arg-type]
+    bench.take(reply(id, "b", chunk="first"))  # type: ignore[arg-type]
     settled = await task
     assert isinstance(settled, Answer)
     assert settled.text == "ab"
@@ -376,3 +245,40 @@ async def test_ids_are_never_used_twice_and_fit_into_a_property() -> None:
     ids = [exchange.new_id() for exchange in exchanges for _ in range(200)]
     assert len(set(ids)) == len(ids)
     assert all(len(id) < 64 and id.isascii() for id in ids)
+
+
+# -- what the transport is told -------------------------------------------------------------------------------------
+
+
+async def test_the_first_reply_proves_to_the_transport_that_the_request_arrived() -> None:
+    bench = Bench()
+    id, task = await bench.ask()
+    ticket = bench.publisher.sent[0]
+    for text, end in (("a", False), ("b", True)):
+        bench.take(reply(id, text, end=end))
+    assert ticket.proofs == ["answered"]
+    await task
+
+
+async def test_word_that_a_request_has_arrived_is_no_reply() -> None:
+    bench = Bench()
+    id, task = await bench.ask()
+    word = {"id": id, "taken": "1"}
+    bench.exchange.on_message(OddMessage(b"", word))
+    for other in ({"taken": "1"}, {"taken": "1", "id": "somebody-else"}):
+        bench.exchange.on_message(OddMessage(b"", other))
+    await idle()
+    assert not task.done()
+    assert not any(bench.exchange.replies.values())
+    assert bench.publisher.sent[0].proofs == ["taken"]
+    bench.take(reply(id, "ha"))
+    assert isinstance(await task, Answer)
+    bench.exchange.on_message(OddMessage(b"", word))
+    assert not bench.exchange.replies[Disposition.DUPLICATE]
+
+
+async def test_receive_gives_the_properties_whatever_the_message_holds() -> None:
+    bench = Bench()
+    assert bench.exchange.receive(reply("x", ack="1:2"))["ack"] == "1:2"
+    assert bench.exchange.receive(OddMessage(b"", {"id": "x"}, raises="properties")) == {}
+    assert bench.exchange.receive(OddMessage(b"", {"id": "x", "taken": "1", "ack": "1:2"}))["ack"] == "1:2"

@@ -191,7 +191,9 @@ class ExchangeMachine(RuleBasedStateMachine):
         self.bury(asked, "unreadable", DUPLICATE)
         self.take(message, Disposition.MALFORMED)
 
-    @rule(message=st.sampled_from([reply(None), reply(""), reply("x" * 9_000), OddMessage(b"", {}, raises="properties")]))
+    @rule(
+        message=st.sampled_from([reply(None), reply(""), reply("x" * 9_000), OddMessage(b"", {}, raises="properties")])
+    )
     def without_an_id(self, message: Any) -> None:
         self.take(message, Disposition.MALFORMED)
 

@@ -48,6 +48,7 @@ async def scene(calls: int, seed: int, profile: str) -> Load:
     assert set(load.ledger.kinds) <= ENDS
     assert exchange.pending == 0
     assert (server.running, server.queued) == (0, 0)
+    assert load.waiting_to_go_out() == 0, "all credit has come back"
     assert sum(load.counted().values()) == load.network.handed, "each reply in exactly one disposition"
     assert load.most_tombstones <= MAX_TOMBSTONES
     assert load.most_running <= server.concurrency
@@ -62,6 +63,7 @@ async def scene(calls: int, seed: int, profile: str) -> Load:
             calls = (dispatcher.call("work", {"n": n, "how": "answer", "seconds": 0}, timeout=2) for n in range(50))
             assert await asyncio.gather(*calls) == [f"answer {n}" for n in range(50)]
     assert exchange.pending == 0
+    assert load.waiting_to_go_out() == 0
     await load.close()
     return load
 

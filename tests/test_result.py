@@ -50,12 +50,21 @@ def test_an_error_that_says_nothing_is_given_words() -> None:
 
 @pytest.mark.parametrize(
     ("properties", "seconds", "advice"),
-    [({"retry_after_ms": "2500"}, 2.5, "not before 2.5 s"), ({}, None, "later"), ({"retry_after_ms": "soon"}, None, "later")],
+    [
+        ({"retry_after_ms": "2500"}, 2.5, "not before 2.5 s"),
+        ({}, None, "later"),
+        ({"retry_after_ms": "soon"}, None, "later"),
+    ],
 )
 def test_an_overloaded_service(properties: dict[str, str], seconds: float | None, advice: str) -> None:
     error = told(refusal("overloaded", **properties))
     assert type(error) is Throttled
-    assert (error.type, error.retryable, error.retry_after, error.rejected_by) == ("overloaded", True, seconds, "service")
+    assert (error.type, error.retryable, error.retry_after, error.rejected_by) == (
+        "overloaded",
+        True,
+        seconds,
+        "service",
+    )
     assert f"call it {advice}" in error.message
 
 
@@ -141,14 +150,14 @@ def test_what_is_an_error_already_stays_itself(given: TransportError | Throttled
     assert told(given) is given
 
 
+CLOCKS = ("call", "attempt", "stream", "stream-idle")
 ENDS: list[Settled] = [
-    *(TimedOut(clock, sent, chunks, missing)
-      for clock, sent, chunks, missing in itertools.product(("call", "attempt", "stream", "stream-idle"), (True, False), (0, 3), (None, 3))),
+    *(TimedOut(*end) for end in itertools.product(CLOCKS, (True, False), (0, 3), (None, 3))),
     *(refusal(reason) for reason in ("overloaded", "draining", "expired", "invalid-request", "other")),
     Unreadable("no JSON"),
     Overflow("max-result"),
     Answer("", "", "", {}),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("settled", ENDS, ids=str)
@@ -161,7 +170,9 @@ def test_every_text_names_the_tool_and_never_tells_a_model_to_try_again(settled:
 
 
 def test_a_result_as_plain_values() -> None:
-    result = CallResult("work", Outcome.SUCCESS, "ha", duration=0.12345678, attempts=1, chunks=2, request_id="x", instance="one")
+    result = CallResult(
+        "work", Outcome.SUCCESS, "ha", duration=0.12345678, attempts=1, chunks=2, request_id="x", instance="one"
+    )
     assert json.loads(json.dumps(result.as_dict())) == {
         "tool": "work",
         "outcome": "success",

@@ -74,7 +74,7 @@ async def test_one_too_many_is_refused_at_once_with_a_time_to_come_back() -> Non
 
 async def test_without_a_queue_only_what_can_run_is_taken() -> None:
     gate = Gate()
-    async with stand(gate, concurrency=1, max_queued=0) as (dispatcher, server):
+    async with stand(gate, concurrency=1, max_queued=0) as (dispatcher, _):
         first = asyncio.create_task(dispatcher.call("work"))
         await idle()
         with pytest.raises(Throttled):
@@ -151,7 +151,7 @@ async def test_work_is_stopped_when_its_callers_time_is_over() -> None:
         message = await caller.arrived.get()
         assert asyncio.get_running_loop().time() == pytest.approx(START + 2.5, abs=0.01)
         assert stopped.is_set()
-        assert decode_reply(message.data()).error.type == "deadline-exceeded"  # type: ignore[union-attr]
+        assert decode_reply(message.data()).error.type == "stopped"  # type: ignore[union-attr]
         await idle()
         assert server.running == 0
 
@@ -307,6 +307,21 @@ async def test_answers_say_how_much_runs() -> None:
         loads = [(await caller.arrived.get()).properties()["in-flight"] for _ in range(3)]
         assert loads[0] == "3"
         assert all(1 <= int(load) <= 3 for load in loads)
+
+
+async def test_a_request_that_asks_is_told_at_once_that_it_is_here() -> None:
+    own = "non-persistent://tg/response/dispatch-reply-1"
+    gate = Gate()
+    async with serving(gate), Peer.as_caller(own) as caller:
+        await caller.ask(b"{}", id="1", reply_to=own, ack="1")
+        message = await caller.arrived.get()
+        assert (message.properties()["id"], "taken" in message.properties()) == ("1", True)
+        await caller.ask(b"{}", id="2", reply_to=own)
+        await idle()
+        assert caller.arrived.empty()
+        gate.open.set()
+        await idle()
+        assert caller.arrived.qsize() == 2
 
 
 async def test_an_abandoned_stream_is_stopped_at_its_deadline() -> None:

@@ -226,19 +226,20 @@ class LocalBroker:
             if on_spawn is not None:
                 on_spawn(self)
 
-        child = spawn(
-            configuration.command(),
-            log=configuration.console_file,
-            environ=configuration.environment(),
-            remove=self.data_dir if self._owns_data else None,
-            detached=self._detached,
-            on_spawn=spawned,
-        )
         try:
+            child = spawn(
+                configuration.command(),
+                log=configuration.console_file,
+                environ=configuration.environment(),
+                remove=self.data_dir if self._owns_data else None,
+                detached=self._detached,
+                on_spawn=spawned,
+            )
             admin = Admin(self.web_url, self.super_user_token, timeout=_ANSWER_TIMEOUT)
             seconds = wait_ready(admin, child.wait, logs=self._logs(), timeout=self._ready_timeout, report=self._report)
         except BaseException:
-            child.kill()
+            if self._child is not None:
+                self._child.kill()
             raise
         self._report(f"Pulsar {VERSION} is ready after {seconds:.1f} s: {self.service_url}")
 

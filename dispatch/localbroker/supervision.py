@@ -180,6 +180,7 @@ def spawn(
             cwd=cwd,
             start_new_session=True,
         )
+    child: Child | None = None
     try:
         if keeper.stdin is None or keeper.stdout is None:
             raise AssertionError("both were asked for")
@@ -197,6 +198,8 @@ def spawn(
             keeper.wait(KILL_WAIT)
     except BaseException:
         _discard(keeper)
+        if child is not None:
+            child.kill()  # a keeper that has been told to let go of it does so
         raise
     return child
 

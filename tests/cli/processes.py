@@ -99,9 +99,9 @@ class Program:
         """What a container platform sends first."""
         self.process.send_signal(signal.SIGTERM)
 
-    def wait(self) -> int:
+    def wait(self, limit: float = WAIT_S) -> int:
         """Its exit code, once it has ended and everything it wrote is read."""
-        code = self.process.wait(WAIT_S)
+        code = self.process.wait(limit)
         self.out.close()
         self.err.close()
         return code
@@ -126,8 +126,10 @@ def started(*arguments: str, terminal: bool = False, cwd: Path = REPO, **env: st
             program.wait()
 
 
-def ended(*arguments: str, terminal: bool = False, cwd: Path = REPO, **env: str) -> tuple[int, str, str]:
+def ended(
+    *arguments: str, terminal: bool = False, cwd: Path = REPO, limit: float = WAIT_S, **env: str
+) -> tuple[int, str, str]:
     """Run ``dispatch ARGUMENTS`` to its end: exit code, stdout, stderr."""
     with started(*arguments, terminal=terminal, cwd=cwd, **env) as program:
-        code = program.wait()
+        code = program.wait(limit)
         return code, program.out.text(), program.err.text()

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from dispatch.localbroker import VERSION, Admin, LocalBrokerUnavailable, State, choose_backend, fetch_distribution
+from dispatch.localbroker.readiness import READY_TIMEOUT
 from dispatch.localbroker.supervision import Child, process_identity
 from tests.cli.conftest import Run
 from tests.cli.processes import WAIT_S, ended, started
@@ -136,7 +137,10 @@ def own_cache(tmp_path: Path) -> Iterator[dict[str, str]]:
 
 @pytest.mark.pulsar
 def test_a_genuine_broker_from_start_to_stop(own_cache: dict[str, str]) -> None:
-    code, out, err = ended("broker", "start", "--port", "0", "--web-port", "0", "--json", **own_cache)
+    # As long as the start itself allows: on a busy machine a broker takes half a minute.
+    code, out, err = ended(
+        "broker", "start", "--port", "0", "--web-port", "0", "--json", limit=READY_TIMEOUT, **own_cache
+    )
     assert code == 0, err
     first = json.loads(out)
     assert first["ready"] is True

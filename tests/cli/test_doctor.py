@@ -125,12 +125,12 @@ def test_the_admin_interface_is_looked_for_on_the_brokers_host(
 
 
 def test_that_of_our_own_broker_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    state = State("process", "pulsar://127.0.0.1:16650", "http://127.0.0.1:18080")
+    state = State("process", "pulsar://127.0.0.1:7650", "http://127.0.0.1:7080")
     monkeypatch.setattr("dispatch.localbroker.status", lambda: state)
-    assert default_admin_url("pulsar://localhost:16650") == "http://127.0.0.1:18080"
-    assert default_admin_url("pulsar://127.0.0.1:16650") == "http://127.0.0.1:18080"
+    assert default_admin_url("pulsar://localhost:7650") == "http://127.0.0.1:7080"
+    assert default_admin_url("pulsar://127.0.0.1:7650") == "http://127.0.0.1:7080"
     assert default_admin_url("pulsar://localhost:6650") == "http://localhost:8080"
-    assert default_admin_url("pulsar://elsewhere:16650") == "http://elsewhere:8080"
+    assert default_admin_url("pulsar://elsewhere:7650") == "http://elsewhere:8080"
 
 
 def test_namespaces_are_those_of_the_catalogues_topics() -> None:

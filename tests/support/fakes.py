@@ -48,9 +48,7 @@ class FakePublisher:
     queueing: bool = False
     closed: bool = False
 
-    def publish(
-        self, payload: bytes, properties: Mapping[str, str], *, flow: str, on_failure: OnFailure
-    ) -> FakeTicket:
+    def publish(self, payload: bytes, properties: Mapping[str, str], *, flow: str, on_failure: OnFailure) -> FakeTicket:
         if self.refusal is not None:
             raise self.refusal
         ticket = FakeTicket(payload, properties, flow, on_failure, self.queueing)

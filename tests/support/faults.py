@@ -170,7 +170,9 @@ class FaultyPublisher:
         self.topic = inner.topic
         self._held_back: list[Callable[[], None]] = []
 
-    def publish(self, payload: bytes, properties: Mapping[str, str], *, flow: str, on_failure: OnFailure) -> FaultyTicket:
+    def publish(
+        self, payload: bytes, properties: Mapping[str, str], *, flow: str, on_failure: OnFailure
+    ) -> FaultyTicket:
         transport = self._transport
         dice, rng = transport.outgoing, transport.outgoing.rng
         ticket = FaultyTicket(transport, on_failure)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dispatch import Dispatcher, Outcome, ToolServer, ToolService
+from dispatch.gate import Gate
 from dispatch.outcome import DispatchError, ToolError
 from dispatch.settled import Disposition
 from dispatch.transports.memory import MemoryTransport
@@ -188,6 +189,14 @@ class Load:
     async def settle(self) -> None:
         """Let everything that is still under way between the two come to its end."""
         await advance(120)
+
+    def waiting_to_go_out(self) -> int:
+        """Messages that wait at a gate, in the dispatcher and in the server."""
+        routes, router = self.dispatcher._routes, self.server._replies
+        assert routes is not None
+        assert router is not None
+        gates = [route.publisher for route in routes._open.values()] + list(router._gates.values())
+        return sum(gate.queued for gate in gates if isinstance(gate, Gate)) + router._waiting
 
     def counted(self) -> dict[Disposition, int]:
         return self.dispatcher.exchange.replies

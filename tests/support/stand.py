@@ -45,7 +45,11 @@ class Service(ToolService):
 
 @contextlib.asynccontextmanager
 async def dispatching(
-    tools: Catalog | None = None, *, transport: Transport | None = None, policy: Policy | None = None, name: str | None = None
+    tools: Catalog | None = None,
+    *,
+    transport: Transport | None = None,
+    policy: Policy | None = None,
+    name: str | None = None,
 ) -> AsyncIterator[Dispatcher]:
     """A started dispatcher on the stand's broker."""
     transport = MemoryTransport(BROKER) if transport is None else transport
@@ -69,6 +73,12 @@ async def stand(
     """Both."""
     async with serving(work, **options) as server, dispatching(tools) as dispatcher:
         yield dispatcher, server
+
+
+async def read(chunks: AsyncIterator[str], into: list[str]) -> None:
+    """Read a stream to its end, or to its error; ``into`` has what came."""
+    async for chunk in chunks:
+        into.append(chunk)
 
 
 class Peer:

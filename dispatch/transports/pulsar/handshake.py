@@ -27,8 +27,8 @@ _PROTOCOL_VERSION = 19
 _MAX_FRAME = 1 << 20
 
 
-async def shake_hands(url: str, security: Security) -> None:
-    """Connect to one of the brokers of ``url``, say who we are, and hang up.
+async def shake_hands(url: str, security: Security, timeout: float = TIMEOUT_S) -> None:
+    """Connect to one of the brokers of ``url``, say who we are, and hang up; ``timeout`` is in seconds, for each broker.
 
     Raises:
         TransportError: ``unreachable``, ``unauthorized`` or ``untrusted`` (TLS); each names the fix.
@@ -36,7 +36,7 @@ async def shake_hands(url: str, security: Security) -> None:
     problem = unreachable(url)
     for host, port in endpoints(url):
         try:
-            async with asyncio.timeout(TIMEOUT_S):
+            async with asyncio.timeout(timeout):
                 await _shake(url, host, port, security)
             return
         except ssl.SSLError as error:

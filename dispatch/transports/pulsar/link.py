@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import uuid
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pulsar
@@ -25,6 +26,9 @@ from dispatch.transports.pulsar.logs import client_logger
 from dispatch.transports.security import Security
 
 Receipt = Callable[[Any, Any], None]
+
+_threads = ThreadPoolExecutor(4, thread_name_prefix="dispatch-pulsar")
+"""Threads of our own: tools that block the loop's default ones must not hold up a connection."""
 
 OK = pulsar.Result.Ok
 
@@ -120,7 +124,7 @@ class Link:
         return opened
 
     async def _open(self, topic: str, make: Callable[[], Any]) -> Any:
-        opening = asyncio.ensure_future(asyncio.to_thread(make))
+        opening = asyncio.get_running_loop().run_in_executor(_threads, make)
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
@@ -143,7 +147,7 @@ class Link:
 async def _close_client(client: Any) -> None:
     try:
         async with asyncio.timeout(OPERATION_TIMEOUT_S + 1):
-            await asyncio.to_thread(_close_quietly, client)
+            await asyncio.get_running_loop().run_in_executor(_threads, _close_quietly, client)
     except TimeoutError:
         client.shutdown()  # close() waits for the broker, which may hang
 
@@ -151,7 +155,7 @@ async def _close_client(client: Any) -> None:
 def _close_orphan(opening: asyncio.Future[Any]) -> None:
     if not opening.cancelled() and opening.exception() is None:
         orphan = opening.result()
-        asyncio.get_running_loop().run_in_executor(None, _close_quietly, orphan)
+        asyncio.get_running_loop().run_in_executor(_threads, _close_quietly, orphan)
 
 
 def _close_quietly(opened: Any) -> None:
@@ -162,4 +166,4 @@ def _close_quietly(opened: Any) -> None:
 async def close_opened(opened: Any) -> None:
     """Close a producer, a consumer or a reader."""
     if opened is not None:
-        await asyncio.to_thread(_close_quietly, opened)
+        await asyncio.get_running_loop().run_in_executor(_threads, _close_quietly, opened)

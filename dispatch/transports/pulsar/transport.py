@@ -35,6 +35,9 @@ GRACE_S = 1.0
 """How long pulsar-client may mend a connection by itself (a topic that moves to another broker takes milliseconds)."""
 CLOSE_FLUSH_S = 2.0
 """How long closing waits for the receipts of what was published before it."""
+PROBE_TIMEOUT_S = 1.0
+"""How long a broker may take to answer while we wait for it to come back: one that starts accepts connections for some
+time before it answers on them."""
 DRAIN_BATCH = 512
 """Messages handled in one go before other tasks get their turn."""
 
@@ -409,7 +412,7 @@ class PulsarTransport:
                 logger.info("connection to %s lost", self.url)
             if self._loop.time() - self._down_since >= GRACE_S:
                 try:
-                    await shake_hands(self.url, self._security)
+                    await shake_hands(self.url, self._security, PROBE_TIMEOUT_S)
                     await self._relink()
                 except TransportError as error:
                     logger.debug("not back yet: %s", error.message)
