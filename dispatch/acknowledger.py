@@ -57,7 +57,7 @@ class Acknowledger:
         now = self._loop.time()
         instance = self._instances.get(control)
         if instance is None:
-            self._forget_quiet(now)
+            self._forget_quiet(now, room=1)
             instance = self._instances[control] = _Instance(now)
         else:
             self._instances.move_to_end(control)
@@ -70,6 +70,7 @@ class Acknowledger:
 
     def _flush(self) -> None:
         self._scheduled = False
+        self._forget_quiet(self._loop.time())
         for control, instance in self._instances.items():
             if not instance.due:
                 continue
@@ -94,10 +95,10 @@ class Acknowledger:
             instance.opening = None
         self._send(instance, instance.publisher)
 
-    def _forget_quiet(self, now: float) -> None:
+    def _forget_quiet(self, now: float, room: int = 0) -> None:
         while self._instances:
             control, instance = next(iter(self._instances.items()))
-            if len(self._instances) < MAX_INSTANCES and now - instance.last < QUIET_S:
+            if len(self._instances) + room <= MAX_INSTANCES and now - instance.last < QUIET_S:
                 return
             del self._instances[control]
             task = self._loop.create_task(_close(instance))

@@ -9,41 +9,24 @@ import asyncio
 import contextlib
 import secrets
 from collections.abc import AsyncGenerator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from dispatch.catalog import Catalog, ServiceDescriptor, UnknownService, UnknownTool, load_directory
+from dispatch.catalog import Catalog, ServiceDescriptor, load_directory
 from dispatch.exchange import Exchange
 from dispatch.messages import PayloadTooLarge, Property, check_property, encode_request, json_text
-from dispatch.outcome import DispatchError, InvalidArguments, Outcome, Rejected, TransportError
+from dispatch.outcome import DispatchError, InvalidArguments, Outcome, TransportError
 from dispatch.policy import DEFAULT_POLICY, Policy, PolicyError, check_seconds
 from dispatch.result import CallResult, error_of
 from dispatch.routes import Route, Routes
 from dispatch.settled import Settled, TimedOut
+from dispatch.targets import Target, Targets
 from dispatch.tool import Tool
 from dispatch.transports import Security, Transport, open_transport
 
+T = TypeVar("T")
+
 NO_ARGUMENTS: Mapping[str, Any] = {}
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """What a call is made of that does not change from call to call.
-
-    Attributes:
-        label: the tool's name (the service's id where a client calls a service without a tool).
-        service: where it is served.
-        config_text: the config values, as the JSON text that travels.
-        policy: defaults ← service ← tool.
-        repeatable: declared read-only or idempotent.
-    """
-
-    label: str
-    service: ServiceDescriptor
-    config_text: str
-    policy: Policy
-    repeatable: bool = False
 
 
 def connect(
@@ -96,9 +79,7 @@ class Dispatcher:
     ) -> None:
         self.name = name or secrets.token_hex(6)
         self.transport = transport
-        self._policy = policy
-        self._catalog = catalog
-        self._targets: dict[str, Target] = {}
+        self._targets = Targets(catalog, policy)
         self._exchange: Exchange | None = None
         self._routes: Routes | None = None
 
@@ -140,7 +121,7 @@ class Dispatcher:
     @property
     def catalog(self) -> Catalog:
         """The services and tools in force."""
-        return self._catalog
+        return self._targets.catalog
 
     @property
     def exchange(self) -> Exchange:
@@ -149,9 +130,13 @@ class Dispatcher:
         Raises:
             RuntimeError: not started.
         """
-        if self._exchange is None:
+        return self._running(self._exchange)
+
+    @staticmethod
+    def _running(part: T | None) -> T:
+        if part is None:
             raise RuntimeError("the dispatcher is not started; use 'async with dispatch.connect(...)' or await start()")
-        return self._exchange
+        return part
 
     def tool(self, name: str, *, user: str = "") -> Tool:
         """A handle on one tool, as agent frameworks want it: ``await tool.invoke(topic="cats")``.
@@ -159,37 +144,16 @@ class Dispatcher:
         Raises:
             Rejected: there is no such tool; the message has the near names.
         """
-        self._target(name)
-        return Tool(self, self._catalog.tool(name), user)
-
-    def _target(self, tool: str) -> Target:
-        target = self._targets.get(tool)
-        if target is None:
-            try:
-                descriptor = self._catalog.tool(tool)
-            except UnknownTool as error:
-                raise Rejected("unknown-tool", str(error), rejected_by="catalog", alternatives=error.near) from None
-            service = self._catalog.service_of(descriptor)
-            target = self._targets[tool] = Target(
-                tool,
-                service,
-                json_text(descriptor.config, "config"),
-                self._policy.merged(service.policy).merged(descriptor.policy),
-                descriptor.repeatable,
-            )
-        return target
+        self._targets.tool(name)
+        return Tool(self, self.catalog.tool(name), user)
 
     def service_target(self, service: str) -> Target:
-        """What a call of a service without a tool is made of.
+        """What a call of a service without a tool is made of (for clients).
 
         Raises:
             Rejected: there is no such service.
         """
-        try:
-            descriptor = self._catalog.service(service)
-        except UnknownService as error:
-            raise Rejected("unknown-service", str(error), rejected_by="catalog", alternatives=error.near) from None
-        return Target(service, descriptor, "{}", self._policy.merged(descriptor.policy))
+        return self._targets.service(service)
 
     # -- calls --------------------------------------------------------------------------------------------------
 
@@ -232,7 +196,7 @@ class Dispatcher:
         """As :meth:`call`, but every outcome is a value. Only cancellation is raised."""
         started = self.exchange.loop.time()
         try:
-            target = self._target(tool)  # 1 catalog
+            target = self._targets.tool(tool)  # 1 catalog
         except DispatchError as error:
             return CallResult(tool, error.outcome, error=error)
         return await self.perform(
@@ -274,7 +238,7 @@ class Dispatcher:
             # 4 attempts: one; retries and hedges have their place around this
             #   a breaker · b limiter · c bulkhead: admit(target) -> Permit | Rejection
             #   d balancer: picks the instance; the route then is that instance's
-            route = self._routes.get(target.service) or await self._open(target.service, deadline)  # type: ignore[union-attr] # started: see exchange
+            route = self._route(target.service) or await self._open(target.service, deadline)
             attempt = target.policy.attempt_timeout
             if attempt is not None and exchange.loop.time() + attempt < deadline:
                 deadline, clock, limit = exchange.loop.time() + attempt, "attempt", attempt
@@ -307,7 +271,7 @@ class Dispatcher:
             getattr(answer, "text", "") if error is None else "",
             error,
             exchange.loop.time() - started,
-            attempts=1 if id else 0,
+            attempts=0 if not id or (isinstance(error, TransportError) and not error.sent) else 1,
             chunks=getattr(settled, "chunks", 0),
             request_id=id,
             instance=_instance(settled),
@@ -334,7 +298,7 @@ class Dispatcher:
         Raises:
             DispatchError: as :meth:`call`; what came before it has been given already.
         """
-        target = self._target(tool)
+        target = self._targets.tool(tool)
         chunks = self.perform_stream(
             target,
             target.config_text,
@@ -372,7 +336,7 @@ class Dispatcher:
         except (TypeError, PayloadTooLarge, PolicyError, UnicodeError) as mistake:
             raise _invalid(target.label, mistake) from None
         deadline = exchange.loop.time() + total
-        route = self._routes.get(target.service) or await self._open(target.service, deadline)  # type: ignore[union-attr] # as above
+        route = self._route(target.service) or await self._open(target.service, deadline)
         id = exchange.new_id()
         replies = exchange.stream(
             id,
@@ -397,10 +361,13 @@ class Dispatcher:
             if error is not None:
                 raise error
 
+    def _route(self, service: ServiceDescriptor) -> Route | None:
+        return self._running(self._routes).get(service)
+
     async def _open(self, service: ServiceDescriptor, deadline: float) -> Route:
         try:
             async with asyncio.timeout_at(deadline):
-                return await self._routes.open(service)  # type: ignore[union-attr] # started: see exchange
+                return await self._running(self._routes).open(service)
         except TimeoutError:
             raise TransportError(
                 "unreachable",
@@ -417,7 +384,7 @@ class Dispatcher:
             Property.ATTEMPT: "1",
         }
         if route.acknowledged:
-            properties[Property.CREDIT] = str(self._routes.credit)  # type: ignore[union-attr] # started: see exchange
+            properties[Property.CREDIT] = str(self._running(self._routes).credit)
         if idempotency_key is not None:
             properties[Property.IDEMPOTENCY_KEY] = idempotency_key
         return properties

@@ -54,12 +54,11 @@ class _Gated:
     def answered(self) -> None:
         """A reply proves that the message arrived."""
         if self.sequence:
-            self.gate.acknowledge(self.sequence)
+            self.gate.arrived(self.sequence)
 
     def taken(self) -> None:
         """The receiver says that the message arrived: it is one that acknowledges."""
-        self.gate.acknowledges = True
-        self.answered()
+        self.gate.acknowledge(self.sequence)
 
     def fail(self, error: TransportError) -> None:
         if self.on_failure is not None:
@@ -106,6 +105,10 @@ class Gate:
             self.acknowledges = True
         else:
             self._credit.limit = credit
+            if self._timer is not None and self._credit.open:
+                self._timer.cancel()
+                self._timer = None
+                self._pass()
 
     def publish(self, payload: bytes, properties: Mapping[str, str], *, flow: str, on_failure: OnFailure) -> Ticket:
         credit = self._credit
@@ -150,6 +153,12 @@ class Gate:
                 self._loop.call_soon(gated.fail, error)
 
     def acknowledge(self, sequence: int) -> None:
+        """The receiver says that it has ``sequence``: it is one that acknowledges, even if it was silent for long."""
+        self.acknowledges = True
+        self._probes = 0
+        self.arrived(sequence)
+
+    def arrived(self, sequence: int) -> None:
         """Everything up to ``sequence`` has arrived or is lost."""
         credit = self._credit
         if credit is None or not credit.acknowledge(sequence):
@@ -191,9 +200,10 @@ class Gate:
     def withdraw(self, gated: _Gated) -> bool:
         """Take a waiting message back. False when it has passed."""
         withdrawn = self._queue.withdraw(gated.flow, gated)
-        if withdrawn and not len(self._queue) and self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if withdrawn:
+            if not len(self._queue) and self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
             self._wake_waiters()
         return withdrawn
 

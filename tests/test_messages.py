@@ -48,6 +48,11 @@ def test_a_request_is_exactly_what_the_specification_says() -> None:
     assert json.loads(payload) == {"user": "alice", "config": '{"style":"pun"}', "arguments": '{"topic":"cats"}'}
 
 
+def test_a_user_is_a_text() -> None:
+    with pytest.raises(TypeError, match="user must be a text, not int"):
+        encode_request("{}", "{}", 5)  # type: ignore[arg-type]
+
+
 def test_a_request_of_the_specification_is_read() -> None:
     payload = json.dumps({"user": "alice", "config": '{"style": "pun"}', "arguments": '{"topic": "cats"}'}).encode()
     assert decode_request(payload) == Request({"style": "pun"}, {"topic": "cats"}, "alice")
@@ -103,7 +108,9 @@ def test_config_and_arguments_must_be_objects_and_the_error_says_which_is_not(ke
 
 def test_what_json_does_not_know_and_trustgraph_writes_is_read_as_trustgraph_reads_it() -> None:
     for number in (math.inf, -math.inf):
-        assert decode_request(json.dumps({"arguments": json.dumps({"a": [number]})}).encode()).arguments == {"a": [number]}
+        assert decode_request(json.dumps({"arguments": json.dumps({"a": [number]})}).encode()).arguments == {
+            "a": [number]
+        }
     assert math.isnan(decode_request(json.dumps({"config": json.dumps({"a": math.nan})}).encode()).config["a"])
 
 

@@ -114,5 +114,11 @@ def test_a_tool_author_needs_two_texts_only() -> None:
     assert (error.type, error.message, error.retryable) == ("no-such-city", "There is no city of that name.", False)
 
 
+def test_a_timeout_names_its_clock_and_is_not_repeated_unless_that_is_said() -> None:
+    error = CallTimeout("No answer.", clock="attempt")
+    assert (error.type, error.clock, error.retryable) == ("timeout", "attempt", False)
+    assert CallTimeout("No answer.", clock="call", retryable=True).retryable
+
+
 def test_repr_shows_class_type_and_message() -> None:
     assert repr(ERRORS[1]) == "ToolError(type='ValueError', message='No such city.')"

@@ -105,6 +105,7 @@ def test_a_count_that_is_none_names_key_and_form(key: str, value: object) -> Non
 
 
 def test_the_bounds_themselves_are_allowed() -> None:
+    assert MAX_SECONDS == 604_800, "a week"
     assert check_seconds(MAX_SECONDS) == MAX_SECONDS
     assert check_seconds(5e-324) > 0
     assert parse_policy({"stream-buffer": 1, "max-result": 1}) == Policy(stream_buffer=1, max_result=1)

@@ -68,6 +68,15 @@ def test_an_overloaded_service(properties: dict[str, str], seconds: float | None
     assert f"call it {advice}" in error.message
 
 
+@pytest.mark.parametrize("repeatable", [True, False])
+def test_a_tool_that_its_service_stopped_in_time_is_a_timeout(repeatable: bool) -> None:
+    stopped = Answer("", "deadline-exceeded", "because", {"refused": "stopped"}, chunks=3)
+    error = told(stopped, repeatable=repeatable)
+    assert type(error) is CallTimeout
+    assert (error.type, error.clock, error.retryable) == ("timeout", "call", repeatable)
+    assert "within 5 s after 2 chunk(s)." in error.message, "the error itself is no chunk"
+
+
 def test_an_expired_request() -> None:
     error = told(refusal("expired"))
     assert type(error) is CallTimeout
@@ -184,6 +193,7 @@ def test_a_result_as_plain_values() -> None:
         "request_id": "x",
         "instance": "one",
     }
+    assert (CallResult("work", Outcome.SUCCESS).attempts, CallResult("work", Outcome.SUCCESS).chunks) == (0, 0)
     failed = CallResult("work", Outcome.TOOL_ERROR, error=ToolError("Odd", "no"))
     assert (result.ok, failed.ok) == (True, False)
     assert failed.as_dict()["error"]["type"] == "Odd"

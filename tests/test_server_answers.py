@@ -234,7 +234,11 @@ class Counting:
         self.closed = False
         self.given = 0
 
-    async def items(self) -> AsyncIterator[Any]:
+    def items(self) -> AsyncIterator[Any]:
+        self.kept = self._items()  # so that nobody but the server closes it
+        return self.kept
+
+    async def _items(self) -> AsyncIterator[Any]:
         try:
             for _ in range(5):
                 self.given += 1

@@ -106,6 +106,12 @@ async def test_what_has_just_arrived_is_answered_even_by_a_server_that_closes() 
         assert sorted([(await caller.arrived.get()).properties()["id"] for _ in range(5)]) == list("01234")
 
 
+async def test_a_server_that_never_started_can_be_drained_and_closed() -> None:
+    server = ToolServer(Service(slowly), BROKER, request_queue=REQUESTS, response_queue=RESPONSES)
+    await server.drain()
+    await server.close()
+
+
 async def test_closing_twice_is_closing_once() -> None:
     async with serving(slowly) as server:
         await server.close()

@@ -173,7 +173,9 @@ async def test_a_subclass_need_not_call_our_init() -> None:
     assert await call(WithoutSuper("pun", loud=True)) == FULL
 
 
-async def test_an_async_generator_is_a_stream() -> None:
+async def test_an_async_generator_is_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(asyncio, "to_thread")  # it needs none
+
     class Story(ToolService):
         async def invoke(self, config: Any, arguments: Any, user: str = "") -> AsyncIterator[str]:
             yield user

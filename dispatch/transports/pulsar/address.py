@@ -18,9 +18,10 @@ def endpoints(url: str) -> list[tuple[str, int]]:
     if separator and scheme in _PORTS:
         for part in rest.rstrip("/").split(","):
             host, port = _split(part)
-            if not host or not (port.isdigit() or port == "") or any(c in host for c in "/@?# "):
+            port = port or str(_PORTS[scheme])
+            if not _usable(host) or not (port.isascii() and port.isdigit() and len(port) < 6 and 0 < int(port) < 65536):
                 break
-            found.append((host, int(port or _PORTS[scheme])))
+            found.append((host, int(port)))
         else:
             return found
     raise TransportError(
@@ -30,9 +31,13 @@ def endpoints(url: str) -> list[tuple[str, int]]:
     )
 
 
+def _usable(host: str) -> bool:
+    return host != "" and host.isprintable() and not any(c in host for c in "/@?# ")
+
+
 def _split(part: str) -> tuple[str, str]:
     if part.startswith("["):  # an IPv6 address
-        host, _, port = part[1:].partition("]")
-        return host, port.lstrip(":")
+        host, bracket, port = part[1:].partition("]")
+        return (host, port[1:]) if bracket and port[:1] in ("", ":") else ("", "")
     host, _, port = part.partition(":")
     return host, port

@@ -34,10 +34,11 @@ async def shake_hands(url: str, security: Security, timeout: float = TIMEOUT_S) 
         TransportError: ``unreachable``, ``unauthorized`` or ``untrusted`` (TLS); each names the fix.
     """
     problem = unreachable(url)
+    context, greeting = _prepared(url, security)
     for host, port in endpoints(url):
         try:
             async with asyncio.timeout(timeout):
-                await _shake(url, host, port, security)
+                await _shake(url, host, port, context, greeting)
             return
         except ssl.SSLError as error:
             problem = untrusted(url, error.reason or str(error))
@@ -48,12 +49,29 @@ async def shake_hands(url: str, security: Security, timeout: float = TIMEOUT_S) 
     raise problem
 
 
-async def _shake(url: str, host: str, port: int, security: Security) -> None:
-    context = _tls(security) if url.startswith("pulsar+ssl://") else None
+def _prepared(url: str, security: Security) -> tuple[ssl.SSLContext | None, bytes]:
+    """What needs no network: the TLS settings, and the command that says who we are."""
+    try:
+        context = _tls(security) if url.startswith("pulsar+ssl://") else None
+    except (OSError, ValueError) as error:
+        raise untrusted(url, f"the certificate files cannot be used: {error}") from None
+    try:
+        return context, _connect_command(security)
+    except Exception as error:  # whatever a function that gives a token raises
+        said = str(error) if isinstance(error, OSError) else type(error).__name__  # others may quote the token
+        raise TransportError(
+            "unauthorized",
+            f"No token for {url}: the file or the function that gives it failed ({said}). Mend it: DISPATCH_TOKEN_FILE, "
+            "--token-file or Security(token=…).",
+            sent=False,
+        ) from None
+
+
+async def _shake(url: str, host: str, port: int, context: ssl.SSLContext | None, greeting: bytes) -> None:
     # Without a name to check against, asyncio would refuse to open a TLS connection at all.
     reader, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname=host if context else None)
     try:
-        writer.write(_frame(_connect_command(security)))
+        writer.write(_frame(greeting))
         await writer.drain()
         (size,) = struct.unpack(">I", await reader.readexactly(4))
         if not 4 <= size <= _MAX_FRAME:

@@ -120,7 +120,11 @@ class Link:
     def _settled(self, topic: str, opened: Any) -> Any:
         # A round trip behind the permits, on the same connection: when it is back, the broker has them, and a message
         # that is published over the other connection from now on will be delivered.
-        self._receiving.get_topic_partitions(topic)
+        try:
+            self._receiving.get_topic_partitions(topic)
+        except BaseException:
+            _close_quietly(opened)  # it would have no owner, and take messages
+            raise
         return opened
 
     async def _open(self, topic: str, make: Callable[[], Any]) -> Any:

@@ -15,13 +15,14 @@ import logging
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from dispatch.outcome import TransportError
-from dispatch.transports.base import Handler, Mode, OnFailure
+from dispatch.transports.base import Handler, Mode
 from dispatch.transports.errors import sending_failed, unreachable
+from dispatch.transports.pulsar.handles import PulsarPublisher, PulsarSubscription, PulsarTicket
 from dispatch.transports.pulsar.handshake import shake_hands
 from dispatch.transports.pulsar.link import OK, RECEIVER_QUEUE, Link, close_opened
 from dispatch.transports.security import Security
@@ -40,87 +41,6 @@ PROBE_TIMEOUT_S = 1.0
 time before it answers on them."""
 DRAIN_BATCH = 512
 """Messages handled in one go before other tasks get their turn."""
-
-
-class PulsarTicket:
-    __slots__ = ("flow", "generation", "on_failure", "payload", "properties", "publisher")
-
-    def __init__(
-        self,
-        publisher: PulsarPublisher,
-        payload: bytes,
-        properties: Mapping[str, str],
-        flow: str,
-        on_failure: OnFailure | None,
-    ) -> None:
-        self.publisher = publisher
-        self.payload: bytes | None = payload
-        self.properties: Mapping[str, str] | None = properties
-        self.flow = flow
-        self.on_failure = on_failure
-        self.generation = 0
-
-    def cancel(self) -> bool:
-        """See :class:`dispatch.transports.base.Ticket`."""
-        self.on_failure = None
-        return self.publisher.transport.withdraw(self)
-
-    def answered(self) -> None:
-        """Nothing depends on it here."""
-
-    def taken(self) -> None:
-        """Nothing depends on it here."""
-
-    def fail(self, error: TransportError) -> None:
-        callback, self.on_failure = self.on_failure, None
-        if callback is not None:
-            callback(error)
-
-
-class PulsarPublisher:
-    """See :class:`dispatch.transports.base.Publisher`."""
-
-    __slots__ = ("raw", "topic", "transport", "users")
-
-    def __init__(self, transport: PulsarTransport, topic: str, raw: Any) -> None:
-        self.transport = transport
-        self.topic = topic
-        self.raw = raw
-        self.users = 1
-
-    def publish(
-        self, payload: bytes, properties: Mapping[str, str], *, flow: str, on_failure: OnFailure
-    ) -> PulsarTicket:
-        ticket = PulsarTicket(self, payload, properties, flow, on_failure)
-        self.transport.submit(ticket, len(payload))
-        return ticket
-
-    async def writable(self, flow: str) -> None:
-        await self.transport.writable(flow)
-
-    async def close(self) -> None:
-        self.users -= 1
-        if self.users == 0:
-            await self.transport.drop_publisher(self)
-
-
-class PulsarSubscription:
-    """See :class:`dispatch.transports.base.Subscription`."""
-
-    __slots__ = ("acknowledge", "handler", "mode", "name", "raw", "topic", "transport")
-
-    def __init__(self, transport: PulsarTransport, topic: str, handler: Handler, mode: Mode, name: str) -> None:
-        self.transport = transport
-        self.topic = topic
-        self.handler: Handler | None = handler
-        self.mode = mode
-        self.name = name
-        self.raw: Any = None
-        # A durable subscription keeps what is not acknowledged and sends it again.
-        self.acknowledge = mode is Mode.SHARED and topic.startswith("persistent://")
-
-    async def close(self) -> None:
-        await self.transport.drop_subscription(self)
 
 
 class PulsarTransport:
@@ -147,12 +67,13 @@ class PulsarTransport:
         self._security = security if security is not None else Security.from_environment()
         self._window: PublishWindow[PulsarTicket] = PublishWindow(window, max_queued, max_queued_bytes)
         self._outstanding: set[PulsarTicket] = set()
-        self._receipts: deque[tuple[PulsarTicket, str | None]] = deque()
-        self._inbox: deque[tuple[PulsarSubscription, Any]] = deque()
+        self._receipts: deque[tuple[PulsarTicket, str | TransportError | None]] = deque()
+        self._inbox: deque[tuple[PulsarSubscription, Any, Any]] = deque()
         self._wake_pending = False
         self._want_receipts = False
         self._publishers: dict[str, PulsarPublisher] = {}
-        self._opening: dict[str, asyncio.Lock] = {}
+        # Weak: a lock lives as long as somebody opens its topic, or waits for who does.
+        self._opening: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         self._subscriptions: set[PulsarSubscription] = set()
         self._writers: deque[tuple[Callable[[], bool], asyncio.Future[None]]] = deque()
         self._generation = 0
@@ -225,7 +146,6 @@ class PulsarTransport:
     async def drop_publisher(self, publisher: PulsarPublisher) -> None:
         if self._publishers.get(publisher.topic) is publisher:
             del self._publishers[publisher.topic]
-            self._opening.pop(publisher.topic, None)
             await close_opened(publisher.raw)
 
     def submit(self, ticket: PulsarTicket, size: int) -> None:
@@ -253,7 +173,10 @@ class PulsarTransport:
         self._take_receipts()  # a receipt may have come between the look above and the wish for a wake-up
 
     def withdraw(self, ticket: PulsarTicket) -> bool:
-        return self._window.withdraw(ticket.flow, ticket)
+        withdrawn = self._window.withdraw(ticket.flow, ticket)
+        if withdrawn and self._writers:
+            self._release_writers()  # while the connection is down, no receipt would
+        return withdrawn
 
     async def writable(self, flow: str) -> None:
         await self._wait_until(lambda: not self._window.waiting(flow))
@@ -286,7 +209,8 @@ class PulsarTransport:
         try:
             ticket.publisher.raw.send_async(payload, partial(self._on_receipt, ticket), properties=properties)
         except Exception as error:  # pulsar-client raises for what it will not take at all
-            self._receipts.append((ticket, f"{type(error).__name__}: {error}"))
+            said = f"pulsar-client does not take the message to {ticket.publisher.topic} ({type(error).__name__})."
+            self._receipts.append((ticket, TransportError("send-failed", f"{said} It was not sent.", sent=False)))
             self._wake()
 
     def _on_receipt(self, ticket: PulsarTicket, result: Any, message_id: Any) -> None:
@@ -311,7 +235,9 @@ class PulsarTransport:
             window.settle()
             if problem is not None:
                 assert self._loop is not None
-                self._loop.call_soon(ticket.fail, sending_failed(problem, topic=ticket.publisher.topic))
+                if isinstance(problem, str):
+                    problem = sending_failed(problem, topic=ticket.publisher.topic)
+                self._loop.call_soon(ticket.fail, problem)
         if window.queued and self._down_since is None:
             while (waiting := window.take()) is not None:
                 self._send(waiting)
@@ -340,16 +266,17 @@ class PulsarTransport:
         self._subscriptions.discard(subscription)
         await close_opened(subscription.raw)
         # What had arrived by then is still handled: on a non-persistent topic nobody else will get it.
-        while any(waiting is subscription for waiting, _ in self._inbox):  # noqa: ASYNC110 - the next turn takes it
+        # A copy, because pulsar-client's threads append to it meanwhile.
+        while any(waiting is subscription for waiting, _, _ in tuple(self._inbox)):  # noqa: ASYNC110 - the next turn takes it
             await asyncio.sleep(0)
         subscription.handler = None
 
-    def _on_message(self, subscription: PulsarSubscription, generation: int, _consumer: Any, message: Any) -> None:
+    def _on_message(self, subscription: PulsarSubscription, generation: int, consumer: Any, message: Any) -> None:
         # On pulsar-client's thread. Waiting here holds the broker back when the loop does not keep up: nothing is
         # unbounded, and the broker's flow control does the rest.
         while len(self._inbox) >= RECEIVER_QUEUE and not self._closed and generation == self._generation:
             time.sleep(0.002)
-        self._inbox.append((subscription, message))
+        self._inbox.append((subscription, consumer, message))
         self._wake()
 
     def _wake(self) -> None:
@@ -365,18 +292,21 @@ class PulsarTransport:
             self._take_receipts()
         inbox = self._inbox
         for _ in range(min(len(inbox), DRAIN_BATCH)):
-            subscription, message = inbox.popleft()
+            subscription, consumer, message = inbox.popleft()
             handler = subscription.handler
             if handler is None:
                 continue
             try:
                 handler(message)
-                if subscription.acknowledge:
-                    subscription.raw.acknowledge(message)
             except Exception as error:
                 # Whatever a message holds, the next one is delivered.
                 self.handler_errors += 1
                 logger.warning("a message on %s could not be handled: %s", subscription.topic, type(error).__name__)
+                continue
+            if subscription.acknowledge:
+                # The first ones come before the consumer is known here; after a reconnect, the new one can say it too.
+                with contextlib.suppress(Exception):  # no connection: the broker will send the message again
+                    (subscription.raw or consumer).acknowledge(message)
         if inbox:
             self._wake()
 
@@ -414,8 +344,8 @@ class PulsarTransport:
                 try:
                     await shake_hands(self.url, self._security, PROBE_TIMEOUT_S)
                     await self._relink()
-                except TransportError as error:
-                    logger.debug("not back yet: %s", error.message)
+                except Exception as error:  # whatever it is: without a supervisor the connection would never come back
+                    logger.debug("not back yet: %s: %s", type(error).__name__, error)
 
     def _back(self) -> None:
         self._down_since = None
@@ -433,14 +363,22 @@ class PulsarTransport:
             self._link = Link(self.url, self._security)
             self.reconnects += 1
             for subscription in list(self._subscriptions):
-                subscription.raw = await self._link.consumer(
+                raw = await self._link.consumer(
                     subscription.topic,
                     subscription.mode,
                     subscription.name,
                     partial(self._on_message, subscription, self._generation),
                 )
+                if subscription in self._subscriptions:
+                    subscription.raw = raw
+                else:  # closed meanwhile: it would take messages, and nobody would ever get them
+                    await close_opened(raw)
             for publisher in list(self._publishers.values()):
-                publisher.raw = await self._link.producer(publisher.topic)
+                raw = await self._link.producer(publisher.topic)
+                if self._publishers.get(publisher.topic) is publisher:
+                    publisher.raw = raw
+                else:
+                    await close_opened(raw)
         self._back()
 
 

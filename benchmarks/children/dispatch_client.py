@@ -1,0 +1,30 @@
+"""Our client: ``Dispatcher.call``, on a catalogue of one service and one tool."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import dispatch
+from benchmarks.children.channel import ANSWER, ARGUMENTS, Spec, run_client
+from benchmarks.children.load import Load
+from dispatch.transports import Security
+
+
+@asynccontextmanager
+async def connect(spec: Spec) -> AsyncIterator[Load]:
+    """The client, connected."""
+    catalog = dispatch.Catalog.of(
+        services=[{"id": "echo-service", "request-queue": spec.request, "response-queue": spec.response}],
+        tools=[{"type": "tool-service", "name": "echo", "description": "Echoes.", "service": "echo-service"}],
+    )
+    async with dispatch.connect(spec.url, catalog, security=Security(token=spec.token)) as dispatcher:
+
+        async def call() -> str:
+            return await dispatcher.call("echo", ARGUMENTS, timeout=spec.timeout)
+
+        yield Load(call, ANSWER, dispatch.DispatchError)
+
+
+if __name__ == "__main__":
+    run_client(connect)

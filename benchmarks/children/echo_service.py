@@ -1,0 +1,44 @@
+"""The service that all clients of the first suite call: as little as can answer.
+
+A listener on pulsar-client's thread answers at once with bytes made beforehand, unbatched, on the response topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pulsar
+
+from benchmarks.children.channel import Spec, run_service
+from benchmarks.children.wire import REPLY, client_options
+
+
+@asynccontextmanager
+async def serve(spec: Spec) -> AsyncIterator[None]:
+    """The service, listening."""
+
+    def on_receipt(_result: Any, _id: Any) -> None:
+        pass
+
+    def on_message(_consumer: Any, message: Any) -> None:
+        producer.send_async(REPLY, on_receipt, properties={"id": message.properties()["id"]})
+
+    client = pulsar.Client(spec.url, **client_options(spec))
+    try:
+        producer = client.create_producer(spec.response, batching_enabled=False, max_pending_messages=20_000)
+        client.subscribe(
+            spec.request,
+            "echo-request",
+            consumer_type=pulsar.ConsumerType.Shared,
+            message_listener=on_message,
+            receiver_queue_size=10_000,
+        )
+        yield
+    finally:
+        client.close()
+
+
+if __name__ == "__main__":
+    run_service(serve)

@@ -1,0 +1,21 @@
+"""What the bare processes send, ready made, and how they connect."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pulsar
+
+from benchmarks.children.channel import ANSWER, ARGUMENTS, Spec
+
+REQUEST = json.dumps({"user": "", "config": "{}", "arguments": json.dumps(ARGUMENTS)}).encode()
+REPLY = json.dumps({"error": None, "response": ANSWER, "end_of_stream": True}).encode()
+
+
+def client_options(spec: Spec) -> dict[str, Any]:
+    """Keyword arguments for a client of pulsar-client."""
+    options: dict[str, Any] = {"logger": pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)}
+    if spec.token is not None:
+        options["authentication"] = pulsar.AuthenticationToken(spec.token)
+    return options

@@ -1,0 +1,160 @@
+"""What is measured: suites of contenders, at numbers of calls in flight, in rounds that begin with another one each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+T = TypeVar("T")
+
+LEVELS = (1, 16, 64, 256)
+
+STARTUP_S = 1.6
+"""What it takes to start a client's process, connect it, warm it up and end it; for the estimate only."""
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One of those that are compared in a suite.
+
+    Attributes:
+        name: short, unique in its suite.
+        label: what the table and the picture call it.
+        client: module of :mod:`benchmarks.children`, the process that calls.
+        service: module of the process that answers; None: the suite's own, which all its contenders share.
+        persistent: its topics are persistent ones.
+    """
+
+    name: str
+    label: str
+    client: str
+    service: str | None = None
+    persistent: bool = False
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A comparison.
+
+    Attributes:
+        name: for ``--only``.
+        title: what is compared.
+        contenders: in the order of the first round.
+        levels: calls in flight.
+        service: module of the one service all contenders call; None: each brings its own.
+        stretch: its measurements are so many times as long as others (slow contenders have few calls to count).
+    """
+
+    name: str
+    title: str
+    contenders: tuple[Contender, ...]
+    levels: tuple[int, ...] = LEVELS
+    service: str | None = None
+    stretch: float = 1.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How it is measured; times in seconds.
+
+    Attributes:
+        rounds: how often every contender has its turn.
+        seconds: one measurement, at one number of calls in flight.
+        ramp: the same load before each measurement, not counted.
+        warm_up: calls of a fresh client before its first measurement, not counted.
+        warm_broker: calls before the first round, so that it does not meet a cold broker.
+        timeout: a call without an answer by then counts as lost.
+    """
+
+    rounds: int = 3
+    seconds: float = 1.5
+    ramp: float = 0.3
+    warm_up: float = 0.4
+    warm_broker: float = 4.0
+    timeout: float = 3.0
+
+    def lasting(self, seconds: float) -> Settings:
+        """These, with measurements of ``seconds``, and the rest no longer than that."""
+        return replace(
+            self,
+            seconds=seconds,
+            ramp=min(self.ramp, seconds / 3),
+            warm_up=min(self.warm_up, seconds),
+            warm_broker=min(self.warm_broker, 3 * seconds),
+        )
+
+
+DEFAULT = Settings()
+QUICK = Settings(rounds=1).lasting(0.5)
+
+CLIENTS = Suite(
+    "clients",
+    "Clients, calling the same bare echo service",
+    (
+        Contender("bare", "bare: send_async + listener", "bare_listener"),
+        Contender("bare-asyncio", "bare: pulsar.asyncio", "bare_asyncio"),
+        Contender("trustgraph", "TrustGraph ToolServiceClient", "trustgraph_client"),
+        Contender("dispatch", "dispatch: Dispatcher.call", "dispatch_client"),
+    ),
+    service="echo_service",
+)
+SERVICES = Suite(
+    "services",
+    "Client and service together",
+    (
+        Contender("trustgraph", "TrustGraph client + service", "trustgraph_client", "trustgraph_service"),
+        Contender("dispatch", "dispatch client + service", "dispatch_client", "dispatch_service"),
+    ),
+    levels=(1, 64),
+    stretch=2.0,
+)
+TOPICS = Suite(
+    "topics",
+    "dispatch client + service, by kind of topic",
+    (
+        Contender("non-persistent", "non-persistent topics", "dispatch_client", "dispatch_service"),
+        Contender("persistent", "persistent topics", "dispatch_client", "dispatch_service", persistent=True),
+    ),
+)
+SUITES = (CLIENTS, SERVICES, TOPICS)
+
+
+def rotated(items: Sequence[T], round_number: int) -> list[T]:
+    """A B C, then B C A, then C A B …: round ``round_number`` (from 0)."""
+    start = round_number % len(items) if items else 0
+    return [*items[start:], *items[:start]]
+
+
+def chosen(names: Sequence[str]) -> tuple[Suite, ...]:
+    """The suites of these names; ``suite/contender`` takes that contender only. No names: all.
+
+    Raises:
+        ValueError: there is no such suite or contender; the text has the names there are.
+    """
+    if not names:
+        return SUITES
+    wanted: dict[str, set[str]] = {}
+    for name in names:
+        suite_name, _, contender = name.partition("/")
+        suite = next((suite for suite in SUITES if suite.name == suite_name), None)
+        known = {c.name for c in suite.contenders} if suite is not None else set()
+        if suite is None or (contender and contender not in known):
+            there_are = [suite.name for suite in SUITES] + [f"{s.name}/{c.name}" for s in SUITES for c in s.contenders]
+            raise ValueError(f"there is no '{name}'; choose from: {', '.join(there_are)}")
+        wanted.setdefault(suite_name, set()).update({contender} if contender else known)
+    return tuple(
+        replace(suite, contenders=tuple(c for c in suite.contenders if c.name in wanted[suite.name]))
+        for suite in SUITES
+        if suite.name in wanted
+    )
+
+
+def estimated_seconds(suites: Sequence[Suite], settings: Settings) -> float:
+    """About how long the rounds take, without the start of a broker."""
+    total = settings.warm_broker
+    for suite in suites:
+        level = settings.seconds * suite.stretch + settings.ramp
+        each = len(suite.levels) * level + settings.warm_up + STARTUP_S + (0 if suite.service else STARTUP_S)
+        total += settings.rounds * (len(suite.contenders) * each + (STARTUP_S if suite.service else 0))
+    return total
