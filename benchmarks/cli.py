@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import os
 import signal
 import sys
 import time
@@ -14,6 +15,7 @@ from types import FrameType
 from typing import NoReturn
 
 from benchmarks.driver import Driver, rounds_of
+from benchmarks.machine import load
 from benchmarks.plan import DEFAULT, QUICK, SUITES, Settings, Suite, chosen, estimated_seconds
 from benchmarks.plot import draw
 from benchmarks.processes import BenchmarkError
@@ -39,9 +41,9 @@ def parser() -> argparse.ArgumentParser:
     """The options."""
     made = argparse.ArgumentParser(
         prog="python -m benchmarks",
-        description="Measure dispatch against the bare pulsar-client and against TrustGraph's own client and service, in one "
-        "run on one genuine Pulsar broker, which is started for it. Tables go to stdout, progress to stderr, JSON and PNG "
-        "to files. The ground rules are in benchmarks/README.md.",
+        description="Measure dispatch against the bare pulsar-client and against TrustGraph's own client and service, in "
+        "one run on one genuine Pulsar broker, which is started for it. Tables go to stdout, progress to stderr, JSON and "
+        "PNG to files. The ground rules are in benchmarks/README.md.",
         epilog=EPILOG + "; ".join(f"{s.name} ({', '.join(c.name for c in s.contenders)})" for s in SUITES),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -114,10 +116,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(suites: Sequence[Suite], settings: Settings) -> Results:
+    load_before = load()
+    if load_before is not None and load_before > 0.25 * (os.cpu_count() or 1):
+        _say(f"this machine is busy already (load {load_before:g}): figures will be low, and scatter")
     seconds = estimated_seconds(suites, settings)
-    _say(f"{settings.rounds} round(s) of {', '.join(s.name for s in suites)}: about {seconds:.0f} s, and a broker to start")
+    what = ", ".join(suite.name for suite in suites)
+    _say(f"{settings.rounds} round(s) of {what}: about {seconds:.0f} s, besides a broker's start")
     with obtain(report=_say) as endpoint:
-        return Driver(endpoint, suites, settings, _say).run()
+        return Driver(endpoint, suites, settings, _say, load_before=load_before).run()
 
 
 def _publish(results: Results, json_path: Path, png_path: Path) -> None:

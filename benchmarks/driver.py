@@ -1,4 +1,4 @@
-"""The run: rounds, suites, contenders; one client at a time, each in a fresh process."""
+"""The run: suites, rounds, contenders. Every client and service is a process of its own; one client at a time calls."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.machine import look
-from benchmarks.plan import CLIENTS, Contender, Settings, Suite, rotated
-from benchmarks.processes import Child
+from benchmarks.plan import Settings, Suite, rotated
+from benchmarks.processes import Child, start
 from benchmarks.report import number
 from benchmarks.results import Measurement, Results
 from dispatch.localbroker import Endpoint
@@ -24,15 +24,23 @@ class Driver:
 
     Args:
         progress: takes a line for each measurement.
+        load_before: the machine's load before anything was started, for the record.
     """
 
     def __init__(
-        self, endpoint: Endpoint, suites: Sequence[Suite], settings: Settings, progress: Progress
+        self,
+        endpoint: Endpoint,
+        suites: Sequence[Suite],
+        settings: Settings,
+        progress: Progress,
+        *,
+        load_before: float | None = None,
     ) -> None:
         self._endpoint = endpoint
         self._suites = tuple(suites)
         self._settings = settings
         self._progress = progress
+        self._load_before = load_before
         self._run = secrets.token_hex(4)
         self._topics = 0
         self._total = settings.rounds * sum(len(suite.contenders) * len(suite.levels) for suite in suites)
@@ -44,44 +52,51 @@ class Driver:
         Raises:
             BenchmarkError: a process failed.
         """
-        setting = look(self._endpoint)
+        setting = look(self._endpoint, self._load_before)
         self._warm_broker()
-        for number_of_round in range(self._settings.rounds):
-            for suite in self._suites:
-                self._round(suite, number_of_round)
+        for suite in self._suites:
+            self._measure_suite(suite)
         return Results(setting, self._settings, self._suites, tuple(self._measurements))
 
     def _warm_broker(self) -> None:
-        seconds = self._settings.warm_broker
-        self._progress(f"warming the broker up ({seconds:g} s)")
-        spec = self._spec(persistent=False)
-        with Child("echo_service", spec), Child(CLIENTS.contenders[0].client, spec) as client:
-            self._measure(client, 64, seconds)
-
-    def _round(self, suite: Suite, round_number: int) -> None:
+        self._progress(f"warming the broker up ({self._settings.warm_broker:g} s)")
+        spec = self._spec()
         with ExitStack() as stack:
-            shared = None
-            if suite.service is not None:
-                shared = self._spec(persistent=False)
-                stack.enter_context(Child(suite.service, shared))
-            for position, contender in enumerate(rotated(suite.contenders, round_number), 1):
-                self._turn(suite, contender, shared, round_number + 1, position)
+            service, client = start("echo_service", stack), start("bare_listener", stack)
+            service.begin(spec)
+            client.begin(spec)
+            self._measure(client, 64, self._settings.warm_broker)
 
-    def _turn(
-        self, suite: Suite, contender: Contender, shared: dict[str, Any] | None, round_number: int, position: int
-    ) -> None:
+    def _measure_suite(self, suite: Suite) -> None:
         with ExitStack() as stack:
-            spec = shared
-            if spec is None:
-                assert contender.service is not None
-                spec = self._spec(persistent=contender.persistent)
-                stack.enter_context(Child(contender.service, spec))
-            client = stack.enter_context(Child(contender.client, spec))
-            for level in suite.levels:
-                found = self._measure(client, level, self._settings.seconds * suite.stretch)
-                one = Measurement(suite.name, contender.name, level, round_number, position, **found)
-                self._measurements.append(one)
-                self._report(one)
+            clients = self._started(suite, stack)
+            for round_number in range(1, self._settings.rounds + 1):
+                for level in suite.levels:
+                    # Neighbours in time are what a ratio is made of.
+                    for position, contender in enumerate(rotated(suite.contenders, round_number - 1), 1):
+                        found = self._measure(clients[contender.name], level, self._settings.seconds * suite.stretch)
+                        one = Measurement(suite.name, contender.name, level, round_number, position, **found)
+                        self._measurements.append(one)
+                        self._report(one)
+
+    def _started(self, suite: Suite, stack: ExitStack) -> dict[str, Child]:
+        """The suite's processes, ready: its clients, by contender."""
+        self._progress(f"starting the clients and services of {suite.name}")
+        specs = {c.name: self._spec(persistent=c.persistent) for c in suite.contenders}
+        # All at once, because imports take longest; told what to do one after the other.
+        services = {c.name: start(c.service, stack) for c in suite.contenders if c.service is not None}
+        shared = start(suite.shared_service, stack) if suite.shared_service is not None else None
+        clients = {c.name: start(c.client, stack) for c in suite.contenders}
+        if shared is not None:
+            first, *others = specs.values()
+            shared.begin({**first, "more": [[spec["request"], spec["response"]] for spec in others]})
+        for name, service in services.items():
+            service.begin(specs[name])
+        for name, client in clients.items():
+            client.begin(specs[name])
+        for client in clients.values():
+            self._measure(client, 16, self._settings.warm_up)
+        return clients
 
     def _measure(self, client: Child, in_flight: int, seconds: float) -> dict[str, Any]:
         ramp = self._settings.ramp
@@ -89,7 +104,7 @@ class Driver:
         patience = ramp + seconds + self._settings.timeout + 60.0
         return client.ask({"in_flight": in_flight, "seconds": seconds, "ramp": ramp}, patience)
 
-    def _spec(self, *, persistent: bool) -> dict[str, Any]:
+    def _spec(self, *, persistent: bool = False) -> dict[str, Any]:
         """What client and service must know: the broker, and topics nobody else uses."""
         self._topics += 1
         topic = f"bench-{self._run}-{self._topics}"
@@ -102,7 +117,6 @@ class Driver:
                 f"persistent://tg/flow/{topic}-response" if persistent else f"non-persistent://tg/response/{topic}"
             ),
             "timeout": self._settings.timeout,
-            "warm_up": self._settings.warm_up,
         }
 
     def _report(self, one: Measurement) -> None:

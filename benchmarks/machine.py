@@ -6,7 +6,7 @@ import os
 import platform
 import urllib.request
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -22,7 +22,8 @@ class Setting:
 
     Attributes:
         date: when the run began, ISO 8601, UTC.
-        machine: processors, their kind, memory in GiB, operating system.
+        machine: processors, their kind, memory in GiB, operating system,
+            and the load before the run: what others did on it.
         versions: Python and packages.
         broker: its version, and whether it was started for this run.
     """
@@ -33,16 +34,16 @@ class Setting:
     broker: dict[str, str | bool]
 
 
-def look(endpoint: Endpoint) -> Setting:
-    """The setting of a run on this broker that begins now."""
+def look(endpoint: Endpoint, load_before: float | None = None) -> Setting:
+    """The setting of a run on this broker that begins now, on a machine that had this load before."""
     return Setting(
-        date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
         machine={
             "processors": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
             "kind": _processor(),
             "memory_gib": _memory_gib(),
             "system": f"{platform.system()} {platform.machine()}",
-            "load_before": round(os.getloadavg()[0], 2),
+            "load_before": load_before,
         },
         versions={
             "python": f"{platform.python_implementation()} {platform.python_version()}",
@@ -51,6 +52,14 @@ def look(endpoint: Endpoint) -> Setting:
         },
         broker={"version": _broker_version(endpoint), "started_for_this_run": endpoint.broker is not None},
     )
+
+
+def load() -> float | None:
+    """The machine's load: processes that ran or wanted to, over the last minute; None where that is not known."""
+    try:
+        return round(os.getloadavg()[0], 2)
+    except OSError:
+        return None
 
 
 def _version(package: str) -> str:

@@ -10,8 +10,8 @@ T = TypeVar("T")
 
 LEVELS = (1, 16, 64, 256)
 
-STARTUP_S = 1.6
-"""What it takes to start a client's process, connect it, warm it up and end it; for the estimate only."""
+STARTUP_S = 1.5
+"""What it takes to start, connect and end a process; for the estimate only."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,8 @@ class Suite:
         title: what is compared.
         contenders: in the order of the first round.
         levels: calls in flight.
-        service: module of the one service all contenders call; None: each brings its own.
+        shared_service: module of the one service all contenders call, each on topics of its own (else whoever waits for
+            its turn would receive the others' answers); None: each brings its own.
         stretch: its measurements are so many times as long as others (slow contenders have few calls to count).
     """
 
@@ -50,7 +51,7 @@ class Suite:
     title: str
     contenders: tuple[Contender, ...]
     levels: tuple[int, ...] = LEVELS
-    service: str | None = None
+    shared_service: str | None = None
     stretch: float = 1.0
 
 
@@ -59,34 +60,34 @@ class Settings:
     """How it is measured; times in seconds.
 
     Attributes:
-        rounds: how often every contender has its turn.
+        rounds: how often every contender has its turn at every number of calls in flight.
         seconds: one measurement, at one number of calls in flight.
         ramp: the same load before each measurement, not counted.
-        warm_up: calls of a fresh client before its first measurement, not counted.
+        warm_up: calls of each client before the first round, not counted.
         warm_broker: calls before the first round, so that it does not meet a cold broker.
         timeout: a call without an answer by then counts as lost.
     """
 
-    rounds: int = 3
-    seconds: float = 1.5
-    ramp: float = 0.3
-    warm_up: float = 0.4
-    warm_broker: float = 4.0
-    timeout: float = 3.0
+    rounds: int = 5
+    seconds: float = 1.0
+    ramp: float = 0.2
+    warm_up: float = 0.5
+    warm_broker: float = 8.0
+    timeout: float = 2.0
 
     def lasting(self, seconds: float) -> Settings:
         """These, with measurements of ``seconds``, and the rest no longer than that."""
         return replace(
             self,
             seconds=seconds,
-            ramp=min(self.ramp, seconds / 3),
+            ramp=min(self.ramp, round(seconds / 3, 3)),
             warm_up=min(self.warm_up, seconds),
-            warm_broker=min(self.warm_broker, 3 * seconds),
+            warm_broker=min(self.warm_broker, 8 * seconds),
         )
 
 
 DEFAULT = Settings()
-QUICK = Settings(rounds=1).lasting(0.5)
+QUICK = Settings(rounds=1, warm_broker=3.0).lasting(0.4)
 
 CLIENTS = Suite(
     "clients",
@@ -97,7 +98,7 @@ CLIENTS = Suite(
         Contender("trustgraph", "TrustGraph ToolServiceClient", "trustgraph_client"),
         Contender("dispatch", "dispatch: Dispatcher.call", "dispatch_client"),
     ),
-    service="echo_service",
+    shared_service="echo_service",
 )
 SERVICES = Suite(
     "services",
@@ -107,7 +108,7 @@ SERVICES = Suite(
         Contender("dispatch", "dispatch client + service", "dispatch_client", "dispatch_service"),
     ),
     levels=(1, 64),
-    stretch=2.0,
+    stretch=2.5,
 )
 TOPICS = Suite(
     "topics",
@@ -152,9 +153,10 @@ def chosen(names: Sequence[str]) -> tuple[Suite, ...]:
 
 def estimated_seconds(suites: Sequence[Suite], settings: Settings) -> float:
     """About how long the rounds take, without the start of a broker."""
-    total = settings.warm_broker
+    total = settings.warm_broker + 2 * STARTUP_S
     for suite in suites:
-        level = settings.seconds * suite.stretch + settings.ramp
-        each = len(suite.levels) * level + settings.warm_up + STARTUP_S + (0 if suite.service else STARTUP_S)
-        total += settings.rounds * (len(suite.contenders) * each + (STARTUP_S if suite.service else 0))
+        processes = len(suite.contenders) + (1 if suite.shared_service else len(suite.contenders))
+        cells = settings.rounds * len(suite.contenders) * len(suite.levels)
+        total += processes * STARTUP_S + len(suite.contenders) * settings.warm_up
+        total += cells * (settings.seconds * suite.stretch + settings.ramp)
     return total

@@ -17,7 +17,14 @@ COLOURS = {
     "bare-asyncio": "#E69F00",
     "persistent": "#CC79A7",
 }
-MARKERS = {"dispatch": "o", "non-persistent": "o", "trustgraph": "s", "bare": "^", "bare-asyncio": "v", "persistent": "D"}
+MARKERS = {
+    "dispatch": "o",
+    "non-persistent": "o",
+    "trustgraph": "s",
+    "bare": "^",
+    "bare-asyncio": "v",
+    "persistent": "D",
+}
 PANELS = (("p50_ms", "p50 latency, ms"), ("calls_per_second", "calls per second"))
 
 
@@ -57,6 +64,7 @@ def draw(results: Results, path: Path) -> None:
 def _panel(axes: Any, suite: Suite, results: Results, figure_name: str) -> None:
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
+    ends: list[float] = []
     for contender in suite.contenders:
         levels, medians, below, above = [], [], [], []
         for level in suite.levels:
@@ -68,6 +76,7 @@ def _panel(axes: Any, suite: Suite, results: Results, figure_name: str) -> None:
             medians.append(spread.median)
             below.append(spread.median - spread.min)
             above.append(spread.max - spread.median)
+            ends += [max(spread.min, spread.median / 10), spread.max]
             if summary.lost:
                 axes.annotate(
                     f"{summary.lost:,} lost",
@@ -92,4 +101,6 @@ def _panel(axes: Any, suite: Suite, results: Results, figure_name: str) -> None:
     axes.set_xlabel("calls in flight")
     axes.yaxis.set_major_formatter(lambda value, _position: f"{value:,.10g}")
     axes.grid(visible=True, which="both", alpha=0.25, linewidth=0.6)
-    axes.margins(x=0.08, y=0.12)
+    axes.set_xlim(suite.levels[0] / 1.4, suite.levels[-1] * 1.9)  # room for what is written beside the last points
+    if ends:
+        axes.set_ylim(min(ends) / 1.5, max(ends) * 1.5)

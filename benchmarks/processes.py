@@ -6,10 +6,12 @@ import contextlib
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
 from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -25,16 +27,13 @@ class BenchmarkError(RuntimeError):
 
 
 class Child:
-    """``python -m benchmarks.children.MODULE`` with a spec; a context manager.
+    """``python -m benchmarks.children.MODULE``; a context manager. It does nothing until :meth:`begin`.
 
     It lives in a session of its own, so that a Ctrl-C reaches the driver only; it ends with its stdin, so with this
     process in any case.
-
-    Raises:
-        BenchmarkError: it was not ready in time.
     """
 
-    def __init__(self, module: str, spec: dict[str, Any]) -> None:
+    def __init__(self, module: str) -> None:
         self.module = module
         self._answers: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._last_words: deque[str] = deque(maxlen=30)
@@ -57,15 +56,26 @@ class Child:
         ]
         for thread in self._threads:
             thread.start()
-        try:
-            self.ask(spec, READY_S)
-        except BaseException:
-            self.kill()
-            raise
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def begin(self, spec: dict[str, Any]) -> None:
+        """Tell it what to do, and wait until it is ready.
+
+        Raises:
+            BenchmarkError: it was not ready in time.
+        """
+        self.ask(spec, READY_S)
 
     def _read_answers(self, output: IO[str]) -> None:
         for line in output:
-            self._answers.put(json.loads(line))
+            try:
+                self._answers.put(json.loads(line))
+            except ValueError:  # printed before the process made its stdout the channel
+                self._last_words.append(line)
         self._answers.put(None)
 
     def ask(self, command: dict[str, Any], timeout: float) -> dict[str, Any]:
@@ -75,7 +85,7 @@ class Child:
             BenchmarkError: there is none.
         """
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # then it has ended: found out below
+        with contextlib.suppress(BrokenPipeError, ValueError):  # then it has ended: found out below
             self._process.stdin.write(json.dumps(command) + "\n")
             self._process.stdin.flush()
         try:
@@ -83,6 +93,7 @@ class Child:
         except queue.Empty:
             raise BenchmarkError(f"{self.module} gave no answer within {timeout:g} s\n{self._end()}") from None
         if answer is None:
+            self._answers.put(None)  # for whoever asks again
             raise BenchmarkError(f"{self.module} ended early\n{self._end()}")
         return answer
 
@@ -127,7 +138,31 @@ class Child:
     def __exit__(
         self, kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
     ) -> None:
-        if kind is None:
-            self.close()
-        else:
+        try:
+            if kind is None:
+                self.close()
+        finally:
             self.kill()
+
+
+def start(module: str, stack: contextlib.ExitStack) -> Child:
+    """A :class:`Child` that ends with ``stack``. A Ctrl-C meanwhile waits until the stack knows of it."""
+    with _held_back(signal.SIGINT, signal.SIGTERM):
+        return stack.enter_context(Child(module))
+
+
+@contextlib.contextmanager
+def _held_back(*numbers: signal.Signals) -> Iterator[None]:
+    """Signals that come within the block are handled after it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # no handler runs here
+        return
+    came: list[int] = []
+    before = {number: signal.signal(number, lambda number, _frame: came.append(number)) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    for number in came:
+        signal.raise_signal(number)

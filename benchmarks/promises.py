@@ -91,10 +91,19 @@ PROMISES = (
 FOR_THE_RECORD = (
     Ratio("two ways in: p50 at 1, listener of asyncio", "clients", "bare", "bare-asyncio", "p50_ms", 1),
     Ratio("two ways in: calls/s at 64, listener of asyncio", "clients", "bare", "bare-asyncio", "calls_per_second", 64),
-    Ratio("two ways in: CPU a call at 64, listener of asyncio", "clients", "bare", "bare-asyncio", "cpu_us_per_call", 64),
+    Ratio(
+        "two ways in: CPU a call at 64, listener of asyncio", "clients", "bare", "bare-asyncio", "cpu_us_per_call", 64
+    ),
     Ratio("CPU a call at 64, of the bare client", "clients", "dispatch", "bare", "cpu_us_per_call", 64),
     Ratio("p50 at 1, persistent of non-persistent", "topics", "persistent", "non-persistent", "p50_ms", 1),
-    Ratio("calls/s at 256, persistent of non-persistent", "topics", "persistent", "non-persistent", "calls_per_second", 256),
+    Ratio(
+        "calls/s at 256, persistent of non-persistent",
+        "topics",
+        "persistent",
+        "non-persistent",
+        "calls_per_second",
+        256,
+    ),
 )
 
 

@@ -27,10 +27,10 @@ def number(value: float) -> str:
 def shown(value: Spread | None) -> str:
     """The median, with least and greatest where they differ from it."""
     if value is None:
-        return "–"
+        return "-"
     if value.min == value.max:
         return number(value.median)
-    return f"{number(value.median)} ({number(value.min)}–{number(value.max)})"
+    return f"{number(value.median)} ({number(value.min)} … {number(value.max)})"
 
 
 def aligned(rows: Sequence[Sequence[str]], left: Iterable[int] = (0,)) -> str:
@@ -90,9 +90,9 @@ def setting_lines(results: Results) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in setting.versions.items())
     return (
         f"{setting.date} · {machine['processors']} processors ({machine['kind']}), {machine['memory_gib']} GiB, "
-        f"{machine['system']} · Pulsar {setting.broker['version']}\n{versions}\n"
+        f"{machine['system']}, load before {machine['load_before']} · Pulsar {setting.broker['version']}\n{versions}\n"
         f"{settings.rounds} rotated round(s), {settings.seconds:g} s a measurement after {settings.ramp:g} s of the same "
-        f"load; median (least–greatest) over the rounds; lost: no answer within {settings.timeout:g} s"
+        f"load; median (least … greatest) over the rounds; lost: no answer within {settings.timeout:g} s"
     )
 
 

@@ -70,11 +70,7 @@ class Results:
 
     def of(self, suite: str, contender: str, in_flight: int) -> list[Measurement]:
         """The rounds of one cell."""
-        return [
-            m
-            for m in self.measurements
-            if (m.suite, m.contender, m.in_flight) == (suite, contender, in_flight)
-        ]
+        return [m for m in self.measurements if (m.suite, m.contender, m.in_flight) == (suite, contender, in_flight)]
 
     def figure(self, suite: str, contender: str, in_flight: int, name: str) -> dict[int, float | None]:
         """One figure of one cell, by round."""

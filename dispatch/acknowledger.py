@@ -15,6 +15,8 @@ MAX_INSTANCES = 1_024
 """Control topics kept open at once."""
 QUIET_S = 60.0
 """An instance that asked for nothing in so long no longer shares the credit, and its topic is closed."""
+MAX_GATES = 64
+"""Gates of one instance that are acknowledged at a time. A service of ours has one for each dispatcher."""
 MIN_CREDIT = 4_000
 """However many instances share the credit, each may have some messages on their way."""
 
@@ -63,6 +65,8 @@ class Acknowledger:
             self._instances.move_to_end(control)
         instance.last = now
         gate = token.partition(":")[0]
+        if len(instance.due) >= MAX_GATES and gate not in instance.due:
+            return
         instance.due[gate] = token  # cumulative: the last one says it all
         if not self._scheduled:
             self._scheduled = True
@@ -89,7 +93,7 @@ class Acknowledger:
     async def _open(self, control: str, instance: _Instance) -> None:
         try:
             instance.publisher = await self._transport.publisher(control)
-        except TransportError:
+        except Exception:  # whatever a peer's topic name makes the client raise
             return  # the service goes on by time
         finally:
             instance.opening = None
@@ -116,10 +120,10 @@ class Acknowledger:
 
 
 async def _close(instance: _Instance) -> None:
-    if instance.opening is not None:
-        instance.opening.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await instance.opening
+    opening = instance.opening
+    if opening is not None:
+        opening.cancel()
+        await asyncio.wait([opening])
     if instance.publisher is not None:
         await instance.publisher.close()
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
+import os
 from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -77,7 +77,7 @@ class Dispatcher:
         policy: Policy = DEFAULT_POLICY,
         name: str | None = None,
     ) -> None:
-        self.name = name or secrets.token_hex(6)
+        self.name = name or os.urandom(6).hex()
         self.transport = transport
         self._targets = Targets(catalog, policy)
         self._exchange: Exchange | None = None

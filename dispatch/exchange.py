@@ -8,7 +8,7 @@ gone from the table at once and a tombstone remembers the id for a while, so tha
 from __future__ import annotations
 
 import asyncio
-import secrets
+import os
 from collections import deque
 from collections.abc import Mapping
 
@@ -46,7 +46,7 @@ class Exchange:
         self.replies = dict.fromkeys(Disposition, 0)
         """Replies by disposition, since the start."""
         # 64 random bits name this table, a counter its requests: an id can never come twice.
-        self._prefix = f"{secrets.token_hex(8)}-"
+        self._prefix = f"{os.urandom(8).hex()}-"
         self._count = 0
         self._pending: dict[str, Slot] = {}
         self._max_pending = max_pending

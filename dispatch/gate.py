@@ -18,6 +18,11 @@ PATIENCE_S = 0.05
 """How long a full gate waits before it goes on unacknowledged. A stranger gets a credit's worth of messages in that time
 (1 MB/s): beyond how long a broker's threads were seen to stand still on a busy machine."""
 MAX_PATIENCE_S = 1.0
+SLOW_LINK = 10_000_000
+"""Bytes a second: a link of 100 Mbit/s. One message alone may be larger than the channel; until it is through, all that
+comes after it would be dropped, so that patience has to last longer then."""
+CHANNEL_BYTES = 65_536
+"""A channel's high-water mark."""
 FIRST_PATIENCE_S = 0.25
 """The same before anything is known of the peer: one that acknowledges has done so by then."""
 MAX_PROBES = 6
@@ -128,7 +133,7 @@ class Gate:
                 retry_after=1.0,
             ) from None
         if self._timer is None:
-            self._timer = self._loop.call_later(self._patience, self._overdue)
+            self._watch(credit)
         return gated
 
     def _send(self, gated: _Gated, *, marked: bool = False) -> None:
@@ -176,9 +181,13 @@ class Gate:
         while len(self._queue) and self._credit.open:
             self._release()
         if len(self._queue) and self._timer is None:
-            self._timer = self._loop.call_later(self._patience, self._overdue)
+            self._watch(self._credit)
         if self._waiters:
             self._wake_waiters()
+
+    def _watch(self, credit: Credit) -> None:
+        excess = max(0, credit.unacknowledged - CHANNEL_BYTES)
+        self._timer = self._loop.call_later(self._patience + excess / SLOW_LINK, self._overdue)
 
     def _overdue(self) -> None:
         self._timer = None

@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from dispatch.messages import Property, Reply, whole_number
 from dispatch.outcome import TransportError
@@ -23,8 +24,7 @@ MAX_AHEAD = 1_024
 """Chunks of a stream kept while an earlier one is missing."""
 
 
-@dataclass(slots=True, eq=False)
-class Slot:
+class Slot(msgspec.Struct, eq=False):
     """A request that waits. Subclasses say what a chunk does."""
 
     exchange: Exchange
@@ -111,11 +111,10 @@ class Slot:
             self.settle(TimedOut("abandoned", sent=True, chunks=self.chunks))
 
 
-@dataclass(slots=True, eq=False)
-class Single(Slot):
+class Single(Slot, eq=False, kw_only=True):
     """A call that wants its whole answer at once."""
 
-    waiter: asyncio.Future[Settled] = field(kw_only=True)
+    waiter: asyncio.Future[Settled]
     texts: list[str] | None = None
 
     def take(self, reply: Reply, properties: Mapping[str, str]) -> None:
@@ -142,16 +141,15 @@ class Single(Slot):
             self.waiter.set_result(self.settled)  # type: ignore[arg-type] # set by settle, the only caller
 
 
-@dataclass(slots=True, eq=False)
-class ReplyStream(Slot):
+class ReplyStream(Slot, eq=False, kw_only=True):
     """The chunks of one request, in order, as they come: iterate, then look at ``settled``. Close it when you stop early.
 
     A limit, an error or the end ends the iteration; ``settled`` then says which. Chunks that came before are still given.
     """
 
-    idle: float = field(kw_only=True)
-    max_buffer: int = field(kw_only=True)
-    buffer: deque[str] = field(default_factory=deque)
+    idle: float
+    max_buffer: int
+    buffer: deque[str] = msgspec.field(default_factory=deque)
     waiter: asyncio.Future[None] | None = None
     idle_timer: asyncio.TimerHandle | None = None
     last: float = 0.0

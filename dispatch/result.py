@@ -5,8 +5,9 @@ The texts are read by models: each says what happened, whether the tool may have
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from dispatch.messages import Property, Refusal, whole_number
 from dispatch.outcome import (
@@ -22,8 +23,7 @@ from dispatch.outcome import (
 from dispatch.settled import Answer, Overflow, Settled, TimedOut, Unreadable
 
 
-@dataclass(frozen=True, slots=True)
-class CallResult:
+class CallResult(msgspec.Struct, frozen=True):
     """How one call ended.
 
     Attributes:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from dispatch.acknowledger import Acknowledger
 from dispatch.catalog import ServiceDescriptor
@@ -23,8 +24,7 @@ from dispatch.replies import control_prefix
 from dispatch.transports import Handler, Message, Mode, Publisher, Subscription, Transport
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+class Route(msgspec.Struct, frozen=True):
     """The way to a service and back."""
 
     publisher: Publisher

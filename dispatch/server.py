@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import secrets
+import os
 import signal
 import threading
 from collections import deque
@@ -109,7 +109,7 @@ class ToolServer:
         self.request_queue = request_queue
         self.response_queue = response_queue
         self.id = id or request_queue.rpartition("/")[2]
-        self.instance = instance or f"{self.id}-{secrets.token_hex(4)}"
+        self.instance = instance or f"{self.id}-{os.urandom(4).hex()}"
         self.concurrency = concurrency
         self.max_queued = max_queued
         self._reply_namespaces = tuple(reply_namespaces)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
+
+import msgspec
 
 from dispatch.outcome import Throttled, TransportError
 
@@ -23,8 +24,7 @@ class Disposition(StrEnum):
     """No id, or not readable."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True):
     """A complete answer: the texts of all its chunks, or the service's error; ``properties`` of the last message."""
 
     text: str
@@ -34,8 +34,7 @@ class Answer:
     chunks: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class TimedOut:
+class TimedOut(msgspec.Struct, frozen=True):
     """A limit ran out. ``clock`` names it; ``sent`` is False when the request had not even left; ``chunks`` came."""
 
     clock: str
@@ -45,15 +44,13 @@ class TimedOut:
     """Index of the chunk that never came while later ones did."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unreadable:
+class Unreadable(msgspec.Struct, frozen=True):
     """The reply was no reply. ``problem`` says why, without quoting it."""
 
     problem: str
 
 
-@dataclass(frozen=True, slots=True)
-class Overflow:
+class Overflow(msgspec.Struct, frozen=True):
     """More came than the limits allow: ``limit`` names which."""
 
     limit: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from dispatch.catalog import Catalog, ServiceDescriptor, UnknownService, UnknownTool
 from dispatch.messages import json_text
@@ -10,8 +10,7 @@ from dispatch.outcome import Rejected
 from dispatch.policy import Policy
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(msgspec.Struct, frozen=True):
     """What a call is made of that does not change from call to call.
 
     Attributes:

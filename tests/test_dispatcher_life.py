@@ -172,6 +172,16 @@ async def test_a_route_that_does_not_open_costs_the_calls_time_and_no_more() -> 
         assert await dispatcher.call("work", timeout=5) == "done", "what was being opened is used"
 
 
+async def test_an_opening_that_fails_after_everybody_left_troubles_nobody() -> None:
+    transport = SlowTransport()
+    transport.failures = [lost(sent=False)]
+    async with serving(lambda _: "done"), dispatching(transport=transport) as dispatcher:
+        assert (await dispatcher.execute("work", timeout=5)).outcome is Outcome.TRANSPORT
+        transport.gate.set()
+        await idle()  # an exception that nobody looks at would fail the test
+        assert await dispatcher.call("work") == "done"
+
+
 @pytest.mark.parametrize("failure", [lost(sent=False), RuntimeError("not planned")])
 async def test_a_route_that_could_not_be_opened_is_opened_by_the_next_call(failure: Exception) -> None:
     transport = SlowTransport()
@@ -205,6 +215,27 @@ async def test_closing_ends_calls_and_streams_with_a_typed_error() -> None:
             await chunk
         assert dispatcher.exchange.pending == 0
         assert asyncio.get_running_loop().time() == START
+
+
+async def test_closing_gives_back_what_was_opened_before_the_connection_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    log: list[str] = []
+
+    async def publisher_closed(publisher: Any) -> None:
+        log.append(publisher.topic)
+
+    transport = MemoryTransport(BROKER)
+    close = transport.close
+
+    async def transport_closed() -> None:
+        log.append("the connection")
+        assert not transport._subscriptions
+        await close()
+
+    monkeypatch.setattr("dispatch.transports.memory.MemoryPublisher.close", publisher_closed)
+    monkeypatch.setattr(transport, "close", transport_closed)
+    async with dispatching(transport=transport) as dispatcher:
+        await dispatcher.execute("work", timeout=1)
+    assert log == ["non-persistent://tg/request/lab", "the connection"]
 
 
 async def test_closing_while_a_route_opens_is_a_typed_error_and_not_a_cancellation() -> None:

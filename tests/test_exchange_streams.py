@@ -233,6 +233,15 @@ async def test_a_publish_that_fails_ends_the_stream() -> None:
     assert stream.settled is error
 
 
+async def test_a_failure_after_the_end_changes_nothing() -> None:
+    bench = Bench()
+    stream = bench.open()
+    bench.take(reply(stream.id, "a"))
+    bench.publisher.sent[0].on_failure(lost())
+    assert await read(stream) == ["a"]
+    assert isinstance(stream.settled, Answer)
+
+
 async def test_a_publish_that_is_refused_never_opens_it() -> None:
     bench = Bench()
     bench.publisher.refusal = error = lost(sent=False)

@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from dispatch.delivery import CREDIT_BYTES
 from dispatch.exchange import Exchange
+from dispatch.gate import Gate
 from dispatch.outcome import TransportError
 from dispatch.routes import Routes
 from dispatch.transports import Mode
 from tests.support.clock import idle
-from tests.support.fakes import FakePublisher, lost
+from tests.support.fakes import FakePublisher, lost, reply
 from tests.support.stand import catalog
 
 SERVICE = catalog().services["lab"]
@@ -26,6 +28,9 @@ class Broker:
         self.gate = asyncio.Event()
         self.gate.set()
         self.close_error: Exception | None = None
+        self.refusal: Exception | None = None
+        self.handlers: dict[str, Any] = {}
+        self.publishers: dict[str, FakePublisher] = {}
 
     async def publisher(self, topic: str) -> Any:
         await self.gate.wait()
@@ -36,13 +41,17 @@ class Broker:
             async def close(self) -> None:
                 broker.log.append(f"closed {topic}")
 
-        return Kept(topic)
+        self.publishers[topic] = Kept(topic)
+        return self.publishers[topic]
 
     async def subscribe(self, topic: str, handler: Any, *, mode: Mode, name: str) -> Any:
         assert mode is Mode.FANOUT, "a shared subscription would take others' replies away"
         assert name == "dispatch-one"
         await self.gate.wait()
+        if self.refusal is not None:
+            raise self.refusal
         self.log.append(f"listen {topic}")
+        self.handlers[topic] = handler
         broker = self
 
         class Kept:
@@ -81,6 +90,31 @@ async def test_an_own_topic_is_of_the_same_kind_as_the_services() -> None:
     await made.close()
 
 
+@pytest.mark.parametrize("scheme", ["persistent", "non-persistent"])
+async def test_only_where_messages_can_get_lost_is_anything_paid_for_not_losing_them(scheme: str) -> None:
+    broker = Broker()
+    made = routes(broker)
+    queues = {"request-queue": f"{scheme}://tg/request/x", "response-queue": f"{scheme}://tg/response/x"}
+    route = await made.open(catalog(service=queues).services["lab"])
+    assert isinstance(route.publisher, Gate) == route.acknowledged == (scheme == "non-persistent")
+    await made.close()
+
+
+async def test_replies_on_our_own_topic_are_acknowledged_where_they_ask_and_others_are_not() -> None:
+    broker = Broker()
+    made = routes(broker)
+    await made.open(SERVICE)
+    control = "non-persistent://tg/response/dispatch-control-x"
+    for topic, token in ((RESPONSE, "1:1"), (OWN, "1:2")):
+        broker.handlers[topic](reply("somebody-else", ack=token, control=control))
+        broker.handlers[topic](reply("somebody-else"))
+    await idle()
+    assert [ticket.properties["acked"] for ticket in broker.publishers[control].sent] == ["1:2"]
+    assert made.credit == CREDIT_BYTES
+    await made.close()
+    assert f"closed {control}" in broker.log
+
+
 @pytest.mark.parametrize("error", [None, lost()])
 async def test_closing_closes_all_of_it_even_if_some_of_it_cannot(error: Exception | None) -> None:
     broker = Broker()
@@ -92,6 +126,24 @@ async def test_closing_closes_all_of_it_even_if_some_of_it_cannot(error: Excepti
         f"closed {topic}" for topic in (REQUEST, RESPONSE, OWN)
     )
     assert made.get(SERVICE) is None
+
+
+async def test_closing_while_a_subscription_fails_closes_the_rest() -> None:
+    broker = Broker()
+    made = routes(broker)
+    await made.open(SERVICE)
+    broker.gate.clear()
+    other = catalog(service={"response-queue": "non-persistent://tg/response/other"}).services["lab"]
+    opening = asyncio.create_task(made.open(other))
+    await idle()
+    broker.refusal = lost()
+    closing = asyncio.create_task(made.close())
+    await idle()
+    broker.gate.set()
+    await closing
+    assert f"closed {OWN}" in broker.log
+    with pytest.raises(TransportError):
+        await opening
 
 
 async def test_closing_that_is_cancelled_is_cancelled() -> None:

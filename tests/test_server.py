@@ -102,7 +102,9 @@ async def test_a_request_that_has_no_time_left_is_refused_unrun() -> None:
         await caller.ask(b"{}", id="1", remaining_ms="0")
         message = await caller.arrived.get()
         assert message.properties()["refused"] == Refusal.EXPIRED
-        assert decode_reply(message.data()).error.type == "expired"  # type: ignore[union-attr]
+        error = decode_reply(message.data()).error
+        assert error is not None
+        assert (error.type, error.message) == ("expired", "The caller's time had run out before the tool could start.")
         assert server.refused[Refusal.EXPIRED] == 1
         assert not service.requests
 
@@ -221,9 +223,10 @@ async def test_servers_of_one_id_share_the_requests_and_each_signs_its_answers()
         assert sorted(str(result.instance) for result in results) == ["one"] * 5 + ["two"] * 5
 
 
-async def test_a_started_transport_is_shared_and_left_open() -> None:
+async def test_a_started_transport_is_shared_and_left_open(monkeypatch: pytest.MonkeyPatch) -> None:
     transport = MemoryTransport(BROKER)
     await transport.start()
+    monkeypatch.setattr(transport, "start", None)
     async with serving(lambda _: "done", broker=transport), dispatching() as dispatcher:
         assert await dispatcher.call("work") == "done"
     assert transport.connected

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import pytest
 from dispatch import ToolServer, serve
 from dispatch.messages import Refusal
 from dispatch.outcome import CallTimeout, Rejected, ToolError, TransportError
-from tests.support.clock import START, advance, idle
+from tests.support.clock import START, advance, idle, run
 from tests.support.stand import BROKER, REQUESTS, RESPONSES, Peer, Service, dispatching, serving, stand
 
 ROOT = Path(__file__).parents[1]
@@ -173,6 +174,21 @@ async def test_a_server_that_cannot_start_leaves_nothing_open(monkeypatch: pytes
     with pytest.raises(TransportError, match="create it"):
         await server.start()
     assert not server._transport.connected
+
+
+def test_serve_works_in_a_thread_of_its_own_where_no_signals_come() -> None:
+    async def scene() -> str:
+        task = asyncio.create_task(serve(Service(slowly), BROKER, request_queue=REQUESTS, response_queue=RESPONSES))
+        async with dispatching() as dispatcher:
+            await idle()
+            answer = await dispatcher.call("work")
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        return answer
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(run, scene).result(timeout=30) == "done"
 
 
 SIGTERM_SCENE = """

@@ -64,7 +64,8 @@ async def connect(spec: Spec) -> AsyncIterator[Load]:
             nonlocal count
             count += 1
             id = f"bare-{count}"
-            waiting = pending[id] = loop.create_future()
+            waiting: asyncio.Future[bytes] = loop.create_future()
+            pending[id] = waiting
             timer = loop.call_later(spec.timeout, expire, waiting)
             producer.send_async(REQUEST, on_receipt, properties={"id": id})
             try:

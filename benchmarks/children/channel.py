@@ -30,7 +30,7 @@ class Spec:
         request: the whole name of the topic with the requests.
         response: the same for the answers.
         timeout: seconds a call waits for its answer.
-        warm_up: seconds of calls before the first measurement.
+        more: further pairs of topics, of requests and their answers, for a service that serves several.
     """
 
     url: str
@@ -39,7 +39,7 @@ class Spec:
     request: str
     response: str
     timeout: float
-    warm_up: float
+    more: tuple[tuple[str, str], ...] = ()
 
 
 class Channel:
@@ -72,7 +72,7 @@ class Channel:
 
 
 def run_client(connect: Callable[[Spec], AbstractAsyncContextManager[Load]]) -> None:
-    """Be a client: connect, warm up, then measure as told."""
+    """Be a client: connect, then measure as told."""
     asyncio.run(_client(Channel(), connect))
 
 
@@ -80,7 +80,6 @@ async def _client(channel: Channel, connect: Callable[[Spec], AbstractAsyncConte
     spec = channel.spec()
     async with connect(spec) as load:
         await reach(load)
-        await measure(load, in_flight=16, seconds=spec.warm_up, ramp=0.0)
         channel.ready()
         while (command := await asyncio.to_thread(channel.read)) is not None:
             channel.say(await measure(load, **command))

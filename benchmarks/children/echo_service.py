@@ -22,19 +22,23 @@ async def serve(spec: Spec) -> AsyncIterator[None]:
     def on_receipt(_result: Any, _id: Any) -> None:
         pass
 
-    def on_message(_consumer: Any, message: Any) -> None:
-        producer.send_async(REPLY, on_receipt, properties={"id": message.properties()["id"]})
+    def listener(producer: Any) -> Any:
+        def on_message(_consumer: Any, message: Any) -> None:
+            producer.send_async(REPLY, on_receipt, properties={"id": message.properties()["id"]})
+
+        return on_message
 
     client = pulsar.Client(spec.url, **client_options(spec))
     try:
-        producer = client.create_producer(spec.response, batching_enabled=False, max_pending_messages=20_000)
-        client.subscribe(
-            spec.request,
-            "echo-request",
-            consumer_type=pulsar.ConsumerType.Shared,
-            message_listener=on_message,
-            receiver_queue_size=10_000,
-        )
+        for request, response in ((spec.request, spec.response), *spec.more):
+            producer = client.create_producer(response, batching_enabled=False, max_pending_messages=20_000)
+            client.subscribe(
+                request,
+                "echo-request",
+                consumer_type=pulsar.ConsumerType.Shared,
+                message_listener=listener(producer),
+                receiver_queue_size=10_000,
+            )
         yield
     finally:
         client.close()

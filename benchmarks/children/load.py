@@ -53,7 +53,8 @@ async def measure(load: Load, *, in_flight: int, seconds: float, ramp: float) ->
     Raises:
         ExceptionGroup: a call was answered wrongly, or failed in a way that is not a loss.
     """
-    clock, loop = time.perf_counter, asyncio.get_running_loop()
+    loop = asyncio.get_running_loop()
+    clock = loop.time
     call, lost = load.call, load.lost
     latencies: list[float] = []
     errors: Counter[str] = Counter()

@@ -39,7 +39,16 @@ if __name__ == "__main__":
     spec = Echo.channel.spec()
     threading.Thread(target=_end_when_released, args=(Echo.channel,), daemon=True).start()
     # Its metrics port is fixed and its log collector is a host that is not there: both are flags of its own launcher.
-    sys.argv[1:] = ["--topic", spec.topic, "--id", spec.topic, "--pulsar-host", spec.url, "--no-metrics", "--no-loki-enabled"]
+    sys.argv[1:] = [
+        "--topic",
+        spec.topic,
+        "--id",
+        spec.topic,
+        "--pulsar-host",
+        spec.url,
+        "--no-metrics",
+        "--no-loki-enabled",
+    ]
     if spec.token is not None:
         sys.argv += ["--pulsar-api-key", spec.token]
     Echo.launch(spec.topic, __doc__ or "")

@@ -31,6 +31,7 @@ def checkout(tmp_path: Path) -> Path:
     """A folder that looks like one."""
     for name in ("benchmarks", "dispatch", "deeper"):
         (tmp_path / "checkout" / name).mkdir(parents=True)
+    (tmp_path / "checkout" / "benchmarks" / "__init__.py").touch()  # a regular package, as the genuine one is
     (tmp_path / "checkout" / "benchmarks" / "__main__.py").write_text(PROGRAM)
     return tmp_path / "checkout"
 

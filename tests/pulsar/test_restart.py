@@ -57,7 +57,7 @@ class Load:
 
 def first_lookup(url: str) -> None:
     """Wait until a broker that has just started serves topics: its first lookup takes seconds on a busy machine."""
-    client = pulsar.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Fatal))
+    client = pulsar.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
     try:
         client.create_reader(f"non-persistent://tg/response/{unique_topic()}", pulsar.MessageId.latest)
     finally:

@@ -9,12 +9,18 @@ import asyncio
 import gc
 import inspect
 
+import hypothesis
 import pytest
 
 from tests.support.clock import run
 
+# A machine that is busy with something else must not make a property test fail: no time limits for examples.
+hypothesis.settings.register_profile("dispatch", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+
 
 def pytest_configure(config: pytest.Config) -> None:
+    if not config.getoption("--hypothesis-profile", None):
+        hypothesis.settings.load_profile("dispatch")
     config.addinivalue_line("markers", "wall_clock: an async test that needs real time (sockets, processes)")
 
 

@@ -212,6 +212,21 @@ async def test_a_closed_subscription_takes_nothing_new() -> None:
     assert transport.broker().dropped == 1
 
 
+async def test_nothing_is_kept_of_a_subscription_that_is_closed() -> None:
+    transport = await opened()
+    for mode in (Mode.FANOUT, Mode.SHARED):
+        closed = await transport.subscribe(TOPIC, Inbox(), mode=mode, name="x")
+        stays = await transport.subscribe(TOPIC, Inbox(), mode=mode, name="x")
+        gone = weakref.ref(closed)
+        await closed.close()
+        del closed
+        gc.collect()
+        assert gone() is None
+        await stays.close()
+    await publish(transport, b"x")
+    assert transport.broker().dropped == 1
+
+
 async def test_closing_a_connection_closes_its_subscriptions_and_not_others() -> None:
     one, two = await opened(), await opened()
     mine, theirs = Inbox(), Inbox()

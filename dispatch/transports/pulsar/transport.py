@@ -104,10 +104,15 @@ class PulsarTransport:
         if self._closing:
             return
         self._closing = True
-        if self.connected and self._link is not None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(CLOSE_FLUSH_S):
-                    await self.flush()
+        try:
+            if self.connected and self._link is not None:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(CLOSE_FLUSH_S):
+                        await self.flush()
+        finally:  # also when whoever closes is cancelled: nobody would do it a second time
+            await self._end()
+
+    async def _end(self) -> None:
         self._closed = True
         _open_transports.discard(self)
         if self._supervisor is not None:

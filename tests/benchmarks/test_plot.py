@@ -1,0 +1,55 @@
+"""The picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.plan import SUITES
+from benchmarks.plot import COLOURS, MARKERS, draw
+from tests.benchmarks.made import measurement, results
+
+pyplot: Any = pytest.importorskip("matplotlib.pyplot", reason="the extra 'bench' is not installed")
+
+
+def test_every_contender_can_be_told_apart() -> None:
+    for suite in SUITES:
+        names = [contender.name for contender in suite.contenders]
+        assert len({COLOURS[name] for name in names}) == len({MARKERS[name] for name in names}) == len(names)
+
+
+def test_a_picture_of_everything_with_the_losses_written_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+    close = pyplot.close
+
+    def look_and_close(figure: Any) -> None:
+        written.extend(text.get_text() for axes in figure.axes for text in axes.texts)
+        assert [len(axes.get_lines()) > 0 for axes in figure.axes] == [True] * 6
+        close(figure)
+
+    monkeypatch.setattr(pyplot, "close", look_and_close)
+    run = results(
+        *(
+            measurement(contender.name, level, round, suite.name, p50_ms=float(level + round), lost=level // 256 * 7)
+            for suite in SUITES
+            for contender in suite.contenders
+            for level in suite.levels
+            for round in (1, 2)
+        ),
+        suites=SUITES,
+    )
+    draw(run, tmp_path / "all.png")
+    assert (tmp_path / "all.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    # Four clients and two kinds of topic, at 256 in flight, in two panels each; two rounds of seven.
+    assert written == ["14 lost"] * 12
+    assert not pyplot.get_fignums()
+
+
+def test_what_has_no_figure_is_left_out(tmp_path: Path) -> None:
+    run = results(
+        measurement("bare", 1), measurement("dispatch", 1, p50_ms=None, calls_per_second=0.0, cpu_us_per_call=None)
+    )
+    draw(run, tmp_path / "some.png")
+    assert (tmp_path / "some.png").stat().st_size > 1_000

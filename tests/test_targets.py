@@ -1,0 +1,50 @@
+"""Targets: worked out once for each tool, from defaults, service and tool."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from dispatch import Policy
+from dispatch.outcome import Rejected
+from dispatch.targets import Targets
+from tests.support.stand import catalog
+
+TOOLS = catalog(
+    service={"policy": {"timeout": 8, "stream-buffer": 5}, "config-params": [{"name": "style"}]},
+    plain={},
+    quick={"policy": {"timeout": 4}, "style": {"deep": ["ü"]}},
+    careful={"read-only": True},
+    again={"idempotent": True},
+)
+
+
+def test_a_target_has_all_that_does_not_change() -> None:
+    targets = Targets(TOOLS, Policy(timeout=16, stream_timeout=32))
+    quick = targets.tool("quick")
+    assert (quick.label, quick.service) == ("quick", TOOLS.services["lab"])
+    assert json.loads(quick.config_text) == {"style": {"deep": ["ü"]}}
+    assert quick.policy == Policy(timeout=4, stream_timeout=32, stream_buffer=5)
+    assert targets.tool("plain").policy == Policy(timeout=8, stream_timeout=32, stream_buffer=5)
+    assert targets.tool("plain").config_text == "{}"
+    assert targets.tool("quick") is quick, "worked out once"
+
+
+@pytest.mark.parametrize(("tool", "repeatable"), [("plain", False), ("careful", True), ("again", True)])
+def test_what_is_declared_read_only_or_idempotent_may_be_repeated(tool: str, repeatable: bool) -> None:
+    assert Targets(TOOLS, Policy()).tool(tool).repeatable is repeatable
+
+
+def test_a_service_by_itself_has_its_own_policy_and_no_config() -> None:
+    lab = Targets(TOOLS, Policy(timeout=16)).service("lab")
+    assert (lab.label, lab.config_text, lab.repeatable) == ("lab", "{}", False)
+    assert (lab.policy.timeout, lab.policy.stream_buffer) == (8, 5)
+
+
+@pytest.mark.parametrize(("kind", "name", "near"), [("tool", "quik", "quick"), ("service", "lap", "lab")])
+def test_an_unknown_name_is_refused_with_those_that_are_near(kind: str, name: str, near: str) -> None:
+    with pytest.raises(Rejected, match=f"Did you mean '{near}'") as caught:
+        getattr(Targets(TOOLS, Policy()), kind)(name)
+    assert (caught.value.type, caught.value.rejected_by) == (f"unknown-{kind}", "catalog")
+    assert near in caught.value.alternatives

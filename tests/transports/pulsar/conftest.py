@@ -1,0 +1,16 @@
+"""A broker in the hand instead of pulsar-client."""
+
+from __future__ import annotations
+
+import pytest
+
+from dispatch.transports.pulsar import transport
+from tests.transports.pulsar.fakes import FakeBroker
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> FakeBroker:
+    made = FakeBroker()
+    monkeypatch.setattr(transport, "Link", made.connect)
+    monkeypatch.setattr(transport, "shake_hands", made.shake_hands)
+    return made

@@ -1,0 +1,249 @@
+"""pulsar-client in the hand: a link whose producers and consumers do what a test says, from whatever thread it says it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pulsar
+import pytest
+
+from dispatch.outcome import TransportError
+from dispatch.transports import Mode
+from dispatch.transports.errors import unreachable
+from dispatch.transports.pulsar.transport import PulsarTransport
+from dispatch.transports.security import Security
+
+URL = "pulsar://broker.example:6650"
+TOPIC = "non-persistent://tg/request/work"
+OTHER = "non-persistent://tg/request/other"
+KEPT = "persistent://tg/request/work"
+
+
+class MessageId:
+    """A receipt's place in the ledger."""
+
+    def __init__(self, ledger: int = 7, entry: int = 7) -> None:
+        self._ledger, self._entry = ledger, entry
+
+    def ledger_id(self) -> int:
+        return self._ledger
+
+    def entry_id(self) -> int:
+        return self._entry
+
+
+DROPPED = MessageId(-1, -1)
+
+
+@dataclass(eq=False)
+class Sent:
+    """A message that pulsar-client holds; ``receipt`` is what its thread calls."""
+
+    payload: bytes
+    properties: Mapping[str, str]
+    receipt: Callable[[Any, Any], None]
+
+    def ok(self, place: MessageId | None = None) -> None:
+        self.receipt(pulsar.Result.Ok, place or MessageId())
+
+    def fails(self, name: str) -> None:
+        self.receipt(getattr(pulsar.Result, name), MessageId(-1, -1))
+
+
+@dataclass(eq=False)
+class Raw:
+    """A producer, a consumer or a reader."""
+
+    topic: str
+    link: FakeLink
+    closed: bool = False
+    on_close: Callable[[], object] | None = None
+
+    def is_connected(self) -> bool:
+        return self.link.broker.up and not self.closed and not self.link.closed
+
+    def close(self) -> None:
+        if self.on_close is not None:
+            self.on_close()
+        self.closed = True
+
+
+@dataclass(eq=False)
+class FakeProducer(Raw):
+    sent: list[Sent] = field(default_factory=list)
+    refusal: Exception | None = None
+    settled: int = 0
+
+    def send_async(self, payload: bytes, receipt: Callable[[Any, Any], None], *, properties: Mapping[str, str]) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        self.sent.append(Sent(payload, properties, receipt))
+
+    @property
+    def payloads(self) -> list[bytes]:
+        return [sent.payload for sent in self.sent]
+
+    def receipts(self, count: int | None = None) -> None:
+        """The broker says Ok to the next ``count`` messages, or to all of them."""
+        upto = len(self.sent) if count is None else self.settled + count
+        while self.settled < upto:
+            self.settled += 1
+            self.sent[self.settled - 1].ok()
+
+
+@dataclass(eq=False)
+class FakeConsumer(Raw):
+    mode: Mode = Mode.SHARED
+    listener: Callable[[Any, Any], None] = lambda consumer, message: None
+    acknowledged: list[Any] = field(default_factory=list)
+
+    def deliver(self, *messages: Any) -> None:
+        for message in messages:
+            self.listener(self, message)
+
+    def acknowledge(self, message: Any) -> None:
+        if self.closed or self.link.closed:
+            raise RuntimeError("AlreadyClosed")
+        self.acknowledged.append(message)
+
+
+class FakeLink:
+    """See :class:`dispatch.transports.pulsar.link.Link`."""
+
+    def __init__(self, broker: FakeBroker) -> None:
+        self.broker = broker
+        self.producers: list[FakeProducer] = []
+        self.consumers: list[FakeConsumer] = []
+        self.closed = False
+
+    async def producer(self, topic: str) -> FakeProducer:
+        return await self._open(self.producers, FakeProducer(topic, self))
+
+    async def consumer(self, topic: str, mode: Mode, name: str, listener: Callable[[Any, Any], None]) -> FakeConsumer:
+        return await self._open(self.consumers, FakeConsumer(topic, self, mode=mode, listener=listener))
+
+    async def _open(self, opened: list[Any], raw: Any) -> Any:
+        broker = self.broker
+        broker.openings.append(raw.topic)
+        opened.append(raw)
+        if broker.while_opening is not None:
+            broker.while_opening(raw)
+        try:
+            await broker.gate.wait()
+        except asyncio.CancelledError:
+            raw.close()  # what the real one does when it is there
+            raise
+        refusal = broker.refusals.pop(raw.topic, None)
+        if refusal is not None or self.closed:
+            raw.closed = True
+            raise refusal or unreachable(URL)
+        return raw
+
+    async def close(self) -> None:
+        await asyncio.sleep(0)
+        self.end()
+
+    def end(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        for producer in self.producers:
+            for sent in producer.sent[producer.settled :]:
+                sent.fails("AlreadyClosed")
+            producer.settled = len(producer.sent)
+
+    close_now = end
+
+
+class FakeBroker:
+    """Whether it answers (``up``), and all the links that were made to it."""
+
+    def __init__(self) -> None:
+        self.up = True
+        self.handshake: Exception | None = None
+        self.handshakes = 0
+        self.links: list[FakeLink] = []
+        self.openings: list[str] = []
+        self.refusals: dict[str, Exception] = {}
+        self.while_opening: Callable[[Any], object] | None = None
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    @property
+    def link(self) -> FakeLink:
+        return self.links[-1]
+
+    def connect(self, url: str, security: Security) -> FakeLink:
+        assert url == URL
+        self.links.append(FakeLink(self))
+        return self.link
+
+    async def shake_hands(self, url: str, security: Security, timeout: float = 3.0) -> None:
+        self.handshakes += 1
+        if self.handshake is not None:
+            raise self.handshake
+        if not self.up:
+            raise unreachable(url)
+
+    def producer(self, topic: str = TOPIC) -> FakeProducer:
+        """The one for ``topic`` that was opened last."""
+        return next(each for each in reversed(self.link.producers) if each.topic == topic)
+
+    def consumer(self, topic: str = TOPIC) -> FakeConsumer:
+        return next(each for each in reversed(self.link.consumers) if each.topic == topic)
+
+    def restarts(self) -> None:
+        """What was open is no longer; new links are served."""
+        for link in self.links:
+            link.broker = _GONE
+
+
+_GONE = FakeBroker()
+_GONE.up = False
+
+
+@contextlib.asynccontextmanager
+async def connected(**options: Any) -> AsyncIterator[PulsarTransport]:
+    """A started transport on the fake broker."""
+    transport = PulsarTransport(URL, security=Security(), **options)
+    await transport.start()
+    try:
+        yield transport
+    finally:
+        await transport.close()
+
+
+class Failures:
+    """What ``on_failure`` was told, by name."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, TransportError]] = []
+
+    def of(self, name: str) -> Callable[[TransportError], None]:
+        return lambda error: self.told.append((name, error))
+
+    @property
+    def types(self) -> list[tuple[str, str, bool]]:
+        """Name, type, and whether it may have got through."""
+        return [(name, error.type, error.sent) for name, error in self.told]
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name, _ in self.told]
+
+
+def counting_wakeups(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of what is called into the loop from elsewhere, as it happens."""
+    loop, calls = asyncio.get_running_loop(), []
+    inner = loop.call_soon_threadsafe
+
+    def counted(callback: Callable[..., object], *args: Any, **kwargs: Any) -> Any:
+        calls.append(getattr(callback, "__name__", repr(callback)))
+        return inner(callback, *args, **kwargs)
+
+    monkeypatch.setattr(loop, "call_soon_threadsafe", counted)
+    return calls

@@ -1,0 +1,349 @@
+"""Staying connected: what happens to messages while the broker is away, how the connection comes back, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from dispatch.outcome import TransportError
+from dispatch.transports import Mode, Publisher, Ticket
+from dispatch.transports.errors import unreachable
+from dispatch.transports.pulsar.transport import CLOSE_FLUSH_S, GRACE_S, POLL_S, PulsarTransport
+from dispatch.transports.security import Security
+from tests.support.clock import advance, idle
+from tests.transports.pulsar.fakes import KEPT, OTHER, TOPIC, URL, Failures, FakeBroker, connected
+
+SEEN_S = POLL_S + 0.01
+"""By then an outage has been noticed."""
+REPLACED_S = GRACE_S + 2 * POLL_S
+"""By then the client has been replaced, if the broker answers."""
+
+
+def send(publisher: Publisher, failures: Failures, *names: str) -> list[Ticket]:
+    return [
+        publisher.publish(name.encode(), {"id": name}, flow=name[0], on_failure=failures.of(name)) for name in names
+    ]
+
+
+async def listen(transport: PulsarTransport, got: list[Any], topic: str = TOPIC) -> Any:
+    return await transport.subscribe(topic, got.append, mode=Mode.SHARED, name="test")
+
+
+async def test_a_moments_absence_costs_nothing(broker: FakeBroker) -> None:
+    failures, got = Failures(), list[Any]()
+    async with connected() as transport:
+        publisher = await transport.publisher(TOPIC)
+        await listen(transport, got)
+        send(publisher, failures, "a1")
+        broker.up = False
+        await advance(SEEN_S)
+        assert not transport.connected
+        send(publisher, failures, "a2", "a3")
+        assert broker.producer().payloads == [b"a1"], "held back: nobody could take it back from pulsar-client"
+        broker.up = True
+        await advance(SEEN_S)
+        assert transport.connected
+        assert broker.producer().payloads == [b"a1", b"a2", b"a3"]
+        assert (len(broker.links), transport.reconnects, broker.handshakes) == (1, 0, 1)
+        broker.producer().receipts()
+    assert failures.told == []
+
+
+async def test_an_outage_ends_with_new_producers_and_new_subscriptions(broker: FakeBroker) -> None:
+    failures, got = Failures(), list[Any]()
+    async with connected() as transport:
+        publishers = [await transport.publisher(topic) for topic in (TOPIC, OTHER)]
+        for topic in (TOPIC, KEPT):
+            await listen(transport, got, topic)
+        old = broker.link
+        broker.up = False
+        await advance(10)
+        assert (len(broker.links), transport.reconnects) == (1, 0), "nobody answers the handshake"
+        assert broker.handshakes > 10
+        broker.restarts()
+        broker.up = True
+        await advance(SEEN_S)
+        assert (len(broker.links), transport.reconnects, transport.connected) == (2, 1, True)
+        assert old.closed
+        assert sorted(raw.topic for raw in broker.link.producers) == sorted([TOPIC, OTHER])
+        assert sorted(raw.topic for raw in broker.link.consumers) == sorted([TOPIC, KEPT])
+        for publisher in publishers:
+            send(publisher, failures, "a1")
+            assert broker.producer(publisher.topic).payloads == [b"a1"]
+            broker.producer(publisher.topic).receipts()
+        broker.consumer(TOPIC).deliver("one")
+        broker.consumer(KEPT).deliver("two")
+        await idle()
+        assert got == ["one", "two"]
+        assert broker.consumer(KEPT).acknowledged == ["two"]
+    assert failures.told == []
+
+
+async def test_what_was_under_way_fails_once_and_its_late_receipts_mean_nothing(broker: FakeBroker) -> None:
+    failures = Failures()
+    async with connected(window=4) as transport:
+        publisher = await transport.publisher(TOPIC)
+        send(publisher, failures, "a1", "a2", "a3")
+        old = broker.producer()
+        broker.restarts()
+        await advance(REPLACED_S)
+        assert transport.reconnects == 1
+        assert sorted(failures.types) == [(f"a{n}", "connection-lost", True) for n in (1, 2, 3)]
+        send(publisher, failures, "b1", "b2", "b3", "b4", "b5")
+        for sent in old.sent:
+            sent.ok()
+            sent.fails("Timeout")
+        await idle()
+        assert broker.producer().payloads == [b"b1", b"b2", b"b3", b"b4"], "the window counts the new ones only"
+        assert len(failures.told) == 3
+        broker.producer().receipts()
+        await idle()
+        broker.producer().receipts()
+
+
+async def test_receipts_that_the_end_of_the_old_client_did_not_bring_are_not_waited_for(broker: FakeBroker) -> None:
+    failures = Failures()
+    async with connected() as transport:
+        publisher = await transport.publisher(TOPIC)
+        send(publisher, failures, "a1", "a2")
+        broker.producer().settled = 2  # as if its callbacks had got lost with it
+        broker.restarts()
+        await advance(REPLACED_S)
+        assert sorted(failures.types) == [("a1", "connection-lost", True), ("a2", "connection-lost", True)]
+        await transport.flush()
+
+
+async def test_while_it_is_away_messages_wait_within_bounds_and_can_be_withdrawn(broker: FakeBroker) -> None:
+    failures = Failures()
+    async with connected(max_queued=3) as transport:
+        publisher = await transport.publisher(TOPIC)
+        broker.restarts()
+        broker.up = False
+        await advance(SEEN_S)
+        tickets = send(publisher, failures, "a1", "a2", "a3")
+        with pytest.raises(TransportError) as caught:
+            send(publisher, failures, "a4")
+        assert (caught.value.type, caught.value.sent) == ("queue-full", False)
+        writable = asyncio.create_task(publisher.writable("a"))
+        flush = asyncio.create_task(transport.flush())
+        await advance(1)
+        assert tickets[1].cancel() is True
+        broker.up = True
+        await advance(REPLACED_S)
+        assert writable.done()
+        assert broker.producer().payloads == [b"a1", b"a3"]
+        broker.producer().receipts()
+        await flush
+    assert failures.told == []
+
+
+async def test_withdrawing_the_last_one_ends_the_waiting_for_it(broker: FakeBroker) -> None:
+    async with connected() as transport:
+        publisher = await transport.publisher(TOPIC)
+        broker.up = False
+        await advance(SEEN_S)
+        (ticket,) = send(publisher, Failures(), "a1")
+        waiting = [asyncio.create_task(publisher.writable("a")), asyncio.create_task(transport.flush())]
+        await idle()
+        assert ticket.cancel()
+        await asyncio.gather(*waiting)
+
+
+async def test_nothing_is_opened_while_it_is_away(broker: FakeBroker) -> None:
+    async with connected() as transport:
+        await transport.publisher(TOPIC)
+        broker.up = False
+        await advance(SEEN_S)
+        for opening in (transport.publisher(OTHER), listen(transport, [])):
+            with pytest.raises(TransportError) as caught:
+                await opening
+            assert (caught.value.type, caught.value.sent) == ("unreachable", False)
+        assert (await transport.publisher(TOPIC)).topic == TOPIC, "what is open stays usable: messages wait"
+        broker.up = True
+        await advance(SEEN_S)
+        await transport.publisher(OTHER)
+
+
+@pytest.mark.parametrize(
+    "problem", [unreachable(URL), RuntimeError("a token function of the user's"), ValueError("odd"), OSError("odd")]
+)
+async def test_the_supervisor_outlives_whatever_a_handshake_raises(broker: FakeBroker, problem: Exception) -> None:
+    async with connected() as transport:
+        await transport.publisher(TOPIC)
+        broker.restarts()
+        broker.handshake = problem
+        await advance(30)
+        assert not transport.connected
+        broker.handshake = None
+        await advance(SEEN_S)
+        assert transport.connected
+
+
+async def test_a_reconnect_that_fails_half_way_is_done_again(broker: FakeBroker) -> None:
+    failures, got = Failures(), list[Any]()
+    async with connected() as transport:
+        publisher = await transport.publisher(TOPIC)
+        await listen(transport, got)
+        await listen(transport, got, OTHER)
+        broker.restarts()
+        broker.refusals[TOPIC] = unreachable(URL)
+        await advance(REPLACED_S + 1)
+        assert transport.connected
+        assert len(broker.links) == 3
+        assert broker.links[1].closed, "the half-made one"
+        send(publisher, failures, "a1")
+        assert broker.producer().payloads == [b"a1"]
+        for topic in (TOPIC, OTHER):
+            broker.consumer(topic).deliver(topic)
+        await idle()
+        assert got == [TOPIC, OTHER]
+        broker.producer().receipts()
+
+
+async def test_what_is_closed_while_the_client_is_replaced_stays_closed(broker: FakeBroker) -> None:
+    """Otherwise a service that has gone would go on taking requests, and nobody would answer them."""
+    got: list[Any] = []
+    async with connected() as transport:
+        publisher = await transport.publisher(OTHER)
+        subscription = await listen(transport, got)
+        broker.restarts()
+        broker.gate.clear()
+        await advance(REPLACED_S)
+        assert len(broker.links) == 2
+        await subscription.close()
+        await publisher.close()
+        broker.gate.set()
+        await advance(SEEN_S)
+        assert [raw.topic for raw in [*broker.link.consumers, *broker.link.producers] if raw.is_connected()] == []
+        assert transport.connected
+
+
+async def test_a_publisher_that_is_closed_while_its_own_successor_is_made_leaves_none(broker: FakeBroker) -> None:
+    async with connected() as transport:
+        publisher = await transport.publisher(TOPIC)
+        broker.restarts()
+        broker.gate.clear()
+        await advance(REPLACED_S)
+        assert broker.openings == [TOPIC, TOPIC]
+        await publisher.close()
+        broker.gate.set()
+        await advance(SEEN_S)
+        assert broker.producer().closed
+
+
+async def test_whoever_subscribes_while_the_client_is_replaced_gets_the_new_one(broker: FakeBroker) -> None:
+    got: list[Any] = []
+    async with connected() as transport:
+        await transport.publisher(TOPIC)
+        broker.gate.clear()
+        waiting = asyncio.create_task(listen(transport, got, OTHER))  # holds the link
+        also = asyncio.create_task(listen(transport, got, KEPT))
+        await idle()
+        broker.restarts()
+        await advance(REPLACED_S)
+        assert len(broker.links) == 1, "not while somebody opens something on it"
+        broker.gate.set()
+        await also
+        await waiting
+        await advance(REPLACED_S)
+        assert transport.connected
+        for topic in (OTHER, KEPT):
+            broker.consumer(topic).deliver(topic)
+        await idle()
+        assert sorted(got) == sorted([OTHER, KEPT])
+        assert all(raw.link is broker.link for raw in (broker.consumer(OTHER), broker.consumer(KEPT)))
+
+
+async def test_a_thread_that_waits_for_room_is_let_go_when_its_client_is_replaced(broker: FakeBroker) -> None:
+    got: list[Any] = []
+    async with connected() as transport:
+        await listen(transport, got)
+        old = broker.consumer()
+        broker.restarts()
+        await advance(REPLACED_S)
+        assert old.link.closed
+        await asyncio.to_thread(old.deliver, *range(100))  # what its thread had in hand
+        await idle()
+        assert got == list(range(100)), "they have arrived: nobody else will get them"
+
+
+async def test_closing_waits_for_what_was_published(broker: FakeBroker) -> None:
+    failures = Failures()
+    transport = PulsarTransport(URL, security=Security(), window=2)
+    await transport.start()
+    send(await transport.publisher(TOPIC), failures, "a1", "a2", "a3", "a4")
+    closing = asyncio.create_task(transport.close())
+    for _ in range(2):
+        await idle()
+        assert not closing.done()
+        broker.producer().receipts()
+    await closing
+    assert broker.producer().payloads == [b"a1", b"a2", b"a3", b"a4"]
+    assert broker.link.closed
+    assert failures.told == []
+
+
+async def test_closing_does_not_wait_for_ever_and_says_what_became_of_each(broker: FakeBroker) -> None:
+    failures = Failures()
+    loop = asyncio.get_running_loop()
+    transport = PulsarTransport(URL, security=Security(), window=2)
+    await transport.start()
+    publisher = await transport.publisher(TOPIC)
+    send(publisher, failures, "a1", "a2", "a3", "a4")
+    writable = asyncio.create_task(publisher.writable("a"))
+    started = loop.time()
+    await transport.close()
+    await writable
+    assert loop.time() - started == pytest.approx(CLOSE_FLUSH_S)
+    await idle()
+    assert sorted(failures.types) == [
+        ("a1", "connection-lost", True),
+        ("a2", "connection-lost", True),
+        ("a3", "closed", False),
+        ("a4", "closed", False),
+    ]
+    await transport.close()
+
+
+async def test_closing_while_it_is_away_is_a_matter_of_no_time(broker: FakeBroker) -> None:
+    failures = Failures()
+    loop = asyncio.get_running_loop()
+    transport = PulsarTransport(URL, security=Security())
+    await transport.start()
+    publisher = await transport.publisher(TOPIC)
+    broker.up = False
+    await advance(SEEN_S)
+    send(publisher, failures, "a1")
+    started = loop.time()
+    await transport.close()
+    assert loop.time() == started
+    assert failures.types == [("a1", "closed", False)]
+
+
+async def test_closing_in_the_middle_of_a_reconnect_leaves_nothing(broker: FakeBroker) -> None:
+    transport = PulsarTransport(URL, security=Security())
+    await transport.start()
+    await listen(transport, [])
+    broker.restarts()
+    broker.gate.clear()
+    await advance(REPLACED_S)
+    assert len(broker.links) == 2
+    await transport.close()
+    assert all(link.closed for link in broker.links)
+    assert all(not raw.is_connected() for raw in broker.link.consumers)
+
+
+async def test_whoever_is_cancelled_while_closing_has_closed(broker: FakeBroker) -> None:
+    transport = PulsarTransport(URL, security=Security())
+    await transport.start()
+    send(await transport.publisher(TOPIC), Failures(), "a1")
+    closing = asyncio.create_task(transport.close())
+    await idle()
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    assert broker.link.closed
+    assert not transport.connected
+    await idle()
