@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 from dispatch.catalog import Catalog, ServiceDescriptor, load_directory
 from dispatch.exchange import Exchange
 from dispatch.messages import PayloadTooLarge, Property, check_property, encode_request, json_text
-from dispatch.outcome import DispatchError, InvalidArguments, Outcome, TransportError
+from dispatch.outcome import DispatchError, InvalidArguments, TransportError
 from dispatch.policy import DEFAULT_POLICY, Policy, PolicyError, check_seconds
-from dispatch.result import CallResult, error_of
+from dispatch.result import CallResult, conclude, error_of
 from dispatch.routes import Route, Routes
 from dispatch.settled import Settled, TimedOut
 from dispatch.targets import Target, Targets
@@ -259,22 +259,13 @@ class Dispatcher:
         except (TypeError, PayloadTooLarge, PolicyError, UnicodeError) as mistake:
             settled = _invalid(target.label, mistake)
         # 5 result
-        error = (
-            settled
-            if isinstance(settled, DispatchError)
-            else error_of(settled, tool=target.label, limit=limit, repeatable=target.repeatable)
-        )
-        answer = None if isinstance(settled, DispatchError | TimedOut) else settled
-        result = CallResult(
-            target.label,
-            Outcome.SUCCESS if error is None else error.outcome,
-            getattr(answer, "text", "") if error is None else "",
-            error,
-            exchange.loop.time() - started,
-            attempts=0 if not id or (isinstance(error, TransportError) and not error.sent) else 1,
-            chunks=getattr(settled, "chunks", 0),
+        result = conclude(
+            settled,
+            tool=target.label,
+            limit=limit,
+            repeatable=target.repeatable,
+            duration=exchange.loop.time() - started,
             request_id=id,
-            instance=_instance(settled),
         )
         # 6 telemetry (its place): one duration, one outcome, one span tree
         return result  # noqa: RET504 - step 6 has its place after step 5
@@ -388,11 +379,6 @@ class Dispatcher:
         if idempotency_key is not None:
             properties[Property.IDEMPOTENCY_KEY] = idempotency_key
         return properties
-
-
-def _instance(settled: object) -> str | None:
-    properties = getattr(settled, "properties", None)
-    return None if properties is None else properties.get(Property.INSTANCE)
 
 
 def _invalid(tool: str, error: Exception) -> InvalidArguments:

@@ -44,7 +44,7 @@ class Slot(msgspec.Struct, eq=False):
 
     def offer(self, reply: Reply, properties: Mapping[str, str]) -> Disposition:
         """Take one reply; those with an index are put in order, and taken once."""
-        index = whole_number(properties, Property.CHUNK)
+        index = whole_number(properties, Property.CHUNK) if Property.CHUNK in properties else None
         if index is None:
             self.take(reply, properties)
             return Disposition.MATCHED
@@ -99,7 +99,7 @@ class Slot(msgspec.Struct, eq=False):
             self.timer = None
         self.ahead = None
         self.exchange.bury(
-            self.id, Disposition.DUPLICATE if isinstance(settled, Answer | Unreadable) else Disposition.LATE
+            self.id, Disposition.DUPLICATE if type(settled) in (Answer, Unreadable) else Disposition.LATE
         )
         self.finished()
 

@@ -68,6 +68,36 @@ class CallResult(msgspec.Struct, frozen=True):
         }
 
 
+def conclude(
+    settled: Settled | DispatchError,
+    *,
+    tool: str,
+    limit: float,
+    repeatable: bool,
+    duration: float,
+    request_id: str,
+) -> CallResult:
+    """The result of a call whose exchange ended in ``settled``, or which ended in an error before it. For ``limit`` and
+    ``repeatable`` see :func:`error_of`."""
+    if type(settled) is Answer:
+        error = None if settled.error_type is None else _answered_error(settled, tool, limit, repeatable)
+        instance = settled.properties.get(Property.INSTANCE)
+        if error is None:
+            return CallResult(
+                tool, Outcome.SUCCESS, settled.text, None, duration, 1, settled.chunks, request_id, instance
+            )
+        return CallResult(tool, error.outcome, "", error, duration, 1, settled.chunks, request_id, instance)
+    failure = (
+        settled
+        if isinstance(settled, DispatchError)
+        else error_of(settled, tool=tool, limit=limit, repeatable=repeatable)
+    )
+    assert failure is not None  # only an answer can be a success
+    sent = bool(request_id) and not (isinstance(failure, TransportError) and not failure.sent)
+    chunks = settled.chunks if isinstance(settled, TimedOut) else 0
+    return CallResult(tool, failure.outcome, "", failure, duration, int(sent), chunks, request_id)
+
+
 def error_of(settled: Settled, *, tool: str, limit: float, repeatable: bool) -> DispatchError | None:
     """The error that the end of an exchange means to its caller, None for success.
 

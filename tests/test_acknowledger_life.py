@@ -120,6 +120,21 @@ async def test_the_one_that_spoke_last_stays(monkeypatch: pytest.MonkeyPatch) ->
     await acknowledging.close()
 
 
+async def test_instances_that_come_and_go_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acknowledger, "MAX_INSTANCES", 3)
+    broker = Broker()
+    acknowledging = made(broker)
+    for turn in range(5):
+        for number in range(10):
+            acknowledging.wanted(PREFIX, f"{PREFIX}{turn}-{number}", "1:1")
+            assert acknowledging.credit >= CREDIT_BYTES // 3, "bounded at every moment, not only after the turn"
+        await idle()
+    assert broker.open_now() == {"4-7", "4-8", "4-9"}
+    assert broker.openings == 5 * 3, "for those that were forgotten in the same turn nothing was opened"
+    assert not acknowledging._closing
+    await acknowledging.close()
+
+
 async def test_what_waits_for_a_topic_is_bounded_whatever_a_peer_makes_up() -> None:
     broker = Broker()
     broker.gate.clear()

@@ -277,6 +277,30 @@ def test_every_message_has_one_fate(seed: int) -> None:
     run(scenario)
 
 
+async def test_more_credit_lets_those_pass_who_wait_already() -> None:
+    bench = Bench(random.Random(10), credit=2_000, lost=1.0)
+    for number in range(10):
+        bench.send(str(number), 1_000)
+    assert bench.gate.queued == 8
+    bench.gate.limit(1_000)
+    assert bench.gate.queued == 8, "less changes nothing for them"
+    bench.gate.limit(6_000)
+    assert bench.gate.queued == 6
+    bench.gate.limit(CREDIT_BYTES)
+    assert bench.gate.queued == 0
+    await bench.end()
+
+
+async def test_nothing_is_marked_before_it_matters_nor_kept_after_it_has_passed() -> None:
+    bench = Bench(random.Random(11))
+    tickets = [bench.send(str(number), 1_000) for number in range(10)]
+    assert [ticket.payload for ticket in tickets] == [b""] * 10  # type: ignore[attr-defined]
+    await bench.channel.empty()
+    await advance(0.01)
+    assert bench.acknowledged == [], "a few small messages cost no acknowledgement"
+    await bench.end()
+
+
 async def test_a_writer_goes_on_when_what_it_waited_for_was_withdrawn() -> None:
     bench = Bench(random.Random(8), lost=1.0)
     for number in range(60):

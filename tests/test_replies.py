@@ -34,7 +34,8 @@ from tests.support.stand import RESPONSES, Peer, serving
         ("non-persistent://tg/response/a b", False),
         ("tg/response/mine", False),
         ("http://tg/response/mine", False),
-        (f"non-persistent://tg/response/{'x' * 512}", False),
+        ("non-persistent://tg/response/".ljust(512, "x"), True),
+        ("non-persistent://tg/response/".ljust(513, "x"), False),
         ("", False),
         (None, False),
         ("non-persistent://extra/space/mine", True),
@@ -116,6 +117,10 @@ async def test_answers_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) ->
         made.send(asked(f"{OWN}-3"), b"x", ANSWER)
         await made.flush()
     assert made.lost == 2
+    broker.gate.clear()
+    for number in range(5):
+        made.send(asked(f"{OWN}-{number + 4}"), b"x", ANSWER)
+    assert made.lost == 4, "and no more than there were"
     await made.close()
 
 

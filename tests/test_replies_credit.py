@@ -44,6 +44,22 @@ async def test_answers_keep_to_their_callers_credit_and_go_on_when_they_are_ackn
     await made.close()
 
 
+async def test_each_callers_acknowledgements_clear_its_own_way() -> None:
+    broker = Broker()
+    made = await sending(broker, 6, 1_000, credit="3000")
+    for number in range(6):
+        made.send(asked(f"{OWN}-other", credit="3000"), b"x" * 1_000, {"id": str(number)})
+    await idle()
+    mine, other = broker.opened[OWN].sent, broker.opened[f"{OWN}-other"].sent
+    passed = len(mine)
+    assert len(other) == passed < 6
+    broker.acknowledge(tokens(mine)[-1])
+    assert len(mine) > passed == len(other)
+    broker.acknowledge(tokens(other)[-1])
+    assert len(other) > passed
+    await made.close()
+
+
 @pytest.mark.parametrize(("reply_to", "credit"), [(None, "3000"), (OWN, ""), (OWN, "lots"), (OWN, "-1")])
 async def test_a_caller_that_does_not_acknowledge_gets_its_answers_at_once_and_unmarked(
     reply_to: str | None, credit: str

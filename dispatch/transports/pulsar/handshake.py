@@ -21,6 +21,9 @@ from dispatch.transports.security import Security
 TIMEOUT_S = 3.0
 """How long a broker may take to answer the handshake: as long as pulsar-client waits for a connection."""
 
+FAREWELL_S = 0.5
+"""How long a broker may take to say goodbye over TLS; asyncio would wait 30 s for one that has stopped."""
+
 _CONNECT, _CONNECTED, _ERROR = 2, 3, 14
 _AUTHENTICATION_ERROR, _AUTHORIZATION_ERROR = 3, 4
 _PROTOCOL_VERSION = 19
@@ -69,7 +72,13 @@ def _prepared(url: str, security: Security) -> tuple[ssl.SSLContext | None, byte
 
 async def _shake(url: str, host: str, port: int, context: ssl.SSLContext | None, greeting: bytes) -> None:
     # Without a name to check against, asyncio would refuse to open a TLS connection at all.
-    reader, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname=host if context else None)
+    reader, writer = await asyncio.open_connection(
+        host,
+        port,
+        ssl=context,
+        server_hostname=host if context else None,
+        ssl_shutdown_timeout=FAREWELL_S if context else None,
+    )
     try:
         writer.write(_frame(greeting))
         await writer.drain()

@@ -1,0 +1,90 @@
+"""Broker addresses: what they mean, and what is none."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatch.outcome import TransportError
+from dispatch.transports import open_transport
+from dispatch.transports.pulsar.address import endpoints
+
+
+@pytest.mark.parametrize(
+    ("url", "found"),
+    [
+        ("pulsar://localhost", [("localhost", 6650)]),
+        ("pulsar://localhost/", [("localhost", 6650)]),
+        ("pulsar://localhost:", [("localhost", 6650)]),
+        ("pulsar://localhost:1", [("localhost", 1)]),
+        ("pulsar://localhost:65535", [("localhost", 65535)]),
+        ("pulsar+ssl://broker.example", [("broker.example", 6651)]),
+        ("pulsar+ssl://broker.example:443", [("broker.example", 443)]),
+        ("pulsar://a:1,b,c:3", [("a", 1), ("b", 6650), ("c", 3)]),
+        ("pulsar://[::1]", [("::1", 6650)]),
+        ("pulsar://[fe80::1]:7,127.0.0.1", [("fe80::1", 7), ("127.0.0.1", 6650)]),
+        ("pulsar://żółć.example", [("żółć.example", 6650)]),
+    ],
+)
+def test_an_address_names_hosts_and_ports(url: str, found: list[tuple[str, int]]) -> None:
+    assert endpoints(url) == found
+
+
+NO_ADDRESSES = [
+    "",
+    "localhost:6650",
+    "http://localhost:6650",
+    "PULSAR://localhost",
+    "pulsar:/localhost",
+    "pulsar://",
+    "pulsar://:6650",
+    "pulsar://a,",
+    "pulsar://a,,b",
+    "pulsar://a:port",
+    "pulsar://a:-1",
+    "pulsar://a:0",
+    "pulsar://a:65536",
+    "pulsar://a:" + "9" * 5_000,
+    "pulsar://a:²",
+    "pulsar://a:٣",
+    "pulsar://a:1:2",
+    "pulsar://a b",
+    "pulsar://a\n:1",
+    "pulsar://a\0:1",
+    "pulsar://a/tenant/namespace",
+    "pulsar://me:secret@a:1",
+    "pulsar://me@a",
+    "pulsar://a?x=1",
+    "pulsar://a#b",
+    "pulsar://::1",
+    "pulsar://[::1",
+    "pulsar://[::1]6650",
+    "pulsar://[]:1",
+]
+
+
+@pytest.mark.parametrize("url", NO_ADDRESSES, ids=lambda url: repr(url)[:40])
+def test_what_is_no_address_is_told_before_anything_is_opened(url: str) -> None:
+    for attempt in (endpoints, open_transport):
+        with pytest.raises(TransportError, match="pulsar://HOST:6650") as caught:
+            attempt(url)
+        assert (caught.value.type, caught.value.sent) == ("bad-address", False)
+
+
+@given(st.text(max_size=40))
+def test_any_text_is_an_address_or_is_told_to_be_none(rest: str) -> None:
+    try:
+        found = endpoints(f"pulsar://{rest}")
+    except TransportError:
+        return
+    assert found
+    assert all(host and 0 < port < 65536 for host, port in found)
+
+
+HOSTS = st.from_regex(r"[a-z][a-z0-9-]{0,20}(\.[a-z]{1,5})?", fullmatch=True)
+
+
+@given(st.lists(st.tuples(HOSTS, st.integers(1, 65535)), min_size=1, max_size=5))
+def test_what_was_written_is_read(brokers: list[tuple[str, int]]) -> None:
+    assert endpoints("pulsar://" + ",".join(f"{host}:{port}" for host, port in brokers)) == brokers

@@ -1,0 +1,286 @@
+"""The pair of clients: what they are asked for, and that nothing they make is ever left without an owner."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pulsar
+import pytest
+
+from dispatch.outcome import TransportError
+from dispatch.transports import Mode
+from dispatch.transports.pulsar import link as link_module
+from dispatch.transports.pulsar.link import OPERATION_TIMEOUT_S, RECEIVER_QUEUE, Link, close_opened
+from dispatch.transports.security import Security
+from tests.support.clock import advance, idle, virtual_loop
+
+URL = "pulsar://broker.example:6650"
+TOPIC = "non-persistent://tg/request/work"
+
+
+def ignore(_consumer: Any, _message: Any) -> None:
+    """A listener."""
+
+
+class Opened:
+    def __init__(self, kind: str, topic: str, options: dict[str, Any]) -> None:
+        self.kind = kind
+        self.topic = topic
+        self.options = options
+        self.closed = threading.Event()
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+class FakeClient:
+    """``pulsar.Client`` as far as a link uses it. ``hold`` keeps its calls waiting; ``refusal`` is raised by them."""
+
+    made: list[FakeClient]
+    hold: threading.Event
+    refusal: dict[str, Exception]
+    close_error: Exception | None
+
+    def __init__(self, url: str, **options: Any) -> None:
+        self.url = url
+        self.options = options
+        self.opened: list[Opened] = []
+        self.threads: set[int] = set()
+        self.closed = False
+        self.shut_down = False
+        FakeClient.made.append(self)
+
+    def _call(self, what: str) -> None:
+        self.threads.add(threading.get_ident())
+        assert FakeClient.hold.wait(30)
+        if what in FakeClient.refusal:
+            raise FakeClient.refusal[what]
+
+    def _open(self, kind: str, topic: str, options: dict[str, Any]) -> Opened:
+        self._call(kind)
+        self.opened.append(Opened(kind, topic, options))
+        return self.opened[-1]
+
+    def create_producer(self, topic: str, **options: Any) -> Opened:
+        return self._open("producer", topic, options)
+
+    def subscribe(self, topic: str, name: str, **options: Any) -> Opened:
+        return self._open("consumer", topic, {"name": name, **options})
+
+    def create_reader(self, topic: str, start: Any, **options: Any) -> Opened:
+        return self._open("reader", topic, {"start": start, **options})
+
+    def get_topic_partitions(self, topic: str) -> list[str]:
+        self._call("round trip")
+        return [topic]
+
+    def close(self) -> None:
+        self._call("close")
+        self.closed = True
+
+    def shutdown(self) -> None:
+        self.shut_down = True
+        FakeClient.hold.set()
+
+
+@pytest.fixture(autouse=True)
+def clients(monkeypatch: pytest.MonkeyPatch) -> list[FakeClient]:
+    FakeClient.made = []
+    FakeClient.hold = threading.Event()
+    FakeClient.hold.set()
+    FakeClient.refusal = {}
+    monkeypatch.setattr(pulsar, "Client", FakeClient)
+    monkeypatch.setattr(link_module, "client_logger", lambda: "the logger")
+    return FakeClient.made
+
+
+def all_opened(clients: list[FakeClient]) -> list[Opened]:
+    return [opened for client in clients for opened in client.opened]
+
+
+async def test_producers_are_unbatched_and_never_block(clients: list[FakeClient]) -> None:
+    link = Link(URL, Security())
+    opened = await link.producer(TOPIC)
+    assert (opened.kind, opened.topic) == ("producer", TOPIC)
+    assert opened.options["batching_enabled"] is False
+    assert opened.options["block_if_queue_full"] is False
+    assert opened.options["send_timeout_millis"] >= 1_000
+    await link.close()
+
+
+async def test_a_service_shares_and_a_dispatcher_reads_along(clients: list[FakeClient]) -> None:
+    link = Link(URL, Security())
+    shared = await link.consumer(TOPIC, Mode.SHARED, "work-request", ignore)
+    reader = await link.consumer(TOPIC, Mode.FANOUT, "dispatch-me", ignore)
+    again = await link.consumer(TOPIC, Mode.FANOUT, "dispatch-me", ignore)
+    assert (shared.kind, shared.options["name"]) == ("consumer", "work-request")
+    assert shared.options["consumer_type"] == pulsar.ConsumerType.Shared
+    assert shared.options["message_listener"] is ignore
+    assert reader.kind == "reader"
+    assert reader.options["start"] == pulsar.MessageId.latest
+    assert reader.options["reader_listener"] is ignore
+    assert reader.options["subscription_role_prefix"] == "dispatch-me", "how an operator sees it"
+    assert reader.options["reader_name"] != again.options["reader_name"], "or the second would be refused"
+    assert {each.options["receiver_queue_size"] for each in (shared, reader)} == {RECEIVER_QUEUE}
+    await link.close()
+
+
+async def test_receiving_has_a_connection_of_its_own(clients: list[FakeClient]) -> None:
+    link = Link(URL, Security())
+    await link.producer(TOPIC)
+    await link.consumer(TOPIC, Mode.SHARED, "name", ignore)
+    sending, receiving = clients
+    assert [opened.kind for opened in sending.opened] == ["producer"]
+    assert [opened.kind for opened in receiving.opened] == ["consumer"]
+    await link.close()
+    assert sending.closed
+    assert receiving.closed
+
+
+async def test_nothing_of_it_runs_on_the_loops_thread(clients: list[FakeClient]) -> None:
+    link = Link(URL, Security())
+    opened = await link.producer(TOPIC)
+    await link.consumer(TOPIC, Mode.FANOUT, "name", ignore)
+    await close_opened(opened)
+    await close_opened(None)
+    await link.close()
+    assert opened.closed.is_set()
+    assert threading.get_ident() not in {thread for client in clients for thread in client.threads}
+
+
+def test_security_reaches_both_clients(clients: list[FakeClient], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pulsar, "AuthenticationToken", lambda token: ("token", token))
+    monkeypatch.setattr(pulsar, "AuthenticationTLS", lambda certificate, key: ("tls", certificate, key))
+    Link(URL, Security())
+    Link(URL, Security(token="abc", trust_certs="ca.pem", validate_hostname=False))
+    Link(URL, Security(certificate="agent.pem", key="agent-key.pem"))
+    assert [client.options["authentication"] for client in clients] == [
+        None,
+        None,
+        ("token", "abc"),
+        ("token", "abc"),
+        ("tls", "agent.pem", "agent-key.pem"),
+        ("tls", "agent.pem", "agent-key.pem"),
+    ]
+    assert [client.options["tls_trust_certs_file_path"] for client in clients[::2]] == [None, "ca.pem", None]
+    assert [client.options["tls_validate_hostname"] for client in clients[::2]] == [True, False, True]
+    assert clients[4].options["tls_certificate_file_path"] == "agent.pem"
+    assert clients[4].options["tls_private_key_file_path"] == "agent-key.pem"
+    assert {client.options["logger"] for client in clients} == {"the logger"}
+
+
+@pytest.mark.parametrize("error", [ValueError("scheme"), RuntimeError("odd"), pulsar.InvalidUrl("bad")])
+def test_an_address_that_the_client_does_not_take_is_told(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def refuse(*_args: Any, **_options: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(pulsar, "Client", refuse)
+    with pytest.raises(TransportError, match="does not take") as caught:
+        Link(URL, Security())
+    assert (caught.value.type, caught.value.sent) == ("bad-address", False)
+
+
+def opening(kind: str) -> Callable[[Link], Any]:
+    def make(link: Link) -> Any:
+        if kind == "producer":
+            return link.producer(TOPIC)
+        return link.consumer(TOPIC, Mode.SHARED if kind == "consumer" else Mode.FANOUT, "name", ignore)
+
+    return make
+
+
+KINDS = pytest.mark.parametrize("kind", ["producer", "consumer", "reader"])
+
+
+@KINDS
+@pytest.mark.parametrize(
+    ("error", "type"),
+    [
+        (pulsar.TopicNotFound, "no-such-namespace"),
+        (pulsar.AuthorizationError, "unauthorized"),
+        (pulsar.AuthenticationError, "unauthorized"),
+        (pulsar.Timeout, "unreachable"),
+        (pulsar.ConnectError, "unreachable"),
+        (pulsar.ConsumerBusy, "busy"),
+        (pulsar.InvalidTopicName, "bad-topic"),
+        (pulsar.UnknownError, "transport"),
+    ],
+)
+async def test_what_the_broker_refuses_is_a_typed_error(kind: str, error: type[Exception], type: str) -> None:
+    FakeClient.refusal[kind] = error("said")
+    link = Link(URL, Security())
+    with pytest.raises(TransportError) as caught:
+        await opening(kind)(link)
+    assert (caught.value.type, caught.value.sent) == (type, False)
+    await link.close()
+
+
+@pytest.mark.parametrize("kind", ["consumer", "reader"])
+async def test_a_consumer_whose_round_trip_fails_takes_no_messages(clients: list[FakeClient], kind: str) -> None:
+    FakeClient.refusal["round trip"] = pulsar.Timeout("said")
+    link = Link(URL, Security())
+    with pytest.raises(TransportError) as caught:
+        await opening(kind)(link)
+    assert caught.value.type == "unreachable"
+    assert [opened.closed.is_set() for opened in all_opened(clients)] == [True], "nobody else could close it"
+    await link.close()
+
+
+@KINDS
+async def test_whoever_gives_up_leaves_no_orphan(clients: list[FakeClient], kind: str) -> None:
+    FakeClient.hold.clear()
+    link = Link(URL, Security())
+    task = asyncio.create_task(opening(kind)(link))
+    await idle()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    FakeClient.hold.set()
+    await advance(0.001)  # no time passes while a thread is at work
+    assert [orphan.closed.is_set() for orphan in all_opened(clients)] == [True], "it was made all the same, and closed"
+    await link.close()
+
+
+@KINDS
+async def test_whoever_gives_up_does_not_hear_of_the_refusal(clients: list[FakeClient], kind: str) -> None:
+    FakeClient.hold.clear()
+    FakeClient.refusal[kind] = pulsar.Timeout("said")
+    link = Link(URL, Security())
+    task = asyncio.create_task(opening(kind)(link))
+    await idle()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    FakeClient.hold.set()
+    await advance(0.001)
+    assert all_opened(clients) == []
+    await link.close()
+
+
+async def test_closing_a_client_that_hangs_ends_with_its_shutdown(clients: list[FakeClient]) -> None:
+    loop = virtual_loop()
+    link = Link(URL, Security())
+    FakeClient.hold.clear()
+    loop.threads_may_hang = True
+    started = loop.time()
+    await link.close()
+    assert loop.time() - started == pytest.approx(OPERATION_TIMEOUT_S + 1)
+    assert all(client.shut_down for client in clients)
+    loop.threads_may_hang = False
+
+
+async def test_a_client_that_will_not_close_is_nobodys_trouble(clients: list[FakeClient]) -> None:
+    FakeClient.refusal["close"] = pulsar.AlreadyClosed("said")
+    link = Link(URL, Security())
+    await link.close()
+    link.close_now()
+    assert not any(client.closed for client in clients)
+
+
+def test_the_last_resort_needs_no_loop(clients: list[FakeClient]) -> None:
+    link = Link(URL, Security())
+    link.close_now()
+    assert [client.closed for client in clients] == [True, True]
