@@ -12,15 +12,20 @@ import pulsar
 import pytest
 
 from dispatch.outcome import TransportError
-from dispatch.transports import Mode
+from dispatch.transports import Mode, Publisher, Ticket
 from dispatch.transports.errors import unreachable
-from dispatch.transports.pulsar.transport import PulsarTransport
+from dispatch.transports.pulsar.handles import PulsarSubscription
+from dispatch.transports.pulsar.transport import GRACE_S, POLL_S, PulsarTransport
 from dispatch.transports.security import Security
 
 URL = "pulsar://broker.example:6650"
 TOPIC = "non-persistent://tg/request/work"
 OTHER = "non-persistent://tg/request/other"
 KEPT = "persistent://tg/request/work"
+SEEN_S = POLL_S + 0.01
+"""By then an outage has been noticed."""
+REPLACED_S = GRACE_S + 2 * POLL_S
+"""By then the client has been replaced, if the broker answers."""
 
 
 class MessageId:
@@ -119,6 +124,7 @@ class FakeLink:
         self.producers: list[FakeProducer] = []
         self.consumers: list[FakeConsumer] = []
         self.closed = False
+        self.closings = 0
 
     async def producer(self, topic: str) -> FakeProducer:
         return await self._open(self.producers, FakeProducer(topic, self))
@@ -144,6 +150,7 @@ class FakeLink:
         return raw
 
     async def close(self) -> None:
+        self.closings += 1
         await asyncio.sleep(0)
         self.end()
 
@@ -168,6 +175,7 @@ class FakeBroker:
         self.handshakes = 0
         self.links: list[FakeLink] = []
         self.openings: list[str] = []
+        self.securities: list[Security] = []
         self.refusals: dict[str, Exception] = {}
         self.while_opening: Callable[[Any], object] | None = None
         self.gate = asyncio.Event()
@@ -179,11 +187,13 @@ class FakeBroker:
 
     def connect(self, url: str, security: Security) -> FakeLink:
         assert url == URL
+        self.securities.append(security)
         self.links.append(FakeLink(self))
         return self.link
 
     async def shake_hands(self, url: str, security: Security, timeout: float = 3.0) -> None:
         self.handshakes += 1
+        self.securities.append(security)
         if self.handshake is not None:
             raise self.handshake
         if not self.up:
@@ -247,3 +257,16 @@ def counting_wakeups(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(loop, "call_soon_threadsafe", counted)
     return calls
+
+
+def send(publisher: Publisher, failures: Failures, *names: str) -> list[Ticket]:
+    """Messages named for their flow: ``a1`` is of the flow ``a``."""
+    return [
+        publisher.publish(name.encode(), {"id": name}, flow=name[0], on_failure=failures.of(name)) for name in names
+    ]
+
+
+async def listen(
+    transport: PulsarTransport, handler: Callable[[Any], object], topic: str = TOPIC, mode: Mode = Mode.SHARED
+) -> PulsarSubscription:
+    return await transport.subscribe(topic, handler, mode=mode, name="test")

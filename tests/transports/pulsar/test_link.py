@@ -167,8 +167,8 @@ def test_security_reaches_both_clients(clients: list[FakeClient], monkeypatch: p
     ]
     assert [client.options["tls_trust_certs_file_path"] for client in clients[::2]] == [None, "ca.pem", None]
     assert [client.options["tls_validate_hostname"] for client in clients[::2]] == [True, False, True]
-    assert clients[4].options["tls_certificate_file_path"] == "agent.pem"
-    assert clients[4].options["tls_private_key_file_path"] == "agent-key.pem"
+    for option, file in (("tls_certificate_file_path", "agent.pem"), ("tls_private_key_file_path", "agent-key.pem")):
+        assert [client.options[option] for client in clients[::2]] == [None, None, file]
     assert {client.options["logger"] for client in clients} == {"the logger"}
 
 

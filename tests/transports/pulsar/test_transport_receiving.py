@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,10 +17,11 @@ from dispatch.transports import Message, Mode
 from dispatch.transports.pulsar import transport as transport_module
 from dispatch.transports.pulsar.transport import DRAIN_BATCH, PulsarTransport
 from dispatch.transports.security import Security
-from tests.support.clock import idle
+from tests.support.clock import advance, idle
 from tests.transports.pulsar.fakes import (
     KEPT,
     OTHER,
+    REPLACED_S,
     TOPIC,
     URL,
     Failures,
@@ -28,13 +30,8 @@ from tests.transports.pulsar.fakes import (
     FakeProducer,
     connected,
     counting_wakeups,
+    listen,
 )
-
-
-async def listen(
-    transport: PulsarTransport, handler: Callable[[Any], object], topic: str = TOPIC, mode: Mode = Mode.SHARED
-) -> Any:
-    return await transport.subscribe(topic, handler, mode=mode, name="test")
 
 
 @pytest.fixture
@@ -175,17 +172,44 @@ async def test_pulsars_thread_waits_when_the_loop_does_not_keep_up(broker: FakeB
         assert most <= small_inbox
 
 
-async def test_closing_lets_a_waiting_thread_go(broker: FakeBroker, small_inbox: int) -> None:
+async def test_closing_lets_a_waiting_thread_go(
+    broker: FakeBroker, small_inbox: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits, go_on = threading.Event(), threading.Event()
+
+    def sleep(_seconds: float) -> None:
+        waits.set()
+        assert go_on.wait(10)
+
+    monkeypatch.setattr(transport_module, "time", SimpleNamespace(sleep=sleep))
     async with connected() as transport:
         await listen(transport, lambda message: None)
         thread = threading.Thread(target=broker.consumer().deliver, args=range(3 * small_inbox))
         thread.start()
-        while len(transport._inbox) < small_inbox:
-            pass  # the loop stands still, so that it fills up
+        assert waits.wait(10), "the loop stands still here, so that there is no room"
+        assert len(transport._inbox) == small_inbox
         transport._closed = True  # what closing does first
+        go_on.set()
         thread.join(10)
         assert not thread.is_alive()
     assert not transport._inbox
+
+
+async def test_the_thread_of_a_client_that_was_replaced_never_waits(broker: FakeBroker, small_inbox: int) -> None:
+    """Its connection is gone: there is nobody to hold back, and closing it waits for this very thread."""
+    got: list[Any] = []
+    async with connected() as transport:
+        await listen(transport, got.append)
+        old = broker.consumer()
+        broker.restarts()
+        await advance(REPLACED_S)
+        assert transport.reconnects == 1
+        thread = threading.Thread(target=old.deliver, args=range(3 * small_inbox))
+        thread.start()
+        thread.join(10)  # the loop stands still meanwhile
+        assert not thread.is_alive()
+        await idle()
+        assert got == list(range(3 * small_inbox)), "they have arrived: nobody else will get them"
 
 
 async def test_what_has_arrived_is_handled_before_a_subscription_is_closed(broker: FakeBroker) -> None:
@@ -193,10 +217,10 @@ async def test_what_has_arrived_is_handled_before_a_subscription_is_closed(broke
     async with connected() as transport:
         subscription = await listen(transport, got.append)
         consumer = broker.consumer()
-        consumer.on_close = lambda: consumer.deliver("at the last moment")
-        consumer.deliver(*range(3 * DRAIN_BATCH))
+        consumer.on_close = lambda: consumer.deliver(*range(2, 10 * DRAIN_BATCH), "at the last moment")
+        consumer.deliver(0, 1)
         await subscription.close()
-        assert got == [*range(3 * DRAIN_BATCH), "at the last moment"]
+        assert got == [*range(10 * DRAIN_BATCH), "at the last moment"]
         assert consumer.closed
         consumer.deliver("too late")
         await idle()

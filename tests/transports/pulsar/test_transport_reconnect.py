@@ -8,34 +8,28 @@ from typing import Any
 import pytest
 
 from dispatch.outcome import TransportError
-from dispatch.transports import Mode, Publisher, Ticket
 from dispatch.transports.errors import unreachable
-from dispatch.transports.pulsar.transport import CLOSE_FLUSH_S, GRACE_S, POLL_S, PulsarTransport
-from dispatch.transports.security import Security
 from tests.support.clock import advance, idle
-from tests.transports.pulsar.fakes import KEPT, OTHER, TOPIC, URL, Failures, FakeBroker, connected
-
-SEEN_S = POLL_S + 0.01
-"""By then an outage has been noticed."""
-REPLACED_S = GRACE_S + 2 * POLL_S
-"""By then the client has been replaced, if the broker answers."""
-
-
-def send(publisher: Publisher, failures: Failures, *names: str) -> list[Ticket]:
-    return [
-        publisher.publish(name.encode(), {"id": name}, flow=name[0], on_failure=failures.of(name)) for name in names
-    ]
-
-
-async def listen(transport: PulsarTransport, got: list[Any], topic: str = TOPIC) -> Any:
-    return await transport.subscribe(topic, got.append, mode=Mode.SHARED, name="test")
+from tests.transports.pulsar.fakes import (
+    KEPT,
+    OTHER,
+    REPLACED_S,
+    SEEN_S,
+    TOPIC,
+    URL,
+    Failures,
+    FakeBroker,
+    connected,
+    listen,
+    send,
+)
 
 
 async def test_a_moments_absence_costs_nothing(broker: FakeBroker) -> None:
     failures, got = Failures(), list[Any]()
     async with connected() as transport:
         publisher = await transport.publisher(TOPIC)
-        await listen(transport, got)
+        await listen(transport, got.append)
         send(publisher, failures, "a1")
         broker.up = False
         await advance(SEEN_S)
@@ -56,7 +50,7 @@ async def test_an_outage_ends_with_new_producers_and_new_subscriptions(broker: F
     async with connected() as transport:
         publishers = [await transport.publisher(topic) for topic in (TOPIC, OTHER)]
         for topic in (TOPIC, KEPT):
-            await listen(transport, got, topic)
+            await listen(transport, got.append, topic)
         old = broker.link
         broker.up = False
         await advance(10)
@@ -156,7 +150,7 @@ async def test_nothing_is_opened_while_it_is_away(broker: FakeBroker) -> None:
         await transport.publisher(TOPIC)
         broker.up = False
         await advance(SEEN_S)
-        for opening in (transport.publisher(OTHER), listen(transport, [])):
+        for opening in (transport.publisher(OTHER), listen(transport, list[Any]().append)):
             with pytest.raises(TransportError) as caught:
                 await opening
             assert (caught.value.type, caught.value.sent) == ("unreachable", False)
@@ -185,8 +179,8 @@ async def test_a_reconnect_that_fails_half_way_is_done_again(broker: FakeBroker)
     failures, got = Failures(), list[Any]()
     async with connected() as transport:
         publisher = await transport.publisher(TOPIC)
-        await listen(transport, got)
-        await listen(transport, got, OTHER)
+        await listen(transport, got.append)
+        await listen(transport, got.append, OTHER)
         broker.restarts()
         broker.refusals[TOPIC] = unreachable(URL)
         await advance(REPLACED_S + 1)
@@ -207,7 +201,7 @@ async def test_what_is_closed_while_the_client_is_replaced_stays_closed(broker: 
     got: list[Any] = []
     async with connected() as transport:
         publisher = await transport.publisher(OTHER)
-        subscription = await listen(transport, got)
+        subscription = await listen(transport, got.append)
         broker.restarts()
         broker.gate.clear()
         await advance(REPLACED_S)
@@ -238,8 +232,8 @@ async def test_whoever_subscribes_while_the_client_is_replaced_gets_the_new_one(
     async with connected() as transport:
         await transport.publisher(TOPIC)
         broker.gate.clear()
-        waiting = asyncio.create_task(listen(transport, got, OTHER))  # holds the link
-        also = asyncio.create_task(listen(transport, got, KEPT))
+        waiting = asyncio.create_task(listen(transport, got.append, OTHER))  # holds the link
+        also = asyncio.create_task(listen(transport, got.append, KEPT))
         await idle()
         broker.restarts()
         await advance(REPLACED_S)
@@ -254,96 +248,3 @@ async def test_whoever_subscribes_while_the_client_is_replaced_gets_the_new_one(
         await idle()
         assert sorted(got) == sorted([OTHER, KEPT])
         assert all(raw.link is broker.link for raw in (broker.consumer(OTHER), broker.consumer(KEPT)))
-
-
-async def test_a_thread_that_waits_for_room_is_let_go_when_its_client_is_replaced(broker: FakeBroker) -> None:
-    got: list[Any] = []
-    async with connected() as transport:
-        await listen(transport, got)
-        old = broker.consumer()
-        broker.restarts()
-        await advance(REPLACED_S)
-        assert old.link.closed
-        await asyncio.to_thread(old.deliver, *range(100))  # what its thread had in hand
-        await idle()
-        assert got == list(range(100)), "they have arrived: nobody else will get them"
-
-
-async def test_closing_waits_for_what_was_published(broker: FakeBroker) -> None:
-    failures = Failures()
-    transport = PulsarTransport(URL, security=Security(), window=2)
-    await transport.start()
-    send(await transport.publisher(TOPIC), failures, "a1", "a2", "a3", "a4")
-    closing = asyncio.create_task(transport.close())
-    for _ in range(2):
-        await idle()
-        assert not closing.done()
-        broker.producer().receipts()
-    await closing
-    assert broker.producer().payloads == [b"a1", b"a2", b"a3", b"a4"]
-    assert broker.link.closed
-    assert failures.told == []
-
-
-async def test_closing_does_not_wait_for_ever_and_says_what_became_of_each(broker: FakeBroker) -> None:
-    failures = Failures()
-    loop = asyncio.get_running_loop()
-    transport = PulsarTransport(URL, security=Security(), window=2)
-    await transport.start()
-    publisher = await transport.publisher(TOPIC)
-    send(publisher, failures, "a1", "a2", "a3", "a4")
-    writable = asyncio.create_task(publisher.writable("a"))
-    started = loop.time()
-    await transport.close()
-    await writable
-    assert loop.time() - started == pytest.approx(CLOSE_FLUSH_S)
-    await idle()
-    assert sorted(failures.types) == [
-        ("a1", "connection-lost", True),
-        ("a2", "connection-lost", True),
-        ("a3", "closed", False),
-        ("a4", "closed", False),
-    ]
-    await transport.close()
-
-
-async def test_closing_while_it_is_away_is_a_matter_of_no_time(broker: FakeBroker) -> None:
-    failures = Failures()
-    loop = asyncio.get_running_loop()
-    transport = PulsarTransport(URL, security=Security())
-    await transport.start()
-    publisher = await transport.publisher(TOPIC)
-    broker.up = False
-    await advance(SEEN_S)
-    send(publisher, failures, "a1")
-    started = loop.time()
-    await transport.close()
-    assert loop.time() == started
-    assert failures.types == [("a1", "closed", False)]
-
-
-async def test_closing_in_the_middle_of_a_reconnect_leaves_nothing(broker: FakeBroker) -> None:
-    transport = PulsarTransport(URL, security=Security())
-    await transport.start()
-    await listen(transport, [])
-    broker.restarts()
-    broker.gate.clear()
-    await advance(REPLACED_S)
-    assert len(broker.links) == 2
-    await transport.close()
-    assert all(link.closed for link in broker.links)
-    assert all(not raw.is_connected() for raw in broker.link.consumers)
-
-
-async def test_whoever_is_cancelled_while_closing_has_closed(broker: FakeBroker) -> None:
-    transport = PulsarTransport(URL, security=Security())
-    await transport.start()
-    send(await transport.publisher(TOPIC), Failures(), "a1")
-    closing = asyncio.create_task(transport.close())
-    await idle()
-    closing.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await closing
-    assert broker.link.closed
-    assert not transport.connected
-    await idle()
