@@ -218,11 +218,12 @@ _GONE.up = False
 
 @contextlib.asynccontextmanager
 async def connected(**options: Any) -> AsyncIterator[PulsarTransport]:
-    """A started transport on the fake broker."""
+    """A started transport on the fake broker. Its supervisor never rests, so that a test that hangs has to be ended."""
     transport = PulsarTransport(URL, security=Security(), **options)
     await transport.start()
     try:
-        yield transport
+        async with asyncio.timeout(600):
+            yield transport
     finally:
         await transport.close()
 

@@ -41,16 +41,24 @@ def test_what_was_written_is_read(written: list[tuple[int, int | bytes]]) -> Non
     assert fields(data) == dict(written), "the reader of the tests agrees"
 
 
-@given(st.text(max_size=200), st.none() | st.text(max_size=200))
-def test_our_own_greeting_can_be_read(token: str, certificate: str | None) -> None:
-    try:
-        token.encode()
-    except UnicodeEncodeError:
-        return
-    command = fields(handshake._connect_command(Security(token=token, certificate=certificate)))
+@given(FIELDS, st.binary(min_size=1, max_size=300))
+def test_a_message_that_was_cut_off_is_none(key: int, value: bytes) -> None:
+    whole = text(key, value)
+    for length in range(1, len(whole)):
+        with pytest.raises(ValueError, match="not a Protocol Buffers message"):
+            list(_fields(whole[:length]))
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=200))
+@example("x" * 127)
+@example("x" * 128)
+@example("x" * 600)  # what a token has
+@example("x" * 16_384)
+def test_our_own_greeting_can_be_read(token: str) -> None:
+    command = fields(handshake._connect_command(Security(token=token, certificate="agent.pem")))
     assert command[1] == 2
     greeting = fields(command[2])
-    assert (greeting[3].decode(), greeting[5]) == (token, b"token")
+    assert (greeting[3].decode(), greeting[5]) == (token, b"token"), "a token goes before a certificate"
 
 
 class _Writer:
@@ -132,6 +140,12 @@ def test_a_damaged_answer_ends_in_one_of_them_too(answer: bytes, at: int, byte: 
     damaged = bytearray(answer)
     damaged[at % len(damaged)] = byte
     assert answered(bytes(damaged), ends) in {"connected", "unreachable", "unauthorized", "refused"}
+
+
+def test_what_follows_the_command_in_its_frame_is_not_read() -> None:
+    command = CONNECTED[8:]
+    followed = struct.pack(">II", len(command) + 4 + 3, len(command)) + command + b"\xff\xff\xff"
+    assert answered(followed, ends=False) == "connected"
 
 
 @pytest.mark.parametrize(

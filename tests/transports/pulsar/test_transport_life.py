@@ -9,6 +9,7 @@ import pytest
 
 from dispatch.outcome import TransportError
 from dispatch.transports import open_transport
+from dispatch.transports.pulsar import transport as transport_module
 from dispatch.transports.pulsar.transport import CLOSE_FLUSH_S, PulsarTransport
 from dispatch.transports.security import Security
 from tests.support.clock import advance, idle
@@ -136,6 +137,20 @@ async def test_closing_does_not_wait_for_ever_and_says_what_became_of_each(broke
         ("a4", "closed", False),
     ]
     await transport.close()
+
+
+async def test_what_nobody_closed_is_closed_when_the_process_ends(broker: FakeBroker) -> None:
+    """A client of pulsar-client that is still open then would abort the process."""
+    forgotten, closed = (PulsarTransport(URL, security=Security()) for _ in range(2))
+    for transport in (forgotten, closed):
+        await transport.start()
+    await closed.close()
+    assert closed not in transport_module._open_transports
+    transport_module._close_forgotten()
+    assert [link.closed for link in broker.links] == [True, True]
+    assert [link.closings for link in broker.links] == [0, 1]
+    await forgotten.close()
+    assert forgotten not in transport_module._open_transports
 
 
 async def test_closing_twice_closes_once(broker: FakeBroker) -> None:
