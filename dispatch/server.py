@@ -43,6 +43,8 @@ DEFAULT_QUEUE = 1_024
 DEFAULT_DRAIN_S = 30.0
 """How long what runs may take to finish after SIGTERM: what container platforms grant."""
 OVERLOAD_RETRY_AFTER_MS = 1_000
+FLUSH_S = 2.0
+"""How long the last answers may take to leave: as long as closing a connection waits for its receipts."""
 MAX_ERROR_CHARS = 64 * 1024
 """Longest error message that is sent; the rest of a longer one is cut off."""
 
@@ -181,7 +183,10 @@ class ToolServer:
         if self._tasks:
             await asyncio.wait(list(self._tasks))
         if self._replies is not None:
-            await self._replies.flush()
+            # Bounded: while the broker is away answers cannot leave, and a process that was told to end must end.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(FLUSH_S):
+                    await self._replies.flush()
 
     async def close(self) -> None:
         """Stop at once: what runs is cancelled, its callers are told."""

@@ -18,6 +18,7 @@ import pytest
 from dispatch import ToolServer, serve
 from dispatch.messages import Refusal
 from dispatch.outcome import CallTimeout, Rejected, ToolError, TransportError
+from dispatch.server import FLUSH_S
 from tests.support.clock import START, advance, idle, run
 from tests.support.stand import BROKER, REQUESTS, RESPONSES, Peer, Service, dispatching, serving, stand
 
@@ -264,3 +265,17 @@ async def test_serve_leaves_the_signal_as_it_found_it() -> None:
     with contextlib.suppress(asyncio.CancelledError):
         await serving
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+async def test_a_drain_ends_although_the_last_answers_cannot_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker is away: a process that was told to end must end all the same."""
+    loop = asyncio.get_running_loop()
+    async with stand(slowly) as (_, server):
+
+        async def never() -> None:
+            await loop.create_future()
+
+        monkeypatch.setattr(server._transport, "flush", never)
+        started = loop.time()
+        await server.drain()
+        assert loop.time() - started == pytest.approx(FLUSH_S)
