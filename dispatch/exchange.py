@@ -8,10 +8,12 @@ gone from the table at once and a tombstone remembers the id for a while, so tha
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 from collections import deque
 from collections.abc import Mapping
 
+from dispatch.deadlines import Deadlines
 from dispatch.messages import MAX_PROPERTY_CHARS, MalformedMessage, Property, decode_reply
 from dispatch.outcome import Throttled, TransportError
 from dispatch.pending import ReplyStream, Single, Slot
@@ -49,6 +51,9 @@ class Exchange:
         self._prefix = f"{os.urandom(8).hex()}-"
         self._count = 0
         self._pending: dict[str, Slot] = {}
+        self._deadlines = Deadlines(self._pending)
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due = math.inf
         self._max_pending = max_pending
         self._tombstones: dict[str, Disposition] = {}
         self._tombstone_queue: deque[tuple[float, str]] = deque()
@@ -128,7 +133,9 @@ class Exchange:
             slot.settle(TimedOut(slot.clock, sent=False))
             return
         self._pending[slot.id] = slot
-        slot.timer = self.loop.call_at(slot.deadline, slot.expire)
+        self._deadlines.add(slot.deadline, slot.id)
+        if slot.deadline < self._timer_due:
+            self._watch(slot.deadline)
         try:
             slot.ticket = publisher.publish(payload, properties, flow=flow, on_failure=slot.failed)
         except TransportError as error:
@@ -136,6 +143,29 @@ class Exchange:
         except BaseException:  # nobody's plan; but nothing may stay behind
             slot.abandon()
             raise
+
+    def _watch(self, when: float) -> None:
+        self._unwatch()
+        self._timer_due = when
+        self._timer = self.loop.call_at(when, self._expire)
+
+    def _unwatch(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            self._timer_due = math.inf
+
+    def _expire(self) -> None:
+        # One timer for all; often it finds that everyone has ended long ago.
+        self._timer = None
+        self._timer_due = math.inf
+        for id in self._deadlines.due(self.loop.time()):
+            slot = self._pending.get(id)
+            if slot is not None:  # the end of one may have ended another
+                slot.expire()
+        upcoming = self._deadlines.next()
+        if upcoming is not None and upcoming < self._timer_due:
+            self._watch(upcoming)
 
     def bury(self, id: str, why: Disposition) -> None:
         """Take ``id`` out of the table and remember it."""
@@ -147,6 +177,8 @@ class Exchange:
         queue.append((now + self._tombstone_age, id))
         while queue and (len(queue) > self._max_tombstones or queue[0][0] <= now):
             del self._tombstones[queue.popleft()[1]]
+        if not self._pending:
+            self._unwatch()
 
     def on_message(self, message: Message) -> None:
         """Take a reply from any topic (a transport's handler). Never raises, whatever the message holds."""

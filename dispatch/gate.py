@@ -70,6 +70,25 @@ class _Gated:
             self.on_failure(error)
 
 
+class _Passed:
+    """A message that found the gate open. See :class:`dispatch.transports.base.Ticket`."""
+
+    __slots__ = ("cancel", "gate", "sequence")
+
+    def __init__(self, gate: Gate, sequence: int, ticket: Ticket) -> None:
+        self.gate = gate
+        self.sequence = sequence
+        self.cancel = ticket.cancel
+
+    def answered(self) -> None:
+        """A reply proves that the message arrived."""
+        self.gate.arrived(self.sequence)
+
+    def taken(self) -> None:
+        """The receiver says that the message arrived: it is one that acknowledges."""
+        self.gate.acknowledge(self.sequence)
+
+
 class Gate:
     """A :class:`~dispatch.transports.base.Publisher` that keeps to a credit.
 
@@ -119,10 +138,13 @@ class Gate:
         credit = self._credit
         if credit is None:
             return self.publisher.publish(payload, properties, flow=flow, on_failure=on_failure)
-        gated = _Gated(self, payload, properties, flow, on_failure)
         if credit.open and not len(self._queue):
-            self._send(gated)
-            return gated
+            sequence, due = credit.send(len(payload) + MESSAGE_OVERHEAD)
+            if due:
+                properties = {**properties, **self._mark(sequence)}
+            ticket = self.publisher.publish(payload, properties, flow=flow, on_failure=on_failure)
+            return _Passed(self, sequence, ticket)
+        gated = _Gated(self, payload, properties, flow, on_failure)
         try:
             self._queue.put(flow, gated, len(payload))
         except QueueFull:

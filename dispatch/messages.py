@@ -37,7 +37,7 @@ class Property:
     REMAINING_MS: Final = "remaining-ms"
     """Time the caller will still wait, in milliseconds, counted from the moment the message arrives."""
     ATTEMPT: Final = "attempt"
-    """Which attempt of its call this request is, from 1."""
+    """Which attempt of its call this request is, from 1; the first leaves it out."""
     IDEMPOTENCY_KEY: Final = "idempotency-key"
     """The caller's own key for "this is the same piece of work"."""
 

@@ -33,7 +33,6 @@ class Slot(msgspec.Struct, eq=False):
     clock: str
     max_bytes: int
     ticket: Ticket | None = None
-    timer: asyncio.TimerHandle | None = None
     settled: Settled | None = None
     next_chunk: int = 0
     chunks: int = 0
@@ -94,9 +93,6 @@ class Slot(msgspec.Struct, eq=False):
         if self.settled is not None:
             return
         self.settled = settled
-        if self.timer is not None:
-            self.timer.cancel()
-            self.timer = None
         self.ahead = None
         self.exchange.bury(
             self.id, Disposition.DUPLICATE if type(settled) in (Answer, Unreadable) else Disposition.LATE

@@ -97,9 +97,8 @@ async def sent(dispatching_: Any = None, **options: Any) -> dict[str, str]:
 
 async def test_a_request_has_just_these_properties() -> None:
     properties = await sent({"name": "one"})
-    assert properties.keys() == {"id", "reply-to", "remaining-ms", "attempt", "credit"}
+    assert properties.keys() == {"id", "reply-to", "remaining-ms", "credit"}
     assert properties["reply-to"] == "non-persistent://tg/response/dispatch-reply-one"
-    assert properties["attempt"] == "1"
 
 
 async def test_an_idempotency_key_travels() -> None:

@@ -74,10 +74,11 @@ class ExchangeMachine(RuleBasedStateMachine):
 
     # -- the model's own steps --------------------------------------------------------------------------------------
 
-    def bury(self, asked: Asked, end: str, why: Disposition) -> None:
+    def bury(self, asked: Asked, end: str, why: Disposition, now: float | None = None) -> None:
         asked.end = end
         del self.waiting[asked.id]
-        now = self.loop.time()
+        if now is None:
+            now = self.loop.time()
         self.graves.append((now + AGE, asked.id, why))
         while self.graves and (len(self.graves) > MAX_TOMBSTONES or self.graves[0][0] <= now):
             self.graves.pop(0)
@@ -99,7 +100,7 @@ class ExchangeMachine(RuleBasedStateMachine):
             if asked.due <= self.loop.time():
                 clock = "call" if asked.idle is None else ("stream" if asked.due == asked.deadline else "stream-idle")
                 missing = asked.next if asked.ahead else None
-                self.bury(asked, f"timed out {clock} sent={not asked.queued} {asked.chunks} {missing}", LATE)
+                self.bury(asked, f"timed out {clock} sent={not asked.queued} {asked.chunks} {missing}", LATE, asked.due)
 
     # -- rules ------------------------------------------------------------------------------------------------------
 

@@ -1,8 +1,8 @@
-"""A pair of ``pulsar.Client`` and what is open on them: the blocking calls of pulsar-client, made from threads of ours.
+"""A ``pulsar.Client`` and what is open on it: the blocking calls of pulsar-client, made from threads of ours.
 
-Why two: a client's I/O thread stops for the interpreter lock at every receipt, and while it waits nobody reads its
-socket; the broker then drops non-persistent messages, because the connection is not writable (1,273 of 4,096 replies at
-once were seen to go that way). Receiving has a connection of its own, whose I/O thread never needs that lock.
+One for both directions: receipts and replies then share a connection, on both ends of it, and a call costs a fifth less
+than with two. What a receipt's callback holds up is little now that its thread keeps its state (:mod:`.threads`): without
+that, the client's I/O thread read so slowly that the broker dropped what it had for us.
 
 Why these calls: listeners and ``send_async`` cost half of what ``pulsar.asyncio`` with awaited receipts costs a call
 (docs/architecture.md, "Two ways in"), and no receive can be cancelled half-way, which loses a message there.
@@ -66,18 +66,17 @@ def _client(url: str, security: Security) -> Any:
 
 
 class Link:
-    """Two clients of pulsar-client, one to send and one to receive. Methods are called on the loop; none blocks it."""
+    """A client of pulsar-client. Methods are called on the loop; none blocks it."""
 
     def __init__(self, url: str, security: Security) -> None:
         self.url = url
-        self._sending = _client(url, security)
-        self._receiving = _client(url, security)
+        self._client = _client(url, security)
 
     async def producer(self, topic: str) -> Any:
         """A producer for ``topic``, unbatched: a batch goes to one consumer and defeats the broker's round-robin."""
         return await self._open(
             topic,
-            lambda: self._sending.create_producer(
+            lambda: self._client.create_producer(
                 topic,
                 batching_enabled=False,
                 block_if_queue_full=False,  # blocking would stop the event loop
@@ -93,7 +92,7 @@ class Link:
                 topic,
                 lambda: self._settled(
                     topic,
-                    self._receiving.subscribe(
+                    self._client.subscribe(
                         topic,
                         name,
                         consumer_type=pulsar.ConsumerType.Shared,
@@ -106,7 +105,7 @@ class Link:
             topic,
             lambda: self._settled(
                 topic,
-                self._receiving.create_reader(
+                self._client.create_reader(
                     topic,
                     pulsar.MessageId.latest,
                     reader_listener=listener,
@@ -119,9 +118,9 @@ class Link:
 
     def _settled(self, topic: str, opened: Any) -> Any:
         # A round trip behind the permits, on the same connection: when it is back, the broker has them, and a message
-        # that is published over the other connection from now on will be delivered.
+        # that anybody publishes from now on will be delivered.
         try:
-            self._receiving.get_topic_partitions(topic)
+            self._client.get_topic_partitions(topic)
         except BaseException:
             _close_quietly(opened)  # it would have no owner, and take messages
             raise
@@ -139,21 +138,16 @@ class Link:
             raise opening_failed(type(error).__name__, url=self.url, topic=topic) from None
 
     async def close(self) -> None:
-        """Close the clients and everything on them; pending publishes end with ``AlreadyClosed``."""
-        await asyncio.gather(*(_close_client(client) for client in (self._sending, self._receiving)))
+        """Close the client and everything on it; pending publishes end with ``AlreadyClosed``."""
+        try:
+            async with asyncio.timeout(OPERATION_TIMEOUT_S + 1):
+                await asyncio.get_running_loop().run_in_executor(_threads, _close_quietly, self._client)
+        except TimeoutError:
+            self._client.shutdown()  # close() waits for the broker, which may hang
 
     def close_now(self) -> None:
         """The last resort at interpreter exit: a client that is still open then aborts the process."""
-        for client in (self._sending, self._receiving):
-            _close_quietly(client)
-
-
-async def _close_client(client: Any) -> None:
-    try:
-        async with asyncio.timeout(OPERATION_TIMEOUT_S + 1):
-            await asyncio.get_running_loop().run_in_executor(_threads, _close_quietly, client)
-    except TimeoutError:
-        client.shutdown()  # close() waits for the broker, which may hang
+        _close_quietly(self._client)
 
 
 def _close_orphan(opening: asyncio.Future[Any]) -> None:

@@ -25,6 +25,7 @@ from dispatch.transports.errors import sending_failed, unreachable
 from dispatch.transports.pulsar.handles import PulsarPublisher, PulsarSubscription, PulsarTicket
 from dispatch.transports.pulsar.handshake import shake_hands
 from dispatch.transports.pulsar.link import OK, RECEIVER_QUEUE, Link, close_opened
+from dispatch.transports.pulsar.threads import keep_thread_state
 from dispatch.transports.security import Security
 from dispatch.transports.window import PublishWindow, QueueFull
 
@@ -39,6 +40,8 @@ CLOSE_FLUSH_S = 2.0
 PROBE_TIMEOUT_S = 1.0
 """How long a broker may take to answer while we wait for it to come back: one that starts accepts connections for some
 time before it answers on them."""
+RECEIPT_BATCH = 32
+"""Good receipts that nobody waits for are looked at so many at a time, off the way of a reply: half the default window."""
 DRAIN_BATCH = 512
 """Messages handled in one go before other tasks get their turn."""
 
@@ -71,6 +74,7 @@ class PulsarTransport:
         self._inbox: deque[tuple[PulsarSubscription, Any, Any]] = deque()
         self._wake_pending = False
         self._want_receipts = False
+        self._failures = False
         self._publishers: dict[str, PulsarPublisher] = {}
         # Weak: a lock lives as long as somebody opens its topic, or waits for who does.
         self._opening: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
@@ -216,22 +220,28 @@ class PulsarTransport:
         except Exception as error:  # pulsar-client raises for what it will not take at all
             said = f"pulsar-client does not take the message to {ticket.publisher.topic} ({type(error).__name__})."
             self._receipts.append((ticket, TransportError("send-failed", f"{said} It was not sent.", sent=False)))
+            self._failures = True
             self._wake()
 
     def _on_receipt(self, ticket: PulsarTicket, result: Any, message_id: Any) -> None:
         # On pulsar-client's thread. An exception here would end the process, hence nothing that can raise.
+        keep_thread_state()
         if result == OK:
             # A receipt without a place in the ledger says that the broker dropped the message at publish.
             dropped = message_id.ledger_id() == -1 and message_id.entry_id() == -1
             self._receipts.append((ticket, "Dropped" if dropped else None))
-            if not (self._want_receipts or dropped):
+            if dropped:
+                self._failures = True
+            elif not self._want_receipts:
                 return
         else:
             self._receipts.append((ticket, result.name))
+            self._failures = True
         self._wake()
 
     def _take_receipts(self) -> None:
         receipts, outstanding, window = self._receipts, self._outstanding, self._window
+        self._failures = False  # before looking: one that comes later sets it again, and wakes us
         while receipts:
             ticket, problem = receipts.popleft()
             if ticket not in outstanding:
@@ -279,6 +289,7 @@ class PulsarTransport:
     def _on_message(self, subscription: PulsarSubscription, generation: int, consumer: Any, message: Any) -> None:
         # On pulsar-client's thread. Waiting here holds the broker back when the loop does not keep up: nothing is
         # unbounded, and the broker's flow control does the rest.
+        keep_thread_state()
         while len(self._inbox) >= RECEIVER_QUEUE and not self._closed and generation == self._generation:
             time.sleep(0.002)
         self._inbox.append((subscription, consumer, message))
@@ -294,7 +305,7 @@ class PulsarTransport:
 
     def _drain(self) -> None:
         self._wake_pending = False
-        if self._receipts:
+        if self._want_receipts or self._failures or len(self._receipts) >= RECEIPT_BATCH:
             self._take_receipts()
         inbox = self._inbox
         for _ in range(min(len(inbox), DRAIN_BATCH)):

@@ -128,16 +128,14 @@ async def test_a_service_shares_and_a_dispatcher_reads_along(clients: list[FakeC
     await link.close()
 
 
-async def test_receiving_has_a_connection_of_its_own(clients: list[FakeClient]) -> None:
+async def test_both_directions_share_one_client(clients: list[FakeClient]) -> None:
     link = Link(URL, Security())
     await link.producer(TOPIC)
     await link.consumer(TOPIC, Mode.SHARED, "name", ignore)
-    sending, receiving = clients
-    assert [opened.kind for opened in sending.opened] == ["producer"]
-    assert [opened.kind for opened in receiving.opened] == ["consumer"]
+    (client,) = clients
+    assert [opened.kind for opened in client.opened] == ["producer", "consumer"]
     await link.close()
-    assert sending.closed
-    assert receiving.closed
+    assert client.closed
 
 
 async def test_nothing_of_it_runs_on_the_loops_thread(clients: list[FakeClient]) -> None:
@@ -151,7 +149,7 @@ async def test_nothing_of_it_runs_on_the_loops_thread(clients: list[FakeClient])
     assert threading.get_ident() not in {thread for client in clients for thread in client.threads}
 
 
-def test_security_reaches_both_clients(clients: list[FakeClient], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_security_reaches_the_client(clients: list[FakeClient], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pulsar, "AuthenticationToken", lambda token: ("token", token))
     monkeypatch.setattr(pulsar, "AuthenticationTLS", lambda certificate, key: ("tls", certificate, key))
     Link(URL, Security())
@@ -159,16 +157,13 @@ def test_security_reaches_both_clients(clients: list[FakeClient], monkeypatch: p
     Link(URL, Security(certificate="agent.pem", key="agent-key.pem"))
     assert [client.options["authentication"] for client in clients] == [
         None,
-        None,
         ("token", "abc"),
-        ("token", "abc"),
-        ("tls", "agent.pem", "agent-key.pem"),
         ("tls", "agent.pem", "agent-key.pem"),
     ]
-    assert [client.options["tls_trust_certs_file_path"] for client in clients[::2]] == [None, "ca.pem", None]
-    assert [client.options["tls_validate_hostname"] for client in clients[::2]] == [True, False, True]
+    assert [client.options["tls_trust_certs_file_path"] for client in clients] == [None, "ca.pem", None]
+    assert [client.options["tls_validate_hostname"] for client in clients] == [True, False, True]
     for option, file in (("tls_certificate_file_path", "agent.pem"), ("tls_private_key_file_path", "agent-key.pem")):
-        assert [client.options[option] for client in clients[::2]] == [None, None, file]
+        assert [client.options[option] for client in clients] == [None, None, file]
     assert {client.options["logger"] for client in clients} == {"the logger"}
 
 
@@ -283,4 +278,4 @@ async def test_a_client_that_will_not_close_is_nobodys_trouble(clients: list[Fak
 def test_the_last_resort_needs_no_loop(clients: list[FakeClient]) -> None:
     link = Link(URL, Security())
     link.close_now()
-    assert [client.closed for client in clients] == [True, True]
+    assert [client.closed for client in clients] == [True]
