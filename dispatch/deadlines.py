@@ -1,4 +1,4 @@
-"""When the requests of a table end: one heap for all of them, so that a loop needs one timer, not one a request.
+"""When the requests of a table are to be looked at: one heap for all of them, so that a loop needs one timer, not many.
 
 Of ten thousand calls all but a few end long before their deadline. A timer of asyncio for each, made and cancelled,
 costs several microseconds a call; an entry here that its request outlives, one.
@@ -33,7 +33,7 @@ class Deadlines:
         return len(self._heap)
 
     def add(self, when: float, id: str) -> None:
-        """``id``, which is live, ends at ``when``."""
+        """``id``, which is live, is due at ``when``."""
         heap = self._heap
         heappush(heap, (when, id))
         if len(heap) > self._limit:
@@ -42,15 +42,15 @@ class Deadlines:
             heapify(heap)
             self._limit = 2 * len(heap) + SLACK
 
-    def due(self, now: float) -> list[str]:
-        """Take out the live ids whose instant is not after ``now``, the earliest first."""
+    def due(self, now: float) -> list[tuple[float, str]]:
+        """Take out the live entries whose instant is not after ``now``, the earliest first."""
         heap, live = self._heap, self._live
-        ids = []
+        entries = []
         while heap and heap[0][0] <= now:
-            id = heappop(heap)[1]
-            if id in live:
-                ids.append(id)
-        return ids
+            entry = heappop(heap)
+            if entry[1] in live:
+                entries.append(entry)
+        return entries
 
     def next(self) -> float | None:
         """The earliest instant of a live id."""

@@ -14,19 +14,23 @@ from typing import Any, TypeVar
 
 from dispatch.catalog import Catalog, ServiceDescriptor, load_directory
 from dispatch.exchange import Exchange
-from dispatch.messages import PayloadTooLarge, Property, check_property, encode_request, json_text
+from dispatch.instances import Line
+from dispatch.messages import PayloadTooLarge, Property, Refusal, check_property, encode_request, json_text
 from dispatch.outcome import DispatchError, InvalidArguments, TransportError
 from dispatch.policy import DEFAULT_POLICY, Policy, PolicyError, check_seconds
+from dispatch.repair import Patience, Repair
 from dispatch.result import CallResult, conclude, error_of
 from dispatch.routes import Route, Routes
-from dispatch.settled import Settled, TimedOut
+from dispatch.settled import Answer, Lost, Settled, TimedOut
 from dispatch.targets import Target, Targets
 from dispatch.tool import Tool
-from dispatch.transports import Security, Transport, open_transport
+from dispatch.transports import Publisher, Security, Transport, open_transport
 
 T = TypeVar("T")
 
 NO_ARGUMENTS: Mapping[str, Any] = {}
+MAX_HOPS = 4
+"""Instances that are tried in turn, when each says that it is about to leave and has not run the request."""
 
 
 def connect(
@@ -80,6 +84,7 @@ class Dispatcher:
         self.name = name or os.urandom(6).hex()
         self.transport = transport
         self._targets = Targets(catalog, policy)
+        self._patiences: dict[str, Patience] = {}
         self._exchange: Exchange | None = None
         self._routes: Routes | None = None
 
@@ -98,7 +103,7 @@ class Dispatcher:
         except BaseException:
             await self.transport.close()
             raise
-        self._exchange = Exchange()
+        self._exchange = Exchange(connected=lambda: self.transport.connected)
         self._routes = Routes(self.transport, self._exchange, self.name)
 
     async def close(self) -> None:
@@ -228,7 +233,8 @@ class Dispatcher:
         exchange = self.exchange
         if started is None:
             started = exchange.loop.time()
-        id = ""
+        id, attempts = "", 0
+        line: Line | None = None
         settled: Settled | DispatchError
         limit = target.policy.timeout if timeout is None else timeout
         try:
@@ -246,33 +252,47 @@ class Dispatcher:
             attempt = target.policy.attempt_timeout
             if attempt is not None and exchange.loop.time() + attempt < deadline:
                 deadline, clock, limit = exchange.loop.time() + attempt, "attempt", attempt
-            id = exchange.new_id()
-            settled = await exchange.request(  # e exchange
-                id,
-                route.publisher,
-                payload,
-                self._properties(id, route, deadline, idempotency_key),
-                flow=target.label,
-                deadline=deadline,
-                clock=clock,
-                max_bytes=target.policy.max_result,
-            )
+            while True:
+                id = exchange.new_id()
+                attempts += 1
+                publisher, properties, line = self._request(
+                    target, route, id, payload, deadline, idempotency_key, self._patience(target)
+                )
+                settled = await exchange.request(  # e exchange
+                    id,
+                    publisher,
+                    payload,
+                    properties,
+                    flow=target.label,
+                    deadline=deadline,
+                    clock=clock,
+                    max_bytes=target.policy.max_result,
+                    line=line,
+                )
+                if line is None or attempts >= MAX_HOPS or not self._gone(route, line, settled):
+                    break  # else that instance did not run it, and is no longer asked: another one is
             #   f finish: every permit gets the outcome, exactly once, cancellation included
         except DispatchError as failure:
             settled = failure
         except (TypeError, PayloadTooLarge, PolicyError, UnicodeError) as mistake:
             settled = _invalid(target.label, mistake)
         # 5 result
+        ended = exchange.loop.time()
         result = conclude(
             settled,
             tool=target.label,
             limit=limit,
             repeatable=target.repeatable,
-            duration=exchange.loop.time() - started,
+            duration=ended - started,
             request_id=id,
+            attempts=attempts,
+            transmissions=1 if line is None else line.repair.transmissions,
+            asked_for=0.0 if line is None or line.asked_at is None else ended - line.asked_at,
         )
+        if line is not None and line.asked_at is None and type(settled) is Answer:
+            self._patience(target).learn(ended - started)
         # 6 telemetry (its place): one duration, one outcome, one span tree
-        return result  # noqa: RET504 - step 6 has its place after step 5
+        return result
 
     async def stream(
         self,
@@ -332,24 +352,33 @@ class Dispatcher:
             raise _invalid(target.label, mistake) from None
         deadline = exchange.loop.time() + total
         route = self._route(target.service) or await self._open(target.service, deadline)
-        id = exchange.new_id()
-        replies = exchange.stream(
-            id,
-            route.publisher,
-            payload,
-            self._properties(id, route, deadline, idempotency_key),
-            flow=target.label,
-            deadline=deadline,
-            idle=idle,
-            max_bytes=policy.max_result,
-            max_buffer=policy.stream_buffer,
-        )
-        try:
-            async for chunk in replies:
-                yield chunk
-        finally:
-            replies.close()
-        settled = replies.settled
+        attempts = 0
+        while True:
+            id = exchange.new_id()
+            attempts += 1
+            publisher, properties, line = self._request(
+                target, route, id, payload, deadline, idempotency_key, Patience(policy.ask_after)
+            )
+            replies = exchange.stream(
+                id,
+                publisher,
+                payload,
+                properties,
+                flow=target.label,
+                deadline=deadline,
+                idle=idle,
+                max_bytes=policy.max_result,
+                max_buffer=policy.stream_buffer,
+                line=line,
+            )
+            try:
+                async for chunk in replies:
+                    yield chunk
+            finally:
+                replies.close()
+            settled = replies.settled
+            if line is None or attempts >= MAX_HOPS or not self._gone(route, line, settled):
+                break
         if settled is not None:
             limit = idle if isinstance(settled, TimedOut) and settled.clock == "stream-idle" else total
             error = error_of(settled, tool=target.label, limit=limit, repeatable=target.repeatable)
@@ -370,8 +399,53 @@ class Dispatcher:
                 sent=False,
             ) from None
 
-    def _properties(self, id: str, route: Route, deadline: float, idempotency_key: str | None) -> dict[str, str]:
-        remaining = max(1, int((deadline - self.exchange.loop.time()) * 1000))
+    def _patience(self, target: Target) -> Patience:
+        patience = self._patiences.get(target.label)
+        if patience is None:
+            patience = self._patiences[target.label] = Patience(target.policy.ask_after)
+        return patience
+
+    def _request(
+        self,
+        target: Target,
+        route: Route,
+        id: str,
+        payload: bytes,
+        deadline: float,
+        idempotency_key: str | None,
+        patience: Patience,
+    ) -> tuple[Publisher, dict[str, str], Line | None]:
+        """Where a request goes, with what properties, and how to ask for its answer if it does not come."""
+        exchange, policy = self.exchange, target.policy
+        now = exchange.loop.time()
+        properties = self._properties(id, route, deadline - now, idempotency_key)
+        instance = self._running(self._routes).instance(route, idempotency_key) if policy.addressed else None
+        if instance is None:
+            return route.publisher, properties, None
+        properties[Property.INCARNATION] = instance.incarnation
+        if instance.says_settled():
+            properties[Property.SETTLED] = exchange.settled_below()
+        repair = Repair(now, patience.seconds, policy.give_up_after)
+        return instance.publisher, properties, Line(instance, repair, payload, properties, target.label)
+
+    def _gone(self, route: Route, line: Line, settled: Settled | None) -> bool:
+        """Is the instance leaving, or a new one of the old name, and did it not run the request? It is no longer asked."""
+        if isinstance(settled, Lost):
+            self._running(self._routes).retire(route, line.instance)
+            return False
+        if not isinstance(settled, Answer):
+            return False
+        refused = settled.properties.get(Property.REFUSED)
+        if refused not in (Refusal.DRAINING, Refusal.FORMER):
+            return False
+        self._running(self._routes).retire(route, line.instance)
+        if not len(route.instances):
+            return False  # nobody is left who is known to take it; the caller is told at once
+        # Asked a second time, its former life may have been the one that had the request first.
+        return refused == Refusal.DRAINING or line.repair.transmissions == 1
+
+    def _properties(self, id: str, route: Route, seconds: float, idempotency_key: str | None) -> dict[str, str]:
+        remaining = max(1, int(seconds * 1000))
         properties = {
             Property.ID: id,
             Property.REPLY_TO: route.reply_to,

@@ -11,14 +11,15 @@ import asyncio
 import math
 import os
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from dispatch.deadlines import Deadlines
+from dispatch.instances import Line
 from dispatch.messages import MAX_PROPERTY_CHARS, MalformedMessage, Property, decode_reply
 from dispatch.outcome import Throttled, TransportError
 from dispatch.pending import ReplyStream, Single, Slot
-from dispatch.settled import Disposition, Settled, TimedOut, Unreadable
-from dispatch.transports.base import Message, Publisher
+from dispatch.settled import Disposition, Lost, Settled, TimedOut, Unreadable
+from dispatch.transports.base import Message, Publisher, Ticket
 
 TOMBSTONE_AGE_S = 60.0
 """How long an ended id is remembered. Late replies come within the service's own time limit; a minute covers most."""
@@ -35,6 +36,7 @@ class Exchange:
         max_pending: requests that may wait at once.
         tombstone_age: seconds an ended id is remembered.
         max_tombstones: ended ids remembered at most.
+        connected: is the broker in reach? While it is not, nobody is asked for anything.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class Exchange:
         max_pending: int = MAX_PENDING,
         tombstone_age: float = TOMBSTONE_AGE_S,
         max_tombstones: int = MAX_TOMBSTONES,
+        connected: Callable[[], bool] = lambda: True,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.replies = dict.fromkeys(Disposition, 0)
@@ -55,6 +58,7 @@ class Exchange:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = math.inf
         self._max_pending = max_pending
+        self._connected = connected
         self._tombstones: dict[str, Disposition] = {}
         self._tombstone_queue: deque[tuple[float, str]] = deque()
         self._tombstone_age = tombstone_age
@@ -75,6 +79,12 @@ class Exchange:
         self._count += 1
         return f"{self._prefix}{self._count:x}"
 
+    def settled_below(self) -> str:
+        """The number, hexadecimal, below which no id of this table waits any more."""
+        # A dictionary keeps the order of insertion, and ids enter in the order of their numbers.
+        first = next(iter(self._pending), None)
+        return f"{self._count:x}" if first is None else first.rpartition("-")[2]
+
     async def request(
         self,
         id: str,
@@ -86,9 +96,11 @@ class Exchange:
         deadline: float,
         clock: str = "call",
         max_bytes: int,
+        line: Line | None = None,
     ) -> Settled:
-        """Publish, and wait for the whole answer. ``properties`` hold ``id``; ``deadline`` is on the loop's clock."""
-        slot = Single(self, id, deadline, clock, max_bytes, waiter=self.loop.create_future())
+        """Publish, and wait for the whole answer. ``properties`` hold ``id``; ``deadline`` is on the loop's clock; ``line``
+        says how to ask for the answer again."""
+        slot = Single(self, id, deadline, clock, max_bytes, line, waiter=self.loop.create_future())
         self._send(slot, publisher, payload, properties, flow)
         try:
             return await slot.waiter
@@ -109,9 +121,10 @@ class Exchange:
         idle: float,
         max_bytes: int,
         max_buffer: int,
+        line: Line | None = None,
     ) -> ReplyStream:
         """Publish, and give the chunks as they come. The caller closes the stream."""
-        slot = ReplyStream(self, id, deadline, clock, max_bytes, idle=idle, max_buffer=max_buffer)
+        slot = ReplyStream(self, id, deadline, clock, max_bytes, line, idle=idle, max_buffer=max_buffer)
         self._send(slot, publisher, payload, properties, flow)
         if slot.settled is None:
             slot.start()
@@ -133,9 +146,7 @@ class Exchange:
             slot.settle(TimedOut(slot.clock, sent=False))
             return
         self._pending[slot.id] = slot
-        self._deadlines.add(slot.deadline, slot.id)
-        if slot.deadline < self._timer_due:
-            self._watch(slot.deadline)
+        self.schedule(slot, slot.deadline if slot.line is None else slot.line.repair.next_at)
         try:
             slot.ticket = publisher.publish(payload, properties, flow=flow, on_failure=slot.failed)
         except TransportError as error:
@@ -144,10 +155,17 @@ class Exchange:
             slot.abandon()
             raise
 
+    def schedule(self, slot: Slot, when: float) -> None:
+        """Look at ``slot`` at ``when``, or at its deadline if that is sooner."""
+        when = slot.alarm_at = min(when, slot.deadline)
+        self._deadlines.add(when, slot.id)
+        if when < self._timer_due:
+            self._watch(when)
+
     def _watch(self, when: float) -> None:
         self._unwatch()
         self._timer_due = when
-        self._timer = self.loop.call_at(when, self._expire)
+        self._timer = self.loop.call_at(when, self._look)
 
     def _unwatch(self) -> None:
         if self._timer is not None:
@@ -155,17 +173,32 @@ class Exchange:
             self._timer = None
             self._timer_due = math.inf
 
-    def _expire(self) -> None:
+    def _look(self) -> None:
         # One timer for all; often it finds that everyone has ended long ago.
         self._timer = None
         self._timer_due = math.inf
-        for id in self._deadlines.due(self.loop.time()):
+        now = self.loop.time()
+        for when, id in self._deadlines.due(now):
             slot = self._pending.get(id)
-            if slot is not None:  # the end of one may have ended another
-                slot.expire()
+            if slot is not None and slot.alarm_at == when:  # else it was put off, or the end of another ended it
+                self._alarm(slot, now)
         upcoming = self._deadlines.next()
         if upcoming is not None and upcoming < self._timer_due:
             self._watch(upcoming)
+
+    def _alarm(self, slot: Slot, now: float) -> None:
+        line = slot.line
+        if line is None or slot.alarm_at >= slot.deadline:
+            slot.expire()
+            return
+        repair = line.repair
+        if now >= repair.next_at:
+            if not self._connected() or _waits(slot.ticket) or _waits(line.ticket):
+                repair.postpone(now)  # what has not left yet cannot be asked for
+            elif not line.ask(now, slot.deadline - now, slot.wanted):
+                slot.settle(Lost(now - repair.heard_at, repair.received, slot.chunks))
+                return
+        self.schedule(slot, repair.next_at)
 
     def bury(self, id: str, why: Disposition) -> None:
         """Take ``id`` out of the table and remember it."""
@@ -191,9 +224,14 @@ class Exchange:
             if Property.TAKEN in properties:
                 # Not a reply: the request has arrived, nothing more.
                 slot = self._pending.get(properties.get(Property.ID, ""))
-                if slot is not None and slot.ticket is not None:
-                    slot.ticket.taken()
+                if slot is not None:
+                    if slot.ticket is not None:
+                        slot.ticket.taken()
+                    if slot.line is not None:
+                        slot.line.heard(self.loop.time())
                 return properties
+            if Property.HERE in properties:
+                return properties  # nor is this
         except Exception:  # whatever a peer's message makes the client raise
             properties = {}
         self.replies[self._dispose(message, properties)] += 1
@@ -225,3 +263,7 @@ class Exchange:
         closed = TransportError("closed", "The dispatcher was closed while the call was under way.")
         for slot in list(self._pending.values()):
             slot.settle(closed)
+
+
+def _waits(ticket: Ticket | None) -> bool:
+    return ticket is not None and ticket.waits

@@ -50,6 +50,10 @@ class _Gated:
         self.ticket: Ticket | None = None
         self.sequence = 0
 
+    @property
+    def waits(self) -> bool:
+        return self.ticket is None or self.ticket.waits
+
     def cancel(self) -> bool:
         if self.ticket is not None:
             return self.ticket.cancel()
@@ -73,12 +77,19 @@ class _Gated:
 class _Passed:
     """A message that found the gate open. See :class:`dispatch.transports.base.Ticket`."""
 
-    __slots__ = ("cancel", "gate", "sequence")
+    __slots__ = ("gate", "sequence", "ticket")
 
     def __init__(self, gate: Gate, sequence: int, ticket: Ticket) -> None:
         self.gate = gate
         self.sequence = sequence
-        self.cancel = ticket.cancel
+        self.ticket = ticket
+
+    @property
+    def waits(self) -> bool:
+        return self.ticket.waits
+
+    def cancel(self) -> bool:
+        return self.ticket.cancel()
 
     def answered(self) -> None:
         """A reply proves that the message arrived."""

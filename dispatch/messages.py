@@ -44,6 +44,16 @@ class Property:
     CREDIT: Final = "credit"
     """Reply bytes that may be on their way to ``reply-to`` unacknowledged. It says that the caller acknowledges."""
 
+    INCARNATION: Final = "incarnation"
+    """On a request to an instance's own topic: which life of it is meant. On ``here``: which life this is."""
+    TRANSMISSION: Final = "transmission"
+    """How often the request ``id`` was sent, from 2: a question for an answer that should be here. Without a payload it
+    may only be answered, not run. On a reply: which question it answers, when it was sent before."""
+    NEXT: Final = "next"
+    """With ``transmission``: index of the first chunk that is missing."""
+    SETTLED: Final = "settled"
+    """The sender waits for none of its requests with a number (the last part of ``id``, hexadecimal) below this one."""
+
     # On both.
     ACK: Final = "ack"
     """Asks for an acknowledgement. On a request: say at once that you have it (``taken``). On a reply: send this value
@@ -61,11 +71,17 @@ class Property:
     RETRY_AFTER_MS: Final = "retry-after-ms"
     """With a refusal: when to come back, in milliseconds."""
     CONTROL: Final = "control"
-    """With ``ack``: the instance's own topic, where acknowledgements go."""
+    """The instance's own topic, where acknowledgements go, and requests that are meant for it alone."""
+    FEATURES: Final = "features"
+    """On ``here``: what the instance can do beyond the basic exchange, names with a comma between."""
 
     # On messages that are neither, without a payload.
     TAKEN: Final = "taken"
-    """To ``reply-to``: the request ``id`` has arrived."""
+    """To ``reply-to``: the request ``id`` has arrived, and is not answered yet."""
+    HELLO: Final = "hello"
+    """To the hello topic of a request topic, whose name is the value: who serves it?"""
+    HERE: Final = "here"
+    """To ``reply-to``: ``instance`` serves the request topic that is the value. Empty: it no longer does."""
     ACKED: Final = "acked"
     """To ``control``: the reply that asked with this value has arrived, and so has everything before it."""
 
@@ -79,6 +95,17 @@ class Refusal:
     STOPPED: Final = "stopped"
     """The one that did run: it was cancelled when its caller's time had run out."""
     INVALID_REQUEST: Final = "invalid-request"
+    FORMER: Final = "former"
+    """It was meant for a former life of this instance, which may have run it."""
+    FORGOTTEN: Final = "forgotten"
+    """It was here, and ran perhaps, but its answer is no longer kept."""
+
+
+class Feature:
+    """Names in the property ``features``."""
+
+    REPAIR: Final = "repair"
+    """The instance takes requests on its own topic and remembers them: asking twice never runs a tool twice."""
 
 
 class MalformedMessage(ValueError):

@@ -126,8 +126,16 @@ class TransportError(DispatchError):
 
     outcome = Outcome.TRANSPORT
 
-    def __init__(self, type: str, message: str, *, sent: bool = True, retry_after: float | None = None) -> None:
-        super().__init__(type, message, retryable=not sent, retry_after=retry_after)
+    def __init__(
+        self,
+        type: str,
+        message: str,
+        *,
+        sent: bool = True,
+        retryable: bool | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(type, message, retryable=not sent if retryable is None else retryable, retry_after=retry_after)
         self.sent = sent
 
 

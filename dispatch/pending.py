@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from dispatch.instances import Line
 from dispatch.messages import Property, Reply, whole_number
 from dispatch.outcome import TransportError
 from dispatch.settled import Answer, Disposition, Overflow, Settled, TimedOut, Unreadable
@@ -32,6 +33,10 @@ class Slot(msgspec.Struct, eq=False):
     deadline: float
     clock: str
     max_bytes: int
+    line: Line | None = None
+    """How to ask for the answer again; None: its service is none of ours, or not known."""
+    alarm_at: float = 0.0
+    """When the exchange looks at this next."""
     ticket: Ticket | None = None
     settled: Settled | None = None
     next_chunk: int = 0
@@ -47,6 +52,8 @@ class Slot(msgspec.Struct, eq=False):
         if index is None:
             self.take(reply, properties)
             return Disposition.MATCHED
+        if self.line is not None:
+            self.line.chunk(self.exchange.loop.time())
         if index < self.next_chunk or (self.ahead is not None and index in self.ahead):
             return Disposition.DUPLICATE
         if index > self.next_chunk:
@@ -58,6 +65,8 @@ class Slot(msgspec.Struct, eq=False):
                 self.settle(Overflow("chunks ahead of a missing one"))
             elif self.size + self.ahead_size > self.max_bytes:
                 self.settle(Overflow("max-result"))
+            elif self.line is not None and self.line.repair.hurry(self.exchange.loop.time()):
+                self.exchange.schedule(self, self.line.repair.next_at)
             return Disposition.MATCHED
         self.next_chunk += 1
         self.take(reply, properties)
@@ -78,7 +87,17 @@ class Slot(msgspec.Struct, eq=False):
 
     def failed(self, error: TransportError) -> None:
         """The publish failed (a transport's callback)."""
-        self.settle(error)
+        if self.line is None or not error.sent:
+            self.settle(error)
+        # Else it may have arrived, and can be asked for as soon as there is a connection again.
+
+    @property
+    def wanted(self) -> str:
+        """What is missing, as the property ``next`` says it: from the first missing chunk to the one before the first that
+        is here, or to the end."""
+        if self.ahead:
+            return f"{self.next_chunk}-{min(self.ahead) - 1}"
+        return str(self.next_chunk)
 
     def expire(self) -> None:
         """The absolute limit ran out."""
@@ -94,6 +113,8 @@ class Slot(msgspec.Struct, eq=False):
             return
         self.settled = settled
         self.ahead = None
+        if self.line is not None:
+            self.line.end(self.exchange.loop.time(), answered=type(settled) in (Answer, Unreadable))
         self.exchange.bury(
             self.id, Disposition.DUPLICATE if type(settled) in (Answer, Unreadable) else Disposition.LATE
         )

@@ -52,6 +52,12 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
         stream_idle_timeout: the longest gap between two chunks, and before the first. 30 s: as one call.
         stream_buffer: chunks kept for a reader that is slower than its stream. 1,024: seconds of a fast model; a reader
             further behind gets an error, because a non-persistent topic cannot be held back.
+        ask_after: how long to wait for an answer, at most, before asking for it; for a fast tool less, learnt from how long
+            it takes. 0.25 s: asking a tool at work costs two small messages, and a dead instance is noticed soon.
+        give_up_after: how long the service instance that has the request may give no sign of life. 10 s: longer than a
+            collection of garbage or a busy event loop stands still, and a third of the default timeout.
+        addressed: send requests to an instance's own topic when it is one of ours, so that a lost message can be asked for
+            and nothing runs twice. False: always to the service's request topic, when others' instances listen there too.
         max_result: the answer of one call, over all its chunks. 64 MiB: twelve times the broker's largest message.
     """
 
@@ -61,13 +67,25 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
     stream_idle_timeout: float = 30.0
     stream_buffer: int = 1024
     max_result: int = 64 * 1024 * 1024
+    ask_after: float = 0.25
+    give_up_after: float = 10.0
+    addressed: bool = True
 
     def __post_init__(self) -> None:
-        for key in ("timeout", "attempt_timeout", "stream_timeout", "stream_idle_timeout"):
+        for key in (
+            "timeout",
+            "attempt_timeout",
+            "stream_timeout",
+            "stream_idle_timeout",
+            "ask_after",
+            "give_up_after",
+        ):
             value = getattr(self, key)
             if value is None and key == "attempt_timeout":
                 continue
             check_seconds(value, key.replace("_", "-"))
+        if not isinstance(self.addressed, bool):
+            raise PolicyError("addressed", f"{self.addressed!r} is not true or false", "give true or false")
         for key in ("stream_buffer", "max_result"):
             value = getattr(self, key)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:

@@ -17,7 +17,8 @@ from dispatch.delivery import CREDIT_BYTES
 from dispatch.gate import Gate
 from dispatch.messages import Property, whole_number
 from dispatch.outcome import TransportError
-from dispatch.transports import Message, Mode, Publisher, Subscription, Transport
+from dispatch.owntopics import control_prefix
+from dispatch.transports import Handler, Message, Mode, Publisher, Subscription, Ticket, Transport
 
 logger = logging.getLogger("dispatch.service")
 
@@ -28,11 +29,6 @@ MAX_WAITING = 10_000
 MAX_TOPIC_CHARS = 512
 WARN_EVERY_S = 10.0
 """Lost answers are warned of once in so many seconds."""
-
-
-def control_prefix(topic: str) -> str:
-    """What the control topic of an instance that answers on ``topic`` begins with."""
-    return str(TopicName.parse(topic).sibling("dispatch-control-"))
 
 
 class _Topic:
@@ -54,21 +50,31 @@ class ReplyRouter:
         response_queue: the service's response topic, for everyone who has no topic of their own.
         namespaces: ``tenant/namespace`` where callers' topics may lie, besides the response queue's own.
         instance: the server's id: the name of its control topic.
+        on_request: takes what comes on the control topic and is no acknowledgement.
     """
 
     def __init__(
-        self, transport: Transport, response_queue: str, namespaces: Iterable[str] = (), *, instance: str = "server"
+        self,
+        transport: Transport,
+        response_queue: str,
+        namespaces: Iterable[str] = (),
+        *,
+        instance: str = "server",
+        on_request: Handler | None = None,
     ) -> None:
         self._transport = transport
         self._response_queue = response_queue
         self._allowed = {TopicName.parse(response_queue).namespace_path, *namespaces}
-        self._control = control_prefix(response_queue) + instance
+        self.control = control_prefix(response_queue) + instance
+        """The instance's own topic."""
+        self._on_request = on_request
         self._subscription: Subscription | None = None
         self._topics: OrderedDict[str, _Topic] = OrderedDict()
         self._gates: dict[str, Gate] = {}
         self._next_gate = 0
         self._closing: set[asyncio.Task[None]] = set()
         self._waiting = 0
+        self._closed = False
         self._quiet_until = 0.0
         self._known: dict[str, bool] = {}
         self.lost = 0
@@ -81,7 +87,7 @@ class ReplyRouter:
             TransportError: one cannot be opened.
         """
         self._subscription = await self._transport.subscribe(
-            self._control, self._on_acknowledgement, mode=Mode.FANOUT, name="dispatch-control"
+            self.control, self._on_control, mode=Mode.FANOUT, name="dispatch-control"
         )
         topic = self._topics[self._response_queue] = _Topic()
         topic.gate = self._gate(await self._transport.publisher(self._response_queue))
@@ -91,13 +97,18 @@ class ReplyRouter:
         key = str(self._next_gate)
 
         def mark(sequence: int) -> Mapping[str, str]:
-            return {Property.ACK: f"{key}:{sequence}", Property.CONTROL: self._control}
+            return {Property.ACK: f"{key}:{sequence}", Property.CONTROL: self.control}
 
         gate = self._gates[key] = Gate(publisher, mark, None)
         return gate
 
-    def _on_acknowledgement(self, message: Message) -> None:
-        key, _, sequence = message.properties().get(Property.ACKED, "").partition(":")
+    def _on_control(self, message: Message) -> None:
+        acked = message.properties().get(Property.ACKED)
+        if acked is None:
+            if self._on_request is not None:
+                self._on_request(message)
+            return
+        key, _, sequence = acked.partition(":")
         gate = self._gates.get(key)
         if gate is not None and sequence.isascii() and sequence.isdigit() and len(sequence) < 19:
             gate.acknowledge(int(sequence))
@@ -117,9 +128,12 @@ class ReplyRouter:
             self._known[reply_to] = allowed
         return reply_to if allowed else self._response_queue
 
-    def send(self, request: Mapping[str, str], payload: bytes, properties: Mapping[str, str]) -> None:
+    def send(self, request: Mapping[str, str], payload: bytes, properties: Mapping[str, str]) -> Ticket | None:
         """Send an answer to the caller that sent ``request`` (its properties). Never raises. What cannot be sent is
-        counted: its caller has a deadline."""
+        counted: its caller has a deadline. Returns the publish, unless its topic is still being opened."""
+        if self._closed:
+            self.lost += 1
+            return None
         name = self.topic_for(request.get(Property.REPLY_TO))
         credit = whole_number(request, Property.CREDIT) if name != self._response_queue else None
         topic = self._topics.get(name)
@@ -128,18 +142,21 @@ class ReplyRouter:
             topic.opening = asyncio.get_running_loop().create_task(self._open(name, topic))
         elif topic.gate is not None:
             self._topics.move_to_end(name)
-            self._publish(topic.gate, payload, properties, credit)
-            return
+            return self._publish(topic.gate, payload, properties, credit)
         if self._waiting >= MAX_WAITING:
             self.lost += 1
-            return
+            return None
         topic.waiting.append((payload, properties, credit))
         self._waiting += 1
+        return None
+
+    def own_topic(self, request: Mapping[str, str]) -> bool:
+        """Has the sender of ``request`` a reply topic of its own that we may use?"""
+        return self.topic_for(request.get(Property.REPLY_TO)) != self._response_queue
 
     def taken(self, request: Mapping[str, str]) -> None:
-        """Tell the caller that its request is here, if it asks for that and has a topic of its own."""
-        name = self.topic_for(request.get(Property.REPLY_TO))
-        if Property.ACK in request and name != self._response_queue:
+        """Tell the caller that its request is here, if it has a topic of its own."""
+        if self.own_topic(request):
             self.send(request, b"", {Property.ID: request[Property.ID], Property.TAKEN: "1"})
 
     async def writable(self, request: Mapping[str, str]) -> None:
@@ -182,13 +199,14 @@ class ReplyRouter:
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
 
-    def _publish(self, gate: Gate, payload: bytes, properties: Mapping[str, str], credit: int | None) -> None:
+    def _publish(self, gate: Gate, payload: bytes, properties: Mapping[str, str], credit: int | None) -> Ticket | None:
         if credit:
             gate.limit(min(credit, CREDIT_BYTES))
         try:
-            gate.publish(payload, properties, flow=properties[Property.ID], on_failure=self._failed)
+            return gate.publish(payload, properties, flow=properties.get(Property.ID, ""), on_failure=self._failed)
         except TransportError as error:
             self._failed(error)
+            return None
 
     def _failed(self, error: TransportError) -> None:
         self.lost += 1
@@ -207,7 +225,8 @@ class ReplyRouter:
         await self._transport.flush()
 
     async def close(self) -> None:
-        """Close the topics."""
+        """Close the topics. What is sent from now on is lost."""
+        self._closed = True
         opening = [topic.opening for topic in self._topics.values() if topic.opening is not None]
         for task in [*opening, *self._closing]:
             task.cancel()

@@ -20,7 +20,7 @@ from dispatch.outcome import (
     ToolError,
     TransportError,
 )
-from dispatch.settled import Answer, Overflow, Settled, TimedOut, Unreadable
+from dispatch.settled import Answer, Lost, Overflow, Settled, TimedOut, Unreadable
 
 
 class CallResult(msgspec.Struct, frozen=True):
@@ -33,6 +33,8 @@ class CallResult(msgspec.Struct, frozen=True):
         error: what :meth:`Dispatcher.call` would raise; None for SUCCESS.
         duration: seconds from the call to its end.
         attempts: requests that were sent for it; 0 when nothing was.
+        transmissions: how often the last of them was sent: more than 1 when its answer had to be asked for.
+        asked_for: seconds from the first such question to the end of the call; 0.0 when none was asked.
         chunks: messages the answer came in.
         request_id: the property ``id`` of the last attempt, ``""`` when nothing was sent.
         instance: id of the service instance that answered, when it says so.
@@ -47,6 +49,8 @@ class CallResult(msgspec.Struct, frozen=True):
     chunks: int = 0
     request_id: str = ""
     instance: str | None = None
+    transmissions: int = 1
+    asked_for: float = 0.0
 
     @property
     def ok(self) -> bool:
@@ -65,6 +69,8 @@ class CallResult(msgspec.Struct, frozen=True):
             "chunks": self.chunks,
             "request_id": self.request_id,
             "instance": self.instance,
+            "transmissions": self.transmissions,
+            "asked_for": round(self.asked_for, 6),
         }
 
 
@@ -76,26 +82,41 @@ def conclude(
     repeatable: bool,
     duration: float,
     request_id: str,
+    attempts: int = 1,
+    transmissions: int = 1,
+    asked_for: float = 0.0,
 ) -> CallResult:
     """The result of a call whose exchange ended in ``settled``, or which ended in an error before it. For ``limit`` and
-    ``repeatable`` see :func:`error_of`."""
+    ``repeatable`` see :func:`error_of`, for the rest :class:`CallResult`."""
     if type(settled) is Answer:
         error = None if settled.error_type is None else _answered_error(settled, tool, limit, repeatable)
-        instance = settled.properties.get(Property.INSTANCE)
-        if error is None:
-            return CallResult(
-                tool, Outcome.SUCCESS, settled.text, None, duration, 1, settled.chunks, request_id, instance
-            )
-        return CallResult(tool, error.outcome, "", error, duration, 1, settled.chunks, request_id, instance)
+        return CallResult(
+            tool,
+            Outcome.SUCCESS if error is None else error.outcome,
+            settled.text if error is None else "",
+            error,
+            duration,
+            attempts,
+            settled.chunks,
+            request_id,
+            settled.properties.get(Property.INSTANCE),
+            transmissions,
+            asked_for,
+        )
     failure = (
         settled
         if isinstance(settled, DispatchError)
         else error_of(settled, tool=tool, limit=limit, repeatable=repeatable)
     )
     assert failure is not None  # only an answer can be a success
-    sent = bool(request_id) and not (isinstance(failure, TransportError) and not failure.sent)
-    chunks = settled.chunks if isinstance(settled, TimedOut) else 0
-    return CallResult(tool, failure.outcome, "", failure, duration, int(sent), chunks, request_id)
+    if not request_id:
+        attempts = 0
+    elif isinstance(failure, TransportError) and not failure.sent:
+        attempts -= 1
+    chunks = settled.chunks if isinstance(settled, TimedOut | Lost) else 0
+    return CallResult(
+        tool, failure.outcome, "", failure, duration, attempts, chunks, request_id, None, transmissions, asked_for
+    )
 
 
 def error_of(settled: Settled, *, tool: str, limit: float, repeatable: bool) -> DispatchError | None:
@@ -111,6 +132,14 @@ def error_of(settled: Settled, *, tool: str, limit: float, repeatable: bool) -> 
         return _answered_error(settled, tool, limit, repeatable)
     if isinstance(settled, TimedOut):
         return _timed_out(settled, tool, limit, repeatable)
+    if isinstance(settled, Lost):
+        what = "had the request and" if settled.received else "was sent the request and"
+        return TransportError(
+            "instance-lost",
+            f"The service instance that {what} gave no sign of life for {settled.silent:.0f} s. "
+            f"{_may_have_run(tool, repeatable)}",
+            retryable=repeatable,
+        )
     if isinstance(settled, Unreadable):
         return TransportError(
             "malformed-reply",
@@ -153,6 +182,11 @@ def _answered_error(answer: Answer, tool: str, limit: float, repeatable: bool) -
     if refused == Refusal.INVALID_REQUEST:
         return InvalidArguments(
             type, f"The service of '{tool}' could not read the request and did not run it: {message}"
+        )
+    if refused in (Refusal.FORMER, Refusal.FORGOTTEN):
+        why = "was restarted" if refused == Refusal.FORMER else "no longer has the answer"
+        return TransportError(
+            refused, f"The service instance of '{tool}' {why}. {_may_have_run(tool, repeatable)}", retryable=repeatable
         )
     return Rejected(
         type,

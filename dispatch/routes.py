@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Mapping
-
-import msgspec
+from typing import Any
 
 from dispatch.acknowledger import Acknowledger
 from dispatch.catalog import ServiceDescriptor
@@ -18,19 +17,41 @@ from dispatch.catalog.topics import TopicName
 from dispatch.delivery import CREDIT_BYTES
 from dispatch.exchange import Exchange
 from dispatch.gate import Gate
-from dispatch.messages import Property
+from dispatch.instances import HELLO_AGAIN_S, HELLO_EVERY_S, MAX_INSTANCES, Instance, Instances
+from dispatch.messages import MAX_PROPERTY_CHARS, Feature, Property, Refusal
 from dispatch.outcome import TransportError
-from dispatch.replies import control_prefix
+from dispatch.owntopics import control_prefix, hello_topic, reply_topic
 from dispatch.transports import Handler, Message, Mode, Publisher, Subscription, Transport
 
+HELLO_WAIT_S = 0.1
+"""How long the first call of a route waits for an instance of ours to say that it is here. Others' never do."""
+HELLOS = 3
+"""Times that is asked meanwhile: each may be lost."""
 
-class Route(msgspec.Struct, frozen=True):
-    """The way to a service and back."""
 
-    publisher: Publisher
-    reply_to: str
-    acknowledged: bool
-    """Replies to ``reply_to`` are acknowledged."""
+class Route:
+    """The way to a service and back.
+
+    Attributes:
+        publisher: to the service's request topic, whoever listens there.
+        reply_to: our own reply topic.
+        acknowledged: replies to ``reply_to`` are acknowledged.
+        instances: those that are ours and known by name; never any where the request topic is persistent, because what
+            goes over that is not lost.
+    """
+
+    __slots__ = ("acknowledged", "hello", "hello_at", "instances", "met", "publisher", "reply_to", "request_queue")
+
+    def __init__(self, request_queue: str, publisher: Publisher, reply_to: str, *, acknowledged: bool) -> None:
+        self.request_queue = request_queue
+        self.publisher = publisher
+        self.reply_to = reply_to
+        self.acknowledged = acknowledged
+        self.instances = Instances()
+        self.hello: Publisher | None = None
+        self.hello_at = 0.0
+        self.met = asyncio.Event()
+        """An instance is known."""
 
 
 class Routes:
@@ -50,6 +71,9 @@ class Routes:
         self._open: dict[tuple[str, str], Route] = {}
         self._opening: dict[tuple[str, str], asyncio.Task[Route]] = {}
         self._subscriptions: dict[str, asyncio.Task[Subscription]] = {}
+        self._meeting: dict[str, asyncio.Task[None]] = {}
+        self._retired: list[Instance] = []
+        self._closing: set[asyncio.Task[None]] = set()
 
     def get(self, service: ServiceDescriptor) -> Route | None:
         """The route to ``service`` if it is open."""
@@ -81,7 +105,7 @@ class Routes:
             raise
 
     async def _make(self, request_queue: str, response_queue: str) -> Route:
-        reply_to = str(TopicName.parse(response_queue).sibling(f"dispatch-reply-{self._name}"))
+        reply_to = reply_topic(response_queue, self._name)
         # Both ends listen before the first request can leave.
         await self._subscribe(response_queue, self._exchange.on_message)
         await self._subscribe(reply_to, self._own_replies(control_prefix(reply_to)))
@@ -90,8 +114,125 @@ class Routes:
             # A persistent topic loses nothing, so that nothing is paid for it there.
             publisher = Gate(publisher, _ask_taken, CREDIT_BYTES)
         acknowledged = not TopicName.parse(reply_to).persistent
-        route = self._open[request_queue, response_queue] = Route(publisher, reply_to, acknowledged)
+        route = Route(request_queue, publisher, reply_to, acknowledged=acknowledged)
+        if acknowledged and not TopicName.parse(request_queue).persistent:
+            # Not every broker lets us open topics that nobody has made; the exchange is the plain one then.
+            with contextlib.suppress(TransportError):
+                hello = hello_topic(request_queue, response_queue)
+                await self._subscribe(hello, self._announcements(control_prefix(reply_to)))
+                route.hello = await self._transport.publisher(hello)
+        self._open[request_queue, response_queue] = route
+        if route.hello is not None:
+            await self._meet(route)
         return route
+
+    # -- instances ----------------------------------------------------------------------------------------------
+
+    async def _meet(self, route: Route) -> None:
+        loop = asyncio.get_running_loop()
+        for _ in range(HELLOS):
+            self._say_hello(route, loop.time())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(HELLO_WAIT_S / HELLOS):
+                    await route.met.wait()
+                    return
+
+    def instance(self, route: Route, key: str | None = None) -> Instance | None:
+        """The instance that the next request should go to; None: none is known, send it to the service's topic. ``key``:
+        an idempotency key, which one instance alone remembers."""
+        if route.hello is None:
+            return None
+        now = asyncio.get_running_loop().time()
+        if now >= route.hello_at:
+            self._say_hello(route, now)
+        return route.instances.pick(key)
+
+    def _suspected(self, route: Route) -> None:
+        """An instance may have gone; there may be others by now."""
+        now = asyncio.get_running_loop().time()
+        if route.hello is not None and now >= route.hello_at - HELLO_EVERY_S + HELLO_AGAIN_S:
+            self._say_hello(route, now)
+
+    def _say_hello(self, route: Route, now: float) -> None:
+        assert route.hello is not None
+        known = route.instances
+        for stale in known.stale(now):
+            self.retire(route, stale)
+        route.hello_at = now + (HELLO_EVERY_S if len(known) else HELLO_AGAIN_S)
+        self._sweep()
+        properties = {Property.HELLO: route.request_queue, Property.REPLY_TO: route.reply_to}
+        with contextlib.suppress(TransportError):  # the next one is due soon
+            route.hello.publish(b"", properties, flow=route.hello.topic, on_failure=_unheard)
+
+    def _announcements(self, prefix: str) -> Handler:
+        """The handler of a hello topic, where instances say that they come and go."""
+
+        def handle(message: Message) -> None:
+            properties = message.properties()
+            if Property.HERE in properties:
+                self._on_here(prefix, properties)
+
+        return handle
+
+    def _on_here(self, prefix: str, properties: Mapping[str, str]) -> None:
+        """An instance says that it serves a topic, or no longer does."""
+        topic, name = properties.get(Property.CONTROL, ""), properties.get(Property.INSTANCE, "")
+        incarnation = properties.get(Property.INCARNATION, "")
+        if not (topic.startswith(prefix) and name and incarnation):
+            return
+        if len(topic) + len(name) + len(incarnation) > MAX_PROPERTY_CHARS:
+            return
+        for route in self._open.values():
+            if route.request_queue != properties[Property.HERE] or route.hello is None:
+                continue
+            known = route.instances.get(name)
+            if properties.get(Property.REFUSED) == Refusal.DRAINING:
+                if known is not None and known.incarnation == incarnation:
+                    self.retire(route, known)
+            elif known is not None and known.incarnation == incarnation:
+                known.last_seen = asyncio.get_running_loop().time()
+                known.unanswered = 0
+            elif Feature.REPAIR in properties.get(Property.FEATURES, "").split(","):
+                self._know(route, name, incarnation, topic)
+
+    def _know(self, route: Route, name: str, incarnation: str, topic: str) -> None:
+        if topic in self._meeting or len(route.instances) + len(self._meeting) >= MAX_INSTANCES:
+            return
+        task = self._meeting[topic] = asyncio.create_task(self._add(route, name, incarnation, topic))
+        task.add_done_callback(lambda _: self._meeting.pop(topic, None))
+        task.add_done_callback(_seen)
+
+    async def _add(self, route: Route, name: str, incarnation: str, topic: str) -> None:
+        publisher = Gate(await self._transport.publisher(topic), _ask_taken, CREDIT_BYTES, acknowledges=True)
+        now = asyncio.get_running_loop().time()
+        instance = Instance(name, incarnation, topic, publisher, now, lambda: self._suspected(route))
+        former = route.instances.add(instance)
+        if former is not None:
+            self._retired.append(former)
+        route.met.set()
+
+    def retire(self, route: Route, instance: Instance) -> None:
+        """Send nothing new to ``instance``: it goes, or has gone."""
+        if route.instances.remove(instance):
+            self._retired.append(instance)
+            if not len(route.instances):
+                route.met.clear()
+                route.hello_at = 0.0
+
+    def _sweep(self) -> None:
+        """Close the topics of those that went, once nobody waits for their answers any more."""
+        waiting = []
+        for instance in self._retired:
+            if instance.in_flight:
+                waiting.append(instance)
+                continue
+            task = asyncio.create_task(instance.publisher.close())
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+            task.add_done_callback(_seen)
+        self._retired = waiting
+
+    # -- replies ------------------------------------------------------------------------------------------------
 
     @property
     def credit(self) -> int:
@@ -104,6 +245,9 @@ class Routes:
 
         def handle(message: Message) -> None:
             properties = receive(message)
+            if Property.HERE in properties:
+                self._on_here(prefix, properties)
+                return
             token = properties.get(Property.ACK)
             if token is not None:
                 acknowledger.wanted(prefix, properties.get(Property.CONTROL), token)
@@ -126,7 +270,7 @@ class Routes:
 
     async def close(self) -> None:
         """Close everything."""
-        openings = list(self._opening.values())
+        openings: list[asyncio.Task[Any]] = [*self._opening.values(), *self._meeting.values()]
         for opening in openings:
             opening.cancel()
         subscriptions = list(self._subscriptions.values())
@@ -138,6 +282,15 @@ class Routes:
                     await task.result().close()
         for route in self._open.values():
             await route.publisher.close()
+            if route.hello is not None:
+                await route.hello.close()
+            for instance in route.instances:
+                await instance.publisher.close()
+        for instance in self._retired:
+            await instance.publisher.close()
+        self._retired.clear()
+        if self._closing:
+            await asyncio.wait(list(self._closing))
         await self._acknowledger.close()
         self._subscriptions.clear()
         self._open.clear()
@@ -146,6 +299,10 @@ class Routes:
 def _ask_taken(_sequence: int) -> Mapping[str, str]:
     """Our services say at once that they have a request with this; others do not know it and answer as ever."""
     return {Property.ACK: "1"}
+
+
+def _unheard(_error: TransportError) -> None:
+    """A hello that could not be sent: the next one is due soon."""
 
 
 def _seen(task: asyncio.Task[object]) -> None:

@@ -14,8 +14,12 @@ import signal
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Mapping
+from functools import partial
 from typing import Any
 
+from dispatch.catalog.topics import TopicName
+from dispatch.idempotency import Keyed, Keys
+from dispatch.ledger import Entry, Ledger, LedgerFull
 from dispatch.messages import (
     MAX_PROPERTY_CHARS,
     ErrorInfo,
@@ -30,6 +34,7 @@ from dispatch.messages import (
     whole_number,
 )
 from dispatch.outcome import DispatchError, TransportError
+from dispatch.presence import Presence
 from dispatch.replies import ReplyRouter
 from dispatch.service import read_invoke
 from dispatch.transports import Message, Mode, Security, Subscription, Transport, open_transport
@@ -45,6 +50,8 @@ DEFAULT_DRAIN_S = 30.0
 OVERLOAD_RETRY_AFTER_MS = 1_000
 FLUSH_S = 2.0
 """How long the last answers may take to leave: as long as closing a connection waits for its receipts."""
+MAX_RESENT = 256
+"""Chunks of a stream that one question brings; the next question brings more."""
 MAX_ERROR_CHARS = 64 * 1024
 """Longest error message that is sent; the rest of a longer one is cut off."""
 
@@ -52,13 +59,17 @@ MAX_ERROR_CHARS = 64 * 1024
 class _Work:
     """A request that was taken and is not answered yet."""
 
-    __slots__ = ("deadline", "id", "message", "properties")
+    __slots__ = ("deadline", "entry", "id", "keyed", "message", "properties")
 
     def __init__(self, id: str, properties: Mapping[str, str], deadline: float | None, message: Message) -> None:
         self.id = id
         self.properties = properties
         self.deadline = deadline
         self.message = message
+        self.entry: Entry | None = None
+        """Where its replies are kept, should its caller ask again."""
+        self.keyed: Keyed | None = None
+        """The same under its idempotency key."""
 
 
 class ToolServer:
@@ -112,6 +123,8 @@ class ToolServer:
         self.response_queue = response_queue
         self.id = id or request_queue.rpartition("/")[2]
         self.instance = instance or f"{self.id}-{os.urandom(4).hex()}"
+        self.incarnation = os.urandom(8).hex()
+        """Which life of the instance this is: what was meant for another one is not run."""
         self.concurrency = concurrency
         self.max_queued = max_queued
         self._reply_namespaces = tuple(reply_namespaces)
@@ -122,6 +135,9 @@ class ToolServer:
         )
         self._subscription: Subscription | None = None
         self._replies: ReplyRouter | None = None
+        self._presence: Presence | None = None
+        self._ledger = Ledger()
+        self._keys = Keys()
         self._tasks: set[asyncio.Task[None]] = set()
         self._queue: deque[_Work] = deque()
         self._draining = False
@@ -131,8 +147,19 @@ class ToolServer:
         """Requests that arrived, whatever became of them."""
         self.malformed = 0
         """Messages without a usable id: nobody could be answered."""
+        self.repeats = 0
+        """Requests that came again, because their answer was asked for."""
         self.refused = dict.fromkeys(
-            (Refusal.OVERLOADED, Refusal.DRAINING, Refusal.EXPIRED, Refusal.STOPPED, Refusal.INVALID_REQUEST), 0
+            (
+                Refusal.OVERLOADED,
+                Refusal.DRAINING,
+                Refusal.EXPIRED,
+                Refusal.STOPPED,
+                Refusal.INVALID_REQUEST,
+                Refusal.FORMER,
+                Refusal.FORGOTTEN,
+            ),
+            0,
         )
         """Refusals by reason."""
 
@@ -156,12 +183,26 @@ class ToolServer:
             if self._owns_transport:
                 await self._transport.start()
             self._replies = ReplyRouter(
-                self._transport, self.response_queue, self._reply_namespaces, instance=self.instance
+                self._transport,
+                self.response_queue,
+                self._reply_namespaces,
+                instance=self.instance,
+                on_request=self._on_message,
             )
             await self._replies.start()
             self._subscription = await self._transport.subscribe(
                 self.request_queue, self._on_message, mode=Mode.SHARED, name=f"{self.id}-request"
             )
+            if not (TopicName.parse(self.request_queue).persistent or TopicName.parse(self.response_queue).persistent):
+                self._presence = Presence(
+                    self._transport,
+                    self._replies,
+                    self.request_queue,
+                    self.response_queue,
+                    instance=self.instance,
+                    incarnation=self.incarnation,
+                )
+                await self._presence.start()
         except BaseException:
             if self._owns_transport:
                 await self._transport.close()
@@ -171,6 +212,8 @@ class ToolServer:
     async def drain(self) -> None:
         """Take no more: finish what runs, refuse the rest, for ``drain_timeout`` seconds at most."""
         self._draining = True
+        if self._presence is not None:
+            self._presence.leave()
         if self._subscription is not None:
             await self._subscription.close()
         while self._queue:
@@ -195,6 +238,8 @@ class ToolServer:
         try:
             await self.drain()
         finally:
+            if self._presence is not None:
+                await self._presence.close()
             if self._replies is not None:
                 await self._replies.close()
             if self._owns_transport:
@@ -223,6 +268,8 @@ class ToolServer:
         remaining = whole_number(properties, Property.REMAINING_MS)
         deadline = None if remaining is None else asyncio.get_running_loop().time() + remaining / 1000
         work = _Work(id, properties, deadline, message)
+        if Property.REPLY_TO in properties and Ledger.knows(id) and not self._is_new(work):
+            return
         if Property.ACK in properties:
             self._router.taken(properties)
         if self._draining:
@@ -236,14 +283,66 @@ class ToolServer:
         else:
             self._refuse(work, Refusal.OVERLOADED)
 
+    def _is_new(self, work: _Work) -> bool:
+        """Look a request of one of our dispatchers up. False: it was here before, or is not for us; it is dealt with."""
+        properties, ledger, now = work.properties, self._ledger, asyncio.get_running_loop().time()
+        if properties.get(Property.INCARNATION, self.incarnation) != self.incarnation:
+            self._refuse(work, Refusal.FORMER)
+            return False
+        try:
+            found = ledger.find(work.id, now)
+        except LedgerFull:
+            self._refuse(work, Refusal.OVERLOADED)
+            return False
+        settled = properties.get(Property.SETTLED)
+        if settled is not None:
+            with contextlib.suppress(ValueError):
+                ledger.settled(work.id, int(settled[:15], 16), now)
+        if isinstance(found, Entry):
+            self._repeat(work, found)
+            return False
+        again = (whole_number(properties, Property.TRANSMISSION) or 1) > 1
+        if found or (again and not work.message.data()):
+            self._refuse(work, Refusal.FORGOTTEN)
+            return False
+        work.entry = ledger.begin(work.id, now)
+        return True
+
+    def _repeat(self, work: _Work, entry: Entry) -> None:
+        """Answer a question for what ``entry`` is or was about."""
+        self.repeats += 1
+        if entry.ticket is not None and entry.ticket.waits:
+            self._router.taken(work.properties)  # its answer waits for its turn; once is enough
+            return
+        first, _, last = work.properties.get(Property.NEXT, "0").partition("-")
+        start = int(first) if first.isascii() and first.isdigit() and len(first) < 16 else 0
+        messages = entry.since(start)
+        if messages is None:
+            self._refuse(work, Refusal.FORGOTTEN)
+            return
+        count = MAX_RESENT
+        if last.isascii() and last.isdigit() and len(last) < 16:
+            count = min(count, max(1, int(last) - start + 1))
+        transmission = work.properties.get(Property.TRANSMISSION, "1")
+        for payload, properties in messages[:count]:
+            entry.ticket = self._router.send(
+                work.properties, payload, {**properties, Property.TRANSMISSION: transmission}
+            )
+        if not messages:
+            self._router.taken(work.properties)
+
     def _begin(self, work: _Work) -> None:
         task = asyncio.get_running_loop().create_task(self._run(work))
         self._tasks.add(task)
         self._idle.clear()
-        task.add_done_callback(self._ended)
+        task.add_done_callback(partial(self._ended, work))
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, ended: _Work, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
+        if ended.entry is not None:
+            self._ledger.end(ended.entry)
+        if ended.keyed is not None:
+            ended.keyed.ended.set()
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("a request ended without an answer: %s", type(error).__name__, exc_info=error)
         while self._queue and len(self._tasks) < self.concurrency:
@@ -266,6 +365,9 @@ class ToolServer:
             return
         try:
             async with asyncio.timeout_at(work.deadline) as limit:
+                key = work.properties.get(Property.IDEMPOTENCY_KEY)
+                if key is not None and not await self._is_first(work, request.user, key):
+                    return
                 result = await self._invoke(request)
                 if isinstance(result, AsyncIterator):
                     await self._stream(work, result)
@@ -283,6 +385,19 @@ class ToolServer:
                 return
             logger.debug("%s failed", self.id, exc_info=error)
             self._fail(work, type(error).__name__, error)
+
+    async def _is_first(self, work: _Work, user: str, key: str) -> bool:
+        """Is this the first request with its idempotency key? If not, it gets the first one's answer, when that is there."""
+        keyed, first = self._keys.claim(user, key, asyncio.get_running_loop().time())
+        if first:
+            work.keyed = keyed
+            return True
+        await keyed.ended.wait()
+        if not keyed.messages:
+            self._refuse(work, Refusal.FORGOTTEN)
+        for number, (payload, properties) in enumerate(keyed.messages, 1):
+            self._send(work, payload, {**properties, Property.ID: work.id}, last=number == len(keyed.messages))
+        return False
 
     async def _stream(self, work: _Work, items: AsyncIterator[Any]) -> None:
         index = 0
@@ -331,8 +446,16 @@ class ToolServer:
         if problem is not None:
             properties.pop(Property.CHUNK, None)  # it counts even if a chunk before it is lost
             payload = encode_reply(Reply(problem, "", True))
-        self._router.send(work.properties, payload, properties)
+        self._send(work, payload, properties, last=problem is not None or reply.end_of_stream)
         return problem is None
+
+    def _send(self, work: _Work, payload: bytes, properties: Mapping[str, str], *, last: bool) -> None:
+        if work.keyed is not None:
+            self._keys.record(work.keyed, (payload, properties), last=last)
+        ticket = self._router.send(work.properties, payload, properties)
+        if work.entry is not None:
+            work.entry.ticket = ticket
+            self._ledger.record(work.entry, (payload, properties), last=last)
 
     def _fail(self, work: _Work, type: object, message: object) -> None:
         self._answer(work, Reply(ErrorInfo(_sendable(type), _sendable(message)), "", True))
@@ -347,6 +470,8 @@ class ToolServer:
             Refusal.DRAINING: f"{self.id} is shutting down.",
             Refusal.EXPIRED: "The caller's time had run out before the tool could start.",
             Refusal.STOPPED: "The tool was stopped: its caller's time had run out.",
+            Refusal.FORMER: f"{self.id} was restarted since.",
+            Refusal.FORGOTTEN: f"{self.id} no longer has the answer.",
         }.get(reason, reason)
         self._answer(work, Reply(ErrorInfo(reason, message), "", True), extra=extra)
 

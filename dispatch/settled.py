@@ -56,5 +56,14 @@ class Overflow(msgspec.Struct, frozen=True):
     limit: str
 
 
-Settled = Answer | TimedOut | Unreadable | Overflow | TransportError | Throttled
+class Lost(msgspec.Struct, frozen=True):
+    """The instance that has the request gave no sign of life for ``silent`` seconds."""
+
+    silent: float
+    received: bool
+    """It had said that the request is there."""
+    chunks: int = 0
+
+
+Settled = Answer | TimedOut | Unreadable | Overflow | Lost | TransportError | Throttled
 """How a request ended."""

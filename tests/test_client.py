@@ -90,6 +90,7 @@ async def test_a_service_must_be_there() -> None:
             ToolServiceClient(dispatcher, service="lap")
 
 
+@pytest.mark.usefixtures("strangers")
 async def test_the_default_limit_is_trustgraphs() -> None:
     assert DEFAULT_TIMEOUT_S == 600.0
     async with Peer.as_service() as peer, dispatching() as dispatcher:

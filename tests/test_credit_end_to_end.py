@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dispatch import Dispatcher, Outcome, ToolServer, ToolService, routes
+from dispatch import Dispatcher, Outcome, Policy, ToolServer, ToolService, routes
 from dispatch.messages import Property
 from dispatch.settled import Disposition
 from dispatch.transports import Publisher
@@ -57,6 +57,7 @@ class Lab:
         return self.to_service.lost + self.to_caller.lost
 
     async def call(self, arguments: dict[str, Any]) -> Outcome:
+        """One call. Nothing asks again here: what is shown is what credit does alone."""
         result = await self.dispatcher.execute("work", arguments, timeout=TIMEOUT_S)
         if result.ok:
             assert len(result.text) == arguments["size"] * (arguments.get("chunks") or 1)
@@ -73,7 +74,7 @@ async def lab(seed: int = 1, *, without: frozenset[str] = frozenset(), concurren
     try:
         async with (
             serving(Worker(), broker=made.service_network, concurrency=concurrency, max_queued=MANY) as made.server,
-            dispatching(transport=made.network) as made.dispatcher,
+            dispatching(transport=made.network, policy=Policy(addressed=False)) as made.dispatcher,
         ):
             yield made
             await advance(1)  # the last acknowledgements are under way

@@ -18,8 +18,7 @@ def test_what_is_due_comes_out_in_order_and_once(instants: list[float], now: flo
     for id, when in live.items():
         deadlines.add(when, id)
     due = deadlines.due(now)
-    assert set(due) == {id for id, when in live.items() if when <= now}
-    assert [live[id] for id in due] == sorted(live[id] for id in due)
+    assert due == sorted((when, id) for id, when in live.items() if when <= now)
     assert deadlines.due(now) == []
     assert deadlines.next() == min((when for when in instants if when > now), default=None)
 
@@ -77,8 +76,8 @@ class Machine(RuleBasedStateMachine):
     @rule(now=INSTANTS)
     def look(self, now: float) -> None:
         due = self.deadlines.due(now)
-        assert sorted(due) == sorted(id for id, when in self.live.items() if when <= now)
-        for id in due:
+        assert due == sorted((when, id) for id, when in self.live.items() if when <= now)
+        for _, id in due:
             del self.live[id]
 
     @invariant()

@@ -14,6 +14,8 @@ from tests.support.clock import START, advance, idle
 from tests.support.rubbish import RUBBISH
 from tests.support.stand import RESPONSES, Peer, Service, catalog, dispatching, stand
 
+pytestmark = pytest.mark.usefixtures("strangers")
+
 
 def now() -> float:
     return asyncio.get_running_loop().time()

@@ -16,6 +16,8 @@ from tests.support.clock import START, advance, idle
 from tests.support.fakes import lost
 from tests.support.stand import BROKER, Peer, catalog, dispatching, serving, stand
 
+pytestmark = pytest.mark.usefixtures("strangers")
+
 EXAMPLES = Path(__file__).parents[1] / "examples" / "tools"
 
 
@@ -113,7 +115,7 @@ async def test_dispatchers_have_names_of_their_own() -> None:
 
 async def test_calls_that_come_together_open_their_route_once_and_nothing_leaves_before_both_ends_listen() -> None:
     transport = SlowTransport()
-    async with serving(lambda _: "done"), dispatching(transport=transport, name="one") as dispatcher:
+    async with serving(lambda _: "done") as server, dispatching(transport=transport, name="one") as dispatcher:
         calls = [asyncio.create_task(dispatcher.call("work")) for _ in range(20)]
         await idle()
         assert dispatcher.exchange.pending == 0
@@ -123,8 +125,11 @@ async def test_calls_that_come_together_open_their_route_once_and_nothing_leaves
         assert transport.subscribed == [
             "non-persistent://tg/response/lab",
             "non-persistent://tg/response/dispatch-reply-one",
+            "non-persistent://tg/response/dispatch-hello-lab",
         ]
-        assert transport.published == ["non-persistent://tg/request/lab"]
+        own = f"non-persistent://tg/response/dispatch-control-{server.instance}"
+        hello = "non-persistent://tg/response/dispatch-hello-lab"
+        assert transport.published == ["non-persistent://tg/request/lab", hello, own]
 
 
 async def test_services_of_one_namespace_share_the_reply_topic() -> None:
@@ -141,6 +146,8 @@ async def test_services_of_one_namespace_share_the_reply_topic() -> None:
         assert sorted(transport.subscribed) == [
             "non-persistent://tg/response/a",
             "non-persistent://tg/response/b",
+            "non-persistent://tg/response/dispatch-hello-a",
+            "non-persistent://tg/response/dispatch-hello-b",
             "non-persistent://tg/response/dispatch-reply-one",
         ]
 
@@ -235,7 +242,11 @@ async def test_closing_gives_back_what_was_opened_before_the_connection_goes(mon
     monkeypatch.setattr(transport, "close", transport_closed)
     async with dispatching(transport=transport) as dispatcher:
         await dispatcher.execute("work", timeout=1)
-    assert log == ["non-persistent://tg/request/lab", "the connection"]
+    assert log == [
+        "non-persistent://tg/request/lab",
+        "non-persistent://tg/response/dispatch-hello-lab",
+        "the connection",
+    ]
 
 
 async def test_closing_while_a_route_opens_is_a_typed_error_and_not_a_cancellation() -> None:

@@ -14,6 +14,8 @@ from dispatch.outcome import InvalidArguments, Rejected
 from tests.support.clock import START, idle
 from tests.support.stand import Peer, Service, catalog, dispatching, stand
 
+pytestmark = pytest.mark.usefixtures("strangers")
+
 
 def now() -> float:
     return asyncio.get_running_loop().time()

@@ -13,6 +13,8 @@ from dispatch.outcome import CallTimeout, InvalidArguments, Throttled, ToolError
 from tests.support.clock import START, advance, idle
 from tests.support.stand import Peer, catalog, dispatching, read, stand
 
+pytestmark = pytest.mark.usefixtures("strangers")
+
 
 def now() -> float:
     return asyncio.get_running_loop().time()

@@ -13,7 +13,17 @@ from hypothesis import strategies as st
 
 from dispatch.policy import DEFAULT_POLICY, MAX_SECONDS, Policy, PolicyError, check_seconds, parse_policy
 
-KEYS = ("timeout", "attempt-timeout", "stream-timeout", "stream-idle-timeout", "stream-buffer", "max-result")
+KEYS = (
+    "timeout",
+    "attempt-timeout",
+    "stream-timeout",
+    "stream-idle-timeout",
+    "stream-buffer",
+    "max-result",
+    "ask-after",
+    "give-up-after",
+    "addressed",
+)
 
 
 def test_the_defaults_are_those_that_are_documented() -> None:
@@ -24,8 +34,8 @@ def test_the_defaults_are_those_that_are_documented() -> None:
 
 
 def test_every_key_is_read() -> None:
-    raw = dict(zip(KEYS, (1, 2.5, 3, 4, 5, 6), strict=True))
-    assert parse_policy(raw) == Policy(1, 2.5, 3, 4, 5, 6)
+    raw = dict(zip(KEYS, (1, 2.5, 3, 4, 5, 6, 7, 8, False), strict=True))
+    assert parse_policy(raw) == Policy(1, 2.5, 3, 4, 5, 6, 7, 8, False)
 
 
 def test_what_is_not_said_stays_as_the_base_has_it() -> None:
@@ -74,7 +84,7 @@ def test_a_key_that_is_no_text_is_told() -> None:
         parse_policy({5: 5})
 
 
-@pytest.mark.parametrize("key", KEYS[:4])
+@pytest.mark.parametrize("key", [*KEYS[:4], *KEYS[6:8]])
 @pytest.mark.parametrize("value", [0, -1, -0.0, math.inf, -math.inf, math.nan, MAX_SECONDS * 1.001, 10**400])
 def test_a_time_out_of_range_names_key_and_range(key: str, value: float) -> None:
     with pytest.raises(PolicyError, match="seconds above 0 and at most 604800") as caught:
@@ -82,7 +92,7 @@ def test_a_time_out_of_range_names_key_and_range(key: str, value: float) -> None
     assert caught.value.key == key
 
 
-@pytest.mark.parametrize("key", KEYS[:4])
+@pytest.mark.parametrize("key", [*KEYS[:4], *KEYS[6:8]])
 @pytest.mark.parametrize("value", ["10", True, False, [10], {}])
 def test_a_time_that_is_no_number_names_key_and_form(key: str, value: object) -> None:
     with pytest.raises(PolicyError, match="is not a number; give seconds") as caught:
@@ -96,7 +106,7 @@ def test_only_an_attempt_may_be_without_a_limit(key: str) -> None:
         parse_policy({key: None})
 
 
-@pytest.mark.parametrize("key", KEYS[4:])
+@pytest.mark.parametrize("key", KEYS[4:6])
 @pytest.mark.parametrize("value", [0, -1, 1.5, 2.0, "10", True, None])
 def test_a_count_that_is_none_names_key_and_form(key: str, value: object) -> None:
     with pytest.raises(PolicyError, match="whole number ≥ 1") as caught:

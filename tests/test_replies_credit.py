@@ -150,11 +150,10 @@ async def test_flush_waits_for_those_who_wait_for_credit() -> None:
     await made.close()
 
 
-async def test_a_request_that_asks_is_told_at_once_that_it_is_here() -> None:
+async def test_a_caller_is_told_that_its_request_is_here() -> None:
     broker = Broker()
     made = await router(broker)
     made.taken(asked(OWN, ack="1"))
-    made.taken(asked(OWN))  # does not ask
     made.taken(asked(None, ack="1"))  # has no topic of its own: the others would get it too
     made.taken(asked("non-persistent://secret/place/mine", ack="1"))
     await made.flush()

@@ -192,6 +192,8 @@ def test_a_result_as_plain_values() -> None:
         "chunks": 2,
         "request_id": "x",
         "instance": "one",
+        "transmissions": 1,
+        "asked_for": 0.0,
     }
     assert (CallResult("work", Outcome.SUCCESS).attempts, CallResult("work", Outcome.SUCCESS).chunks) == (0, 0)
     failed = CallResult("work", Outcome.TOOL_ERROR, error=ToolError("Odd", "no"))

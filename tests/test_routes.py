@@ -64,6 +64,7 @@ class Broker:
 
 
 REQUEST, RESPONSE = "non-persistent://tg/request/lab", "non-persistent://tg/response/lab"
+HELLO = "non-persistent://tg/response/dispatch-hello-lab"
 OWN = "non-persistent://tg/response/dispatch-reply-one"
 
 
@@ -76,7 +77,13 @@ async def test_both_ends_listen_before_the_publisher_is_there() -> None:
     made = routes(broker)
     assert made.get(SERVICE) is None
     route = await made.open(SERVICE)
-    assert broker.log == [f"listen {RESPONSE}", f"listen {OWN}", f"publish {REQUEST}"]
+    assert broker.log == [
+        f"listen {RESPONSE}",
+        f"listen {OWN}",
+        f"publish {REQUEST}",
+        f"listen {HELLO}",
+        f"publish {HELLO}",
+    ]
     assert route.reply_to == OWN
     assert made.get(SERVICE) is route is await made.open(SERVICE)
     await made.close()
@@ -123,7 +130,7 @@ async def test_closing_closes_all_of_it_even_if_some_of_it_cannot(error: Excepti
     broker.close_error = error
     await made.close()
     assert sorted(line for line in broker.log if line.startswith("closed")) == sorted(
-        f"closed {topic}" for topic in (REQUEST, RESPONSE, OWN)
+        f"closed {topic}" for topic in (REQUEST, RESPONSE, OWN, HELLO, HELLO)
     )
     assert made.get(SERVICE) is None
 

@@ -44,6 +44,11 @@ OnFailure = Callable[[TransportError], None]
 class Ticket(Protocol):
     """A publish on its way."""
 
+    @property
+    def waits(self) -> bool:
+        """It has not left yet."""
+        ...
+
     def cancel(self) -> bool:
         """Take the message back. True when it had not left yet: then it never will."""
         ...

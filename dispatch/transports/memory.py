@@ -135,6 +135,8 @@ class MemoryTicket:
 
     __slots__ = ("on_failure",)
 
+    waits = False
+
     def __init__(self, on_failure: OnFailure) -> None:
         self.on_failure: OnFailure | None = on_failure
 

@@ -32,7 +32,9 @@ async def test_4096_calls_at_once_ten_times_lose_none(pulsar_endpoint: Endpoint)
                 assert [r.text for r in results] == texts
             assert dispatcher.exchange.pending == 0
             assert dispatcher.exchange.replies[Disposition.MATCHED] == 10 * MANY
-            assert sum(dispatcher.exchange.replies.values()) == 10 * MANY
+            # What takes longer than usual is asked for, and its answer may then come twice.
+            del dispatcher.exchange.replies[Disposition.MATCHED], dispatcher.exchange.replies[Disposition.DUPLICATE]
+            assert not any(dispatcher.exchange.replies.values())
 
 
 async def test_4096_slow_calls_run_side_by_side(pulsar_endpoint: Endpoint) -> None:

@@ -31,6 +31,8 @@ class FakeTicket:
         self.cancelled = True
         return self.queued
 
+    waits = False
+
     def answered(self) -> None:
         self.proofs.append("answered")
 

@@ -30,6 +30,11 @@ class PulsarTicket:
         self.on_failure = on_failure
         self.generation = 0
 
+    @property
+    def waits(self) -> bool:
+        """See :class:`dispatch.transports.base.Ticket`."""
+        return self.payload is not None
+
     def cancel(self) -> bool:
         """See :class:`dispatch.transports.base.Ticket`."""
         self.on_failure = None

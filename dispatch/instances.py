@@ -1,0 +1,219 @@
+"""The instances of a service that a dispatcher knows by name, and the requests it has sent to each.
+
+Only instances that said so themselves (``here``, with the feature ``repair``) are in here: what would confuse others is
+never sent to them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dispatch.messages import Property
+from dispatch.outcome import TransportError
+from dispatch.repair import SUSPECT_AFTER, Repair
+from dispatch.transports import Publisher, Ticket
+
+MAX_INSTANCES = 256
+"""Instances of one service that are known at once; others still get what goes to the shared topic."""
+HELLO_EVERY_S = 10.0
+"""How often a dispatcher that is being used looks for new instances."""
+HELLO_AGAIN_S = 1.0
+"""The same while it knows none."""
+STALE_S = 60.0
+"""An instance that answered no hello for so long is forgotten."""
+SETTLED_EVERY = 32
+"""Every so many requests an instance is told what is no longer waited for, so that it can forget that."""
+
+
+class Instance:
+    """One service instance: its own topic, and how it has been doing."""
+
+    __slots__ = (
+        "_on_suspect",
+        "_since_settled",
+        "in_flight",
+        "incarnation",
+        "last_seen",
+        "name",
+        "publisher",
+        "topic",
+        "unanswered",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        incarnation: str,
+        topic: str,
+        publisher: Publisher,
+        now: float,
+        on_suspect: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._on_suspect = on_suspect
+        self.name = name
+        self.incarnation = incarnation
+        self.topic = topic
+        self.publisher = publisher
+        self.last_seen = now
+        self.in_flight = 0
+        """Requests of ours that it has and has not answered."""
+        self.unanswered = 0
+        """Questions it left unanswered, in a row, over all requests."""
+        self._since_settled = 0
+
+    @property
+    def suspect(self) -> bool:
+        return self.unanswered >= SUSPECT_AFTER
+
+    def missed(self) -> None:
+        """It left another question unanswered."""
+        self.unanswered += 1
+        if self.suspect:
+            self._on_suspect()
+
+    def says_settled(self) -> bool:
+        """Is it time to tell it what is settled?"""
+        self._since_settled += 1
+        if self._since_settled < SETTLED_EVERY:
+            return False
+        self._since_settled = 0
+        return True
+
+
+class Line:
+    """One request to one instance: how to ask for its answer again.
+
+    Args:
+        instance: who has it.
+        repair: when to ask.
+        payload, properties, flow: the request, as it was sent first.
+    """
+
+    __slots__ = ("asked_at", "ended", "flow", "instance", "payload", "properties", "repair", "ticket")
+
+    def __init__(
+        self, instance: Instance, repair: Repair, payload: bytes, properties: Mapping[str, str], flow: str
+    ) -> None:
+        self.instance = instance
+        self.repair = repair
+        self.payload: bytes | None = payload
+        self.properties = properties
+        self.flow = flow
+        self.asked_at: float | None = None
+        """When the first question was asked."""
+        self.ended = False
+        self.ticket: Ticket | None = None
+        """The last question."""
+        instance.in_flight += 1
+
+    def heard(self, now: float) -> None:
+        """The instance has the request."""
+        self.repair.heard(now)
+        self._alive(now)
+
+    def chunk(self, now: float) -> None:
+        """The instance sent a part of the answer."""
+        self.repair.chunk(now)
+        self._alive(now)
+
+    def _alive(self, now: float) -> None:
+        self.payload = None  # it is there: no need to send it again
+        self.instance.unanswered = 0
+        self.instance.last_seen = now
+
+    def ask(self, now: float, remaining: float, wanted: str) -> bool:
+        """Ask for ``wanted`` (see :attr:`Slot.wanted`), if anybody is still there. False: the instance counts as gone."""
+        if not self.repair.ask(now, self.instance.last_seen):
+            return False
+        if self.asked_at is None:
+            self.asked_at = now
+        if self.repair.unanswered > 1:
+            self.instance.missed()
+        properties = {
+            **self.properties,
+            Property.REMAINING_MS: str(max(1, int(remaining * 1000))),
+            Property.TRANSMISSION: str(self.repair.transmissions),
+        }
+        if wanted != "0":
+            properties[Property.NEXT] = wanted
+        try:
+            self.ticket = self.instance.publisher.publish(
+                self.payload or b"", properties, flow=self.flow, on_failure=_asked_in_vain
+            )
+        except TransportError:
+            self.ticket = None  # the next question is due soon
+        return True
+
+    def end(self, now: float, *, answered: bool) -> None:
+        """The request is settled."""
+        if self.ended:
+            return
+        self.ended = True
+        self.instance.in_flight -= 1
+        if self.ticket is not None:
+            self.ticket.cancel()
+        if answered:
+            self.instance.unanswered = 0
+            self.instance.last_seen = now
+
+
+def _asked_in_vain(_error: TransportError) -> None:
+    """A question that could not be sent: the next is due soon."""
+
+
+class Instances:
+    """The known instances of one service. Pure bookkeeping but for the publishers it is handed."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Instance] = {}
+        self._turn = 0
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def __iter__(self) -> Any:
+        return iter(tuple(self._known.values()))
+
+    def get(self, name: str) -> Instance | None:
+        """The instance of that name."""
+        return self._known.get(name)
+
+    def add(self, instance: Instance) -> Instance | None:
+        """Know ``instance`` from now on; returns its former life, if that was known."""
+        former = self._known.pop(instance.name, None)
+        self._known[instance.name] = instance
+        return former
+
+    def remove(self, instance: Instance) -> bool:
+        """Know ``instance`` no more. False: it was not known (any more)."""
+        if self._known.get(instance.name) is not instance:
+            return False
+        del self._known[instance.name]
+        return True
+
+    def stale(self, now: float) -> list[Instance]:
+        """Those that were not heard of for too long."""
+        return [each for each in self._known.values() if now - each.last_seen > STALE_S]
+
+    def pick(self, key: str | None = None) -> Instance | None:
+        """Who gets the next request: the one with the fewest of ours, in turn between equals. With an idempotency ``key``
+        always the same one (rendezvous hashing), because it alone remembers the key's first answer."""
+        known = self._known
+        if not known:
+            return None
+        if len(known) == 1:
+            return next(iter(known.values()))
+        if key is not None:
+            return max(known.values(), key=lambda each: _weight(each.name, key))
+        # If all are suspect, that may as well be the network's fault.
+        fit = [each for each in known.values() if not each.suspect] or list(known.values())
+        fewest = min(each.in_flight for each in fit)
+        equals = [each for each in fit if each.in_flight == fewest]
+        self._turn += 1
+        return equals[self._turn % len(equals)]
+
+
+def _weight(name: str, key: str) -> bytes:
+    return hashlib.blake2b(f"{name}\0{key}".encode(), digest_size=8).digest()

@@ -1,0 +1,224 @@
+"""What a service remembers of requests, so that asking twice never runs a tool twice. Pure bookkeeping, clock handed in.
+
+Per request: it runs, or it has ended and these were its replies. Ids of our dispatchers are ``<dispatcher>-<number>``, the
+number counting up; a dispatcher says now and then below which number it waits for nothing any more, so that most
+entries go within milliseconds. Whatever is dropped for want of room stays forbidden by its number: it is never run again.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Mapping
+from itertools import islice
+from typing import Protocol
+
+MAX_ENTRIES = 20_000
+"""Ended requests remembered at most: seconds of a busy service, where a repair takes tenths."""
+MAX_BYTES = 64 * 1024 * 1024
+"""Bytes of their replies."""
+MAX_ENTRY_BYTES = 8 * 1024 * 1024
+"""Bytes kept of one running stream; its oldest chunks go first. More than the largest single message."""
+MAX_PEERS = 4_096
+"""Dispatchers remembered at once."""
+PEER_AGE_S = 600.0
+"""A dispatcher that was silent for so long has no request on its way here any more."""
+
+Message = tuple[bytes, Mapping[str, str]]
+"""A reply: payload and properties."""
+
+
+class Waiting(Protocol):
+    """What can still be waiting to leave."""
+
+    @property
+    def waits(self) -> bool: ...
+
+
+class LedgerFull(Exception):
+    """As many dispatchers as can be remembered were here a moment ago; another one's requests could run twice."""
+
+
+class _Peer:
+    __slots__ = ("arrived", "entries", "floor", "forgotten", "last", "running")
+
+    def __init__(self, now: float) -> None:
+        self.entries: dict[int, Entry] = {}
+        self.arrived: deque[int] = deque()
+        self.floor = 0
+        """Below it nothing is waited for."""
+        self.forgotten = 0
+        """Up to it, what is not in ``entries`` may have been dropped."""
+        self.running = 0
+        self.last = now
+
+
+class Entry:
+    """One request: its replies so far."""
+
+    __slots__ = ("_number", "_peer", "dropped", "ended", "messages", "size", "ticket")
+
+    def __init__(self, peer: _Peer, number: int) -> None:
+        self._peer = peer
+        self._number = number
+        self.messages: list[Message] = []
+        self.dropped = 0
+        """Replies at the front that are no longer kept."""
+        self.size = 0
+        self.ended = False
+        self.ticket: Waiting | None = None
+        """The last reply on its way, while that is of interest."""
+
+    def since(self, index: int) -> list[Message] | None:
+        """The replies from number ``index`` on; always the last one when the request has ended, which an error without an
+        index may be. None: some of them are no longer kept."""
+        if index < self.dropped:
+            return None
+        found = self.messages[index - self.dropped :]
+        return found or (self.messages[-1:] if self.ended else [])
+
+
+def _parts(id: str) -> tuple[str, int] | None:
+    name, _, number = id.rpartition("-")
+    if not name or not number or len(number) > 15:
+        return None
+    try:
+        return name, int(number, 16)
+    except ValueError:
+        return None
+
+
+class Ledger:
+    """The requests of a service instance.
+
+    Args:
+        max_entries, max_bytes: of ended requests.
+        max_peers: dispatchers.
+        peer_age: seconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_entries: int = MAX_ENTRIES,
+        max_bytes: int = MAX_BYTES,
+        max_peers: int = MAX_PEERS,
+        peer_age: float = PEER_AGE_S,
+    ) -> None:
+        self._max_entries = max_entries
+        self._max_bytes = max_bytes
+        self._max_peers = max_peers
+        self._peer_age = peer_age
+        self._peers: OrderedDict[str, _Peer] = OrderedDict()
+        self._ended: OrderedDict[Entry, None] = OrderedDict()
+        self.size = 0
+        """Bytes of replies kept, those of running requests included."""
+
+    def __len__(self) -> int:
+        """Requests remembered."""
+        return sum(len(peer.entries) for peer in self._peers.values())
+
+    @staticmethod
+    def knows(id: str) -> bool:
+        """Has ``id`` the form that our dispatchers give?"""
+        return _parts(id) is not None
+
+    def find(self, id: str, now: float) -> Entry | bool:
+        """The entry of ``id``; True: it may have been here, but is forgotten; False: it never was.
+
+        Raises:
+            LedgerFull: its dispatcher is not known, and there is no room for another one.
+        """
+        name, number = self._split(id)
+        peer = self._peer(name, now)
+        entry = peer.entries.get(number)
+        if entry is not None:
+            return entry
+        return number < peer.floor or number <= peer.forgotten
+
+    def begin(self, id: str, now: float) -> Entry:
+        """``id``, which :meth:`find` never saw, begins."""
+        name, number = self._split(id)
+        peer = self._peer(name, now)
+        entry = peer.entries[number] = Entry(peer, number)
+        peer.arrived.append(number)
+        if len(peer.arrived) > 2 * len(peer.entries) + 1_024:
+            peer.arrived = deque(kept for kept in peer.arrived if kept in peer.entries)
+        peer.running += 1
+        return entry
+
+    def record(self, entry: Entry, message: Message, *, last: bool) -> None:
+        """A reply to ``entry`` was sent; ``last``: it ended with that."""
+        if entry.ended:
+            return
+        size = len(message[0])
+        entry.messages.append(message)
+        entry.size += size
+        self.size += size
+        while entry.size > MAX_ENTRY_BYTES and len(entry.messages) > 1:
+            gone = len(entry.messages.pop(0)[0])
+            entry.dropped += 1
+            entry.size -= gone
+            self.size -= gone
+        if last:
+            self.end(entry)
+        while self._ended and (len(self._ended) > self._max_entries or self.size > self._max_bytes):
+            oldest = next(iter(self._ended))
+            oldest._peer.forgotten = max(oldest._peer.forgotten, oldest._number)
+            self._drop(oldest)
+
+    def end(self, entry: Entry) -> None:
+        """``entry`` runs no more."""
+        if entry.ended:
+            return
+        entry.ended = True
+        entry._peer.running -= 1
+        self._ended[entry] = None
+        if entry._number < entry._peer.floor:
+            self._drop(entry)
+
+    def settled(self, id: str, below: int, now: float) -> None:
+        """The dispatcher of ``id`` waits for nothing with a number under ``below`` any more."""
+        name, number = self._split(id)
+        peer = self._peer(name, now)
+        peer.floor = max(peer.floor, min(below, number))
+        arrived = peer.arrived
+        while arrived and arrived[0] < peer.floor:
+            entry = peer.entries.get(arrived.popleft())
+            if entry is not None and entry.ended:
+                self._drop(entry)
+
+    def _split(self, id: str) -> tuple[str, int]:
+        parts = _parts(id)
+        if parts is None:
+            raise ValueError(f"not an id of a dispatcher: {id!r}")
+        return parts
+
+    def _drop(self, entry: Entry) -> None:
+        self._ended.pop(entry, None)
+        entry._peer.entries.pop(entry._number, None)
+        self.size -= entry.size
+
+    def _peer(self, name: str, now: float) -> _Peer:
+        peer = self._peers.get(name)
+        if peer is None:
+            self._forget_silent(now)
+            if len(self._peers) >= self._max_peers:
+                raise LedgerFull
+            peer = self._peers[name] = _Peer(now)
+        else:
+            self._peers.move_to_end(name)
+            peer.last = now
+        return peer
+
+    def _forget_silent(self, now: float) -> None:
+        for name in tuple(islice(self._peers, 2)):  # a little each time: bounded work, and room for one at the least
+            peer = self._peers[name]
+            if peer.running:
+                self._peers.move_to_end(name)  # it is heard of again, at the latest when that has ended
+                peer.last = now
+            elif now - peer.last >= self._peer_age:
+                for entry in list(peer.entries.values()):
+                    self._drop(entry)
+                del self._peers[name]
+            else:
+                return

@@ -1,0 +1,25 @@
+"""Names of the topics that our two sides have beside a service's own: a rule that both must keep.
+
+All of them lie in the namespace of the service's response topic, and are kept or not as that is.
+"""
+
+from __future__ import annotations
+
+from dispatch.catalog.topics import TopicName
+
+
+def reply_topic(response_queue: str, dispatcher: str) -> str:
+    """Where a dispatcher gets its own replies."""
+    return str(TopicName.parse(response_queue).sibling(f"dispatch-reply-{dispatcher}"))
+
+
+def control_prefix(topic: str) -> str:
+    """What the control topic of an instance that answers on ``topic`` begins with: its own topic, for acknowledgements and
+    for requests that are meant for it alone."""
+    return str(TopicName.parse(topic).sibling("dispatch-control-"))
+
+
+def hello_topic(request_queue: str, response_queue: str) -> str:
+    """Where the instances of ours that serve ``request_queue`` listen for whoever looks for them."""
+    name = TopicName.parse(request_queue).name
+    return str(TopicName.parse(response_queue).sibling(f"dispatch-hello-{name}"))

@@ -1,0 +1,151 @@
+"""Which instance gets the next request, and how its answer is asked for."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from dispatch.instances import SETTLED_EVERY, STALE_S, Instance, Instances, Line
+from dispatch.repair import SUSPECT_AFTER, Repair
+from tests.support.fakes import FakePublisher, lost
+
+
+def instance(name: str, *, incarnation: str = "1", now: float = 0.0) -> Instance:
+    return Instance(name, incarnation, f"topic-{name}", FakePublisher(), now)
+
+
+def known(*names: str) -> Instances:
+    made = Instances()
+    for name in names:
+        made.add(instance(name))
+    return made
+
+
+def line(to: Instance, payload: bytes = b"request") -> Line:
+    return Line(to, Repair(0.0, 0.2, 10.0), payload, {"id": "x-1", "remaining-ms": "30000"}, "flow")
+
+
+def test_nobody_is_picked_when_nobody_is_known() -> None:
+    assert Instances().pick() is None
+    assert Instances().pick("key") is None
+
+
+def test_requests_go_in_turn_and_to_the_least_busy() -> None:
+    made = known("a", "b", "c")
+    assert Counter(each.name for _ in range(30) if (each := made.pick())) == {"a": 10, "b": 10, "c": 10}
+    busy = made.get("b")
+    assert busy is not None
+    open_line = line(busy)
+    assert "b" not in {each.name for _ in range(30) if (each := made.pick())}
+    open_line.end(1.0, answered=True)
+    open_line.end(1.0, answered=True)  # once is enough
+    assert busy.in_flight == 0
+
+
+def test_a_key_stays_with_its_instance_and_keys_are_spread() -> None:
+    made = known("a", "b", "c")
+    where = {key: made.pick(key) for key in map(str, range(300))}
+    assert all(made.pick(key) is each for key, each in where.items())
+    spread = Counter(each.name for each in where.values() if each is not None)
+    assert min(spread.values()) > 60
+    gone = made.get("b")
+    assert gone is not None
+    assert made.remove(gone)
+    assert not made.remove(gone)
+    moved = [key for key, each in where.items() if made.pick(key) is not each]
+    assert all(where[key] is gone for key in moved), "only what was there had to move"
+
+
+def test_a_suspect_gets_nothing_new_as_long_as_there_are_others() -> None:
+    made = known("a", "b")
+    suspect = made.get("a")
+    assert suspect is not None
+    for _ in range(SUSPECT_AFTER):
+        suspect.missed()
+    assert {each.name for _ in range(9) if (each := made.pick())} == {"b"}
+    other = made.get("b")
+    assert other is not None
+    for _ in range(SUSPECT_AFTER):
+        other.missed()
+    assert {each.name for _ in range(9) if (each := made.pick())} == {"a", "b"}
+
+
+def test_suspicion_is_told() -> None:
+    told = []
+    each = Instance("a", "1", "topic", FakePublisher(), 0.0, lambda: told.append(True))
+    for number in range(1, 5):
+        each.missed()
+        assert len(told) == max(0, number - SUSPECT_AFTER + 1)
+
+
+def test_a_new_life_takes_the_place_of_the_former() -> None:
+    made = known("a")
+    former = made.get("a")
+    again = instance("a", incarnation="2")
+    assert made.add(again) is former
+    assert made.get("a") is again
+    assert not made.remove(former)  # type: ignore[arg-type] # it was there
+    assert list(made) == [again]
+
+
+def test_those_that_were_not_heard_of_for_long_are_stale() -> None:
+    made = known("a", "b")
+    heard = made.get("a")
+    assert heard is not None
+    line(heard).heard(50.0)
+    assert [each.name for each in made.stale(STALE_S + 1)] == ["b"]
+
+
+def test_it_is_time_to_say_what_is_settled_now_and_then() -> None:
+    each = instance("a")
+    said = [each.says_settled() for _ in range(3 * SETTLED_EVERY)]
+    assert [index + 1 for index, yes in enumerate(said) if yes] == [SETTLED_EVERY * n for n in (1, 2, 3)]
+
+
+def test_a_question_is_the_request_again_until_it_is_known_to_be_there() -> None:
+    to = instance("a")
+    asking = line(to)
+    publisher = to.publisher
+    assert isinstance(publisher, FakePublisher)
+    assert asking.ask(0.2, 29.8, "0")
+    assert asking.asked_at == 0.2
+    asking.heard(0.21)
+    assert asking.ask(0.6, 29.4, "3-5")
+    first, second = publisher.sent
+    assert (first.payload, first.properties) == (
+        b"request",
+        {"id": "x-1", "remaining-ms": "29800", "transmission": "2"},
+    )
+    assert (second.payload, second.properties) == (
+        b"",
+        {"id": "x-1", "remaining-ms": "29400", "transmission": "3", "next": "3-5"},
+    )
+    assert asking.asked_at == 0.2
+
+
+def test_a_question_that_cannot_leave_is_asked_again() -> None:
+    to = instance("a")
+    publisher = to.publisher
+    assert isinstance(publisher, FakePublisher)
+    publisher.refusal = lost()
+    asking = line(to)
+    assert asking.ask(0.2, 1.0, "0")
+    assert asking.ticket is None
+    publisher.refusal = None
+    assert asking.ask(0.3, 1.0, "0")
+    assert len(publisher.sent) == 1
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_only_an_answer_clears_its_name(answered: bool) -> None:
+    to = instance("a")
+    asking = line(to)
+    for now in (1.0, 2.0, 3.0, 4.0):
+        assert asking.ask(now, 1.0, "0")
+    assert to.suspect
+    asking.end(5.0, answered=answered)
+    assert to.suspect is not answered
+    publisher = to.publisher
+    assert isinstance(publisher, FakePublisher)
+    assert publisher.sent[-1].cancelled, "a question that nobody waits for is taken back"

@@ -1,0 +1,171 @@
+"""The ledger: nothing that was here begins a second time, whatever is forgotten, and nothing is kept for ever."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from dispatch.ledger import MAX_ENTRY_BYTES, Entry, Ledger, LedgerFull
+
+NAME = "0123456789abcdef"
+
+
+def id_of(number: int, name: str = NAME) -> str:
+    return f"{name}-{number:x}"
+
+
+def done(ledger: Ledger, number: int, payload: bytes = b"answer", name: str = NAME, now: float = 0.0) -> Entry:
+    entry = ledger.begin(id_of(number, name), now)
+    ledger.record(entry, (payload, {"n": str(number)}), last=True)
+    return entry
+
+
+def test_what_ran_is_found_with_its_replies() -> None:
+    ledger = Ledger()
+    assert ledger.find(id_of(1), 0) is False
+    entry = ledger.begin(id_of(1), 0)
+    assert ledger.find(id_of(1), 0) is entry
+    assert (entry.ended, entry.since(0)) == (False, [])
+    for index in range(3):
+        ledger.record(entry, (b"%d" % index, {}), last=index == 2)
+    assert entry.ended
+    assert [payload for payload, _ in entry.since(1) or []] == [b"1", b"2"]
+    assert [payload for payload, _ in entry.since(9) or []] == [b"2"], "an error at the end has no index"
+    ledger.record(entry, (b"too late", {}), last=False)
+    assert [payload for payload, _ in entry.since(0) or []] == [b"0", b"1", b"2"]
+
+
+def test_what_nobody_waits_for_is_forgotten_and_stays_forbidden() -> None:
+    ledger = Ledger()
+    for number in range(1, 11):
+        done(ledger, number)
+    ledger.settled(id_of(11), 8, 0)
+    assert len(ledger) == 3
+    assert [ledger.find(id_of(number), 0) is True for number in (1, 7)] == [True, True]
+    assert isinstance(ledger.find(id_of(8), 0), Entry)
+    assert ledger.find(id_of(11), 0) is False
+    assert ledger.size == 3 * len(b"answer")
+
+
+def test_what_runs_is_kept_until_it_has_ended() -> None:
+    ledger = Ledger()
+    entry = ledger.begin(id_of(1), 0)
+    ledger.settled(id_of(5), 5, 0)
+    assert ledger.find(id_of(1), 0) is entry
+    ledger.record(entry, (b"x", {}), last=True)
+    assert ledger.find(id_of(1), 0) is True
+    assert (len(ledger), ledger.size) == (0, 0)
+
+
+def test_a_word_about_later_ones_than_its_own_says_too_much() -> None:
+    ledger = Ledger()
+    done(ledger, 1)
+    ledger.settled(id_of(1), 1_000_000, 0)
+    assert isinstance(ledger.find(id_of(1), 0), Entry)
+
+
+@pytest.mark.parametrize("bounds", [{"max_entries": 4}, {"max_bytes": 4 * 6}])
+def test_the_oldest_ended_go_first_for_want_of_room(bounds: dict[str, int]) -> None:
+    ledger = Ledger(**bounds)
+    running = ledger.begin(id_of(1), 0)
+    for number in range(2, 12):
+        done(ledger, number)
+    assert len(ledger) == 5
+    assert ledger.find(id_of(1), 0) is running
+    assert [ledger.find(id_of(number), 0) is True for number in range(2, 12)] == [True] * 6 + [False] * 4
+    assert ledger.find(id_of(12), 0) is False
+
+
+def test_a_long_stream_keeps_its_end() -> None:
+    ledger = Ledger()
+    entry = ledger.begin(id_of(1), 0)
+    chunk = b"x" * (MAX_ENTRY_BYTES // 8)
+    for _ in range(20):
+        ledger.record(entry, (chunk, {}), last=False)
+    assert entry.since(0) is None
+    assert entry.since(11) is None
+    assert len(entry.since(12) or []) == 8
+    assert ledger.size == entry.size == MAX_ENTRY_BYTES
+
+
+def test_dispatchers_that_are_silent_for_long_make_room() -> None:
+    ledger = Ledger(max_peers=2, peer_age=600)
+    done(ledger, 1, name="a")
+    done(ledger, 1, name="b", now=1)
+    with pytest.raises(LedgerFull):
+        ledger.find(id_of(1, "c"), 599)
+    assert ledger.find(id_of(1, "c"), 600) is False
+    assert isinstance(ledger.find(id_of(1, "b"), 600), Entry)
+    assert len(ledger) == 1
+
+
+def test_a_dispatcher_whose_request_runs_is_not_forgotten() -> None:
+    ledger = Ledger(max_peers=2, peer_age=600)
+    entry = ledger.begin(id_of(1, "a"), 0)
+    done(ledger, 1, name="b")
+    assert ledger.find(id_of(1, "c"), 10_000) is False
+    assert ledger.find(id_of(1, "a"), 10_000) is entry
+
+
+@pytest.mark.parametrize(
+    ("id", "known"), [(id_of(1), True), ("1", False), ("-1", False), ("x-", False), ("x-y", False)]
+)
+def test_ids_of_ours_are_known_by_their_form(id: str, known: bool) -> None:
+    assert Ledger.knows(id) is known
+
+
+def test_a_strangers_id_may_look_like_one() -> None:
+    """TrustGraph's ids are UUIDs: their last part is hexadecimal. What tells them apart is the property ``reply-to``."""
+    assert Ledger.knows(str(uuid.uuid4()))
+
+
+class Machine(RuleBasedStateMachine):
+    """Requests come in any order, again and again; none may begin twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ledger = Ledger(max_entries=5, max_bytes=40)
+        self.begun: set[tuple[str, int]] = set()
+        self.running: dict[tuple[str, int], Entry] = {}
+        self.now = 0.0
+
+    @rule(name=st.sampled_from("ab"), number=st.integers(1, 30))
+    def arrives(self, name: str, number: int) -> None:
+        found = self.ledger.find(id_of(number, name), self.now)
+        if found is False:
+            assert (name, number) not in self.begun, "it would run twice"
+            self.begun.add((name, number))
+            self.running[name, number] = self.ledger.begin(id_of(number, name), self.now)
+        elif (name, number) in self.running:
+            assert found is self.running[name, number]
+
+    @rule(which=st.integers(0, 99), size=st.integers(0, 20), last=st.booleans())
+    def replies(self, which: int, size: int, last: bool) -> None:
+        if not self.running:
+            return
+        key = sorted(self.running)[which % len(self.running)]
+        self.ledger.record(self.running[key], (b"x" * size, {}), last=last)
+        if last:
+            del self.running[key]
+
+    @rule(name=st.sampled_from("ab"), number=st.integers(1, 30), below=st.integers(0, 40))
+    def settles(self, name: str, number: int, below: int) -> None:
+        self.ledger.settled(id_of(number, name), below, self.now)
+
+    @rule(seconds=st.floats(0, 100))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+
+    @invariant()
+    def its_size_is_what_it_holds(self) -> None:
+        entries = [entry for peer in self.ledger._peers.values() for entry in peer.entries.values()]
+        assert self.ledger.size == sum(len(payload) for entry in entries for payload, _ in entry.messages)
+        assert sum(entry.ended for entry in entries) <= 5
+        running = sum(len(payload) for entry in self.running.values() for payload, _ in entry.messages)
+        assert self.ledger.size <= 40 + running
+
+
+TestMachine = Machine.TestCase
