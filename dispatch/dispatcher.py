@@ -248,7 +248,7 @@ class Dispatcher:
             # 4 attempts: one; retries and hedges have their place around this
             #   a breaker · b limiter · c bulkhead: admit(target) -> Permit | Rejection
             #   d balancer: picks the instance; the route then is that instance's
-            route = self._route(target.service) or await self._open(target.service, deadline)
+            route = self._route(target.service) or await self._open(target, deadline)
             attempt = target.policy.attempt_timeout
             if attempt is not None and exchange.loop.time() + attempt < deadline:
                 deadline, clock, limit = exchange.loop.time() + attempt, "attempt", attempt
@@ -351,7 +351,7 @@ class Dispatcher:
         except (TypeError, PayloadTooLarge, PolicyError, UnicodeError) as mistake:
             raise _invalid(target.label, mistake) from None
         deadline = exchange.loop.time() + total
-        route = self._route(target.service) or await self._open(target.service, deadline)
+        route = self._route(target.service) or await self._open(target, deadline)
         attempts = 0
         while True:
             id = exchange.new_id()
@@ -388,10 +388,11 @@ class Dispatcher:
     def _route(self, service: ServiceDescriptor) -> Route | None:
         return self._running(self._routes).get(service)
 
-    async def _open(self, service: ServiceDescriptor, deadline: float) -> Route:
+    async def _open(self, target: Target, deadline: float) -> Route:
+        service = target.service
         try:
             async with asyncio.timeout_at(deadline):
-                return await self._running(self._routes).open(service)
+                return await self._running(self._routes).open(service, target.policy.reply_subscriptions)
         except TimeoutError:
             raise TransportError(
                 "unreachable",

@@ -213,12 +213,13 @@ class Exchange:
         if not self._pending:
             self._unwatch()
 
-    def on_message(self, message: Message) -> None:
+    def on_message(self, message: Message, via: int = 0) -> None:
         """Take a reply from any topic (a transport's handler). Never raises, whatever the message holds."""
-        self.receive(message)
+        self.receive(message, via)
 
-    def receive(self, message: Message) -> Mapping[str, str]:
-        """As :meth:`on_message`; returns the message's properties, none when they cannot be read."""
+    def receive(self, message: Message, via: int = 0) -> Mapping[str, str]:
+        """As :meth:`on_message`; returns the message's properties, none when they cannot be read. ``via``: the number of the
+        connection it came on, where several bring the same."""
         try:
             properties: Mapping[str, str] = message.properties()
             if Property.TAKEN in properties:
@@ -234,10 +235,10 @@ class Exchange:
                 return properties  # nor is this
         except Exception:  # whatever a peer's message makes the client raise
             properties = {}
-        self.replies[self._dispose(message, properties)] += 1
+        self.replies[self._dispose(message, properties, via)] += 1
         return properties
 
-    def _dispose(self, message: Message, properties: Mapping[str, str]) -> Disposition:
+    def _dispose(self, message: Message, properties: Mapping[str, str], via: int) -> Disposition:
         id = properties.get(Property.ID)
         if not isinstance(id, str) or not 0 < len(id) <= MAX_PROPERTY_CHARS:
             return Disposition.MALFORMED
@@ -256,6 +257,12 @@ class Exchange:
         except Exception as error:  # as above: one message may cost its own call, never the pump
             slot.settle(Unreadable(type(error).__name__))
             return Disposition.MALFORMED
+        if slot.via is None:
+            slot.via = via
+        elif slot.via != via and Property.CHUNK not in properties:
+            return (
+                Disposition.DUPLICATE
+            )  # a stream without numbers: the connection that brought its first part brings all
         return slot.offer(reply, properties)
 
     def close(self) -> None:

@@ -35,6 +35,8 @@ class Slot(msgspec.Struct, eq=False):
     max_bytes: int
     line: Line | None = None
     """How to ask for the answer again; None: its service is none of ours, or not known."""
+    via: int | None = None
+    """The connection on which the first reply came, where there are several."""
     alarm_at: float = 0.0
     """When the exchange looks at this next."""
     ticket: Ticket | None = None

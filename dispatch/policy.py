@@ -23,6 +23,8 @@ class PolicyError(ValueError):
         self.fix = fix
 
 
+MAX_REPLY_SUBSCRIPTIONS = 4
+"""More than three were never seen to help."""
 MAX_SECONDS = 7 * 24 * 3600.0
 """The longest time that may be asked for: a week. Longer is a slip of units (milliseconds) far more often than meant."""
 
@@ -58,6 +60,9 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
             collection of garbage or a busy event loop stands still, and a third of the default timeout.
         addressed: send requests to an instance's own topic when it is one of ours, so that a lost message can be asked for
             and nothing runs twice. False: always to the service's request topic, when others' instances listen there too.
+        reply_subscriptions: connections on which answers of others' services are listened for; each loses other ones, and
+            the copies are absorbed. 1: more cost bandwidth and time on every call, and help only where answers are large and
+            come from a service that knows no credit (docs/delivery.md has the figures). At most 4.
         max_result: the answer of one call, over all its chunks. 64 MiB: twelve times the broker's largest message.
     """
 
@@ -70,6 +75,7 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
     ask_after: float = 0.25
     give_up_after: float = 10.0
     addressed: bool = True
+    reply_subscriptions: int = 1
 
     def __post_init__(self) -> None:
         for key in (
@@ -86,12 +92,18 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
             check_seconds(value, key.replace("_", "-"))
         if not isinstance(self.addressed, bool):
             raise PolicyError("addressed", f"{self.addressed!r} is not true or false", "give true or false")
-        for key in ("stream_buffer", "max_result"):
+        for key in ("stream_buffer", "max_result", "reply_subscriptions"):
             value = getattr(self, key)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise PolicyError(
                     key.replace("_", "-"), f"{value!r} is not a whole number above 0", "give a whole number ≥ 1"
                 )
+        if self.reply_subscriptions > MAX_REPLY_SUBSCRIPTIONS:
+            raise PolicyError(
+                "reply-subscriptions",
+                f"{self.reply_subscriptions!r} is more than {MAX_REPLY_SUBSCRIPTIONS}",
+                "give 2 or 3: each is a connection, and gets every answer",
+            )
 
     def merged(self, raw: Mapping[str, Any]) -> Policy:
         """This policy with the keys of ``raw`` (kebab-case) laid over it.

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from dispatch.acknowledger import Acknowledger
@@ -22,6 +24,8 @@ from dispatch.messages import MAX_PROPERTY_CHARS, Feature, Property, Refusal
 from dispatch.outcome import TransportError
 from dispatch.owntopics import control_prefix, hello_topic, reply_topic
 from dispatch.transports import Handler, Message, Mode, Publisher, Subscription, Transport
+
+logger = logging.getLogger("dispatch.dispatcher")
 
 HELLO_WAIT_S = 0.1
 """How long the first call of a route waits for an instance of ours to say that it is here. Others' never do."""
@@ -74,14 +78,16 @@ class Routes:
         self._meeting: dict[str, asyncio.Task[None]] = {}
         self._retired: list[Instance] = []
         self._closing: set[asyncio.Task[None]] = set()
+        self._further: list[asyncio.Task[Transport]] = []
 
     def get(self, service: ServiceDescriptor) -> Route | None:
         """The route to ``service`` if it is open."""
         return self._open.get((service.request_queue, service.response_queue))
 
-    async def open(self, service: ServiceDescriptor) -> Route:
+    async def open(self, service: ServiceDescriptor, copies: int = 1) -> Route:
         """The route to ``service``, opening what is not open yet. Callers that come together wait for one opening, and
-        one that is cancelled takes nothing from the others.
+        one that is cancelled takes nothing from the others. ``copies``: connections on which others' answers are
+        listened for.
 
         Raises:
             TransportError: the broker is out of reach, or refuses.
@@ -92,7 +98,7 @@ class Routes:
             return route
         opening = self._opening.get(key)
         if opening is None:
-            opening = self._opening[key] = asyncio.create_task(self._make(*key))
+            opening = self._opening[key] = asyncio.create_task(self._make(*key, copies))
             opening.add_done_callback(lambda _: self._opening.pop(key, None))
             opening.add_done_callback(_seen)
         try:
@@ -104,7 +110,7 @@ class Routes:
                 raise TransportError("closed", "The dispatcher was closed; nothing was sent.", sent=False) from None
             raise
 
-    async def _make(self, request_queue: str, response_queue: str) -> Route:
+    async def _make(self, request_queue: str, response_queue: str, copies: int) -> Route:
         reply_to = reply_topic(response_queue, self._name)
         # Both ends listen before the first request can leave.
         await self._subscribe(response_queue, self._exchange.on_message)
@@ -124,7 +130,29 @@ class Routes:
         self._open[request_queue, response_queue] = route
         if route.hello is not None:
             await self._meet(route)
+        if copies > 1 and not len(route.instances) and not TopicName.parse(response_queue).persistent:
+            await self._listen_again(response_queue, copies)
         return route
+
+    async def _listen_again(self, response_queue: str, copies: int) -> None:
+        """Listen for others' answers on further connections: what a broker drops for one, it may deliver to another."""
+        for number in range(1, copies):
+            if len(self._further) < number:
+                self._further.append(asyncio.create_task(_started(self._transport.another())))
+            try:
+                connection = await asyncio.shield(self._further[number - 1])
+                await connection.subscribe(
+                    response_queue,
+                    partial(self._exchange.on_message, via=number),
+                    mode=Mode.FANOUT,
+                    name=f"dispatch-{self._name}-{number}",
+                )
+            except TransportError as error:
+                del self._further[number - 1 :]
+                logger.warning(
+                    "answers on %s are listened for only %d times: %s", response_queue, number, error.message
+                )
+                return
 
     # -- instances ----------------------------------------------------------------------------------------------
 
@@ -292,6 +320,11 @@ class Routes:
         if self._closing:
             await asyncio.wait(list(self._closing))
         await self._acknowledger.close()
+        for starting in self._further:
+            starting.cancel()
+            with contextlib.suppress(asyncio.CancelledError, TransportError):
+                await (await starting).close()
+        self._further.clear()
         self._subscriptions.clear()
         self._open.clear()
 
@@ -299,6 +332,11 @@ class Routes:
 def _ask_taken(_sequence: int) -> Mapping[str, str]:
     """Our services say at once that they have a request with this; others do not know it and answer as ever."""
     return {Property.ACK: "1"}
+
+
+async def _started(transport: Transport) -> Transport:
+    await transport.start()
+    return transport
 
 
 def _unheard(_error: TransportError) -> None:

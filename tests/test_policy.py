@@ -23,6 +23,7 @@ KEYS = (
     "ask-after",
     "give-up-after",
     "addressed",
+    "reply-subscriptions",
 )
 
 
@@ -34,8 +35,8 @@ def test_the_defaults_are_those_that_are_documented() -> None:
 
 
 def test_every_key_is_read() -> None:
-    raw = dict(zip(KEYS, (1, 2.5, 3, 4, 5, 6, 7, 8, False), strict=True))
-    assert parse_policy(raw) == Policy(1, 2.5, 3, 4, 5, 6, 7, 8, False)
+    raw = dict(zip(KEYS, (1, 2.5, 3, 4, 5, 6, 7, 8, False, 2), strict=True))
+    assert parse_policy(raw) == Policy(1, 2.5, 3, 4, 5, 6, 7, 8, False, 2)
 
 
 def test_what_is_not_said_stays_as_the_base_has_it() -> None:

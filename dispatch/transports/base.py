@@ -111,6 +111,10 @@ class Transport(Protocol):
         """False while the broker is known to be out of reach."""
         ...
 
+    def another(self) -> Transport:
+        """A further connection to the same broker, not yet started."""
+        ...
+
     async def start(self) -> None:
         """Connect.
 

@@ -197,6 +197,9 @@ class MemoryTransport:
     def connected(self) -> bool:
         return self._broker is not None
 
+    def another(self) -> MemoryTransport:
+        return MemoryTransport(self.url)
+
     def broker(self) -> MemoryBroker:
         """The broker behind this connection.
 

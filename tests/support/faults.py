@@ -92,6 +92,10 @@ class FaultyTransport:
     def connected(self) -> bool:
         return self.inner.connected and asyncio.get_running_loop().time() >= self.out_until
 
+    def another(self) -> Transport:
+        plans = {"outgoing": self.outgoing.plan, "incoming": self.incoming.plan}
+        return FaultyTransport(self.inner.another(), **plans, seed=self.outgoing.rng.randrange(2**32))
+
     async def start(self) -> None:
         await self.inner.start()
 

@@ -97,6 +97,9 @@ class PulsarTransport:
     def connected(self) -> bool:
         return self._down_since is None and not self._closed
 
+    def another(self) -> PulsarTransport:
+        return PulsarTransport(self.url, security=self._security, window=self._window.size)
+
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
         await shake_hands(self.url, self._security)
