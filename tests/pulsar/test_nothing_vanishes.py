@@ -18,6 +18,7 @@ import dispatch
 from dispatch.localbroker import Endpoint
 from tests.support.catalogs import catalog_of, unique_topic
 from tests.support.counting_service import Counts, answer, counting_process
+from tests.support.lossy_proxy import LossyProxy
 
 pytestmark = pytest.mark.pulsar
 
@@ -91,6 +92,40 @@ async def test_streams_side_by_side_bring_every_chunk_in_order(pulsar_endpoint: 
         async with dispatch.connect(url, catalog_of(topic)) as dispatcher:
             assert await asyncio.gather(*(read(dispatcher, n) for n in range(streams))) == [chunks] * streams
         assert Counter(counts.all()) == {1: streams}
+
+
+@pytest.mark.parametrize("streams", [False, True])
+async def test_one_message_in_twenty_is_lost_each_way(pulsar_endpoint: Endpoint, tmp_path: Path, streams: bool) -> None:
+    total = 80 if streams else 3_000
+    counts = Counts(tmp_path / "counts", total + 1)
+    url, topic = pulsar_endpoint.service_url, unique_topic("counting")
+    rng = random.Random(1)
+    async with LossyProxy.before(url, loss_out=0.0, loss_in=0.0, rng=rng) as proxy:
+        with counting_process(url, topic, counts):
+            async with dispatch.connect(proxy.url, catalog_of(topic)) as dispatcher:
+                await dispatcher.call("echo", {"n": total}, timeout=TIMEOUT_S)  # they have met
+                proxy.loss_out = proxy.loss_in = 0.05
+                numbers = iter(range(total))
+                repaired = 0
+
+                async def caller() -> None:
+                    nonlocal repaired
+                    for number in numbers:
+                        size = rng.choice((100, 2_000, 20_000))
+                        arguments = {"n": number, "size": size, "chunks": 50 if streams else 0}
+                        result = await dispatcher.execute("echo", arguments, timeout=TIMEOUT_S)
+                        assert result.error is None
+                        whole = "".join(answer(index, size) for index in range(50)) if streams else answer(number, size)
+                        assert result.text == whole
+                        repaired += result.transmissions > 1
+
+                async with asyncio.TaskGroup() as callers:
+                    for _ in range(16):
+                        callers.create_task(caller())
+            assert proxy.dropped_sends > 20
+            assert proxy.dropped_messages > 100
+            assert repaired > total // 20
+            assert Counter(counts.all()) == {1: total + 1}
 
 
 async def test_a_service_that_is_killed_and_restarted(pulsar_endpoint: Endpoint, tmp_path: Path) -> None:
