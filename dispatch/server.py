@@ -194,20 +194,27 @@ class ToolServer:
                 self.request_queue, self._on_message, mode=Mode.SHARED, name=f"{self.id}-request"
             )
             if not (TopicName.parse(self.request_queue).persistent or TopicName.parse(self.response_queue).persistent):
-                self._presence = Presence(
-                    self._transport,
-                    self._replies,
-                    self.request_queue,
-                    self.response_queue,
-                    instance=self.instance,
-                    incarnation=self.incarnation,
-                )
-                await self._presence.start()
+                await self._be_present(self._replies)
         except BaseException:
             if self._owns_transport:
                 await self._transport.close()
             raise
         logger.info("%s serves %s, answers on %s", self.instance, self.request_queue, self.response_queue)
+
+    async def _be_present(self, replies: ReplyRouter) -> None:
+        self._presence = Presence(
+            self._transport,
+            replies,
+            self.request_queue,
+            self.response_queue,
+            instance=self.instance,
+            incarnation=self.incarnation,
+        )
+        try:
+            await self._presence.start()
+        except TransportError as error:
+            # Not every broker lets us open topics that nobody has made. Requests come over the service's topic then.
+            logger.warning("%s cannot be found by name, lost answers cannot be asked for: %s", self.instance, error.message)
 
     async def drain(self) -> None:
         """Take no more: finish what runs, refuse the rest, for ``drain_timeout`` seconds at most."""
