@@ -430,7 +430,8 @@ class Dispatcher:
         return instance.publisher, properties, Line(instance, repair, payload, properties, target.label)
 
     def _gone(self, route: Route, line: Line, settled: Settled | None) -> bool:
-        """Is the instance leaving, or a new one of the old name, and did it not run the request? It is no longer asked."""
+        """Is the instance leaving, and did it not run the request? Then another one may. In any case it is no longer asked
+        when it has gone."""
         if isinstance(settled, Lost):
             self._running(self._routes).retire(route, line.instance)
             return False
@@ -440,10 +441,8 @@ class Dispatcher:
         if refused not in (Refusal.DRAINING, Refusal.FORMER):
             return False
         self._running(self._routes).retire(route, line.instance)
-        if not len(route.instances):
-            return False  # nobody is left who is known to take it; the caller is told at once
-        # Asked a second time, its former life may have been the one that had the request first.
-        return refused == Refusal.DRAINING or line.repair.transmissions == 1
+        # When nobody is left who is known to take it, the caller is told at once. And a former life may have run it.
+        return refused == Refusal.DRAINING and len(route.instances) > 0
 
     def _properties(self, id: str, route: Route, seconds: float, idempotency_key: str | None) -> dict[str, str]:
         remaining = max(1, int(seconds * 1000))

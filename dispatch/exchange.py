@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 
 from dispatch.deadlines import Deadlines
 from dispatch.instances import Line
-from dispatch.messages import MAX_PROPERTY_CHARS, MalformedMessage, Property, decode_reply
+from dispatch.messages import MAX_PROPERTY_CHARS, MalformedMessage, Property, Refusal, decode_reply
 from dispatch.outcome import Throttled, TransportError
 from dispatch.pending import ReplyStream, Single, Slot
 from dispatch.settled import Disposition, Lost, Settled, TimedOut, Unreadable
@@ -249,6 +249,12 @@ class Exchange:
             slot.heard = True
             if slot.ticket is not None:
                 slot.ticket.answered()
+        line = slot.line
+        if line is not None and properties.get(Property.REFUSED) == Refusal.FORMER:
+            now = self.loop.time()
+            if not line.disowned(now):
+                self.schedule(slot, line.repair.next_at)
+                return Disposition.MATCHED
         try:
             reply = decode_reply(message.data())
         except MalformedMessage as error:

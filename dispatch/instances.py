@@ -91,7 +91,7 @@ class Line:
         payload, properties, flow: the request, as it was sent first.
     """
 
-    __slots__ = ("asked_at", "ended", "flow", "instance", "payload", "properties", "repair", "ticket")
+    __slots__ = ("_disowned", "asked_at", "ended", "flow", "instance", "payload", "properties", "repair", "ticket")
 
     def __init__(
         self, instance: Instance, repair: Repair, payload: bytes, properties: Mapping[str, str], flow: str
@@ -104,6 +104,8 @@ class Line:
         self.asked_at: float | None = None
         """When the first question was asked."""
         self.ended = False
+        self._disowned = 0
+        """The transmission after which a later life of the instance said that it knows nothing of this."""
         self.ticket: Ticket | None = None
         """The last question."""
         instance.in_flight += 1
@@ -118,7 +120,18 @@ class Line:
         self.repair.chunk(now)
         self._alive(now)
 
+    def disowned(self, now: float) -> bool:
+        """A later life of the instance says that the request was not meant for it. True: and the former one is silent. For
+        while one takes over from the other, both are there: then the former one says so."""
+        if 0 < self._disowned < self.repair.transmissions:
+            return True
+        if not self._disowned:
+            self._disowned = self.repair.transmissions
+            self.repair.hurry(now)
+        return False
+
     def _alive(self, now: float) -> None:
+        self._disowned = 0
         self.payload = None  # it is there: no need to send it again
         self.instance.unanswered = 0
         self.instance.last_seen = now

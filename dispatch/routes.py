@@ -220,6 +220,8 @@ class Routes:
             elif known is not None and known.incarnation == incarnation:
                 known.last_seen = asyncio.get_running_loop().time()
                 known.unanswered = 0
+            elif known is not None and known.incarnation > incarnation:
+                pass  # a former life that has not ended yet
             elif Feature.REPAIR in properties.get(Property.FEATURES, "").split(","):
                 self._know(route, name, incarnation, topic)
 

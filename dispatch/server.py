@@ -12,14 +12,13 @@ import logging
 import os
 import signal
 import threading
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Mapping
 from functools import partial
 from typing import Any
 
 from dispatch.catalog.topics import TopicName
-from dispatch.idempotency import Keyed, Keys
-from dispatch.ledger import Entry, Ledger, LedgerFull
 from dispatch.messages import (
     MAX_PROPERTY_CHARS,
     ErrorInfo,
@@ -35,6 +34,7 @@ from dispatch.messages import (
 )
 from dispatch.outcome import DispatchError, TransportError
 from dispatch.presence import Presence
+from dispatch.recall import DEALT_WITH, Recall, Work
 from dispatch.replies import ReplyRouter
 from dispatch.service import read_invoke
 from dispatch.transports import Message, Mode, Security, Subscription, Transport, open_transport
@@ -50,26 +50,8 @@ DEFAULT_DRAIN_S = 30.0
 OVERLOAD_RETRY_AFTER_MS = 1_000
 FLUSH_S = 2.0
 """How long the last answers may take to leave: as long as closing a connection waits for its receipts."""
-MAX_RESENT = 256
-"""Chunks of a stream that one question brings; the next question brings more."""
 MAX_ERROR_CHARS = 64 * 1024
 """Longest error message that is sent; the rest of a longer one is cut off."""
-
-
-class _Work:
-    """A request that was taken and is not answered yet."""
-
-    __slots__ = ("deadline", "entry", "id", "keyed", "message", "properties")
-
-    def __init__(self, id: str, properties: Mapping[str, str], deadline: float | None, message: Message) -> None:
-        self.id = id
-        self.properties = properties
-        self.deadline = deadline
-        self.message = message
-        self.entry: Entry | None = None
-        """Where its replies are kept, should its caller ask again."""
-        self.keyed: Keyed | None = None
-        """The same under its idempotency key."""
 
 
 class ToolServer:
@@ -123,8 +105,8 @@ class ToolServer:
         self.response_queue = response_queue
         self.id = id or request_queue.rpartition("/")[2]
         self.instance = instance or f"{self.id}-{os.urandom(4).hex()}"
-        self.incarnation = os.urandom(8).hex()
-        """Which life of the instance this is: what was meant for another one is not run."""
+        self.incarnation = f"{time.time_ns():016x}-{os.urandom(4).hex()}"
+        """Which life of the instance this is, in the order of time: what was meant for another one is not run."""
         self.concurrency = concurrency
         self.max_queued = max_queued
         self._reply_namespaces = tuple(reply_namespaces)
@@ -136,10 +118,9 @@ class ToolServer:
         self._subscription: Subscription | None = None
         self._replies: ReplyRouter | None = None
         self._presence: Presence | None = None
-        self._ledger = Ledger()
-        self._keys = Keys()
+        self._recall: Recall | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._queue: deque[_Work] = deque()
+        self._queue: deque[Work] = deque()
         self._draining = False
         self._idle = asyncio.Event()
         self._idle.set()
@@ -147,8 +128,6 @@ class ToolServer:
         """Requests that arrived, whatever became of them."""
         self.malformed = 0
         """Messages without a usable id: nobody could be answered."""
-        self.repeats = 0
-        """Requests that came again, because their answer was asked for."""
         self.refused = dict.fromkeys(
             (
                 Refusal.OVERLOADED,
@@ -167,6 +146,11 @@ class ToolServer:
     def running(self) -> int:
         """Requests being run."""
         return len(self._tasks)
+
+    @property
+    def repeats(self) -> int:
+        """Requests that came again, because their answer was asked for."""
+        return 0 if self._recall is None else self._recall.repeats
 
     @property
     def queued(self) -> int:
@@ -189,6 +173,7 @@ class ToolServer:
                 instance=self.instance,
                 on_request=self._on_message,
             )
+            self._recall = Recall(self._replies, self.incarnation)
             await self._replies.start()
             self._subscription = await self._transport.subscribe(
                 self.request_queue, self._on_message, mode=Mode.SHARED, name=f"{self.id}-request"
@@ -214,7 +199,9 @@ class ToolServer:
             await self._presence.start()
         except TransportError as error:
             # Not every broker lets us open topics that nobody has made. Requests come over the service's topic then.
-            logger.warning("%s cannot be found by name, lost answers cannot be asked for: %s", self.instance, error.message)
+            logger.warning(
+                "%s cannot be found by name, lost answers cannot be asked for: %s", self.instance, error.message
+            )
 
     async def drain(self) -> None:
         """Take no more: finish what runs, refuse the rest, for ``drain_timeout`` seconds at most."""
@@ -274,8 +261,11 @@ class ToolServer:
             return
         remaining = whole_number(properties, Property.REMAINING_MS)
         deadline = None if remaining is None else asyncio.get_running_loop().time() + remaining / 1000
-        work = _Work(id, properties, deadline, message)
-        if Property.REPLY_TO in properties and Ledger.knows(id) and not self._is_new(work):
+        work = Work(id, properties, deadline, message)
+        refusal = self._memory.look(work)
+        if refusal is not None:
+            if refusal != DEALT_WITH:
+                self._refuse(work, refusal)
             return
         if Property.ACK in properties:
             self._router.taken(properties)
@@ -290,66 +280,15 @@ class ToolServer:
         else:
             self._refuse(work, Refusal.OVERLOADED)
 
-    def _is_new(self, work: _Work) -> bool:
-        """Look a request of one of our dispatchers up. False: it was here before, or is not for us; it is dealt with."""
-        properties, ledger, now = work.properties, self._ledger, asyncio.get_running_loop().time()
-        if properties.get(Property.INCARNATION, self.incarnation) != self.incarnation:
-            self._refuse(work, Refusal.FORMER)
-            return False
-        try:
-            found = ledger.find(work.id, now)
-        except LedgerFull:
-            self._refuse(work, Refusal.OVERLOADED)
-            return False
-        settled = properties.get(Property.SETTLED)
-        if settled is not None:
-            with contextlib.suppress(ValueError):
-                ledger.settled(work.id, int(settled[:15], 16), now)
-        if isinstance(found, Entry):
-            self._repeat(work, found)
-            return False
-        again = (whole_number(properties, Property.TRANSMISSION) or 1) > 1
-        if found or (again and not work.message.data()):
-            self._refuse(work, Refusal.FORGOTTEN)
-            return False
-        work.entry = ledger.begin(work.id, now)
-        return True
-
-    def _repeat(self, work: _Work, entry: Entry) -> None:
-        """Answer a question for what ``entry`` is or was about."""
-        self.repeats += 1
-        if entry.ticket is not None and entry.ticket.waits:
-            self._router.taken(work.properties)  # its answer waits for its turn; once is enough
-            return
-        first, _, last = work.properties.get(Property.NEXT, "0").partition("-")
-        start = int(first) if first.isascii() and first.isdigit() and len(first) < 16 else 0
-        messages = entry.since(start)
-        if messages is None:
-            self._refuse(work, Refusal.FORGOTTEN)
-            return
-        count = MAX_RESENT
-        if last.isascii() and last.isdigit() and len(last) < 16:
-            count = min(count, max(1, int(last) - start + 1))
-        transmission = work.properties.get(Property.TRANSMISSION, "1")
-        for payload, properties in messages[:count]:
-            entry.ticket = self._router.send(
-                work.properties, payload, {**properties, Property.TRANSMISSION: transmission}
-            )
-        if not messages:
-            self._router.taken(work.properties)
-
-    def _begin(self, work: _Work) -> None:
+    def _begin(self, work: Work) -> None:
         task = asyncio.get_running_loop().create_task(self._run(work))
         self._tasks.add(task)
         self._idle.clear()
         task.add_done_callback(partial(self._ended, work))
 
-    def _ended(self, ended: _Work, task: asyncio.Task[None]) -> None:
+    def _ended(self, ended: Work, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if ended.entry is not None:
-            self._ledger.end(ended.entry)
-        if ended.keyed is not None:
-            ended.keyed.ended.set()
+        self._memory.ended(ended)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("a request ended without an answer: %s", type(error).__name__, exc_info=error)
         while self._queue and len(self._tasks) < self.concurrency:
@@ -361,7 +300,7 @@ class ToolServer:
         if not self._tasks:
             self._idle.set()
 
-    async def _run(self, work: _Work) -> None:
+    async def _run(self, work: Work) -> None:
         try:
             request = decode_request(work.message.data())
         except MalformedMessage as error:
@@ -373,7 +312,7 @@ class ToolServer:
         try:
             async with asyncio.timeout_at(work.deadline) as limit:
                 key = work.properties.get(Property.IDEMPOTENCY_KEY)
-                if key is not None and not await self._is_first(work, request.user, key):
+                if key is not None and await self._answered_before(work, request.user, key):
                     return
                 result = await self._invoke(request)
                 if isinstance(result, AsyncIterator):
@@ -393,20 +332,19 @@ class ToolServer:
             logger.debug("%s failed", self.id, exc_info=error)
             self._fail(work, type(error).__name__, error)
 
-    async def _is_first(self, work: _Work, user: str, key: str) -> bool:
-        """Is this the first request with its idempotency key? If not, it gets the first one's answer, when that is there."""
-        keyed, first = self._keys.claim(user, key, asyncio.get_running_loop().time())
-        if first:
-            work.keyed = keyed
-            return True
-        await keyed.ended.wait()
-        if not keyed.messages:
+    async def _answered_before(self, work: Work, user: str, key: str) -> bool:
+        """Was this idempotency key here before? Then the answer of the first request with it is the answer."""
+        first = await self._memory.first(work, user, key)
+        if first is None:
+            return False
+        if not first.messages:
             self._refuse(work, Refusal.FORGOTTEN)
-        for number, (payload, properties) in enumerate(keyed.messages, 1):
-            self._send(work, payload, {**properties, Property.ID: work.id}, last=number == len(keyed.messages))
-        return False
+        for number, (payload, properties) in enumerate(first.messages, 1):
+            last = number == len(first.messages)
+            self._memory.send(work, payload, {**properties, Property.ID: work.id}, last=last)
+        return True
 
-    async def _stream(self, work: _Work, items: AsyncIterator[Any]) -> None:
+    async def _stream(self, work: Work, items: AsyncIterator[Any]) -> None:
         index = 0
         try:
             async for item in items:
@@ -428,8 +366,13 @@ class ToolServer:
         assert self._replies is not None  # set by start, before any request can arrive
         return self._replies
 
+    @property
+    def _memory(self) -> Recall:
+        assert self._recall is not None  # as above
+        return self._recall
+
     def _answer(
-        self, work: _Work, reply: Reply, *, chunk: int | None = None, extra: Mapping[str, str] | None = None
+        self, work: Work, reply: Reply, *, chunk: int | None = None, extra: Mapping[str, str] | None = None
     ) -> bool:
         """Send ``reply``; False when an error had to be sent in its place, which is the end of the request."""
         properties = {
@@ -453,21 +396,13 @@ class ToolServer:
         if problem is not None:
             properties.pop(Property.CHUNK, None)  # it counts even if a chunk before it is lost
             payload = encode_reply(Reply(problem, "", True))
-        self._send(work, payload, properties, last=problem is not None or reply.end_of_stream)
+        self._memory.send(work, payload, properties, last=problem is not None or reply.end_of_stream)
         return problem is None
 
-    def _send(self, work: _Work, payload: bytes, properties: Mapping[str, str], *, last: bool) -> None:
-        if work.keyed is not None:
-            self._keys.record(work.keyed, (payload, properties), last=last)
-        ticket = self._router.send(work.properties, payload, properties)
-        if work.entry is not None:
-            work.entry.ticket = ticket
-            self._ledger.record(work.entry, (payload, properties), last=last)
-
-    def _fail(self, work: _Work, type: object, message: object) -> None:
+    def _fail(self, work: Work, type: object, message: object) -> None:
         self._answer(work, Reply(ErrorInfo(_sendable(type), _sendable(message)), "", True))
 
-    def _refuse(self, work: _Work, reason: str, detail: str = "") -> None:
+    def _refuse(self, work: Work, reason: str, detail: str = "") -> None:
         self.refused[reason] += 1
         extra = {Property.REFUSED: reason}
         if reason == Refusal.OVERLOADED:

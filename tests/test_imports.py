@@ -15,7 +15,7 @@ ROOT = Path(dispatch.__file__).parent
 GROUND = ("messages", "outcome", "policy", "fairqueue", "delivery", "version")
 PURE = ("deadlines", "delivery", "fairqueue", "ledger", "repair", "transports.window", "outcome", "policy", "messages")
 FACES = ("client", "cli", "demo", "__main__")
-SERVING = ("service", "server", "replies", "presence", "idempotency", "ledger")
+SERVING = ("service", "server", "replies", "presence", "idempotency", "ledger", "recall")
 PATH = ("dispatcher", "targets", "routes", "acknowledger", "result", "tool")
 SEAM = ("exchange", "pending", "settled", "transports", "gate", "instances", "repair", "deadlines")
 

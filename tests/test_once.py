@@ -5,6 +5,7 @@ delays and reorders in both directions, with instances that die and dispatchers 
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -22,6 +23,8 @@ from tests.support.clock import advance, run
 from tests.support.faults import FaultPlan, FaultyTransport, _Dice
 from tests.support.stand import BROKER, REQUESTS, RESPONSES, catalog
 
+EXAMPLES = int(os.environ.get("DISPATCH_ONCE_EXAMPLES", "300"))
+"""Stories that are told; a minute brings some 1,500."""
 PATIENT_S = 600.0
 """So long that a call which has a way gets its answer: what is shown is that it never takes that long for nothing."""
 
@@ -275,7 +278,8 @@ async def test_instances_that_die_and_come_back_run_nothing_twice(seed: int) -> 
 async def test_what_does_not_fit_into_memory_is_not_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(FaultPlan(drop=0.3, duplicate=0.3, max_delay=30), 5)
     server = await world.instance()
-    server._ledger = Ledger(max_entries=3, max_bytes=100)
+    assert server._recall is not None
+    server._recall.ledger = Ledger(max_entries=3, max_bytes=100)
     dispatcher = await world.dispatcher()
     assert (await world.call(dispatcher)).ok
     world.storm()
@@ -283,7 +287,7 @@ async def test_what_does_not_fit_into_memory_is_not_run_again(monkeypatch: pytes
         results = await asyncio.gather(*(world.call(dispatcher) for _ in range(20)))
         assert {str(result.outcome) for result in results} <= {Outcome.SUCCESS, Outcome.TRANSPORT}
         assert {result.error.type for result in results if result.error} <= {"forgotten"}
-    assert len(server._ledger) <= 3
+    assert len(server._recall.ledger) <= 3
     await advance(60)  # the last of what was repeated arrives
     await world.end()
 
@@ -306,7 +310,7 @@ async def test_what_does_not_fit_into_memory_is_not_run_again(monkeypatch: pytes
         max_size=25,
     ),
 )
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 def test_whatever_happens_nothing_runs_twice(plan: FaultPlan, seed: int, steps: list[str]) -> None:
     run(lambda: story(plan, seed, steps))
 

@@ -1,0 +1,134 @@
+"""What a service instance does with a request that was here before: it is answered, never run again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+
+from dispatch.idempotency import Keyed, Keys
+from dispatch.ledger import Entry, Ledger, LedgerFull
+from dispatch.messages import Property, Refusal, whole_number
+from dispatch.replies import ReplyRouter
+from dispatch.transports import Message
+
+MAX_RESENT = 256
+"""Chunks of a stream that one question brings; the next question brings more."""
+DEALT_WITH = ""
+
+
+class Work:
+    """A request that was taken and is not answered yet."""
+
+    __slots__ = ("deadline", "entry", "id", "keyed", "message", "properties")
+
+    def __init__(self, id: str, properties: Mapping[str, str], deadline: float | None, message: Message) -> None:
+        self.id = id
+        self.properties = properties
+        self.deadline = deadline
+        self.message = message
+        self.entry: Entry | None = None
+        """Where its replies are kept, should its caller ask again."""
+        self.keyed: Keyed | None = None
+        """The same under its idempotency key."""
+
+
+class Recall:
+    """The memory of one life of a service instance, on the running loop.
+
+    Args:
+        replies: sends what is answered from memory.
+        incarnation: which life this is; a later one's name is greater.
+    """
+
+    def __init__(self, replies: ReplyRouter, incarnation: str) -> None:
+        self._replies = replies
+        self._incarnation = incarnation
+        self._loop = asyncio.get_running_loop()
+        self.ledger = Ledger()
+        self.keys = Keys()
+        self.repeats = 0
+        """Requests that came again, because their answer was asked for."""
+
+    def look(self, work: Work) -> str | None:
+        """Has ``work`` been here? None: it is new, run it. :data:`DEALT_WITH`: yes, and its caller was told what there is to
+        tell. Else why it is refused."""
+        properties = work.properties
+        if Property.REPLY_TO not in properties or not Ledger.knows(work.id):
+            return None  # not from a dispatcher of ours: ids of others say nothing
+        meant = properties.get(Property.INCARNATION, self._incarnation)
+        if meant != self._incarnation:
+            # Two of one name overlap when one is restarted, or by mistake: the older keeps out of the younger's business.
+            return Refusal.FORMER if meant < self._incarnation else DEALT_WITH
+        ledger, now = self.ledger, self._loop.time()
+        try:
+            found = ledger.find(work.id, now)
+        except LedgerFull:
+            return Refusal.OVERLOADED
+        settled = properties.get(Property.SETTLED)
+        if settled is not None:
+            with contextlib.suppress(ValueError):
+                ledger.settled(work.id, int(settled[:15], 16), now)
+        if isinstance(found, Entry):
+            return self._repeat(work, found)
+        again = (whole_number(properties, Property.TRANSMISSION) or 1) > 1
+        if found or (again and not work.message.data()):
+            return Refusal.FORGOTTEN
+        work.entry = ledger.begin(work.id, now)
+        return None
+
+    def _repeat(self, work: Work, entry: Entry) -> str:
+        """Answer a question for what ``entry`` is or was about."""
+        self.repeats += 1
+        if entry.ticket is not None and entry.ticket.waits:
+            self._replies.taken(work.properties)  # its answer waits for its turn; once is enough
+            return DEALT_WITH
+        first, last = _wanted(work.properties.get(Property.NEXT, ""))
+        messages = entry.since(first)
+        if messages is None:
+            return Refusal.FORGOTTEN
+        transmission = work.properties.get(Property.TRANSMISSION, "1")
+        for payload, properties in messages[: min(MAX_RESENT, last - first + 1)]:
+            again = {**properties, Property.TRANSMISSION: transmission}
+            entry.ticket = self._replies.send(work.properties, payload, again)
+        if not messages:
+            self._replies.taken(work.properties)
+        return DEALT_WITH
+
+    async def first(self, work: Work, user: str, key: str) -> Keyed | None:
+        """Claim the idempotency ``key`` for ``work``. None: it is the first with it, and its replies are kept. Else what was
+        done for the first one, as soon as that has ended."""
+        keyed, first = self.keys.claim(user, key, self._loop.time())
+        if first:
+            work.keyed = keyed
+            return None
+        await keyed.ended.wait()
+        return keyed
+
+    def send(self, work: Work, payload: bytes, properties: Mapping[str, str], *, last: bool) -> None:
+        """Send a reply to ``work``, and keep it; ``last``: it ends with that."""
+        message = (payload, properties)
+        if work.keyed is not None:
+            self.keys.record(work.keyed, message, last=last)
+        ticket = self._replies.send(work.properties, payload, properties)
+        if work.entry is not None:
+            work.entry.ticket = ticket
+            self.ledger.record(work.entry, message, last=last)
+
+    def ended(self, work: Work) -> None:
+        """``work`` runs no more, answered or not."""
+        if work.entry is not None:
+            self.ledger.end(work.entry)
+        if work.keyed is not None:
+            work.keyed.ended.set()
+
+
+def _wanted(text: str) -> tuple[int, int]:
+    """The chunks that the property ``next`` asks for, from the first to the last; all when it says nothing readable."""
+    first, _, last = text.partition("-")
+    start = int(first) if _is_number(first) else 0
+    return start, max(start, int(last)) if _is_number(last) else start + MAX_RESENT
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 16
