@@ -18,6 +18,7 @@ from dispatch.gate import Gate
 from dispatch.messages import Property, whole_number
 from dispatch.outcome import TransportError
 from dispatch.owntopics import control_prefix
+from dispatch.paced import PacedPublisher
 from dispatch.transports import Handler, Message, Mode, Publisher, Subscription, Ticket, Transport
 
 logger = logging.getLogger("dispatch.service")
@@ -37,7 +38,7 @@ class _Topic:
     __slots__ = ("gate", "opening", "waiting")
 
     def __init__(self) -> None:
-        self.gate: Gate | None = None
+        self.gate: Gate | PacedPublisher | None = None
         self.opening: asyncio.Task[None] | None = None
         self.waiting: deque[tuple[bytes, Mapping[str, str], int | None]] = deque()
 
@@ -90,7 +91,10 @@ class ReplyRouter:
             self.control, self._on_control, mode=Mode.FANOUT, name="dispatch-control"
         )
         topic = self._topics[self._response_queue] = _Topic()
-        topic.gate = self._gate(await self._transport.publisher(self._response_queue))
+        publisher = await self._transport.publisher(self._response_queue)
+        # Who listens there acknowledges nothing, and only a persistent topic keeps what its listener cannot take.
+        persistent = TopicName.parse(self._response_queue).persistent
+        topic.gate = self._gate(publisher) if persistent else PacedPublisher(publisher)
 
     def _gate(self, publisher: Publisher) -> Gate:
         self._next_gate += 1
@@ -199,8 +203,10 @@ class ReplyRouter:
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
 
-    def _publish(self, gate: Gate, payload: bytes, properties: Mapping[str, str], credit: int | None) -> Ticket | None:
-        if credit:
+    def _publish(
+        self, gate: Gate | PacedPublisher, payload: bytes, properties: Mapping[str, str], credit: int | None
+    ) -> Ticket | None:
+        if credit and isinstance(gate, Gate):
             gate.limit(min(credit, CREDIT_BYTES))
         try:
             return gate.publish(payload, properties, flow=properties.get(Property.ID, ""), on_failure=self._failed)

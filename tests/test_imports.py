@@ -13,11 +13,23 @@ import dispatch
 
 ROOT = Path(dispatch.__file__).parent
 GROUND = ("messages", "outcome", "policy", "fairqueue", "delivery", "version")
-PURE = ("deadlines", "delivery", "fairqueue", "ledger", "repair", "transports.window", "outcome", "policy", "messages")
+PURE = ("deadlines", "delivery", "fairqueue", "ledger", "pacing", "repair", "transports.window")
+PURE += ("outcome", "policy", "messages")
+    "deadlines",
+    "delivery",
+    "fairqueue",
+    "ledger",
+    "pacing",
+    "repair",
+    "transports.window",
+    "outcome",
+    "policy",
+    "messages",
+)
 FACES = ("client", "cli", "demo", "__main__")
 SERVING = ("service", "server", "replies", "presence", "idempotency", "ledger", "recall")
 PATH = ("dispatcher", "targets", "routes", "acknowledger", "result", "tool")
-SEAM = ("exchange", "pending", "settled", "transports", "gate", "instances", "repair", "deadlines")
+SEAM = ("exchange", "pending", "settled", "transports", "gate", "instances", "repair", "deadlines", "paced", "pacing")
 
 
 def modules() -> dict[str, Path]:

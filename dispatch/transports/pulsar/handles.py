@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dispatch.outcome import TransportError
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class PulsarTicket:
-    __slots__ = ("flow", "generation", "on_failure", "payload", "properties", "publisher")
+    __slots__ = ("flow", "generation", "on_failure", "on_receipt", "payload", "properties", "publisher")
 
     def __init__(
         self,
@@ -29,6 +29,7 @@ class PulsarTicket:
         self.flow = flow
         self.on_failure = on_failure
         self.generation = 0
+        self.on_receipt: Callable[[], None] | None = None
 
     @property
     def waits(self) -> bool:
@@ -67,6 +68,21 @@ class PulsarPublisher:
         self, payload: bytes, properties: Mapping[str, str], *, flow: str, on_failure: OnFailure
     ) -> PulsarTicket:
         ticket = PulsarTicket(self, payload, properties, flow, on_failure)
+        self.transport.submit(ticket, len(payload))
+        return ticket
+
+    def publish_noted(
+        self,
+        payload: bytes,
+        properties: Mapping[str, str],
+        *,
+        flow: str,
+        on_failure: OnFailure,
+        on_receipt: Callable[[], None],
+    ) -> PulsarTicket:
+        """See :class:`dispatch.paced.NotingPublisher`."""
+        ticket = PulsarTicket(self, payload, properties, flow, on_failure)
+        ticket.on_receipt = on_receipt
         self.transport.submit(ticket, len(payload))
         return ticket
 

@@ -74,7 +74,7 @@ class PulsarTransport:
         self._inbox: deque[tuple[PulsarSubscription, Any, Any]] = deque()
         self._wake_pending = False
         self._want_receipts = False
-        self._failures = False
+        self._look = False
         self._publishers: dict[str, PulsarPublisher] = {}
         # Weak: a lock lives as long as somebody opens its topic, or waits for who does.
         self._opening: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
@@ -223,7 +223,7 @@ class PulsarTransport:
         except Exception as error:  # pulsar-client raises for what it will not take at all
             said = f"pulsar-client does not take the message to {ticket.publisher.topic} ({type(error).__name__})."
             self._receipts.append((ticket, TransportError("send-failed", f"{said} It was not sent.", sent=False)))
-            self._failures = True
+            self._look = True
             self._wake()
 
     def _on_receipt(self, ticket: PulsarTicket, result: Any, message_id: Any) -> None:
@@ -233,26 +233,28 @@ class PulsarTransport:
             # A receipt without a place in the ledger says that the broker dropped the message at publish.
             dropped = message_id.ledger_id() == -1 and message_id.entry_id() == -1
             self._receipts.append((ticket, "Dropped" if dropped else None))
-            if dropped:
-                self._failures = True
+            if dropped or ticket.on_receipt is not None:
+                self._look = True
             elif not self._want_receipts:
                 return
         else:
             self._receipts.append((ticket, result.name))
-            self._failures = True
+            self._look = True
         self._wake()
 
     def _take_receipts(self) -> None:
         receipts, outstanding, window = self._receipts, self._outstanding, self._window
-        self._failures = False  # before looking: one that comes later sets it again, and wakes us
+        self._look = False  # before looking: one that comes later sets it again, and wakes us
         while receipts:
             ticket, problem = receipts.popleft()
             if ticket not in outstanding:
                 continue  # forgotten when its connection was replaced
             outstanding.discard(ticket)
             window.settle()
+            assert self._loop is not None
+            if ticket.on_receipt is not None:
+                self._loop.call_soon(ticket.on_receipt)
             if problem is not None:
-                assert self._loop is not None
                 if isinstance(problem, str):
                     problem = sending_failed(problem, topic=ticket.publisher.topic)
                 self._loop.call_soon(ticket.fail, problem)
@@ -308,7 +310,7 @@ class PulsarTransport:
 
     def _drain(self) -> None:
         self._wake_pending = False
-        if self._want_receipts or self._failures or len(self._receipts) >= RECEIPT_BATCH:
+        if self._want_receipts or self._look or len(self._receipts) >= RECEIPT_BATCH:
             self._take_receipts()
         inbox = self._inbox
         for _ in range(min(len(inbox), DRAIN_BATCH)):

@@ -1,0 +1,249 @@
+"""A publisher with a pace, for topics whose receivers acknowledge nothing: messages go when the pace lets them, and wait in
+a bounded fair queue otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Protocol, runtime_checkable
+
+from dispatch.delivery import MESSAGE_OVERHEAD
+from dispatch.fairqueue import FairQueue, QueueFull
+from dispatch.outcome import TransportError
+from dispatch.pacing import Pace
+from dispatch.transports import OnFailure, Publisher, Ticket
+
+NOTED_BYTES = 4_096
+"""Messages from this size on wait for their receipt. Smaller ones are counted by time alone: a wake-up for each receipt
+would cost them more than it could save."""
+RECEIPT_S = 2.0
+"""How long a receipt is waited for. A broker that takes longer is in trouble; then one message goes in this time."""
+MAX_QUEUED = 10_000
+MAX_QUEUED_BYTES = 256 * 1024 * 1024
+
+
+@runtime_checkable
+class NotingPublisher(Protocol):
+    """A :class:`~dispatch.transports.base.Publisher` that can tell of receipts."""
+
+    def publish_noted(
+        self,
+        payload: bytes,
+        properties: Mapping[str, str],
+        *,
+        flow: str,
+        on_failure: OnFailure,
+        on_receipt: Callable[[], None],
+    ) -> Ticket:
+        """As ``publish``. ``on_receipt`` is called on the loop, once, later, when the broker has dealt with the message or
+        never will; not when the message was withdrawn or the publisher closed before it left."""
+        ...
+
+
+class _Paced:
+    """A message that waited, or whose receipt is awaited. See :class:`dispatch.transports.base.Ticket`."""
+
+    __slots__ = ("flow", "on_failure", "payload", "properties", "publisher", "size", "ticket", "unreceipted")
+
+    def __init__(
+        self,
+        publisher: PacedPublisher,
+        payload: bytes,
+        properties: Mapping[str, str],
+        flow: str,
+        on_failure: OnFailure | None,
+    ) -> None:
+        self.publisher = publisher
+        self.payload = payload
+        self.properties = properties
+        self.flow = flow
+        self.on_failure = on_failure
+        self.size = len(payload) + MESSAGE_OVERHEAD
+        self.ticket: Ticket | None = None
+        self.unreceipted = False
+
+    @property
+    def waits(self) -> bool:
+        return self.ticket is None or self.ticket.waits
+
+    def cancel(self) -> bool:
+        self.on_failure = None
+        return self.publisher.withdraw(self)
+
+    def answered(self) -> None:
+        """Nothing depends on it here."""
+
+    def taken(self) -> None:
+        """Nothing depends on it here."""
+
+    def fail(self, error: TransportError) -> None:
+        callback, self.on_failure = self.on_failure, None
+        if callback is not None:
+            callback(error)
+
+
+class PacedPublisher:
+    """A :class:`~dispatch.transports.base.Publisher` that keeps to a pace.
+
+    Args:
+        publisher: where messages go; closed with this. One that is a :class:`NotingPublisher` is paced by its receipts
+            too.
+        pace: None: the default rate and burst.
+    """
+
+    def __init__(self, publisher: Publisher, pace: Pace | None = None) -> None:
+        self.publisher = publisher
+        self.pace = Pace() if pace is None else pace
+        self._noting = publisher if isinstance(publisher, NotingPublisher) else None
+        self._loop = asyncio.get_running_loop()
+        self._queue: FairQueue[_Paced] = FairQueue(MAX_QUEUED, MAX_QUEUED_BYTES)
+        self._timer: asyncio.TimerHandle | None = None
+        self._waiters: list[tuple[str | None, asyncio.Future[None]]] = []
+
+    @property
+    def topic(self) -> str:
+        return self.publisher.topic
+
+    @property
+    def queued(self) -> int:
+        """Messages that wait."""
+        return len(self._queue)
+
+    def publish(self, payload: bytes, properties: Mapping[str, str], *, flow: str, on_failure: OnFailure) -> Ticket:
+        size = len(payload)
+        if not len(self._queue):
+            now = self._loop.time()
+            if self.pace.wait(now) == 0.0:
+                if self._noting is None or size < NOTED_BYTES:
+                    ticket = self.publisher.publish(payload, properties, flow=flow, on_failure=on_failure)
+                    self.pace.send(size + MESSAGE_OVERHEAD, now)
+                    return ticket
+                paced = _Paced(self, payload, properties, flow, on_failure)
+                self._send(paced, now)
+                return paced
+        paced = _Paced(self, payload, properties, flow, on_failure)
+        try:
+            self._queue.put(flow, paced, size)
+        except QueueFull:
+            raise TransportError(
+                "queue-full",
+                f"{len(self._queue):,} messages to {self.topic} wait already; slow down.",
+                sent=False,
+                retry_after=1.0,
+            ) from None
+        if self._timer is None:
+            self._watch(self._loop.time())
+        return paced
+
+    def _send(self, paced: _Paced, now: float) -> None:
+        """Raises what the publisher raises; then nothing went, and nothing is counted."""
+        payload, properties = paced.payload, paced.properties
+        if self._noting is None or len(payload) < NOTED_BYTES:
+            paced.ticket = self.publisher.publish(payload, properties, flow=paced.flow, on_failure=paced.fail)
+            self.pace.send(paced.size, now)
+        else:
+            paced.ticket = self._noting.publish_noted(
+                payload, properties, flow=paced.flow, on_failure=paced.fail, on_receipt=partial(self._receipted, paced)
+            )
+            self.pace.hold(paced.size)
+            paced.unreceipted = True
+        paced.payload = b""
+
+    def _receipted(self, paced: _Paced) -> None:
+        if paced.unreceipted:
+            paced.unreceipted = False
+            self.pace.receipt(paced.size, self._loop.time())
+            self._again()
+
+    def _again(self) -> None:
+        """Something has changed: look anew."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._pass()
+
+    def _pass(self) -> None:
+        """Let pass what may, and watch over the rest."""
+        self._timer = None
+        while len(self._queue):
+            now = self._loop.time()
+            if self.pace.wait(now) != 0.0:
+                self._watch(now)
+                break
+            self._release(now)
+        if self._waiters:
+            self._wake_waiters()
+
+    def _release(self, now: float) -> None:
+        paced = self._queue.take()
+        if paced is not None:
+            try:
+                self._send(paced, now)
+            except TransportError as error:
+                self._loop.call_soon(paced.fail, error)
+
+    def _watch(self, now: float) -> None:
+        wait = self.pace.wait(now)
+        if wait is None:
+            self._timer = self._loop.call_later(RECEIPT_S, self._overdue)
+        else:
+            self._timer = self._loop.call_later(wait, self._pass)
+
+    def _overdue(self) -> None:
+        self._release(self._loop.time())
+        self._pass()
+
+    def withdraw(self, paced: _Paced) -> bool:
+        """Take a message back. False when it has left."""
+        if paced.ticket is None:
+            withdrawn = self._queue.withdraw(paced.flow, paced)
+            if withdrawn and not len(self._queue) and self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            if withdrawn:
+                self._wake_waiters()
+            return withdrawn
+        withdrawn = paced.ticket.cancel()
+        if withdrawn and paced.unreceipted:
+            paced.unreceipted = False
+            self.pace.withdraw(paced.size)
+            self._again()
+        return withdrawn
+
+    async def writable(self, flow: str) -> None:
+        if self._queue.holds(flow):
+            await self._wait(flow)
+        await self.publisher.writable(flow)
+
+    async def empty(self) -> None:
+        """Wait until nothing waits here."""
+        if len(self._queue):
+            await self._wait(None)
+
+    async def _wait(self, flow: str | None) -> None:
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._waiters.append((flow, waiter))
+        await waiter
+
+    def _wake_waiters(self) -> None:
+        waiting = []
+        for flow, waiter in self._waiters:
+            if waiter.done():
+                continue
+            if self._queue.holds(flow) if flow is not None else len(self._queue):
+                waiting.append((flow, waiter))
+            else:
+                waiter.set_result(None)
+        self._waiters = waiting
+
+    async def close(self) -> None:
+        """Fail what waits, and close the publisher."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        closed = TransportError("closed", "The connection was closed.", sent=False)
+        for paced in self._queue.clear():
+            paced.fail(closed)
+        self._wake_waiters()
+        await self.publisher.close()
