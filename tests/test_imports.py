@@ -13,18 +13,9 @@ import dispatch
 
 ROOT = Path(dispatch.__file__).parent
 GROUND = ("messages", "outcome", "policy", "fairqueue", "delivery", "version")
-PURE = ("deadlines", "delivery", "fairqueue", "ledger", "pacing", "repair", "transports.window")
-PURE += ("outcome", "policy", "messages")
-    "deadlines",
-    "delivery",
-    "fairqueue",
-    "ledger",
-    "pacing",
-    "repair",
-    "transports.window",
-    "outcome",
-    "policy",
-    "messages",
+PURE = (
+    *("deadlines", "delivery", "fairqueue", "ledger", "pacing", "repair", "transports.window"),
+    *("outcome", "policy", "messages"),
 )
 FACES = ("client", "cli", "demo", "__main__")
 SERVING = ("service", "server", "replies", "presence", "idempotency", "ledger", "recall")

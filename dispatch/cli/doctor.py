@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from dispatch.catalog import Catalog
     from dispatch.cli.diagnosis import Diagnosis, Finding
 
+_LOSS = "Loss"
 _STYLES = {"ok": "green", "failed": "red", "warning": "yellow", "skipped": "dim"}
 
 
@@ -34,18 +35,75 @@ def doctor(
         ),
     ] = None,
     fix: Annotated[bool, typer.Option("--fix", help="Make the tenants and namespaces that are missing.")] = False,
+    loss: Annotated[
+        bool,
+        typer.Option(
+            "--loss", help="Measure what the broker loses, instead: about a minute of load.", rich_help_panel=_LOSS
+        ),
+    ] = False,
+    sizes: Annotated[
+        str | None,
+        typer.Option(
+            "--sizes",
+            metavar="LIST",
+            help="Sizes of an answer, with commas between; k and M are thousands and millions of bytes. "
+            "Default: 120,1k,10k,100k,1M.",
+            show_default=False,
+            rich_help_panel=_LOSS,
+        ),
+    ] = None,
+    in_flight: Annotated[
+        str | None,
+        typer.Option(
+            "--in-flight",
+            metavar="LIST",
+            help="Numbers of calls at once, with commas between. Default: 1,16,64,256.",
+            show_default=False,
+            rich_help_panel=_LOSS,
+        ),
+    ] = None,
+    calls: Annotated[
+        int | None,
+        typer.Option(
+            "--calls",
+            metavar="N",
+            min=1,
+            help="Calls for each size, number in flight and side. Default: as many as go into its share of a minute.",
+            show_default=False,
+            rich_help_panel=_LOSS,
+        ),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Everything as one line of JSON.")] = False,
 ) -> None:
     """Find out what is missing: connection, token, tenants and namespaces, a real round trip, listening services.
 
     Each line is ok or failed, with the command that mends it. The exit code is 1 if anything failed. The namespaces are
     those of the catalogue's topics; without a catalogue TrustGraph's four (tg/request, tg/response, tg/flow, tg/notify).
+
+    [bold]dispatch doctor --fix[/bold] makes tenants and namespaces that are missing.
+
+    [bold]dispatch doctor --loss[/bold] measures how many calls the broker loses, without credit (a plain pulsar-client) and
+    with it (ours), on topics of its own, and says what to do. It loads the broker for about a minute; Ctrl-C shows what was
+    measured so far. The exit code is 1 if calls of ours were lost.
+
+    [bold]dispatch doctor --loss --sizes 10k,100k --in-flight 16,64[/bold] does so for the sizes and load you have.
+
+    [bold]dispatch doctor --loss --sizes 100k --in-flight 64 --calls 10000 --json[/bold] finds rarer losses, for a program.
     """
     from dispatch.cli.diagnosis import Diagnosis
     from dispatch.cli.failures import CliError, Exit
     from dispatch.localbroker import Admin
     from dispatch.transports.pulsar.address import endpoints
 
+    if loss:
+        from dispatch.cli.loss import measure_loss
+
+        if fix or admin is not None:
+            raise CliError("--fix and --admin have nothing to do with --loss.", "run 'dispatch doctor --fix' before it")
+        measure_loss(settings, sizes=sizes, in_flight=in_flight, calls=calls, json=json)
+        return
+    if sizes is not None or in_flight is not None or calls is not None:
+        raise CliError("--sizes, --in-flight and --calls say what --loss measures.", "add --loss")
     broker = settings.genuine_broker_url("dispatch doctor")
     endpoints(broker)  # a wrong address is a wrong option
     security = settings.security()
