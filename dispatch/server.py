@@ -125,7 +125,7 @@ class ToolServer:
         self._idle = asyncio.Event()
         self._idle.set()
         self.requests = 0
-        """Requests that arrived, whatever became of them."""
+        """Requests that arrived, whatever became of them; questions about them are :attr:`repeats`."""
         self.malformed = 0
         """Messages without a usable id: nobody could be answered."""
         self.refused = dict.fromkeys(
@@ -249,13 +249,13 @@ class ToolServer:
     # -- a request ----------------------------------------------------------------------------------------------
 
     def _on_message(self, message: Message) -> None:
-        self.requests += 1
         properties: Mapping[str, str] = {}
         id = ""
         with contextlib.suppress(Exception):  # whatever a peer's message makes the client raise
             properties = message.properties()
             id = properties.get(Property.ID, "")
         if not id or len(id) > MAX_PROPERTY_CHARS:
+            self.requests += 1
             self.malformed += 1
             logger.warning("a request without a usable property 'id' on %s: nobody can be answered", self.request_queue)
             return
@@ -263,9 +263,11 @@ class ToolServer:
         deadline = None if remaining is None else asyncio.get_running_loop().time() + remaining / 1000
         work = Work(id, properties, deadline, message)
         refusal = self._memory.look(work)
+        if refusal == DEALT_WITH:
+            return
+        self.requests += 1
         if refusal is not None:
-            if refusal != DEALT_WITH:
-                self._refuse(work, refusal)
+            self._refuse(work, refusal)
             return
         if Property.ACK in properties:
             self._router.taken(properties)

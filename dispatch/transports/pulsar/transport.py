@@ -15,16 +15,17 @@ import logging
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
 from dispatch.outcome import TransportError
 from dispatch.transports.base import Handler, Mode
 from dispatch.transports.errors import sending_failed, unreachable
+from dispatch.transports.pulsar.aside import Aside
 from dispatch.transports.pulsar.handles import PulsarPublisher, PulsarSubscription, PulsarTicket
 from dispatch.transports.pulsar.handshake import shake_hands
-from dispatch.transports.pulsar.link import OK, RECEIVER_QUEUE, Link, close_opened
+from dispatch.transports.pulsar.link import OK, OPERATION_TIMEOUT_S, RECEIVER_QUEUE, Link, close_opened
 from dispatch.transports.pulsar.threads import keep_thread_state
 from dispatch.transports.security import Security
 from dispatch.transports.window import PublishWindow, QueueFull
@@ -37,6 +38,8 @@ GRACE_S = 1.0
 """How long pulsar-client may mend a connection by itself (a topic that moves to another broker takes milliseconds)."""
 CLOSE_FLUSH_S = 2.0
 """How long closing waits for the receipts of what was published before it."""
+RELINK_PAUSE_S = 0.75
+"""Between new clients, when a broker answers but lets nothing be opened."""
 PROBE_TIMEOUT_S = 1.0
 """How long a broker may take to answer while we wait for it to come back: one that starts accepts connections for some
 time before it answers on them."""
@@ -83,7 +86,9 @@ class PulsarTransport:
         self._generation = 0
         self._link: Link | None = None
         self._supervisor: asyncio.Task[None] | None = None
-        self._relinking = asyncio.Lock()
+        self._aside: Aside[PulsarPublisher | PulsarSubscription] = Aside()
+        self._retrying: asyncio.Task[None] | None = None
+        self._up = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._down_since: float | None = None
         self._closing = False
@@ -121,11 +126,16 @@ class PulsarTransport:
 
     async def _end(self) -> None:
         self._closed = True
+        self._up.set()
         _open_transports.discard(self)
         if self._supervisor is not None:
             self._supervisor.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._supervisor
+        if self._retrying is not None:
+            self._retrying.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._retrying
         closed = TransportError("closed", "The connection was closed.", sent=False)
         for ticket in self._window.drain():
             ticket.fail(closed)
@@ -158,11 +168,14 @@ class PulsarTransport:
     async def drop_publisher(self, publisher: PulsarPublisher) -> None:
         if self._publishers.get(publisher.topic) is publisher:
             del self._publishers[publisher.topic]
+            self._aside.forget(publisher)
             await close_opened(publisher.raw)
 
     def submit(self, ticket: PulsarTicket, size: int) -> None:
         if self._closed:
             raise TransportError("closed", "The connection is closed.", sent=False)
+        if len(self._aside) and (refusal := self._aside.error(ticket.publisher)) is not None:
+            raise TransportError(refusal.type, refusal.message, sent=False)
         window = self._window
         if window.outstanding >= window.size:
             self._take_receipts()
@@ -284,6 +297,7 @@ class PulsarTransport:
         if subscription not in self._subscriptions:
             return
         self._subscriptions.discard(subscription)
+        self._aside.forget(subscription)
         await close_opened(subscription.raw)
         # What had arrived by then is still handled: on a non-persistent topic nobody else will get it.
         # A copy, because pulsar-client's threads append to it meanwhile.
@@ -334,21 +348,31 @@ class PulsarTransport:
 
     # -- staying connected --------------------------------------------------------------------------------------
 
-    async def _open(self, make: Any) -> Any:
-        if self._closed or self._link is None:
-            raise TransportError("closed", "The connection is closed.", sent=False)
-        if self._down_since is not None:
-            raise unreachable(self.url)
-        async with self._relinking:  # not onto a client that is about to be replaced
-            opened = await make(self._link)
-        if self._closed:
+    async def _open(self, make: Callable[[Link], Awaitable[Any]]) -> Any:
+        while True:
+            if self._closed or self._link is None:
+                raise TransportError("closed", "The connection is closed.", sent=False)
+            if self._down_since is not None:
+                raise unreachable(self.url)
+            generation = self._generation
+            try:
+                opened = await make(self._link)
+            except TransportError:
+                if generation == self._generation:
+                    raise
+                if self._down_since is not None:  # the new client is being made: seconds, or it fails
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(OPERATION_TIMEOUT_S):
+                            await self._up.wait()
+                continue
+            if generation == self._generation and not self._closed:
+                return opened
             await close_opened(opened)
-            raise TransportError("closed", "The connection is closed.", sent=False)
-        return opened
 
     def _all_connected(self) -> bool:
-        return all(p.raw.is_connected() for p in self._publishers.values()) and all(
-            s.raw.is_connected() for s in self._subscriptions
+        aside = self._aside
+        return all(p.raw.is_connected() for p in self._publishers.values() if p not in aside) and all(
+            s.raw.is_connected() for s in self._subscriptions if s not in aside
         )
 
     async def _supervise(self) -> None:
@@ -358,50 +382,86 @@ class PulsarTransport:
             if self._all_connected():
                 if self._down_since is not None:
                     self._back()
+                if len(self._aside) and (self._retrying is None or self._retrying.done()):
+                    self._retrying = asyncio.create_task(self._retry_aside(), name="dispatch-pulsar-retry")
                 continue
             if self._down_since is None:
                 self._down_since = self._loop.time()
+                self._up.clear()
                 logger.info("connection to %s lost", self.url)
             if self._loop.time() - self._down_since >= GRACE_S:
                 try:
                     await shake_hands(self.url, self._security, PROBE_TIMEOUT_S)
-                    await self._relink()
                 except Exception as error:  # whatever it is: without a supervisor the connection would never come back
                     logger.debug("not back yet: %s: %s", type(error).__name__, error)
+                    continue
+                try:
+                    await self._relink()
+                except Exception as error:  # as above
+                    logger.debug("nothing can be opened yet: %s: %s", type(error).__name__, error)
+                    await asyncio.sleep(RELINK_PAUSE_S)
 
     def _back(self) -> None:
         self._down_since = None
+        self._up.set()
         logger.info("connected to %s again", self.url)
         self._take_receipts()
 
     async def _relink(self) -> None:
-        async with self._relinking:
-            old = self._link
-            if old is not None:
-                await old.close()
-            self._take_receipts()
-            self._forget_outstanding("AlreadyClosed")
-            self._generation += 1
-            self._link = Link(self.url, self._security)
-            self.reconnects += 1
-            for subscription in list(self._subscriptions):
-                raw = await self._link.consumer(
-                    subscription.topic,
-                    subscription.mode,
-                    subscription.name,
-                    partial(self._on_message, subscription, self._generation),
-                )
-                if subscription in self._subscriptions:
-                    subscription.raw = raw
-                else:  # closed meanwhile: it would take messages, and nobody would ever get them
-                    await close_opened(raw)
-            for publisher in list(self._publishers.values()):
-                raw = await self._link.producer(publisher.topic)
-                if self._publishers.get(publisher.topic) is publisher:
-                    publisher.raw = raw
-                else:
-                    await close_opened(raw)
+        old = self._link
+        if old is not None:
+            await old.close()
+        self._take_receipts()
+        self._forget_outstanding("AlreadyClosed")
+        self._generation += 1
+        self._link = Link(self.url, self._security)
+        self.reconnects += 1
+        handles: list[PulsarPublisher | PulsarSubscription] = [*self._subscriptions, *self._publishers.values()]
+        errors = await asyncio.gather(*(self._reopen(handle) for handle in handles))
+        if handles and all(errors):
+            raise unreachable(self.url)  # that is no topic's fault
+        for handle, error in zip(handles, errors, strict=True):
+            self._set_aside(handle, error)
         self._back()
+
+    async def _reopen(self, handle: PulsarPublisher | PulsarSubscription) -> TransportError | None:
+        """Open the topic of ``handle`` on the present client. Returns why it cannot be opened."""
+        assert self._link is not None
+        generation = self._generation
+        raw: Any
+        try:
+            if isinstance(handle, PulsarSubscription):
+                listener = partial(self._on_message, handle, self._generation)
+                raw = await self._link.consumer(handle.topic, handle.mode, handle.name, listener)
+            else:
+                raw = await self._link.producer(handle.topic)
+        except TransportError as error:
+            return error if generation == self._generation else None
+        if generation != self._generation or not self._wanted(handle):
+            await close_opened(raw)  # of a former client, or closed meanwhile: it would take messages nobody ever gets
+            return None
+        handle.raw = raw
+        return None
+
+    def _set_aside(self, handle: PulsarPublisher | PulsarSubscription, error: TransportError | None) -> None:
+        assert self._loop is not None
+        if error is None:
+            if self._aside.forget(handle):
+                logger.info("%s is open again", handle.topic)
+        elif self._wanted(handle) and self._aside.failed(handle, error, self._loop.time()):
+            logger.warning("%s cannot be opened and is set aside: %s", handle.topic, error.message)
+
+    def _wanted(self, handle: PulsarPublisher | PulsarSubscription) -> bool:
+        return handle in self._subscriptions or self._publishers.get(handle.topic) is handle
+
+    async def _retry_aside(self) -> None:
+        assert self._loop is not None
+        generation = self._generation
+        for handle in self._aside.due(self._loop.time()):
+            error = await self._reopen(handle)
+            if generation != self._generation:
+                return
+            self._set_aside(handle, error)
 
 
 _open_transports: weakref.WeakSet[PulsarTransport] = weakref.WeakSet()

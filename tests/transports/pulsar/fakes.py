@@ -143,7 +143,7 @@ class FakeLink:
         except asyncio.CancelledError:
             raw.close()  # what the real one does when it is there
             raise
-        refusal = broker.refusals.pop(raw.topic, None)
+        refusal = broker.refusals.pop(raw.topic, None) or broker.always_refused.get(raw.topic)
         if refusal is not None or self.closed:
             raw.closed = True
             raise refusal or unreachable(URL)
@@ -177,6 +177,8 @@ class FakeBroker:
         self.openings: list[str] = []
         self.securities: list[Security] = []
         self.refusals: dict[str, Exception] = {}
+        """Once, by topic."""
+        self.always_refused: dict[str, Exception] = {}
         self.while_opening: Callable[[Any], object] | None = None
         self.gate = asyncio.Event()
         self.gate.set()

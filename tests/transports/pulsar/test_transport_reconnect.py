@@ -9,6 +9,7 @@ import pytest
 
 from dispatch.outcome import TransportError
 from dispatch.transports.errors import unreachable
+from dispatch.transports.pulsar.transport import RELINK_PAUSE_S
 from tests.support.clock import advance, idle
 from tests.transports.pulsar.fakes import (
     KEPT,
@@ -175,7 +176,7 @@ async def test_the_supervisor_outlives_whatever_a_handshake_raises(broker: FakeB
         assert transport.connected
 
 
-async def test_a_reconnect_that_fails_half_way_is_done_again(broker: FakeBroker) -> None:
+async def test_a_topic_that_cannot_be_opened_again_is_tried_again_by_itself(broker: FakeBroker) -> None:
     failures, got = Failures(), list[Any]()
     async with connected() as transport:
         publisher = await transport.publisher(TOPIC)
@@ -183,10 +184,10 @@ async def test_a_reconnect_that_fails_half_way_is_done_again(broker: FakeBroker)
         await listen(transport, got.append, OTHER)
         broker.restarts()
         broker.refusals[TOPIC] = unreachable(URL)
-        await advance(REPLACED_S + 1)
-        assert transport.connected
-        assert len(broker.links) == 3
-        assert broker.links[1].closed, "the half-made one"
+        await advance(REPLACED_S)
+        assert transport.connected, "the others are there"
+        await advance(1)
+        assert len(broker.links) == 2, "no new client for one topic"
         send(publisher, failures, "a1")
         assert broker.producer().payloads == [b"a1"]
         for topic in (TOPIC, OTHER):
@@ -232,12 +233,12 @@ async def test_whoever_subscribes_while_the_client_is_replaced_gets_the_new_one(
     async with connected() as transport:
         await transport.publisher(TOPIC)
         broker.gate.clear()
-        waiting = asyncio.create_task(listen(transport, got.append, OTHER))  # holds the link
+        waiting = asyncio.create_task(listen(transport, got.append, OTHER))
         also = asyncio.create_task(listen(transport, got.append, KEPT))
         await idle()
         broker.restarts()
         await advance(REPLACED_S)
-        assert len(broker.links) == 1, "not while somebody opens something on it"
+        assert len(broker.links) == 2, "one slow topic holds nobody up"
         broker.gate.set()
         await also
         await waiting
@@ -248,3 +249,79 @@ async def test_whoever_subscribes_while_the_client_is_replaced_gets_the_new_one(
         await idle()
         assert sorted(got) == sorted([OTHER, KEPT])
         assert all(raw.link is broker.link for raw in (broker.consumer(OTHER), broker.consumer(KEPT)))
+
+
+async def test_one_lost_topic_leaves_the_rest_alone_and_comes_back_by_itself(
+    broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its namespace was deleted, or its rights withdrawn."""
+    failures, got = Failures(), list[Any]()
+    gone = TransportError("no-such-namespace", "The broker has no namespace 'tg/request'.", sent=False)
+    async with connected() as transport:
+        lost = await transport.publisher(TOPIC)
+        fine = await transport.publisher(OTHER)
+        await listen(transport, got.append, KEPT)
+        broker.always_refused[TOPIC] = gone
+        broker.producer(TOPIC).close()
+        await advance(REPLACED_S)
+        for _ in range(60):
+            assert transport.connected
+            with pytest.raises(TransportError) as caught:
+                send(lost, failures, "a1")
+            assert (caught.value.type, caught.value.sent) == ("no-such-namespace", False)
+            send(fine, failures, "b1")
+            broker.producer(OTHER).receipts()
+            broker.consumer(KEPT).deliver("one")
+            await advance(1)
+        assert got == ["one"] * 60
+        assert len(broker.links) == 2
+        assert 5 < broker.openings.count(TOPIC) < 12, "ever less often"
+        assert caplog.text.count("is set aside") == 1
+        del broker.always_refused[TOPIC]
+        await advance(31)
+        send(lost, failures, "a2")
+        assert broker.producer(TOPIC).payloads == [b"a2"]
+        broker.producer(TOPIC).receipts()
+    assert failures.told == []
+
+
+async def test_what_is_closed_while_it_is_set_aside_is_not_tried_again(broker: FakeBroker) -> None:
+    async with connected() as transport:
+        lost, _ = await transport.publisher(TOPIC), await transport.publisher(OTHER)
+        broker.always_refused[TOPIC] = TransportError("no-such-namespace", "None.", sent=False)
+        broker.producer(TOPIC).close()
+        await advance(REPLACED_S)
+        await lost.close()
+        tried = broker.openings.count(TOPIC)
+        await advance(60)
+        assert broker.openings.count(TOPIC) == tried
+
+
+async def test_a_slow_opening_holds_no_other_one_up(broker: FakeBroker) -> None:
+    async with connected() as transport:
+        broker.gate.clear()
+        slow = asyncio.create_task(transport.publisher(TOPIC))
+        await idle()
+        broker.gate.set()
+        other = await transport.publisher(OTHER)
+        assert other.topic == OTHER
+        await slow
+
+
+async def test_when_nothing_can_be_opened_the_connection_is_down(
+    broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with connected() as transport:
+        await transport.publisher(TOPIC)
+        await listen(transport, lambda _: None, OTHER)
+        for topic in (TOPIC, OTHER):
+            broker.always_refused[topic] = unreachable(URL)
+        broker.restarts()
+        await advance(REPLACED_S + 5)
+        assert not transport.connected
+        assert len(broker.links) < 10
+        assert "set aside" not in caplog.text
+        broker.always_refused.clear()
+        await advance(RELINK_PAUSE_S + SEEN_S)
+        assert transport.connected
+        assert all(raw.is_connected() for raw in (broker.producer(TOPIC), broker.consumer(OTHER)))

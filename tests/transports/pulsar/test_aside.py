@@ -1,0 +1,35 @@
+"""What was set aside is tried again, ever less often."""
+
+from __future__ import annotations
+
+from dispatch.outcome import TransportError
+from dispatch.transports.pulsar.aside import FIRST_RETRY_S, LAST_RETRY_S, Aside
+
+ERROR = TransportError("no-such-namespace", "None.", sent=False)
+
+
+def test_it_is_tried_again_ever_less_often() -> None:
+    aside: Aside[str] = Aside()
+    now, tries = 0.0, []
+    assert aside.failed("topic", ERROR, now)
+    while now < 200:
+        now += 0.25
+        if aside.due(now) == ["topic"]:
+            tries.append(now)
+            assert not aside.failed("topic", ERROR, now)
+    gaps = [later - sooner for sooner, later in zip([0.0, *tries], tries, strict=False)]
+    assert gaps[:4] == [FIRST_RETRY_S, 1.0, 2.0, 4.0]
+    assert gaps[-1] == LAST_RETRY_S
+
+
+def test_what_is_open_again_begins_anew() -> None:
+    aside: Aside[str] = Aside()
+    assert not aside.forget("topic")
+    for _ in range(5):
+        aside.failed("topic", ERROR, 0.0)
+    assert aside.error("topic") is ERROR
+    assert "topic" in aside
+    assert aside.forget("topic")
+    assert (len(aside), aside.error("topic")) == (0, None)
+    assert aside.failed("topic", ERROR, 10.0)
+    assert aside.due(10.0 + FIRST_RETRY_S) == ["topic"]
