@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +9,7 @@ import typer
 
 from dispatch.cli.failures import Exit, code_of, show_call_error
 from dispatch.cli.output import put, put_json, result_text, warn
+from dispatch.cli.running import run_async
 from dispatch.cli.settings import Settings, takes
 
 if TYPE_CHECKING:
@@ -91,9 +91,9 @@ def call(
         service = catalog.service_of(descriptor)
         dispatcher = connect(broker, catalog, security=settings.security())
         if stream:
-            result = asyncio.run(stream_tool(dispatcher, tool, given, user=user, timeout=timeout, json=json))
+            result = run_async(stream_tool(dispatcher, tool, given, user=user, timeout=timeout, json=json))
         else:
-            result = asyncio.run(call_tool(dispatcher, tool, given, user=user, timeout=timeout))
+            result = run_async(call_tool(dispatcher, tool, given, user=user, timeout=timeout))
     raise typer.Exit(show(result, service, streamed=stream, json=json))
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dispatch.cli.output import is_terminal, put, put_json, say
+from dispatch.cli.running import run_async
 from dispatch.cli.settings import Settings, takes
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def demo(
         # The incidents are on purpose: what they write to the log is not news.
         show_logs(False, logging.ERROR)
     run = Demo(settings.broker or "memory://", seconds, security=settings.security())
-    summary = asyncio.run(_quiet(run) if json else _live(run) if is_terminal(sys.stdout) else _plain(run))
+    summary = run_async(_quiet(run) if json else _live(run) if is_terminal(sys.stdout) else _plain(run))
     if json:
         put_json(summary.as_dict())
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import sys
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dispatch.cli.output import console, is_terminal, paint, printable, put, put_json
+from dispatch.cli.running import run_async
 from dispatch.cli.settings import Settings, takes
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def doctor(
         put(f"Broker {broker}")
         for finding in findings:
             _show(finding)
-    asyncio.run(_collect(diagnosis, findings, json))
+    run_async(_collect(diagnosis, findings, json))
     failed = sum(finding.status == "failed" for finding in findings)
     if json:
         put_json(

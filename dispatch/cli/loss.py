@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import sys
 import textwrap
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from dispatch.cli.output import console, is_terminal, printable, put, put_json
+from dispatch.cli.running import run_async
 from dispatch.cli.settings import Settings
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def measure_loss(
         put(f"Broker {broker}, namespaces {requests} and {responses}: {_extent(plan)}.")
     ended: BaseException | None = None
     try:
-        asyncio.run(_measure(findings, broker, security, requests, responses))
+        run_async(_measure(findings, broker, security, requests, responses))
     except (KeyboardInterrupt, DispatchError, OSError) as error:
         ended = error
     except ProbeFailed as error:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dispatch.cli.output import put_json, say
+from dispatch.cli.running import run_async
 from dispatch.cli.settings import Settings, takes
 
 if TYPE_CHECKING:
@@ -104,13 +105,7 @@ def serve(
     except (TypeError, ValueError) as error:
         raise CliError(str(error)) from None
     pool = ThreadPoolExecutor(concurrency + _OWN_THREADS, thread_name_prefix=_THREADS)
-    with asyncio.Runner() as runner:
-        runner.get_loop().set_default_executor(pool)
-        received = runner.run(serve_until_told(server, Voice(server, json)))
-        pool.shutdown(wait=False, cancel_futures=True)
-        if _left_behind():
-            # A tool that blocks its thread cannot be ended by anyone; waiting for it would keep the process for ever.
-            _end(0 if received is signal.SIGTERM else 130)
+    received = run_async(_serve_with(pool, server, Voice(server, json)))
     if received is not signal.SIGTERM:
         raise KeyboardInterrupt
 
@@ -144,6 +139,16 @@ class Voice:
             put_json({"event": event, "instance": self._server.instance, **facts})
         else:
             say(text)
+
+
+async def _serve_with(pool: ThreadPoolExecutor, server: ToolServer, voice: Voice) -> signal.Signals:
+    asyncio.get_running_loop().set_default_executor(pool)
+    received = await serve_until_told(server, voice)
+    pool.shutdown(wait=False, cancel_futures=True)
+    if _left_behind():
+        # A tool that blocks its thread cannot be ended by anyone; waiting for it would keep the process for ever.
+        _end(0 if received is signal.SIGTERM else 130)
+    return received
 
 
 async def serve_until_told(server: ToolServer, voice: Voice) -> signal.Signals:

@@ -62,6 +62,7 @@ class Probe:
         )
         self._open = contextlib.AsyncExitStack()
         self._service: asyncio.subprocess.Process | None = None
+        self._spoke = False
         self._said: Any = None
         self._plain: PlainClient | None = None
         self._dispatcher: Dispatcher | None = None
@@ -170,7 +171,7 @@ class Probe:
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [_HOME, os.environ.get("PYTHONPATH")]))},
             start_new_session=True,  # a terminal's Ctrl-C is for us; the service ends with its stdin
         )
-        opening.push_async_callback(_stop, service)
+        opening.push_async_callback(self._stop, service)
         assert service.stdin is not None
         assert service.stdout is not None
         service.stdin.write(json.dumps(spec).encode() + b"\n")
@@ -180,9 +181,23 @@ class Probe:
                 line = await service.stdout.readline()
         if not line:
             raise ProbeFailed(f"{self._why_silent()} It was not ready within {START_S:g} s.")
+        self._spoke = True
         answer = json.loads(line)
         if "error" in answer:
             raise TransportError(answer["error"]["type"], answer["error"]["message"], sent=False)
+
+    async def _stop(self, service: asyncio.subprocess.Process) -> None:
+        assert service.stdin is not None
+        service.stdin.close()
+        try:
+            if self._spoke:  # until then it does not look at its stdin
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(STOP_S):
+                        await service.wait()
+        finally:  # also when whoever waits is cancelled
+            if service.returncode is None:
+                service.kill()  # its topics are non-persistent: nothing stays behind
+                await service.wait()
 
     def _why_silent(self) -> str:
         service = self._service
@@ -191,18 +206,6 @@ class Probe:
         self._said.seek(0)
         said = self._said.read().decode(errors="replace").strip()[-SAID_CHARS:]
         return f"The probe's service ended with status {service.returncode}{f': {said}' if said else ''}."
-
-
-async def _stop(service: asyncio.subprocess.Process) -> None:
-    assert service.stdin is not None
-    service.stdin.close()
-    try:
-        async with asyncio.timeout(STOP_S):
-            await service.wait()
-    finally:  # also when whoever waits is cancelled
-        if service.returncode is None:
-            service.kill()
-            await service.wait()
 
 
 def _text(path: object) -> str | None:
