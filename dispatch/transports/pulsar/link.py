@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 import uuid
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pulsar
@@ -22,18 +23,26 @@ import pulsar
 from dispatch.outcome import TransportError
 from dispatch.transports.base import Mode
 from dispatch.transports.errors import opening_failed
+from dispatch.transports.pulsar.blocking import DaemonThreads
 from dispatch.transports.pulsar.logs import client_logger
 from dispatch.transports.security import Security
 
 Receipt = Callable[[Any, Any], None]
 
-_threads = ThreadPoolExecutor(4, thread_name_prefix="dispatch-pulsar")
+_threads = DaemonThreads("dispatch-pulsar")
 """Threads of our own: tools that block the loop's default ones must not hold up a connection."""
 
 OK = pulsar.Result.Ok
 
 OPERATION_TIMEOUT_S = 5
 """How long pulsar-client may look for a broker when a producer or consumer is made."""
+
+OPENINGS = 4
+"""Blocking calls of one client at a time."""
+
+OPENINGS_END_S = 1.0
+"""How long closing waits for what is being opened. pulsar-client may never answer an opening whose client was closed, so
+that it is closed behind it; but not without end, because a broker may not answer either."""
 
 SEND_TIMEOUT_MS = 10_000
 """How long a publish may wait for its receipt. One timeout fails everything pending on its producer, so not short."""
@@ -71,6 +80,10 @@ class Link:
     def __init__(self, url: str, security: Security) -> None:
         self.url = url
         self._client = _client(url, security)
+        self._turn = asyncio.Semaphore(OPENINGS)
+        self._awaited: set[asyncio.Future[Any]] = set()
+        self._opening = 0
+        self._opened = threading.Condition()
 
     async def producer(self, topic: str) -> Any:
         """A producer for ``topic``, unbatched: a batch goes to one consumer and defeats the broker's round-robin."""
@@ -127,33 +140,62 @@ class Link:
         return opened
 
     async def _open(self, topic: str, make: Callable[[], Any]) -> Any:
-        opening = asyncio.get_running_loop().run_in_executor(_threads, make)
+        loop = asyncio.get_running_loop()
+        handed: asyncio.Future[Any] = loop.create_future()
+        self._awaited.add(handed)
         try:
-            return await asyncio.shield(opening)
-        except asyncio.CancelledError:
-            # The thread goes on and what it makes would have no owner: close it when it is there.
-            opening.add_done_callback(_close_orphan)
-            raise
+            async with self._turn:
+                if not handed.done():
+                    with self._opened:
+                        self._opening += 1
+                    opening = loop.run_in_executor(_threads, self._make, make)
+                    opening.add_done_callback(partial(_hand_over, handed))
+                return await handed
         except pulsar.PulsarException as error:
             raise opening_failed(type(error).__name__, url=self.url, topic=topic) from None
+        finally:
+            self._awaited.discard(handed)
+
+    def _make(self, make: Callable[[], Any]) -> Any:
+        try:
+            return make()
+        finally:
+            with self._opened:
+                self._opening -= 1
+                self._opened.notify_all()
 
     async def close(self) -> None:
         """Close the client and everything on it; pending publishes end with ``AlreadyClosed``."""
         try:
             async with asyncio.timeout(OPERATION_TIMEOUT_S + 1):
-                await asyncio.get_running_loop().run_in_executor(_threads, _close_quietly, self._client)
+                await asyncio.get_running_loop().run_in_executor(_threads, self._close)
         except TimeoutError:
             self._client.shutdown()  # close() waits for the broker, which may hang
+        finally:
+            for handed in self._awaited:
+                if not handed.done():
+                    handed.set_exception(TransportError("closed", "The connection was closed.", sent=False))
+
+    def _close(self) -> None:
+        with self._opened:
+            self._opened.wait_for(lambda: not self._opening, OPENINGS_END_S)
+        _close_quietly(self._client)
 
     def close_now(self) -> None:
         """The last resort at interpreter exit: a client that is still open then aborts the process."""
         _close_quietly(self._client)
 
 
-def _close_orphan(opening: asyncio.Future[Any]) -> None:
-    if not opening.cancelled() and opening.exception() is None:
-        orphan = opening.result()
-        asyncio.get_running_loop().run_in_executor(_threads, _close_quietly, orphan)
+def _hand_over(handed: asyncio.Future[Any], opening: asyncio.Future[Any]) -> None:
+    if opening.cancelled():
+        handed.cancel()
+    elif (error := opening.exception()) is not None:
+        if not handed.done():
+            handed.set_exception(error)
+    elif not handed.done():
+        handed.set_result(opening.result())
+    else:  # nobody waits any more: it would have no owner
+        asyncio.get_running_loop().run_in_executor(_threads, _close_quietly, opening.result())
 
 
 def _close_quietly(opened: Any) -> None:

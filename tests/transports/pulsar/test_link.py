@@ -279,3 +279,34 @@ def test_the_last_resort_needs_no_loop(clients: list[FakeClient]) -> None:
     link = Link(URL, Security())
     link.close_now()
     assert [client.closed for client in clients] == [True]
+
+
+@KINDS
+async def test_a_client_is_closed_behind_what_it_opens(clients: list[FakeClient], kind: str) -> None:
+    """Closed before, it may leave the opening without an answer for ever."""
+    FakeClient.hold.clear()
+    link = Link(URL, Security())
+    task = asyncio.create_task(opening(kind)(link))
+    await idle()
+    closing = asyncio.create_task(link.close())
+    await idle()
+    FakeClient.hold.set()
+    await closing
+    assert [client.closed for client in clients] == [True]
+    assert (await task).kind == kind
+
+
+async def test_an_opening_that_is_never_answered_ends_with_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = virtual_loop()
+    FakeClient.hold.clear()
+    loop.threads_may_hang = True
+    link = Link(URL, Security())
+    tasks = [asyncio.create_task(link.producer(f"{TOPIC}-{number}")) for number in range(3 * link_module.OPENINGS)]
+    await idle()
+    monkeypatch.setattr(FakeClient, "shutdown", lambda client: None)  # it does not end them either
+    await link.close()
+    for ended in await asyncio.gather(*tasks, return_exceptions=True):
+        assert isinstance(ended, TransportError)
+        assert (ended.type, ended.sent) == ("closed", False)
+    FakeClient.hold.set()
+    loop.threads_may_hang = False
