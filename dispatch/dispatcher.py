@@ -289,7 +289,7 @@ class Dispatcher:
             transmissions=1 if line is None else line.repair.transmissions,
             asked_for=0.0 if line is None or line.asked_at is None else ended - line.asked_at,
         )
-        if line is not None and line.asked_at is None and type(settled) is Answer:
+        if line is not None and not line.resent and type(settled) is Answer:
             self._patience(target).learn(ended - started)
         # 6 telemetry (its place): one duration, one outcome, one span tree
         return result

@@ -215,28 +215,21 @@ class Exchange:
 
     def on_message(self, message: Message, via: int = 0) -> None:
         """Take a reply from any topic (a transport's handler). Never raises, whatever the message holds."""
-        self.receive(message, via)
+        self.receive(message, read_properties(message), via)
 
-    def receive(self, message: Message, via: int = 0) -> Mapping[str, str]:
-        """As :meth:`on_message`; returns the message's properties, none when they cannot be read. ``via``: the number of the
+    def receive(self, message: Message, properties: Mapping[str, str], via: int = 0) -> None:
+        """As :meth:`on_message`, with the message's properties, none when they cannot be read. ``via``: the number of the
         connection it came on, where several bring the same."""
-        try:
-            properties: Mapping[str, str] = message.properties()
-            if Property.TAKEN in properties:
-                # Not a reply: the request has arrived, nothing more.
-                slot = self._pending.get(properties.get(Property.ID, ""))
-                if slot is not None:
-                    if slot.ticket is not None:
-                        slot.ticket.taken()
-                    if slot.line is not None:
-                        slot.line.heard(self.loop.time())
-                return properties
-            if Property.HERE in properties:
-                return properties  # nor is this
-        except Exception:  # whatever a peer's message makes the client raise
-            properties = {}
-        self.replies[self._dispose(message, properties, via)] += 1
-        return properties
+        if Property.TAKEN in properties:
+            # Not a reply: the request has arrived, nothing more.
+            slot = self._pending.get(properties.get(Property.ID, ""))
+            if slot is not None:
+                if slot.ticket is not None:
+                    slot.ticket.taken()
+                if slot.line is not None:
+                    slot.line.heard(self.loop.time())
+        elif Property.HERE not in properties:  # nor is this one
+            self.replies[self._dispose(message, properties, via)] += 1
 
     def _dispose(self, message: Message, properties: Mapping[str, str], via: int) -> Disposition:
         id = properties.get(Property.ID)
@@ -250,11 +243,14 @@ class Exchange:
             if slot.ticket is not None:
                 slot.ticket.answered()
         line = slot.line
-        if line is not None and properties.get(Property.REFUSED) == Refusal.FORMER:
-            now = self.loop.time()
-            if not line.disowned(now):
-                self.schedule(slot, line.repair.next_at)
-                return Disposition.MATCHED
+        if line is not None:
+            if properties.get(Property.REFUSED) == Refusal.FORMER:
+                now = self.loop.time()
+                if not line.disowned(now):
+                    self.schedule(slot, line.repair.next_at)
+                    return Disposition.MATCHED
+            if Property.TRANSMISSION in properties:
+                line.resent = True
         try:
             reply = decode_reply(message.data())
         except MalformedMessage as error:
@@ -276,6 +272,15 @@ class Exchange:
         closed = TransportError("closed", "The dispatcher was closed while the call was under way.")
         for slot in list(self._pending.values()):
             slot.settle(closed)
+
+
+def read_properties(message: Message) -> Mapping[str, str]:
+    """The properties of ``message``; none, whatever a peer's message makes the client raise."""
+    try:
+        properties: Mapping[str, str] = message.properties()
+    except Exception:
+        return {}
+    return properties
 
 
 def _waits(ticket: Ticket | None) -> bool:

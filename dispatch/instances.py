@@ -91,7 +91,18 @@ class Line:
         payload, properties, flow: the request, as it was sent first.
     """
 
-    __slots__ = ("_disowned", "asked_at", "ended", "flow", "instance", "payload", "properties", "repair", "ticket")
+    __slots__ = (
+        "_disowned",
+        "asked_at",
+        "ended",
+        "flow",
+        "instance",
+        "payload",
+        "properties",
+        "repair",
+        "resent",
+        "ticket",
+    )
 
     def __init__(
         self, instance: Instance, repair: Repair, payload: bytes, properties: Mapping[str, str], flow: str
@@ -103,6 +114,8 @@ class Line:
         self.flow = flow
         self.asked_at: float | None = None
         """When the first question was asked."""
+        self.resent = False
+        """A part of the answer came because it was asked for, not by itself."""
         self.ended = False
         self._disowned = 0
         """The transmission after which a later life of the instance said that it knows nothing of this."""

@@ -23,7 +23,8 @@ SUSPECT_AFTER = 2
 
 class Patience:
     """How long to wait for a tool before asking, learnt from how long it took: mean plus four times the mean deviation, the
-    estimator of TCP's retransmission timer (Jacobson and Karels 1988; RFC 6298). Repaired calls are not looked at (Karn).
+    estimator of TCP's retransmission timer (Jacobson and Karels 1988; RFC 6298). Answers that were sent again are not looked
+    at (Karn); unlike TCP's acknowledgements, they say so, so that a question asked too early does not hide how long it took.
 
     Args:
         first: seconds to wait while nothing is known, and at most: asking a tool that is at work costs next to nothing, and
@@ -39,7 +40,7 @@ class Patience:
         self.samples = 0
 
     def learn(self, seconds: float) -> None:
-        """A call was answered in ``seconds``, without a question."""
+        """A call was answered in ``seconds``, by the answer that was sent first."""
         if self.samples == 0:
             self._mean, self._deviation = seconds, seconds / 2
         else:

@@ -17,7 +17,7 @@ from dispatch.acknowledger import Acknowledger
 from dispatch.catalog import ServiceDescriptor
 from dispatch.catalog.topics import TopicName
 from dispatch.delivery import CREDIT_BYTES
-from dispatch.exchange import Exchange
+from dispatch.exchange import Exchange, read_properties
 from dispatch.gate import Gate
 from dispatch.instances import HELLO_AGAIN_S, HELLO_EVERY_S, MAX_INSTANCES, Instance, Instances
 from dispatch.messages import MAX_PROPERTY_CHARS, Feature, Property, Refusal
@@ -270,17 +270,19 @@ class Routes:
         return self._acknowledger.credit
 
     def _own_replies(self, prefix: str) -> Handler:
-        """The handler of a reply topic of our own: takes the reply, and acknowledges where that is asked for."""
+        """The handler of a reply topic of our own: acknowledges where that is asked for, and takes the reply. In this order:
+        to read a large one takes as long as the way to the service and back."""
         receive, acknowledger = self._exchange.receive, self._acknowledger
 
         def handle(message: Message) -> None:
-            properties = receive(message)
+            properties = read_properties(message)
             if Property.HERE in properties:
                 self._on_here(prefix, properties)
                 return
             token = properties.get(Property.ACK)
             if token is not None:
                 acknowledger.wanted(prefix, properties.get(Property.CONTROL), token)
+            receive(message, properties)
 
         return handle
 
