@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from dispatch.catalog import Catalog, ServiceDescriptor, load_directory
 from dispatch.exchange import Exchange
 from dispatch.instances import Line
+from dispatch.lanes import Lane
 from dispatch.messages import PayloadTooLarge, Property, Refusal, check_property, encode_request, json_text
 from dispatch.outcome import DispatchError, InvalidArguments, TransportError
 from dispatch.policy import DEFAULT_POLICY, Policy, PolicyError, check_seconds
@@ -419,15 +420,18 @@ class Dispatcher:
         """Where a request goes, with what properties, and how to ask for its answer if it does not come."""
         exchange, policy = self.exchange, target.policy
         now = exchange.loop.time()
-        properties = self._properties(id, route, deadline - now, idempotency_key)
         instance = self._running(self._routes).instance(route, idempotency_key) if policy.addressed else None
         if instance is None:
+            properties = self._properties(id, route, route.replies.first, deadline - now, idempotency_key)
             return route.publisher, properties, None
+        # What keeps everything on its way (a persistent topic) holds nothing up.
+        lane = route.replies.pick(exchange.pending, policy.reply_connections if route.acknowledged else 1)
+        properties = self._properties(id, route, lane, deadline - now, idempotency_key)
         properties[Property.INCARNATION] = instance.incarnation
         if instance.says_settled():
             properties[Property.SETTLED] = exchange.settled_below()
         repair = Repair(now, patience.seconds, policy.give_up_after)
-        return instance.publisher, properties, Line(instance, repair, payload, properties, target.label)
+        return instance.publisher, properties, Line(instance, repair, payload, properties, target.label, lane)
 
     def _gone(self, route: Route, line: Line, settled: Settled | None) -> bool:
         """Is the instance leaving, and did it not run the request? Then another one may. In any case it is no longer asked
@@ -444,11 +448,13 @@ class Dispatcher:
         # When nobody is left who is known to take it, the caller is told at once. And a former life may have run it.
         return refused == Refusal.DRAINING and len(route.instances) > 0
 
-    def _properties(self, id: str, route: Route, seconds: float, idempotency_key: str | None) -> dict[str, str]:
+    def _properties(
+        self, id: str, route: Route, lane: Lane, seconds: float, idempotency_key: str | None
+    ) -> dict[str, str]:
         remaining = max(1, int(seconds * 1000))
         properties = {
             Property.ID: id,
-            Property.REPLY_TO: route.reply_to,
+            Property.REPLY_TO: lane.topic,
             Property.REMAINING_MS: str(remaining),
         }
         if route.acknowledged:

@@ -50,6 +50,8 @@ class Exchange:
         self.loop = asyncio.get_running_loop()
         self.replies = dict.fromkeys(Disposition, 0)
         """Replies by disposition, since the start."""
+        self.received_bytes = 0
+        """Payloads of replies that were waited for, since the start."""
         # 64 random bits name this table, a counter its requests: an id can never come twice.
         self._prefix = f"{os.urandom(8).hex()}-"
         self._count = 0
@@ -252,7 +254,9 @@ class Exchange:
             if Property.TRANSMISSION in properties:
                 line.resent = True
         try:
-            reply = decode_reply(message.data())
+            payload = message.data()
+            self.received_bytes += len(payload)
+            reply = decode_reply(payload)
         except MalformedMessage as error:
             slot.settle(Unreadable(str(error)))
             return Disposition.MALFORMED

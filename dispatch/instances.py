@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from dispatch.lanes import Lane
 from dispatch.messages import Property
 from dispatch.outcome import TransportError
 from dispatch.repair import SUSPECT_AFTER, Repair
@@ -97,6 +98,7 @@ class Line:
         "ended",
         "flow",
         "instance",
+        "lane",
         "payload",
         "properties",
         "repair",
@@ -105,7 +107,13 @@ class Line:
     )
 
     def __init__(
-        self, instance: Instance, repair: Repair, payload: bytes, properties: Mapping[str, str], flow: str
+        self,
+        instance: Instance,
+        repair: Repair,
+        payload: bytes,
+        properties: Mapping[str, str],
+        flow: str,
+        lane: Lane,
     ) -> None:
         self.instance = instance
         self.repair = repair
@@ -121,7 +129,9 @@ class Line:
         """The transmission after which a later life of the instance said that it knows nothing of this."""
         self.ticket: Ticket | None = None
         """The last question."""
+        self.lane = lane
         instance.in_flight += 1
+        lane.waiting += 1
 
     def heard(self, now: float) -> None:
         """The instance has the request."""
@@ -178,6 +188,7 @@ class Line:
             return
         self.ended = True
         self.instance.in_flight -= 1
+        self.lane.waiting -= 1
         if self.ticket is not None:
             self.ticket.cancel()
         if answered:

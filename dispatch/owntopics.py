@@ -8,9 +8,9 @@ from __future__ import annotations
 from dispatch.catalog.topics import TopicName
 
 
-def reply_topic(response_queue: str, dispatcher: str) -> str:
-    """Where a dispatcher gets its own replies."""
-    return str(TopicName.parse(response_queue).sibling(f"dispatch-reply-{dispatcher}"))
+def reply_topic(response_queue: str, dispatcher: str, lane: int = 0) -> str:
+    """Where a dispatcher gets its own replies; ``lane``: on which of its connections."""
+    return str(TopicName.parse(response_queue).sibling(f"dispatch-reply-{dispatcher}{f'-{lane}' if lane else ''}"))
 
 
 def control_prefix(topic: str) -> str:

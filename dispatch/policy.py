@@ -25,6 +25,7 @@ class PolicyError(ValueError):
 
 MAX_REPLY_SUBSCRIPTIONS = 4
 """More than three were never seen to help."""
+MAX_REPLY_CONNECTIONS = 16
 MAX_SECONDS = 7 * 24 * 3600.0
 """The longest time that may be asked for: a week. Longer is a slip of units (milliseconds) far more often than meant."""
 
@@ -63,6 +64,9 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
         reply_subscriptions: connections on which answers of others' services are listened for; each loses other ones, and
             the copies are absorbed. 1: more cost bandwidth and time on every call, and help only where answers are large and
             come from a service that knows no credit (docs/delivery.md has the figures). At most 4.
+        reply_connections: connections on which large answers of our services come side by side, each with a credit of its
+            own; further ones are opened when many such answers are waited for. 4: more gained little on two processors
+            (docs/delivery.md has the figures). At most 16; 1 opens none.
         max_result: the answer of one call, over all its chunks. 64 MiB: twelve times the broker's largest message.
     """
 
@@ -76,6 +80,7 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
     give_up_after: float = 10.0
     addressed: bool = True
     reply_subscriptions: int = 1
+    reply_connections: int = 4
 
     def __post_init__(self) -> None:
         for key in (
@@ -92,7 +97,7 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
             check_seconds(value, key.replace("_", "-"))
         if not isinstance(self.addressed, bool):
             raise PolicyError("addressed", f"{self.addressed!r} is not true or false", "give true or false")
-        for key in ("stream_buffer", "max_result", "reply_subscriptions"):
+        for key in ("stream_buffer", "max_result", "reply_subscriptions", "reply_connections"):
             value = getattr(self, key)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise PolicyError(
@@ -103,6 +108,12 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
                 "reply-subscriptions",
                 f"{self.reply_subscriptions!r} is more than {MAX_REPLY_SUBSCRIPTIONS}",
                 "give 2 or 3: each is a connection, and gets every answer",
+            )
+        if self.reply_connections > MAX_REPLY_CONNECTIONS:
+            raise PolicyError(
+                "reply-connections",
+                f"{self.reply_connections!r} is more than {MAX_REPLY_CONNECTIONS}",
+                "give 4: each costs two threads, and a publisher on every service",
             )
 
     def merged(self, raw: Mapping[str, Any]) -> Policy:

@@ -20,6 +20,7 @@ from dispatch.delivery import CREDIT_BYTES
 from dispatch.exchange import Exchange, read_properties
 from dispatch.gate import Gate
 from dispatch.instances import HELLO_AGAIN_S, HELLO_EVERY_S, MAX_INSTANCES, Instance, Instances
+from dispatch.lanes import Lane, Lanes
 from dispatch.messages import MAX_PROPERTY_CHARS, Feature, Property, Refusal
 from dispatch.outcome import TransportError
 from dispatch.owntopics import control_prefix, hello_topic, reply_topic
@@ -38,18 +39,18 @@ class Route:
 
     Attributes:
         publisher: to the service's request topic, whoever listens there.
-        reply_to: our own reply topic.
+        replies: our own reply topics.
         acknowledged: replies to ``reply_to`` are acknowledged.
         instances: those that are ours and known by name; never any where the request topic is persistent, because what
             goes over that is not lost.
     """
 
-    __slots__ = ("acknowledged", "hello", "hello_at", "instances", "met", "publisher", "reply_to", "request_queue")
+    __slots__ = ("acknowledged", "hello", "hello_at", "instances", "met", "publisher", "replies", "request_queue")
 
-    def __init__(self, request_queue: str, publisher: Publisher, reply_to: str, *, acknowledged: bool) -> None:
+    def __init__(self, request_queue: str, publisher: Publisher, replies: Lanes, *, acknowledged: bool) -> None:
         self.request_queue = request_queue
         self.publisher = publisher
-        self.reply_to = reply_to
+        self.replies = replies
         self.acknowledged = acknowledged
         self.instances = Instances()
         self.hello: Publisher | None = None
@@ -78,7 +79,8 @@ class Routes:
         self._meeting: dict[str, asyncio.Task[None]] = {}
         self._retired: list[Instance] = []
         self._closing: set[asyncio.Task[None]] = set()
-        self._further: list[asyncio.Task[Transport]] = []
+        self._further: dict[int, asyncio.Task[Transport]] = {}
+        self._lanes: dict[str, Lanes] = {}
 
     def get(self, service: ServiceDescriptor) -> Route | None:
         """The route to ``service`` if it is open."""
@@ -114,13 +116,17 @@ class Routes:
         reply_to = reply_topic(response_queue, self._name)
         # Both ends listen before the first request can leave.
         await self._subscribe(response_queue, self._exchange.on_message)
-        await self._subscribe(reply_to, self._own_replies(control_prefix(reply_to)))
+        lanes = self._lanes.get(reply_to)
+        if lanes is None:
+            lanes = Lanes(Lane(reply_to, self._transport), partial(self._open_lane, response_queue))
+            lanes = self._lanes.setdefault(reply_to, lanes)
+        await self._subscribe(reply_to, self._own_replies(control_prefix(reply_to), lanes))
         publisher = await self._transport.publisher(request_queue)
         if not TopicName.parse(request_queue).persistent:
             # A persistent topic loses nothing, so that nothing is paid for it there.
             publisher = Gate(publisher, _ask_taken, CREDIT_BYTES)
         acknowledged = not TopicName.parse(reply_to).persistent
-        route = Route(request_queue, publisher, reply_to, acknowledged=acknowledged)
+        route = Route(request_queue, publisher, lanes, acknowledged=acknowledged)
         if acknowledged and not TopicName.parse(request_queue).persistent:
             # Not every broker lets us open topics that nobody has made; the exchange is the plain one then.
             with contextlib.suppress(TransportError):
@@ -137,10 +143,8 @@ class Routes:
     async def _listen_again(self, response_queue: str, copies: int) -> None:
         """Listen for others' answers on further connections: what a broker drops for one, it may deliver to another."""
         for number in range(1, copies):
-            if len(self._further) < number:
-                self._further.append(asyncio.create_task(_started(self._transport.another())))
             try:
-                connection = await asyncio.shield(self._further[number - 1])
+                connection = await self._connection(number)
                 await connection.subscribe(
                     response_queue,
                     partial(self._exchange.on_message, via=number),
@@ -148,11 +152,34 @@ class Routes:
                     name=f"dispatch-{self._name}-{number}",
                 )
             except TransportError as error:
-                del self._further[number - 1 :]
                 logger.warning(
                     "answers on %s are listened for only %d times: %s", response_queue, number, error.message
                 )
                 return
+
+    async def _connection(self, number: int) -> Transport:
+        """The further connection of that number, from 1.
+
+        Raises:
+            TransportError: it cannot be opened.
+        """
+        opening = self._further.get(number)
+        if opening is None:
+            opening = self._further[number] = asyncio.create_task(_started(self._transport.another()))
+        try:
+            return await asyncio.shield(opening)
+        except TransportError:
+            if self._further.get(number) is opening:
+                del self._further[number]
+            raise
+
+    async def _open_lane(self, response_queue: str, number: int) -> Lane:
+        connection = await self._connection(number)
+        topic = reply_topic(response_queue, self._name, number)
+        first = reply_topic(response_queue, self._name)
+        handler = self._own_replies(control_prefix(topic), self._lanes[first])
+        await connection.subscribe(topic, handler, mode=Mode.FANOUT, name=f"dispatch-{self._name}-{number}")
+        return Lane(topic, connection)
 
     # -- instances ----------------------------------------------------------------------------------------------
 
@@ -188,7 +215,7 @@ class Routes:
             self.retire(route, stale)
         route.hello_at = now + (HELLO_EVERY_S if len(known) else HELLO_AGAIN_S)
         self._sweep()
-        properties = {Property.HELLO: route.request_queue, Property.REPLY_TO: route.reply_to}
+        properties = {Property.HELLO: route.request_queue, Property.REPLY_TO: route.replies.first.topic}
         with contextlib.suppress(TransportError):  # the next one is due soon
             route.hello.publish(b"", properties, flow=route.hello.topic, on_failure=_unheard)
 
@@ -269,10 +296,10 @@ class Routes:
         """Reply bytes that an instance may have on their way to this dispatcher."""
         return self._acknowledger.credit
 
-    def _own_replies(self, prefix: str) -> Handler:
+    def _own_replies(self, prefix: str, lanes: Lanes) -> Handler:
         """The handler of a reply topic of our own: acknowledges where that is asked for, and takes the reply. In this order:
         to read a large one takes as long as the way to the service and back."""
-        receive, acknowledger = self._exchange.receive, self._acknowledger
+        exchange, acknowledger = self._exchange, self._acknowledger
 
         def handle(message: Message) -> None:
             properties = read_properties(message)
@@ -282,7 +309,9 @@ class Routes:
             token = properties.get(Property.ACK)
             if token is not None:
                 acknowledger.wanted(prefix, properties.get(Property.CONTROL), token)
-            receive(message, properties)
+            before = exchange.received_bytes
+            exchange.receive(message, properties)
+            lanes.received(exchange.received_bytes - before)
 
         return handle
 
@@ -302,6 +331,8 @@ class Routes:
 
     async def close(self) -> None:
         """Close everything."""
+        for lanes in self._lanes.values():
+            await lanes.close()
         openings: list[asyncio.Task[Any]] = [*self._opening.values(), *self._meeting.values()]
         for opening in openings:
             opening.cancel()
@@ -324,7 +355,7 @@ class Routes:
         if self._closing:
             await asyncio.wait(list(self._closing))
         await self._acknowledger.close()
-        for starting in self._further:
+        for starting in self._further.values():
             starting.cancel()
             with contextlib.suppress(asyncio.CancelledError, TransportError):
                 await (await starting).close()

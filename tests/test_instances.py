@@ -7,7 +7,9 @@ from collections import Counter
 import pytest
 
 from dispatch.instances import SETTLED_EVERY, STALE_S, Instance, Instances, Line
+from dispatch.lanes import Lane
 from dispatch.repair import SUSPECT_AFTER, Repair
+from dispatch.transports.memory import MemoryTransport
 from tests.support.fakes import FakePublisher, lost
 
 
@@ -23,7 +25,8 @@ def known(*names: str) -> Instances:
 
 
 def line(to: Instance, payload: bytes = b"request") -> Line:
-    return Line(to, Repair(0.0, 0.2, 10.0), payload, {"id": "x-1", "remaining-ms": "30000"}, "flow")
+    properties = {"id": "x-1", "remaining-ms": "30000"}
+    return Line(to, Repair(0.0, 0.2, 10.0), payload, properties, "flow", Lane("lane", MemoryTransport("memory://")))
 
 
 def test_nobody_is_picked_when_nobody_is_known() -> None:

@@ -24,6 +24,7 @@ KEYS = (
     "give-up-after",
     "addressed",
     "reply-subscriptions",
+    "reply-connections",
 )
 
 

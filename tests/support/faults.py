@@ -78,7 +78,8 @@ class FaultyTransport:
         self.outgoing = _Dice(outgoing, rng)
         self.incoming = _Dice(incoming, rng)
         self.count: Counter[str] = Counter()
-        self.handed = 0
+        self._handed = 0
+        self._others: list[FaultyTransport] = []
         self.out_until = 0.0
         self.once: str | None = None
         """A topic on which what is published is not repeated."""
@@ -94,7 +95,14 @@ class FaultyTransport:
 
     def another(self) -> Transport:
         plans = {"outgoing": self.outgoing.plan, "incoming": self.incoming.plan}
-        return FaultyTransport(self.inner.another(), **plans, seed=self.outgoing.rng.randrange(2**32))
+        other = FaultyTransport(self.inner.another(), **plans, seed=self.outgoing.rng.randrange(2**32))
+        self._others.append(other)
+        return other
+
+    @property
+    def handed(self) -> int:
+        """Replies that reached handlers, on this connection and on others made of it."""
+        return self._handed + sum(other.handed for other in self._others)
 
     async def start(self) -> None:
         await self.inner.start()
@@ -303,7 +311,7 @@ class FaultySubscription:
     def _hand(self, message: Message) -> None:
         if self._handler is not None:
             if self._counts and _is_reply(message):
-                self._transport.handed += 1
+                self._transport._handed += 1
             self._handler(message)
 
     async def close(self) -> None:

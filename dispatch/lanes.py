@@ -1,0 +1,121 @@
+"""Lanes: where large answers come in side by side.
+
+Credit lets little more than one large answer be under way on a connection at a time (:mod:`dispatch.delivery`), and the
+next one waits for the acknowledgement: a round trip in which both sides are idle. What a channel of the broker can hold is
+counted for each connection, so that further connections, each with a reply topic and a credit of its own, carry more
+without losing more. A request says where its answer is to go, so that a service has no part in this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from dispatch.delivery import CREDIT_BYTES
+from dispatch.outcome import TransportError
+
+logger = logging.getLogger("dispatch.dispatcher")
+
+CROWDED = 4
+"""Credits' worth of answers that must be waited for before another connection is worth its price."""
+SUSTAINED = 64
+"""Requests in a row that must have met that: a burst alone opens nothing."""
+RETRY_S = 60.0
+"""How long after a connection that could not be opened the next one is tried."""
+MEAN_OF = 16
+"""Answers over which their mean size is formed."""
+
+
+class Connection(Protocol):
+    """What a lane needs to know of its transport."""
+
+    @property
+    def connected(self) -> bool:
+        """Is the broker in reach?"""
+        ...
+
+
+class Lane:
+    """A reply topic, and the connection on which it is listened to."""
+
+    __slots__ = ("connection", "topic", "waiting")
+
+    def __init__(self, topic: str, connection: Connection) -> None:
+        self.topic = topic
+        self.connection = connection
+        self.waiting = 0
+        """Answers that are to come here. Whoever waits for one counts it."""
+
+
+OpenLane = Callable[[int], Awaitable[Lane]]
+"""Opens the lane of a number, from 1."""
+
+
+class Lanes:
+    """The reply topics of one dispatcher in one namespace.
+
+    Args:
+        first: the one that is always there.
+        open_lane: opens a further one.
+    """
+
+    def __init__(self, first: Lane, open_lane: OpenLane) -> None:
+        self._lanes = [first]
+        self._open_lane = open_lane
+        self._loop = asyncio.get_running_loop()
+        self._opening: asyncio.Task[None] | None = None
+        self._not_before = 0.0
+        self._mean = 0.0
+        self._crowded = 0
+
+    def __len__(self) -> int:
+        return len(self._lanes)
+
+    @property
+    def first(self) -> Lane:
+        """The one that is always there."""
+        return self._lanes[0]
+
+    def received(self, size: int) -> None:
+        """An answer of ``size`` bytes came."""
+        self._mean += (size - self._mean) / MEAN_OF
+
+    def pick(self, waiting: int, most: int) -> Lane:
+        """Where the next answer is to go: the lane on which the fewest are waited for.
+
+        Args:
+            waiting: answers that are waited for, over all of them.
+            most: lanes that may be used.
+        """
+        wanted = int(waiting * self._mean / CREDIT_BYTES)
+        lanes = self._lanes
+        if wanted < CROWDED:
+            self._crowded = 0
+        elif len(lanes) < most:
+            self._crowded += 1
+            if self._crowded >= SUSTAINED and self._opening is None and self._loop.time() >= self._not_before:
+                self._opening = self._loop.create_task(self._open(len(lanes)))
+        best = lanes[0]
+        for lane in lanes[1 : min(wanted, waiting, most)]:
+            if lane.waiting < best.waiting and lane.connection.connected:
+                best = lane
+        return best
+
+    async def _open(self, number: int) -> None:
+        try:
+            self._lanes.append(await self._open_lane(number))
+            logger.debug("answers come on %d connections now", len(self._lanes))
+        except TransportError as error:
+            self._not_before = self._loop.time() + RETRY_S
+            logger.debug("no further connection for answers: %s", error.message)
+        finally:
+            self._crowded = 0
+            self._opening = None
+
+    async def close(self) -> None:
+        """Open no more. The lanes' connections are their owner's."""
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.wait([self._opening])
