@@ -9,28 +9,30 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
 from benchmarks.driver import Driver, rounds_of
 from benchmarks.machine import load
-from benchmarks.plan import DEFAULT, QUICK, SUITES, Settings, Suite, chosen, estimated_seconds
-from benchmarks.plot import draw
+from benchmarks.plan import BASIC, DEFAULT, DELIVERY, QUICK, SUITES, Settings, Suite, chosen, estimated_seconds
+from benchmarks.plot import draw, draw_delivery
 from benchmarks.processes import BenchmarkError
 from benchmarks.promises import FOR_THE_RECORD, PROMISES, find
 from benchmarks.report import report
 from benchmarks.results import Results
 from dispatch.localbroker import LocalBrokerError, obtain
 
+Draw = Callable[[Results, Path], None]
 RESULTS = Path(__file__).resolve().parent / "results"
 NEEDED = {"matplotlib": "matplotlib", "trustgraph": "trustgraph-base", "pulsar": "pulsar-client"}
 
 EPILOG = """\
 examples:
-  python -m benchmarks                            everything, under 5 minutes
-  python -m benchmarks --quick                    one short round, under a minute: figures to look at, not to quote
+  python -m benchmarks                            everything, a quarter of an hour
+  python -m benchmarks --quick                    one short round, under a minute: figures to look at, not to quote; nothing
+                                                  of answers-…, unless --only says so
   python -m benchmarks --only clients/dispatch    one contender (again with --only: another beside it)
   PULSAR_URL=pulsar://HOST:6650 python -m benchmarks       on your own broker (PULSAR_ADMIN_URL, PULSAR_TOKEN too)
 
@@ -74,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run. Returns the exit code: 0 done, whatever the ratios; 1 the run failed; 2 it could not begin; 130 Ctrl-C."""
     options = parser().parse_args(arguments)
     try:
-        suites = chosen(options.only)
+        suites = chosen(options.only, BASIC if options.quick else SUITES)
     except ValueError as error:
         parser().error(str(error))  # exits with 2
     settings = rounds_of(QUICK if options.quick else DEFAULT, options.rounds, options.seconds)
@@ -85,8 +87,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     stamp = time.strftime("%Y%m%d-%H%M%S")
     json_path: Path = options.json or options.out / f"{stamp}.json"
     png_path: Path = options.png or options.out / f"{stamp}.png"
+    pictures = _pictures(suites, png_path)
+    paths = [json_path, *pictures]
     try:
-        for path in (json_path, png_path):  # now, and not after five minutes
+        for path in paths:  # now, and not after a quarter of an hour
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("ab"):
                 pass
@@ -98,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     written = False
     try:
         results = _run(suites, settings)
-        _publish(results, json_path, png_path)
+        _publish(results, json_path, pictures)
         written = True
     except (BenchmarkError, LocalBrokerError, OSError) as error:
         _say(f"the run failed: {error}")
@@ -109,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     finally:
         signal.signal(signal.SIGTERM, before)
         if not written:
-            for path in (json_path, png_path):
+            for path in paths:
                 if path.is_file() and path.stat().st_size == 0:
                     path.unlink()
     return 0
@@ -126,14 +130,25 @@ def _run(suites: Sequence[Suite], settings: Settings) -> Results:
         return Driver(endpoint, suites, settings, _say, load_before=load_before).run()
 
 
-def _publish(results: Results, json_path: Path, png_path: Path) -> None:
+def _pictures(suites: Sequence[Suite], png_path: Path) -> dict[Path, Draw]:
+    """What is drawn where: what is about delivery apart from the rest, if there is both."""
+    made: dict[Path, Draw] = {}
+    if any(suite not in DELIVERY for suite in suites):
+        made[png_path] = draw
+    if any(suite in DELIVERY for suite in suites):
+        made[png_path.with_stem(f"{png_path.stem}-delivery") if made else png_path] = draw_delivery
+    return made
+
+
+def _publish(results: Results, json_path: Path, pictures: Mapping[Path, Draw]) -> None:
     promises = [find(ratio, results) for ratio in PROMISES]
     record = [find(ratio, results) for ratio in FOR_THE_RECORD]
     print(report(results, promises, record), flush=True)
     everything = results.as_dict([*promises, *record])
     json_path.write_text(json.dumps(everything, indent=1, ensure_ascii=False) + "\n")
-    draw(results, png_path)
-    _say(f"written: {json_path}, {png_path}")
+    for path, drawn in pictures.items():
+        drawn(results, path)
+    _say(f"written: {', '.join(map(str, [json_path, *pictures]))}")
 
 
 def _say(line: str) -> None:

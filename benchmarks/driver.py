@@ -43,7 +43,7 @@ class Driver:
         self._load_before = load_before
         self._run = secrets.token_hex(4)
         self._topics = 0
-        self._total = settings.rounds * sum(len(suite.contenders) * len(suite.levels) for suite in suites)
+        self._total = sum(suite.rounds_of(settings) * len(suite.contenders) * len(suite.levels) for suite in suites)
         self._measurements: list[Measurement] = []
 
     def run(self) -> Results:
@@ -65,16 +65,16 @@ class Driver:
             service, client = start("echo_service", stack), start("bare_listener", stack)
             service.begin(spec)
             client.begin(spec)
-            self._measure(client, 64, self._settings.warm_broker)
+            self._ask(client, 64, self._settings.warm_broker, self._settings.ramp)
 
     def _measure_suite(self, suite: Suite) -> None:
         with ExitStack() as stack:
             clients = self._started(suite, stack)
-            for round_number in range(1, self._settings.rounds + 1):
+            for round_number in range(1, suite.rounds_of(self._settings) + 1):
                 for level in suite.levels:
                     # Neighbours in time are what a ratio is made of.
                     for position, contender in enumerate(rotated(suite.contenders, round_number - 1), 1):
-                        found = self._measure(clients[contender.name], level, self._settings.seconds * suite.stretch)
+                        found = self._measure(clients[contender.name], level, suite)
                         one = Measurement(suite.name, contender.name, level, round_number, position, **found)
                         self._measurements.append(one)
                         self._report(one)
@@ -82,7 +82,7 @@ class Driver:
     def _started(self, suite: Suite, stack: ExitStack) -> dict[str, Child]:
         """The suite's processes, ready: its clients, by contender."""
         self._progress(f"starting the clients and services of {suite.name}")
-        specs = {c.name: self._spec(persistent=c.persistent) for c in suite.contenders}
+        specs = {c.name: self._spec(suite, persistent=c.persistent) for c in suite.contenders}
         # All at once, because imports take longest; told what to do one after the other.
         services = {c.name: start(c.service, stack) for c in suite.contenders if c.service is not None}
         shared = start(suite.shared_service, stack) if suite.shared_service is not None else None
@@ -95,16 +95,19 @@ class Driver:
         for name, client in clients.items():
             client.begin(specs[name])
         for client in clients.values():
-            self._measure(client, 16, self._settings.warm_up)
+            self._ask(client, 16, self._settings.warm_up, self._settings.ramp)
         return clients
 
-    def _measure(self, client: Child, in_flight: int, seconds: float) -> dict[str, Any]:
-        ramp = self._settings.ramp
+    def _measure(self, client: Child, in_flight: int, suite: Suite) -> dict[str, Any]:
+        settings = self._settings
+        return self._ask(client, in_flight, settings.seconds * suite.stretch, settings.ramp * suite.ramp_stretch)
+
+    def _ask(self, client: Child, in_flight: int, seconds: float, ramp: float) -> dict[str, Any]:
         # Beyond the measurement itself: its last calls may wait out their timeout, on a machine that is busy.
         patience = ramp + seconds + self._settings.timeout + 60.0
         return client.ask({"in_flight": in_flight, "seconds": seconds, "ramp": ramp}, patience)
 
-    def _spec(self, *, persistent: bool = False) -> dict[str, Any]:
+    def _spec(self, suite: Suite | None = None, *, persistent: bool = False) -> dict[str, Any]:
         """What client and service must know: the broker, and topics nobody else uses."""
         self._topics += 1
         topic = f"bench-{self._run}-{self._topics}"
@@ -117,6 +120,7 @@ class Driver:
                 f"persistent://tg/flow/{topic}-response" if persistent else f"non-persistent://tg/response/{topic}"
             ),
             "timeout": self._settings.timeout,
+            "answer": 120 if suite is None else suite.answer,
         }
 
     def _report(self, one: Measurement) -> None:

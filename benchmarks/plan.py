@@ -45,6 +45,9 @@ class Suite:
         shared_service: module of the one service all contenders call, each on topics of its own (else whoever waits for
             its turn would receive the others' answers); None: each brings its own.
         stretch: its measurements are so many times as long as others (slow contenders have few calls to count).
+        answer: characters of an answer.
+        rounds: rounds at most; None: as many as the settings say.
+        ramp_stretch: as ``stretch``, of the load before each measurement.
     """
 
     name: str
@@ -53,6 +56,13 @@ class Suite:
     levels: tuple[int, ...] = LEVELS
     shared_service: str | None = None
     stretch: float = 1.0
+    answer: int = 120
+    rounds: int | None = None
+    ramp_stretch: float = 1.0
+
+    def rounds_of(self, settings: Settings) -> int:
+        """How many rounds it takes part in."""
+        return settings.rounds if self.rounds is None else min(self.rounds, settings.rounds)
 
 
 @dataclass(frozen=True)
@@ -118,7 +128,38 @@ TOPICS = Suite(
         Contender("persistent", "persistent topics", "dispatch_client", "dispatch_service", persistent=True),
     ),
 )
-SUITES = (CLIENTS, SERVICES, TOPICS)
+
+_OURS = (
+    Contender("without-credit", "dispatch, without credit", "dispatch_client_without_credit", "dispatch_service"),
+    Contender("dispatch", "dispatch", "dispatch_client", "dispatch_service"),
+)
+_FAST = (
+    Contender("bare", "bare client and service", "bare_listener", "echo_service"),
+    Contender("trustgraph", "TrustGraph's client, bare service", "trustgraph_client", "echo_service"),
+)
+DELIVERY_LEVELS = (1, 16, 64, 256)
+DELIVERY = tuple(
+    Suite(
+        f"answers-{name}",
+        f"Answers of {text}",
+        contenders,
+        levels=DELIVERY_LEVELS,
+        stretch=2.0,
+        ramp_stretch=10.0,  # as long as a call waits for a lost answer: by then as many wait for one as ever will
+        answer=size,
+        rounds=2,
+    )
+    for name, text, size, contenders in (
+        ("120", "120 B", 120, _OURS),
+        ("1k", "1 kB", 1_000, _FAST + _OURS),
+        ("10k", "10 kB", 10_000, _FAST + _OURS),
+        ("100k", "100 kB", 100_000, _FAST + _OURS),
+        ("1M", "1 MB", 1_000_000, _FAST + _OURS),
+    )
+)
+"""What is lost, and what it costs: answers of several sizes on topics that lose messages."""
+BASIC = (CLIENTS, SERVICES, TOPICS)
+SUITES = (*BASIC, *DELIVERY)
 
 
 def rotated(items: Sequence[T], round_number: int) -> list[T]:
@@ -127,14 +168,14 @@ def rotated(items: Sequence[T], round_number: int) -> list[T]:
     return [*items[start:], *items[:start]]
 
 
-def chosen(names: Sequence[str]) -> tuple[Suite, ...]:
-    """The suites of these names; ``suite/contender`` takes that contender only. No names: all.
+def chosen(names: Sequence[str], default: Sequence[Suite] = SUITES) -> tuple[Suite, ...]:
+    """The suites of these names; ``suite/contender`` takes that contender only. No names: ``default``.
 
     Raises:
         ValueError: there is no such suite or contender; the text has the names there are.
     """
     if not names:
-        return SUITES
+        return tuple(default)
     wanted: dict[str, set[str]] = {}
     for name in names:
         suite_name, _, contender = name.partition("/")
@@ -156,7 +197,7 @@ def estimated_seconds(suites: Sequence[Suite], settings: Settings) -> float:
     total = settings.warm_broker + 2 * STARTUP_S
     for suite in suites:
         processes = len(suite.contenders) + (1 if suite.shared_service else len(suite.contenders))
-        cells = settings.rounds * len(suite.contenders) * len(suite.levels)
+        cells = suite.rounds_of(settings) * len(suite.contenders) * len(suite.levels)
         total += processes * STARTUP_S + len(suite.contenders) * settings.warm_up
-        total += cells * (settings.seconds * suite.stretch + settings.ramp)
+        total += cells * (settings.seconds * suite.stretch + settings.ramp * suite.ramp_stretch)
     return total

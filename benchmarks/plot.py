@@ -1,11 +1,13 @@
-"""The picture: for each suite, latency and throughput over calls in flight, with losses written beside the points."""
+"""The pictures: for each suite, latency and throughput over calls in flight, with losses written beside the points; for
+those about delivery, what was lost beside throughput."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.plan import Suite
+from benchmarks.plan import DELIVERY, Suite
 from benchmarks.results import Results
 
 # Told apart by people who see colours differently too (Okabe and Ito), and by the markers without any.
@@ -16,6 +18,7 @@ COLOURS = {
     "bare": "#444444",
     "bare-asyncio": "#E69F00",
     "persistent": "#CC79A7",
+    "without-credit": "#56B4E9",
 }
 MARKERS = {
     "dispatch": "o",
@@ -24,45 +27,93 @@ MARKERS = {
     "bare": "^",
     "bare-asyncio": "v",
     "persistent": "D",
+    "without-credit": "v",
 }
+LOST = "lost"
 PANELS = (("p50_ms", "p50 latency, ms"), ("calls_per_second", "calls per second"))
+DELIVERY_PANELS = ((LOST, "calls without an answer, %"), ("calls_per_second", "calls per second"))
 
 
 def draw(results: Results, path: Path) -> None:
-    """Write the picture of ``results`` as PNG.
+    """Write the picture of ``results`` as PNG: latency and throughput, all but what is about delivery.
 
     Raises:
         OSError: it cannot be written there.
     """
+    _draw(results, [suite for suite in results.suites if suite not in DELIVERY], PANELS, path)
+
+
+def draw_delivery(results: Results, path: Path) -> None:
+    """Write the picture of what is lost, and of throughput, by size of the answers.
+
+    Raises:
+        OSError: it cannot be written there.
+    """
+    _draw(results, [suite for suite in results.suites if suite in DELIVERY], DELIVERY_PANELS, path)
+
+
+def _draw(results: Results, suites: Sequence[Suite], columns: Sequence[tuple[str, str]], path: Path) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    rows = len(results.suites)
-    figure, grid = pyplot.subplots(rows, 2, figsize=(11, 3.6 * rows + 0.9), squeeze=False)
+    figure, grid = pyplot.subplots(
+        len(suites), len(columns), figsize=(11, 3.6 * len(suites) + 0.9), squeeze=False, layout="constrained"
+    )
     try:
-        for suite, panels in zip(results.suites, grid, strict=True):
-            for axes, (figure_name, label) in zip(panels, PANELS, strict=True):
-                _panel(axes, suite, results, figure_name)
+        for suite, panels in zip(suites, grid, strict=True):
+            for axes, (figure_name, label) in zip(panels, columns, strict=True):
+                if figure_name == LOST:
+                    _lost_panel(axes, suite, results)
+                else:
+                    _panel(axes, suite, results, figure_name)
                 axes.set_ylabel(label)
             panels[0].set_title(suite.title, loc="left", fontsize=10, fontweight="bold")
             panels[0].legend(fontsize=8, framealpha=0.9)
         setting = results.setting
+        rounds = sorted({suite.rounds_of(results.settings) for suite in suites})
+        answers = sorted({suite.answer for suite in suites})
         figure.suptitle(
             f"dispatch {setting.versions['dispatch']} · Pulsar {setting.broker['version']} · pulsar-client "
             f"{setting.versions['pulsar-client']} · {setting.machine['processors']} processors · {setting.date[:10]}\n"
-            f"median of {results.settings.rounds} round(s), bars from least to greatest; answers of 120 characters",
+            f"median of {' or '.join(map(str, rounds))} round(s), bars from least to greatest"
+            + (f"; answers of {answers[0]} characters" if len(answers) == 1 else ""),
             fontsize=9,
         )
-        figure.tight_layout(rect=(0, 0, 1, 0.985))
-        figure.savefig(path, dpi=130)
+        figure.savefig(path, dpi=110)
     finally:
         pyplot.close(figure)
 
 
-def _panel(axes: Any, suite: Suite, results: Results, figure_name: str) -> None:
+def _lost_panel(axes: Any, suite: Suite, results: Results) -> None:
+    for contender in suite.contenders:
+        summaries = [results.summary(suite.name, contender.name, level) for level in suite.levels]
+        measured = [(summary.in_flight, 100 * summary.lost / summary.calls) for summary in summaries if summary.calls]
+        axes.plot(
+            [level for level, _ in measured],
+            [share for _, share in measured],
+            label=contender.label,
+            color=COLOURS[contender.name],
+            marker=MARKERS[contender.name],
+            markersize=5,
+            linewidth=1.6,
+        )
+    _levels(axes, suite)
+    axes.set_yscale("symlog", linthresh=0.01)  # none and one in ten thousand can both be seen
+    axes.set_ylim(-0.002, 100)
+    axes.set_yticks([0, 0.01, 0.1, 1, 10, 100], ["0", "0.01", "0.1", "1", "10", "100"])
+
+
+def _levels(axes: Any, suite: Suite) -> None:
     axes.set_xscale("log", base=2)
+    axes.set_xticks(suite.levels, [str(level) for level in suite.levels])
+    axes.set_xlabel("calls in flight")
+    axes.grid(visible=True, which="both", alpha=0.25, linewidth=0.6)
+    axes.set_xlim(suite.levels[0] / 1.4, suite.levels[-1] * 1.9)  # room for what is written beside the last points
+
+
+def _panel(axes: Any, suite: Suite, results: Results, figure_name: str) -> None:
     axes.set_yscale("log")
     ends: list[float] = []
     for contender in suite.contenders:
@@ -97,10 +148,7 @@ def _panel(axes: Any, suite: Suite, results: Results, figure_name: str) -> None:
             capsize=3,
             linewidth=1.6,
         )
-    axes.set_xticks(suite.levels, [str(level) for level in suite.levels])
-    axes.set_xlabel("calls in flight")
+    _levels(axes, suite)
     axes.yaxis.set_major_formatter(lambda value, _position: f"{value:,.10g}")
-    axes.grid(visible=True, which="both", alpha=0.25, linewidth=0.6)
-    axes.set_xlim(suite.levels[0] / 1.4, suite.levels[-1] * 1.9)  # room for what is written beside the last points
     if ends:
         axes.set_ylim(min(ends) / 1.5, max(ends) * 1.5)

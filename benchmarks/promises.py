@@ -21,6 +21,7 @@ class Ratio:
         figure: which figure, a field of :class:`~benchmarks.results.Measurement`.
         in_flight: at how many calls in flight.
         limit: what is promised; None: nothing, it is for the record.
+        under_figure: the figure of ``under``, if it is another one.
         bound: whether the ratio is promised to be at most, or at least, that.
     """
 
@@ -32,6 +33,7 @@ class Ratio:
     in_flight: int
     limit: float | None = None
     bound: Literal["at most", "at least"] = "at most"
+    under_figure: str | None = None
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,51 @@ PROMISES = (
         40.0,
         "at least",
     ),
+    Ratio(
+        "100 kB, 64 in flight: calls/s, of the bare client and service",
+        "answers-100k",
+        "dispatch",
+        "bare",
+        "calls_per_second",
+        64,
+        1.5,
+        "at least",
+    ),
+    *(
+        Ratio(
+            f"{text}, 1 in flight: p50, of the same without credit",
+            f"answers-{name}",
+            "dispatch",
+            "without-credit",
+            "p50_ms",
+            1,
+            1.3,
+        )
+        for name, text in (("120", "120 B"), ("1k", "1 kB"), ("10k", "10 kB"), ("100k", "100 kB"), ("1M", "1 MB"))
+    ),
+    *(
+        Ratio(
+            f"{text}, 64 in flight: p99.9, of its p50",
+            f"answers-{name}",
+            "dispatch",
+            "dispatch",
+            "p999_ms",
+            64,
+            10,
+            under_figure="p50_ms",
+        )
+        for name, text in (("1k", "1 kB"), ("10k", "10 kB"), ("100k", "100 kB"), ("1M", "1 MB"))
+    ),
+    Ratio(
+        "120 B, 64 in flight: calls/s, of the same without credit",
+        "answers-120",
+        "dispatch",
+        "without-credit",
+        "calls_per_second",
+        64,
+        0.95,
+        "at least",
+    ),
 )
 
 FOR_THE_RECORD = (
@@ -111,7 +158,7 @@ def find(ratio: Ratio, results: Results) -> Found:
     """Form ``ratio`` within each round, and look at the median."""
     rounds = ratios(
         results.figure(ratio.suite, ratio.over, ratio.in_flight, ratio.figure),
-        results.figure(ratio.suite, ratio.under, ratio.in_flight, ratio.figure),
+        results.figure(ratio.suite, ratio.under, ratio.in_flight, ratio.under_figure or ratio.figure),
     )
     over_rounds = spread(rounds.values())
     met = None

@@ -9,7 +9,7 @@ from benchmarks.promises import Found
 from benchmarks.results import Results
 from benchmarks.statistics import Spread
 
-HEADER = ("", "in flight", "p50 ms", "p99 ms", "calls/s", "client CPU µs/call", "lost")
+HEADER = ("", "in flight", "p50 ms", "p99 ms", "p99.9 ms", "calls/s", "client CPU µs/call", "lost")
 
 
 def number(value: float) -> str:
@@ -59,6 +59,7 @@ def suite_table(suite: Suite, results: Results) -> str:
                     str(level),
                     shown(figures["p50_ms"]),
                     shown(figures["p99_ms"]),
+                    shown(figures["p999_ms"]),
                     shown(figures["calls_per_second"]),
                     shown(figures["cpu_us_per_call"]),
                     f"{summary.lost:,} of {summary.calls:,}" if summary.lost else "0",

@@ -10,7 +10,7 @@ from benchmarks.machine import Setting
 from benchmarks.plan import Settings, Suite
 from benchmarks.statistics import Spread, spread
 
-FIGURES = ("p50_ms", "p99_ms", "calls_per_second", "cpu_us_per_call")
+FIGURES = ("p50_ms", "p99_ms", "p999_ms", "calls_per_second", "cpu_us_per_call")
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,7 @@ class Measurement:
         position: which of its suite's contenders it was in this round, from 1.
         p50_ms: of the calls that were answered and began within the measurement; None if there was none.
         p99_ms: the same.
+        p999_ms: the same.
         calls_per_second: answers within the measurement over its length.
         cpu_us_per_call: processor time of the client's whole process, all threads, per answer.
         seconds: the measurement's length.
@@ -38,6 +39,7 @@ class Measurement:
     position: int
     p50_ms: float | None
     p99_ms: float | None
+    p999_ms: float | None
     calls_per_second: float
     cpu_us_per_call: float | None
     seconds: float

@@ -1,4 +1,6 @@
-"""Telling services that their replies have arrived: once per wake-up of the loop, to the instance's own control topic."""
+"""Telling services that their replies have arrived: once per wake-up of the loop, to the instance's own control topic. Where
+a request leaves for that instance in the same moment, it carries the acknowledgement: one message less each way.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ MAX_INSTANCES = 1_024
 QUIET_S = 60.0
 """An instance that asked for nothing in so long no longer shares the credit, and its topic is closed."""
 MAX_GATES = 64
-"""Gates of one instance that are acknowledged at a time. A service of ours has one for each dispatcher."""
+"""Gates of one instance that are acknowledged at a time. A service of ours has one for each of our reply topics."""
+MAX_TOKEN_CHARS = 100
+"""Ours have some twenty. All of an instance's together fit into one property."""
 MIN_CREDIT = 4_000
 """However many instances share the credit, each may have some messages on their way."""
 
@@ -29,6 +33,11 @@ class _Instance:
         self.opening: asyncio.Task[None] | None = None
         self.due: dict[str, str] = {}
         self.last = now
+
+    def take(self) -> str:
+        """What is due, all in one; then nothing is."""
+        due, self.due = self.due, {}
+        return ",".join(due.values())
 
 
 class Acknowledger:
@@ -45,7 +54,7 @@ class Acknowledger:
         self._scheduled = False
         self._closing: set[asyncio.Task[None]] = set()
         self.sent = 0
-        """Acknowledgements sent."""
+        """Messages that brought acknowledgements, requests that carried some included."""
 
     @property
     def credit(self) -> int:
@@ -54,7 +63,9 @@ class Acknowledger:
 
     def wanted(self, prefix: str, control: str | None, token: str) -> None:
         """A reply asked, on a control topic that must begin with ``prefix``, for the acknowledgement of ``token``."""
-        if control is None or not control.startswith(prefix) or len(control) + len(token) > MAX_PROPERTY_CHARS:
+        if control is None or not control.startswith(prefix) or len(control) > MAX_PROPERTY_CHARS:
+            return
+        if len(token) > MAX_TOKEN_CHARS:
             return
         now = self._loop.time()
         instance = self._instances.get(control)
@@ -70,7 +81,17 @@ class Acknowledger:
         instance.due[gate] = token  # cumulative: the last one says it all
         if not self._scheduled:
             self._scheduled = True
-            self._loop.call_soon(self._flush)
+            # Whoever got the reply runs in the next turn of the loop, and may have the next request: so in the one after.
+            self._loop.call_soon(self._loop.call_soon, self._flush)
+
+    def carried(self, control: str) -> str | None:
+        """What a request that leaves for the instance with the topic ``control`` now is to carry as ``acked``; it is not
+        sent otherwise."""
+        instance = self._instances.get(control)
+        if instance is None or not instance.due:
+            return None
+        self.sent += 1
+        return instance.take()
 
     def _flush(self) -> None:
         self._scheduled = False
@@ -84,11 +105,11 @@ class Acknowledger:
                 instance.opening = self._loop.create_task(self._open(control, instance))
 
     def _send(self, instance: _Instance, publisher: Publisher) -> None:
-        due, instance.due = instance.due, {}
-        for token in due.values():
-            with contextlib.suppress(TransportError):  # the service asks again
-                publisher.publish(b"", {Property.ACKED: token}, flow=publisher.topic, on_failure=_lost)
-                self.sent += 1
+        if not instance.due:
+            return  # a request has carried it meanwhile
+        with contextlib.suppress(TransportError):  # the service asks again
+            publisher.publish(b"", {Property.ACKED: instance.take()}, flow=publisher.topic, on_failure=_lost)
+            self.sent += 1
 
     async def _open(self, control: str, instance: _Instance) -> None:
         try:

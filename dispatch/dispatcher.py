@@ -12,20 +12,21 @@ from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from dispatch.addressing import Addressing
+from dispatch.arguments import invalid, request_payload
 from dispatch.catalog import Catalog, ServiceDescriptor, load_directory
 from dispatch.exchange import Exchange
 from dispatch.instances import Line
-from dispatch.lanes import Lane
-from dispatch.messages import PayloadTooLarge, Property, Refusal, check_property, encode_request, json_text
-from dispatch.outcome import DispatchError, InvalidArguments, TransportError
+from dispatch.messages import PayloadTooLarge, Property, Refusal, check_property
+from dispatch.outcome import DispatchError, TransportError
 from dispatch.policy import DEFAULT_POLICY, Policy, PolicyError, check_seconds
-from dispatch.repair import Patience, Repair
+from dispatch.repair import Patience
 from dispatch.result import CallResult, conclude, error_of
 from dispatch.routes import Route, Routes
 from dispatch.settled import Answer, Lost, Settled, TimedOut
 from dispatch.targets import Target, Targets
 from dispatch.tool import Tool
-from dispatch.transports import Publisher, Security, Transport, open_transport
+from dispatch.transports import Security, Transport, open_transport
 
 T = TypeVar("T")
 
@@ -88,6 +89,7 @@ class Dispatcher:
         self._patiences: dict[str, Patience] = {}
         self._exchange: Exchange | None = None
         self._routes: Routes | None = None
+        self._addressing: Addressing | None = None
 
     # -- life ---------------------------------------------------------------------------------------------------
 
@@ -106,6 +108,7 @@ class Dispatcher:
             raise
         self._exchange = Exchange(connected=lambda: self.transport.connected)
         self._routes = Routes(self.transport, self._exchange, self.name)
+        self._addressing = Addressing(self.transport, self._exchange, self._routes)
 
     async def close(self) -> None:
         """End what waits (its callers get a typed error) and disconnect. Idempotent."""
@@ -245,18 +248,20 @@ class Dispatcher:
                 check_seconds(timeout)
             deadline, clock = started + limit, "call"
             check_property(idempotency_key, "idempotency_key")
-            payload = encode_request(config_text, json_text(arguments, "arguments"), user)
+            payload = request_payload(config_text, arguments, user, target.policy, self.transport.max_message_bytes)
             # 4 attempts: one; retries and hedges have their place around this
             #   a breaker · b limiter · c bulkhead: admit(target) -> Permit | Rejection
             #   d balancer: picks the instance; the route then is that instance's
             route = self._route(target.service) or await self._open(target, deadline)
+            if not len(route.instances):
+                await self._running(self._addressing).meet(target, route, payload, deadline)
             attempt = target.policy.attempt_timeout
             if attempt is not None and exchange.loop.time() + attempt < deadline:
                 deadline, clock, limit = exchange.loop.time() + attempt, "attempt", attempt
             while True:
                 id = exchange.new_id()
                 attempts += 1
-                publisher, properties, line = self._request(
+                publisher, properties, line = self._running(self._addressing).request(
                     target, route, id, payload, deadline, idempotency_key, self._patience(target)
                 )
                 settled = await exchange.request(  # e exchange
@@ -276,7 +281,7 @@ class Dispatcher:
         except DispatchError as failure:
             settled = failure
         except (TypeError, PayloadTooLarge, PolicyError, UnicodeError) as mistake:
-            settled = _invalid(target.label, mistake)
+            settled = invalid(target.label, target.policy, mistake)
         # 5 result
         ended = exchange.loop.time()
         result = conclude(
@@ -348,16 +353,18 @@ class Dispatcher:
             check_seconds(total)
             check_seconds(idle, "idle-timeout")
             check_property(idempotency_key, "idempotency_key")
-            payload = encode_request(config_text, json_text(arguments, "arguments"), user)
+            payload = request_payload(config_text, arguments, user, target.policy, self.transport.max_message_bytes)
         except (TypeError, PayloadTooLarge, PolicyError, UnicodeError) as mistake:
-            raise _invalid(target.label, mistake) from None
+            raise invalid(target.label, target.policy, mistake) from None
         deadline = exchange.loop.time() + total
         route = self._route(target.service) or await self._open(target, deadline)
+        if not len(route.instances):
+            await self._running(self._addressing).meet(target, route, payload, deadline)
         attempts = 0
         while True:
             id = exchange.new_id()
             attempts += 1
-            publisher, properties, line = self._request(
+            publisher, properties, line = self._running(self._addressing).request(
                 target, route, id, payload, deadline, idempotency_key, Patience(policy.ask_after)
             )
             replies = exchange.stream(
@@ -407,32 +414,6 @@ class Dispatcher:
             patience = self._patiences[target.label] = Patience(target.policy.ask_after)
         return patience
 
-    def _request(
-        self,
-        target: Target,
-        route: Route,
-        id: str,
-        payload: bytes,
-        deadline: float,
-        idempotency_key: str | None,
-        patience: Patience,
-    ) -> tuple[Publisher, dict[str, str], Line | None]:
-        """Where a request goes, with what properties, and how to ask for its answer if it does not come."""
-        exchange, policy = self.exchange, target.policy
-        now = exchange.loop.time()
-        instance = self._running(self._routes).instance(route, idempotency_key) if policy.addressed else None
-        if instance is None:
-            properties = self._properties(id, route, route.replies.first, deadline - now, idempotency_key)
-            return route.publisher, properties, None
-        # What keeps everything on its way (a persistent topic) holds nothing up.
-        lane = route.replies.pick(exchange.pending, policy.reply_connections if route.acknowledged else 1)
-        properties = self._properties(id, route, lane, deadline - now, idempotency_key)
-        properties[Property.INCARNATION] = instance.incarnation
-        if instance.says_settled():
-            properties[Property.SETTLED] = exchange.settled_below()
-        repair = Repair(now, patience.seconds, policy.give_up_after)
-        return instance.publisher, properties, Line(instance, repair, payload, properties, target.label, lane)
-
     def _gone(self, route: Route, line: Line, settled: Settled | None) -> bool:
         """Is the instance leaving, and did it not run the request? Then another one may. In any case it is no longer asked
         when it has gone."""
@@ -447,31 +428,3 @@ class Dispatcher:
         self._running(self._routes).retire(route, line.instance)
         # When nobody is left who is known to take it, the caller is told at once. And a former life may have run it.
         return refused == Refusal.DRAINING and len(route.instances) > 0
-
-    def _properties(
-        self, id: str, route: Route, lane: Lane, seconds: float, idempotency_key: str | None
-    ) -> dict[str, str]:
-        remaining = max(1, int(seconds * 1000))
-        properties = {
-            Property.ID: id,
-            Property.REPLY_TO: lane.topic,
-            Property.REMAINING_MS: str(remaining),
-        }
-        if route.acknowledged:
-            properties[Property.CREDIT] = str(self._running(self._routes).credit)
-        if idempotency_key is not None:
-            properties[Property.IDEMPOTENCY_KEY] = idempotency_key
-        return properties
-
-
-def _invalid(tool: str, error: Exception) -> InvalidArguments:
-    """The caller's own mistake, found before anything was sent."""
-    if isinstance(error, PayloadTooLarge):
-        return InvalidArguments(
-            "payload-too-large",
-            f"The arguments of '{tool}' make a message of {error}: send less, for instance a reference instead of the "
-            "data. Nothing was sent.",
-        )
-    if isinstance(error, PolicyError):
-        return InvalidArguments("invalid-timeout", f"{error}. '{tool}' was not called.")
-    return InvalidArguments("invalid-arguments", f"{error}. '{tool}' was not called; mend the arguments.")

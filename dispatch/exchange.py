@@ -60,6 +60,7 @@ class Exchange:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = math.inf
         self._max_pending = max_pending
+        self._closed = False
         self._connected = connected
         self._tombstones: dict[str, Disposition] = {}
         self._tombstone_queue: deque[tuple[float, str]] = deque()
@@ -133,6 +134,9 @@ class Exchange:
         return slot
 
     def _send(self, slot: Slot, publisher: Publisher, payload: bytes, properties: Mapping[str, str], flow: str) -> None:
+        if self._closed:  # nobody would take its reply
+            slot.settle(TransportError("closed", "The dispatcher is closed; nothing was sent.", sent=False))
+            return
         if len(self._pending) >= self._max_pending:
             slot.settle(
                 Throttled(
@@ -225,7 +229,10 @@ class Exchange:
         if Property.TAKEN in properties:
             # Not a reply: the request has arrived, nothing more.
             slot = self._pending.get(properties.get(Property.ID, ""))
-            if slot is not None:
+            if slot is not None and (Property.PART in properties or Property.MISSING in properties):
+                if slot.line is not None:
+                    slot.line.part(self.loop.time(), properties)
+            elif slot is not None:
                 if slot.ticket is not None:
                     slot.ticket.taken()
                 if slot.line is not None:
@@ -272,7 +279,8 @@ class Exchange:
         return slot.offer(reply, properties)
 
     def close(self) -> None:
-        """End everything that waits."""
+        """End everything that waits, and begin nothing more."""
+        self._closed = True
         closed = TransportError("closed", "The dispatcher was closed while the call was under way.")
         for slot in list(self._pending.values()):
             slot.settle(closed)

@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 from dispatch.delivery import MESSAGE_OVERHEAD, Credit
-from dispatch.fairqueue import FairQueue, QueueFull
 from dispatch.outcome import TransportError
 from dispatch.transports import OnFailure, Publisher, Ticket
+from dispatch.waitingroom import WaitingRoom
 
 PATIENCE_S = 0.05
 """How long a full gate waits before it goes on unacknowledged. A stranger gets a credit's worth of messages in that time
@@ -27,8 +27,6 @@ FIRST_PATIENCE_S = 0.25
 """The same before anything is known of the peer: one that acknowledges has done so by then."""
 MAX_PROBES = 6
 """Unanswered probes after which a peer that used to acknowledge counts as one that does not: it was replaced, or left."""
-MAX_QUEUED = 10_000
-MAX_QUEUED_BYTES = 256 * 1024 * 1024
 
 Mark = Callable[[int], Mapping[str, str]]
 """The properties that ask for the acknowledgement of a sequence number."""
@@ -116,11 +114,10 @@ class Gate:
         self._credit = None if credit is None else Credit(credit)
         self.acknowledges = acknowledges
         self._loop = asyncio.get_running_loop()
-        self._queue: FairQueue[_Gated] = FairQueue(MAX_QUEUED, MAX_QUEUED_BYTES)
+        self._queue: WaitingRoom[_Gated] = WaitingRoom(publisher.topic)
         self._timer: asyncio.TimerHandle | None = None
         self._patience = FIRST_PATIENCE_S
         self._probes = 0
-        self._waiters: list[tuple[str | None, asyncio.Future[None]]] = []
         self.overdue = 0
         """How often time gave credit back, because no acknowledgement did."""
 
@@ -132,6 +129,11 @@ class Gate:
     def queued(self) -> int:
         """Messages that wait."""
         return len(self._queue)
+
+    @property
+    def open(self) -> bool:
+        """The next message passes at once."""
+        return (self._credit is None or self._credit.open) and not len(self._queue)
 
     def limit(self, credit: int) -> None:
         """The receiver's word on how many bytes may be unacknowledged: it acknowledges, then."""
@@ -156,15 +158,7 @@ class Gate:
             ticket = self.publisher.publish(payload, properties, flow=flow, on_failure=on_failure)
             return _Passed(self, sequence, ticket)
         gated = _Gated(self, payload, properties, flow, on_failure)
-        try:
-            self._queue.put(flow, gated, len(payload))
-        except QueueFull:
-            raise TransportError(
-                "queue-full",
-                f"{len(self._queue):,} messages to {self.topic} wait already; slow down.",
-                sent=False,
-                retry_after=1.0,
-            ) from None
+        self._queue.enter(flow, gated, len(payload))
         if self._timer is None:
             self._watch(credit)
         return gated
@@ -215,8 +209,7 @@ class Gate:
             self._release()
         if len(self._queue) and self._timer is None:
             self._watch(self._credit)
-        if self._waiters:
-            self._wake_waiters()
+        self._queue.tell()
 
     def _watch(self, credit: Credit) -> None:
         excess = max(0, credit.unacknowledged - CHANNEL_BYTES)
@@ -246,34 +239,16 @@ class Gate:
             if not len(self._queue) and self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
-            self._wake_waiters()
+            self._queue.tell()
         return withdrawn
 
     async def writable(self, flow: str) -> None:
-        if self._queue.holds(flow):
-            await self._wait(flow)
+        await self._queue.left(flow)
         await self.publisher.writable(flow)
 
     async def empty(self) -> None:
         """Wait until nothing waits here."""
-        if len(self._queue):
-            await self._wait(None)
-
-    async def _wait(self, flow: str | None) -> None:
-        waiter: asyncio.Future[None] = self._loop.create_future()
-        self._waiters.append((flow, waiter))
-        await waiter
-
-    def _wake_waiters(self) -> None:
-        waiting = []
-        for flow, waiter in self._waiters:
-            if waiter.done():
-                continue
-            if self._queue.holds(flow) if flow is not None else len(self._queue):
-                waiting.append((flow, waiter))
-            else:
-                waiter.set_result(None)
-        self._waiters = waiting
+        await self._queue.left()
 
     async def close(self) -> None:
         """Fail what waits, and close the publisher."""
@@ -283,7 +258,7 @@ class Gate:
         closed = TransportError("closed", "The connection was closed.", sent=False)
         for gated in self._queue.clear():
             gated.fail(closed)
-        self._wake_waiters()
+        self._queue.tell()
         await self.publisher.close()
 
 

@@ -10,11 +10,13 @@ import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from dispatch.gate import Gate
 from dispatch.lanes import Lane
-from dispatch.messages import Property
+from dispatch.messages import Property, whole_number
 from dispatch.outcome import TransportError
+from dispatch.parted import PartedRequest
 from dispatch.repair import SUSPECT_AFTER, Repair
-from dispatch.transports import Publisher, Ticket
+from dispatch.transports import Ticket
 
 MAX_INSTANCES = 256
 """Instances of one service that are known at once; others still get what goes to the shared topic."""
@@ -38,6 +40,7 @@ class Instance:
         "incarnation",
         "last_seen",
         "name",
+        "parts",
         "publisher",
         "topic",
         "unanswered",
@@ -48,9 +51,11 @@ class Instance:
         name: str,
         incarnation: str,
         topic: str,
-        publisher: Publisher,
+        publisher: Gate,
         now: float,
         on_suspect: Callable[[], object] = lambda: None,
+        *,
+        parts: bool = False,
     ) -> None:
         self._on_suspect = on_suspect
         self.name = name
@@ -58,6 +63,8 @@ class Instance:
         self.topic = topic
         self.publisher = publisher
         self.last_seen = now
+        self.parts = parts
+        """It takes requests in parts."""
         self.in_flight = 0
         """Requests of ours that it has and has not answered."""
         self.unanswered = 0
@@ -90,6 +97,7 @@ class Line:
         instance: who has it.
         repair: when to ask.
         payload, properties, flow: the request, as it was sent first.
+        parted: the same, if it goes in parts; ``payload`` is empty then.
     """
 
     __slots__ = (
@@ -99,6 +107,7 @@ class Line:
         "flow",
         "instance",
         "lane",
+        "parted",
         "payload",
         "properties",
         "repair",
@@ -114,12 +123,14 @@ class Line:
         properties: Mapping[str, str],
         flow: str,
         lane: Lane,
+        parted: PartedRequest | None = None,
     ) -> None:
         self.instance = instance
         self.repair = repair
         self.payload: bytes | None = payload
         self.properties = properties
         self.flow = flow
+        self.parted = parted
         self.asked_at: float | None = None
         """When the first question was asked."""
         self.resent = False
@@ -142,6 +153,17 @@ class Line:
         """The instance sent a part of the answer."""
         self.repair.chunk(now)
         self._alive(now)
+
+    def part(self, now: float, properties: Mapping[str, str]) -> None:
+        """The instance said which part of the request has arrived, or which ones have not."""
+        self.chunk(now)
+        if self.parted is None:
+            return
+        index = whole_number(properties, Property.PART)
+        if index is not None:
+            self.parted.arrived(index)
+        else:
+            self.parted.resend(properties.get(Property.MISSING, ""))
 
     def disowned(self, now: float) -> bool:
         """A later life of the instance says that the request was not meant for it. True: and the former one is silent. For
@@ -191,6 +213,8 @@ class Line:
         self.lane.waiting -= 1
         if self.ticket is not None:
             self.ticket.cancel()
+        if self.parted is not None:
+            self.parted.stop()
         if answered:
             self.instance.unanswered = 0
             self.instance.last_seen = now
@@ -234,10 +258,11 @@ class Instances:
         """Those that were not heard of for too long."""
         return [each for each in self._known.values() if now - each.last_seen > STALE_S]
 
-    def pick(self, key: str | None = None) -> Instance | None:
+    def pick(self, key: str | None = None, *, parts: bool = False) -> Instance | None:
         """Who gets the next request: the one with the fewest of ours, in turn between equals. With an idempotency ``key``
-        always the same one (rendezvous hashing), because it alone remembers the key's first answer."""
-        known = self._known
+        always the same one (rendezvous hashing), because it alone remembers the key's first answer. ``parts``: only who
+        takes requests in parts."""
+        known = {name: each for name, each in self._known.items() if each.parts} if parts else self._known
         if not known:
             return None
         if len(known) == 1:

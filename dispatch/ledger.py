@@ -18,6 +18,8 @@ MAX_BYTES = 64 * 1024 * 1024
 """Bytes of their replies."""
 MAX_ENTRY_BYTES = 8 * 1024 * 1024
 """Bytes kept of one running stream; its oldest chunks go first. More than the largest single message."""
+MAX_LARGE_BYTES = 64 * 1024 * 1024
+"""The same of ended answers that went in parts, so that one of them does not cost all others their place."""
 MAX_PEERS = 4_096
 """Dispatchers remembered at once."""
 PEER_AGE_S = 600.0
@@ -55,7 +57,7 @@ class _Peer:
 class Entry:
     """One request: its replies so far."""
 
-    __slots__ = ("_number", "_peer", "dropped", "ended", "messages", "size", "ticket")
+    __slots__ = ("_number", "_peer", "dropped", "ended", "large", "limit", "messages", "size", "ticket")
 
     def __init__(self, peer: _Peer, number: int) -> None:
         self._peer = peer
@@ -64,6 +66,10 @@ class Entry:
         self.dropped = 0
         """Replies at the front that are no longer kept."""
         self.size = 0
+        self.limit = MAX_ENTRY_BYTES
+        """Bytes kept while it runs."""
+        self.large = False
+        """A text went in parts: no part is of use without the others."""
         self.ended = False
         self.ticket: Waiting | None = None
         """The last reply on its way, while that is of interest."""
@@ -92,6 +98,7 @@ class Ledger:
 
     Args:
         max_entries, max_bytes: of ended requests.
+        max_large: bytes of ended answers that went in parts; the last one is kept whatever its size.
         max_peers: dispatchers.
         peer_age: seconds.
     """
@@ -101,15 +108,20 @@ class Ledger:
         *,
         max_entries: int = MAX_ENTRIES,
         max_bytes: int = MAX_BYTES,
+        max_large: int = MAX_LARGE_BYTES,
         max_peers: int = MAX_PEERS,
         peer_age: float = PEER_AGE_S,
     ) -> None:
         self._max_entries = max_entries
         self._max_bytes = max_bytes
+        self._max_large = max_large
         self._max_peers = max_peers
         self._peer_age = peer_age
         self._peers: OrderedDict[str, _Peer] = OrderedDict()
         self._ended: OrderedDict[Entry, None] = OrderedDict()
+        self._large: OrderedDict[Entry, None] = OrderedDict()
+        self._large_size = 0
+        """Bytes of what is in there, and of what will be."""
         self.size = 0
         """Bytes of replies kept, those of running requests included."""
 
@@ -152,19 +164,40 @@ class Ledger:
             return
         size = len(message[0])
         entry.messages.append(message)
-        entry.size += size
-        self.size += size
-        while entry.size > MAX_ENTRY_BYTES and len(entry.messages) > 1:
-            gone = len(entry.messages.pop(0)[0])
+        self._grow(entry, size)
+        while entry.size > entry.limit and len(entry.messages) > 1:
             entry.dropped += 1
-            entry.size -= gone
-            self.size -= gone
+            self._grow(entry, -len(entry.messages.pop(0)[0]))
         if last:
             self.end(entry)
-        while self._ended and (len(self._ended) > self._max_entries or self.size > self._max_bytes):
-            oldest = next(iter(self._ended))
-            oldest._peer.forgotten = max(oldest._peer.forgotten, oldest._number)
-            self._drop(oldest)
+        while self._ended and (len(self._ended) > self._max_entries or self.size - self._large_size > self._max_bytes):
+            self._forget(self._ended)
+        while len(self._large) > 1 and self._large_size > self._max_large:
+            self._forget(self._large)
+
+    def widen(self, entry: Entry, size: int, most: int) -> None:
+        """Keep ``size`` bytes more of ``entry``, and ``most`` more than of others in all: of a text that goes in parts."""
+        entry.limit = min(entry.limit + size, MAX_ENTRY_BYTES + most)
+        if not entry.large:
+            entry.large = True
+            self._large_size += entry.size
+
+    def _grow(self, entry: Entry, size: int) -> None:
+        entry.size += size
+        self.size += size
+        if entry.large:
+            self._large_size += size
+
+    def _forget(self, ended: OrderedDict[Entry, None]) -> None:
+        oldest = next(iter(ended))
+        oldest._peer.forgotten = max(oldest._peer.forgotten, oldest._number)
+        self._drop(oldest)
+
+    def undo(self, entry: Entry) -> None:
+        """``entry`` never ran, and nothing was said about it: it may begin again."""
+        if not entry.ended:
+            entry._peer.running -= 1
+            entry._peer.entries.pop(entry._number, None)
 
     def end(self, entry: Entry) -> None:
         """``entry`` runs no more."""
@@ -172,7 +205,7 @@ class Ledger:
             return
         entry.ended = True
         entry._peer.running -= 1
-        self._ended[entry] = None
+        (self._large if entry.large else self._ended)[entry] = None
         if entry._number < entry._peer.floor:
             self._drop(entry)
 
@@ -194,9 +227,9 @@ class Ledger:
         return parts
 
     def _drop(self, entry: Entry) -> None:
-        self._ended.pop(entry, None)
+        (self._large if entry.large else self._ended).pop(entry, None)
         entry._peer.entries.pop(entry._number, None)
-        self.size -= entry.size
+        self._grow(entry, -entry.size)
 
     def _peer(self, name: str, now: float) -> _Peer:
         peer = self._peers.get(name)

@@ -17,9 +17,12 @@ from typing import Any, Final
 
 import msgspec
 
-MAX_MESSAGE_BYTES: Final = 5 * 1024 * 1024 - 20 * 1024
-"""Largest payload we publish, in bytes. A Pulsar broker's default limit is 5 MiB over payload *and* metadata
-(``maxMessageSize``); 20 KiB is kept for the properties."""
+PROPERTIES_BYTES: Final = 20 * 1024
+"""What is kept for the properties of what a broker takes as one message."""
+
+MAX_MESSAGE_BYTES: Final = 5 * 1024 * 1024 - PROPERTIES_BYTES
+"""Largest payload we publish to a broker that says nothing else, in bytes. A Pulsar broker's default limit
+(``maxMessageSize``) is 5 MiB over payload *and* metadata."""
 
 MAX_PROPERTY_CHARS: Final = 8 * 1024
 """Longest property value that is looked at, in characters; a longer one counts as malformed."""
@@ -51,10 +54,19 @@ class Property:
     may only be answered, not run. On a reply: which question it answers, when it was sent before."""
     NEXT: Final = "next"
     """With ``transmission``: index of the first chunk that is missing."""
+    LARGEST: Final = "largest"
+    """The sender takes an answer that is too large for a message in parts (``more``), up to so many bytes in all."""
+    PARTS: Final = "parts"
+    """The request comes in parts, to an instance with the feature ``parts``: their number, a slash, and the bytes in all."""
+    REPEATABLE: Final = "repeatable"
+    """On a persistent topic: the tool may be repeated, so that another instance may be given the request when the one that
+    has it dies."""
     SETTLED: Final = "settled"
     """The sender waits for none of its requests with a number (the last part of ``id``, hexadecimal) below this one."""
 
     # On both.
+    PART: Final = "part"
+    """On a request: which part of it this is, from 0. On ``taken``: this part has arrived, the request is not complete."""
     ACK: Final = "ack"
     """Asks for an acknowledgement. On a request: say at once that you have it (``taken``). On a reply: send this value
     back (``acked``) to the topic ``control``."""
@@ -66,6 +78,8 @@ class Property:
     """How many requests that instance was running when it answered."""
     CHUNK: Final = "chunk"
     """Index of this response in its stream, from 0: a lost or repeated chunk is noticed, not shown."""
+    MORE: Final = "more"
+    """The text is not whole: the next chunk carries it on."""
     REFUSED: Final = "refused"
     """Why the service did not run the request, or not to its end: one of :class:`Refusal`."""
     RETRY_AFTER_MS: Final = "retry-after-ms"
@@ -78,12 +92,15 @@ class Property:
     # On messages that are neither, without a payload.
     TAKEN: Final = "taken"
     """To ``reply-to``: the request ``id`` has arrived, and is not answered yet."""
+    MISSING: Final = "missing"
+    """With ``taken``: parts of the request that have not come, as ``0,3-7``."""
     HELLO: Final = "hello"
     """To the hello topic of a request topic, whose name is the value: who serves it?"""
     HERE: Final = "here"
     """To ``reply-to``: ``instance`` serves the request topic that is the value. Empty: it no longer does."""
     ACKED: Final = "acked"
-    """To ``control``: the reply that asked with this value has arrived, and so has everything before it."""
+    """To ``control``: the replies that asked with these values, separated by commas, have arrived, and so has everything
+    before each. Alone, or on a request."""
 
 
 class Refusal:
@@ -106,6 +123,8 @@ class Feature:
 
     REPAIR: Final = "repair"
     """The instance takes requests on its own topic and remembers them: asking twice never runs a tool twice."""
+    PARTS: Final = "parts"
+    """It takes requests in parts there."""
 
 
 class MalformedMessage(ValueError):

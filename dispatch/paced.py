@@ -10,18 +10,16 @@ from functools import partial
 from typing import Protocol, runtime_checkable
 
 from dispatch.delivery import MESSAGE_OVERHEAD
-from dispatch.fairqueue import FairQueue, QueueFull
 from dispatch.outcome import TransportError
 from dispatch.pacing import Pace
 from dispatch.transports import OnFailure, Publisher, Ticket
+from dispatch.waitingroom import WaitingRoom
 
 NOTED_BYTES = 4_096
 """Messages from this size on wait for their receipt. Smaller ones are counted by time alone: a wake-up for each receipt
 would cost them more than it could save."""
 RECEIPT_S = 2.0
 """How long a receipt is waited for. A broker that takes longer is in trouble; then one message goes in this time."""
-MAX_QUEUED = 10_000
-MAX_QUEUED_BYTES = 256 * 1024 * 1024
 
 
 @runtime_checkable
@@ -73,10 +71,14 @@ class _Paced:
         return self.publisher.withdraw(self)
 
     def answered(self) -> None:
-        """Nothing depends on it here."""
+        """A reply proves that the message arrived."""
+        if self.ticket is not None:
+            self.ticket.answered()
 
     def taken(self) -> None:
-        """Nothing depends on it here."""
+        """The receiver says that the message arrived."""
+        if self.ticket is not None:
+            self.ticket.taken()
 
     def fail(self, error: TransportError) -> None:
         callback, self.on_failure = self.on_failure, None
@@ -91,16 +93,19 @@ class PacedPublisher:
         publisher: where messages go; closed with this. One that is a :class:`NotingPublisher` is paced by its receipts
             too.
         pace: None: the default rate and burst.
+        brings: bytes that come back for a message, as far as is known: they count too.
     """
 
-    def __init__(self, publisher: Publisher, pace: Pace | None = None) -> None:
+    def __init__(
+        self, publisher: Publisher, pace: Pace | None = None, brings: Callable[[], float] = lambda: 0.0
+    ) -> None:
         self.publisher = publisher
+        self._brings = brings
         self.pace = Pace() if pace is None else pace
         self._noting = publisher if isinstance(publisher, NotingPublisher) else None
         self._loop = asyncio.get_running_loop()
-        self._queue: FairQueue[_Paced] = FairQueue(MAX_QUEUED, MAX_QUEUED_BYTES)
+        self._queue: WaitingRoom[_Paced] = WaitingRoom(publisher.topic)
         self._timer: asyncio.TimerHandle | None = None
-        self._waiters: list[tuple[str | None, asyncio.Future[None]]] = []
 
     @property
     def topic(self) -> str:
@@ -118,21 +123,13 @@ class PacedPublisher:
             if self.pace.wait(now) == 0.0:
                 if self._noting is None or size < NOTED_BYTES:
                     ticket = self.publisher.publish(payload, properties, flow=flow, on_failure=on_failure)
-                    self.pace.send(size + MESSAGE_OVERHEAD, now)
+                    self.pace.send(size + MESSAGE_OVERHEAD + int(self._brings()), now)
                     return ticket
                 paced = _Paced(self, payload, properties, flow, on_failure)
                 self._send(paced, now)
                 return paced
         paced = _Paced(self, payload, properties, flow, on_failure)
-        try:
-            self._queue.put(flow, paced, size)
-        except QueueFull:
-            raise TransportError(
-                "queue-full",
-                f"{len(self._queue):,} messages to {self.topic} wait already; slow down.",
-                sent=False,
-                retry_after=1.0,
-            ) from None
+        self._queue.enter(flow, paced, size)
         if self._timer is None:
             self._watch(self._loop.time())
         return paced
@@ -142,7 +139,7 @@ class PacedPublisher:
         payload, properties = paced.payload, paced.properties
         if self._noting is None or len(payload) < NOTED_BYTES:
             paced.ticket = self.publisher.publish(payload, properties, flow=paced.flow, on_failure=paced.fail)
-            self.pace.send(paced.size, now)
+            self.pace.send(paced.size + int(self._brings()), now)
         else:
             paced.ticket = self._noting.publish_noted(
                 payload, properties, flow=paced.flow, on_failure=paced.fail, on_receipt=partial(self._receipted, paced)
@@ -172,8 +169,7 @@ class PacedPublisher:
                 self._watch(now)
                 break
             self._release(now)
-        if self._waiters:
-            self._wake_waiters()
+        self._queue.tell()
 
     def _release(self, now: float) -> None:
         paced = self._queue.take()
@@ -202,7 +198,7 @@ class PacedPublisher:
                 self._timer.cancel()
                 self._timer = None
             if withdrawn:
-                self._wake_waiters()
+                self._queue.tell()
             return withdrawn
         withdrawn = paced.ticket.cancel()
         if withdrawn and paced.unreceipted:
@@ -212,30 +208,12 @@ class PacedPublisher:
         return withdrawn
 
     async def writable(self, flow: str) -> None:
-        if self._queue.holds(flow):
-            await self._wait(flow)
+        await self._queue.left(flow)
         await self.publisher.writable(flow)
 
     async def empty(self) -> None:
         """Wait until nothing waits here."""
-        if len(self._queue):
-            await self._wait(None)
-
-    async def _wait(self, flow: str | None) -> None:
-        waiter: asyncio.Future[None] = self._loop.create_future()
-        self._waiters.append((flow, waiter))
-        await waiter
-
-    def _wake_waiters(self) -> None:
-        waiting = []
-        for flow, waiter in self._waiters:
-            if waiter.done():
-                continue
-            if self._queue.holds(flow) if flow is not None else len(self._queue):
-                waiting.append((flow, waiter))
-            else:
-                waiter.set_result(None)
-        self._waiters = waiting
+        await self._queue.left()
 
     async def close(self) -> None:
         """Fail what waits, and close the publisher."""
@@ -245,5 +223,5 @@ class PacedPublisher:
         closed = TransportError("closed", "The connection was closed.", sent=False)
         for paced in self._queue.clear():
             paced.fail(closed)
-        self._wake_waiters()
+        self._queue.tell()
         await self.publisher.close()

@@ -47,6 +47,10 @@ class Slot(msgspec.Struct, eq=False):
     ahead: dict[int, tuple[Reply, Mapping[str, str]]] | None = None
     ahead_size: int = 0
     heard: bool = False
+    instance: str | None = None
+    """Whose chunks these are."""
+    former: tuple[str, ...] = ()
+    """Whose they no longer are."""
 
     def offer(self, reply: Reply, properties: Mapping[str, str]) -> Disposition:
         """Take one reply; those with an index are put in order, and taken once."""
@@ -56,6 +60,8 @@ class Slot(msgspec.Struct, eq=False):
             return Disposition.MATCHED
         if self.line is not None:
             self.line.chunk(self.exchange.loop.time())
+        elif not self.same(properties.get(Property.INSTANCE)):
+            return Disposition.DUPLICATE
         if index < self.next_chunk or (self.ahead is not None and index in self.ahead):
             return Disposition.DUPLICATE
         if index > self.next_chunk:
@@ -78,6 +84,24 @@ class Slot(msgspec.Struct, eq=False):
             self.next_chunk += 1
             self.take(reply, properties)
         return Disposition.MATCHED
+
+    def same(self, instance: str | None) -> bool:
+        """Does a chunk of ``instance`` belong here? When one dies, its broker can give the request to another, which begins
+        anew; halves of two answers make none."""
+        if instance is None or instance == self.instance:
+            return True
+        if instance in self.former:
+            return False
+        if self.instance is not None:
+            self.former = (*self.former, self.instance)
+            self.restart()
+        self.instance = instance
+        return self.settled is None
+
+    def restart(self) -> None:
+        """Forget what came so far."""
+        self.next_chunk = self.chunks = self.size = self.ahead_size = 0
+        self.ahead = None
 
     def take(self, reply: Reply, properties: Mapping[str, str]) -> None:
         """The next reply in order."""
@@ -136,6 +160,10 @@ class Single(Slot, eq=False, kw_only=True):
     waiter: asyncio.Future[Settled]
     texts: list[str] | None = None
 
+    def restart(self) -> None:
+        super().restart()
+        self.texts = None
+
     def take(self, reply: Reply, properties: Mapping[str, str]) -> None:
         self.chunks += 1
         text = reply.response
@@ -169,6 +197,8 @@ class ReplyStream(Slot, eq=False, kw_only=True):
     idle: float
     max_buffer: int
     buffer: deque[str] = msgspec.field(default_factory=deque)
+    begun: list[str] = msgspec.field(default_factory=list)
+    """Parts of a chunk that is not whole."""
     waiter: asyncio.Future[None] | None = None
     idle_timer: asyncio.TimerHandle | None = None
     last: float = 0.0
@@ -184,14 +214,35 @@ class ReplyStream(Slot, eq=False, kw_only=True):
             if self.size > self.max_bytes:
                 self.settle(Overflow("max-result"))
                 return
+            if Property.MORE in properties and not reply.end_of_stream:
+                self.begun.append(reply.response)
+                return
             if len(self.buffer) >= self.max_buffer:
                 self.settle(Overflow("stream-buffer"))
                 return
-            self.buffer.append(reply.response)
+            text = reply.response
+            if self.begun:
+                text = "".join((*self.begun, text))
+                self.begun.clear()
+            self.buffer.append(text)
         if reply.end_of_stream:
             self.settle(Answer("", None, "", properties, self.chunks))
         else:
             self._wake()
+
+    def restart(self) -> None:
+        if self.chunks == len(self.begun):  # nothing of it was given yet
+            self.begun.clear()
+            super().restart()
+            return
+        self.settle(
+            TransportError(
+                "instance-lost",
+                f"The service instance that answered has gone after {self.chunks} chunk(s), and another one began anew: "
+                "what came so far is not the whole answer. Report that, or use another tool.",
+                retryable=True,
+            )
+        )
 
     def start(self) -> None:
         """Start the idle limit."""

@@ -68,6 +68,13 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
             own; further ones are opened when many such answers are waited for. 4: more gained little on two processors
             (docs/delivery.md has the figures). At most 16; 1 opens none.
         max_result: the answer of one call, over all its chunks. 64 MiB: twelve times the broker's largest message.
+        only_ours: the service has no instances but ours. When none is known, a call ends within a second (``no-instance``);
+            otherwise its request goes to the shared topic, where others' may listen. False: others' never say that they are
+            there, and a broker does not say that nobody is, so that only whoever runs the service can know.
+        max_arguments: the request of one call. 64 MiB, for the same reason.
+        large_payloads: between our two sides, arguments and answers that are larger than the broker's largest message
+            (5 MiB) go in parts, up to those two limits. False: they are refused, because they take memory on both sides,
+            and a reference to the data is nearly always better.
     """
 
     timeout: float = 30.0
@@ -81,6 +88,9 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
     addressed: bool = True
     reply_subscriptions: int = 1
     reply_connections: int = 4
+    max_arguments: int = 64 * 1024 * 1024
+    large_payloads: bool = False
+    only_ours: bool = False
 
     def __post_init__(self) -> None:
         for key in (
@@ -95,14 +105,20 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
             if value is None and key == "attempt_timeout":
                 continue
             check_seconds(value, key.replace("_", "-"))
-        if not isinstance(self.addressed, bool):
-            raise PolicyError("addressed", f"{self.addressed!r} is not true or false", "give true or false")
-        for key in ("stream_buffer", "max_result", "reply_subscriptions", "reply_connections"):
+        for key in ("addressed", "large_payloads", "only_ours"):
+            value = getattr(self, key)
+            if not isinstance(value, bool):
+                raise PolicyError(key.replace("_", "-"), f"{value!r} is not true or false", "give true or false")
+        for key in ("stream_buffer", "max_result", "max_arguments", "reply_subscriptions", "reply_connections"):
             value = getattr(self, key)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise PolicyError(
                     key.replace("_", "-"), f"{value!r} is not a whole number above 0", "give a whole number ≥ 1"
                 )
+        if self.only_ours and not self.addressed:
+            raise PolicyError(
+                "only-ours", "it needs instances to be addressed", "leave 'addressed' as it is, or this out"
+            )
         if self.reply_subscriptions > MAX_REPLY_SUBSCRIPTIONS:
             raise PolicyError(
                 "reply-subscriptions",

@@ -50,7 +50,7 @@ class Presence:
             Property.INSTANCE: instance,
             Property.INCARNATION: incarnation,
             Property.CONTROL: replies.control,
-            Property.FEATURES: Feature.REPAIR,
+            Property.FEATURES: f"{Feature.REPAIR},{Feature.PARTS}",
         }
         self._subscription: Subscription | None = None
         self._publisher: Publisher | None = None

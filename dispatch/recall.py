@@ -6,31 +6,18 @@ import asyncio
 import contextlib
 from collections.abc import Mapping
 
+from dispatch.gathering import Gathering
 from dispatch.idempotency import Keyed, Keys
 from dispatch.ledger import Entry, Ledger, LedgerFull
 from dispatch.messages import Property, Refusal, whole_number
+from dispatch.parts import MAX_PAYLOAD_BYTES
 from dispatch.replies import ReplyRouter
-from dispatch.transports import Message
+from dispatch.work import DEALT_WITH, Work
 
 MAX_RESENT = 256
 """Chunks of a stream that one question brings; the next question brings more."""
-DEALT_WITH = ""
-
-
-class Work:
-    """A request that was taken and is not answered yet."""
-
-    __slots__ = ("deadline", "entry", "id", "keyed", "message", "properties")
-
-    def __init__(self, id: str, properties: Mapping[str, str], deadline: float | None, message: Message) -> None:
-        self.id = id
-        self.properties = properties
-        self.deadline = deadline
-        self.message = message
-        self.entry: Entry | None = None
-        """Where its replies are kept, should its caller ask again."""
-        self.keyed: Keyed | None = None
-        """The same under its idempotency key."""
+MAX_RESENT_BYTES = 4 * 1024 * 1024
+"""The same in bytes, but one chunk at the least."""
 
 
 class Recall:
@@ -39,14 +26,17 @@ class Recall:
     Args:
         replies: sends what is answered from memory.
         incarnation: which life this is; a later one's name is greater.
+        max_payload: bytes of requests that come in parts, of one and of all that are not complete.
     """
 
-    def __init__(self, replies: ReplyRouter, incarnation: str) -> None:
+    def __init__(self, replies: ReplyRouter, incarnation: str, max_payload: int = MAX_PAYLOAD_BYTES) -> None:
         self._replies = replies
         self._incarnation = incarnation
         self._loop = asyncio.get_running_loop()
         self.ledger = Ledger()
         self.keys = Keys()
+        self.gathering = Gathering(replies, self.ledger, max_payload)
+        """Requests of which some parts are here."""
         self.repeats = 0
         """Requests that came again, because their answer was asked for."""
 
@@ -69,13 +59,20 @@ class Recall:
         if settled is not None:
             with contextlib.suppress(ValueError):
                 ledger.settled(work.id, int(settled[:15], 16), now)
+        in_parts = Property.PARTS in properties
         if isinstance(found, Entry):
+            if work.id in self.gathering:
+                work.entry = found
+                return self.gathering.take(work)
+            if in_parts and Property.PART in properties:
+                self.gathering.acknowledge(work)  # a copy of a part of what is complete
+                return DEALT_WITH
             return self._repeat(work, found)
         again = (whole_number(properties, Property.TRANSMISSION) or 1) > 1
-        if found or (again and not work.message.data()):
+        if found or (again and not in_parts and not work.message.data()):
             return Refusal.FORGOTTEN
         work.entry = ledger.begin(work.id, now)
-        return None
+        return self.gathering.take(work) if in_parts else None
 
     def _repeat(self, work: Work, entry: Entry) -> str:
         """Answer a question for what ``entry`` is or was about."""
@@ -88,7 +85,11 @@ class Recall:
         if messages is None:
             return Refusal.FORGOTTEN
         transmission = work.properties.get(Property.TRANSMISSION, "1")
+        sent = 0
         for payload, properties in messages[: min(MAX_RESENT, last - first + 1)]:
+            sent += len(payload)
+            if sent > max(MAX_RESENT_BYTES, len(payload)):
+                break
             again = {**properties, Property.TRANSMISSION: transmission}
             entry.ticket = self._replies.send(work.properties, payload, again)
         if not messages:
@@ -105,6 +106,11 @@ class Recall:
         await keyed.ended.wait()
         return keyed
 
+    def widen(self, work: Work, size: int, most: int) -> None:
+        """Keep what is sent next to ``work``, ``size`` bytes, although it is much; see :meth:`Ledger.widen`."""
+        if work.entry is not None:
+            self.ledger.widen(work.entry, size, most)
+
     def send(self, work: Work, payload: bytes, properties: Mapping[str, str], *, last: bool) -> None:
         """Send a reply to ``work``, and keep it; ``last``: it ends with that."""
         message = (payload, properties)
@@ -114,6 +120,11 @@ class Recall:
         if work.entry is not None:
             work.entry.ticket = ticket
             self.ledger.record(work.entry, message, last=last)
+
+    def replay(self, work: Work, first: Keyed) -> None:
+        """Answer ``work`` as the ``first`` one with its key was."""
+        for number, (payload, properties) in enumerate(first.messages, 1):
+            self.send(work, payload, {**properties, Property.ID: work.id}, last=number == len(first.messages))
 
     def ended(self, work: Work) -> None:
         """``work`` runs no more, answered or not."""

@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping
 
 from dispatch.catalog.topics import TopicName
 from dispatch.delivery import CREDIT_BYTES
 from dispatch.gate import Gate
-from dispatch.messages import Property, whole_number
+from dispatch.messages import MAX_PROPERTY_CHARS, Property, whole_number
 from dispatch.outcome import TransportError
 from dispatch.owntopics import control_prefix
 from dispatch.paced import PacedPublisher
@@ -74,6 +75,7 @@ class ReplyRouter:
         self._topics: OrderedDict[str, _Topic] = OrderedDict()
         self._gates: dict[str, Gate] = {}
         self._next_gate = 0
+        self._life = os.urandom(3).hex()
         self._closing: set[asyncio.Task[None]] = set()
         self._waiting = 0
         self._closed = False
@@ -99,7 +101,8 @@ class ReplyRouter:
 
     def _gate(self, publisher: Publisher) -> Gate:
         self._next_gate += 1
-        key = str(self._next_gate)
+        # What is meant for a former life of this instance, whose topic was the same, must not open a gate of ours.
+        key = f"{self._life}-{self._next_gate:x}"
 
         def mark(sequence: int) -> Mapping[str, str]:
             return {Property.ACK: f"{key}:{sequence}", Property.CONTROL: self.control}
@@ -108,15 +111,19 @@ class ReplyRouter:
         return gate
 
     def _on_control(self, message: Message) -> None:
-        acked = message.properties().get(Property.ACKED)
-        if acked is None:
-            if self._on_request is not None:
-                self._on_request(message)
-            return
-        key, _, sequence = acked.partition(":")
-        gate = self._gates.get(key)
-        if gate is not None and sequence.isascii() and sequence.isdigit() and len(sequence) < 19:
-            gate.acknowledge(int(sequence))
+        properties = message.properties()
+        acked = properties.get(Property.ACKED)
+        if acked is not None:
+            self._acknowledged(acked)
+        if self._on_request is not None and (acked is None or Property.ID in properties):
+            self._on_request(message)
+
+    def _acknowledged(self, tokens: str) -> None:
+        for token in tokens[:MAX_PROPERTY_CHARS].split(","):
+            key, _, sequence = token.partition(":")
+            gate = self._gates.get(key)
+            if gate is not None and sequence.isascii() and sequence.isdigit() and len(sequence) < 19:
+                gate.acknowledge(int(sequence))
 
     def topic_for(self, reply_to: str | None) -> str:
         """``reply_to`` if it is a topic in a namespace that we may answer in, else the response topic."""

@@ -24,6 +24,8 @@ from dispatch.lanes import Lane, Lanes
 from dispatch.messages import MAX_PROPERTY_CHARS, Feature, Property, Refusal
 from dispatch.outcome import TransportError
 from dispatch.owntopics import control_prefix, hello_topic, reply_topic
+from dispatch.paced import PacedPublisher
+from dispatch.strangers import Strangers
 from dispatch.transports import Handler, Message, Mode, Publisher, Subscription, Transport
 
 logger = logging.getLogger("dispatch.dispatcher")
@@ -81,6 +83,7 @@ class Routes:
         self._closing: set[asyncio.Task[None]] = set()
         self._further: dict[int, asyncio.Task[Transport]] = {}
         self._lanes: dict[str, Lanes] = {}
+        self._strangers: dict[str, Strangers] = {}
 
     def get(self, service: ServiceDescriptor) -> Route | None:
         """The route to ``service`` if it is open."""
@@ -115,7 +118,8 @@ class Routes:
     async def _make(self, request_queue: str, response_queue: str, copies: int) -> Route:
         reply_to = reply_topic(response_queue, self._name)
         # Both ends listen before the first request can leave.
-        await self._subscribe(response_queue, self._exchange.on_message)
+        strangers = self._strangers.setdefault(response_queue, Strangers(self._exchange))
+        await self._subscribe(response_queue, strangers.on_message)
         lanes = self._lanes.get(reply_to)
         if lanes is None:
             lanes = Lanes(Lane(reply_to, self._transport), partial(self._open_lane, response_queue))
@@ -125,6 +129,8 @@ class Routes:
         if not TopicName.parse(request_queue).persistent:
             # A persistent topic loses nothing, so that nothing is paid for it there.
             publisher = Gate(publisher, _ask_taken, CREDIT_BYTES)
+            if not TopicName.parse(response_queue).persistent:
+                publisher = PacedPublisher(publisher, brings=strangers.answer_bytes)
         acknowledged = not TopicName.parse(reply_to).persistent
         route = Route(request_queue, publisher, lanes, acknowledged=acknowledged)
         if acknowledged and not TopicName.parse(request_queue).persistent:
@@ -137,17 +143,17 @@ class Routes:
         if route.hello is not None:
             await self._meet(route)
         if copies > 1 and not len(route.instances) and not TopicName.parse(response_queue).persistent:
-            await self._listen_again(response_queue, copies)
+            await self._listen_again(response_queue, strangers, copies)
         return route
 
-    async def _listen_again(self, response_queue: str, copies: int) -> None:
+    async def _listen_again(self, response_queue: str, strangers: Strangers, copies: int) -> None:
         """Listen for others' answers on further connections: what a broker drops for one, it may deliver to another."""
         for number in range(1, copies):
             try:
                 connection = await self._connection(number)
                 await connection.subscribe(
                     response_queue,
-                    partial(self._exchange.on_message, via=number),
+                    partial(strangers.on_message, via=number),
                     mode=Mode.FANOUT,
                     name=f"dispatch-{self._name}-{number}",
                 )
@@ -192,15 +198,15 @@ class Routes:
                     await route.met.wait()
                     return
 
-    def instance(self, route: Route, key: str | None = None) -> Instance | None:
+    def instance(self, route: Route, key: str | None = None, *, parts: bool = False) -> Instance | None:
         """The instance that the next request should go to; None: none is known, send it to the service's topic. ``key``:
-        an idempotency key, which one instance alone remembers."""
+        an idempotency key, which one instance alone remembers. ``parts``: it must take requests in parts."""
         if route.hello is None:
             return None
         now = asyncio.get_running_loop().time()
         if now >= route.hello_at:
             self._say_hello(route, now)
-        return route.instances.pick(key)
+        return route.instances.pick(key, parts=parts)
 
     def _suspected(self, route: Route) -> None:
         """An instance may have gone; there may be others by now."""
@@ -249,20 +255,20 @@ class Routes:
                 known.unanswered = 0
             elif known is not None and known.incarnation > incarnation:
                 pass  # a former life that has not ended yet
-            elif Feature.REPAIR in properties.get(Property.FEATURES, "").split(","):
-                self._know(route, name, incarnation, topic)
+            elif Feature.REPAIR in (features := properties.get(Property.FEATURES, "").split(",")):
+                self._know(route, name, incarnation, topic, Feature.PARTS in features)
 
-    def _know(self, route: Route, name: str, incarnation: str, topic: str) -> None:
+    def _know(self, route: Route, name: str, incarnation: str, topic: str, parts: bool) -> None:
         if topic in self._meeting or len(route.instances) + len(self._meeting) >= MAX_INSTANCES:
             return
-        task = self._meeting[topic] = asyncio.create_task(self._add(route, name, incarnation, topic))
+        task = self._meeting[topic] = asyncio.create_task(self._add(route, name, incarnation, topic, parts))
         task.add_done_callback(lambda _: self._meeting.pop(topic, None))
         task.add_done_callback(_seen)
 
-    async def _add(self, route: Route, name: str, incarnation: str, topic: str) -> None:
+    async def _add(self, route: Route, name: str, incarnation: str, topic: str, parts: bool) -> None:
         publisher = Gate(await self._transport.publisher(topic), _ask_taken, CREDIT_BYTES, acknowledges=True)
         now = asyncio.get_running_loop().time()
-        instance = Instance(name, incarnation, topic, publisher, now, lambda: self._suspected(route))
+        instance = Instance(name, incarnation, topic, publisher, now, lambda: self._suspected(route), parts=parts)
         former = route.instances.add(instance)
         if former is not None:
             self._retired.append(former)
@@ -296,6 +302,10 @@ class Routes:
         """Reply bytes that an instance may have on their way to this dispatcher."""
         return self._acknowledger.credit
 
+    def carried(self, instance: Instance) -> str | None:
+        """What a request that goes to ``instance`` now is to carry as ``acked``."""
+        return self._acknowledger.carried(instance.topic) if instance.publisher.open else None
+
     def _own_replies(self, prefix: str, lanes: Lanes) -> Handler:
         """The handler of a reply topic of our own: acknowledges where that is asked for, and takes the reply. In this order:
         to read a large one takes as long as the way to the service and back."""
@@ -303,12 +313,12 @@ class Routes:
 
         def handle(message: Message) -> None:
             properties = read_properties(message)
-            if Property.HERE in properties:
-                self._on_here(prefix, properties)
-                return
             token = properties.get(Property.ACK)
             if token is not None:
                 acknowledger.wanted(prefix, properties.get(Property.CONTROL), token)
+            if Property.HERE in properties:
+                self._on_here(prefix, properties)
+                return
             before = exchange.received_bytes
             exchange.receive(message, properties)
             lanes.received(exchange.received_bytes - before)

@@ -18,26 +18,26 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from functools import partial
 from typing import Any
 
+from dispatch.answers import REASONS, Answers
 from dispatch.catalog.topics import TopicName
+from dispatch.kept import KeptRequests
 from dispatch.messages import (
     MAX_PROPERTY_CHARS,
-    ErrorInfo,
     MalformedMessage,
-    PayloadTooLarge,
     Property,
     Refusal,
-    Reply,
     decode_request,
-    encode_reply,
     result_text,
     whole_number,
 )
 from dispatch.outcome import DispatchError, TransportError
+from dispatch.parts import MAX_PAYLOAD_BYTES
 from dispatch.presence import Presence
-from dispatch.recall import DEALT_WITH, Recall, Work
+from dispatch.recall import Recall
 from dispatch.replies import ReplyRouter
 from dispatch.service import read_invoke
-from dispatch.transports import Message, Mode, Security, Subscription, Transport, open_transport
+from dispatch.transports import KeptMessage, Message, Mode, Security, Subscription, Transport, open_transport
+from dispatch.work import DEALT_WITH, Work
 
 logger = logging.getLogger("dispatch.service")
 
@@ -47,11 +47,8 @@ DEFAULT_QUEUE = 1_024
 """Requests that wait for a place; the next is refused at once. At 64 at a time a wait that anyone would still sit out."""
 DEFAULT_DRAIN_S = 30.0
 """How long what runs may take to finish after SIGTERM: what container platforms grant."""
-OVERLOAD_RETRY_AFTER_MS = 1_000
 FLUSH_S = 2.0
 """How long the last answers may take to leave: as long as closing a connection waits for its receipts."""
-MAX_ERROR_CHARS = 64 * 1024
-"""Longest error message that is sent; the rest of a longer one is cut off."""
 
 
 class ToolServer:
@@ -70,6 +67,8 @@ class ToolServer:
         reply_namespaces: namespaces (``tenant/namespace``) where ``reply-to`` topics are answered, besides the
             response queue's own.
         drain_timeout: seconds that running requests may take once :meth:`drain` began.
+        max_payload: bytes of the largest request that is taken in parts, and of all that are not complete; and of the
+            largest answer that is sent in parts. So many may be held for each request that runs.
         security: token and TLS settings; None: from the environment.
         window: unreceipted publishes of the connection.
     """
@@ -88,6 +87,7 @@ class ToolServer:
         max_queued: int = DEFAULT_QUEUE,
         reply_namespaces: Iterable[str] = (),
         drain_timeout: float = DEFAULT_DRAIN_S,
+        max_payload: int = MAX_PAYLOAD_BYTES,
         security: Security | None = None,
         window: int = 64,
     ) -> None:
@@ -98,6 +98,8 @@ class ToolServer:
             raise TypeError("say where to listen: topic='joke', or request_queue= and response_queue=")
         if concurrency < 1:
             raise ValueError(f"concurrency must be 1 at least, not {concurrency}")
+        if max_payload < 1:
+            raise ValueError(f"max_payload must be 1 at least, not {max_payload}")
         if max_queued < 0:
             raise ValueError(f"max_queued must be 0 or more, not {max_queued}")
         self._invoke = read_invoke(service)
@@ -111,6 +113,7 @@ class ToolServer:
         self.max_queued = max_queued
         self._reply_namespaces = tuple(reply_namespaces)
         self.drain_timeout = drain_timeout
+        self.max_payload = max_payload
         self._owns_transport = isinstance(broker, str)
         self._transport: Transport = (
             open_transport(broker, security=security, window=window) if isinstance(broker, str) else broker
@@ -119,8 +122,10 @@ class ToolServer:
         self._replies: ReplyRouter | None = None
         self._presence: Presence | None = None
         self._recall: Recall | None = None
+        self._answers: Answers | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._queue: deque[Work] = deque()
+        self._kept = KeptRequests(self._out)
         self._draining = False
         self._idle = asyncio.Event()
         self._idle.set()
@@ -128,18 +133,7 @@ class ToolServer:
         """Requests that arrived, whatever became of them; questions about them are :attr:`repeats`."""
         self.malformed = 0
         """Messages without a usable id: nobody could be answered."""
-        self.refused = dict.fromkeys(
-            (
-                Refusal.OVERLOADED,
-                Refusal.DRAINING,
-                Refusal.EXPIRED,
-                Refusal.STOPPED,
-                Refusal.INVALID_REQUEST,
-                Refusal.FORMER,
-                Refusal.FORGOTTEN,
-            ),
-            0,
-        )
+        self.refused = dict.fromkeys(REASONS, 0)
         """Refusals by reason."""
 
     @property
@@ -173,7 +167,17 @@ class ToolServer:
                 instance=self.instance,
                 on_request=self._on_message,
             )
-            self._recall = Recall(self._replies, self.incarnation)
+            self._recall = Recall(self._replies, self.incarnation, self.max_payload)
+            self._answers = Answers(
+                self._replies,
+                self._recall,
+                self.refused,
+                id=self.id,
+                instance=self.instance,
+                in_flight=lambda: len(self._tasks),
+                limit=lambda: self._transport.max_message_bytes,
+                max_payload=self.max_payload,
+            )
             await self._replies.start()
             self._subscription = await self._transport.subscribe(
                 self.request_queue, self._on_message, mode=Mode.SHARED, name=f"{self.id}-request"
@@ -208,10 +212,16 @@ class ToolServer:
         self._draining = True
         if self._presence is not None:
             self._presence.leave()
+        self._kept.close()
+        self._queue = deque(work for work in self._queue if not self._kept.leave(work))
+        if self.drain_timeout > 0:
+            self._kept.finish()
         if self._subscription is not None:
             await self._subscription.close()
-        while self._queue:
-            self._refuse(self._queue.popleft(), Refusal.DRAINING)
+        incomplete = [] if self._recall is None else self._recall.gathering.leave()
+        for work in (*incomplete, *self._queue):
+            self._refuse(work, Refusal.DRAINING)
+        self._queue.clear()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.drain_timeout):
                 await self._idle.wait()
@@ -232,6 +242,7 @@ class ToolServer:
         try:
             await self.drain()
         finally:
+            self._kept.end()
             if self._presence is not None:
                 await self._presence.close()
             if self._replies is not None:
@@ -260,20 +271,30 @@ class ToolServer:
             logger.warning("a request without a usable property 'id' on %s: nobody can be answered", self.request_queue)
             return
         remaining = whole_number(properties, Property.REMAINING_MS)
-        deadline = None if remaining is None else asyncio.get_running_loop().time() + remaining / 1000
-        work = Work(id, properties, deadline, message)
+        now = asyncio.get_running_loop().time()
+        kept = message if isinstance(message, KeptMessage) else None
+        if remaining is not None and kept is not None:
+            remaining = self._kept.remaining(id, remaining, kept, now)
+        work = Work(id, properties, None if remaining is None else now + remaining / 1000, message)
+        if kept is None:
+            self._take(work)
+        else:
+            self._kept.take(work, kept, self._take)
+
+    def _take(self, work: Work) -> bool:
+        """Run, queue or refuse ``work``. False: it was here before."""
         refusal = self._memory.look(work)
         if refusal == DEALT_WITH:
-            return
+            return False
         self.requests += 1
         if refusal is not None:
-            self._refuse(work, refusal)
-            return
-        if Property.ACK in properties:
-            self._router.taken(properties)
+            self._refuse(work, refusal, work.problem)
+            return True
+        if Property.ACK in work.properties:
+            self._says.taken(work)
         if self._draining:
             self._refuse(work, Refusal.DRAINING)
-        elif remaining == 0:
+        elif self._late(work):
             self._refuse(work, Refusal.EXPIRED)
         elif len(self._tasks) < self.concurrency:
             self._begin(work)
@@ -281,6 +302,11 @@ class ToolServer:
             self._queue.append(work)
         else:
             self._refuse(work, Refusal.OVERLOADED)
+        return True
+
+    @staticmethod
+    def _late(work: Work) -> bool:
+        return work.deadline is not None and asyncio.get_running_loop().time() >= work.deadline
 
     def _begin(self, work: Work) -> None:
         task = asyncio.get_running_loop().create_task(self._run(work))
@@ -291,11 +317,12 @@ class ToolServer:
     def _ended(self, ended: Work, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         self._memory.ended(ended)
+        self._kept.ended(ended)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("a request ended without an answer: %s", type(error).__name__, exc_info=error)
         while self._queue and len(self._tasks) < self.concurrency:
             work = self._queue.popleft()
-            if work.deadline is not None and asyncio.get_running_loop().time() >= work.deadline:
+            if self._late(work):
                 self._refuse(work, Refusal.EXPIRED)
             else:
                 self._begin(work)
@@ -318,21 +345,22 @@ class ToolServer:
                     return
                 result = await self._invoke(request)
                 if isinstance(result, AsyncIterator):
-                    await self._stream(work, result)
+                    await self._says.stream(work, result)
                 else:
-                    self._answer(work, Reply(None, result_text(result), True))
+                    await self._says.result(work, result_text(result))
         except asyncio.CancelledError:
-            self._fail(work, "cancelled", "The service stopped before the tool had finished.")
+            if not self._kept.leave(work):
+                self._says.fail(work, "cancelled", "The service stopped before the tool had finished.")
             raise
         except DispatchError as error:
-            self._fail(work, error.type, error.message)
+            self._says.fail(work, error.type, error.message)
         except Exception as error:
             if isinstance(error, TimeoutError) and limit.expired():
                 # Not the tool's own error: the caller's limit, which its own clock is about to notice too.
                 self._refuse(work, Refusal.STOPPED)
                 return
             logger.debug("%s failed", self.id, exc_info=error)
-            self._fail(work, type(error).__name__, error)
+            self._says.fail(work, type(error).__name__, error)
 
     async def _answered_before(self, work: Work, user: str, key: str) -> bool:
         """Was this idempotency key here before? Then the answer of the first request with it is the answer."""
@@ -341,92 +369,28 @@ class ToolServer:
             return False
         if not first.messages:
             self._refuse(work, Refusal.FORGOTTEN)
-        for number, (payload, properties) in enumerate(first.messages, 1):
-            last = number == len(first.messages)
-            self._memory.send(work, payload, {**properties, Property.ID: work.id}, last=last)
+        self._memory.replay(work, first)
         return True
 
-    async def _stream(self, work: Work, items: AsyncIterator[Any]) -> None:
-        index = 0
-        try:
-            async for item in items:
-                if not self._answer(work, Reply(None, result_text(item), False), chunk=index):
-                    return
-                index += 1
-                await self._router.writable(work.properties)
-        finally:
-            close = getattr(items, "aclose", None)
-            if close is not None:
-                await close()
-        # An error, raised above, ends the stream without an index: it counts even if a chunk before it was lost.
-        self._answer(work, Reply(None, "", True), chunk=index)
-
-    # -- an answer ----------------------------------------------------------------------------------------------
-
-    @property
-    def _router(self) -> ReplyRouter:
-        assert self._replies is not None  # set by start, before any request can arrive
-        return self._replies
+    async def _out(self, work: Work) -> None:
+        assert self._replies is not None  # as below
+        await self._replies.writable(work.properties)
 
     @property
     def _memory(self) -> Recall:
-        assert self._recall is not None  # as above
+        assert self._recall is not None  # set by start, before any request can arrive
         return self._recall
 
-    def _answer(
-        self, work: Work, reply: Reply, *, chunk: int | None = None, extra: Mapping[str, str] | None = None
-    ) -> bool:
-        """Send ``reply``; False when an error had to be sent in its place, which is the end of the request."""
-        properties = {
-            Property.ID: work.id,
-            Property.INSTANCE: self.instance,
-            Property.IN_FLIGHT: str(len(self._tasks)),
-        }
-        if extra is not None:
-            properties.update(extra)
-        if chunk is not None:
-            properties[Property.CHUNK] = str(chunk)
-        problem = None
-        try:
-            payload = encode_reply(reply)
-        except PayloadTooLarge as error:
-            problem = ErrorInfo(
-                "result-too-large", f"The tool's answer is too large to send: {error}. Ask for less at once."
-            )
-        except ValueError as error:
-            problem = ErrorInfo("invalid-result", f"The answer is no valid text: {error}")
-        if problem is not None:
-            properties.pop(Property.CHUNK, None)  # it counts even if a chunk before it is lost
-            payload = encode_reply(Reply(problem, "", True))
-        self._memory.send(work, payload, properties, last=problem is not None or reply.end_of_stream)
-        return problem is None
-
-    def _fail(self, work: Work, type: object, message: object) -> None:
-        self._answer(work, Reply(ErrorInfo(_sendable(type), _sendable(message)), "", True))
+    @property
+    def _says(self) -> Answers:
+        assert self._answers is not None  # as above
+        return self._answers
 
     def _refuse(self, work: Work, reason: str, detail: str = "") -> None:
-        self.refused[reason] += 1
-        extra = {Property.REFUSED: reason}
-        if reason == Refusal.OVERLOADED:
-            extra[Property.RETRY_AFTER_MS] = str(OVERLOAD_RETRY_AFTER_MS)
-        message = detail or {
-            Refusal.OVERLOADED: f"{self.id} runs {self.concurrency} requests and {self.max_queued} wait.",
-            Refusal.DRAINING: f"{self.id} is shutting down.",
-            Refusal.EXPIRED: "The caller's time had run out before the tool could start.",
-            Refusal.STOPPED: "The tool was stopped: its caller's time had run out.",
-            Refusal.FORMER: f"{self.id} was restarted since.",
-            Refusal.FORGOTTEN: f"{self.id} no longer has the answer.",
-        }.get(reason, reason)
-        self._answer(work, Reply(ErrorInfo(reason, message), "", True), extra=extra)
-
-
-def _sendable(value: object) -> str:
-    """``value`` as a text that can travel: what a tool's author wrote into an error must not cost the answer."""
-    try:
-        text = str(value)
-    except Exception:  # its own __str__ raises
-        text = f"(the text of a {type(value).__name__} cannot be read)"
-    return text[:MAX_ERROR_CHARS].encode(errors="replace").decode()
+        if reason == Refusal.OVERLOADED and not detail:
+            detail = f"{self.id} runs {self.concurrency} requests and {self.max_queued} wait."
+        self._says.refuse(work, reason, detail)
+        self._kept.ended(work)
 
 
 async def serve(service: object, broker: str | Transport, **options: Any) -> None:

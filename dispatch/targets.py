@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from dispatch.catalog import Catalog, ServiceDescriptor, UnknownService, UnknownTool
+from dispatch.catalog.topics import TopicName
 from dispatch.messages import json_text
 from dispatch.outcome import Rejected
 from dispatch.policy import Policy
@@ -19,6 +20,7 @@ class Target(msgspec.Struct, frozen=True):
         config_text: the config values, as the JSON text that travels.
         policy: defaults ← service ← tool.
         repeatable: declared read-only or idempotent.
+        kept: its requests go over a persistent topic.
     """
 
     label: str
@@ -26,6 +28,11 @@ class Target(msgspec.Struct, frozen=True):
     config_text: str
     policy: Policy
     repeatable: bool = False
+    kept: bool = False
+
+    def redelivered(self, idempotency_key: str | None) -> bool:
+        """May the broker give a request to another instance when the one that had it died?"""
+        return self.kept and (self.repeatable or idempotency_key is not None)
 
 
 class Targets:
@@ -60,6 +67,7 @@ class Targets:
                 json_text(descriptor.config, "config"),
                 self._policy.merged(service.policy).merged(descriptor.policy),
                 descriptor.repeatable,
+                _kept(service),
             )
         return target
 
@@ -73,4 +81,8 @@ class Targets:
             descriptor = self.catalog.service(id)
         except UnknownService as error:
             raise Rejected("unknown-service", str(error), rejected_by="catalog", alternatives=error.near) from None
-        return Target(id, descriptor, "{}", self._policy.merged(descriptor.policy))
+        return Target(id, descriptor, "{}", self._policy.merged(descriptor.policy), kept=_kept(descriptor))
+
+
+def _kept(service: ServiceDescriptor) -> bool:
+    return TopicName.parse(service.request_queue).persistent

@@ -44,13 +44,48 @@ async def test_only_the_last_of_a_burst_is_acknowledged_for_each_gate() -> None:
     for token in ("1:1", "1:2", "2:7", "1:3"):
         acknowledging.wanted(PREFIX, PREFIX + "one", token)
     await idle()
-    assert broker.told("one") == ["1:3", "2:7"]
+    assert broker.told("one") == ["1:3,2:7"], "in one message"
     acknowledging.wanted(PREFIX, PREFIX + "one", "1:4")
     await idle()
-    assert broker.told("one") == ["1:3", "2:7", "1:4"]
-    assert acknowledging.sent == 3
+    assert broker.told("one") == ["1:3,2:7", "1:4"]
+    assert acknowledging.sent == 2
     await acknowledging.close()
     assert broker.opened[PREFIX + "one"].closed
+
+
+async def test_a_request_carries_what_is_due() -> None:
+    broker = Broker()
+    acknowledging = made(broker)
+    acknowledging.wanted(PREFIX, PREFIX + "one", "1:1")
+    await idle()
+    acknowledging.wanted(PREFIX, PREFIX + "one", "1:2")
+    acknowledging.wanted(PREFIX, PREFIX + "one", "2:5")
+    assert acknowledging.carried(PREFIX + "one") == "1:2,2:5"
+    assert acknowledging.carried(PREFIX + "one") is None, "once"
+    assert acknowledging.carried(PREFIX + "two") is None
+    await idle()
+    assert broker.told("one") == ["1:1"], "no message of its own"
+    assert acknowledging.sent == 2
+    await acknowledging.close()
+
+
+async def test_who_got_the_reply_has_a_turn_to_ask_the_next_question() -> None:
+    broker = Broker()
+    acknowledging = made(broker)
+    acknowledging.wanted(PREFIX, PREFIX + "one", "1:1")
+    await idle()
+    got: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def caller() -> str | None:
+        await got
+        return acknowledging.carried(PREFIX + "one")
+
+    asking = asyncio.create_task(caller())
+    await asyncio.sleep(0)
+    acknowledging.wanted(PREFIX, PREFIX + "one", "1:2")
+    got.set_result(None)
+    assert await asking == "1:2"
+    await acknowledging.close()
 
 
 async def test_each_instance_is_told_its_own() -> None:
@@ -70,7 +105,7 @@ async def test_each_instance_is_told_its_own() -> None:
         ("", "1:1"),
         ("non-persistent://tg/request/joke", "1:1"),
         ("non-persistent://secret/place/dispatch-control-one", "1:1"),
-        (PREFIX + "one", "1:" + "1" * 10_000),
+        (PREFIX + "one", "1:" + "1" * 100),
         (PREFIX + "x" * 10_000, "1:1"),
     ],
 )

@@ -109,10 +109,11 @@ async def test_the_same_calls_without_credit_lose_answers() -> None:
 
 
 async def test_the_same_calls_without_a_gate_for_requests_lose_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_gate(publisher: Publisher, *_args: object) -> Publisher:
+    def no_gate(publisher: Publisher, *_args: object, **_options: object) -> Publisher:
         return publisher
 
     monkeypatch.setattr(routes, "Gate", no_gate)
+    monkeypatch.setattr(routes, "PacedPublisher", no_gate)
     async with lab() as made:
         await made.all_at_once(many(random.Random(2)))
         assert made.to_service.lost > MANY // 10

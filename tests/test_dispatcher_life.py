@@ -308,3 +308,14 @@ async def test_a_service_that_comes_later_is_found() -> None:
         await advance(1)
         with pytest.raises(CallTimeout):
             await dispatcher.call("work", timeout=1)
+
+
+async def test_a_call_that_begins_while_it_closes_ends_at_once() -> None:
+    async with stand(lambda _arguments: "done") as (dispatcher, _):
+        await dispatcher.call("work")
+        beginning = asyncio.create_task(dispatcher.execute("work"))
+        await dispatcher.close()
+        result = await beginning
+    assert result.error is not None
+    assert (result.error.type, result.error.outcome) == ("closed", Outcome.TRANSPORT)
+    assert result.duration < 1

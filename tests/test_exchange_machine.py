@@ -57,6 +57,7 @@ class ExchangeMachine(RuleBasedStateMachine):
     @initialize()
     def start(self) -> None:
         self.loop = VirtualClockLoop()
+        self.closed = False
         self.problems: list[Any] = []
         self.loop.set_exception_handler(lambda _, context: self.problems.append(context))
         self.publisher = FakePublisher()
@@ -132,7 +133,9 @@ class ExchangeMachine(RuleBasedStateMachine):
         asked = self.do(open_it())
         assert asked.id not in self.ids, "an id came twice"
         self.ids.add(asked.id)
-        if len(self.waiting) >= MAX_PENDING:
+        if self.closed:
+            asked.end = "transport"
+        elif len(self.waiting) >= MAX_PENDING:
             asked.end = "throttled"
         elif limit == 0:
             asked.end = f"timed out {'call' if idle_limit is None else 'stream'} sent=False 0 None"
@@ -244,10 +247,11 @@ class ExchangeMachine(RuleBasedStateMachine):
             self.do(advance(1))
             self.expire()
 
-    @precondition(lambda self: self.waiting)
+    @precondition(lambda self: len(self.waiting) > 3)
     @rule()
     def close(self) -> None:
-        """The dispatcher goes; its exchange can be used again, so that the machine goes on."""
+        """The dispatcher goes. Replies and callers come all the same."""
+        self.closed = True
         for asked in list(self.waiting.values()):
             self.bury(asked, "transport", LATE)
         self.exchange.close()

@@ -285,3 +285,47 @@ async def test_after_the_end_every_chunk_is_a_duplicate() -> None:
     bench.take(reply(stream.id, "", chunk=1))
     assert bench.take(reply(stream.id, "a", end=False, chunk=0)) is Disposition.DUPLICATE
     assert await read(stream) == ["a"]
+
+
+async def test_a_chunk_in_parts_is_given_when_it_is_whole() -> None:
+    bench = Bench(max_buffer=2)
+    stream = bench.open()
+    id = stream.id
+    for index, (text, more) in enumerate([("a", True), ("b", True), ("c", False), ("d", False)]):
+        named = {"more": "1"} if more else {}
+        assert bench.take(reply(id, text, end=False, chunk=index, **named)) is Disposition.MATCHED
+        assert list(stream.buffer) == [[], [], ["abc"], ["abc", "d"]][index]
+    bench.take(reply(id, "e", end=False, chunk=4, more="1"))
+    bench.take(reply(id, "f", end=True, chunk=5))
+    assert stream.settled == Overflow("stream-buffer"), "it is three chunks, and there is room for two"
+    assert await read(stream) == ["abc", "d"]
+
+
+async def test_parts_count_as_what_they_are_towards_the_limit_of_bytes() -> None:
+    bench = Bench(max_bytes=5)
+    stream = bench.open()
+    for index in range(3):
+        bench.take(reply(stream.id, "xx", end=False, chunk=index, more="1"))
+    assert stream.settled == Overflow("max-result")
+    assert await read(stream) == []
+
+
+async def test_an_error_in_the_middle_of_a_chunk_gives_nothing_of_it() -> None:
+    bench = Bench()
+    stream = bench.open()
+    bench.take(reply(stream.id, "half a ", end=False, chunk=0, more="1"))
+    bench.take(reply(stream.id, error=("oops", "it broke")))
+    assert await read(stream) == []
+    assert isinstance(stream.settled, Answer)
+    assert stream.settled.error_type == "oops"
+
+
+async def test_another_instance_may_begin_a_chunk_anew_of_which_nothing_was_given() -> None:
+    bench = Bench()
+    stream = bench.open()
+    for index in range(2):
+        bench.take(reply(stream.id, "half ", end=False, chunk=index, more="1", instance="a"))
+    bench.take(reply(stream.id, "an", end=False, chunk=0, more="1", instance="b"))
+    assert bench.take(reply(stream.id, "half ", end=False, chunk=2, more="1", instance="a")) is Disposition.DUPLICATE
+    bench.take(reply(stream.id, "swer", end=True, chunk=1, instance="b"))
+    assert await read(stream) == ["answer"]

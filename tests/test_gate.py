@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from dispatch import gate as gate_module
+from dispatch import waitingroom
 from dispatch.delivery import MESSAGE_OVERHEAD
 from dispatch.gate import FIRST_PATIENCE_S, MAX_PATIENCE_S, MAX_PROBES, PATIENCE_S, Gate
 from dispatch.outcome import TransportError
@@ -212,7 +212,7 @@ async def test_a_stream_waits_for_its_own_messages_only() -> None:
 
 
 async def test_the_queue_is_bounded_and_refuses_without_sending(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate_module, "MAX_QUEUED", 2)
+    monkeypatch.setattr(waitingroom, "MAX_QUEUED", 2)
     bench = Bench()
     bench.send("a1", "a2", "a3", "a4", "a5", "a6")
     with pytest.raises(TransportError) as caught:
@@ -224,7 +224,7 @@ async def test_the_queue_is_bounded_and_refuses_without_sending(monkeypatch: pyt
 
 
 async def test_the_queue_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate_module, "MAX_QUEUED_BYTES", 250)
+    monkeypatch.setattr(waitingroom, "MAX_QUEUED_BYTES", 250)
     bench = Bench()
     bench.send("a1", "a2", "a3", "a4", "a5", "a6")
     with pytest.raises(TransportError, match="slow down"):

@@ -14,13 +14,27 @@ import dispatch
 ROOT = Path(dispatch.__file__).parent
 GROUND = ("messages", "outcome", "policy", "fairqueue", "delivery", "version")
 PURE = (
-    *("deadlines", "delivery", "fairqueue", "ledger", "pacing", "repair", "transports.window"),
+    *("ages", "deadlines", "delivery", "fairqueue", "ledger", "pacing", "parts", "repair", "transports.window"),
     *("outcome", "policy", "messages"),
 )
 FACES = ("client", "cli", "demo", "__main__")
-SERVING = ("service", "server", "replies", "presence", "idempotency", "ledger", "recall")
-PATH = ("dispatcher", "targets", "routes", "acknowledger", "result", "tool")
-SEAM = ("exchange", "pending", "settled", "transports", "gate", "instances", "repair", "deadlines", "paced", "pacing")
+SERVING = (
+    "service",
+    "server",
+    "replies",
+    "presence",
+    "idempotency",
+    "ledger",
+    "recall",
+    "gathering",
+    "answers",
+    "work",
+)
+PATH = ("dispatcher", "arguments", "addressing", "targets", "routes", "acknowledger", "result", "tool")
+SEAM = (
+    *("exchange", "pending", "settled", "transports", "gate", "instances", "parted", "repair"),
+    *("deadlines", "paced", "pacing"),
+)
 
 
 def modules() -> dict[str, Path]:

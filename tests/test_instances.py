@@ -46,6 +46,18 @@ def test_requests_go_in_turn_and_to_the_least_busy() -> None:
     assert busy.in_flight == 0
 
 
+def test_only_who_takes_parts_is_picked_for_a_request_in_parts() -> None:
+    made = known("a", "b", "c")
+    assert made.pick(parts=True) is None
+    for name in "bc":
+        each = made.get(name)
+        assert each is not None
+        each.parts = True
+    picked = [made.pick(parts=True) for _ in range(9)] + [made.pick(f"key-{n}", parts=True) for n in range(30)]
+    assert {each.name for each in picked if each is not None} == {"b", "c"}
+    assert None not in picked
+
+
 def test_a_key_stays_with_its_instance_and_keys_are_spread() -> None:
     made = known("a", "b", "c")
     where = {key: made.pick(key) for key in map(str, range(300))}

@@ -38,6 +38,68 @@ def test_what_ran_is_found_with_its_replies() -> None:
     assert [payload for payload, _ in entry.since(0) or []] == [b"0", b"1", b"2"]
 
 
+def large(ledger: Ledger, number: int, parts: int, *, most: int = 1 << 30, end: bool = True) -> Entry:
+    """An answer in parts of a mebibyte."""
+    entry = ledger.begin(id_of(number), 0)
+    for index in range(parts):
+        ledger.widen(entry, 1 << 20, most)
+        ledger.record(entry, (bytes(1 << 20), {}), last=end and index == parts - 1)
+    return entry
+
+
+def test_of_an_answer_in_parts_every_part_is_kept() -> None:
+    ledger = Ledger()
+    entry = large(ledger, 1, 30)
+    assert entry.dropped == 0
+    assert len(entry.since(0) or []) == 30
+    assert ledger.size == 30 << 20
+
+
+def test_one_answer_in_parts_costs_the_others_nothing() -> None:
+    ledger = Ledger(max_bytes=1_000)
+    small = [done(ledger, number) for number in range(1, 11)]
+    running = large(ledger, 11, 20, end=False)
+    done(ledger, 12)
+    assert [ledger.find(id_of(number), 0) for number in range(1, 11)] == small
+    ledger.end(running)
+    done(ledger, 13)
+    assert [ledger.find(id_of(number), 0) for number in range(1, 11)] == small
+
+
+def test_answers_in_parts_are_bounded_and_the_last_one_is_kept_whatever_its_size() -> None:
+    ledger = Ledger(max_large=20 << 20)
+    first, second = large(ledger, 1, 12), large(ledger, 2, 12)
+    assert ledger.find(id_of(1), 0) is True
+    assert ledger.find(id_of(2), 0) is second
+    assert first.since(0) is not None
+    third = large(ledger, 3, 40)
+    assert ledger.find(id_of(3), 0) is third
+    assert ledger.size == 40 << 20
+    ledger.settled(id_of(4), 4, 0)
+    assert (len(ledger), ledger.size, ledger._large_size) == (0, 0, 0)
+
+
+def test_no_more_is_kept_than_the_service_sends() -> None:
+    ledger = Ledger()
+    entry = large(ledger, 1, 40, most=10 << 20)
+    assert entry.size == MAX_ENTRY_BYTES + (10 << 20)
+    assert entry.since(0) is None
+
+
+def test_what_never_ran_may_begin_again() -> None:
+    ledger = Ledger()
+    entry = ledger.begin(id_of(7), 0)
+    ledger.undo(entry)
+    assert ledger.find(id_of(7), 0) is False
+    again = done(ledger, 7)
+    ledger.undo(again)
+    assert ledger.find(id_of(7), 0) is again, "it ran"
+    assert ledger.find(id_of(6), 10_000) is False
+    for number in range(100, 102):  # a dispatcher of which nothing runs is forgotten in the end
+        ledger.find(id_of(1, f"{number:016x}"), 1e6)
+    assert len(ledger) == 0
+
+
 def test_what_nobody_waits_for_is_forgotten_and_stays_forbidden() -> None:
     ledger = Ledger()
     for number in range(1, 11):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatch import paced as paced_module
+from dispatch import waitingroom
 from dispatch.delivery import MESSAGE_OVERHEAD
 from dispatch.outcome import TransportError
 from dispatch.paced import NOTED_BYTES, RECEIPT_S, PacedPublisher
@@ -168,7 +168,7 @@ async def test_a_stream_waits_for_its_own_messages_only() -> None:
 async def test_the_queue_is_bounded_and_refuses_without_sending(
     monkeypatch: pytest.MonkeyPatch, bound: str, value: int
 ) -> None:
-    monkeypatch.setattr(paced_module, bound, value)
+    monkeypatch.setattr(waitingroom, bound, value)
     bench = Bench()
     bench.send("a1", "a2", "a3", "a4", "a5", "a6")
     with pytest.raises(TransportError, match="slow down") as caught:

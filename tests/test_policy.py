@@ -25,6 +25,9 @@ KEYS = (
     "addressed",
     "reply-subscriptions",
     "reply-connections",
+    "max-arguments",
+    "large-payloads",
+    "only-ours",
 )
 
 
@@ -33,11 +36,12 @@ def test_the_defaults_are_those_that_are_documented() -> None:
     assert (DEFAULT_POLICY.timeout, DEFAULT_POLICY.attempt_timeout) == (30.0, None)
     assert (DEFAULT_POLICY.stream_timeout, DEFAULT_POLICY.stream_idle_timeout) == (300.0, 30.0)
     assert (DEFAULT_POLICY.stream_buffer, DEFAULT_POLICY.max_result) == (1024, 64 * 1024 * 1024)
+    assert (DEFAULT_POLICY.large_payloads, DEFAULT_POLICY.max_arguments) == (False, 64 * 1024 * 1024)
 
 
 def test_every_key_is_read() -> None:
-    raw = dict(zip(KEYS, (1, 2.5, 3, 4, 5, 6, 7, 8, False, 2), strict=True))
-    assert parse_policy(raw) == Policy(1, 2.5, 3, 4, 5, 6, 7, 8, False, 2)
+    raw = dict(zip(KEYS, (1, 2.5, 3, 4, 5, 6, 7, 8, True, 2, 3, 9, True, True), strict=True))
+    assert parse_policy(raw) == Policy(1, 2.5, 3, 4, 5, 6, 7, 8, True, 2, 3, 9, True, True)
 
 
 def test_what_is_not_said_stays_as_the_base_has_it() -> None:

@@ -96,15 +96,57 @@ async def test_a_caller_that_stops_acknowledging_gets_its_answers_by_time_and_ho
 
 
 @pytest.mark.parametrize(
-    "token", ["", ":", "1", "1:", "1:x", "99:1", "x:1", "2:-1", "2:²", "2:" + "9" * 30, "2:0", "2"]
+    "token",
+    ["", ":", "1", "{0}", "{0}:", "{0}:x", "99:1", "x:1", "{0}:-1", "{0}:²", "{0}:" + "9" * 30, "{0}:0", ",,:,"],
 )
 async def test_an_odd_acknowledgement_means_nothing(token: str) -> None:
     broker = Broker()
     made = await sending(broker, 10, 1_000, credit="3000")
-    before = len(broker.opened[OWN].sent)
-    broker.acknowledge(token)
+    out = broker.opened[OWN].sent
+    before = len(out)
+    gate = tokens(out)[-1].partition(":")[0]
+    broker.acknowledge(token.format(gate))
     broker.handlers[CONTROL](OddMessage(b"rubbish", {"id": "x"}))
+    assert len(out) == before
+    broker.acknowledge(f"{token.format(gate)},{tokens(out)[-1]}")
+    assert len(out) > before, "the one that is right counts all the same"
+    await made.close()
+
+
+async def test_what_was_meant_for_a_former_life_opens_no_gate() -> None:
+    broker = Broker()
+    former = await sending(broker, 10, 1_000, credit="3000")
+    late = tokens(broker.opened[OWN].sent)[-1]
+    await former.close()
+    made = await sending(broker, 10, 1_000, credit="3000")
+    before = len(broker.opened[OWN].sent)
+    broker.acknowledge(late)
     assert len(broker.opened[OWN].sent) == before
+    await made.close()
+
+
+async def test_one_message_acknowledges_for_several_gates_and_may_be_a_request_too() -> None:
+    broker = Broker()
+    requests: list[str] = []
+    made = ReplyRouter(
+        broker,  # type: ignore[arg-type]
+        RESPONSES,
+        instance="one",
+        on_request=lambda message: requests.append(message.properties()["id"]),
+    )
+    await made.start()
+    for number in range(6):
+        for topic in (OWN, f"{OWN}-1"):
+            made.send(asked(topic, credit="3000"), b"x" * 1_000, {"id": str(number)})
+    await idle()
+    lanes = [broker.opened[topic].sent for topic in (OWN, f"{OWN}-1")]
+    before = [len(out) for out in lanes]
+    acked = ",".join(tokens(out)[-1] for out in lanes)
+    broker.handlers[CONTROL](OddMessage(b"work", {"id": "x", "acked": acked}))
+    assert all(len(out) > passed for out, passed in zip(lanes, before, strict=True))
+    assert requests == ["x"]
+    broker.handlers[CONTROL](OddMessage(b"", {"acked": acked}))
+    assert requests == ["x"], "an acknowledgement alone is no request"
     await made.close()
 
 

@@ -11,10 +11,12 @@ from dispatch.delivery import CREDIT_BYTES
 from dispatch.exchange import Exchange
 from dispatch.gate import Gate
 from dispatch.outcome import TransportError
+from dispatch.paced import PacedPublisher
 from dispatch.routes import Routes
 from dispatch.transports import Mode
 from tests.support.clock import idle
 from tests.support.fakes import FakePublisher, lost, reply
+from tests.support.rubbish import OddMessage
 from tests.support.stand import catalog
 
 SERVICE = catalog().services["lab"]
@@ -84,7 +86,7 @@ async def test_both_ends_listen_before_the_publisher_is_there() -> None:
         f"listen {HELLO}",
         f"publish {HELLO}",
     ]
-    assert route.reply_to == OWN
+    assert route.replies.first.topic == OWN
     assert made.get(SERVICE) is route is await made.open(SERVICE)
     await made.close()
 
@@ -93,7 +95,7 @@ async def test_an_own_topic_is_of_the_same_kind_as_the_services() -> None:
     broker = Broker()
     made = routes(broker)
     kept = catalog(service={"response-queue": "persistent://corp/tools/lab"}).services["lab"]
-    assert (await made.open(kept)).reply_to == "persistent://corp/tools/dispatch-reply-one"
+    assert (await made.open(kept)).replies.first.topic == "persistent://corp/tools/dispatch-reply-one"
     await made.close()
 
 
@@ -103,7 +105,9 @@ async def test_only_where_messages_can_get_lost_is_anything_paid_for_not_losing_
     made = routes(broker)
     queues = {"request-queue": f"{scheme}://tg/request/x", "response-queue": f"{scheme}://tg/response/x"}
     route = await made.open(catalog(service=queues).services["lab"])
-    assert isinstance(route.publisher, Gate) == route.acknowledged == (scheme == "non-persistent")
+    publisher = route.publisher
+    assert isinstance(publisher, PacedPublisher) == route.acknowledged == (scheme == "non-persistent")
+    assert not isinstance(publisher, PacedPublisher) or isinstance(publisher.publisher, Gate)
     await made.close()
 
 
@@ -116,7 +120,9 @@ async def test_replies_on_our_own_topic_are_acknowledged_where_they_ask_and_othe
         broker.handlers[topic](reply("somebody-else", ack=token, control=control))
         broker.handlers[topic](reply("somebody-else"))
     await idle()
-    assert [ticket.properties["acked"] for ticket in broker.publishers[control].sent] == ["1:2"]
+    broker.handlers[OWN](OddMessage(b"", {"here": "", "ack": "1:3", "control": control}))  # no reply, but a message
+    await idle()
+    assert [ticket.properties["acked"] for ticket in broker.publishers[control].sent] == ["1:2", "1:3"]
     assert made.credit == CREDIT_BYTES
     await made.close()
     assert f"closed {control}" in broker.log

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from dispatch import ToolService
+from dispatch.answers import MAX_ERROR_CHARS
 from dispatch.messages import MAX_MESSAGE_BYTES
 from dispatch.outcome import InvalidArguments, Throttled, ToolError
-from dispatch.server import MAX_ERROR_CHARS
 from tests.support.clock import START, VirtualClockLoop, idle
 from tests.support.stand import Peer, Service, catalog, read, serving, stand
 

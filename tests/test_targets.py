@@ -48,3 +48,13 @@ def test_an_unknown_name_is_refused_with_those_that_are_near(kind: str, name: st
         getattr(Targets(TOOLS, Policy()), kind)(name)
     assert (caught.value.type, caught.value.rejected_by) == (f"unknown-{kind}", "catalog")
     assert near in caught.value.alternatives
+
+
+@pytest.mark.parametrize("queue", ["persistent://tg/request/lab", "non-persistent://tg/request/lab"])
+def test_only_what_may_be_repeated_and_is_kept_may_come_to_another_instance(queue: str) -> None:
+    targets = Targets(catalog(service={"request-queue": queue}, plain={}, careful={"read-only": True}), Policy())
+    is_kept = queue.startswith("persistent")
+    plain, careful, bare = targets.tool("plain"), targets.tool("careful"), targets.service("lab")
+    assert (plain.kept, careful.kept, bare.kept) == (is_kept,) * 3
+    assert [target.redelivered(None) for target in (plain, careful, bare)] == [False, is_kept, False]
+    assert [target.redelivered("key") for target in (plain, careful, bare)] == [is_kept] * 3

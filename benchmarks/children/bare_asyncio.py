@@ -14,7 +14,7 @@ import pulsar.asyncio
 
 from benchmarks.children.channel import Spec, run_client
 from benchmarks.children.load import Load
-from benchmarks.children.wire import REPLY, REQUEST, client_options
+from benchmarks.children.wire import REQUEST, client_options, reply
 
 
 @asynccontextmanager
@@ -55,7 +55,7 @@ async def connect(spec: Spec) -> AsyncIterator[Load]:
 
     pumping = asyncio.create_task(pump())
     try:
-        yield Load(call, REPLY, TimeoutError)
+        yield Load(call, reply(spec), TimeoutError)
     finally:
         await consumer.close()
         await pumping

@@ -18,7 +18,7 @@ import pulsar
 
 from benchmarks.children.channel import Spec, run_client
 from benchmarks.children.load import Load
-from benchmarks.children.wire import REPLY, REQUEST, client_options
+from benchmarks.children.wire import REQUEST, client_options, reply
 
 
 @asynccontextmanager
@@ -74,7 +74,7 @@ async def connect(spec: Spec) -> AsyncIterator[Load]:
                 timer.cancel()
                 del pending[id]
 
-        yield Load(call, REPLY, TimeoutError)
+        yield Load(call, reply(spec), TimeoutError)
     finally:
         client.close()
 

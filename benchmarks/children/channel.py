@@ -13,8 +13,6 @@ from typing import Any
 
 from benchmarks.children.load import Load, measure, reach
 
-ANSWER = "x" * 120
-"""What every service answers."""
 ARGUMENTS = {"topic": "cats"}
 """What every client asks with."""
 
@@ -30,6 +28,7 @@ class Spec:
         request: the whole name of the topic with the requests.
         response: the same for the answers.
         timeout: seconds a call waits for its answer.
+        answer: characters of an answer.
         more: further pairs of topics, of requests and their answers, for a service that serves several.
     """
 
@@ -39,7 +38,13 @@ class Spec:
     request: str
     response: str
     timeout: float
+    answer: int = 120
     more: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def text(self) -> str:
+        """What the service answers, and the client expects."""
+        return "x" * self.answer
 
 
 class Channel:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import dispatch
-from benchmarks.children.channel import ANSWER, ARGUMENTS, Spec, run_client
+from benchmarks.children.channel import ARGUMENTS, Spec, run_client
 from benchmarks.children.load import Load
 from dispatch.transports import Security
 
@@ -23,7 +23,7 @@ async def connect(spec: Spec) -> AsyncIterator[Load]:
         async def call() -> str:
             return await dispatcher.call("echo", ARGUMENTS, timeout=spec.timeout)
 
-        yield Load(call, ANSWER, dispatch.DispatchError)
+        yield Load(call, spec.text, dispatch.DispatchError)
 
 
 if __name__ == "__main__":

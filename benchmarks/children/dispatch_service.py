@@ -9,7 +9,7 @@ from typing import Any
 import pulsar
 
 import dispatch
-from benchmarks.children.channel import ANSWER, Spec, run_service
+from benchmarks.children.channel import Spec, run_service
 from benchmarks.children.wire import client_options
 from dispatch.transports import Security
 
@@ -17,16 +17,19 @@ from dispatch.transports import Security
 class Echo(dispatch.ToolService):
     """Answers."""
 
+    def __init__(self, answer: str) -> None:
+        self._answer = answer
+
     async def invoke(self, config: dict[str, Any], arguments: dict[str, Any], user: str = "") -> str:
         """The tool."""
-        return ANSWER
+        return self._answer
 
 
 @asynccontextmanager
 async def serve(spec: Spec) -> AsyncIterator[None]:
     """The service, listening, with the defaults."""
     async with dispatch.ToolServer(
-        Echo(),
+        Echo(spec.text),
         spec.url,
         request_queue=spec.request,
         response_queue=spec.response,

@@ -13,13 +13,14 @@ from typing import Any
 import pulsar
 
 from benchmarks.children.channel import Spec, run_service
-from benchmarks.children.wire import REPLY, client_options
+from benchmarks.children.wire import client_options, reply
 from dispatch.transports.pulsar.threads import keep_thread_state
 
 
 @asynccontextmanager
 async def serve(spec: Spec) -> AsyncIterator[None]:
     """The service, listening."""
+    answer = reply(spec)
 
     def on_receipt(_result: Any, _id: Any) -> None:
         keep_thread_state()
@@ -27,7 +28,7 @@ async def serve(spec: Spec) -> AsyncIterator[None]:
     def listener(producer: Any) -> Any:
         def on_message(_consumer: Any, message: Any) -> None:
             keep_thread_state()
-            producer.send_async(REPLY, on_receipt, properties={"id": message.properties()["id"]})
+            producer.send_async(answer, on_receipt, properties={"id": message.properties()["id"]})
 
         return on_message
 

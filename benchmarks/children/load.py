@@ -97,6 +97,7 @@ async def measure(load: Load, *, in_flight: int, seconds: float, ramp: float) ->
     return {
         "p50_ms": percentile(latencies, 0.50) * 1e3 if latencies else None,
         "p99_ms": percentile(latencies, 0.99) * 1e3 if latencies else None,
+        "p999_ms": percentile(latencies, 0.999) * 1e3 if latencies else None,
         "calls_per_second": count / (to_time - from_time),
         "cpu_us_per_call": (to_cpu - from_cpu) / count * 1e6 if count else None,
         "seconds": to_time - from_time,

@@ -11,7 +11,7 @@ from trustgraph.base.request_response_spec import _make_impl_wrapper
 from trustgraph.base.tool_service_client import ToolServiceClient
 from trustgraph.schema import ToolServiceRequest, ToolServiceResponse
 
-from benchmarks.children.channel import ANSWER, ARGUMENTS, Spec, run_client
+from benchmarks.children.channel import ARGUMENTS, Spec, run_client
 from benchmarks.children.load import Load
 
 
@@ -34,7 +34,7 @@ async def connect(spec: Spec) -> AsyncIterator[Load]:
             return text
 
         try:
-            yield Load(call, ANSWER, TimeoutError)
+            yield Load(call, spec.text, TimeoutError)
         finally:
             await client.close()
     finally:

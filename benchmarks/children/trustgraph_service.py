@@ -9,13 +9,14 @@ from typing import Any
 
 from trustgraph.base import DynamicToolService
 
-from benchmarks.children.channel import ANSWER, Channel
+from benchmarks.children.channel import Channel
 
 
 class Echo(DynamicToolService):  # type: ignore[misc] # the package has no types
     """Answers; and says when it can."""
 
     channel: Channel
+    answer: str
 
     async def start(self) -> None:
         """Start, as ever, and tell the driver."""
@@ -24,7 +25,7 @@ class Echo(DynamicToolService):  # type: ignore[misc] # the package has no types
 
     async def invoke(self, config: dict[str, Any], arguments: dict[str, Any]) -> str:
         """The tool."""
-        return ANSWER
+        return self.answer
 
 
 def _end_when_released(channel: Channel) -> None:
@@ -37,6 +38,7 @@ def _end_when_released(channel: Channel) -> None:
 if __name__ == "__main__":
     Echo.channel = Channel()
     spec = Echo.channel.spec()
+    Echo.answer = spec.text
     threading.Thread(target=_end_when_released, args=(Echo.channel,), daemon=True).start()
     # Its metrics port is fixed and its log collector is a host that is not there: both are flags of its own launcher.
     sys.argv[1:] = [

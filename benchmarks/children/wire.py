@@ -7,10 +7,14 @@ from typing import Any
 
 import pulsar
 
-from benchmarks.children.channel import ANSWER, ARGUMENTS, Spec
+from benchmarks.children.channel import ARGUMENTS, Spec
 
 REQUEST = json.dumps({"user": "", "config": "{}", "arguments": json.dumps(ARGUMENTS)}).encode()
-REPLY = json.dumps({"error": None, "response": ANSWER, "end_of_stream": True}).encode()
+
+
+def reply(spec: Spec) -> bytes:
+    """The answer, ready made."""
+    return json.dumps({"error": None, "response": spec.text, "end_of_stream": True}).encode()
 
 
 def client_options(spec: Spec) -> dict[str, Any]:

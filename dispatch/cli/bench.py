@@ -16,7 +16,7 @@ import dispatch
 
 
 def bench(context: typer.Context) -> None:
-    """Run the benchmarks against a genuine broker (up to 5 minutes); all options go to them.
+    """Run the benchmarks against a genuine broker (a quarter of an hour); all options go to them.
 
     They are part of the repository, not of the installed package: run this inside a checkout.
 

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from dispatch.transports.base import Handler, Message, Mode, OnFailure, Publisher, Subscription, Ticket, Transport
+from dispatch.transports.base import (
+    Handler,
+    KeptMessage,
+    Message,
+    Mode,
+    OnFailure,
+    Publisher,
+    Subscription,
+    Ticket,
+    Transport,
+)
 from dispatch.transports.security import Security
 
 __all__ = [
     "Handler",
+    "KeptMessage",
     "Message",
     "Mode",
     "OnFailure",

@@ -6,6 +6,7 @@ Everything here is called on one event loop and every callback runs on that loop
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Protocol
@@ -25,11 +26,47 @@ class Message(Protocol):
         ...
 
 
+class KeptMessage(ABC):
+    """A message of a durable subscription (SHARED, on a persistent topic). Its broker keeps it until it is acknowledged, and
+    gives it to another subscriber if this one goes before that. It is acknowledged when its handler returns, unless the
+    handler called :meth:`keep` or :meth:`settle`."""
+
+    __slots__ = ()
+
+    lag: float
+    """Seconds from its publishing to its arrival, by the clock of who published it and by ours, which need not agree."""
+    backlog: bool
+    """It may have been published before the subscription was opened: nothing says how long it waited but :attr:`lag`."""
+
+    @abstractmethod
+    def properties(self) -> dict[str, str]:
+        """See :class:`Message`."""
+
+    @abstractmethod
+    def data(self) -> bytes:
+        """See :class:`Message`."""
+
+    @abstractmethod
+    def keep(self) -> None:
+        """Do not acknowledge it yet."""
+
+    @abstractmethod
+    def acknowledge(self) -> None:
+        """The broker may forget it, though it can be some tenths of a second until it has. Idempotent."""
+
+    @abstractmethod
+    def settle(self, then: Callable[[], object]) -> None:
+        """Acknowledge it, and call ``then`` once the broker surely has that, so that nobody else will get the message any
+        more. When that cannot be known, because the connection was lost meanwhile, ``then`` is never called; the message
+        comes again, unless the broker had the acknowledgement."""
+
+
 class Mode(StrEnum):
     """Who else gets the messages of a topic."""
 
     SHARED = "shared"
-    """Each message goes to one of the subscribers that share the subscription's name: the way of a service."""
+    """Each message goes to one of the subscribers that share the subscription's name: the way of a service. On a persistent
+    topic what nobody takes is kept, and messages are :class:`KeptMessage`."""
     FANOUT = "fanout"
     """Each subscriber gets every message from now on, and leaves nothing behind: the way of a reply topic."""
 
@@ -109,6 +146,11 @@ class Transport(Protocol):
     @property
     def connected(self) -> bool:
         """False while the broker is known to be out of reach."""
+        ...
+
+    @property
+    def max_message_bytes(self) -> int:
+        """The largest payload that the broker takes, with room for the properties, as far as it has said so."""
         ...
 
     def another(self) -> Transport:

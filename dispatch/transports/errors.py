@@ -42,8 +42,11 @@ def opening_failed(name: str, *, url: str, topic: str) -> TransportError:
         case "TopicNotFound":
             return TransportError(
                 "no-such-namespace",
-                f"The broker has no namespace '{namespace}' (topic {topic}). Create it: pulsar-admin tenants create "
-                f"{tenant}; pulsar-admin namespaces create {namespace}. `dispatch doctor` shows what is missing.",
+                # The broker tells them apart in words that pulsar-client only logs.
+                f"The broker has no namespace '{namespace}', or makes no topics in it by itself (topic {topic}). Create it: "
+                f"pulsar-admin tenants create {tenant}; pulsar-admin namespaces create {namespace}; or, if it is there, "
+                f"let it: pulsar-admin namespaces set-auto-topic-creation -e -t non-partitioned {namespace}. "
+                "`dispatch doctor` shows what is missing.",
                 sent=False,
             )
         case "AuthenticationError" | "AuthorizationError" | "ErrorGettingAuthenticationData":
@@ -103,7 +106,10 @@ def sending_failed(name: str, *, topic: str) -> TransportError:
     match name:
         case "MessageTooBig":
             return TransportError(
-                "too-large", f"The broker takes no message of this size on {topic}. {doubt}", sent=sent
+                "too-large",
+                f"The broker takes no message of this size on {topic}. {doubt} Send less, or raise its maxMessageSize.",
+                sent=sent,
+                retryable=False,
             )
         case "Dropped":
             return TransportError(

@@ -1,8 +1,10 @@
-"""``memory://``: the embedded broker, in process. It behaves as Pulsar's non-persistent topics do, whatever the name says.
+"""``memory://``: the embedded broker, in process. It behaves as Pulsar does.
 
 No subscriber, no delivery; a shared subscription takes turns; a fan-out subscriber gets everything from now on; what a
-subscriber's queue cannot take is dropped without a word. A name (``memory://lab``) makes a broker of its own; a broker
-lives on one event loop and is gone with its last connection.
+subscriber's queue cannot take is dropped without a word. On a persistent topic nothing is dropped: it waits, and a shared
+subscription, once made, outlives its subscribers and gives what one of them did not acknowledge to another. A name
+(``memory://lab``) makes a broker of its own; a broker lives on one event loop and is gone with its last connection,
+persistent topics included.
 """
 
 from __future__ import annotations
@@ -11,11 +13,11 @@ import asyncio
 import logging
 import weakref
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from dispatch.messages import MAX_MESSAGE_BYTES
 from dispatch.outcome import TransportError
-from dispatch.transports.base import Handler, Mode, OnFailure
+from dispatch.transports.base import Handler, KeptMessage, Mode, OnFailure
 from dispatch.transports.errors import sending_failed
 
 logger = logging.getLogger("dispatch.transport")
@@ -26,15 +28,19 @@ RECEIVER_QUEUE = 10_000
 DRAIN_BATCH = 512
 """Messages handed to one subscriber before other tasks get their turn."""
 
+MAX_KEPT = 100_000
+"""Messages that a persistent topic keeps for those who have not taken them: a broker has a quota too, and refuses then."""
+
 
 class MemoryMessage:
     """See :class:`dispatch.transports.base.Message`."""
 
-    __slots__ = ("_payload", "_properties")
+    __slots__ = ("_payload", "_properties", "published")
 
-    def __init__(self, payload: bytes, properties: Mapping[str, str]) -> None:
+    def __init__(self, payload: bytes, properties: Mapping[str, str], published: float = 0.0) -> None:
         self._payload = payload
         self._properties = properties
+        self.published = published
 
     def properties(self) -> dict[str, str]:
         return dict(self._properties)
@@ -43,43 +49,118 @@ class MemoryMessage:
         return self._payload
 
 
+class MemoryDelivery(KeptMessage):
+    """See :class:`dispatch.transports.base.KeptMessage`."""
+
+    __slots__ = ("_message", "_subscription", "backlog", "kept", "lag")
+
+    def __init__(self, subscription: MemorySubscription, message: MemoryMessage, now: float) -> None:
+        self._subscription = subscription
+        self._message = message
+        self.kept = False
+        self.lag = now - message.published
+        self.backlog = message.published < subscription.opened
+
+    def properties(self) -> dict[str, str]:
+        return self._message.properties()
+
+    def data(self) -> bytes:
+        return self._message.data()
+
+    def keep(self) -> None:
+        self.kept = True
+
+    def acknowledge(self) -> None:
+        self._subscription.unacknowledged.pop(self._message, None)
+
+    def settle(self, then: Callable[[], object]) -> None:
+        self.acknowledge()
+        asyncio.get_running_loop().call_soon(then)
+
+
+class MemoryGroup:
+    """The subscribers of one topic that share a name, or the one that shares with nobody."""
+
+    def __init__(self, *, persistent: bool) -> None:
+        self.members: deque[MemorySubscription] = deque()
+        self._persistent = persistent
+        self._backlog: deque[MemoryMessage] = deque()
+
+    @property
+    def full(self) -> bool:
+        """It keeps as much as it may."""
+        return len(self._backlog) >= MAX_KEPT
+
+    def take(self, message: MemoryMessage) -> bool:
+        """Give ``message`` to somebody, or keep it. False: it is lost."""
+        if self._backlog or not self._offer(message):
+            if not self._persistent:
+                return False
+            self._backlog.append(message)
+        return True
+
+    def _offer(self, message: MemoryMessage) -> bool:
+        for _ in range(len(self.members)):  # a full member is passed over for the next, as a broker does
+            member = self.members[0]
+            self.members.rotate(-1)
+            if member.offer(message):
+                return True
+        return False
+
+    def again(self) -> None:
+        """There is room, or a new subscriber: give what waits."""
+        while self._backlog and self._offer(self._backlog[0]):
+            self._backlog.popleft()
+
+    def leave(self, member: MemorySubscription) -> None:
+        """Give what ``member`` has not acknowledged to the others, first of all."""
+        self.members.remove(member)
+        self._backlog.extendleft(reversed(member.unacknowledged))
+        member.unacknowledged.clear()
+        self.again()
+
+
 class MemoryBroker:
     """Topics of one event loop."""
 
     def __init__(self) -> None:
-        self._topics: dict[str, dict[tuple[Mode, str], deque[MemorySubscription]]] = {}
+        self._topics: dict[str, dict[tuple[Mode, str], MemoryGroup]] = {}
         self.dropped = 0
         """Messages that met no subscriber, or a full one."""
 
-    def attach(self, subscription: MemorySubscription) -> None:
+    def attach(self, subscription: MemorySubscription) -> MemoryGroup:
         groups = self._topics.setdefault(subscription.topic, {})
         # Every fan-out subscriber is a group of its own; shared ones of one name are a group together.
         key = (subscription.mode, subscription.name if subscription.mode is Mode.SHARED else str(id(subscription)))
-        groups.setdefault(key, deque()).append(subscription)
+        group = groups.get(key)
+        if group is None:
+            group = groups[key] = MemoryGroup(persistent=subscription.topic.startswith("persistent://"))
+        group.members.append(subscription)
+        group.again()
+        return group
 
     def detach(self, subscription: MemorySubscription) -> None:
         groups = self._topics.get(subscription.topic, {})
-        for key, members in list(groups.items()):
-            if subscription in members:
-                members.remove(subscription)
-                if not members:
+        for key, group in list(groups.items()):
+            if subscription in group.members:
+                group.leave(subscription)
+                if not (group.members or subscription.durable):
                     del groups[key]
         if not groups:
             self._topics.pop(subscription.topic, None)
 
-    def publish(self, topic: str, message: MemoryMessage) -> None:
+    def publish(self, topic: str, message: MemoryMessage) -> bool:
+        """Deliver ``message``. False: the topic keeps too many already, and does not take it."""
         groups = self._topics.get(topic)
         if not groups:
             self.dropped += 1
-            return
-        for members in groups.values():
-            for _ in range(len(members)):  # a full member is passed over for the next, as a broker does
-                member = members[0]
-                members.rotate(-1)
-                if member.offer(message):
-                    break
-            else:
+            return True
+        if any(group.full for group in groups.values()):
+            return False
+        for group in groups.values():
+            if not group.take(message):
                 self.dropped += 1
+        return True
 
 
 class MemorySubscription:
@@ -90,16 +171,27 @@ class MemorySubscription:
         self.topic = topic
         self.mode = mode
         self.name = name
+        self.durable = mode is Mode.SHARED and topic.startswith("persistent://")
         self._handler: Handler | None = handler
         self._inbox: deque[MemoryMessage] = deque()
         self._loop = asyncio.get_running_loop()
         self._scheduled = False
+        self._group: MemoryGroup | None = None
+        self.opened = self._loop.time()
+        self.unacknowledged: dict[MemoryMessage, None] = {}
+        """Of a durable one: what it got and did not acknowledge, in order."""
+
+    def attach(self, broker: MemoryBroker) -> None:
+        """Begin to receive."""
+        self._group = broker.attach(self)
 
     def offer(self, message: MemoryMessage) -> bool:
         """Queue a message for the handler; False when there is no room."""
         if self._handler is None or len(self._inbox) >= RECEIVER_QUEUE:
             return False
         self._inbox.append(message)
+        if self.durable:
+            self.unacknowledged[message] = None
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._drain)
@@ -113,21 +205,51 @@ class MemorySubscription:
                 return
             message = self._inbox.popleft()
             try:
-                handler(message)
+                if self.durable:
+                    self._deliver(handler, message)
+                else:
+                    handler(message)
             except Exception as error:
                 # Whatever a message holds, the next one is delivered.
                 self._transport.handler_errors += 1
                 logger.warning("a message on %s could not be handled: %s", self.topic, type(error).__name__)
+        if self._group is not None:
+            self._group.again()
         if self._inbox and not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._drain)
 
+    def _deliver(self, handler: Handler, message: MemoryMessage) -> None:
+        delivery = MemoryDelivery(self, message, self._loop.time())
+        try:
+            handler(delivery)
+        finally:
+            if not delivery.kept:
+                delivery.acknowledge()
+
     async def close(self) -> None:
-        self._transport.forget(self)
-        # What had arrived by then is still handled: nobody else will get it.
+        if self.durable:
+            self._group, group = None, self._group
+            if group is not None and self in group.members:
+                group.members.remove(self)  # nothing new comes
+                await self._emptied()
+                group.members.append(self)
+            self._transport.forget(self)
+        else:
+            self._transport.forget(self)
+            # What had arrived by then is still handled: nobody else will get it.
+            await self._emptied()
+        self._handler = None
+
+    async def _emptied(self) -> None:
         while self._inbox:  # noqa: ASYNC110 - the loop's next turn takes from it
             await asyncio.sleep(0)
+
+    def cut(self) -> None:
+        """End at once: what is here is handled by nobody here."""
         self._handler = None
+        self._inbox.clear()
+        self._group = None
 
 
 class MemoryTicket:
@@ -169,11 +291,11 @@ class MemoryPublisher:
         self, payload: bytes, properties: Mapping[str, str], *, flow: str, on_failure: OnFailure
     ) -> MemoryTicket:
         ticket = MemoryTicket(on_failure)
-        broker = self._transport.broker()
-        if len(payload) > MAX_MESSAGE_BYTES:
-            asyncio.get_running_loop().call_soon(ticket.fail, sending_failed("MessageTooBig", topic=self.topic))
-        else:
-            broker.publish(self.topic, MemoryMessage(payload, dict(properties)))
+        broker, loop = self._transport.broker(), asyncio.get_running_loop()
+        if len(payload) > self._transport.max_message_bytes:
+            loop.call_soon(ticket.fail, sending_failed("MessageTooBig", topic=self.topic))
+        elif not broker.publish(self.topic, MemoryMessage(payload, dict(properties), loop.time())):
+            loop.call_soon(ticket.fail, sending_failed("ProducerBlockedQuotaExceededException", topic=self.topic))
         return ticket
 
     async def writable(self, flow: str) -> None:
@@ -190,6 +312,7 @@ class MemoryTransport:
     def __init__(self, url: str) -> None:
         self.url = url
         self.handler_errors = 0
+        self.max_message_bytes = MAX_MESSAGE_BYTES
         self._broker: MemoryBroker | None = None
         self._subscriptions: set[MemorySubscription] = set()
 
@@ -224,7 +347,7 @@ class MemoryTransport:
     async def subscribe(self, topic: str, handler: Handler, *, mode: Mode, name: str) -> MemorySubscription:
         broker = self.broker()
         subscription = MemorySubscription(self, topic, handler, mode, name)
-        broker.attach(subscription)
+        subscription.attach(broker)
         self._subscriptions.add(subscription)
         return subscription
 
@@ -235,6 +358,14 @@ class MemoryTransport:
 
     async def flush(self) -> None:
         """Nothing ever waits to go out."""
+
+    def cut(self) -> None:
+        """Break the connection as the end of a process does (``kill -9``): nothing is handled or sent any more, and nothing
+        acknowledged."""
+        for subscription in list(self._subscriptions):
+            subscription.cut()
+            self.forget(subscription)
+        self._broker = None
 
     async def close(self) -> None:
         for subscription in list(self._subscriptions):

@@ -30,6 +30,7 @@ def measurement(
         "position": 1,
         "p50_ms": 1.0,
         "p99_ms": 2.0,
+        "p999_ms": 3.0,
         "calls_per_second": 1_000.0,
         "cpu_us_per_call": 100.0,
         "seconds": 1.0,

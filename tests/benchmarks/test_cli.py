@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from benchmarks import cli
+from benchmarks.plan import CLIENTS, DELIVERY
+from benchmarks.plot import draw, draw_delivery
 from benchmarks.processes import BenchmarkError
 from dispatch.localbroker import LocalBrokerUnavailable
 from tests.benchmarks.made import measurement, results
@@ -34,7 +36,12 @@ class FakeDriver:
     def run(self) -> Any:
         if self.end is not None:
             raise self.end
-        return results(measurement("bare"), measurement("dispatch", p50_ms=9.0))
+        return results(
+            measurement("bare"),
+            measurement("dispatch", p50_ms=9.0),
+            measurement("dispatch", suite="answers-1M", lost=7),
+            suites=(CLIENTS, DELIVERY[-1]),
+        )
 
 
 @pytest.fixture
@@ -47,18 +54,37 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> type[FakeDriver]:
 
 @pytest.mark.usefixtures("driver")
 def test_a_run_prints_its_tables_and_writes_its_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("matplotlib", reason="the extra 'bench' is not installed")
     before = signal.getsignal(signal.SIGTERM)
     assert cli.main(["--out", str(tmp_path / "deep" / "er"), "--json", str(tmp_path / "my.json")]) == 0
     assert signal.getsignal(signal.SIGTERM) is before
     out, err = capsys.readouterr()
     assert "MISSED" in out  # and is no failure
     assert "starting nothing" in err
-    assert "5 round(s) of clients, services, topics: about " in err
+    assert "5 round(s) of clients, services, topics, answers-120, answers-1k, " in err
     assert (tmp_path / "my.json").read_text().startswith('{\n "format": 1,')
-    (picture,) = (tmp_path / "deep" / "er").iterdir()
-    assert picture.suffix == ".png"
-    assert f"written: {tmp_path / 'my.json'}, {picture}" in err
+    delivery, picture = sorted((tmp_path / "deep" / "er").iterdir())
+    assert delivery.stem == f"{picture.stem}-delivery"
+    assert all(drawn.read_bytes().startswith(b"\x89PNG") for drawn in (picture, delivery))
+    assert f"written: {tmp_path / 'my.json'}, {picture}, {delivery}" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "drawn"),
+    [
+        ((), {"a.png": draw, "a-delivery.png": draw_delivery}),
+        (("--quick",), {"a.png": draw}),
+        (("--only", "answers-10k"), {"a.png": draw_delivery}),
+        (("--only", "answers-10k", "--only", "topics"), {"a.png": draw, "a-delivery.png": draw_delivery}),
+    ],
+)
+@pytest.mark.usefixtures("driver")
+def test_what_is_measured_is_drawn(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: tuple[str, ...], drawn: dict[str, object]
+) -> None:
+    published: list[dict[Path, object]] = []
+    monkeypatch.setattr(cli, "_publish", lambda _results, _json, pictures: published.append(pictures))
+    assert cli.main([*arguments, "--out", str(tmp_path), "--png", str(tmp_path / "a.png")]) == 0
+    assert published == [{tmp_path / name: how for name, how in drawn.items()}]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,18 @@ import importlib.util
 
 import pytest
 
-from benchmarks.plan import DEFAULT, LEVELS, QUICK, SUITES, Settings, chosen, estimated_seconds, rotated
+from benchmarks.plan import (
+    BASIC,
+    DEFAULT,
+    DELIVERY,
+    LEVELS,
+    QUICK,
+    SUITES,
+    Settings,
+    chosen,
+    estimated_seconds,
+    rotated,
+)
 
 
 def test_every_round_begins_with_another() -> None:
@@ -43,7 +54,9 @@ def test_everything_is_chosen_by_default_and_one_of_them_by_name() -> None:
 
 @pytest.mark.parametrize("name", ["client", "clients/nobody", "", "services/bare"])
 def test_an_unknown_name_is_answered_with_those_there_are(name: str) -> None:
-    with pytest.raises(ValueError, match=r"there is no '.*'; choose from: clients, services, topics, clients/bare"):
+    with pytest.raises(
+        ValueError, match=r"there is no '.*'; choose from: clients, services, topics, answers-120, .*, clients/bare"
+    ):
         chosen([name])
 
 
@@ -56,6 +69,14 @@ def test_shorter_measurements_shorten_the_rest() -> None:
 
 def test_the_estimates_keep_to_what_is_promised() -> None:
     # With half a minute left for a broker that starts slowly and for lost calls, and ten seconds in a quick run.
-    assert 150 < estimated_seconds(SUITES, DEFAULT) <= 270
-    assert estimated_seconds(SUITES, QUICK) <= 50
+    assert 600 < estimated_seconds(SUITES, DEFAULT) <= 900
+    assert estimated_seconds(BASIC, QUICK) <= 50
+
+
+def test_what_is_lost_is_measured_once_it_is_as_much_as_ever() -> None:
+    for suite in DELIVERY:
+        assert suite.ramp_stretch * DEFAULT.ramp >= DEFAULT.timeout
+        assert suite.rounds_of(DEFAULT) == 2
+        assert suite.rounds_of(QUICK) == 1
+    assert {suite.answer for suite in BASIC} == {120}
     assert estimated_seconds(SUITES[:1], QUICK) < estimated_seconds(SUITES, QUICK)

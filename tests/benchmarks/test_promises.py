@@ -18,9 +18,9 @@ def test_each_ratio_is_of_something_that_is_measured(ratio: Ratio) -> None:
     suite = next(suite for suite in SUITES if suite.name == ratio.suite)
     names = {contender.name for contender in suite.contenders}
     assert {ratio.over, ratio.under} <= names
-    assert ratio.over != ratio.under
+    assert (ratio.over, ratio.figure) != (ratio.under, ratio.under_figure or ratio.figure)
     assert ratio.in_flight in suite.levels
-    assert ratio.figure in {field.name for field in fields(Measurement)}
+    assert {ratio.figure, ratio.under_figure or ratio.figure} <= {field.name for field in fields(Measurement)}
 
 
 def test_what_the_project_promises() -> None:
@@ -31,6 +31,13 @@ def test_what_the_project_promises() -> None:
         ("clients", "bare", "p50_ms", 1, "at most", 1.25),
         ("services", "trustgraph", "p50_ms", 1, "at most", 0.04),
         ("services", "trustgraph", "calls_per_second", 64, "at least", 40.0),
+        ("answers-100k", "bare", "calls_per_second", 64, "at least", 1.5),
+        *(
+            (f"answers-{size}", "without-credit", "p50_ms", 1, "at most", 1.3)
+            for size in ("120", "1k", "10k", "100k", "1M")
+        ),
+        *((f"answers-{size}", "dispatch", "p999_ms", 64, "at most", 10) for size in ("1k", "10k", "100k", "1M")),
+        ("answers-120", "without-credit", "calls_per_second", 64, "at least", 0.95),
     ]
     assert {r.over for r in PROMISES} == {"dispatch"}
 
@@ -73,3 +80,10 @@ def test_a_ratio_for_the_record_promises_nothing() -> None:
     ratio = Ratio("p50", "clients", "dispatch", "bare", "p50_ms", 1)
     found = find(ratio, results(measurement("dispatch", p50_ms=3.0), measurement("bare")))
     assert (found.spread, found.met) == (Spread(3.0, 3.0, 3.0), None)
+
+
+def test_a_figure_may_be_divided_by_another_one_of_the_same() -> None:
+    tail = Ratio("tail", "clients", "dispatch", "dispatch", "p999_ms", 1, 10.0, under_figure="p50_ms")
+    found = find(tail, results(measurement("dispatch", p50_ms=2.0, p999_ms=30.0)))
+    assert found.spread == Spread(15.0, 15.0, 15.0)
+    assert found.met is False

@@ -13,14 +13,22 @@ def unique_topic(what: str = "echo") -> str:
     return f"{what}-{uuid.uuid4().hex[:12]}"
 
 
-def catalog_of(topic: str, tool: str = "echo", *, scheme: str = "non-persistent", **tool_keys: Any) -> Catalog:
+def queues_of(topic: str, scheme: str = "non-persistent", answers: str | None = None) -> tuple[str, str]:
+    """The request topic and the response topic, which may be of another kind."""
+    return f"{scheme}://tg/request/{topic}", f"{answers or scheme}://tg/response/{topic}"
+
+
+def catalog_of(
+    topic: str, tool: str = "echo", *, scheme: str = "non-persistent", answers: str | None = None, **tool_keys: Any
+) -> Catalog:
     """One service on ``topic``, and one tool over it."""
+    request_queue, response_queue = queues_of(topic, scheme, answers)
     return Catalog.of(
         services=[
             {
                 "id": f"{topic}-service",
-                "request-queue": f"{scheme}://tg/request/{topic}",
-                "response-queue": f"{scheme}://tg/response/{topic}",
+                "request-queue": request_queue,
+                "response-queue": response_queue,
             }
         ],
         tools=[

@@ -131,6 +131,10 @@ class ChannelTransport:
         return self.inner.url
 
     @property
+    def max_message_bytes(self) -> int:
+        return self.inner.max_message_bytes
+
+    @property
     def connected(self) -> bool:
         return self.inner.connected
 

@@ -1,4 +1,5 @@
 """A tool that changes state and counts, as a process of its own: ``python -m tests.support.counting_service URL TOPIC``.
+``TOPIC`` is a short name, or two whole ones with a comma between.
 
 Each call has a number; the service keeps how often it was told to do each, in a file of its own that survives it, one byte
 a number, written before it answers: a process that is killed has still counted what it did.
@@ -82,8 +83,16 @@ def counting_process(url: str, topic: str, counts: Counts, *, instance: str = ""
 
 async def _main(url: str, topic: str, path: str, instance: str) -> None:
     with open(path, "r+b") as file, mmap.mmap(file.fileno(), 0) as counts:  # noqa: ASYNC230 - before anything is served
+        request_queue, _, response_queue = topic.partition(",")
         server = dispatch.ToolServer(
-            Counting(counts), url, topic=topic, instance=instance or None, concurrency=256, max_queued=10_000
+            Counting(counts),
+            url,
+            topic=None if response_queue else topic,
+            request_queue=request_queue if response_queue else None,
+            response_queue=response_queue or None,
+            instance=instance or None,
+            concurrency=256,
+            max_queued=10_000,
         )
         async with server:
             print("ready", flush=True)  # noqa: T201 - what the parent waits for

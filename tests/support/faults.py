@@ -90,6 +90,10 @@ class FaultyTransport:
         return self.inner.url
 
     @property
+    def max_message_bytes(self) -> int:
+        return self.inner.max_message_bytes
+
+    @property
     def connected(self) -> bool:
         return self.inner.connected and asyncio.get_running_loop().time() >= self.out_until
 

@@ -12,7 +12,7 @@ import pytest
 
 from dispatch.messages import MAX_MESSAGE_BYTES
 from dispatch.outcome import TransportError
-from dispatch.transports import Message, Mode
+from dispatch.transports import KeptMessage, Message, Mode
 from dispatch.transports.memory import DRAIN_BATCH, RECEIVER_QUEUE, MemoryTransport
 from tests.support.clock import idle, run
 
@@ -261,3 +261,94 @@ async def test_a_publisher_is_writable_but_gives_others_a_turn() -> None:
     asyncio.get_running_loop().call_soon(turns.append, "another")
     await publisher.writable("test")
     assert turns == ["another"]
+
+
+KEPT = "persistent://tg/request/lab"
+
+
+class Keeper(Inbox):
+    """Acknowledges nothing by itself."""
+
+    def __call__(self, message: Message) -> None:
+        assert isinstance(message, KeptMessage)
+        message.keep()
+        super().__call__(message)
+
+
+async def test_a_cut_connection_handles_nothing_more_and_leaves_what_it_had_to_others() -> None:
+    one, two = await opened(), await opened()
+    first, second = Keeper(), Inbox()
+    await one.subscribe(KEPT, first, mode=Mode.SHARED, name="x")
+    await publish(two, b"1", b"2", topic=KEPT)
+    await idle()
+    first.messages[0].acknowledge()  # type: ignore[attr-defined]
+    await publish(two, b"3", topic=KEPT)  # it is in the queue of the first one
+    one.cut()
+    assert not one.connected
+    first.messages[1].acknowledge()  # type: ignore[attr-defined] # too late
+    await two.subscribe(KEPT, second, mode=Mode.SHARED, name="x")
+    await idle()
+    assert (first.payloads, second.payloads) == ([b"1", b"2"], [b"2", b"3"])
+    with pytest.raises(TransportError, match="closed"):
+        await publish(one, b"x", topic=KEPT)
+    await one.close()
+
+
+async def test_what_is_given_again_comes_before_what_waited() -> None:
+    transport = await opened()
+    first, second = Keeper(), Inbox()
+    subscription = await transport.subscribe(KEPT, first, mode=Mode.SHARED, name="x")
+    await publish(transport, *(b"%d" % number for number in range(3)), topic=KEPT)
+    await idle()
+    await subscription.close()
+    await publish(transport, b"3", topic=KEPT)
+    await transport.subscribe(KEPT, second, mode=Mode.SHARED, name="x")
+    await publish(transport, b"4", topic=KEPT)
+    await idle()
+    assert second.payloads == [b"0", b"1", b"2", b"3", b"4"]
+    assert transport.broker().dropped == 0
+
+
+async def test_a_persistent_topic_drops_nothing_that_a_subscriber_cannot_take_yet() -> None:
+    transport = await opened()
+    for mode in (Mode.FANOUT, Mode.SHARED):
+        inbox = Inbox()
+        subscription = await transport.subscribe(KEPT, inbox, mode=mode, name="x")
+        await publish(transport, *[b"x"] * (RECEIVER_QUEUE + 5), topic=KEPT)
+        await idle()
+        assert len(inbox.messages) == RECEIVER_QUEUE + 5
+        await subscription.close()
+    assert transport.broker().dropped == 0
+
+
+async def test_a_topic_keeps_so_much_and_says_no_to_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dispatch.transports.memory.MAX_KEPT", 3)
+    transport = await opened()
+    await (await transport.subscribe(KEPT, Inbox(), mode=Mode.SHARED, name="x")).close()
+    await publish(transport, b"1", b"2", b"3", topic=KEPT)
+    failures: list[TransportError] = []
+    publisher = await transport.publisher(KEPT)
+    publisher.publish(b"4", {}, flow="test", on_failure=failures.append)
+    assert failures == [], "never from inside the call"
+    await idle()
+    assert [(error.type, error.sent) for error in failures] == [("send-failed", False)]
+    inbox = Inbox()
+    await transport.subscribe(KEPT, inbox, mode=Mode.SHARED, name="x")
+    await idle()
+    assert inbox.payloads == [b"1", b"2", b"3"]
+
+
+async def test_a_message_that_makes_its_handler_raise_does_not_come_again() -> None:
+    transport = await opened()
+    inbox = Inbox()
+
+    def handler(message: Message) -> None:
+        raise ValueError("cannot be handled")
+
+    subscription = await transport.subscribe(KEPT, handler, mode=Mode.SHARED, name="x")
+    await publish(transport, b"bad", topic=KEPT)
+    await idle()
+    await subscription.close()
+    await transport.subscribe(KEPT, inbox, mode=Mode.SHARED, name="x")
+    await idle()
+    assert (inbox.payloads, transport.handler_errors) == ([], 1)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dispatch.outcome import TransportError
 from dispatch.transports.base import Handler, Mode, OnFailure
+from dispatch.transports.pulsar.durable import Durable
+from dispatch.transports.pulsar.link import close_opened
 
 if TYPE_CHECKING:
+    from dispatch.transports.pulsar.link import Link
     from dispatch.transports.pulsar.transport import PulsarTransport
 
 
 class PulsarTicket:
-    __slots__ = ("flow", "generation", "on_failure", "on_receipt", "payload", "properties", "publisher")
+    __slots__ = ("flow", "on_failure", "on_receipt", "payload", "properties", "publisher")
 
     def __init__(
         self,
@@ -28,7 +33,6 @@ class PulsarTicket:
         self.properties: Mapping[str, str] | None = properties
         self.flow = flow
         self.on_failure = on_failure
-        self.generation = 0
         self.on_receipt: Callable[[], None] | None = None
 
     @property
@@ -58,11 +62,15 @@ class PulsarPublisher:
 
     __slots__ = ("raw", "topic", "transport", "users")
 
-    def __init__(self, transport: PulsarTransport, topic: str, raw: Any) -> None:
+    def __init__(self, transport: PulsarTransport, topic: str) -> None:
         self.transport = transport
         self.topic = topic
-        self.raw = raw
+        self.raw: Any = None
         self.users = 1
+
+    async def open(self, link: Link, generation: int) -> Any:
+        """See :class:`dispatch.transports.pulsar.staying.Handle`."""
+        return await link.producer(self.topic)
 
     def publish(
         self, payload: bytes, properties: Mapping[str, str], *, flow: str, on_failure: OnFailure
@@ -98,7 +106,7 @@ class PulsarPublisher:
 class PulsarSubscription:
     """See :class:`dispatch.transports.base.Subscription`."""
 
-    __slots__ = ("acknowledge", "handler", "mode", "name", "raw", "topic", "transport")
+    __slots__ = ("durable", "handler", "last", "mode", "name", "raw", "resumes", "topic", "transport")
 
     def __init__(self, transport: PulsarTransport, topic: str, handler: Handler, mode: Mode, name: str) -> None:
         self.transport = transport
@@ -107,8 +115,25 @@ class PulsarSubscription:
         self.mode = mode
         self.name = name
         self.raw: Any = None
-        # A durable subscription keeps what is not acknowledged and sends it again.
-        self.acknowledge = mode is Mode.SHARED and topic.startswith("persistent://")
+        self.durable = Durable() if mode is Mode.SHARED and topic.startswith("persistent://") else None
+        self.resumes = mode is Mode.FANOUT and topic.startswith("persistent://")
+        """What came while it had no connection comes when it has one again."""
+        self.last: Any = None
+        """Where: behind the last message it got."""
+
+    async def open(self, link: Link, generation: int) -> Any:
+        """See :class:`dispatch.transports.pulsar.staying.Handle`."""
+        listener = partial(self.transport.on_message, self, generation)
+        if self.durable is not None:
+            self.durable.opening(link)
+        raw = await link.consumer(self.topic, self.mode, self.name, listener, after=self.last)
+        if self.durable is not None:
+            try:
+                self.durable.opened(raw, await link.last_message(raw))
+            except BaseException:
+                await asyncio.shield(close_opened(raw))  # it would have no owner, and take messages
+                raise
+        return raw
 
     async def close(self) -> None:
         await self.transport.drop_subscription(self)

@@ -26,12 +26,14 @@ FAREWELL_S = 0.5
 
 _CONNECT, _CONNECTED, _ERROR = 2, 3, 14
 _AUTHENTICATION_ERROR, _AUTHORIZATION_ERROR = 3, 4
+_MAX_MESSAGE_SIZE = 3
 _PROTOCOL_VERSION = 19
 _MAX_FRAME = 1 << 20
 
 
-async def shake_hands(url: str, security: Security, timeout: float = TIMEOUT_S) -> None:
+async def shake_hands(url: str, security: Security, timeout: float = TIMEOUT_S) -> int | None:
     """Connect to one of the brokers of ``url``, say who we are, and hang up; ``timeout`` is in seconds, for each broker.
+    Returns its ``maxMessageSize`` in bytes, if it says one.
 
     Raises:
         TransportError: ``unreachable``, ``unauthorized`` or ``untrusted`` (TLS); each names the fix.
@@ -41,8 +43,7 @@ async def shake_hands(url: str, security: Security, timeout: float = TIMEOUT_S) 
     for host, port in endpoints(url):
         try:
             async with asyncio.timeout(timeout):
-                await _shake(url, host, port, context, greeting)
-            return
+                return await _shake(url, host, port, context, greeting)
         except ssl.SSLError as error:
             problem = untrusted(url, error.reason or str(error))
         except (OSError, TimeoutError, asyncio.IncompleteReadError, ValueError):
@@ -70,7 +71,7 @@ def _prepared(url: str, security: Security) -> tuple[ssl.SSLContext | None, byte
         ) from None
 
 
-async def _shake(url: str, host: str, port: int, context: ssl.SSLContext | None, greeting: bytes) -> None:
+async def _shake(url: str, host: str, port: int, context: ssl.SSLContext | None, greeting: bytes) -> int | None:
     # Without a name to check against, asyncio would refuse to open a TLS connection at all.
     reader, writer = await asyncio.open_connection(
         host,
@@ -102,6 +103,9 @@ async def _shake(url: str, host: str, port: int, context: ssl.SSLContext | None,
         raise TransportError("refused", f"The broker at {url} refused the connection: {said}", sent=False)
     if command.get(1) != _CONNECTED:
         raise ValueError("not a Pulsar broker")
+    connected = command.get(_CONNECTED)
+    limit = dict(_fields(connected)).get(_MAX_MESSAGE_SIZE) if isinstance(connected, bytes) else None
+    return limit if isinstance(limit, int) and limit > 0 else None
 
 
 def _tls(security: Security) -> ssl.SSLContext:

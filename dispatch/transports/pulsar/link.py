@@ -98,8 +98,11 @@ class Link:
             ),
         )
 
-    async def consumer(self, topic: str, mode: Mode, name: str, listener: Callable[[Any, Any], None]) -> Any:
-        """A consumer (or, for FANOUT, a reader: its subscription is not durable and leaves nothing behind)."""
+    async def consumer(
+        self, topic: str, mode: Mode, name: str, listener: Callable[[Any, Any], None], *, after: Any = None
+    ) -> Any:
+        """A consumer (or, for FANOUT, a reader: its subscription is not durable and leaves nothing behind). ``after``: the
+        id of the message behind which a reader begins; None: with what comes from now on."""
         if mode is Mode.SHARED:
             return await self._open(
                 topic,
@@ -120,7 +123,7 @@ class Link:
                 topic,
                 self._client.create_reader(
                     topic,
-                    pulsar.MessageId.latest,
+                    pulsar.MessageId.latest if after is None else after,
                     reader_listener=listener,
                     receiver_queue_size=RECEIVER_QUEUE,
                     reader_name=f"{name}-{uuid.uuid4().hex[:8]}",
@@ -138,6 +141,27 @@ class Link:
             _close_quietly(opened)  # it would have no owner, and take messages
             raise
         return opened
+
+    async def last_message(self, consumer: Any) -> Any:
+        """The id of the last message on the topic of ``consumer``; None where there is none (a partitioned topic)."""
+        with contextlib.suppress(pulsar.PulsarException):
+            return await asyncio.get_running_loop().run_in_executor(_threads, consumer.get_last_message_id)
+        return None
+
+    async def answers(self, consumer: Any) -> bool:
+        """Does the broker answer, twice, on the connection of ``consumer``? It has then got what was due to leave before."""
+
+        def ask() -> bool:
+            try:
+                for _ in range(2):  # the first lets pulsar-client's thread come to its timers
+                    consumer.get_last_message_id()
+            except (pulsar.OperationNotSupported, pulsar.InvalidConfiguration):
+                return bool(consumer.is_connected())  # a partitioned topic: as much as can be known
+            except Exception:
+                return False
+            return True
+
+        return await asyncio.get_running_loop().run_in_executor(_threads, ask)
 
     async def _open(self, topic: str, make: Callable[[], Any]) -> Any:
         loop = asyncio.get_running_loop()
@@ -207,3 +231,9 @@ async def close_opened(opened: Any) -> None:
     """Close a producer, a consumer or a reader."""
     if opened is not None:
         await asyncio.get_running_loop().run_in_executor(_threads, _close_quietly, opened)
+
+
+async def pause(consumer: Any) -> None:
+    """Let ``consumer`` bring no more messages."""
+    with contextlib.suppress(Exception):  # closed, or without a listener: then it brings none
+        await asyncio.get_running_loop().run_in_executor(_threads, consumer.pause_message_listener)

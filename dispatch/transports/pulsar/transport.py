@@ -1,9 +1,8 @@
 """``pulsar://`` and ``pulsar+ssl://``: the transport over a genuine broker.
 
 Threads of pulsar-client put what they bring (messages, receipts) into deques; one wake-up of the loop takes a whole
-burst. Publishes pass a window over those whose receipt is still out. When the connection is lost for longer than a
-moment, the client is replaced: a new one is connected in milliseconds, where the old one's backoff can take seconds,
-and closing the old one ends publishes that would otherwise reach a service long after their callers have gone.
+burst. Publishes pass a window over those whose receipt is still out. :mod:`dispatch.transports.pulsar.staying` sees to it
+that there is a connection.
 """
 
 from __future__ import annotations
@@ -15,34 +14,25 @@ import logging
 import time
 import weakref
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from dispatch.messages import MAX_MESSAGE_BYTES, PROPERTIES_BYTES
 from dispatch.outcome import TransportError
 from dispatch.transports.base import Handler, Mode
-from dispatch.transports.errors import sending_failed, unreachable
-from dispatch.transports.pulsar.aside import Aside
+from dispatch.transports.errors import sending_failed
 from dispatch.transports.pulsar.handles import PulsarPublisher, PulsarSubscription, PulsarTicket
-from dispatch.transports.pulsar.handshake import shake_hands
-from dispatch.transports.pulsar.link import OK, OPERATION_TIMEOUT_S, RECEIVER_QUEUE, Link, close_opened
+from dispatch.transports.pulsar.link import OK, RECEIVER_QUEUE, close_opened, pause
+from dispatch.transports.pulsar.staying import Handle, Stay
 from dispatch.transports.pulsar.threads import keep_thread_state
 from dispatch.transports.security import Security
 from dispatch.transports.window import PublishWindow, QueueFull
 
 logger = logging.getLogger("dispatch.transport")
 
-POLL_S = 0.25
-"""How often the connections are looked at."""
-GRACE_S = 1.0
-"""How long pulsar-client may mend a connection by itself (a topic that moves to another broker takes milliseconds)."""
 CLOSE_FLUSH_S = 2.0
 """How long closing waits for the receipts of what was published before it."""
-RELINK_PAUSE_S = 0.75
-"""Between new clients, when a broker answers but lets nothing be opened."""
-PROBE_TIMEOUT_S = 1.0
-"""How long a broker may take to answer while we wait for it to come back: one that starts accepts connections for some
-time before it answers on them."""
 RECEIPT_BATCH = 32
 """Good receipts that nobody waits for are looked at so many at a time, off the way of a reply: half the default window."""
 DRAIN_BATCH = 512
@@ -83,41 +73,34 @@ class PulsarTransport:
         self._opening: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         self._subscriptions: set[PulsarSubscription] = set()
         self._writers: deque[tuple[Callable[[], bool], asyncio.Future[None]]] = deque()
-        self._generation = 0
-        self._link: Link | None = None
-        self._supervisor: asyncio.Task[None] | None = None
-        self._aside: Aside[PulsarPublisher | PulsarSubscription] = Aside()
-        self._retrying: asyncio.Task[None] | None = None
-        self._up = asyncio.Event()
+        self._supervisor = Stay(url, self._security, self)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._down_since: float | None = None
         self._closing = False
         self._closed = False
         self.handler_errors = 0
         self.reconnects = 0
+        self.max_message_bytes = MAX_MESSAGE_BYTES
 
     # -- life ---------------------------------------------------------------------------------------------------
 
     @property
     def connected(self) -> bool:
-        return self._down_since is None and not self._closed
+        return self._supervisor.down_since is None and not self._closed
 
     def another(self) -> PulsarTransport:
         return PulsarTransport(self.url, security=self._security, window=self._window.size)
 
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
-        await shake_hands(self.url, self._security)
-        self._link = Link(self.url, self._security)
+        await self._supervisor.start()
         _open_transports.add(self)
-        self._supervisor = asyncio.create_task(self._supervise(), name="dispatch-pulsar-supervisor")
 
     async def close(self) -> None:
         if self._closing:
             return
         self._closing = True
         try:
-            if self.connected and self._link is not None:
+            if self.connected and self._supervisor.started:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(CLOSE_FLUSH_S):
                         await self.flush()
@@ -126,25 +109,18 @@ class PulsarTransport:
 
     async def _end(self) -> None:
         self._closed = True
-        self._up.set()
         _open_transports.discard(self)
-        if self._supervisor is not None:
-            self._supervisor.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._supervisor
-        if self._retrying is not None:
-            self._retrying.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._retrying
+        await self._supervisor.end()
         closed = TransportError("closed", "The connection was closed.", sent=False)
         for ticket in self._window.drain():
             ticket.fail(closed)
         for subscription in self._subscriptions:
             subscription.handler = None
+            if subscription.durable is not None:
+                subscription.durable.end()
         self._subscriptions.clear()
         self._publishers.clear()
-        if self._link is not None:
-            await self._link.close()
+        await self._supervisor.close()
         self._take_receipts()
         self._forget_outstanding("AlreadyClosed")
         self._inbox.clear()
@@ -159,8 +135,9 @@ class PulsarTransport:
         async with self._opening.setdefault(topic, asyncio.Lock()):
             publisher = self._publishers.get(topic)
             if publisher is None:
-                raw = await self._open(lambda link: link.producer(topic))
-                publisher = self._publishers[topic] = PulsarPublisher(self, topic, raw)
+                publisher = PulsarPublisher(self, topic)
+                publisher.raw = await self._supervisor.open(publisher.open)
+                self._publishers[topic] = publisher
             else:
                 publisher.users += 1
             return publisher
@@ -168,19 +145,19 @@ class PulsarTransport:
     async def drop_publisher(self, publisher: PulsarPublisher) -> None:
         if self._publishers.get(publisher.topic) is publisher:
             del self._publishers[publisher.topic]
-            self._aside.forget(publisher)
+            self._supervisor.aside.forget(publisher)
             await close_opened(publisher.raw)
 
     def submit(self, ticket: PulsarTicket, size: int) -> None:
         if self._closed:
             raise TransportError("closed", "The connection is closed.", sent=False)
-        if len(self._aside) and (refusal := self._aside.error(ticket.publisher)) is not None:
+        if len(self._supervisor.aside) and (refusal := self._supervisor.aside.error(ticket.publisher)) is not None:
             raise TransportError(refusal.type, refusal.message, sent=False)
         window = self._window
         if window.outstanding >= window.size:
             self._take_receipts()
         try:
-            if self._down_since is None:
+            if self._supervisor.down_since is None:
                 if window.offer(ticket.flow, ticket, size):
                     self._send(ticket)
                     return
@@ -227,7 +204,6 @@ class PulsarTransport:
                 self._writers.append((reached, waiter))
 
     def _send(self, ticket: PulsarTicket) -> None:
-        ticket.generation = self._generation
         self._outstanding.add(ticket)
         payload, properties = ticket.payload, ticket.properties
         ticket.payload = ticket.properties = None
@@ -271,7 +247,7 @@ class PulsarTransport:
                 if isinstance(problem, str):
                     problem = sending_failed(problem, topic=ticket.publisher.topic)
                 self._loop.call_soon(ticket.fail, problem)
-        if window.queued and self._down_since is None:
+        if window.queued and self._supervisor.down_since is None:
             while (waiting := window.take()) is not None:
                 self._send(waiting)
         self._want_receipts = bool(window.queued or self._writers)
@@ -287,29 +263,39 @@ class PulsarTransport:
 
     async def subscribe(self, topic: str, handler: Handler, *, mode: Mode, name: str) -> PulsarSubscription:
         subscription = PulsarSubscription(self, topic, handler, mode, name)
-        subscription.raw = await self._open(
-            lambda link: link.consumer(topic, mode, name, partial(self._on_message, subscription, self._generation))
-        )
+        subscription.raw = await self._supervisor.open(subscription.open)
         self._subscriptions.add(subscription)
         return subscription
 
     async def drop_subscription(self, subscription: PulsarSubscription) -> None:
         if subscription not in self._subscriptions:
             return
+        durable = subscription.durable
+        if durable is not None:
+            # What is acknowledged has to be so before the consumer ends; what is not goes to others then.
+            await pause(subscription.raw)
+            await self._handled(subscription)
+            await durable.settled()
         self._subscriptions.discard(subscription)
-        self._aside.forget(subscription)
+        self._supervisor.aside.forget(subscription)
         await close_opened(subscription.raw)
         # What had arrived by then is still handled: on a non-persistent topic nobody else will get it.
+        await self._handled(subscription)
+        subscription.handler = None
+
+    async def _handled(self, subscription: PulsarSubscription) -> None:
+        """Wait until what has come for ``subscription`` is handled."""
         # A copy, because pulsar-client's threads append to it meanwhile.
         while any(waiting is subscription for waiting, _, _ in tuple(self._inbox)):  # noqa: ASYNC110 - the next turn takes it
             await asyncio.sleep(0)
-        subscription.handler = None
 
-    def _on_message(self, subscription: PulsarSubscription, generation: int, consumer: Any, message: Any) -> None:
+    def on_message(self, subscription: PulsarSubscription, generation: int, consumer: Any, message: Any) -> None:
         # On pulsar-client's thread. Waiting here holds the broker back when the loop does not keep up: nothing is
         # unbounded, and the broker's flow control does the rest.
         keep_thread_state()
-        while len(self._inbox) >= RECEIVER_QUEUE and not self._closed and generation == self._generation:
+        if subscription.resumes and generation == self._supervisor.generation:
+            subscription.last = message.message_id()
+        while len(self._inbox) >= RECEIVER_QUEUE and not self._closed and generation == self._supervisor.generation:
             time.sleep(0.002)
         self._inbox.append((subscription, consumer, message))
         self._wake()
@@ -329,139 +315,45 @@ class PulsarTransport:
         inbox = self._inbox
         for _ in range(min(len(inbox), DRAIN_BATCH)):
             subscription, consumer, message = inbox.popleft()
-            handler = subscription.handler
+            handler, durable = subscription.handler, subscription.durable
             if handler is None:
                 continue
             try:
-                handler(message)
+                if durable is None:
+                    handler(message)
+                else:
+                    durable.deliver(handler, consumer, message)
             except Exception as error:
                 # Whatever a message holds, the next one is delivered.
                 self.handler_errors += 1
                 logger.warning("a message on %s could not be handled: %s", subscription.topic, type(error).__name__)
-                continue
-            if subscription.acknowledge:
-                # The first ones come before the consumer is known here; after a reconnect, the new one can say it too.
-                with contextlib.suppress(Exception):  # no connection: the broker will send the message again
-                    (subscription.raw or consumer).acknowledge(message)
         if inbox:
             self._wake()
 
-    # -- staying connected --------------------------------------------------------------------------------------
+    # -- what staying connected asks for (:class:`dispatch.transports.pulsar.staying.Owner`) --------------------
 
-    async def _open(self, make: Callable[[Link], Awaitable[Any]]) -> Any:
-        while True:
-            if self._closed or self._link is None:
-                raise TransportError("closed", "The connection is closed.", sent=False)
-            if self._down_since is not None:
-                raise unreachable(self.url)
-            generation = self._generation
-            try:
-                opened = await make(self._link)
-            except TransportError:
-                if generation == self._generation:
-                    raise
-                if self._down_since is not None:  # the new client is being made: seconds, or it fails
-                    with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(OPERATION_TIMEOUT_S):
-                            await self._up.wait()
-                continue
-            if generation == self._generation and not self._closed:
-                return opened
-            await close_opened(opened)
+    def handles(self) -> list[Handle]:
+        """Everything that should be open."""
+        return [*self._subscriptions, *self._publishers.values()]
 
-    def _all_connected(self) -> bool:
-        aside = self._aside
-        return all(p.raw.is_connected() for p in self._publishers.values() if p not in aside) and all(
-            s.raw.is_connected() for s in self._subscriptions if s not in aside
-        )
-
-    async def _supervise(self) -> None:
-        assert self._loop is not None
-        while True:
-            await asyncio.sleep(POLL_S)
-            if self._all_connected():
-                if self._down_since is not None:
-                    self._back()
-                if len(self._aside) and (self._retrying is None or self._retrying.done()):
-                    self._retrying = asyncio.create_task(self._retry_aside(), name="dispatch-pulsar-retry")
-                continue
-            if self._down_since is None:
-                self._down_since = self._loop.time()
-                self._up.clear()
-                logger.info("connection to %s lost", self.url)
-            if self._loop.time() - self._down_since >= GRACE_S:
-                try:
-                    await shake_hands(self.url, self._security, PROBE_TIMEOUT_S)
-                except Exception as error:  # whatever it is: without a supervisor the connection would never come back
-                    logger.debug("not back yet: %s: %s", type(error).__name__, error)
-                    continue
-                try:
-                    await self._relink()
-                except Exception as error:  # as above
-                    logger.debug("nothing can be opened yet: %s: %s", type(error).__name__, error)
-                    await asyncio.sleep(RELINK_PAUSE_S)
-
-    def _back(self) -> None:
-        self._down_since = None
-        self._up.set()
-        logger.info("connected to %s again", self.url)
-        self._take_receipts()
-
-    async def _relink(self) -> None:
-        old = self._link
-        if old is not None:
-            await old.close()
-        self._take_receipts()
-        self._forget_outstanding("AlreadyClosed")
-        self._generation += 1
-        self._link = Link(self.url, self._security)
-        self.reconnects += 1
-        handles: list[PulsarPublisher | PulsarSubscription] = [*self._subscriptions, *self._publishers.values()]
-        errors = await asyncio.gather(*(self._reopen(handle) for handle in handles))
-        if handles and all(errors):
-            raise unreachable(self.url)  # that is no topic's fault
-        for handle, error in zip(handles, errors, strict=True):
-            self._set_aside(handle, error)
-        self._back()
-
-    async def _reopen(self, handle: PulsarPublisher | PulsarSubscription) -> TransportError | None:
-        """Open the topic of ``handle`` on the present client. Returns why it cannot be opened."""
-        assert self._link is not None
-        generation = self._generation
-        raw: Any
-        try:
-            if isinstance(handle, PulsarSubscription):
-                listener = partial(self._on_message, handle, self._generation)
-                raw = await self._link.consumer(handle.topic, handle.mode, handle.name, listener)
-            else:
-                raw = await self._link.producer(handle.topic)
-        except TransportError as error:
-            return error if generation == self._generation else None
-        if generation != self._generation or not self._wanted(handle):
-            await close_opened(raw)  # of a former client, or closed meanwhile: it would take messages nobody ever gets
-            return None
-        handle.raw = raw
-        return None
-
-    def _set_aside(self, handle: PulsarPublisher | PulsarSubscription, error: TransportError | None) -> None:
-        assert self._loop is not None
-        if error is None:
-            if self._aside.forget(handle):
-                logger.info("%s is open again", handle.topic)
-        elif self._wanted(handle) and self._aside.failed(handle, error, self._loop.time()):
-            logger.warning("%s cannot be opened and is set aside: %s", handle.topic, error.message)
-
-    def _wanted(self, handle: PulsarPublisher | PulsarSubscription) -> bool:
+    def wanted(self, handle: Handle) -> bool:
+        """Is ``handle`` still in use?"""
         return handle in self._subscriptions or self._publishers.get(handle.topic) is handle
 
-    async def _retry_aside(self) -> None:
-        assert self._loop is not None
-        generation = self._generation
-        for handle in self._aside.due(self._loop.time()):
-            error = await self._reopen(handle)
-            if generation != self._generation:
-                return
-            self._set_aside(handle, error)
+    def greeted(self, limit: int | None) -> None:
+        """The broker's ``maxMessageSize`` is over payload and properties."""
+        if limit is not None:
+            self.max_message_bytes = max(1, limit - PROPERTIES_BYTES)
+
+    def replaced(self) -> None:
+        """Of what had no receipt by now nothing more will be heard."""
+        self._take_receipts()
+        self._forget_outstanding("AlreadyClosed")
+        self.reconnects += 1
+
+    def back(self) -> None:
+        """What waited for the connection can leave."""
+        self._take_receipts()
 
 
 _open_transports: weakref.WeakSet[PulsarTransport] = weakref.WeakSet()
@@ -470,5 +362,4 @@ _open_transports: weakref.WeakSet[PulsarTransport] = weakref.WeakSet()
 @atexit.register
 def _close_forgotten() -> None:
     for transport in list(_open_transports):
-        if transport._link is not None:
-            transport._link.close_now()
+        transport._supervisor.close_now()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch.transports.pulsar import transport
+from dispatch.transports.pulsar import staying
 from tests.transports.pulsar.fakes import FakeBroker
 
 
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> FakeBroker:
     made = FakeBroker()
-    monkeypatch.setattr(transport, "Link", made.connect)
-    monkeypatch.setattr(transport, "shake_hands", made.shake_hands)
+    monkeypatch.setattr(staying, "Link", made.connect)
+    monkeypatch.setattr(staying, "shake_hands", made.shake_hands)
     return made

@@ -12,10 +12,11 @@ import pulsar
 import pytest
 
 from dispatch.outcome import TransportError
-from dispatch.transports import Mode, Publisher, Ticket
+from dispatch.transports import KeptMessage, Mode, Publisher, Ticket
 from dispatch.transports.errors import unreachable
 from dispatch.transports.pulsar.handles import PulsarSubscription
-from dispatch.transports.pulsar.transport import GRACE_S, POLL_S, PulsarTransport
+from dispatch.transports.pulsar.staying import GRACE_S, POLL_S
+from dispatch.transports.pulsar.transport import PulsarTransport
 from dispatch.transports.security import Security
 
 URL = "pulsar://broker.example:6650"
@@ -42,6 +43,30 @@ class MessageId:
 
 
 DROPPED = MessageId(-1, -1)
+
+
+class Kept(str):
+    """A message on a persistent topic, which is its own text; ``place`` is where it is in the ledger."""
+
+    place: int
+    published: float
+
+    def __new__(cls, text: str, place: int = 0, published: float = 0.0) -> Kept:
+        made = super().__new__(cls, text)
+        made.place, made.published = place, published
+        return made
+
+    def message_id(self) -> int:
+        return self.place
+
+    def publish_timestamp(self) -> int:
+        return int(self.published * 1000)
+
+    def properties(self) -> dict[str, str]:
+        return {"text": str(self)}
+
+    def data(self) -> bytes:
+        return self.encode()
 
 
 @dataclass(eq=False)
@@ -105,6 +130,12 @@ class FakeConsumer(Raw):
     mode: Mode = Mode.SHARED
     listener: Callable[[Any, Any], None] = lambda consumer, message: None
     acknowledged: list[Any] = field(default_factory=list)
+    after: Any = None
+    paused: bool = False
+    last: int = -1
+
+    def pause_message_listener(self) -> None:
+        self.paused = True
 
     def deliver(self, *messages: Any) -> None:
         for message in messages:
@@ -129,8 +160,19 @@ class FakeLink:
     async def producer(self, topic: str) -> FakeProducer:
         return await self._open(self.producers, FakeProducer(topic, self))
 
-    async def consumer(self, topic: str, mode: Mode, name: str, listener: Callable[[Any, Any], None]) -> FakeConsumer:
-        return await self._open(self.consumers, FakeConsumer(topic, self, mode=mode, listener=listener))
+    async def consumer(
+        self, topic: str, mode: Mode, name: str, listener: Callable[[Any, Any], None], *, after: Any = None
+    ) -> FakeConsumer:
+        return await self._open(self.consumers, FakeConsumer(topic, self, mode=mode, listener=listener, after=after))
+
+    async def last_message(self, consumer: FakeConsumer) -> int:
+        if self.broker.while_looking is not None:
+            raise self.broker.while_looking
+        return consumer.last
+
+    async def answers(self, consumer: FakeConsumer) -> bool:
+        self.broker.asked += 1
+        return consumer.is_connected()
 
     async def _open(self, opened: list[Any], raw: Any) -> Any:
         broker = self.broker
@@ -180,6 +222,9 @@ class FakeBroker:
         """Once, by topic."""
         self.always_refused: dict[str, Exception] = {}
         self.while_opening: Callable[[Any], object] | None = None
+        self.while_looking: Exception | None = None
+        self.asked = 0
+        """Round trips that were asked for, to be sure of acknowledgements."""
         self.gate = asyncio.Event()
         self.gate.set()
 
@@ -273,3 +318,12 @@ async def listen(
     transport: PulsarTransport, handler: Callable[[Any], object], topic: str = TOPIC, mode: Mode = Mode.SHARED
 ) -> PulsarSubscription:
     return await transport.subscribe(topic, handler, mode=mode, name="test")
+
+
+def texts(into: list[Any]) -> Callable[[Any], None]:
+    """A handler that keeps what it gets; of a durable subscription, the text."""
+
+    def handler(message: Any) -> None:
+        into.append(message.data().decode() if isinstance(message, KeptMessage) else message)
+
+    return handler

@@ -55,6 +55,21 @@ async def test_a_broker_that_says_connected_is_a_broker() -> None:
     assert greeting == {1: b"dispatch", 4: 19}, "the client's name, and a protocol that says its errors"
 
 
+@pytest.mark.parametrize(
+    ("said", "limit"),
+    [
+        (number(3, 5 << 20), 5 << 20),
+        (number(3, 1_000), 1_000),
+        (b"", None),
+        (number(3, 0), None),
+        (text(3, b"x"), None),
+    ],
+)
+async def test_a_broker_may_say_how_large_a_message_may_be(said: bytes, limit: int | None) -> None:
+    async with greeter(frame(number(1, 3) + text(3, text(1, b"Pulsar Server") + number(2, 21) + said))) as broker:
+        assert await shake_hands(broker.url(), NOBODY) == limit
+
+
 async def test_we_say_who_we_are_with_a_token_and_ask_for_it_each_time() -> None:
     given = iter(["first", "seçond"])
     async with greeter(CONNECTED) as broker:

@@ -13,7 +13,7 @@ import pytest
 from dispatch.outcome import TransportError
 from dispatch.transports import Mode
 from dispatch.transports.pulsar import link as link_module
-from dispatch.transports.pulsar.link import OPERATION_TIMEOUT_S, RECEIVER_QUEUE, Link, close_opened
+from dispatch.transports.pulsar.link import OPERATION_TIMEOUT_S, RECEIVER_QUEUE, Link, close_opened, pause
 from dispatch.transports.security import Security
 from tests.support.clock import advance, idle, virtual_loop
 
@@ -310,3 +310,65 @@ async def test_an_opening_that_is_never_answered_ends_with_its_client(monkeypatc
         assert (ended.type, ended.sent) == ("closed", False)
     FakeClient.hold.set()
     loop.threads_may_hang = False
+
+
+class Consumer:
+    """As far as a durable subscription asks it."""
+
+    def __init__(self, *answers: object, connected: bool = True) -> None:
+        self._answers = list(answers)
+        self._connected = connected
+        self.asked = 0
+        self.threads: set[int] = set()
+
+    def get_last_message_id(self) -> object:
+        self.asked += 1
+        self.threads.add(threading.get_ident())
+        answer = self._answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def is_connected(self) -> bool:
+        return self._connected
+
+    def pause_message_listener(self) -> None:
+        self.asked += 1
+        self.threads.add(threading.get_ident())
+        raise pulsar.AlreadyClosed
+
+
+async def test_a_reader_begins_behind_the_message_that_it_is_told() -> None:
+    link = Link(URL, Security())
+    assert (await link.consumer(TOPIC, Mode.FANOUT, "x", ignore)).options["start"] == pulsar.MessageId.latest
+    assert (await link.consumer(TOPIC, Mode.FANOUT, "x", ignore, after="seven")).options["start"] == "seven"
+
+
+async def test_the_last_message_is_asked_for_off_the_loop_and_need_not_be_known() -> None:
+    link, consumer = Link(URL, Security()), Consumer("seven", pulsar.OperationNotSupported())
+    assert await link.last_message(consumer) == "seven"
+    assert await link.last_message(consumer) is None
+    assert threading.get_ident() not in consumer.threads
+
+
+@pytest.mark.parametrize(
+    ("consumer", "answers", "asked"),
+    [
+        (Consumer("seven", "seven"), True, 2),
+        (Consumer("seven", pulsar.Timeout()), False, 2),
+        (Consumer(pulsar.NotConnected()), False, 1),
+        (Consumer(RuntimeError("odd")), False, 1),
+        (Consumer(pulsar.OperationNotSupported()), True, 1),
+        (Consumer(pulsar.OperationNotSupported(), connected=False), False, 1),
+    ],
+)
+async def test_a_broker_answers_twice_or_it_is_not_sure(consumer: Consumer, answers: bool, asked: int) -> None:
+    assert await Link(URL, Security()).answers(consumer) is answers
+    assert consumer.asked == asked
+    assert threading.get_ident() not in consumer.threads
+
+
+async def test_a_consumer_that_cannot_be_paused_brings_nothing_anyway() -> None:
+    consumer = Consumer()
+    await pause(consumer)
+    assert consumer.asked == 1

@@ -1,0 +1,113 @@
+"""Where a request goes, with what properties, and how its answer is asked for: to an instance of ours that is known by name,
+or to the service's shared topic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from dispatch.arguments import nobody_takes_parts, nobody_there
+from dispatch.exchange import Exchange
+from dispatch.instances import Line
+from dispatch.lanes import Lane
+from dispatch.messages import Property
+from dispatch.parted import PartedRequest
+from dispatch.policy import Policy
+from dispatch.repair import Patience, Repair
+from dispatch.routes import Route, Routes
+from dispatch.targets import Target
+from dispatch.transports import Publisher, Transport
+
+MEET_S = 1.0
+"""How long a call that only an instance of ours may take waits for one to be known: the time between two hellos."""
+
+
+class Addressing:
+    """Addresses requests, for one dispatcher.
+
+    Args:
+        transport: knows how large a message may be.
+        exchange: knows what is settled, and how much is waited for.
+        routes: knows the instances.
+    """
+
+    def __init__(self, transport: Transport, exchange: Exchange, routes: Routes) -> None:
+        self._transport = transport
+        self._exchange = exchange
+        self._routes = routes
+
+    async def meet(self, target: Target, route: Route, payload: bytes, deadline: float) -> None:
+        """Wait until an instance is known, for a moment at most, where nobody else may have the request, or can take it."""
+        needed = target.policy.only_ours or len(payload) > self._transport.max_message_bytes
+        if not needed or route.hello is None:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(min(deadline, self._exchange.loop.time() + MEET_S)):
+                while not len(route.instances):
+                    self._routes.instance(route)  # which asks who is there, when that is due
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(MEET_S / 4):
+                            await route.met.wait()
+
+    def request(
+        self,
+        target: Target,
+        route: Route,
+        id: str,
+        payload: bytes,
+        deadline: float,
+        idempotency_key: str | None,
+        patience: Patience,
+    ) -> tuple[Publisher, dict[str, str], Line | None]:
+        """The publisher of a request, its properties, and how to ask for its answer; None: it cannot be asked for.
+
+        Raises:
+            TransportError: nobody is known who may have it.
+        """
+        exchange, routes, policy = self._exchange, self._routes, target.policy
+        now, limit = exchange.loop.time(), self._transport.max_message_bytes
+        large = len(payload) > limit
+        instance = routes.instance(route, idempotency_key, parts=large) if policy.addressed else None
+        if instance is None:
+            if large:
+                raise nobody_takes_parts(target.label, len(payload), limit)
+            if policy.only_ours and route.hello is not None:
+                raise nobody_there(target.label, route.request_queue)
+            properties = self._properties(id, route, route.replies.first, policy, deadline - now, idempotency_key)
+            if target.redelivered(idempotency_key):
+                properties[Property.REPEATABLE] = "1"
+            return route.publisher, properties, None
+        # What keeps everything on its way (a persistent topic) holds nothing up.
+        lane = route.replies.pick(exchange.pending, policy.reply_connections if route.acknowledged else 1)
+        properties = self._properties(id, route, lane, policy, deadline - now, idempotency_key)
+        properties[Property.INCARNATION] = instance.incarnation
+        if instance.says_settled():
+            properties[Property.SETTLED] = exchange.settled_below()
+        repair = Repair(now, patience.seconds, policy.give_up_after)
+        parted = None
+        if large:
+            parted = PartedRequest(instance.publisher, payload, limit)
+            properties |= parted.about
+        line = Line(instance, repair, b"" if large else payload, properties, target.label, lane, parted)
+        carried = routes.carried(instance)
+        if carried is not None:
+            # Once: a question for the answer repeats the line's own.
+            properties = {**properties, Property.ACKED: carried}
+        return parted or instance.publisher, properties, line
+
+    def _properties(
+        self, id: str, route: Route, lane: Lane, policy: Policy, seconds: float, idempotency_key: str | None
+    ) -> dict[str, str]:
+        properties = {
+            Property.ID: id,
+            Property.REPLY_TO: lane.topic,
+            Property.REMAINING_MS: str(max(1, int(seconds * 1000))),
+        }
+        if route.acknowledged:
+            properties[Property.CREDIT] = str(self._routes.credit)
+        if policy.large_payloads:
+            properties[Property.LARGEST] = str(policy.max_result)
+        if idempotency_key is not None:
+            properties[Property.IDEMPOTENCY_KEY] = idempotency_key
+        return properties

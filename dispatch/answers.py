@@ -1,0 +1,196 @@
+"""What a service says to a request: its result, whole or in parts, its stream, an error, or why it was refused.
+
+Everything goes through the memory of the instance (:mod:`dispatch.recall`), so that it can be asked for again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+
+from dispatch.messages import (
+    ErrorInfo,
+    PayloadTooLarge,
+    Property,
+    Refusal,
+    Reply,
+    encode_reply,
+    result_text,
+    whole_number,
+)
+from dispatch.parts import split_text
+from dispatch.recall import Recall
+from dispatch.replies import ReplyRouter
+from dispatch.work import Work
+
+OVERLOAD_RETRY_AFTER_MS = 1_000
+MAX_ERROR_CHARS = 64 * 1024
+"""Longest error message that is sent; the rest of a longer one is cut off."""
+ALLOW_PARTS = ", or set 'large-payloads' in the tool's policy"
+REASONS = (
+    Refusal.OVERLOADED,
+    Refusal.DRAINING,
+    Refusal.EXPIRED,
+    Refusal.STOPPED,
+    Refusal.INVALID_REQUEST,
+    Refusal.FORMER,
+    Refusal.FORGOTTEN,
+)
+
+
+class Answers:
+    """Answers for one service instance.
+
+    Args:
+        replies, recall: send them, and keep them.
+        refused: counts refusals by reason.
+        id: the service's id, for texts.
+        instance: the instance's id.
+        in_flight: how many requests it is running.
+        limit: bytes that the broker takes as one message.
+        max_payload: bytes of the largest answer that is sent in parts.
+    """
+
+    def __init__(
+        self,
+        replies: ReplyRouter,
+        recall: Recall,
+        refused: dict[str, int],
+        *,
+        id: str,
+        instance: str,
+        in_flight: Callable[[], int],
+        limit: Callable[[], int],
+        max_payload: int,
+    ) -> None:
+        self._replies = replies
+        self._recall = recall
+        self._refused = refused
+        self._id = id
+        self._instance = instance
+        self._in_flight = in_flight
+        self._limit = limit
+        self._max_payload = max_payload
+
+    def taken(self, work: Work) -> None:
+        """The request is here, and will be answered."""
+        self._replies.taken(work.properties)
+
+    async def result(self, work: Work, text: str) -> None:
+        """The tool's whole result."""
+        await self._text(work, text, None, last=True)
+
+    async def stream(self, work: Work, items: AsyncIterator[Any]) -> None:
+        """The tool's stream, to its end."""
+        index: int | None = 0
+        try:
+            async for item in items:
+                index = await self._text(work, result_text(item), index, last=False)
+                if index is None:
+                    return
+                await self._replies.writable(work.properties)
+        finally:
+            close = getattr(items, "aclose", None)
+            if close is not None:
+                await close()
+        # An error, raised above, ends the stream without an index: it counts even if a chunk before it was lost.
+        self._say(work, Reply(None, "", True), chunk=index)
+
+    def fail(self, work: Work, type: object, message: object) -> None:
+        """An error, of the tool or on the way."""
+        self._say(work, Reply(ErrorInfo(_sendable(type), _sendable(message)), "", True))
+
+    def refuse(self, work: Work, reason: str, detail: str) -> None:
+        """The tool does not run, or not to its end."""
+        self._refused[reason] += 1
+        extra = {Property.REFUSED: reason}
+        if reason == Refusal.OVERLOADED:
+            extra[Property.RETRY_AFTER_MS] = str(OVERLOAD_RETRY_AFTER_MS)
+        message = detail or {
+            Refusal.DRAINING: f"{self._id} is shutting down.",
+            Refusal.EXPIRED: "The caller's time had run out before the tool could start.",
+            Refusal.STOPPED: "The tool was stopped: its caller's time had run out.",
+            Refusal.FORMER: f"{self._id} was restarted since.",
+            Refusal.FORGOTTEN: f"{self._id} no longer has the answer.",
+        }.get(reason, reason)
+        self._say(work, Reply(ErrorInfo(reason, message), "", True), extra=extra)
+
+    async def _text(self, work: Work, text: str, index: int | None, *, last: bool) -> int | None:
+        """Send ``text``, in parts if it is too large for a message and its caller takes that. ``index`` is None for what is
+        no stream. Returns the next one; None when an error had to be sent in its place, which ends the request."""
+        limit = self._limit()
+        try:
+            payload = encode_reply(Reply(None, text, last), limit=limit) if len(text) <= limit else None
+        except PayloadTooLarge:
+            payload = None
+        except ValueError as error:
+            self._problem(work, "invalid-result", f"The answer is no valid text: {error}")
+            return None
+        if payload is not None:
+            self._send(work, payload, self._properties(work, index), last=last)
+            return 0 if index is None else index + 1
+        return await self._in_parts(work, text, index or 0, limit, last=last)
+
+    async def _in_parts(self, work: Work, text: str, index: int, limit: int, *, last: bool) -> int | None:
+        try:
+            size = len(text) if text.isascii() else len(text.encode())
+        except ValueError as error:
+            self._problem(work, "invalid-result", f"The answer is no valid text: {error}")
+            return None
+        taken = whole_number(work.properties, Property.LARGEST)
+        if taken is None:
+            self._too_large(work, f"more than the {limit:,} bytes of a message", ALLOW_PARTS)
+            return None
+        most = min(taken, self._max_payload)
+        if size > most:
+            self._too_large(work, f"{size:,} bytes, the limit is {most:,}")
+            return None
+        for part, more in split_text(text, size, limit):
+            properties = self._properties(work, index)
+            if more:
+                properties[Property.MORE] = "1"
+            payload = encode_reply(Reply(None, part, last and not more), limit=limit)
+            self._recall.widen(work, len(payload), 2 * self._max_payload)
+            self._send(work, payload, properties, last=last and not more)
+            index += 1
+            if more:
+                await self._replies.writable(work.properties)
+        return index
+
+    def _too_large(self, work: Work, why: str, or_else: str = "") -> None:
+        said = f"The tool's answer is too large to send: {why}. Ask for less at once{or_else}."
+        self._problem(work, "result-too-large", said)
+
+    def _problem(self, work: Work, type: str, message: str) -> None:
+        # Without an index: it counts even if a chunk before it is lost.
+        self._say(work, Reply(ErrorInfo(type, message), "", True))
+
+    def _say(
+        self, work: Work, reply: Reply, *, chunk: int | None = None, extra: Mapping[str, str] | None = None
+    ) -> None:
+        properties = self._properties(work, chunk)
+        if extra is not None:
+            properties.update(extra)
+        self._send(work, encode_reply(reply), properties, last=True)
+
+    def _properties(self, work: Work, chunk: int | None) -> dict[str, str]:
+        properties = {
+            Property.ID: work.id,
+            Property.INSTANCE: self._instance,
+            Property.IN_FLIGHT: str(self._in_flight()),
+        }
+        if chunk is not None:
+            properties[Property.CHUNK] = str(chunk)
+        return properties
+
+    def _send(self, work: Work, payload: bytes, properties: Mapping[str, str], *, last: bool) -> None:
+        self._recall.send(work, payload, properties, last=last)
+
+
+def _sendable(value: object) -> str:
+    """``value`` as a text that can travel: what a tool's author wrote into an error must not cost the answer."""
+    try:
+        text = str(value)
+    except Exception:  # its own __str__ raises
+        text = f"(the text of a {type(value).__name__} cannot be read)"
+    return text[:MAX_ERROR_CHARS].encode(errors="replace").decode()

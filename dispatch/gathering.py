@@ -1,0 +1,114 @@
+"""Requests that come in parts, at the service: kept until they are complete, and not a moment longer than somebody sends.
+
+A request is in the ledger from its first part on, so that nothing it does later is any different from one that came whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from dispatch.ledger import Ledger
+from dispatch.messages import Property, Refusal, whole_number
+from dispatch.parts import Join, JoinRefused, Joins, read_parts
+from dispatch.replies import ReplyRouter
+from dispatch.work import DEALT_WITH, Joined, Work
+
+
+class Gathering:
+    """The requests of one service instance that are not complete, on the running loop.
+
+    Args:
+        replies: says what has arrived and what has not.
+        ledger: knows each of them as begun.
+        max_payload: bytes of the largest request, and of all together.
+    """
+
+    def __init__(self, replies: ReplyRouter, ledger: Ledger, max_payload: int) -> None:
+        self._replies = replies
+        self._ledger = ledger
+        self._loop = asyncio.get_running_loop()
+        self._joins = Joins(max_payload)
+        self._latest: dict[str, Work] = {}
+        self._expiry: asyncio.TimerHandle | None = None
+        self._leaving = False
+
+    def __len__(self) -> int:
+        return len(self._joins)
+
+    def __contains__(self, id: str) -> bool:
+        return id in self._joins
+
+    @property
+    def size(self) -> int:
+        """Bytes held for them."""
+        return self._joins.size
+
+    def take(self, work: Work) -> str | None:
+        """Take a part, or a question which ones are missing. None: the request is complete, run it.
+        :data:`DEALT_WITH`: its caller was told what there is to tell. Else why it is refused."""
+        properties = work.properties
+        said = read_parts(properties.get(Property.PARTS, ""))
+        index = whole_number(properties, Property.PART)
+        if self._leaving:
+            self._release(work.id)
+            return Refusal.DRAINING
+        try:
+            if said is None or (index is None and Property.PART in properties):
+                raise JoinRefused("the properties 'parts' and 'part' of the request cannot be read")
+            join = self._joins.join(work.id, *said, self._loop.time())
+            if index is not None:
+                join.add(index, work.message.data())
+        except JoinRefused as refused:
+            self._release(work.id)
+            work.problem = str(refused)
+            return Refusal.OVERLOADED if refused.full else Refusal.INVALID_REQUEST
+        if not join.missing:
+            work.message = Joined(join.whole(), properties)
+            self._release(work.id)
+            return None
+        work.message = Joined(b"", properties)  # what it brought is kept already
+        self._latest[work.id] = work
+        self._watch()
+        self.acknowledge(work, join)
+        return DEALT_WITH
+
+    def acknowledge(self, work: Work, join: Join | None = None) -> None:
+        """Say that this part has arrived, if that is asked for; to a question, which ones have not."""
+        properties = work.properties
+        part = properties.get(Property.PART)
+        if not self._replies.own_topic(properties) or (part is not None and Property.ACK not in properties):
+            return
+        said = {Property.ID: work.id, Property.TAKEN: "1"}
+        if part is not None:
+            said[Property.PART] = part
+        elif join is not None:
+            said[Property.MISSING] = join.gaps()
+        self._replies.send(properties, b"", said)
+
+    def leave(self) -> list[Work]:
+        """Take no more parts. Returns what is not complete, which is to be refused."""
+        self._leaving = True
+        incomplete = list(self._latest.values())
+        for work in incomplete:
+            self._release(work.id)
+        return incomplete
+
+    def _release(self, id: str) -> None:
+        self._joins.drop(id)
+        self._latest.pop(id, None)
+        if not len(self._joins) and self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+
+    def _watch(self) -> None:
+        due = self._joins.next_expiry()
+        if self._expiry is None and due is not None:
+            self._expiry = self._loop.call_at(due, self._expire)
+
+    def _expire(self) -> None:
+        self._expiry = None
+        for id in self._joins.expired(self._loop.time()):
+            entry = self._latest.pop(id).entry
+            if entry is not None:
+                self._ledger.undo(entry)
+        self._watch()

@@ -1,0 +1,104 @@
+"""What a service instance does with requests that its broker keeps (a persistent topic), besides running them.
+
+One whose tool may be repeated is acknowledged when its answer has left: if this instance dies before that, the broker gives
+the request to another one. Any other one is acknowledged, and the broker has that, before it runs: it is never run twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from dispatch.ages import Ages
+from dispatch.messages import Property
+from dispatch.transports import KeptMessage
+from dispatch.work import Work
+
+MAX_COPIES = 8
+"""Of one request, while it runs: each reconnection can bring another."""
+
+
+class KeptRequests:
+    """The kept requests of one instance. As many are unacknowledged as the instance runs and lets wait, no more.
+
+    Args:
+        out: waits until the answer to a request has left.
+    """
+
+    def __init__(self, out: Callable[[Work], Awaitable[None]]) -> None:
+        self._out = out
+        self._held: dict[str, list[KeptMessage]] = {}
+        self._leaving: dict[asyncio.Task[None], list[KeptMessage]] = {}
+        self._ages = Ages()
+        self._closed = False
+
+    def __len__(self) -> int:
+        """Requests that are not acknowledged."""
+        return len(self._held) + len(self._leaving)
+
+    def remaining(self, id: str, milliseconds: int, message: KeptMessage, now: float) -> int:
+        """What is left of the time that a request had when it was published."""
+        age = self._ages.age(id.rpartition("-")[0], message.lag, now, backlog=message.backlog)
+        return max(0, milliseconds - int(age * 1000))
+
+    def take(self, work: Work, message: KeptMessage, take: Callable[[Work], bool]) -> None:
+        """``work`` came as ``message``: ``take`` it, now or as soon as that is safe. ``take`` says False of what it has
+        answered already."""
+        if Property.REPEATABLE in work.properties:
+            if self._closed:
+                message.keep()  # another one gets it when this one has gone
+                return
+            held = self._held.setdefault(work.id, [])
+            if len(held) < MAX_COPIES:
+                held.append(message)
+                message.keep()
+            if not take(work) and len(held) == 1:
+                self.ended(work)
+        elif Property.REPLY_TO in work.properties:
+            message.settle(partial(take, work))
+        else:
+            take(work)  # of others' callers: acknowledged as it comes, and run as often as it comes
+
+    def ended(self, work: Work) -> None:
+        """``work`` was answered: acknowledge it when its answer has left."""
+        held = self._held.pop(work.id, None)
+        if held is None:
+            return
+        ticket = None if work.entry is None else work.entry.ticket
+        if ticket is not None and not ticket.waits:
+            _acknowledge(held)
+            return
+        # It waits for credit, or for its topic to be opened.
+        task = asyncio.get_running_loop().create_task(self._when_out(work, held))
+        self._leaving[task] = held
+        task.add_done_callback(lambda _: self._leaving.pop(task, None))
+
+    async def _when_out(self, work: Work, held: list[KeptMessage]) -> None:
+        await self._out(work)
+        _acknowledge(held)
+
+    def close(self) -> None:
+        """The instance is about to leave: what comes from now on is for others."""
+        self._closed = True
+
+    def leave(self, work: Work) -> bool:
+        """Leave ``work``, which will not be answered here, to another instance. False: nobody else can have it."""
+        return self._held.pop(work.id, None) is not None
+
+    def finish(self) -> None:
+        """What runs now will be answered here."""
+        for held in (*self._held.values(), *self._leaving.values()):
+            _acknowledge(held)
+        self._held.clear()
+        self.end()
+
+    def end(self) -> None:
+        """Acknowledge nothing any more."""
+        for task in self._leaving:
+            task.cancel()
+
+
+def _acknowledge(held: list[KeptMessage]) -> None:
+    for message in held:
+        message.acknowledge()

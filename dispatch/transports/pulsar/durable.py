@@ -1,0 +1,139 @@
+"""Messages of a durable subscription: kept by the broker until they are acknowledged, and when that is certain.
+
+pulsar-client gathers acknowledgements for a tenth of a second before it sends them, and cannot be told otherwise from
+Python. An instance that is killed in that time leaves messages behind that it has taken, and the broker gives them to
+another one, with nothing to tell them from new ones. So who must not do anything twice waits until the acknowledgement is
+out, and then for answers of the broker on the same connection, which come after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from dispatch.transports.base import Handler, KeptMessage
+from dispatch.transports.pulsar.link import OPERATION_TIMEOUT_S
+
+if TYPE_CHECKING:
+    from dispatch.transports.pulsar.link import Link
+
+GATHERED_S = 0.15
+"""After which an acknowledgement has left: pulsar-client's tenth of a second, and half of that for a busy machine."""
+
+
+class Delivery(KeptMessage):
+    """See :class:`dispatch.transports.base.KeptMessage`."""
+
+    __slots__ = ("_consumer", "_durable", "_message", "backlog", "kept", "lag")
+
+    def __init__(self, durable: Durable, consumer: Any, message: Any) -> None:
+        self._durable = durable
+        self._consumer = consumer
+        self._message = message
+        self.kept = False
+        self.lag = time.time() - message.publish_timestamp() / 1000
+        self.backlog = durable.in_backlog(message)
+
+    def properties(self) -> dict[str, str]:
+        properties: dict[str, str] = self._message.properties()
+        return properties
+
+    def data(self) -> bytes:
+        data: bytes = self._message.data()
+        return data
+
+    def keep(self) -> None:
+        self.kept = True
+
+    def acknowledge(self) -> None:
+        # The first ones come before the consumer is known here; after a reconnection, the new one can say it too.
+        with contextlib.suppress(Exception):  # no connection: the broker will send the message again
+            (self._durable.raw or self._consumer).acknowledge(self._message)
+
+    def settle(self, then: Callable[[], object]) -> None:
+        self.kept = True
+        self.acknowledge()
+        self._durable.settle(then)
+
+
+class Durable:
+    """What one durable subscription needs beside its consumer."""
+
+    def __init__(self) -> None:
+        self.raw: Any = None
+        """Its consumer, as soon as that is known."""
+        self._life = 0
+        self._known = asyncio.Event()
+        self._link: Link | None = None
+        self._last: Any = None
+        self._unsure: deque[tuple[float, int, Callable[[], object]]] = deque()
+        self._asking: asyncio.Task[None] | None = None
+
+    def opening(self, link: Link) -> None:
+        """A consumer is being opened on ``link``; messages may come before it is known."""
+        self.raw = self._last = None
+        self._link = link
+        self._life += 1
+        self._known.clear()
+
+    def opened(self, raw: Any, last: Any) -> None:
+        """It is ``raw``; ``last`` is the last message of the topic by then."""
+        self.raw, self._last = raw, last
+        self._known.set()
+
+    def in_backlog(self, message: Any) -> bool:
+        """May ``message`` have been there before the consumer was?"""
+        return self._last is None or bool(message.message_id() <= self._last)
+
+    def deliver(self, handler: Handler, consumer: Any, message: Any) -> None:
+        """Let ``handler`` have ``message``. One that makes it raise is acknowledged too: it would do so again."""
+        delivery = Delivery(self, consumer, message)
+        try:
+            handler(delivery)
+        finally:
+            if not delivery.kept:
+                delivery.acknowledge()
+
+    def settle(self, then: Callable[[], object]) -> None:
+        """Call ``then`` when what was acknowledged just now has arrived."""
+        loop = asyncio.get_running_loop()
+        self._unsure.append((loop.time() + GATHERED_S, self._life, then))
+        if self._asking is None:
+            self._asking = loop.create_task(self._ask(loop))
+
+    async def _ask(self, loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            while self._unsure:
+                await asyncio.sleep(self._unsure[0][0] - loop.time())
+                now, life = loop.time(), self._life
+                due = []
+                while self._unsure and self._unsure[0][0] <= now:
+                    due.append(self._unsure.popleft())
+                sure = await self._answers()
+                for _, acknowledged_in, then in due:
+                    if sure and acknowledged_in == life == self._life:
+                        loop.call_soon(then)
+        finally:
+            self._asking = None
+
+    async def _answers(self) -> bool:
+        if self.raw is None:  # messages came while it was being opened
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(OPERATION_TIMEOUT_S):
+                    await self._known.wait()
+        return self.raw is not None and self._link is not None and await self._link.answers(self.raw)
+
+    async def settled(self) -> None:
+        """Wait until nothing is unsure."""
+        if self._asking is not None:
+            await asyncio.wait([self._asking])
+
+    def end(self) -> None:
+        """Wait for nothing any more."""
+        self._unsure.clear()
+        if self._asking is not None:
+            self._asking.cancel()

@@ -1,0 +1,44 @@
+"""A request that a service instance took, from its arrival to its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dispatch.idempotency import Keyed
+from dispatch.ledger import Entry
+from dispatch.transports import Message
+
+DEALT_WITH = ""
+"""Not a reason to refuse: its caller was told what there is to tell."""
+
+
+class Work:
+    """A request that was taken and is not answered yet."""
+
+    __slots__ = ("deadline", "entry", "id", "keyed", "message", "problem", "properties")
+
+    def __init__(self, id: str, properties: Mapping[str, str], deadline: float | None, message: Message) -> None:
+        self.id = id
+        self.properties = properties
+        self.deadline = deadline
+        self.message = message
+        self.entry: Entry | None = None
+        """Where its replies are kept, should its caller ask again."""
+        self.keyed: Keyed | None = None
+        """The same under its idempotency key."""
+        self.problem = ""
+        """Why it is refused, where there is more to say than the reason."""
+
+
+class Joined:
+    """A request that came in parts, as one :class:`~dispatch.transports.Message`."""
+
+    def __init__(self, payload: bytes, properties: Mapping[str, str]) -> None:
+        self._payload = payload
+        self._properties = properties
+
+    def data(self) -> bytes:
+        return self._payload
+
+    def properties(self) -> dict[str, str]:
+        return dict(self._properties)

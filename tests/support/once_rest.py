@@ -1,0 +1,147 @@
+"""What must be so when nothing happens any more: queues, tables and timers are empty, credit has come back, memory ages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from itertools import product
+
+from dispatch import Dispatcher, ToolServer
+from dispatch.deadlines import SLACK
+from dispatch.delivery import Credit
+from dispatch.exchange import MAX_TOMBSTONES
+from dispatch.gate import Gate
+from dispatch.idempotency import Keys
+from dispatch.ledger import Ledger
+from dispatch.paced import PacedPublisher
+from dispatch.routes import Routes
+
+
+def routes_of(dispatcher: Dispatcher) -> Routes:
+    assert dispatcher._routes is not None
+    return dispatcher._routes
+
+
+def ledger_of(server: ToolServer) -> Ledger:
+    assert server._recall is not None
+    return server._recall.ledger
+
+
+def keys_of(server: ToolServer) -> Keys:
+    assert server._recall is not None
+    return server._recall.keys
+
+
+def gates_of_dispatcher(dispatcher: Dispatcher) -> Iterable[Gate | PacedPublisher]:
+    """Those to the shared topic and to everyone who is known, or was."""
+    routes = routes_of(dispatcher)
+    for route in routes._open.values():
+        known = [each.publisher for each in route.instances]
+        for publisher in (route.publisher, *known, *(each.publisher for each in routes._retired)):
+            if isinstance(publisher, PacedPublisher):
+                yield publisher
+                publisher = publisher.publisher
+            if isinstance(publisher, Gate):
+                yield publisher
+
+
+def gates_of_server(server: ToolServer) -> Iterable[Gate | PacedPublisher]:
+    """Those to reply topics."""
+    assert server._replies is not None
+    for topic in server._replies._topics.values():
+        assert topic.gate is not None, f"{server.instance} still opens a topic"
+        yield topic.gate
+
+
+def dispatcher_rests(dispatcher: Dispatcher) -> None:
+    """Nobody waits, nothing is queued, no timer is set."""
+    exchange, routes = dispatcher.exchange, routes_of(dispatcher)
+    assert exchange.pending == 0
+    assert exchange._timer is None
+    assert exchange._deadlines.next() is None
+    assert len(exchange._deadlines) <= SLACK
+    assert exchange.tombstones <= MAX_TOMBSTONES
+    assert not [*routes._opening, *routes._meeting, *routes._closing]
+    for route in routes._open.values():
+        for instance in (*route.instances, *routes._retired):
+            assert instance.in_flight == 0, f"{instance.name} still counts requests that have ended"
+    for lanes in routes._lanes.values():
+        assert [lane.waiting for lane in lanes._lanes] == [0] * len(lanes)
+    for gate in gates_of_dispatcher(dispatcher):
+        _gate_rests(gate)
+    acknowledger = routes._acknowledger
+    assert not acknowledger._scheduled
+    assert not acknowledger._closing
+    assert not any(each.due or each.opening for each in acknowledger._instances.values())
+
+
+def server_rests(server: ToolServer) -> None:
+    """Nothing runs, nothing is queued, and what is remembered is what its sizes say."""
+    assert (server.running, server.queued) == (0, 0)
+    replies = server._replies
+    assert replies is not None
+    assert replies._waiting == 0
+    assert not replies._closing
+    for gate in gates_of_server(server):
+        _gate_rests(gate)
+    assert server._recall is not None
+    gathering = server._recall.gathering
+    assert (len(gathering), gathering.size, gathering._expiry) == (0, 0, None)
+    ledger, keys = ledger_of(server), keys_of(server)
+    entries = [entry for peer in ledger._peers.values() for entry in peer.entries.values()]
+    assert all(entry.ended for entry in entries)
+    assert [peer.running for peer in ledger._peers.values()] == [0] * len(ledger._peers)
+    assert ledger.size == sum(len(payload) for entry in entries for payload, _ in entry.messages)
+    assert len(ledger._ended) <= ledger._max_entries
+    assert len(ledger._large) <= 1 or ledger._large_size <= ledger._max_large
+    assert len(ledger._peers) <= ledger._max_peers
+    assert all(keyed.ended.is_set() for keyed in keys._keys.values())
+    assert keys.size == sum(len(payload) for keyed in keys._keys.values() for payload, _ in keyed.messages)
+    assert len(keys) <= keys._max_keys + server.concurrency  # what runs is never forgotten
+
+
+def _gate_rests(gate: Gate | PacedPublisher) -> None:
+    assert gate.queued == 0, f"{gate.queued} messages wait for {gate.topic}"
+    assert gate._timer is None
+
+
+class CreditIsBack:
+    """Between those that know each other a next message may go. Made before messages go each way, and called after that: a
+    gate that nothing comes to need not look whether it could open.
+    """
+
+    def __init__(self, dispatchers: Iterable[Dispatcher], servers: Iterable[ToolServer]) -> None:
+        self._dispatchers = list(dispatchers)
+        self._servers = list(servers)
+        self._before = {id(credit): credit._sequence for _, credit in self._credits(self._dispatchers)}
+
+    def _credits(self, dispatchers: Iterable[Dispatcher]) -> Iterable[tuple[Gate, Credit]]:
+        """Of the gates between a dispatcher and an instance that it knows, both ways."""
+        for dispatcher, server in product(dispatchers, self._servers):
+            routes = routes_of(dispatcher)
+            topics = {lane.topic for lanes in routes._lanes.values() for lane in lanes._lanes}
+            for route in routes._open.values():
+                instance = route.instances.get(server.instance)
+                if instance is None or instance.incarnation != server.incarnation:
+                    continue
+                for gate in (instance.publisher, *gates_of_server(server)):
+                    if isinstance(gate, Gate) and gate._credit is not None and gate.topic in {instance.topic, *topics}:
+                        yield gate, gate._credit
+
+    def __call__(self, refused: Iterable[Dispatcher]) -> None:
+        """``refused``: those whose messages were not all answered, so that nobody was asked to acknowledge much."""
+        for gate, credit in self._credits(set(self._dispatchers) - set(refused)):
+            assert credit.unacknowledged == sum(size for _, size in credit._sent)
+            if credit._sequence > self._before.get(id(credit), 0):
+                assert credit.open, f"{credit.unacknowledged} of {credit.limit} bytes to {gate.topic} never came back"
+
+
+def forgets_with_age(server: ToolServer) -> None:
+    """Long after the last request nothing is remembered for another reason than that nobody has looked yet."""
+    now = asyncio.get_running_loop().time()
+    ledger, keys = ledger_of(server), keys_of(server)
+    for _ in range(len(ledger._peers)):
+        ledger._forget_silent(now)
+    assert (len(ledger), ledger.size, len(ledger._peers)) == (0, 0, 0)
+    keys._make_room(now)
+    assert (len(keys), keys.size) == (0, 0)

@@ -1,0 +1,118 @@
+"""The stories of :mod:`tests.support.once_story` can fail: with each of these faults in the product, one soon does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from dispatch.acknowledger import Acknowledger
+from dispatch.delivery import Credit
+from dispatch.dispatcher import Dispatcher
+from dispatch.idempotency import Keys
+from dispatch.instances import Line
+from dispatch.ledger import Entry, Ledger
+from dispatch.messages import Property, whole_number
+from dispatch.pending import Slot
+from dispatch.recall import Recall
+from dispatch.repair import Repair
+from dispatch.settled import Answer
+from tests.once_shard import examine
+
+EXAMPLES = 2_000
+"""Stories among which a fault must be found. Most are within the first hundred."""
+
+
+def an_ended_request_is_forgotten(self: Ledger, id: str, now: float, *, find: Any = Ledger.find) -> Any:
+    found = find(self, id, now)
+    return False if isinstance(found, Entry) and found.ended else found
+
+
+def what_had_no_room_counts_as_new(self: Ledger, id: str, now: float, *, find: Any = Ledger.find) -> Any:
+    found = find(self, id, now)
+    return found if isinstance(found, Entry) else False
+
+
+def a_question_runs_the_tool(self: Recall, *_: Any) -> None:
+    return None
+
+
+def the_incarnation_is_not_looked_at(self: Recall, work: Any, *, look: Any = Recall.look) -> Any:
+    work.properties = {key: value for key, value in work.properties.items() if key != Property.INCARNATION}
+    return look(self, work)
+
+
+def another_may_run_what_a_former_life_had(self: Dispatcher, route: Any, line: Line, settled: Any) -> bool:
+    return isinstance(settled, Answer) and Property.REFUSED in settled.properties and len(route.instances) > 0
+
+
+def a_key_is_always_new(self: Keys, user: str, key: str, now: float, *, claim: Any = Keys.claim) -> Any:
+    return claim(self, user, f"{key} {now} {len(self)}", now)
+
+
+def credit_never_comes_back(self: Credit, sequence: int) -> bool:
+    return False
+
+
+def nothing_is_acknowledged(self: Acknowledger, *_: Any) -> None:
+    return None
+
+
+def a_chunk_is_shown_again(self: Slot, reply: Any, properties: Any, *, offer: Any = Slot.offer) -> Any:
+    if whole_number(properties, Property.CHUNK) == self.next_chunk - 1:
+        self.take(reply, properties)
+    return offer(self, reply, properties)
+
+
+def chunks_are_shown_as_they_come(self: Slot, reply: Any, properties: Any, *, offer: Any = Slot.offer) -> Any:
+    return offer(self, reply, {key: value for key, value in properties.items() if key != Property.CHUNK})
+
+
+def nobody_asks(self: Line, now: float, *_: Any) -> bool:
+    self.repair.next_at = now + 1
+    return True
+
+
+def silence_is_death(self: Repair, *_: Any, ask: Any = Repair.ask) -> bool:
+    return bool(self.unanswered < 2 and ask(self, *_))
+
+
+def a_request_that_ended_still_counts(self: Line, now: float, *, answered: bool) -> None:
+    return None
+
+
+def who_cancels_stays_in_the_table(self: Slot) -> None:
+    return None
+
+
+def the_ledger_miscounts(self: Ledger, entry: Any, message: Any, *, last: bool, record: Any = Ledger.record) -> None:
+    record(self, entry, message, last=last)
+    self.size += 1
+
+
+FAULTS: dict[str, Callable[..., Any]] = {
+    "dispatch.ledger.Ledger.find": an_ended_request_is_forgotten,
+    "dispatch.ledger.Ledger.find ": what_had_no_room_counts_as_new,
+    "dispatch.recall.Recall._repeat": a_question_runs_the_tool,
+    "dispatch.recall.Recall.look": the_incarnation_is_not_looked_at,
+    "dispatch.dispatcher.Dispatcher._gone": another_may_run_what_a_former_life_had,
+    "dispatch.idempotency.Keys.claim": a_key_is_always_new,
+    "dispatch.delivery.Credit.acknowledge": credit_never_comes_back,
+    "dispatch.acknowledger.Acknowledger.wanted": nothing_is_acknowledged,
+    "dispatch.pending.Slot.offer": a_chunk_is_shown_again,
+    "dispatch.pending.Slot.offer ": chunks_are_shown_as_they_come,
+    "dispatch.instances.Line.ask": nobody_asks,
+    "dispatch.repair.Repair.ask": silence_is_death,
+    "dispatch.instances.Line.end": a_request_that_ended_still_counts,
+    "dispatch.pending.Slot.abandon": who_cancels_stays_in_the_table,
+    "dispatch.ledger.Ledger.record": the_ledger_miscounts,
+}
+
+
+@pytest.mark.parametrize("where", FAULTS, ids=[fault.__name__ for fault in FAULTS.values()])
+def test_a_fault_is_found(where: str) -> None:
+    with mock.patch(where.strip(), FAULTS[where]), pytest.raises(AssertionError) as failure:
+        examine(seed=1, examples=EXAMPLES, shrink=False)
+    assert "--story" in "".join(failure.value.__notes__)

@@ -1,0 +1,93 @@
+"""Requests to others' services leave no faster than their answers can be taken."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from dispatch.delivery import CREDIT_BYTES
+from dispatch.exchange import Exchange
+from dispatch.outcome import Outcome
+from dispatch.pacing import PACE_RATE
+from dispatch.strangers import MEAN_OF, Strangers
+from tests.support.clock import advance, idle, virtual_loop
+from tests.support.fakes import FakePublisher, reply
+from tests.support.stand import RESPONSES, Peer, dispatching
+
+pytestmark = pytest.mark.usefixtures("strangers")
+
+
+async def waiting(exchange: Exchange, publisher: FakePublisher) -> asyncio.Task[object]:
+    id = exchange.new_id()
+    task = asyncio.create_task(
+        exchange.request(
+            id,
+            publisher,  # type: ignore[arg-type]
+            b"",
+            {"id": id},
+            flow="f",
+            deadline=virtual_loop().time() + 30,
+            max_bytes=10**7,
+        )
+    )
+    await idle()
+    return task
+
+
+async def test_the_size_of_answers_is_learnt_from_those_that_are_ours() -> None:
+    exchange, publisher = Exchange(), FakePublisher()
+    strangers = Strangers(exchange)
+    assert strangers.answer_bytes() == CREDIT_BYTES, "until one has come"
+    size = 0
+    for _ in range(20 * MEAN_OF):
+        task = await waiting(exchange, publisher)
+        message = reply(publisher.sent[-1].properties["id"], "x" * 1_000)
+        size = len(message.data())
+        strangers.on_message(reply("somebody-elses", "y" * 100_000))
+        strangers.on_message(message)
+        strangers.on_message(message)
+        await task
+    assert strangers.answer_bytes() == pytest.approx(size, rel=0.01)
+
+
+async def burst(answer: str, calls: int = 64) -> float:
+    """Seconds over which the second of two bursts of calls leaves."""
+    async with Peer.as_service() as peer, dispatching() as dispatcher:
+
+        async def serve() -> None:
+            while True:
+                _, properties = await peer.request()
+                arrived.append(virtual_loop().time())
+                await peer.answer(properties, answer, topic=RESPONSES)
+
+        arrived: list[float] = []
+        serving = asyncio.create_task(serve())
+        try:
+            for _ in range(3):
+                arrived.clear()
+                results = await asyncio.gather(*(dispatcher.execute("work") for _ in range(calls)))
+                assert {result.outcome for result in results} == {Outcome.SUCCESS}
+                await advance(1.0)
+        finally:
+            serving.cancel()
+    return arrived[-1] - arrived[0]
+
+
+async def test_small_answers_are_not_waited_for() -> None:
+    assert await burst("x" * 100) < 0.01
+
+
+async def test_large_answers_are_asked_for_at_their_pace() -> None:
+    size, calls = 100_000, 64
+    took = await burst("x" * size, calls)
+    assert took == pytest.approx((calls - 1) * size / PACE_RATE, rel=0.1)
+
+
+async def test_an_error_is_an_answer() -> None:
+    exchange, publisher = Exchange(), FakePublisher()
+    strangers = Strangers(exchange)
+    task = await waiting(exchange, publisher)
+    strangers.on_message(reply(publisher.sent[-1].properties["id"], error=("no", "No.")))
+    await task
+    assert strangers.answer_bytes() < CREDIT_BYTES

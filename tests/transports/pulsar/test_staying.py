@@ -1,0 +1,155 @@
+"""One topic of several is lost, or all of them at once: who has to notice, what is told, and what is opened again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dispatch.outcome import TransportError
+from dispatch.transports.errors import unreachable
+from dispatch.transports.pulsar.staying import GRACE_S, POLL_S
+from tests.support.clock import advance
+from tests.transports.pulsar.fakes import (
+    OTHER,
+    REPLACED_S,
+    SEEN_S,
+    TOPIC,
+    URL,
+    Failures,
+    FakeBroker,
+    connected,
+    listen,
+    send,
+)
+
+GONE = TransportError("no-such-namespace", "The broker has no namespace 'tg/request'.", sent=False)
+
+
+async def test_a_topic_that_moves_is_left_to_pulsar_client(broker: FakeBroker) -> None:
+    failures = Failures()
+    async with connected() as transport:
+        moving, _ = await transport.publisher(TOPIC), await transport.publisher(OTHER)
+        raw = broker.producer(TOPIC)
+        raw.closed = True
+        await advance(GRACE_S - POLL_S)
+        assert transport.connected
+        raw.closed = False
+        await advance(10)
+        assert broker.openings == [TOPIC, OTHER]
+        send(moving, failures, "a1")
+        raw.receipts()
+    assert failures.told == []
+
+
+async def test_a_topic_that_is_lost_alone_is_opened_again_without_the_others(broker: FakeBroker) -> None:
+    got: list[Any] = []
+    async with connected() as transport:
+        fine = await transport.publisher(OTHER)
+        await listen(transport, got.append)
+        lost = broker.consumer()
+        closings: list[int] = []
+        lost.closed = True
+        lost.on_close = lambda: closings.append(len(broker.openings))
+        await advance(REPLACED_S)
+        assert closings == [2], "the former one is closed first: it would take messages nobody gets"
+        assert broker.openings == [OTHER, TOPIC, TOPIC]
+        assert (len(broker.links), transport.reconnects, transport.connected) == (1, 0, True)
+        broker.consumer().deliver("one")
+        await advance(POLL_S)
+        assert got == ["one"]
+        send(fine, Failures(), "a1")
+        broker.producer(OTHER).receipts()
+
+
+async def test_while_it_is_opened_again_nothing_is_given_to_it(broker: FakeBroker) -> None:
+    failures = Failures()
+    async with connected() as transport:
+        lost, fine = await transport.publisher(TOPIC), await transport.publisher(OTHER)
+        broker.producer(TOPIC).closed = True
+        broker.gate.clear()
+        await advance(REPLACED_S)
+        with pytest.raises(TransportError) as caught:
+            send(lost, failures, "a1")
+        assert (caught.value.type, caught.value.sent) == ("unreachable", False)
+        send(fine, failures, "b1")
+        broker.producer(OTHER).receipts()
+        broker.gate.set()
+        await advance(SEEN_S)
+        send(lost, failures, "a2")
+        assert broker.producer(TOPIC).payloads == [b"a2"]
+        broker.producer(TOPIC).receipts()
+    assert failures.told == []
+
+
+async def test_what_is_closed_meanwhile_is_not_kept(broker: FakeBroker) -> None:
+    async with connected() as transport:
+        lost, _ = await transport.publisher(TOPIC), await transport.publisher(OTHER)
+        broker.producer(TOPIC).closed = True
+        broker.gate.clear()
+        await advance(REPLACED_S)
+        await lost.close()
+        broker.gate.set()
+        await advance(SEEN_S)
+        assert broker.producer(TOPIC).closed
+        assert len(transport._supervisor.aside) == 0
+
+
+async def test_when_all_topics_are_gone_but_the_broker_is_there_each_says_why(
+    broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They were all in the namespace that was deleted: it is not the broker that is out of reach."""
+    failures = Failures()
+    async with connected() as transport:
+        publishers = [await transport.publisher(topic) for topic in (TOPIC, OTHER)]
+        for topic in (TOPIC, OTHER):
+            broker.always_refused[topic] = GONE
+            broker.producer(topic).closed = True
+        await advance(REPLACED_S)
+        assert transport.connected
+        for publisher in publishers:
+            with pytest.raises(TransportError, match="has no namespace") as caught:
+                send(publisher, failures, "a1")
+            assert (caught.value.type, caught.value.sent) == ("no-such-namespace", False)
+        assert caplog.text.count("is set aside") == 2
+        broker.always_refused.clear()
+        await advance(5)
+        for publisher in publishers:
+            send(publisher, failures, "a2")
+            broker.producer(publisher.topic).receipts()
+        assert transport.reconnects == 1
+    assert failures.told == []
+
+
+async def test_one_that_cannot_be_reached_among_those_that_are_gone_is_a_connection_that_is_down(
+    broker: FakeBroker,
+) -> None:
+    async with connected() as transport:
+        for topic, why in ((TOPIC, GONE), (OTHER, unreachable(URL))):
+            await transport.publisher(topic)
+            broker.always_refused[topic] = why
+            broker.producer(topic).closed = True
+        await advance(REPLACED_S)
+        assert not transport.connected
+        del broker.always_refused[OTHER]
+        await advance(REPLACED_S)
+        assert transport.connected
+
+
+async def test_a_broker_that_says_how_much_it_takes_is_believed_each_time(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = iter((1_000_000, None, 2_000_000))
+
+    async def shake_hands(*args: Any) -> int | None:
+        return next(said)
+
+    monkeypatch.setattr("dispatch.transports.pulsar.staying.shake_hands", shake_hands)
+    async with connected() as transport:
+        await transport.publisher(TOPIC)
+        limits = [transport.max_message_bytes]
+        for _ in range(2):
+            broker.restarts()
+            await advance(REPLACED_S)
+            limits.append(transport.max_message_bytes)
+    assert limits == [1_000_000 - 20 * 1024, 1_000_000 - 20 * 1024, 2_000_000 - 20 * 1024]
