@@ -67,7 +67,7 @@ def _draw(results: Results, suites: Sequence[Suite], columns: Sequence[tuple[str
                 if figure_name == LOST:
                     _lost_panel(axes, suite, results)
                 else:
-                    _panel(axes, suite, results, figure_name)
+                    _panel(axes, suite, results, figure_name, losses=suite not in DELIVERY)
                 axes.set_ylabel(label)
             panels[0].set_title(suite.title, loc="left", fontsize=10, fontweight="bold")
             panels[0].legend(fontsize=8, framealpha=0.9)
@@ -113,7 +113,7 @@ def _levels(axes: Any, suite: Suite) -> None:
     axes.set_xlim(suite.levels[0] / 1.4, suite.levels[-1] * 1.9)  # room for what is written beside the last points
 
 
-def _panel(axes: Any, suite: Suite, results: Results, figure_name: str) -> None:
+def _panel(axes: Any, suite: Suite, results: Results, figure_name: str, *, losses: bool) -> None:
     axes.set_yscale("log")
     ends: list[float] = []
     for contender in suite.contenders:
@@ -128,7 +128,7 @@ def _panel(axes: Any, suite: Suite, results: Results, figure_name: str) -> None:
             below.append(spread.median - spread.min)
             above.append(spread.max - spread.median)
             ends += [max(spread.min, spread.median / 10), spread.max]
-            if summary.lost:
+            if summary.lost and losses:
                 axes.annotate(
                     f"{summary.lost:,} lost",
                     (level, spread.median),
@@ -150,5 +150,6 @@ def _panel(axes: Any, suite: Suite, results: Results, figure_name: str) -> None:
         )
     _levels(axes, suite)
     axes.yaxis.set_major_formatter(lambda value, _position: f"{value:,.10g}")
+    axes.yaxis.set_minor_formatter("")  # else a scale of less than a decade writes powers of ten between
     if ends:
         axes.set_ylim(min(ends) / 1.5, max(ends) * 1.5)
