@@ -26,13 +26,20 @@ SOON = 30.0
 async def proxied(answer: Answer, *, loss: float = 0.0) -> AsyncIterator[Proxied]:
     """A proxy before a server of ours that does ``answer``, and a connection to it: reader, writer, proxy."""
     writers: list[asyncio.StreamWriter] = []
+    accepted = 0
+    loop = asyncio.get_running_loop()
+
+    def accept() -> asyncio.StreamReaderProtocol:
+        nonlocal accepted
+        accepted += 1
+        return asyncio.StreamReaderProtocol(asyncio.StreamReader(loop=loop), serve, loop=loop)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writers.append(writer)
         await answer(reader, writer)
         writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    server = await loop.create_server(accept, "127.0.0.1", 0)
     try:
         async with LossyProxy("127.0.0.1", server.sockets[0].getsockname()[1], loss=loss) as proxy:
             reader, writer = await connect(proxy)
@@ -42,6 +49,9 @@ async def proxied(answer: Answer, *, loss: float = 0.0) -> AsyncIterator[Proxied
             await writer.wait_closed()
     finally:
         server.close()
+        await asyncio.sleep(0)  # what the loop has taken from the socket already is accepted
+        while len(writers) < accepted:  # noqa: ASYNC110 - and served in the next turns
+            await asyncio.sleep(0)
         for each in writers:
             each.transport.abort()
             with contextlib.suppress(OSError):
