@@ -53,7 +53,8 @@ async def proxied(answer: Answer, *, loss: float = 0.0) -> AsyncIterator[Proxied
         while len(writers) < accepted:  # noqa: ASYNC110 - and served in the next turns
             await asyncio.sleep(0)
         for each in writers:
-            each.transport.abort()
+            with contextlib.suppress(AttributeError):  # asyncio 3.11: it was closed, and has sent its last bytes since
+                each.transport.abort()
             with contextlib.suppress(OSError):
                 await each.wait_closed()
         await server.wait_closed()
