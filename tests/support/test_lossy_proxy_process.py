@@ -50,8 +50,9 @@ async def proxied(answer: Answer, *, loss: float = 0.0) -> AsyncIterator[Proxied
     finally:
         server.close()
         await asyncio.sleep(0)  # what the loop has taken from the socket already is accepted
-        while len(writers) < accepted:  # noqa: ASYNC110 - and served in the next turns
-            await asyncio.sleep(0)
+        for _ in range(100):  # and served in the next turns, unless it is gone before
+            if len(writers) < accepted:
+                await asyncio.sleep(0)
         for each in writers:
             with contextlib.suppress(AttributeError):  # asyncio 3.11: it was closed, and has sent its last bytes since
                 each.transport.abort()
