@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import struct
 import subprocess
 import sys
@@ -25,40 +26,38 @@ SOON = 30.0
 @contextlib.asynccontextmanager
 async def proxied(answer: Answer, *, loss: float = 0.0) -> AsyncIterator[Proxied]:
     """A proxy before a server of ours that does ``answer``, and a connection to it: reader, writer, proxy."""
-    writers: list[asyncio.StreamWriter] = []
-    accepted = 0
     loop = asyncio.get_running_loop()
+    serving: list[asyncio.Task[None]] = []
 
-    def accept() -> asyncio.StreamReaderProtocol:
-        nonlocal accepted
-        accepted += 1
-        return asyncio.StreamReaderProtocol(asyncio.StreamReader(loop=loop), serve, loop=loop)
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writers.append(writer)
-        await answer(reader, writer)
+    async def serve(connection: socket.socket) -> None:
+        reader, writer = await asyncio.open_connection(sock=connection)
+        with contextlib.suppress(ConnectionError):  # the proxy is gone before everything was read or written
+            await answer(reader, writer)
         writer.close()
-
-    server = await loop.create_server(accept, "127.0.0.1", 0)
-    try:
-        async with LossyProxy("127.0.0.1", server.sockets[0].getsockname()[1], loss=loss) as proxy:
-            reader, writer = await connect(proxy)
-            async with asyncio.timeout(SOON):
-                yield reader, writer, proxy
-            writer.close()
+        with contextlib.suppress(ConnectionError):
             await writer.wait_closed()
-    finally:
-        server.close()
-        await asyncio.sleep(0)  # what the loop has taken from the socket already is accepted
-        for _ in range(100):  # and served in the next turns, unless it is gone before
-            if len(writers) < accepted:
-                await asyncio.sleep(0)
-        for each in writers:
-            with contextlib.suppress(AttributeError):  # asyncio 3.11: it was closed, and has sent its last bytes since
-                each.transport.abort()
-            with contextlib.suppress(OSError):
-                await each.wait_closed()
-        await server.wait_closed()
+
+    def accept() -> None:
+        with contextlib.suppress(BlockingIOError):  # there is none at the moment
+            while True:
+                connection, _ = listener.accept()
+                serving.append(loop.create_task(serve(connection)))
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        loop.add_reader(listener, accept)
+        try:
+            async with LossyProxy("127.0.0.1", listener.getsockname()[1], loss=loss) as proxy:
+                reader, writer = await connect(proxy)
+                async with asyncio.timeout(SOON):
+                    yield reader, writer, proxy
+                writer.close()
+                await writer.wait_closed()
+        finally:
+            loop.remove_reader(listener)
+            accept()  # asyncio's own server would forget what it has not accepted yet, and leave its socket open
+            async with asyncio.timeout(SOON):
+                await asyncio.gather(*serving)
 
 
 async def connect(proxy: LossyProxy) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
