@@ -1,4 +1,4 @@
-"""Policy: what a call may take. Frozen values; each default states its reason.
+"""What one call of a tool may take.
 
 In descriptors the keys are kebab-case (``"policy": {"timeout": 10, "stream-idle-timeout": 5}``); a policy merges from
 defaults ← service ← tool ← call.
@@ -12,35 +12,11 @@ from typing import Any
 
 import msgspec
 
-
-class PolicyError(ValueError):
-    """A policy value that cannot be. ``key`` is where, ``problem`` what, ``fix`` how to mend it."""
-
-    def __init__(self, key: str, problem: str, fix: str) -> None:
-        super().__init__(f"policy key '{key}': {problem}; {fix}")
-        self.key = key
-        self.problem = problem
-        self.fix = fix
-
+from dispatch.policy.checks import PolicyError, check_seconds
 
 MAX_REPLY_SUBSCRIPTIONS = 4
 """More than three were never seen to help."""
 MAX_REPLY_CONNECTIONS = 16
-MAX_SECONDS = 7 * 24 * 3600.0
-"""The longest time that may be asked for: a week. Longer is a slip of units (milliseconds) far more often than meant."""
-
-
-def check_seconds(value: object, key: str = "timeout") -> float:
-    """``value`` as a time in seconds, above 0 and at most a week.
-
-    Raises:
-        PolicyError: it is not.
-    """
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise PolicyError(key, f"{value!r} is not a number", "give seconds, for instance 10 or 0.5")
-    if not 0 < value <= MAX_SECONDS:  # false for what is not finite, too
-        raise PolicyError(key, f"{value!r} is out of range", "give seconds above 0 and at most 604800 (a week)")
-    return float(value)
 
 
 class Policy(msgspec.Struct, frozen=True, rename="kebab"):
