@@ -11,7 +11,7 @@ from dispatch.arguments import nobody_takes_parts, nobody_there
 from dispatch.exchange import Exchange
 from dispatch.instances import Line
 from dispatch.lanes import Lane
-from dispatch.messages import Property
+from dispatch.messages import PLAIN_FROM, Property
 from dispatch.parted import PartedRequest
 from dispatch.policy import Policy
 from dispatch.repair import Patience, Repair
@@ -82,6 +82,8 @@ class Addressing:
         lane = route.replies.pick(exchange.pending, policy.reply_connections if route.acknowledged else 1)
         properties = self._properties(id, route, lane, policy, deadline - now, idempotency_key)
         properties[Property.INCARNATION] = instance.incarnation
+        if route.replies.mean >= PLAIN_FROM:
+            properties[Property.PLAIN] = "1"
         if instance.says_settled():
             properties[Property.SETTLED] = exchange.settled_below()
         repair = Repair(now, patience.seconds, policy.give_up_after)
@@ -105,7 +107,7 @@ class Addressing:
             Property.REMAINING_MS: str(max(1, int(seconds * 1000))),
         }
         if route.acknowledged:
-            properties[Property.CREDIT] = str(self._routes.credit)
+            properties[Property.CREDIT] = str(route.replies.credit(self._routes.credit))
         if policy.large_payloads:
             properties[Property.LARGEST] = str(policy.max_result)
         if idempotency_key is not None:

@@ -9,11 +9,15 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from dispatch.messages import (
+    PLAIN_CHUNK,
+    PLAIN_FROM,
+    PLAIN_LAST,
     ErrorInfo,
     PayloadTooLarge,
     Property,
     Refusal,
     Reply,
+    encode_plain,
     encode_reply,
     result_text,
     whole_number,
@@ -119,15 +123,24 @@ class Answers:
         """Send ``text``, in parts if it is too large for a message and its caller takes that. ``index`` is None for what is
         no stream. Returns the next one; None when an error had to be sent in its place, which ends the request."""
         limit = self._limit()
+        # What is kept for others with the same idempotency key must be readable for all of them.
+        plain = len(text) >= PLAIN_FROM and Property.PLAIN in work.properties and work.keyed is None
+        payload = None
         try:
-            payload = encode_reply(Reply(None, text, last), limit=limit) if len(text) <= limit else None
+            if len(text) <= limit:
+                payload = (
+                    encode_plain(text, limit=limit) if plain else encode_reply(Reply(None, text, last), limit=limit)
+                )
         except PayloadTooLarge:
-            payload = None
+            pass
         except ValueError as error:
             self._problem(work, "invalid-result", f"The answer is no valid text: {error}")
             return None
         if payload is not None:
-            self._send(work, payload, self._properties(work, index), last=last)
+            properties = self._properties(work, index)
+            if plain:
+                properties[Property.PLAIN] = PLAIN_LAST if last else PLAIN_CHUNK
+            self._send(work, payload, properties, last=last)
             return 0 if index is None else index + 1
         return await self._in_parts(work, text, index or 0, limit, last=last)
 

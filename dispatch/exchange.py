@@ -15,7 +15,15 @@ from collections.abc import Callable, Mapping
 
 from dispatch.deadlines import Deadlines
 from dispatch.instances import Line
-from dispatch.messages import MAX_PROPERTY_CHARS, MalformedMessage, Property, Refusal, decode_reply
+from dispatch.messages import (
+    MAX_PROPERTY_CHARS,
+    PLAIN_LAST,
+    MalformedMessage,
+    Property,
+    Refusal,
+    decode_plain,
+    decode_reply,
+)
 from dispatch.outcome import Throttled, TransportError
 from dispatch.pending import ReplyStream, Single, Slot
 from dispatch.settled import Disposition, Lost, Settled, TimedOut, Unreadable
@@ -263,7 +271,8 @@ class Exchange:
         try:
             payload = message.data()
             self.received_bytes += len(payload)
-            reply = decode_reply(payload)
+            plain = properties.get(Property.PLAIN)
+            reply = decode_reply(payload) if plain is None else decode_plain(payload, last=plain == PLAIN_LAST)
         except MalformedMessage as error:
             slot.settle(Unreadable(str(error)))
             return Disposition.MALFORMED

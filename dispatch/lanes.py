@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from dispatch.delivery import CREDIT_BYTES
+from dispatch.doubling import Doubling
 from dispatch.outcome import TransportError
 
 logger = logging.getLogger("dispatch.dispatcher")
@@ -24,8 +25,6 @@ SUSTAINED = 64
 """Requests in a row that must have met that: a burst alone opens nothing."""
 RETRY_S = 60.0
 """How long after a connection that could not be opened the next one is tried."""
-MEAN_OF = 16
-"""Answers over which their mean size is formed."""
 
 
 class Connection(Protocol):
@@ -67,7 +66,7 @@ class Lanes:
         self._loop = asyncio.get_running_loop()
         self._opening: asyncio.Task[None] | None = None
         self._not_before = 0.0
-        self._mean = 0.0
+        self._doubling = Doubling()
         self._crowded = 0
 
     def __len__(self) -> int:
@@ -78,9 +77,18 @@ class Lanes:
         """The one that is always there."""
         return self._lanes[0]
 
-    def received(self, size: int) -> None:
-        """An answer of ``size`` bytes came."""
-        self._mean += (size - self._mean) / MEAN_OF
+    @property
+    def mean(self) -> float:
+        """Bytes of an answer lately."""
+        return self._doubling.mean
+
+    def credit(self, share: int) -> int:
+        """Bytes that may be unacknowledged on each of them, of which ``share`` are an instance's."""
+        return self._doubling.credit(share)
+
+    def received(self, size: int, *, again: bool) -> None:
+        """An answer of ``size`` bytes came; ``again``: it was sent before."""
+        self._doubling.received(size, again=again)
 
     def pick(self, waiting: int, most: int) -> Lane:
         """Where the next answer is to go: the lane on which the fewest are waited for.
@@ -89,7 +97,7 @@ class Lanes:
             waiting: answers that are waited for, over all of them.
             most: lanes that may be used.
         """
-        wanted = int(waiting * self._mean / CREDIT_BYTES)
+        wanted = int(waiting * self.mean / CREDIT_BYTES)
         lanes = self._lanes
         if wanted < CROWDED:
             self._crowded = 0

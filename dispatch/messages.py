@@ -28,6 +28,13 @@ MAX_PROPERTY_CHARS: Final = 8 * 1024
 """Longest property value that is looked at, in characters; a longer one counts as malformed."""
 
 
+PLAIN_FROM: Final = 4_096
+"""Characters from which a text is worth more than the JSON around it: to write and read that takes longer than all else that
+is done with a text of 100 kB, and one that is JSON itself would be escaped for it."""
+PLAIN_LAST: Final = "last"
+PLAIN_CHUNK: Final = "chunk"
+
+
 class Property:
     """Names of the message properties. ``ID`` is TrustGraph's; the rest are ours, and optional to a peer."""
 
@@ -56,6 +63,9 @@ class Property:
     """With ``transmission``: index of the first chunk that is missing."""
     LARGEST: Final = "largest"
     """The sender takes an answer that is too large for a message in parts (``more``), up to so many bytes in all."""
+    PLAIN: Final = "plain"
+    """On a request: the sender reads large answers without JSON around them. On a reply: its payload is the text itself, of
+    a whole answer or a stream's last chunk (:data:`PLAIN_LAST`), or of another chunk (:data:`PLAIN_CHUNK`)."""
     PARTS: Final = "parts"
     """The request comes in parts, to an instance with the feature ``parts``: their number, a slash, and the bytes in all."""
     REPEATABLE: Final = "repeatable"
@@ -272,6 +282,31 @@ def encode_reply(reply: Reply, *, limit: int = MAX_MESSAGE_BYTES) -> bytes:
     if len(payload) > limit:
         raise PayloadTooLarge(len(payload), limit)
     return payload
+
+
+def encode_plain(text: str, *, limit: int = MAX_MESSAGE_BYTES) -> bytes:
+    """The payload of a reply with the property ``plain``.
+
+    Raises:
+        PayloadTooLarge: more than ``limit`` bytes.
+        ValueError: the text cannot be written as UTF-8 (a lone surrogate).
+    """
+    payload = text.encode()
+    if len(payload) > limit:
+        raise PayloadTooLarge(len(payload), limit)
+    return payload
+
+
+def decode_plain(payload: bytes, *, last: bool) -> Reply:
+    """The response that such a payload is.
+
+    Raises:
+        MalformedMessage: not UTF-8.
+    """
+    try:
+        return Reply(None, payload.decode(), last)
+    except UnicodeDecodeError as error:
+        raise MalformedMessage(f"the response is not readable: {error}") from None
 
 
 def decode_reply(payload: bytes) -> Reply:

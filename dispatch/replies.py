@@ -14,7 +14,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping
 
 from dispatch.catalog.topics import TopicName
-from dispatch.delivery import CREDIT_BYTES
+from dispatch.delivery import MAX_CREDIT_BYTES
 from dispatch.gate import Gate
 from dispatch.messages import MAX_PROPERTY_CHARS, Property, whole_number
 from dispatch.outcome import TransportError
@@ -215,7 +215,7 @@ class ReplyRouter:
         self, gate: Gate | PacedPublisher, payload: bytes, properties: Mapping[str, str], credit: int | None
     ) -> Ticket | None:
         if credit and isinstance(gate, Gate):
-            gate.limit(min(credit, CREDIT_BYTES))
+            gate.limit(min(credit, MAX_CREDIT_BYTES))
         try:
             return gate.publish(payload, properties, flow=properties.get(Property.ID, ""), on_failure=self._failed)
         except TransportError as error:

@@ -321,7 +321,7 @@ class Routes:
                 return
             before = exchange.received_bytes
             exchange.receive(message, properties)
-            lanes.received(exchange.received_bytes - before)
+            lanes.received(exchange.received_bytes - before, again=Property.TRANSMISSION in properties)
 
         return handle
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from dispatch import Policy, ToolService
 from dispatch.delivery import CREDIT_BYTES
 from dispatch.dispatcher import Dispatcher
-from dispatch.lanes import CROWDED, MEAN_OF, RETRY_S, SUSTAINED, Lane, Lanes
+from dispatch.doubling import MEAN_OF
+from dispatch.lanes import CROWDED, RETRY_S, SUSTAINED, Lane, Lanes
 from dispatch.messages import Property
 from dispatch.outcome import TransportError
 from dispatch.transports.memory import MemoryTransport
@@ -49,7 +50,7 @@ class Opened:
 def lanes_with(opened: Opened, mean: int = LARGE) -> Lanes:
     lanes = Lanes(Lane("lane-0", Connected()), opened)
     for _ in range(20 * MEAN_OF):
-        lanes.received(mean)
+        lanes.received(mean, again=False)
     return lanes
 
 
@@ -150,7 +151,7 @@ async def test_few_answers_stay_on_the_first() -> None:
     three = await three_lanes()
     assert spread(three, waiting=1, most=3, picks=5) == [5, 0, 0]
     for _ in range(20 * MEAN_OF):
-        three.received(100)
+        three.received(100, again=False)
     assert spread(three, waiting=50, most=3, picks=5) == [10, 0, 0], "nor do small ones leave it"
 
 
@@ -167,7 +168,7 @@ def test_a_lane_is_always_one_that_is_there(steps: list[tuple[int, int]], most: 
     async def scenario() -> None:
         lanes = Lanes(Lane("lane-0", Connected()), Opened())
         for size, waiting in steps:
-            lanes.received(size)
+            lanes.received(size, again=False)
             assert lanes.pick(waiting, most) in lanes._lanes[:most]
             await asyncio.sleep(0)
         assert len(lanes) <= most

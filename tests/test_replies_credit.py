@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from dispatch.delivery import CREDIT_BYTES, MESSAGE_OVERHEAD
+from dispatch.delivery import MAX_CREDIT_BYTES, MESSAGE_OVERHEAD
 from dispatch.replies import ReplyRouter
 from tests.support.clock import advance, idle
 from tests.support.fakes import FakeTicket
@@ -76,10 +76,10 @@ async def test_a_caller_that_does_not_acknowledge_gets_its_answers_unmarked(repl
     await made.close()
 
 
-async def test_a_callers_credit_is_never_more_than_a_channel_takes() -> None:
+async def test_a_callers_credit_is_never_more_than_two_large_answers() -> None:
     broker = Broker()
     made = await sending(broker, 100, 5_000, credit="999999999")
-    assert len(broker.opened[OWN].sent) * 5_000 <= CREDIT_BYTES + 5_000
+    assert len(broker.opened[OWN].sent) * 5_000 <= MAX_CREDIT_BYTES + 5_000
     await made.close()
 
 

@@ -58,11 +58,14 @@ async def test_any_json_result_reaches_the_caller(result: object, text: str) -> 
 
 
 async def test_the_largest_result_passes_and_a_larger_one_is_an_error_that_says_so() -> None:
-    room = MAX_MESSAGE_BYTES - len('{"error":null,"response":"","end_of_stream":true}')
-    async with stand(lambda arguments: "x" * arguments["size"]) as (dispatcher, _):
-        assert len(await dispatcher.call("work", {"size": room})) == room
-        with pytest.raises(ToolError, match="too large") as caught:
-            await dispatcher.call("work", {"size": room + 1})
+    around = len('{"error":null,"response":"","end_of_stream":true}')
+    for answers_before, room in ((0, MAX_MESSAGE_BYTES - around), (1, MAX_MESSAGE_BYTES)):  # then they travel plainly
+        async with stand(lambda arguments: "x" * arguments["size"]) as (dispatcher, _):
+            for _ in range(answers_before):
+                await dispatcher.call("work", {"size": room - around})
+            with pytest.raises(ToolError, match="too large") as caught:
+                await dispatcher.call("work", {"size": room + 1})
+            assert len(await dispatcher.call("work", {"size": room})) == room
         assert caught.value.type == "result-too-large"
         assert f"{MAX_MESSAGE_BYTES:,}" in caught.value.message
 
