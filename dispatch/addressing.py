@@ -84,8 +84,9 @@ class Addressing:
         properties[Property.INCARNATION] = instance.incarnation
         if route.replies.mean >= PLAIN_FROM:
             properties[Property.PLAIN] = "1"
-        if instance.says_settled():
-            properties[Property.SETTLED] = exchange.settled_below()
+        settled = instance.settled(id)
+        if settled is not None:
+            properties[Property.SETTLED] = settled
         repair = Repair(now, patience.seconds, policy.give_up_after)
         parted = None
         if large:

@@ -90,12 +90,6 @@ class Exchange:
         self._count += 1
         return f"{self._prefix}{self._count:x}"
 
-    def settled_below(self) -> str:
-        """The number, hexadecimal, below which no id of this table waits any more."""
-        # A dictionary keeps the order of insertion, and ids enter in the order of their numbers.
-        first = next(iter(self._pending), None)
-        return f"{self._count:x}" if first is None else first.rpartition("-")[2]
-
     async def request(
         self,
         id: str,

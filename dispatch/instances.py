@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import Any
 
 from dispatch.gate import Gate
@@ -28,6 +29,8 @@ STALE_S = 60.0
 """An instance that answered no hello for so long is forgotten."""
 SETTLED_EVERY = 32
 """Every so many requests an instance is told what is no longer waited for, so that it can forget that."""
+MAX_EXCEPTED = 16
+"""Requests that are waited for longer than later ones, and are named in that."""
 
 
 class Instance:
@@ -36,7 +39,6 @@ class Instance:
     __slots__ = (
         "_on_suspect",
         "_since_settled",
-        "in_flight",
         "incarnation",
         "last_seen",
         "name",
@@ -44,6 +46,7 @@ class Instance:
         "publisher",
         "topic",
         "unanswered",
+        "waiting",
     )
 
     def __init__(
@@ -65,11 +68,16 @@ class Instance:
         self.last_seen = now
         self.parts = parts
         """It takes requests in parts."""
-        self.in_flight = 0
-        """Requests of ours that it has and has not answered."""
+        self.waiting: dict[str, None] = {}
+        """Ids of requests of ours that it has and has not answered, the oldest first."""
         self.unanswered = 0
         """Questions it left unanswered, in a row, over all requests."""
         self._since_settled = 0
+
+    @property
+    def in_flight(self) -> int:
+        """Requests of ours that it has and has not answered."""
+        return len(self.waiting)
 
     @property
     def suspect(self) -> bool:
@@ -81,13 +89,18 @@ class Instance:
         if self.suspect:
             self._on_suspect()
 
-    def says_settled(self) -> bool:
-        """Is it time to tell it what is settled?"""
+    def settled(self, id: str) -> str | None:
+        """What the request ``id``, the next to go there, is to say about those before it (the property ``settled``); None:
+        nothing, this time."""
         self._since_settled += 1
         if self._since_settled < SETTLED_EVERY:
-            return False
+            return None
         self._since_settled = 0
-        return True
+        # A dictionary keeps the order of insertion, and ids come in the order of their numbers. Some that take long, or that
+        # have to be repaired, must not make it remember everything since.
+        oldest = [_number(each) for each in islice(self.waiting, MAX_EXCEPTED + 1)]
+        below = oldest.pop() if len(oldest) > MAX_EXCEPTED else _number(id)
+        return ",".join((below, *oldest))
 
 
 class Line:
@@ -141,7 +154,7 @@ class Line:
         self.ticket: Ticket | None = None
         """The last question."""
         self.lane = lane
-        instance.in_flight += 1
+        instance.waiting[properties[Property.ID]] = None
         lane.waiting += 1
 
     def heard(self, now: float) -> None:
@@ -209,7 +222,7 @@ class Line:
         if self.ended:
             return
         self.ended = True
-        self.instance.in_flight -= 1
+        self.instance.waiting.pop(self.properties[Property.ID], None)
         self.lane.waiting -= 1
         if self.ticket is not None:
             self.ticket.cancel()
@@ -218,6 +231,10 @@ class Line:
         if answered:
             self.instance.unanswered = 0
             self.instance.last_seen = now
+
+
+def _number(id: str) -> str:
+    return id.rpartition("-")[2]
 
 
 def _asked_in_vain(_error: TransportError) -> None:

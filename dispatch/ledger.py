@@ -1,14 +1,15 @@
 """What a service remembers of requests, so that asking twice never runs a tool twice. Pure bookkeeping, clock handed in.
 
-Per request: it runs, or it has ended and these were its replies. Ids of our dispatchers are ``<dispatcher>-<number>``, the
-number counting up; a dispatcher says now and then below which number it waits for nothing any more, so that most
-entries go within milliseconds. Whatever is dropped for want of room stays forbidden by its number: it is never run again.
+Per request: it runs, or it has ended and these were its replies. Ids of our dispatchers are ``<dispatcher>-<number>``,
+the number counting up; a dispatcher says now and then below which number it waits for nothing any more, but for a few
+that it names, so that most entries go within milliseconds. Whatever is dropped for want of room stays forbidden by its
+number: it is never run again.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from itertools import islice
 from typing import Protocol
 
@@ -41,17 +42,23 @@ class LedgerFull(Exception):
 
 
 class _Peer:
-    __slots__ = ("arrived", "entries", "floor", "forgotten", "last", "running")
+    __slots__ = ("arrived", "entries", "excepted", "floor", "forgotten", "last", "running")
 
     def __init__(self, now: float) -> None:
         self.entries: dict[int, Entry] = {}
         self.arrived: deque[int] = deque()
         self.floor = 0
-        """Below it nothing is waited for."""
+        """Below it nothing is waited for,"""
+        self.excepted: frozenset[int] = frozenset()
+        """but for these."""
         self.forgotten = 0
         """Up to it, what is not in ``entries`` may have been dropped."""
         self.running = 0
         self.last = now
+
+    def settled(self, number: int) -> bool:
+        """Does nobody wait for ``number`` any more?"""
+        return number < self.floor and number not in self.excepted
 
 
 class Entry:
@@ -144,8 +151,10 @@ class Ledger:
         peer = self._peer(name, now)
         entry = peer.entries.get(number)
         if entry is not None:
+            if entry.ended:  # somebody waits for it: it is not the next to go for want of room
+                (self._large if entry.large else self._ended).move_to_end(entry)
             return entry
-        return number < peer.floor or number <= peer.forgotten
+        return number <= peer.forgotten or peer.settled(number)
 
     def begin(self, id: str, now: float) -> Entry:
         """``id``, which :meth:`find` never saw, begins."""
@@ -206,18 +215,28 @@ class Ledger:
         entry.ended = True
         entry._peer.running -= 1
         (self._large if entry.large else self._ended)[entry] = None
-        if entry._number < entry._peer.floor:
+        if entry._peer.settled(entry._number):
             self._drop(entry)
 
-    def settled(self, id: str, below: int, now: float) -> None:
-        """The dispatcher of ``id`` waits for nothing with a number under ``below`` any more."""
+    def settled(self, id: str, below: int, now: float, excepted: Collection[int] = ()) -> None:
+        """The dispatcher of ``id`` waits for nothing with a number under ``below`` any more, except for ``excepted``."""
         name, number = self._split(id)
         peer = self._peer(name, now)
-        peer.floor = max(peer.floor, min(below, number))
+        below = min(below, number)
+        if below < peer.floor:
+            return  # it said more than that already
+        # What once was settled stays so, whatever comes late.
+        still = frozenset(each for each in excepted if each < below and not peer.settled(each))
+        if below == peer.floor:
+            still &= peer.excepted
+        no_longer = [each for each in peer.excepted if each not in still]
+        peer.floor, peer.excepted = below, still
         arrived = peer.arrived
-        while arrived and arrived[0] < peer.floor:
-            entry = peer.entries.get(arrived.popleft())
-            if entry is not None and entry.ended:
+        while arrived and arrived[0] < below:
+            no_longer.append(arrived.popleft())
+        for each in no_longer:
+            entry = peer.entries.get(each)
+            if entry is not None and entry.ended and each not in still:
                 self._drop(entry)
 
     def _split(self, id: str) -> tuple[str, int]:

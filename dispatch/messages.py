@@ -72,7 +72,8 @@ class Property:
     """On a persistent topic: the tool may be repeated, so that another instance may be given the request when the one that
     has it dies."""
     SETTLED: Final = "settled"
-    """The sender waits for none of its requests with a number (the last part of ``id``, hexadecimal) below this one."""
+    """The sender waits for none of its requests to this instance with a number (the last part of ``id``, hexadecimal) below
+    the first of these, except for the others: ``1f3,2a,2c``."""
 
     # On both.
     PART: Final = "part"

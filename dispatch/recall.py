@@ -14,6 +14,8 @@ from dispatch.parts import MAX_PAYLOAD_BYTES
 from dispatch.replies import ReplyRouter
 from dispatch.work import DEALT_WITH, Work
 
+MAX_SETTLED_CHARS = 1_024
+"""Longest property ``settled`` that is looked at. Ours have a tenth of that."""
 MAX_RESENT = 256
 """Chunks of a stream that one question brings; the next question brings more."""
 MAX_RESENT_BYTES = 4 * 1024 * 1024
@@ -56,9 +58,10 @@ class Recall:
         except LedgerFull:
             return Refusal.OVERLOADED
         settled = properties.get(Property.SETTLED)
-        if settled is not None:
+        if settled is not None and len(settled) <= MAX_SETTLED_CHARS:
             with contextlib.suppress(ValueError):
-                ledger.settled(work.id, int(settled[:15], 16), now)
+                below, *excepted = (int(each[:15], 16) for each in settled.split(","))
+                ledger.settled(work.id, below, now, excepted)
         in_parts = Property.PARTS in properties
         if isinstance(found, Entry):
             if work.id in self.gathering:

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from dispatch.instances import SETTLED_EVERY, STALE_S, Instance, Instances, Line
+from dispatch.instances import MAX_EXCEPTED, SETTLED_EVERY, STALE_S, Instance, Instances, Line
 from dispatch.lanes import Lane
 from dispatch.repair import SUSPECT_AFTER, Repair
 from dispatch.transports.memory import MemoryTransport
@@ -24,8 +24,8 @@ def known(*names: str) -> Instances:
     return made
 
 
-def line(to: Instance, payload: bytes = b"request") -> Line:
-    properties = {"id": "x-1", "remaining-ms": "30000"}
+def line(to: Instance, payload: bytes = b"request", id: str = "x-1") -> Line:
+    properties = {"id": id, "remaining-ms": "30000"}
     return Line(to, Repair(0.0, 0.2, 10.0), payload, properties, "flow", Lane("lane", MemoryTransport("memory://")))
 
 
@@ -114,8 +114,23 @@ def test_those_that_were_not_heard_of_for_long_are_stale() -> None:
 
 def test_it_is_time_to_say_what_is_settled_now_and_then() -> None:
     each = instance("a")
-    said = [each.says_settled() for _ in range(3 * SETTLED_EVERY)]
-    assert [index + 1 for index, yes in enumerate(said) if yes] == [SETTLED_EVERY * n for n in (1, 2, 3)]
+    said = [each.settled(f"x-{number:x}") for number in range(1, 3 * SETTLED_EVERY + 1)]
+    assert {number: text for number, text in enumerate(said, 1) if text is not None} == {
+        SETTLED_EVERY * n: f"{SETTLED_EVERY * n:x}" for n in (1, 2, 3)
+    }
+
+
+@pytest.mark.parametrize("waiting", [0, 1, MAX_EXCEPTED, MAX_EXCEPTED + 1, 100])
+def test_what_is_settled_leaves_out_the_oldest_that_are_waited_for(waiting: int) -> None:
+    each = instance("a")
+    lines = [line(each, id=f"x-{2 * number:x}") for number in range(1, waiting + 2)]
+    lines.pop(0).end(1.0, answered=True)
+    said = [each.settled("x-fff") for _ in range(SETTLED_EVERY)][-1]
+    assert said is not None
+    below, *excepted = (int(number, 16) for number in said.split(","))
+    numbers = [2 * number for number in range(2, waiting + 2)]
+    assert excepted == numbers[:MAX_EXCEPTED]
+    assert below == (0xFFF if waiting <= MAX_EXCEPTED else numbers[MAX_EXCEPTED])
 
 
 def test_a_question_is_the_request_again_until_it_is_known_to_be_there() -> None:

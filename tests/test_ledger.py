@@ -129,6 +129,49 @@ def test_a_word_about_later_ones_than_its_own_says_too_much() -> None:
     assert isinstance(ledger.find(id_of(1), 0), Entry)
 
 
+def test_what_is_waited_for_longer_is_kept_without_all_that_came_since() -> None:
+    ledger = Ledger()
+    entries = {number: done(ledger, number) for number in range(1, 11) if number != 3}
+    ledger.settled(id_of(11), 9, 0, (2, 3))
+    assert len(ledger) == 3
+    assert ledger.find(id_of(2), 0) is entries[2]
+    assert ledger.find(id_of(3), 0) is False, "it never came, and is waited for"
+    assert [ledger.find(id_of(number), 0) is True for number in (1, 4, 8)] == [True] * 3
+    done(ledger, 3)
+    assert isinstance(ledger.find(id_of(3), 0), Entry)
+    ledger.settled(id_of(12), 9, 0, (3,))
+    assert ledger.find(id_of(2), 0) is True
+    assert isinstance(ledger.find(id_of(3), 0), Entry)
+    ledger.settled(id_of(20), 11, 0)
+    assert (len(ledger), ledger.size) == (0, 0)
+    assert ledger.find(id_of(3), 0) is True
+
+
+def test_what_was_settled_once_stays_so() -> None:
+    ledger = Ledger()
+    for number in range(1, 6):
+        done(ledger, number)
+    ledger.settled(id_of(9), 5, 0, (3,))
+    for below, excepted in ((4, (1, 2, 3)), (5, (1, 2, 3)), (6, (1, 2, 3, 5))):
+        ledger.settled(id_of(9), below, 0, excepted)
+        assert [ledger.find(id_of(number), 0) is True for number in (1, 2, 4)] == [True] * 3
+        assert isinstance(ledger.find(id_of(3), 0), Entry)
+    ledger.settled(id_of(9), 6, 0, (5,))
+    ledger.settled(id_of(9), 6, 0, (3, 5))
+    assert ledger.find(id_of(3), 0) is True
+    assert isinstance(ledger.find(id_of(5), 0), Entry)
+
+
+def test_what_was_asked_for_again_is_not_the_next_to_go() -> None:
+    ledger = Ledger(max_entries=3)
+    for number in range(1, 4):
+        done(ledger, number)
+    assert isinstance(ledger.find(id_of(1), 0), Entry)
+    done(ledger, 4)
+    assert isinstance(ledger.find(id_of(1), 0), Entry)
+    assert ledger.find(id_of(2), 0) is True
+
+
 @pytest.mark.parametrize("bounds", [{"max_entries": 4}, {"max_bytes": 4 * 6}])
 def test_the_oldest_ended_go_first_for_want_of_room(bounds: dict[str, int]) -> None:
     ledger = Ledger(**bounds)
@@ -213,9 +256,14 @@ class Machine(RuleBasedStateMachine):
         if last:
             del self.running[key]
 
-    @rule(name=st.sampled_from("ab"), number=st.integers(1, 30), below=st.integers(0, 40))
-    def settles(self, name: str, number: int, below: int) -> None:
-        self.ledger.settled(id_of(number, name), below, self.now)
+    @rule(
+        name=st.sampled_from("ab"),
+        number=st.integers(1, 30),
+        below=st.integers(0, 40),
+        excepted=st.frozensets(st.integers(0, 40), max_size=5),
+    )
+    def settles(self, name: str, number: int, below: int, excepted: frozenset[int]) -> None:
+        self.ledger.settled(id_of(number, name), below, self.now, excepted)
 
     @rule(seconds=st.floats(0, 100))
     def time_passes(self, seconds: float) -> None:
