@@ -53,13 +53,15 @@ REFUSALS = {
 SMALL: dict[str, dict[str, int]] = {
     "memory": {"dispatch.ledger.MAX_ENTRY_BYTES": 400, "dispatch.recall.MAX_RESENT": 3},
     "messages": {
+        "dispatch.addressing.PLAIN_FROM": 20,
+        "dispatch.answers.PLAIN_FROM": 20,
         "dispatch.routes.CREDIT_BYTES": 6_000,
-        "dispatch.replies.CREDIT_BYTES": 6_000,
+        "dispatch.replies.MAX_CREDIT_BYTES": 6_000,
         "dispatch.acknowledger.CREDIT_BYTES": 6_000,
     },
     "credit": {
         "dispatch.routes.CREDIT_BYTES": 2_000,
-        "dispatch.replies.CREDIT_BYTES": 2_000,
+        "dispatch.replies.MAX_CREDIT_BYTES": 2_000,
         "dispatch.acknowledger.CREDIT_BYTES": 2_000,
         "dispatch.acknowledger.MIN_CREDIT": 1_000,
         "dispatch.waitingroom.MAX_QUEUED": 4,
@@ -157,7 +159,7 @@ class _Telling:
         self.world = World(story.network, story.seed, refusals=refusals, server=options, policy=policy)
         self.world.message_bytes = 1_000 if "messages" in bounds else None
         self.world.keys_kept = "keys" not in bounds
-        credits = [SMALL[name].get("dispatch.replies.CREDIT_BYTES") for name in bounds if name in SMALL]
+        credits = [SMALL[name].get("dispatch.replies.MAX_CREDIT_BYTES") for name in bounds if name in SMALL]
         self.world.credit = min((credit for credit in credits if credit), default=CREDIT_BYTES)
         self.world.on_instance = self._small_memory
         self.world.on_dispatcher = self._small_table
