@@ -1,0 +1,50 @@
+"""What an attempt may take of the time that its call has left.
+
+A call has one absolute deadline. Were each attempt to have all of it, the first that hangs would leave nothing for a
+second one; were the shares fixed, a slow tool would be cut off although there is time. So attempts that could be followed
+by another one share what is left, and none gets less than the tool is known to take.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+ROOM = 2.0
+"""An attempt gets at least so many times what the tool nearly always stays below: a slow day is no failure."""
+
+
+class Slice(NamedTuple):
+    """The time of one attempt.
+
+    Attributes:
+        deadline: when it ends, on the clock of the call's deadline; never after that.
+        clock: which limit that is, for the error of an attempt that runs into it: ``attempt`` or ``call``.
+    """
+
+    deadline: float
+    clock: str
+
+
+def attempt_slice(
+    now: float,
+    deadline: float,
+    *,
+    limit: float | None = None,
+    attempts_left: int = 1,
+    usual: float | None = None,
+) -> Slice:
+    """The time of an attempt that begins ``now``.
+
+    Args:
+        deadline: the whole call's.
+        limit: seconds that the policy gives to an attempt; None: a fair share of what is left.
+        attempts_left: this attempt, and those that could follow if it timed out: 1 for a tool that may not be repeated then.
+        usual: seconds below which nearly all of the tool's attempts stay, a high percentile; None when it is not known.
+            For a share only: a limit is a limit.
+    """
+    if limit is None:
+        limit = (deadline - now) / attempts_left
+        if usual is not None:
+            limit = max(limit, ROOM * usual)
+    ends = now + limit
+    return Slice(ends, "attempt") if ends < deadline else Slice(deadline, "call")

@@ -1,0 +1,172 @@
+"""Retries, carried out: tenacity's loop on the slow path, the first attempt without it.
+
+An attempt gives a result, never an exception, whatever the service did. What is raised all the same (cancellation above all)
+never gets into tenacity's hands, which would keep it: it goes straight to the caller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeVar
+
+from tenacity import AsyncRetrying, RetryCallState
+
+from dispatch.guards.retrying import Again, Retrying, Where, WhyNot, may_have_run
+from dispatch.outcome import Outcome
+
+
+class Attempted(Protocol):
+    """What an attempt's result says of it."""
+
+    @property
+    def outcome(self) -> Outcome:
+        """How it ended."""
+
+    @property
+    def sent(self) -> bool:
+        """The request has left, or may have."""
+
+    @property
+    def retry_after(self) -> float | None:
+        """Seconds that the service asked to be left alone for."""
+
+    @property
+    def error_type(self) -> str | None:
+        """The ``type`` of its error, if any."""
+
+    @property
+    def remembered(self) -> bool:
+        """The instance that was tried is still there, and remembers the ids it has seen."""
+
+
+R = TypeVar("R", bound=Attempted)
+
+Attempt = Callable[[int, list[str], Where], Awaitable[R]]
+"""One attempt: its number, from 1; the instances tried so far, to which it adds its own once it has picked one; and where it
+may go (SAME: to the last of those, with the same id)."""
+Listener = Callable[[Again | WhyNot], object]
+"""Hears of each decision after a failed attempt, for metrics."""
+
+
+def _nobody(_verdict: Again | WhyNot) -> None:
+    pass
+
+
+async def with_retries(
+    attempt: Attempt[R],
+    retrying: Retrying,
+    *,
+    deadline: float,
+    keyed: bool = False,
+    listener: Listener = _nobody,
+) -> R:
+    """The result of the first attempt that ends well, or of the last one that there is to be.
+
+    Args:
+        attempt: see :data:`Attempt`.
+        retrying: decides. The call itself is counted by whoever makes it (``retrying.budget.called()``).
+        deadline: of the whole call, on the running loop's clock.
+        keyed: the caller gave an idempotency key.
+        listener: see :data:`Listener`.
+    """
+    tried: list[str] = []
+    result = await attempt(1, tried, Where.ELSEWHERE)
+    if result.outcome is Outcome.SUCCESS:
+        return result
+    return await go_on(result, tried, attempt, retrying, deadline=deadline, keyed=keyed, listener=listener)
+
+
+async def go_on(
+    result: R,
+    tried: list[str],
+    attempt: Attempt[R],
+    retrying: Retrying,
+    *,
+    deadline: float,
+    keyed: bool = False,
+    listener: Listener = _nobody,
+) -> R:
+    """As :func:`with_retries`, after a first attempt that ended in ``result``: for whoever makes that one inline."""
+    course = _Course(retrying, deadline, keyed, listener)
+    course.judge(result, 1)
+    if course.again is None:
+        return result
+    try:
+        # A loop of its own for each call: what tenacity keeps in it (statistics, state) must not be shared between calls.
+        # There is no stop strategy, because a verdict that comes after it would have been paid for already.
+        async for turn in AsyncRetrying(sleep=asyncio.sleep, retry=course.goes_on, wait=course.wait):
+            number = turn.retry_state.attempt_number
+            if number > 1:  # its first turn is the attempt that was made already
+                where = course.begin()
+                if where is None:
+                    break
+                result = await attempt(number, tried, where)
+                course.judge(result, number)
+            # Not entered as a context manager, which would keep what is raised. And tenacity needs no result to hold on to.
+            turn.retry_state.set_result(None)
+    finally:
+        course.end()
+    return result
+
+
+class _Course:
+    """One call's attempts, and the verdict after the last."""
+
+    __slots__ = ("_clock", "_deadline", "_keyed", "_listener", "_paid", "_ran", "_retrying", "again")
+
+    def __init__(self, retrying: Retrying, deadline: float, keyed: bool, listener: Listener) -> None:
+        self._retrying = retrying
+        self._deadline = deadline
+        self._keyed = keyed
+        self._listener = listener
+        self._clock = asyncio.get_running_loop().time
+        self._ran = False
+        self._paid = False
+        self.again: Again | None = None
+
+    def judge(self, result: Attempted, number: int) -> None:
+        outcome = result.outcome
+        self.again = None
+        if number > 1 and outcome is Outcome.REJECTED:
+            self._retrying.budget.refund()  # one of our own guards stopped it: the service has not seen it
+        if outcome is Outcome.SUCCESS:
+            return
+        # Whether it may have run is a matter of all attempts: that the last one never left does not undo the first.
+        self._ran = self._ran or may_have_run(outcome, sent=result.sent)
+        verdict = self._retrying.decide(
+            outcome,
+            sent=self._ran,
+            attempt=number,
+            now=self._clock(),
+            deadline=self._deadline,
+            same_instance_remembers=result.remembered,
+            keyed=self._keyed,
+            retry_after=result.retry_after,
+            error_type=result.error_type,
+        )
+        if isinstance(verdict, Again):
+            self.again = verdict
+            self._paid = True
+        self._listener(verdict)
+
+    def goes_on(self, _state: RetryCallState) -> bool:
+        return self.again is not None
+
+    def wait(self, _state: RetryCallState) -> float:
+        assert self.again is not None  # tenacity asks only after goes_on
+        return self.again.wait
+
+    def begin(self) -> Where | None:
+        """The wait is over: where to? None: it took so long that the attempt would be too late."""
+        assert self.again is not None
+        if self._retrying.too_late(self._clock(), self._deadline):
+            self._listener(WhyNot.TOO_LATE)
+            return None
+        self._paid = False  # that is, spent
+        return self.again.where
+
+    def end(self) -> None:
+        """Cancelled while waiting, or too late: what was not begun is given back."""
+        if self._paid:
+            self._retrying.budget.refund()

@@ -1,0 +1,154 @@
+"""Decisions about hedges: when, how many, and what is learnt. Guards against hedges that double the load when all is slow,
+and against a delay that becomes ever shorter because only the fast attempts are seen to their end."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from dispatch.guards.budget import Budget
+from dispatch.guards.hedging import ANSWERED, FLOOR, MIN_DELAY_S, Hedging, NoHedge
+from dispatch.guards.quantile import GROWTH, Durations
+from dispatch.outcome import Outcome
+from dispatch.policy.retry import Hedge
+
+FAR = 1e9
+DEFAULT = Hedge()
+
+
+class Bench:
+    def __init__(self, settings: Hedge = DEFAULT, *, ratio: float = 0.2, floor: float = 3.0) -> None:
+        self.now = 1_000.0
+        self.budget = Budget(ratio, floor, lambda: self.now)
+        self.durations = Durations(lambda: self.now)
+        self.hedging = Hedging(settings, budget=self.budget, durations=self.durations, clock=lambda: self.now)
+
+    def begin(self, deadline: float = FAR) -> float | None:
+        return self.hedging.begin(self.now, deadline)
+
+    def admit(self, deadline: float = FAR, *, others: bool = True) -> NoHedge | None:
+        return self.hedging.admit(self.now, deadline, others=others)
+
+    def learn(self, *seconds: float, outcome: Outcome = Outcome.SUCCESS) -> None:
+        for each in seconds:
+            self.hedging.learn(each, outcome)
+
+
+def test_a_percentile_is_hedged_after_as_soon_as_it_is_known() -> None:
+    bench = Bench(Hedge("p95"))
+    bench.learn(*[0.1] * 94, *[3.0] * 5)
+    assert bench.begin() is None
+    bench.learn(0.1)
+    assert bench.begin() == pytest.approx(0.1, rel=GROWTH - 1)
+
+
+def test_it_moves_with_the_tool() -> None:
+    bench = Bench(Hedge("p95"))
+    bench.learn(*[0.1] * 100)
+    assert bench.begin() == pytest.approx(0.1, rel=GROWTH - 1)
+    bench.learn(*[0.4] * 50)
+    assert bench.begin() == pytest.approx(0.4, rel=GROWTH - 1)
+    bench.now += 61
+    assert bench.begin() is None
+
+
+def test_seconds_need_not_be_learnt() -> None:
+    bench = Bench(Hedge(0.25))
+    assert bench.begin() == 0.25
+    bench.learn(*[9.0] * 200)
+    assert bench.begin() == 0.25
+
+
+@pytest.mark.parametrize("settings", [Hedge(0.0001), Hedge("p50")])
+def test_a_very_fast_tool_is_not_hedged_for_a_hiccup(settings: Hedge) -> None:
+    bench = Bench(settings)
+    bench.learn(*[0.0002] * 100)
+    assert bench.begin() == MIN_DELAY_S
+
+
+def test_what_would_come_after_the_deadline_is_not_thought_of() -> None:
+    bench = Bench(Hedge(0.25))
+    assert bench.begin(bench.now + 0.25) is None
+    assert bench.begin(bench.now + 0.2501) == 0.25
+
+
+def test_it_needs_another_instance() -> None:
+    bench = Bench(Hedge(0.25))
+    left = bench.budget.left
+    assert bench.admit(others=False) is NoHedge.ALONE
+    assert bench.budget.left == left
+    assert bench.admit() is None
+    assert bench.budget.left == left - 1
+
+
+def test_it_needs_time_for_an_attempt() -> None:
+    bench = Bench(Hedge(0.25))
+    assert bench.admit(bench.now) is NoHedge.TOO_LATE
+    assert bench.admit(bench.now + 0.001) is None
+    bench.learn(*[1.0] * 10)
+    median = bench.durations.quantile(0.5)
+    assert median is not None
+    bench.now = 0.0
+    assert bench.admit(median - 1e-9) is NoHedge.TOO_LATE
+    assert bench.admit(median) is None
+
+
+def test_hedges_are_a_share_of_the_calls_of_their_own() -> None:
+    bench = Bench(Hedge(0.25, load=0.05), ratio=1.0, floor=100)
+    for _ in range(200):
+        bench.begin()
+    own = 10 + int(10 * FLOOR)
+    assert [bench.admit() for _ in range(own + 1)] == [None] * own + [NoHedge.BUDGET]
+
+
+def test_hedges_and_retries_have_one_budget_and_a_hedge_that_it_refuses_costs_nothing() -> None:
+    bench = Bench(Hedge(0.25, load=1.0), ratio=0.2, floor=0.0)
+    for _ in range(10):
+        bench.begin()
+        bench.budget.called()
+    assert bench.budget.withdraw()  # a retry
+    assert [bench.admit() for _ in range(3)] == [None, NoHedge.BUDGET, NoHedge.BUDGET]
+    bench.budget.ratio = 1.0
+    # Ten calls' worth, the floor, and one spent: had the two refused ones been kept, two fewer.
+    allowed = 10 + int(10 * FLOOR) - 1
+    bench.budget.floor = 100
+    assert [bench.admit() for _ in range(allowed + 1)] == [None] * allowed + [NoHedge.BUDGET]
+
+
+def test_what_was_not_sent_is_given_back_to_both() -> None:
+    bench = Bench(Hedge(0.25), floor=3.0, ratio=0.0)
+    for _ in range(100):
+        assert bench.admit() is None
+        bench.hedging.refund()
+    assert bench.budget.left == 30
+
+
+@pytest.mark.parametrize("outcome", Outcome)
+def test_what_is_learnt_from(outcome: Outcome) -> None:
+    bench = Bench()
+    bench.learn(1.0, outcome=outcome)
+    expected = outcome in (Outcome.SUCCESS, Outcome.TOOL_ERROR, Outcome.INVALID_ARGUMENTS, Outcome.TIMEOUT)
+    assert len(bench.durations) == expected
+
+
+def test_an_answer_is_an_answer_whatever_it_says() -> None:
+    assert frozenset({Outcome.SUCCESS, Outcome.TOOL_ERROR, Outcome.INVALID_ARGUMENTS}) == ANSWERED
+
+
+def test_losers_that_are_cut_off_do_not_make_the_delay_shorter_and_shorter() -> None:
+    """Every first attempt that is hedged is cancelled soon after, so that its whole duration is never seen."""
+    chance = random.Random(3)
+    bench = Bench(Hedge("p95"))
+    hedges = 0
+    for number in range(20_000):
+        bench.now += 0.01
+        takes = chance.lognormvariate(-3, 0.5)
+        delay = bench.begin()
+        if delay is not None and takes > delay:
+            hedges += number >= 10_000
+            bench.learn(delay + 0.005, outcome=Outcome.TIMEOUT)
+        else:
+            bench.learn(takes)
+    assert 0.03 <= hedges / 10_000 <= 0.055
+    assert bench.begin() == pytest.approx(0.1133, rel=0.1)  # exp(-3 + 1.645 * 0.5)

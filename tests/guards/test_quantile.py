@@ -1,0 +1,231 @@
+"""Quantiles of durations, against the exact ones of a sorted list."""
+
+from __future__ import annotations
+
+import math
+import random
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatch.guards.quantile import (
+    AGE_S,
+    BUCKETS,
+    GROWTH,
+    LONGEST_S,
+    RELOOK,
+    SHORTEST_S,
+    Durations,
+    Quantile,
+    needed,
+)
+
+ROUNDING = 1e-9
+SHARES = (0.5, 0.9, 0.95, 0.99, 0.999)
+
+
+class Bench:
+    def __init__(self, age: float = AGE_S) -> None:
+        self.now = 1_000.0
+        self.durations = Durations(lambda: self.now, age)
+
+    def learn(self, *seconds: float) -> None:
+        for each in seconds:
+            self.durations.learn(each)
+
+
+def exact(durations: list[float], share: float) -> float:
+    return sorted(durations)[math.ceil(share * len(durations) - ROUNDING) - 1]
+
+
+def check(told: float | None, right: float) -> None:
+    assert told is not None
+    assert right * (1 - ROUNDING) <= told <= right * GROWTH * (1 + ROUNDING)
+
+
+def test_the_error_and_the_ages_are_those_that_are_documented() -> None:
+    assert (GROWTH, AGE_S, RELOOK) == (1.05, 60.0, 32)
+    assert (SHORTEST_S, LONGEST_S, BUCKETS) == (1e-4, 1e3, 332)
+
+
+@pytest.mark.parametrize(("share", "count"), [(0.5, 10), (0.9, 50), (0.95, 100), (0.99, 500), (0.999, 5_000)])
+def test_a_quantile_needs_five_durations_beyond_it(share: float, count: int) -> None:
+    assert needed(share) == count
+    bench = Bench()
+    bench.learn(*[1.0] * (count - 1))
+    assert bench.durations.quantile(share) is None
+    bench.learn(1.0)
+    check(bench.durations.quantile(share), 1.0)
+
+
+def test_the_rank_is_exact() -> None:
+    """95 fast ones of a hundred: the 95th is the last of them. One fewer, and it is a slow one."""
+    bench = Bench()
+    bench.learn(*[0.01] * 95, *[2.0] * 5)
+    check(bench.durations.quantile(0.95), 0.01)
+    bench = Bench()
+    bench.learn(*[0.01] * 94, *[2.0] * 6)
+    check(bench.durations.quantile(0.95), 2.0)
+
+
+@pytest.mark.parametrize("share", [0.55, 0.56, 0.57, 0.58])
+def test_a_rank_that_numbers_miss_by_a_hair_is_not_missed(share: float) -> None:
+    bench = Bench()
+    bench.learn(*[0.01] * round(share * 100), *[2.0] * (100 - round(share * 100)))
+    check(bench.durations.quantile(share), 0.01)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("share", SHARES)
+def test_within_five_per_cent_and_never_below(seed: int, share: float) -> None:
+    chance = random.Random(seed)
+    durations = [min(max(chance.lognormvariate(-4, 1.5), SHORTEST_S), LONGEST_S) for _ in range(6_000)]
+    bench = Bench()
+    bench.learn(*durations)
+    check(bench.durations.quantile(share), exact(durations, share))
+
+
+@given(st.lists(st.floats(SHORTEST_S, LONGEST_S), min_size=50, max_size=200), st.sampled_from((0.5, 0.75, 0.9)))
+def test_within_five_per_cent_whatever_comes(durations: list[float], share: float) -> None:
+    bench = Bench()
+    bench.learn(*durations)
+    check(bench.durations.quantile(share), exact(durations, share))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [
+        (0.0, SHORTEST_S),
+        (-1.0, SHORTEST_S),
+        (1e-9, SHORTEST_S),
+        (SHORTEST_S, SHORTEST_S),
+        (LONGEST_S, LONGEST_S),
+        (LONGEST_S * (1 - 1e-12), LONGEST_S),
+        (1e9, LONGEST_S),
+        (math.inf, LONGEST_S),
+    ],
+)
+def test_what_is_out_of_range_is_taken_for_the_end_of_it(seconds: float, told: float) -> None:
+    bench = Bench()
+    bench.learn(*[seconds] * 10)
+    assert bench.durations.quantile(0.5) == told
+
+
+def test_the_shortest_and_those_hardly_longer_are_told_apart() -> None:
+    bench = Bench()
+    bench.learn(*[SHORTEST_S * 1.001] * 10)
+    assert bench.durations.quantile(0.5) == pytest.approx(SHORTEST_S * GROWTH)
+
+
+def test_the_last_half_of_the_age_is_covered_and_nothing_beyond_the_age() -> None:
+    bench = Bench(age=60)
+    bench.now += 30 - 1 / 64
+    bench.learn(*[1.0] * 20)
+    assert len(bench.durations) == 20
+    bench.now += 30
+    assert len(bench.durations) == 20
+    check(bench.durations.quantile(0.5), 1.0)
+    bench.now += 1 / 64
+    assert len(bench.durations) == 0
+    assert bench.durations.quantile(0.5) is None
+
+
+def test_what_was_learnt_first_after_a_turn_is_forgotten_after_the_whole_age() -> None:
+    bench = Bench(age=60)
+    bench.now += 30
+    bench.learn(*[1.0] * 20)
+    bench.now += 60 - 1 / 64
+    assert len(bench.durations) == 20
+    bench.now += 1 / 64
+    assert len(bench.durations) == 0
+
+
+def test_two_generations_count_together() -> None:
+    bench = Bench(age=60)
+    bench.learn(*[0.01] * 10)
+    bench.now += 30
+    bench.learn(*[2.0] * 10)
+    assert len(bench.durations) == 20
+    check(bench.durations.quantile(0.5), 0.01)
+    check(bench.durations.quantile(0.75), 2.0)
+    bench.now += 30
+    check(bench.durations.quantile(0.5), 2.0)
+    assert bench.durations.learned == 20
+
+
+def test_the_shortest_of_both_generations_count_together() -> None:
+    bench = Bench(age=60)
+    bench.learn(*[SHORTEST_S] * 6)
+    bench.now += 30
+    bench.learn(*[SHORTEST_S] * 4, *[2.0] * 10)
+    assert bench.durations.quantile(0.5) == SHORTEST_S
+
+
+def test_after_a_quiet_day_the_turns_go_on_as_before() -> None:
+    bench = Bench(age=60)
+    bench.learn(*[1.0] * 10)
+    bench.now += 86_400 + 7
+    bench.learn(*[3.0] * 10)
+    assert len(bench.durations) == 10
+    assert bench.durations.turn_at == 1_000 + 86_400 + 30
+    bench.now += 30
+    assert len(bench.durations) == 10
+    bench.now += 30
+    assert len(bench.durations) == 0
+
+
+@pytest.mark.parametrize("late", [30.0, 59.0, 60.0, 61.0])
+def test_whoever_comes_a_whole_turn_late_finds_nothing(late: float) -> None:
+    bench = Bench(age=60)
+    bench.learn(*[1.0] * 10)
+    bench.now += 30 + late
+    assert len(bench.durations) == 0
+    assert bench.durations.turn_at > bench.now
+    assert bench.durations.turn_at <= bench.now + 30
+
+
+def test_it_becomes_no_larger() -> None:
+    bench = Bench()
+    size = sum(map(sys.getsizeof, (bench.durations._now, bench.durations._before)))
+    bench.learn(*[0.001 * (number % 5_000) for number in range(20_000)])
+    bench.now += 30
+    bench.learn(5.0)
+    assert sum(map(sys.getsizeof, (bench.durations._now, bench.durations._before))) == size <= 3_072
+    assert len(bench.durations._now) == BUCKETS
+
+
+class TestQuantile:
+    def test_it_is_told_as_soon_as_it_can_be(self) -> None:
+        bench = Bench()
+        median = Quantile(bench.durations, 0.5)
+        for _ in range(9):
+            bench.learn(1.0)
+            assert median.value(bench.now) is None
+        bench.learn(1.0)
+        check(median.value(bench.now), 1.0)
+
+    def test_it_is_worked_out_anew_after_so_many_durations(self) -> None:
+        bench = Bench()
+        median = Quantile(bench.durations, 0.5)
+        bench.learn(*[1.0] * 10)
+        check(median.value(bench.now), 1.0)
+        bench.learn(*[9.0] * (RELOOK - 1))
+        check(median.value(bench.now), 1.0)
+        bench.learn(9.0)
+        check(median.value(bench.now), 9.0)
+
+    def test_it_is_worked_out_anew_when_some_are_forgotten(self) -> None:
+        bench = Bench(age=60)
+        median = Quantile(bench.durations, 0.5)
+        bench.learn(*[1.0] * 11)
+        bench.now += 30
+        bench.learn(*[9.0] * 10)
+        check(median.value(bench.now), 1.0)
+        bench.now += 30 - 1 / 64
+        check(median.value(bench.now), 1.0)
+        bench.now += 1 / 64
+        check(median.value(bench.now), 9.0)
+        bench.now += 30
+        assert median.value(bench.now) is None

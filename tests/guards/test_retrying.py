@@ -1,0 +1,277 @@
+"""Decisions about retries. Guards against a retry of what may have run, retry storms (goal: what is sent is at most 1.2
+times what is offered, and the floor, while everything fails; without a budget it is thrice), retries in step with each
+other, a service's own retry-after passed over, and retries that cannot end in time."""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+from itertools import product
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatch.guards.budget import Budget
+from dispatch.guards.quantile import Durations
+from dispatch.guards.retrying import HOPELESS, IMPROVABLE, Again, Retrying, Where, WhyNot, may_have_run
+from dispatch.outcome import Outcome
+from dispatch.policy.retry import DEFAULT_RETRY, Retry
+
+NOW = 1_000.0
+
+
+class Bench:
+    """One tool's retries: ``drawn`` is the next random number, ``now`` the time."""
+
+    def __init__(
+        self, settings: Retry = DEFAULT_RETRY, *, repeatable: bool = True, drawn: float = 0.5, took: float | None = None
+    ) -> None:
+        self.now, self.drawn = NOW, drawn
+        self.budget = Budget(settings.budget_ratio, settings.budget_floor, lambda: self.now)
+        self.durations = Durations(lambda: self.now)
+        self.retrying = Retrying(
+            settings,
+            repeatable=repeatable,
+            budget=self.budget,
+            durations=self.durations,
+            randomness=lambda: self.drawn,
+        )
+        if took is not None:
+            for _ in range(10):
+                self.durations.learn(took)
+
+    def decide(self, outcome: Outcome = Outcome.TRANSPORT, **changes: Any) -> Again | WhyNot:
+        facts: dict[str, Any] = {"sent": True, "attempt": 1, "now": self.now, "deadline": NOW + 30}
+        left = self.budget.left
+        verdict = self.retrying.decide(outcome, **facts | changes)
+        assert left - self.budget.left == isinstance(verdict, Again), "only a retry is paid for"
+        return verdict
+
+    def wait(self, outcome: Outcome = Outcome.TRANSPORT, **changes: Any) -> float:
+        verdict = self.decide(outcome, **changes)
+        assert isinstance(verdict, Again), verdict
+        return verdict.wait
+
+
+# -- what can get better ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("outcome", Outcome)
+def test_only_outcomes_that_can_get_better_are_retried(outcome: Outcome) -> None:
+    verdict = Bench().decide(outcome)
+    if outcome in (Outcome.TRANSPORT, Outcome.TIMEOUT, Outcome.THROTTLED):
+        assert isinstance(verdict, Again)
+    else:
+        assert verdict is WhyNot.OUTCOME
+    assert (outcome in IMPROVABLE) == isinstance(verdict, Again)
+
+
+@pytest.mark.parametrize("error_type", sorted(HOPELESS))
+def test_what_the_next_attempt_would_meet_again_is_not_retried(error_type: str) -> None:
+    assert Bench().decide(Outcome.TRANSPORT, error_type=error_type) is WhyNot.OUTCOME
+
+
+def test_other_errors_of_transport_are() -> None:
+    assert isinstance(Bench().decide(Outcome.TRANSPORT, error_type="instance-lost"), Again)
+
+
+def test_a_tools_own_error_is_retried_when_the_settings_name_its_type() -> None:
+    bench = Bench(Retry(errors=("locked", "busy")))
+    assert isinstance(bench.decide(Outcome.TOOL_ERROR, error_type="busy"), Again)
+    assert bench.decide(Outcome.TOOL_ERROR, error_type="gone") is WhyNot.OUTCOME
+    assert bench.decide(Outcome.TOOL_ERROR) is WhyNot.OUTCOME
+    assert bench.decide(Outcome.INVALID_ARGUMENTS, error_type="busy") is WhyNot.OUTCOME
+
+
+@pytest.mark.parametrize(("attempts", "made", "more"), [(3, 1, True), (3, 2, True), (3, 3, False), (1, 1, False)])
+def test_there_are_as_many_attempts_as_the_settings_say(attempts: int, made: int, more: bool) -> None:
+    verdict = Bench(Retry(attempts=attempts)).decide(attempt=made)
+    assert isinstance(verdict, Again) if more else verdict is WhyNot.ATTEMPTS
+
+
+# -- what may be repeated, and where ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("repeatable", "keyed", "sent", "remembers"), list(product((False, True), repeat=4)))
+def test_what_may_have_run_is_repeated_only_where_it_cannot_run_twice(
+    repeatable: bool, keyed: bool, sent: bool, remembers: bool
+) -> None:
+    bench = Bench(repeatable=repeatable)
+    verdict = bench.decide(Outcome.TIMEOUT, sent=sent, keyed=keyed, same_instance_remembers=remembers)
+    if repeatable:
+        expected = Where.ELSEWHERE
+    elif keyed:
+        expected = Where.HOME
+    elif not sent:
+        expected = Where.ELSEWHERE
+    elif remembers:
+        expected = Where.SAME
+    else:
+        assert verdict is WhyNot.UNSAFE
+        return
+    assert isinstance(verdict, Again)
+    assert verdict.where is expected
+
+
+def test_an_instance_that_remembers_would_give_the_same_error_again() -> None:
+    bench = Bench(Retry(errors=("busy",)), repeatable=False)
+    facts = {"error_type": "busy", "same_instance_remembers": True}
+    assert bench.decide(Outcome.TOOL_ERROR, **facts) is WhyNot.UNSAFE
+    keyed = bench.decide(Outcome.TOOL_ERROR, keyed=True, **facts)
+    assert isinstance(keyed, Again)
+
+
+@pytest.mark.parametrize(("outcome", "sent"), list(product(Outcome, (False, True))))
+def test_it_may_have_run_unless_it_never_left_or_was_refused(outcome: Outcome, sent: bool) -> None:
+    assert may_have_run(outcome, sent=sent) == (sent and outcome not in (Outcome.THROTTLED, Outcome.REJECTED))
+
+
+# -- how long to wait ---------------------------------------------------------------------------------------------
+
+
+def test_the_wait_is_anything_up_to_a_bound_that_doubles_up_to_the_cap() -> None:
+    bench = Bench(Retry(attempts=10, base=0.05, cap=0.3), drawn=0.0)
+    assert [bench.wait(attempt=number) for number in range(1, 6)] == [0.0] * 5
+    bench.drawn = 0.5
+    assert [bench.wait(attempt=number) for number in range(1, 6)] == pytest.approx([0.025, 0.05, 0.1, 0.15, 0.15])
+
+
+def test_a_services_own_retry_after_is_waited_out_and_more() -> None:
+    bench = Bench()
+    assert bench.wait(Outcome.THROTTLED, retry_after=1.5) == pytest.approx(1.5 + 0.025)
+    bench.drawn = 0.0
+    assert bench.wait(Outcome.TRANSPORT, retry_after=1.5) == 1.5
+
+
+@pytest.mark.parametrize("nonsense", [0.0, -5.0, math.nan, None])
+def test_a_retry_after_that_says_nothing_is_none(nonsense: float | None) -> None:
+    assert Bench().wait(retry_after=nonsense) == pytest.approx(0.025)
+
+
+@pytest.mark.parametrize("retry_after", [None, 1.0])
+def test_those_who_failed_together_do_not_come_back_together(retry_after: float | None) -> None:
+    """A thousand callers fail in one instant: no twentieth of the time after it gets more than 15 % of them. In step, one
+    would get all."""
+    chance = random.Random(7)
+    bench = Bench(Retry(budget_floor=1_000))
+    waits = []
+    for _ in range(1_000):
+        bench.drawn = chance.random()
+        waits.append(bench.wait(Outcome.THROTTLED, retry_after=retry_after, attempt=2) - (retry_after or 0.0))
+    assert min(waits) >= 0.0
+    assert max(waits) < 0.1
+    slots = [int(wait / 0.1 * 20) for wait in waits]
+    assert max(slots.count(slot) for slot in range(20)) <= 150
+
+
+# -- what can still be in time ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("left", "begun"), [(0.0, False), (-1.0, False), (0.99, False), (1.1, True)])
+def test_a_retry_that_cannot_end_in_time_is_not_begun(left: float, begun: bool) -> None:
+    verdict = Bench(took=1.0).decide(deadline=NOW + left)
+    assert isinstance(verdict, Again) if begun else verdict is WhyNot.TOO_LATE
+
+
+def test_time_for_the_median_exactly_is_enough_and_leaves_none_for_waiting() -> None:
+    bench = Bench(took=1.0, drawn=0.999)
+    median = bench.durations.quantile(0.5)
+    assert median is not None
+    assert bench.wait(now=0.0, deadline=median) == 0.0
+    assert bench.decide(now=0.0, deadline=median - 1e-9) is WhyNot.TOO_LATE
+
+
+def test_the_wait_leaves_time_for_the_attempt() -> None:
+    bench = Bench(Retry(base=2.0), took=1.0, drawn=0.5)
+    median = bench.durations.quantile(0.5)
+    assert median is not None
+    assert bench.wait(deadline=NOW + 2) == pytest.approx((2 - median) / 2)
+    assert bench.wait(deadline=NOW + 2.5, retry_after=0.5) == pytest.approx(0.5 + (2 - median) / 2)
+    assert bench.wait(deadline=NOW + 30) == pytest.approx(1.0)
+
+
+def test_of_a_tool_nothing_is_known_of_half_of_the_time_is_kept() -> None:
+    bench = Bench(Retry(base=2.0), drawn=0.5)
+    assert bench.wait(deadline=NOW + 2) == pytest.approx(0.5)
+    assert bench.decide(deadline=NOW) is WhyNot.TOO_LATE
+
+
+@pytest.mark.parametrize("retry_after", [2.0, 3.0, math.inf])
+def test_a_retry_after_beyond_the_deadline_is_not_waited_for(retry_after: float) -> None:
+    assert Bench().decide(Outcome.THROTTLED, retry_after=retry_after, deadline=NOW + 2) is WhyNot.TOO_LATE
+
+
+@given(
+    attempt=st.integers(1, 9),
+    left=st.floats(-1, 100),
+    retry_after=st.one_of(st.none(), st.floats(-1, 100)),
+    took=st.one_of(st.none(), st.floats(0.001, 50)),
+    drawn=st.floats(0, 1, exclude_max=True),
+)
+def test_every_wait_honours_the_service_and_ends_in_time(
+    attempt: int, left: float, retry_after: float | None, took: float | None, drawn: float
+) -> None:
+    bench = Bench(Retry(attempts=10), drawn=drawn, took=took)
+    verdict = bench.decide(attempt=attempt, retry_after=retry_after, deadline=NOW + left)
+    if isinstance(verdict, Again):
+        asked = max(retry_after or 0.0, 0.0)
+        assert asked <= verdict.wait <= asked + min(2.0, 0.05 * 2 ** (attempt - 1))
+        assert verdict.wait + (took or 0.0) <= left + 1e-9
+    else:
+        assert verdict is WhyNot.TOO_LATE
+        assert left - max(retry_after or 0.0, 0.0) < max((took or 0.0) * 1.05, 1e-9)
+
+
+# -- what it is paid from -----------------------------------------------------------------------------------------
+
+
+def test_when_the_budget_is_spent_nothing_more_is_retried() -> None:
+    bench = Bench(Retry(budget_floor=0.2))
+    assert [isinstance(bench.decide(), Again) for _ in range(3)] == [True, True, False]
+    assert bench.decide() is WhyNot.BUDGET
+
+
+def test_what_changes_with_the_policy_applies_at_once() -> None:
+    bench = Bench()
+    bench.retrying.settings = Retry(attempts=1)
+    assert bench.decide() is WhyNot.ATTEMPTS
+    bench.retrying.settings = Retry()
+    bench.retrying.repeatable = False
+    assert bench.decide() is WhyNot.UNSAFE
+
+
+def storm(ratio: float, floor: float, *, seconds: int = 60, rate: int = 1_000) -> float:
+    """Sent over offered while every attempt fails after 20 ms, in virtual time."""
+    chance = random.Random(11)
+    bench = Bench(Retry(budget_ratio=ratio, budget_floor=floor))
+    offered = [(NOW + number / rate, 1, NOW + number / rate + 30) for number in range(seconds * rate)]
+    events: list[tuple[float, int, float]] = list(offered)
+    heapq.heapify(events)
+    sent = 0
+    while events:
+        bench.now, attempt, deadline = heapq.heappop(events)
+        if bench.now >= NOW + seconds:
+            break
+        if attempt == 1:
+            bench.budget.called()
+        sent += 1
+        bench.drawn = chance.random()
+        verdict = bench.retrying.decide(
+            Outcome.TRANSPORT, sent=True, attempt=attempt, now=bench.now + 0.02, deadline=deadline
+        )
+        if isinstance(verdict, Again):
+            heapq.heappush(events, (bench.now + 0.02 + verdict.wait, attempt + 1, deadline))
+    return sent / len(offered)
+
+
+def test_while_everything_fails_a_fifth_more_is_sent_than_is_offered() -> None:
+    """1,000 calls a second for a minute, three attempts each: at most 1.2 times as much, and 3 a second."""
+    amplification = storm(0.2, 3.0)
+    assert 1.15 < amplification <= 1.2 + 3 / 1_000
+
+
+def test_without_a_budget_it_would_be_thrice() -> None:
+    assert storm(1.0, 1_000.0, seconds=5) > 2.8

@@ -1,0 +1,87 @@
+"""What may be repeated. Nobody else refuses this when the configuration loads: a retried or hedged tool that changes the
+world changes it twice, and nobody knows until it has."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from dispatch.catalog import ToolDescriptor
+from dispatch.policy import PolicyError
+from dispatch.policy.retry import Hedge, Retry
+from dispatch.policy.safety import UNDECLARED, Annotations, Declared, check_repeats, repeatable
+
+ALL = [Annotations(*each) for each in product((False, True), (False, True), (None, False, True))]
+ONCE, THRICE = Retry(attempts=1), Retry(attempts=3)
+
+
+def refused(tool: Declared, retry: Retry, hedge: Hedge | None, *, own: bool) -> PolicyError | None:
+    try:
+        check_repeats(tool, retry, hedge, retry_is_its_own=own)
+    except PolicyError as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize("tool", ALL)
+def test_only_what_is_read_only_or_idempotent_may_run_twice_and_nothing_destructive(tool: Annotations) -> None:
+    expected = tool in (
+        Annotations(True, False, None),
+        Annotations(True, False, False),
+        Annotations(False, True, None),
+        Annotations(False, True, False),
+        Annotations(True, True, None),
+        Annotations(True, True, False),
+    )
+    assert repeatable(tool) is expected
+
+
+def test_of_what_declares_nothing_the_worse_is_assumed() -> None:
+    assert Annotations(read_only=False, idempotent=False, destructive=None) == UNDECLARED
+    assert not repeatable(UNDECLARED)
+
+
+@pytest.mark.parametrize("tool", ALL)
+def test_the_retries_that_everybody_has_are_refused_to_nobody(tool: Annotations) -> None:
+    assert refused(tool, THRICE, None, own=False) is None
+
+
+@pytest.mark.parametrize("tool", ALL)
+def test_retries_that_a_destructive_tool_asks_for_are_refused(tool: Annotations) -> None:
+    error = refused(tool, Retry(attempts=2), None, own=True)
+    if not tool.destructive:
+        assert error is None
+        return
+    assert error is not None
+    assert error.key == "retry"
+    assert error.problem == "the tool is declared 'destructive', and a retry may run it twice"
+    assert error.fix == "leave 'retry' out: what surely did not run is sent again all the same"
+
+
+@pytest.mark.parametrize("tool", ALL)
+def test_who_asks_for_no_retries_is_not_refused(tool: Annotations) -> None:
+    assert refused(tool, ONCE, None, own=True) is None
+
+
+@pytest.mark.parametrize("tool", ALL)
+@pytest.mark.parametrize("own", [False, True])
+def test_a_hedge_is_for_what_may_run_twice_wherever_it_was_written(tool: Annotations, own: bool) -> None:
+    error = refused(tool, ONCE, Hedge(), own=own)
+    if repeatable(tool):
+        assert error is None
+    elif tool.destructive:
+        assert error is not None
+        assert error.problem == "the tool is declared 'destructive', and a hedge runs it twice"
+        assert error.fix == "write null for this tool"
+    else:
+        assert error is not None
+        assert error.problem == "the tool is neither 'read-only' nor 'idempotent', and a hedge runs it twice"
+        assert error.fix == "declare the tool so if it is so, or write null for this tool"
+    assert error is None or error.key == "hedge"
+
+
+def test_a_tools_descriptor_is_asked_as_it_is() -> None:
+    tool = ToolDescriptor(name="look-up", description="", service="s", read_only=True)
+    assert repeatable(tool)
+    check_repeats(tool, THRICE, Hedge(), retry_is_its_own=True)
