@@ -63,6 +63,15 @@ def serve(
     max_queued: Annotated[
         int, typer.Option("--max-queued", min=0, help="Requests that may wait; the next is refused at once.")
     ] = 1024,
+    max_payload: Annotated[
+        int,
+        typer.Option(
+            "--max-payload",
+            metavar="BYTES",
+            min=1,
+            help="Largest request or answer that may go in parts (policy 'large-payloads').",
+        ),
+    ] = 64 * 1024 * 1024,
     drain_timeout: Annotated[
         float,
         typer.Option("--drain-timeout", metavar="SECONDS", min=0, help="For what runs to finish, once told to stop."),
@@ -99,6 +108,7 @@ def serve(
             instance=instance,
             concurrency=concurrency,
             max_queued=max_queued,
+            max_payload=max_payload,
             drain_timeout=drain_timeout,
             security=security,
         )

@@ -146,6 +146,7 @@ async def test_the_handlers_of_signals_are_as_before() -> None:
         (("jokes:Joke", "--topic", "a b"), "take it out"),
         (("jokes:Joke", "--request-queue", "jokes", "--response-queue", "x"), "'jokes' is no whole topic name"),
         (("jokes:Joke", "--topic", "joke", "--concurrency", "0"), "--concurrency"),
+        (("jokes:Joke", "--topic", "joke", "--max-payload", "0"), "--max-payload"),
         (("jokes:Joke", "--topic", "joke", "--drain-timeout", "inf"), "is no number of seconds"),
         (("jokes:Joke", "--topic", "joke"), "There is no module 'jokes'"),
     ],
@@ -157,6 +158,24 @@ def test_what_cannot_be_served_is_told_before_anything_connects(
     end = run("serve", *arguments)
     assert (end.code, end.out) == (2, "")
     assert problem in end.err
+
+
+def test_every_limit_reaches_the_server(run: Run, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lone.py").write_text(
+        "class Lone:\n    async def invoke(self, config, arguments):\n        return ''\n"
+    )
+    made: dict[str, Any] = {}
+
+    def make(*_arguments: Any, **options: Any) -> ToolServer:
+        made.update(options)
+        raise ValueError("enough")
+
+    monkeypatch.setattr("dispatch.server.ToolServer", make)
+    limits = {"concurrency": 3, "max_queued": 4, "max_payload": 5, "drain_timeout": 6.0, "instance": "one"}
+    asked = [word for name, value in limits.items() for word in (f"--{name.replace('_', '-')}", f"{value}")]
+    end = run("serve", "lone.py:Lone", "--topic", "joke", "--broker", "pulsar://127.0.0.1:1", *asked)
+    assert "enough" in end.err
+    assert {name: made[name] for name in limits} == limits
 
 
 def test_no_broker(run: Run, tmp_path: Any) -> None:
