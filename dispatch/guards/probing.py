@@ -1,0 +1,81 @@
+"""Half-open: the few calls that find out whether a service is well again. Pure bookkeeping.
+
+Places are for calls *in flight*, so that a slow probe does not hold up the verdict of the others, and each is a lease: a
+probe that is never heard of again gives its place back by the clock, not by its caller's discipline.
+"""
+
+from __future__ import annotations
+
+from dispatch.policy.breaker import Breaker
+
+RECOVERED = "recovered"
+"""The last round was passed."""
+PROBE_FAILED = "probe-failed"
+PROBE_SLOW = "probe-slow"
+
+
+class Probing:
+    """One time of being half-open: rounds of N, 2N, 4N … calls, each passed by as many results.
+
+    In the first round one failure is enough to open again: a service that fails one of its first three is ill. In later
+    rounds the failure rate judges as it does when closed; otherwise a service with one failure in ten, which opens nothing,
+    would hardly ever get through 21 calls without one, and flap. Slow calls are judged by their rate in every round.
+
+    Attributes:
+        round: from 0.
+        lost: probes whose lease ran out.
+    """
+
+    __slots__ = ("_failures", "_results", "_serial", "_slow", "_started", "lost", "round")
+
+    def __init__(self) -> None:
+        self.round = 0
+        self.lost = 0
+        self._results = self._failures = self._slow = 0
+        self._serial = 0
+        self._started: dict[int, float] = {}  # in the order of their start, which is that of their leases' ends
+
+    def room(self, now: float, settings: Breaker) -> bool:
+        """May another probe go? Takes back the places of those whose lease is over."""
+        started = self._started
+        while started:
+            oldest = next(iter(started))
+            if now - started[oldest] < settings.probe_lease:
+                break
+            del started[oldest]
+            self.lost += 1
+        return len(started) < settings.probes << self.round
+
+    def begin(self, now: float) -> int:
+        """A probe goes; there is room. Returns its number, from 1."""
+        self._serial += 1
+        self._started[self._serial] = now
+        return self._serial
+
+    def end(self, number: int, now: float, settings: Breaker) -> bool:
+        """A probe has ended, somehow: its place is free. False: its lease was over, its result means nothing."""
+        started = self._started.pop(number, None)
+        if started is None:
+            return False
+        if now - started >= settings.probe_lease:
+            self.lost += 1
+            return False
+        return True
+
+    def judge(self, failed: bool, slow: bool, settings: Breaker) -> str | None:
+        """A probe's result. Returns why to open again, RECOVERED, or None: go on probing."""
+        size = settings.probes << self.round
+        self._results += 1
+        self._failures += failed
+        self._slow += slow
+        if failed and (self.round == 0 or self._failures / size >= settings.failure_rate):
+            return PROBE_FAILED
+        if slow and self._slow / size >= settings.slow_rate:
+            return PROBE_SLOW
+        if self._results < size:
+            return None
+        if self.round + 1 >= settings.ramp:
+            return RECOVERED
+        self.round += 1
+        self._results = self._failures = self._slow = 0
+        return None

@@ -1,0 +1,118 @@
+"""How long a circuit stays open: spread, growing, bounded, and forgiven by health.
+
+Guards against breakers that start again at their shortest time after each relapse, and against a herd of dispatchers that
+come back at the same moment because all of them use the same fixed time."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatch.guards.opening import OpenTime
+from dispatch.policy.breaker import Breaker
+
+DEFAULT = Breaker()
+EXACT = Breaker(jitter=0)
+
+
+def test_an_open_time_doubles_up_to_the_longest() -> None:
+    time = OpenTime(lambda: 0.5)
+    assert [time.opened(0.0, 0, EXACT) for _ in range(9)] == [5, 10, 20, 40, 80, 160, 300, 300, 300]
+    assert time.doublings == 6
+
+
+def test_at_the_longest_exactly_nothing_more_is_remembered() -> None:
+    time, settings = OpenTime(lambda: 0.5), Breaker(jitter=0, open_for=5, open_max=20)
+    assert [time.opened(0.0, 0, settings) for _ in range(4)] == [5, 10, 20, 20]
+    assert time.doublings == 2
+
+
+@pytest.mark.parametrize(
+    ("chance", "times"), [(0.0, (2.5, 5.0, 10.0)), (0.5, (5.0, 10.0, 20.0)), (0.75, (6.25, 12.5, 25.0))]
+)
+def test_jitter_is_half_shorter_to_half_longer(chance: float, times: tuple[float, ...]) -> None:
+    time = OpenTime(lambda: chance)
+    assert tuple(time.opened(0.0, 0, DEFAULT) for _ in range(3)) == times
+
+
+def test_at_the_longest_open_times_are_still_spread() -> None:
+    seen = []
+    for seed in range(200):
+        time = OpenTime(random.Random(seed).random)
+        for _ in range(12):
+            last = time.opened(0.0, 0, DEFAULT)
+        seen.append(last)
+    assert 100 <= min(seen) < 110
+    assert 290 < max(seen) <= 300
+
+
+def test_health_takes_a_doubling_back_for_every_whole_while() -> None:
+    time = OpenTime(lambda: 0.5)
+    for _ in range(4):
+        time.opened(0.0, 0, EXACT)
+    assert time.doublings == 4
+    time.closed(1000.0)
+    assert time.opened(1029.999, 0, EXACT) == 80, "not a whole while: nothing forgiven"
+    time.closed(2000.0)
+    assert time.opened(2030.0, 0, EXACT) == 80, "five, less one"
+    time.closed(3000.0)
+    assert time.opened(3090.0, 0, EXACT) == 20, "five, less three"
+    time.closed(4000.0)
+    assert time.opened(5000.0, 0, EXACT) == 5, "never below none"
+    assert time.doublings == 1
+
+
+def test_only_time_spent_closed_is_health() -> None:
+    time = OpenTime(lambda: 0.5)
+    assert time.opened(0.0, 0, EXACT) == 5
+    assert time.opened(1e6, 0, EXACT) == 10, "it was open or probing all the while"
+    time.closed(1e6)
+    time.left(1e6 + 30, EXACT)
+    assert time.doublings == 1
+    time.left(1e6 + 300, EXACT)
+    assert time.opened(1e6 + 600, 0, EXACT) == 10, "it was not closed any more"
+
+
+def test_a_cleared_memory_starts_at_the_shortest() -> None:
+    time = OpenTime(lambda: 0.5)
+    time.opened(0.0, 0, EXACT)
+    time.closed(5.0)
+    time.clear()
+    time.left(1e6, EXACT)
+    assert time.doublings == 0
+    assert time.opened(6.0, 0, EXACT) == 5
+
+
+def test_what_a_service_asks_for_is_kept_and_spread() -> None:
+    assert OpenTime(lambda: 0.0).opened(0.0, 60, DEFAULT) == 60
+    assert OpenTime(lambda: 0.5).opened(0.0, 60, DEFAULT) == 61.25
+    assert OpenTime(lambda: 0.5).opened(0.0, 60, EXACT) == 60
+    assert OpenTime(lambda: 0.5).opened(0.0, 0.5, DEFAULT) == 5, "our own time when that is longer"
+    time = OpenTime(lambda: 0.5)
+    time.opened(0.0, 60, EXACT)
+    assert time.opened(0.0, 0, EXACT) == 10, "what it asked for is not doubled"
+
+
+@given(
+    st.lists(st.tuples(st.booleans(), st.floats(0, 1e4), st.floats(0, 1, exclude_max=True)), max_size=60),
+    st.floats(0, 0.99),
+    st.floats(0.001, 300),
+    st.floats(0.001, 300),
+)
+def test_it_keeps_its_bounds_whatever_happens(
+    steps: list[tuple[bool, float, float]], jitter: float, one: float, other: float
+) -> None:
+    settings = Breaker(jitter=jitter, open_for=min(one, other), open_max=max(one, other))
+    chances = [chance for _, _, chance in steps]
+    time, now = OpenTime(lambda: chances.pop(0)), 0.0
+    for closed, passed, _ in list(steps):
+        now += passed
+        seconds = time.opened(now, 0, settings)
+        base = min(settings.open_for, settings.open_max / (1 + jitter))
+        assert base * (1 - jitter) * 0.999999 <= seconds <= settings.open_max * 1.000001
+        assert 0 <= time.doublings <= 20
+        if closed:
+            time.closed(now)
