@@ -25,7 +25,7 @@ from dispatch.transports import Handler, Message, Mode, Publisher, Subscription,
 logger = logging.getLogger("dispatch.service")
 
 MAX_REPLY_TOPICS = 4_096
-"""Reply topics kept open at once, up to four for a dispatcher that gets large answers; the one that was quiet longest is
+"""Reply topics kept open at once, up to eight for a dispatcher that gets large answers; the one that was quiet longest is
 closed for a new one."""
 MAX_WAITING = 10_000
 """Answers that may wait for a reply topic to be opened, over all topics."""

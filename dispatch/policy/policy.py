@@ -41,8 +41,8 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
             the copies are absorbed. 1: more cost bandwidth and time on every call, and help only where answers are large and
             come from a service that knows no credit (docs/delivery.md has the figures). At most 4.
         reply_connections: connections on which large answers of our services come side by side, each with a credit of its
-            own; further ones are opened when many such answers are waited for. 4: more gained little on two processors
-            (docs/delivery.md has the figures). At most 16; 1 opens none.
+            own; further ones are opened when many such answers are waited for. 8: as many again
+            gained a tenth on two processors (docs/architecture.md has the figures). At most 16; 1 opens none.
         max_result: the answer of one call, over all its chunks. 64 MiB: twelve times the broker's largest message.
         only_ours: the service has no instances but ours. When none is known, a call ends within a second (``no-instance``);
             otherwise its request goes to the shared topic, where others' may listen. False: others' never say that they are
@@ -63,7 +63,7 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
     give_up_after: float = 10.0
     addressed: bool = True
     reply_subscriptions: int = 1
-    reply_connections: int = 4
+    reply_connections: int = 8
     max_arguments: int = 64 * 1024 * 1024
     large_payloads: bool = False
     only_ours: bool = False
@@ -105,7 +105,7 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
             raise PolicyError(
                 "reply-connections",
                 f"{self.reply_connections!r} is more than {MAX_REPLY_CONNECTIONS}",
-                "give 4: each costs two threads, and a publisher on every service",
+                "give 8: each costs two threads, and a publisher on every service",
             )
 
     def merged(self, raw: Mapping[str, Any]) -> Policy:
