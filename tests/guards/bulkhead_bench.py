@@ -1,0 +1,65 @@
+"""A bulkhead on a clock of its own, for tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from dispatch.guards.base import Rejection
+from dispatch.guards.bulkhead import BulkheadGuard, BulkheadPermit, BulkheadWaiter
+from dispatch.outcome import Outcome
+from dispatch.policy.bulkhead import Bulkhead
+
+OK = Outcome.SUCCESS
+
+
+class Bench:
+    """A bulkhead on a clock of its own; ``told`` has who got what, in order."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.now = 1_000.0
+        self.guard = BulkheadGuard(Bulkhead(**{"concurrency": 1, "queue": 4, **settings}), lambda: self.now)
+        self.told: list[tuple[str, BulkheadPermit | Rejection]] = []
+        self.absent: set[str] = set()
+
+    def take(self) -> BulkheadPermit:
+        permit = self.guard.admit()
+        assert isinstance(permit, BulkheadPermit)
+        return permit
+
+    def join(
+        self, name: str, *, left: float | None = None, priority: str | None = None
+    ) -> BulkheadPermit | BulkheadWaiter | Rejection:
+        def decide(answer: BulkheadPermit | Rejection) -> bool:
+            self.told.append((name, answer))
+            return name not in self.absent
+
+        return self.guard.join(decide, deadline=None if left is None else self.now + left, priority=priority)
+
+    def wait(self, *names: str, **how: Any) -> list[BulkheadWaiter]:
+        waiters = [self.join(name, **how) for name in names]
+        for waiter in waiters:
+            assert isinstance(waiter, BulkheadWaiter)
+            assert waiter.waits
+        return waiters  # type: ignore[return-value]
+
+    def serve(self, seconds: float, outcome: Outcome = OK) -> None:
+        """One call of so many seconds."""
+        permit = self.take()
+        self.now += seconds
+        permit.finish(outcome)
+
+    @property
+    def names(self) -> str:
+        """Who got a place, in order; a refused one as ``name:reason``."""
+        return " ".join(f"{name}:{got.reason}" if isinstance(got, Rejection) else name for name, got in self.told)
+
+    def last(self) -> BulkheadPermit:
+        permit = self.told[-1][1]
+        assert isinstance(permit, BulkheadPermit)
+        return permit
+
+
+def reconfigure(bench: Bench, **changes: Any) -> None:
+    bench.guard.reconfigure(msgspec.structs.replace(bench.guard.settings, **changes))
