@@ -1,0 +1,76 @@
+"""The power of two choices: draw two, take the one with less to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dispatch.balancing.base import InstanceState, Learning
+from dispatch.guards.base import Randomness
+from dispatch.outcome import Outcome
+
+MUCH_SLOWER = 2.0
+"""So many times slower than usual: then its calls count for more."""
+RISE, FALL = 1.01, 0.97
+"""What a slower and a faster answer do to what is usual: it settles where three of four are slower."""
+
+
+def draw_two(candidates: Sequence[InstanceState], randomness: Randomness) -> tuple[InstanceState, InstanceState]:
+    """Two different candidates, every ordered pair equally likely, from one number. With replacement the busier of two
+    instances would be taken once in four times."""
+    rest = len(candidates) - 1
+    number = int(randomness() * (rest * (rest + 1)))
+    first = number // rest
+    second = number % rest
+    return candidates[first], candidates[second + 1 if second >= first else second]
+
+
+class PowerOfTwoChoices(Learning):
+    """Of two drawn at random, the one with fewer calls of ours for its weight. The cost does not grow with the instances.
+
+    Calls of an instance that was lately seen to be much slower than usual count as many times as it is slower. Without that
+    it would have as many calls as the others at any moment: of ten times slower ones, as one in 71 of all is with eight
+    instances, which is the whole of the slowest hundredth; and its full turn where there is little to do, because it is as
+    idle as the others whenever it is looked at.
+
+    Args:
+        randomness: what they are drawn with.
+        decay: seconds for which an instance that was slow is remembered for it.
+    """
+
+    __slots__ = ("_randomness", "usual")
+    weighs = True
+
+    def __init__(self, randomness: Randomness, decay: float) -> None:
+        super().__init__(decay)
+        self._randomness = randomness
+        self.usual = 0.0
+        """Seconds that the faster instances take, about; 0: not known."""
+
+    def learn(
+        self, instance: InstanceState, outcome: Outcome, duration: float, in_flight: int | None, now: float
+    ) -> None:
+        """See :class:`Learning`."""
+        Learning.learn(self, instance, outcome, duration, in_flight, now)
+        cost = instance.cost
+        if not cost:
+            return
+        usual = self.usual
+        if cost < usual:
+            self.usual = usual = max(cost, usual * FALL)
+        else:
+            self.usual = usual = min(cost, usual * RISE) if usual else cost
+        instance.brake = cost / usual if cost > MUCH_SLOWER * usual else 1.0
+
+    def load(self, instance: InstanceState, now: float) -> float:
+        """What taking another call would mean for ``instance``, in calls for a weight of 1."""
+        load = (instance.in_flight + 1) / instance.weight
+        return load * instance.brake if now - instance.stamp < self.decay else load
+
+    def pick(self, candidates: Sequence[InstanceState], now: float) -> InstanceState:
+        """The better one of two; of equals, who has waited longer."""
+        one, other = draw_two(candidates, self._randomness)
+        ours = self.load(one, now)
+        theirs = self.load(other, now)
+        if ours == theirs:
+            return one if one.order <= other.order else other
+        return one if ours < theirs else other
