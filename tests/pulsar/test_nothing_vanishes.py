@@ -1,6 +1,6 @@
 """A tool that changes state and counts, over a genuine broker's non-persistent topics: each call is answered, and runs once.
 
-``DISPATCH_DELIVERY_CALLS`` sets how many calls the large test makes (default 6,000; a million takes about an hour).
+``DISPATCH_DELIVERY_CALLS`` sets how many calls the large test makes (default 6,000; a million takes about ten minutes).
 """
 
 from __future__ import annotations
