@@ -62,7 +62,7 @@ def test_an_unknown_name_is_answered_with_those_there_are(name: str) -> None:
 
 def test_shorter_measurements_shorten_the_rest() -> None:
     short = DEFAULT.lasting(0.1)
-    assert short == Settings(rounds=5, seconds=0.1, ramp=0.033, warm_up=0.1, warm_broker=0.8, timeout=2.0)
+    assert short == Settings(rounds=5, seconds=0.1, ramp=0.033, warm_up=0.1, warm_broker=2.0, timeout=2.0)
     assert DEFAULT.lasting(DEFAULT.seconds) == DEFAULT
     assert DEFAULT.lasting(10.0).ramp == DEFAULT.ramp
 
