@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from dispatch.policy.checks import PolicyError, check_seconds
+from dispatch.policy.checks import PolicyError, check_count, check_flag, check_seconds, laid_over
 
 STRATEGIES: Final = ("round-robin", "weighted", "least-request", "p2c", "peak-ewma")
 """The names that ``Balancing.strategy`` takes."""
@@ -46,7 +46,7 @@ class Balancing(msgspec.Struct, frozen=True, rename="kebab"):
             raise PolicyError(
                 "balancing.strategy", f"{self.strategy!r} is unknown", f"{hint}known: {', '.join(STRATEGIES)}"
             )
-        _check_count(self.scan, "balancing.scan", MAX_SCAN)
+        check_count(self.scan, "balancing.scan", MAX_SCAN)
         check_seconds(self.decay, "balancing.decay")
 
 
@@ -99,7 +99,7 @@ class Health(msgspec.Struct, frozen=True, rename="kebab"):
 
     def __post_init__(self) -> None:
         if self.consecutive is not None:
-            _check_count(self.consecutive, "health.consecutive", MAX_CALLS)
+            check_count(self.consecutive, "health.consecutive", MAX_CALLS)
         if self.sigma is not None and not 0 < _number(self.sigma, "health.sigma", "1.9") <= MAX_SIGMA:
             raise PolicyError("health.sigma", f"{self.sigma!r} is out of range", "give more than 0 and at most 10")
         for name in ("gap", "pair_gap", "eject_share", "slow_start_from"):
@@ -109,7 +109,7 @@ class Health(msgspec.Struct, frozen=True, rename="kebab"):
                 raise PolicyError(key, f"{value!r} is out of range", "give a share above 0 and at most 1")
         if not 0 <= _number(self.panic, "health.panic", "0.5") <= 1:
             raise PolicyError("health.panic", f"{self.panic!r} is out of range", "give a share from 0 to 1; 0 is never")
-        _check_count(self.volume, "health.volume", MAX_CALLS)
+        check_count(self.volume, "health.volume", MAX_CALLS)
         for name in ("interval", "eject_for", "eject_max"):
             check_seconds(getattr(self, name), f"health.{name.replace('_', '-')}")
         if self.slow_start is not None:
@@ -120,8 +120,7 @@ class Health(msgspec.Struct, frozen=True, rename="kebab"):
                 f"{self.eject_for!r} is more than 'eject-max', {self.eject_max!r}",
                 "give at most that",
             )
-        if not isinstance(self.tool_errors, bool):
-            raise PolicyError("health.tool-errors", f"{self.tool_errors!r} is not true or false", "give true or false")
+        check_flag(self.tool_errors, "health.tool-errors")
 
 
 _Part = TypeVar("_Part", Balancing, Health)
@@ -150,26 +149,10 @@ def parse_health(raw: object, base: Health | None = None) -> Health:
 def _parsed(raw: object, base: _Part, part: str, example: str) -> _Part:
     if not isinstance(raw, Mapping):
         raise PolicyError(part, f"{type(raw).__name__} is not an object", f"write {example}")
-    known = base.__struct_encode_fields__
-    fields = dict(zip(known, base.__struct_fields__, strict=True))
-    changes: dict[str, Any] = {}
-    for key, value in raw.items():
-        if key not in fields:
-            near = difflib.get_close_matches(str(key), known, 1)
-            hint = f"did you mean '{near[0]}'? " if near else ""
-            raise PolicyError(f"{part}.{key}", "unknown key", f"{hint}known keys: {', '.join(known)}")
-        changes[fields[key]] = value
-    return msgspec.structs.replace(base, **changes) if changes else base
+    return laid_over(base, raw, part)
 
 
 def _number(value: Any, key: str, example: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise PolicyError(key, f"{value!r} is not a number", f"give a number, for instance {example}")
     return value
-
-
-def _check_count(value: object, key: str, most: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        raise PolicyError(
-            key, f"{value!r} is not a whole number from 1 to {most}", f"give a whole number ≥ 1 and ≤ {most}"
-        )

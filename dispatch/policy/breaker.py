@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from dispatch.policy.checks import PolicyError, check_seconds
+from dispatch.policy.checks import PolicyError, check_count, check_flag, check_seconds
 
 MAX_BREAKER_WINDOW = 100_000
 """Calls in a breaker's count window, at most: each takes a byte."""
@@ -80,13 +80,13 @@ class Breaker(msgspec.Struct, frozen=True, rename="kebab"):
     def __post_init__(self) -> None:
         _check_share(self.failure_rate, "breaker.failure-rate")
         _check_share(self.slow_rate, "breaker.slow-rate")
-        _check_count(self.window, "breaker.window", MAX_BREAKER_WINDOW)
-        _check_count(self.min_calls, "breaker.min-calls", MAX_BREAKER_WINDOW)
-        _check_count(self.no_success_failures, "breaker.no-success-failures", MAX_BREAKER_WINDOW)
-        _check_count(self.probes, "breaker.probes", MAX_PROBES)
-        _check_count(self.ramp, "breaker.ramp", MAX_RAMP)
+        check_count(self.window, "breaker.window", MAX_BREAKER_WINDOW)
+        check_count(self.min_calls, "breaker.min-calls", MAX_BREAKER_WINDOW)
+        check_count(self.no_success_failures, "breaker.no-success-failures", MAX_BREAKER_WINDOW)
+        check_count(self.probes, "breaker.probes", MAX_PROBES)
+        check_count(self.ramp, "breaker.ramp", MAX_RAMP)
         if self.failures_in_a_row is not None:
-            _check_count(self.failures_in_a_row, "breaker.failures-in-a-row", MAX_BREAKER_WINDOW)
+            check_count(self.failures_in_a_row, "breaker.failures-in-a-row", MAX_BREAKER_WINDOW)
         for key in ("window_time", "open_for", "open_max", "forget_after", "probe_lease", "retry_after_max"):
             check_seconds(getattr(self, key), f"breaker.{key.replace('_', '-')}")
         if self.slow_after is not None:
@@ -97,8 +97,7 @@ class Breaker(msgspec.Struct, frozen=True, rename="kebab"):
         if not 0 <= self.jitter < 1:
             raise PolicyError("breaker.jitter", f"{self.jitter!r} is out of range", "give at least 0 and less than 1")
         for key, value in (("tool-errors", self.tool_errors), ("invalid-arguments", self.invalid_arguments)):
-            if not isinstance(value, bool):
-                raise PolicyError(f"breaker.{key}", f"{value!r} is not true or false", "give true or false")
+            check_flag(value, f"breaker.{key}")
         if self.min_calls > self.window:
             raise PolicyError(
                 "breaker.min-calls",
@@ -126,10 +125,3 @@ def _check_share(value: float, key: str) -> None:
     _check_number(value, key)
     if not 0 < value <= 1:
         raise PolicyError(key, f"{value!r} is out of range", "give a share above 0 and at most 1, for instance 0.5")
-
-
-def _check_count(value: object, key: str, most: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        raise PolicyError(
-            key, f"{value!r} is not a whole number from 1 to {most}", f"give a whole number ≥ 1 and ≤ {most}"
-        )

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 
-from dispatch.policy.checks import PolicyError, check_seconds
+from dispatch.policy.checks import PolicyError, check_flag, check_seconds, laid_over
 
 MAX_CONCURRENCY = 10_000
 """More calls of one tool in flight than this were never seen to help; it is a slip, or a limit that limits nothing."""
@@ -97,8 +95,7 @@ class Bulkhead(msgspec.Struct, frozen=True, rename="kebab"):
         _check_whole("queue", self.queue, 0, MAX_QUEUE)
         for name in ("max_wait", "overload_after", "shed_after"):
             check_seconds(getattr(self, name), _key(name))
-        if not isinstance(self.adaptive, bool):
-            raise PolicyError(_key("adaptive"), f"{self.adaptive!r} is not true or false", "give true or false")
+        check_flag(self.adaptive, _key("adaptive"))
         if not self.min_limit <= self.initial_limit <= self.max_limit:
             raise PolicyError(
                 _key("initial_limit"),
@@ -135,13 +132,5 @@ def parse_bulkhead(raw: object, base: Bulkhead = DEFAULT_BULKHEAD) -> Bulkhead:
         raise PolicyError(
             "bulkhead", f"{raw!r} is neither a number nor an object", 'write 16, or {"concurrency": 16, "queue": 32}'
         )
-    known = Bulkhead.__struct_encode_fields__
-    fields = dict(zip(known, Bulkhead.__struct_fields__, strict=True))
-    changes: dict[str, Any] = {}
-    for key, value in raw.items():
-        if key not in fields:
-            near = difflib.get_close_matches(str(key), known, 1)
-            hint = f"did you mean '{near[0]}'? " if near else ""
-            raise PolicyError(f"bulkhead.{key}", "unknown key", f"{hint}known keys: {', '.join(known)}")
-        changes[fields[key]] = tuple(value) if isinstance(value, list) else value
-    return msgspec.structs.replace(base, **changes) if changes else base
+    changes = {key: tuple(value) if isinstance(value, list) else value for key, value in raw.items()}
+    return laid_over(base, changes, "bulkhead")

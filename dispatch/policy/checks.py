@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+Part = TypeVar("Part", bound=msgspec.Struct)
+
 
 class PolicyError(ValueError):
     """A policy value that cannot be. ``key`` is where, ``problem`` what, ``fix`` how to mend it."""
@@ -28,3 +36,44 @@ def check_seconds(value: object, key: str = "timeout") -> float:
     if not 0 < value <= MAX_SECONDS:  # false for what is not finite, too
         raise PolicyError(key, f"{value!r} is out of range", "give seconds above 0 and at most 604800 (a week)")
     return float(value)
+
+
+def check_count(value: object, key: str, most: int) -> None:
+    """Check that ``value`` is a whole number from 1 to ``most``.
+
+    Raises:
+        PolicyError: it is not.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        raise PolicyError(
+            key, f"{value!r} is not a whole number from 1 to {most}", f"give a whole number ≥ 1 and ≤ {most}"
+        )
+
+
+def check_flag(value: object, key: str) -> None:
+    """Check that ``value`` is true or false.
+
+    Raises:
+        PolicyError: it is neither.
+    """
+    if not isinstance(value, bool):
+        raise PolicyError(key, f"{value!r} is not true or false", "give true or false")
+
+
+def laid_over(base: Part, raw: Mapping[Any, Any], part: str = "") -> Part:
+    """``base`` with the keys of ``raw``, as a descriptor spells them, laid over it. ``part``: what they are keys of.
+
+    Raises:
+        PolicyError: an unknown key, or a value that cannot be.
+    """
+    known = base.__struct_encode_fields__
+    fields = dict(zip(known, base.__struct_fields__, strict=True))
+    changes: dict[str, Any] = {}
+    for key, value in raw.items():
+        if key not in fields:
+            near = difflib.get_close_matches(str(key), known, 1)
+            hint = f"did you mean '{near[0]}'? " if near else ""
+            where = f"{part}.{key}" if part else str(key)
+            raise PolicyError(where, "unknown key", f"{hint}known keys: {', '.join(known)}")
+        changes[fields[key]] = value
+    return msgspec.structs.replace(base, **changes) if changes else base

@@ -6,13 +6,12 @@ defaults ← service ← tool ← call.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from dispatch.policy.checks import PolicyError, check_seconds
+from dispatch.policy.checks import PolicyError, check_flag, check_seconds, laid_over
 
 MAX_REPLY_SUBSCRIPTIONS = 4
 """More than three were never seen to help."""
@@ -82,9 +81,7 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
                 continue
             check_seconds(value, key.replace("_", "-"))
         for key in ("addressed", "large_payloads", "only_ours"):
-            value = getattr(self, key)
-            if not isinstance(value, bool):
-                raise PolicyError(key.replace("_", "-"), f"{value!r} is not true or false", "give true or false")
+            check_flag(getattr(self, key), key.replace("_", "-"))
         for key in ("stream_buffer", "max_result", "max_arguments", "reply_subscriptions", "reply_connections"):
             value = getattr(self, key)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -129,13 +126,4 @@ def parse_policy(raw: object, base: Policy = DEFAULT_POLICY) -> Policy:
     """
     if not isinstance(raw, Mapping):
         raise PolicyError("policy", f"{type(raw).__name__} is not an object", 'write {"timeout": 10}')
-    known = Policy.__struct_encode_fields__
-    fields = dict(zip(known, Policy.__struct_fields__, strict=True))
-    changes: dict[str, Any] = {}
-    for key, value in raw.items():
-        if key not in fields:
-            near = difflib.get_close_matches(str(key), known, 1)
-            hint = f"did you mean '{near[0]}'? " if near else ""
-            raise PolicyError(str(key), "unknown key", f"{hint}known keys: {', '.join(known)}")
-        changes[fields[key]] = value
-    return msgspec.structs.replace(base, **changes) if changes else base
+    return laid_over(base, raw)

@@ -6,22 +6,18 @@ In a descriptor: ``"retry": {"attempts": 3, "cap": 5}``, or just the number of a
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
-from typing import Any, TypeVar
 
 import msgspec
 
-from dispatch.policy.checks import PolicyError, check_seconds
+from dispatch.policy.checks import PolicyError, check_seconds, laid_over
 
 MAX_ATTEMPTS = 10
 """More is a slip: whoever failed ten times will fail again."""
 MAX_FLOOR = 1_000.0
 MIN_PERCENT, MAX_PERCENT = 50.0, 99.9
 """Earlier than half of the answers, or later than all but one in a thousand, helps nobody."""
-
-S = TypeVar("S", bound=msgspec.Struct)
 
 
 _PERCENTILE = re.compile(r"p(\d{2}(?:\.\d{1,3})?)", re.ASCII)
@@ -145,7 +141,7 @@ def parse_retry(raw: object, base: Retry = DEFAULT_RETRY) -> Retry:
         )
     if isinstance(raw.get("errors"), list):
         raw = {**raw, "errors": tuple(raw["errors"])}
-    return _laid_over(base, raw, "retry")
+    return laid_over(base, raw, "retry")
 
 
 def parse_hedge(raw: object, base: Hedge | None = None) -> Hedge | None:
@@ -164,16 +160,4 @@ def parse_hedge(raw: object, base: Hedge | None = None) -> Hedge | None:
             f"{raw!r} is neither a moment nor an object",
             'write "p95", seconds, {"after": "p95"}, or null for off',
         )
-    return _laid_over(Hedge() if base is None else base, raw, "hedge")
-
-
-def _laid_over(base: S, raw: Mapping[Any, Any], part: str) -> S:
-    fields = dict(zip(base.__struct_encode_fields__, base.__struct_fields__, strict=True))
-    changes = {}
-    for key, value in raw.items():
-        if key not in fields:
-            near = difflib.get_close_matches(str(key), fields, 1)
-            hint = f"did you mean '{near[0]}'? " if near else ""
-            raise PolicyError(f"{part}.{key}", "unknown key", f"{hint}known keys: {', '.join(fields)}")
-        changes[fields[key]] = value
-    return msgspec.structs.replace(base, **changes)
+    return laid_over(Hedge() if base is None else base, raw, "hedge")
