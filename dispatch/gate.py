@@ -255,10 +255,7 @@ class Gate:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        closed = TransportError("closed", "The connection was closed.", sent=False)
-        for gated in self._queue.clear():
-            gated.fail(closed)
-        self._queue.tell()
+        self._queue.close()
         await self.publisher.close()
 
 

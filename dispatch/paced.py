@@ -220,8 +220,5 @@ class PacedPublisher:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        closed = TransportError("closed", "The connection was closed.", sent=False)
-        for paced in self._queue.clear():
-            paced.fail(closed)
-        self._queue.tell()
+        self._queue.close()
         await self.publisher.close()

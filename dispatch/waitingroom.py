@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from dispatch.fairqueue import FairQueue, QueueFull
 from dispatch.outcome import TransportError
 
-T = TypeVar("T")
+
+class Waits(Protocol):
+    """A message that waits."""
+
+    def fail(self, error: TransportError) -> None:
+        """It will not be sent."""
+
+
+T = TypeVar("T", bound=Waits)
 
 MAX_QUEUED = 10_000
 MAX_QUEUED_BYTES = 256 * 1024 * 1024
@@ -50,6 +58,13 @@ class WaitingRoom(FairQueue[T]):
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiters.append((flow, waiter))
             await waiter
+
+    def close(self) -> None:
+        """Fail what waits: the connection is being closed."""
+        closed = TransportError("closed", "The connection was closed.", sent=False)
+        for each in self.clear():
+            each.fail(closed)
+        self.tell()
 
     def tell(self) -> None:
         """Something has left: wake those who waited for that."""

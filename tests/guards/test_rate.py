@@ -24,12 +24,6 @@ def test_there_is_room_and_nobody_waits_so_it_goes_at_once() -> None:
     assert world.limiter.turn() == []
 
 
-def test_no_limit_at_all_lets_everything_through() -> None:
-    world = World(rate=None)
-    for _ in range(1000):
-        world.permit(cost=5.0)
-
-
 def test_without_room_it_waits_exactly_until_there_is() -> None:
     world = World()
     world.permit()

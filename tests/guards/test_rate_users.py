@@ -13,6 +13,12 @@ from dispatch.guards.users import Users
 from tests.guards.rateworld import NEVER, World
 
 
+def test_no_limit_at_all_lets_everything_through() -> None:
+    world = World(rate=None)
+    for _ in range(1000):
+        world.permit(cost=5.0)
+
+
 def test_each_user_has_his_own_rate_and_nobody_elses() -> None:
     world = World(rate=None, user_rate=4.0)
     for user in ("ann", "ben"):
