@@ -108,7 +108,7 @@ class Addressing:
             Property.REMAINING_MS: str(max(1, int(seconds * 1000))),
         }
         if route.acknowledged:
-            properties[Property.CREDIT] = str(route.replies.credit(self._routes.credit))
+            properties[Property.CREDIT] = str(route.replies.credit(lane, self._routes.credit))
         if policy.large_payloads:
             properties[Property.LARGEST] = str(policy.max_result)
         if idempotency_key is not None:

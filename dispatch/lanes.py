@@ -82,9 +82,10 @@ class Lanes:
         """Bytes of an answer lately."""
         return self._doubling.mean
 
-    def credit(self, share: int) -> int:
-        """Bytes that may be unacknowledged on each of them, of which ``share`` are an instance's."""
-        return self._doubling.credit(share)
+    def credit(self, lane: Lane, share: int) -> int:
+        """Bytes that may be unacknowledged on ``lane``, of which ``share`` are an instance's. On the first one no more than
+        these: answers come there that nobody could ask for again (of requests that are not addressed to an instance)."""
+        return share if lane is self._lanes[0] else self._doubling.credit(share)
 
     def received(self, size: int, *, again: bool) -> None:
         """An answer of ``size`` bytes came; ``again``: it was sent before."""

@@ -237,6 +237,18 @@ async def test_a_cancelled_call_leaves_its_lane() -> None:
         assert lanes.first.waiting == 0
 
 
+async def test_two_large_answers_at_a_time_never_go_to_the_first() -> None:
+    """What comes there cannot always be asked for again, so that nothing may be lost for it."""
+    lanes = lanes_with(Opened(), mean=100_000)
+    further = Lane("further", Connected())
+    lanes._lanes.append(further)
+    for _ in range(100):
+        lanes.received(100_000, again=False)
+    assert lanes.credit(lanes.first, CREDIT_BYTES) == CREDIT_BYTES
+    assert lanes.credit(further, CREDIT_BYTES) > 100_000
+    await lanes.close()
+
+
 def test_its_name_says_where_it_belongs() -> None:
     from dispatch.owntopics import reply_topic
 

@@ -301,14 +301,14 @@ def test_a_deadline_ends_a_wait_sooner_than_the_longest_one() -> None:
 
 def test_a_turn_that_comes_late_lets_go_who_can_still_use_it() -> None:
     for user_rate in (None, 8.0):
-        world = World(burst=1.0, max_wait=1.0, user_rate=user_rate)
-        world.permit("hog")
+        world = World(max_wait=1.0, user_rate=user_rate)
+        world.permit("hog", cost=2.0)
         long = world.waiter("ann")
         gone = world.waiter("ben", deadline=105.0)
         world.now = 105.0
         assert world.limiter.turn() == [long, gone]
         assert isinstance(long.answer, RatePermit)
-        assert gone.answer == Rejection("rate", "too-late", 0.125)
+        assert gone.answer == Rejection("rate", "too-late", 0.0), "there was room, but no time"
         assert world.figures() == (2, 0, 1, 0)
 
 

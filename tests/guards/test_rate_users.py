@@ -25,10 +25,11 @@ def test_each_user_has_his_own_rate_and_nobody_elses() -> None:
         world.permit(user)
         world.permit(user)
         world.waiter(user)
+    assert world.refused("ann", deadline=100.0).retry_after == 0.5
     world.waiter("ann")
     world.permit("col")
     assert world.times() == [(0.25, "ann"), (0.25, "ben"), (0.5, "ann")]
-    assert world.figures() == (8, 0, 0, 0)
+    assert world.figures() == (8, 0, 1, 0)
 
 
 def test_who_waits_for_his_own_bucket_is_in_nobodys_way() -> None:
