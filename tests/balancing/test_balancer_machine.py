@@ -30,6 +30,7 @@ class Known:
         self.times = 0
         self.well_since = START
         self.life = 0
+        self.left_at = START
 
 
 class BalancerMachine(RuleBasedStateMachine):
@@ -75,28 +76,34 @@ class BalancerMachine(RuleBasedStateMachine):
     @rule(id=IDS, weight=st.sampled_from([0.5, 1.0, 3.0]))
     def add(self, id: str, weight: float) -> None:
         assert self.balancer.add(id, weight)
-        if id not in self.known:
-            self.known[id] = Known()
-            self.known[id].well_since = self.now
-        self.known[id].member = True
+        self.join(id)
+
+    def join(self, id: str) -> None:
+        known = self.known.get(id)
+        # One that was away for twice the longest ejection begins anew.
+        if known is None or (not known.member and self.now - known.left_at >= 2 * self.HEALTH.eject_max):
+            known = self.known[id] = Known()
+            known.well_since = self.now
+        known.member = True
+
+    def leave(self, id: str) -> None:
+        known = self.known.get(id)
+        if known is not None and known.member:
+            known.member = False
+            known.left_at = self.now
 
     @rule(id=IDS)
     def remove(self, id: str) -> None:
         assert self.balancer.remove(id) == (id in self.members())
-        if id in self.known:
-            self.known[id].member = False
+        self.leave(id)
 
     @rule(ids=st.sets(IDS, max_size=4))
     def replace(self, ids: set[str]) -> None:
         self.balancer.replace(sorted(ids))
         for id in set("abcdef") - ids:
-            if id in self.known:
-                self.known[id].member = False
+            self.leave(id)
         for id in ids:
-            if id not in self.known:
-                self.known[id] = Known()
-                self.known[id].well_since = self.now
-            self.known[id].member = True
+            self.join(id)
 
     @rule(ids=st.sets(IDS))
     def breakers(self, ids: set[str]) -> None:
