@@ -58,13 +58,14 @@ async def run(broker: str) -> None:
         except RuntimeError as error:  # what TrustGraph's client raises; ours knows more
             print(f"   an error: {error.type}: {error}")
 
-    async with trustgraphs_client(broker) as theirs:
-        client = dispatch.wrap(theirs, tool="tell-joke")
-        print("theirs, wrapped:", await client.call(CONFIG, ARGUMENTS, timeout=10))
-        try:
-            await client.call(CONFIG, {}, timeout=10)
-        except RuntimeError as error:
-            print(f"   an error: {error.type}: {error}")
+        # Inside: a client of pulsar-client that was closed a moment before the process ends can take it down with it.
+        async with trustgraphs_client(broker) as theirs:
+            client = dispatch.wrap(theirs, tool="tell-joke")
+            print("theirs, wrapped:", await client.call(CONFIG, ARGUMENTS, timeout=10))
+            try:
+                await client.call(CONFIG, {}, timeout=10)
+            except RuntimeError as error:
+                print(f"   an error: {error.type}: {error}")
 
 
 if __name__ == "__main__":
