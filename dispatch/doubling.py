@@ -24,8 +24,7 @@ RESTING = 512
 class Doubling:
     """Whether two large answers may be on their way at a time on one connection, learnt from what had to be sent again.
 
-    Two are tried; when too many were lost it is one for a while, and then two again: additive in time, multiplicative in
-    effect, as congestion control does it.
+    Two are tried; when too many were lost it is one for a while, and then two are tried again.
     """
 
     __slots__ = ("_loss", "_mean", "_resting")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from dispatch.balancing.base import InstanceState, Learning
+from dispatch.balancing.base import InstanceState
+from dispatch.balancing.twochoices import TwoChoices
 from dispatch.guards.base import Randomness
 from dispatch.outcome import Outcome
 
@@ -14,17 +13,7 @@ RISE, FALL = 1.01, 0.97
 """What a slower and a faster answer do to what is usual: it settles where three of four are slower."""
 
 
-def draw_two(candidates: Sequence[InstanceState], randomness: Randomness) -> tuple[InstanceState, InstanceState]:
-    """Two different candidates, every ordered pair equally likely, from one number. With replacement the busier of two
-    instances would be taken once in four times."""
-    rest = len(candidates) - 1
-    number = int(randomness() * (rest * (rest + 1)))
-    first = number // rest
-    second = number % rest
-    return candidates[first], candidates[second + 1 if second >= first else second]
-
-
-class PowerOfTwoChoices(Learning):
+class PowerOfTwoChoices(TwoChoices):
     """Of two drawn at random, the one with fewer calls of ours for its weight. The cost does not grow with the instances.
 
     Calls of an instance that was lately seen to be much slower than usual count as many times as it is slower. Without that
@@ -37,12 +26,10 @@ class PowerOfTwoChoices(Learning):
         decay: seconds for which an instance that was slow is remembered for it.
     """
 
-    __slots__ = ("_randomness", "usual")
-    weighs = True
+    __slots__ = ("usual",)
 
     def __init__(self, randomness: Randomness, decay: float) -> None:
-        super().__init__(decay)
-        self._randomness = randomness
+        super().__init__(randomness, decay)
         self.usual = 0.0
         """Seconds that the faster instances take, about; 0: not known."""
 
@@ -50,7 +37,7 @@ class PowerOfTwoChoices(Learning):
         self, instance: InstanceState, outcome: Outcome, duration: float, in_flight: int | None, now: float
     ) -> None:
         """See :class:`Learning`."""
-        Learning.learn(self, instance, outcome, duration, in_flight, now)
+        TwoChoices.learn(self, instance, outcome, duration, in_flight, now)
         cost = instance.cost
         if not cost:
             return
@@ -65,12 +52,3 @@ class PowerOfTwoChoices(Learning):
         """What taking another call would mean for ``instance``, in calls for a weight of 1."""
         load = (instance.in_flight + 1) / instance.weight
         return load * instance.brake if now - instance.stamp < self.decay else load
-
-    def pick(self, candidates: Sequence[InstanceState], now: float) -> InstanceState:
-        """The better one of two; of equals, who has waited longer."""
-        one, other = draw_two(candidates, self._randomness)
-        ours = self.load(one, now)
-        theirs = self.load(other, now)
-        if ours == theirs:
-            return one if one.order <= other.order else other
-        return one if ours < theirs else other

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import exp
 
-from dispatch.balancing.base import InstanceState, Learning
-from dispatch.balancing.p2c import draw_two
-from dispatch.guards.base import Randomness
+from dispatch.balancing.base import InstanceState
+from dispatch.balancing.twochoices import TwoChoices
 
 UNKNOWN = 1e12
 """The load for each call that an instance already has while nothing is known of it: it gets one, and then no other
 until that one has ended."""
 
 
-class PeakEwma(Learning):
+class PeakEwma(TwoChoices):
     """Of two drawn at random, the one with the smaller load: how long it takes, times its calls and this one.
 
     As Finagle's: what is known fades, so that an instance that was slow is tried again. Calls it has are ours, and others'
@@ -26,13 +24,8 @@ class PeakEwma(Learning):
         decay: seconds in which what is known loses all but 1/e of its weight.
     """
 
-    __slots__ = ("_randomness",)
-    weighs = True
+    __slots__ = ()
     peaks = True
-
-    def __init__(self, randomness: Randomness, decay: float) -> None:
-        super().__init__(decay)
-        self._randomness = randomness
 
     def load(self, instance: InstanceState, now: float) -> float:
         """What taking another call would mean for ``instance``, in seconds for a weight of 1."""
@@ -43,12 +36,3 @@ class PeakEwma(Learning):
         if instance.others:
             pending += instance.others * exp((instance.others_at - now) / self.decay)
         return cost * exp((instance.stamp - now) / self.decay) * pending / instance.weight
-
-    def pick(self, candidates: Sequence[InstanceState], now: float) -> InstanceState:
-        """The better one of two."""
-        one, other = draw_two(candidates, self._randomness)
-        ours = self.load(one, now)
-        theirs = self.load(other, now)
-        if ours == theirs:
-            return one if one.order <= other.order else other
-        return one if ours < theirs else other

@@ -1,7 +1,4 @@
-"""Two drawn at random, never the same twice.
-
-Guards against drawing with replacement, which takes the busier of two instances once in four times.
-"""
+"""Of two drawn at random, the one with less to do, and what a slow one's calls count for."""
 
 from __future__ import annotations
 
@@ -11,25 +8,9 @@ from typing import Any
 
 import pytest
 
-from dispatch.balancing.p2c import FALL, MUCH_SLOWER, RISE, PowerOfTwoChoices, draw_two
+from dispatch.balancing.p2c import FALL, MUCH_SLOWER, RISE, PowerOfTwoChoices
 from dispatch.outcome import Outcome
 from tests.balancing.made import START, in_turn, states
-
-
-def test_every_pair_is_drawn_equally_often_and_none_with_itself() -> None:
-    candidates = states("abcd")
-    pairs = Counter(
-        tuple(each.id for each in draw_two(candidates, in_turn((number + 0.5) / 12).__next__)) for number in range(12)
-    )
-    assert pairs == {(one, other): 1 for one in "abcd" for other in "abcd" if one != other}
-
-
-@pytest.mark.parametrize("count", [2, 3, 17, 256])
-def test_the_ends_of_chance_are_within(count: int) -> None:
-    candidates = states("x" * count)
-    for number in (0.0, 1 - 2**-53):
-        one, other = draw_two(candidates, in_turn(number).__next__)
-        assert one is not other
 
 
 def of_two(now: float = START, **values: Any) -> str:

@@ -95,25 +95,33 @@ def test_there_are_as_many_attempts_as_the_settings_say(attempts: int, made: int
 # -- what may be repeated, and where ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("repeatable", "keyed", "sent", "remembers"), list(product((False, True), repeat=4)))
-def test_what_may_have_run_is_repeated_only_where_it_cannot_run_twice(
-    repeatable: bool, keyed: bool, sent: bool, remembers: bool
-) -> None:
-    bench = Bench(repeatable=repeatable)
-    verdict = bench.decide(Outcome.TIMEOUT, sent=sent, keyed=keyed, same_instance_remembers=remembers)
-    if repeatable:
-        expected = Where.ELSEWHERE
-    elif keyed:
-        expected = Where.HOME
-    elif not sent:
-        expected = Where.ELSEWHERE
-    elif remembers:
-        expected = Where.SAME
-    else:
-        assert verdict is WhyNot.UNSAFE
-        return
+@pytest.mark.parametrize("keyed", [False, True])
+@pytest.mark.parametrize("sent", [False, True])
+@pytest.mark.parametrize("remembers", [False, True])
+def test_a_repeatable_tool_is_repeated_anywhere(keyed: bool, sent: bool, remembers: bool) -> None:
+    verdict = Bench(repeatable=True).decide(Outcome.TIMEOUT, sent=sent, keyed=keyed, same_instance_remembers=remembers)
     assert isinstance(verdict, Again)
-    assert verdict.where is expected
+    assert verdict.where is Where.ELSEWHERE
+
+
+@pytest.mark.parametrize(
+    ("keyed", "sent", "remembers", "expected"),
+    [
+        (False, False, False, Where.ELSEWHERE),
+        (False, False, True, Where.ELSEWHERE),
+        (False, True, False, WhyNot.UNSAFE),
+        (False, True, True, Where.SAME),
+        (True, False, False, Where.HOME),
+        (True, False, True, Where.HOME),
+        (True, True, False, Where.HOME),
+        (True, True, True, Where.HOME),
+    ],
+)
+def test_what_may_have_run_is_repeated_only_where_it_cannot_run_twice(
+    keyed: bool, sent: bool, remembers: bool, expected: Where | WhyNot
+) -> None:
+    verdict = Bench(repeatable=False).decide(Outcome.TIMEOUT, sent=sent, keyed=keyed, same_instance_remembers=remembers)
+    assert (verdict.where if isinstance(verdict, Again) else verdict) is expected
 
 
 def test_an_instance_that_remembers_would_give_the_same_error_again() -> None:
