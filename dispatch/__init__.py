@@ -17,7 +17,7 @@ from dispatch.outcome import (
     ToolError,
     TransportError,
 )
-from dispatch.policy import Policy
+from dispatch.policy import Annotations, Balancing, Breaker, Bulkhead, Health, Hedge, Policy, PolicyError, Rate, Retry
 from dispatch.result import CallResult
 from dispatch.server import ToolServer, serve
 from dispatch.service import ToolService
@@ -26,16 +26,25 @@ from dispatch.transports import Security
 from dispatch.version import __version__
 
 __all__ = [
+    "Annotations",
+    "Balancing",
+    "Breaker",
+    "Bulkhead",
     "CallResult",
     "CallTimeout",
     "Catalog",
     "CatalogError",
     "DispatchError",
     "Dispatcher",
+    "Health",
+    "Hedge",
     "InvalidArguments",
     "Outcome",
     "Policy",
+    "PolicyError",
+    "Rate",
     "Rejected",
+    "Retry",
     "Security",
     "Throttled",
     "Tool",

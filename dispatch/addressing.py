@@ -9,6 +9,7 @@ import contextlib
 
 from dispatch.arguments import nobody_takes_parts, nobody_there
 from dispatch.exchange import Exchange
+from dispatch.fleet import Fleet, Place
 from dispatch.instances import Line
 from dispatch.lanes import Lane
 from dispatch.messages import PLAIN_FROM, Property
@@ -37,28 +38,36 @@ class Addressing:
         self._exchange = exchange
         self._routes = routes
 
-    async def meet(self, target: Target, route: Route, payload: bytes, deadline: float) -> None:
+    @property
+    def max_message_bytes(self) -> int:
+        """The largest payload that goes as one message."""
+        return self._transport.max_message_bytes
+
+    async def meet(self, target: Target, fleet: Fleet, payload: bytes, deadline: float) -> None:
         """Wait until an instance is known, for a moment at most, where nobody else may have the request, or can take it."""
         needed = target.policy.only_ours or len(payload) > self._transport.max_message_bytes
-        if not needed or route.hello is None:
+        routes = [route for route in fleet.routes if route.hello is not None]
+        if not needed or not routes:
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(min(deadline, self._exchange.loop.time() + MEET_S)):
-                while not len(route.instances):
-                    self._routes.instance(route)  # which asks who is there, when that is due
+                while not fleet.known:
+                    for route in routes:
+                        self._routes.greet(route)
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(MEET_S / 4):
-                            await route.met.wait()
+                            await routes[0].met.wait()
 
     def request(
         self,
         target: Target,
-        route: Route,
+        place: Place,
         id: str,
         payload: bytes,
         deadline: float,
         idempotency_key: str | None,
         patience: Patience,
+        attempt: int = 1,
     ) -> tuple[Publisher, dict[str, str], Line | None]:
         """The publisher of a request, its properties, and how to ask for its answer; None: it cannot be asked for.
 
@@ -66,21 +75,23 @@ class Addressing:
             TransportError: nobody is known who may have it.
         """
         exchange, routes, policy = self._exchange, self._routes, target.policy
+        route, instance = place.route, place.instance
         now, limit = exchange.loop.time(), self._transport.max_message_bytes
         large = len(payload) > limit
-        instance = routes.instance(route, idempotency_key, parts=large) if policy.addressed else None
+        if large and (instance is None or not instance.parts):
+            raise nobody_takes_parts(target.label, len(payload), limit)
         if instance is None:
-            if large:
-                raise nobody_takes_parts(target.label, len(payload), limit)
             if policy.only_ours and route.hello is not None:
                 raise nobody_there(target.label, route.request_queue)
-            properties = self._properties(id, route, route.replies.first, policy, deadline - now, idempotency_key)
+            properties = self._properties(
+                id, route, route.replies.first, policy, deadline - now, idempotency_key, attempt
+            )
             if target.redelivered(idempotency_key):
                 properties[Property.REPEATABLE] = "1"
             return route.publisher, properties, None
         # What keeps everything on its way (a persistent topic) holds nothing up.
         lane = route.replies.pick(exchange.pending, policy.reply_connections if route.acknowledged else 1)
-        properties = self._properties(id, route, lane, policy, deadline - now, idempotency_key)
+        properties = self._properties(id, route, lane, policy, deadline - now, idempotency_key, attempt)
         properties[Property.INCARNATION] = instance.incarnation
         if route.replies.mean >= PLAIN_FROM:
             properties[Property.PLAIN] = "1"
@@ -100,7 +111,14 @@ class Addressing:
         return parted or instance.publisher, properties, line
 
     def _properties(
-        self, id: str, route: Route, lane: Lane, policy: Policy, seconds: float, idempotency_key: str | None
+        self,
+        id: str,
+        route: Route,
+        lane: Lane,
+        policy: Policy,
+        seconds: float,
+        idempotency_key: str | None,
+        attempt: int,
     ) -> dict[str, str]:
         properties = {
             Property.ID: id,
@@ -111,6 +129,8 @@ class Addressing:
             properties[Property.CREDIT] = str(route.replies.credit(lane, self._routes.credit))
         if policy.large_payloads:
             properties[Property.LARGEST] = str(policy.max_result)
+        if attempt > 1:
+            properties[Property.ATTEMPT] = str(attempt)
         if idempotency_key is not None:
             properties[Property.IDEMPOTENCY_KEY] = idempotency_key
         return properties

@@ -5,34 +5,39 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
+import random
 from collections.abc import AsyncGenerator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from dispatch.addressing import Addressing
 from dispatch.arguments import invalid, request_payload
-from dispatch.catalog import Catalog, ServiceDescriptor, load_directory
+from dispatch.attempts import Attempt, Call
+from dispatch.balancing.view import InstanceView
+from dispatch.catalog import Catalog, load_directory
+from dispatch.engine import Engine
 from dispatch.exchange import Exchange
-from dispatch.instances import Line
-from dispatch.messages import PayloadTooLarge, Property, Refusal, check_property
-from dispatch.outcome import DispatchError, TransportError
+from dispatch.guards.base import Randomness
+from dispatch.guards.breaker import CircuitBreaker
+from dispatch.guards.retrying import Where
+from dispatch.hedges import hedged
+from dispatch.messages import PayloadTooLarge, check_property
+from dispatch.outcome import CallTimeout, DispatchError, Outcome
 from dispatch.policy import DEFAULT_POLICY, Policy, PolicyError, check_seconds
-from dispatch.repair import Patience
-from dispatch.result import CallResult, conclude, error_of
-from dispatch.routes import Route, Routes
-from dispatch.settled import Answer, Lost, Settled, TimedOut
+from dispatch.refusals import with_alternatives
+from dispatch.result import CallResult, conclude
+from dispatch.retries import go_on
 from dispatch.targets import Target, Targets
 from dispatch.tool import Tool
 from dispatch.transports import Security, Transport, open_transport
 
-T = TypeVar("T")
-
 NO_ARGUMENTS: Mapping[str, Any] = {}
-MAX_HOPS = 4
-"""Instances that are tried in turn, when each says that it is about to leave and has not run the request."""
+MISTAKES = (TypeError, PayloadTooLarge, PolicyError, UnicodeError)
+"""What a caller's own mistakes raise, before anything is sent."""
+
+_SUCCESS = Outcome.SUCCESS
 
 
 def connect(
@@ -73,6 +78,7 @@ class Dispatcher:
         catalog: services and tools.
         policy: defaults under the services' and tools' own policies.
         name: see :func:`connect`.
+        randomness: of retries, hedges, open times and balancing; for tests.
     """
 
     def __init__(
@@ -82,14 +88,14 @@ class Dispatcher:
         *,
         policy: Policy = DEFAULT_POLICY,
         name: str | None = None,
+        randomness: Randomness = random.random,
     ) -> None:
         self.name = name or os.urandom(6).hex()
         self.transport = transport
+        self._policy = policy
+        self._randomness = randomness
         self._targets = Targets(catalog, policy)
-        self._patiences: dict[str, Patience] = {}
-        self._exchange: Exchange | None = None
-        self._routes: Routes | None = None
-        self._addressing: Addressing | None = None
+        self._engine: Engine | None = None
 
     # -- life ---------------------------------------------------------------------------------------------------
 
@@ -99,23 +105,24 @@ class Dispatcher:
         Raises:
             TransportError: no broker answers; the message names the fix.
         """
-        if self._exchange is not None:
+        if self._engine is not None:
             raise RuntimeError("this dispatcher is started already")
         try:
             await self.transport.start()
         except BaseException:
             await self.transport.close()
             raise
-        self._exchange = Exchange(connected=lambda: self.transport.connected)
-        self._routes = Routes(self.transport, self._exchange, self.name)
-        self._addressing = Addressing(self.transport, self._exchange, self._routes)
+        self._engine = Engine(self.transport, self.name, self._randomness)
 
-    async def close(self) -> None:
-        """End what waits (its callers get a typed error) and disconnect. Idempotent."""
-        if self._exchange is not None:
-            self._exchange.close()
-        if self._routes is not None:
-            await self._routes.close()
+    async def close(self, *, drain: float = 0.0) -> None:
+        """End what waits (its callers get a typed error) and disconnect. Idempotent.
+
+        Args:
+            drain: seconds that calls under way may still take. What waits in a line is refused at once, and so is what
+                comes; nothing is retried any more.
+        """
+        if self._engine is not None:
+            await self._engine.close(drain)
         await self.transport.close()
 
     async def __aenter__(self) -> Dispatcher:
@@ -125,12 +132,39 @@ class Dispatcher:
     async def __aexit__(self, *_exc: object) -> None:
         await self.close()
 
+    @property
+    def _running(self) -> Engine:
+        if self._engine is None:
+            raise RuntimeError("the dispatcher is not started; use 'async with dispatch.connect(...)' or await start()")
+        return self._engine
+
     # -- the catalogue ------------------------------------------------------------------------------------------
 
     @property
     def catalog(self) -> Catalog:
         """The services and tools in force."""
         return self._targets.catalog
+
+    def reload(self, catalog: Catalog | str | Path | None = None, *, policy: Policy | None = None) -> None:
+        """Other services and tools, or another policy, from now on. Calls under way go on as they began; breakers keep their
+        state, and what was learnt of tools and instances stays.
+
+        Args:
+            catalog: as in :func:`connect`; None: the one in force.
+            policy: None: the one in force.
+
+        Raises:
+            CatalogError: mistakes in the folder's descriptors. Nothing has changed then.
+        """
+        if catalog is None:
+            catalog = self.catalog
+        elif not isinstance(catalog, Catalog):
+            catalog = load_directory(catalog)
+        if policy is not None:
+            self._policy = policy
+        self._targets = Targets(catalog, self._policy)
+        if self._engine is not None:
+            self._engine.renew(catalog)
 
     @property
     def exchange(self) -> Exchange:
@@ -139,13 +173,7 @@ class Dispatcher:
         Raises:
             RuntimeError: not started.
         """
-        return self._running(self._exchange)
-
-    @staticmethod
-    def _running(part: T | None) -> T:
-        if part is None:
-            raise RuntimeError("the dispatcher is not started; use 'async with dispatch.connect(...)' or await start()")
-        return part
+        return self._running.exchange
 
     def tool(self, name: str, *, user: str = "") -> Tool:
         """A handle on one tool, as agent frameworks want it: ``await tool.invoke(topic="cats")``.
@@ -164,6 +192,31 @@ class Dispatcher:
         """
         return self._targets.service(service)
 
+    # -- guards -------------------------------------------------------------------------------------------------
+
+    def breaker(self, tool: str) -> CircuitBreaker:
+        """The circuit breaker of a tool: its ``state``, ``force_open()``, ``disable()``, ``metrics_only()``, ``reset()``.
+
+        Raises:
+            Rejected: there is no such tool.
+            ValueError: its policy has no breaker.
+            RuntimeError: not started.
+        """
+        breaker = self._running.guards_of(self._targets.tool(tool)).breaker
+        if breaker is None:
+            raise ValueError(f"the policy of '{tool}' has no breaker: take \"breaker\": null out of it")
+        return breaker
+
+    def instances(self, service: str) -> tuple[InstanceView, ...]:
+        """How the instances of a service are doing, as its calls have shown; empty before the first one.
+
+        Raises:
+            Rejected: there is no such service.
+            RuntimeError: not started.
+        """
+        self._targets.service(service)
+        return self._running.instances(service)
+
     # -- calls --------------------------------------------------------------------------------------------------
 
     async def call(
@@ -174,6 +227,7 @@ class Dispatcher:
         user: str = "",
         timeout: float | None = None,
         idempotency_key: str | None = None,
+        priority: str | None = None,
     ) -> str:
         """Call a tool and return its answer; a stream's chunks are put together.
 
@@ -182,7 +236,9 @@ class Dispatcher:
             arguments: what the tool takes, as named values that JSON can say.
             user: on whose behalf.
             timeout: seconds for the whole call; None: the tool's policy (30 s by default).
-            idempotency_key: your own name for this piece of work; it travels to the service.
+            idempotency_key: your own name for this piece of work; it travels to the service, which does it once. So the call
+                may be retried whatever the tool is.
+            priority: its class where calls wait for room: one of the bulkhead's ``priorities``, the most urgent by default.
 
         Raises:
             DispatchError: one class for each way a call can fail: ToolError, InvalidArguments, Throttled, CallTimeout,
@@ -191,7 +247,13 @@ class Dispatcher:
         target = self._targets.tool(tool)
         # As execute, without a coroutine in between: this is the way of nearly every call.
         result = await self.perform(
-            target, target.config_text, arguments, user=user, timeout=timeout, idempotency_key=idempotency_key
+            target,
+            target.config_text,
+            arguments,
+            user=user,
+            timeout=timeout,
+            idempotency_key=idempotency_key,
+            priority=priority,
         )
         if result.error is not None:
             raise result.error
@@ -205,6 +267,7 @@ class Dispatcher:
         user: str = "",
         timeout: float | None = None,
         idempotency_key: str | None = None,
+        priority: str | None = None,
     ) -> CallResult:
         """As :meth:`call`, but every outcome is a value. Only cancellation is raised."""
         started = self.exchange.loop.time()
@@ -219,6 +282,7 @@ class Dispatcher:
             user=user,
             timeout=timeout,
             idempotency_key=idempotency_key,
+            priority=priority,
             started=started,
         )
 
@@ -231,74 +295,110 @@ class Dispatcher:
         user: str = "",
         timeout: float | None = None,
         idempotency_key: str | None = None,
+        priority: str | None = None,
         started: float | None = None,
     ) -> CallResult:
         """Steps 2 to 6 of a call, for whoever has found its target already (:meth:`execute`, the clients)."""
-        exchange = self.exchange
+        engine = self._running
+        now = engine.now
         if started is None:
-            started = exchange.loop.time()
-        id, attempts = "", 0
-        line: Line | None = None
-        settled: Settled | DispatchError
+            started = now()
         limit = target.policy.timeout if timeout is None else timeout
         try:
             # 2 permission: who may call this tool (its place; nothing is asked yet)
             # 3 deadline: one instant on the loop's clock for everything that follows
             if timeout is not None:
                 check_seconds(timeout)
-            deadline, clock = started + limit, "call"
             check_property(idempotency_key, "idempotency_key")
-            payload = request_payload(config_text, arguments, user, target.policy, self.transport.max_message_bytes)
-            # 4 attempts: one; retries and hedges have their place around this
-            #   a breaker · b limiter · c bulkhead: admit(target) -> Permit | Rejection
-            #   d balancer: picks the instance; the route then is that instance's
-            route = self._route(target.service) or await self._open(target, deadline)
-            if not len(route.instances):
-                await self._running(self._addressing).meet(target, route, payload, deadline)
-            attempt = target.policy.attempt_timeout
-            if attempt is not None and exchange.loop.time() + attempt < deadline:
-                deadline, clock, limit = exchange.loop.time() + attempt, "attempt", attempt
-            while True:
-                id = exchange.new_id()
-                attempts += 1
-                publisher, properties, line = self._running(self._addressing).request(
-                    target, route, id, payload, deadline, idempotency_key, self._patience(target)
-                )
-                settled = await exchange.request(  # e exchange
-                    id,
-                    publisher,
-                    payload,
-                    properties,
-                    flow=target.label,
-                    deadline=deadline,
-                    clock=clock,
-                    max_bytes=target.policy.max_result,
-                    line=line,
-                )
-                if line is None or attempts >= MAX_HOPS or not self._gone(route, line, settled):
-                    break  # else that instance did not run it, and is no longer asked: another one is
-            #   f finish: every permit gets the outcome, exactly once, cancellation included
-        except DispatchError as failure:
-            settled = failure
-        except (TypeError, PayloadTooLarge, PolicyError, UnicodeError) as mistake:
-            settled = invalid(target.label, target.policy, mistake)
-        # 5 result
-        ended = exchange.loop.time()
-        result = conclude(
-            settled,
-            tool=target.label,
+            payload = request_payload(config_text, arguments, user, target.policy, engine.max_message_bytes)
+        except MISTAKES as mistake:
+            return self._refused(target, invalid(target.label, target.policy, mistake), now() - started)
+        guards = engine.guards_of(target)
+        call = Call(
+            target,
+            guards,
+            payload,
+            user,
+            deadline=started + limit,
             limit=limit,
-            repeatable=target.repeatable,
-            duration=ended - started,
-            request_id=id,
-            attempts=attempts,
-            transmissions=1 if line is None else line.repair.transmissions,
-            asked_for=0.0 if line is None or line.asked_at is None else ended - line.asked_at,
+            key=idempotency_key,
+            priority=priority,
         )
-        if line is not None and not line.resent and type(settled) is Answer:
-            self._patience(target).learn(ended - started)
-        # 6 telemetry (its place): one duration, one outcome, one span tree
-        return result
+        if target.shares and idempotency_key is None:
+            return await self._shared(call, started)
+        # 4 attempts: the first one inline; retries and hedges, from one budget, only when it goes wrong or takes long
+        with engine.under_way:
+            made = await self._attempt(call)
+        # 5 result · 6 telemetry (its place): one duration, one outcome, one span tree
+        return self._result(call, made, now() - started)
+
+    async def _attempt(self, call: Call) -> Attempt:
+        attempts, guards = self._running.attempts, call.guards
+        guards.budget.called()
+        tried: list[str] = []
+        where = Where.ELSEWHERE if call.key is None else Where.HOME
+        hedging = guards.hedging
+        if hedging is None:
+            made = await attempts.call(call, 1, tried, where)
+        else:
+            made = await hedged(
+                lambda second: attempts.call(call, 1, tried, Where.ELSEWHERE if second else where, hedge=second),
+                hedging,
+                deadline=call.deadline,
+                others=lambda: self._running.others(call.target, tried),
+            )
+        retrying = guards.retrying
+        if made.outcome is _SUCCESS or retrying is None:
+            return made
+        again = partial(attempts.call, call)
+        return await go_on(made, tried, again, retrying, deadline=call.deadline, keyed=call.key is not None)
+
+    async def _shared(self, call: Call, started: float) -> CallResult:
+        """As the others that are the same and under way."""
+        engine = self._running
+
+        async def fly() -> CallResult:
+            with engine.under_way:
+                made = await self._attempt(call)
+            return self._result(call, made, engine.now() - started)
+
+        while True:
+            result = await engine.flights.share((call.target.label, call.payload), fly, call.deadline)
+            if result is None:
+                late = CallTimeout(
+                    f"'{call.target.label}' gave no complete answer within {call.limit:g} s. Report the failure, or use "
+                    "another tool.",
+                    clock="call",
+                    retryable=True,
+                )
+                return self._refused(call.target, late, engine.now() - started)
+            # Another one's time was over, not this one's.
+            if result.outcome is not Outcome.TIMEOUT or engine.now() >= call.deadline:
+                return result
+
+    def _refused(self, target: Target, error: DispatchError, duration: float) -> CallResult:
+        return conclude(None, error, tool=target.label, duration=duration)
+
+    def _result(self, call: Call, made: Attempt, duration: float) -> CallResult:
+        target, line, error = call.target, made.line, made.error
+        if error is not None:
+            error = self._advised(target, error)
+        return conclude(
+            made.settled,
+            error,
+            tool=target.label,
+            duration=duration,
+            request_id=made.id,
+            attempts=call.requests,
+            transmissions=1 if line is None else line.repair.transmissions,
+            asked_for=0.0 if line is None or line.asked_at is None else self._running.now() - line.asked_at,
+        )
+
+    def _advised(self, target: Target, error: DispatchError) -> DispatchError:
+        """The error, with tools that could do instead where the tool itself is of no use now."""
+        if not target.is_tool or error.outcome in (Outcome.TOOL_ERROR, Outcome.INVALID_ARGUMENTS):
+            return error
+        return with_alternatives(error, self._targets.alternatives(target.label))
 
     async def stream(
         self,
@@ -309,6 +409,7 @@ class Dispatcher:
         timeout: float | None = None,
         idle_timeout: float | None = None,
         idempotency_key: str | None = None,
+        priority: str | None = None,
     ) -> AsyncGenerator[str, None]:
         """Call a tool and give the chunks of its answer as they come. Leaving the loop early leaves nothing behind.
 
@@ -328,6 +429,7 @@ class Dispatcher:
             timeout=timeout,
             idle_timeout=idle_timeout,
             idempotency_key=idempotency_key,
+            priority=priority,
         )
         async with contextlib.aclosing(chunks):  # so that closing this one closes the inner one at once
             async for chunk in chunks:
@@ -343,88 +445,49 @@ class Dispatcher:
         timeout: float | None = None,
         idle_timeout: float | None = None,
         idempotency_key: str | None = None,
+        priority: str | None = None,
     ) -> AsyncGenerator[str, None]:
         """Steps 2 to 6 of a stream; see :meth:`perform`."""
-        exchange = self.exchange
-        policy = target.policy
+        engine, policy = self._running, target.policy
         total = policy.stream_timeout if timeout is None else timeout
         idle = policy.stream_idle_timeout if idle_timeout is None else idle_timeout
+        started = engine.now()
         try:
             check_seconds(total)
             check_seconds(idle, "idle-timeout")
             check_property(idempotency_key, "idempotency_key")
-            payload = request_payload(config_text, arguments, user, target.policy, self.transport.max_message_bytes)
-        except (TypeError, PayloadTooLarge, PolicyError, UnicodeError) as mistake:
+            payload = request_payload(config_text, arguments, user, target.policy, engine.max_message_bytes)
+        except MISTAKES as mistake:
             raise invalid(target.label, target.policy, mistake) from None
-        deadline = exchange.loop.time() + total
-        route = self._route(target.service) or await self._open(target, deadline)
-        if not len(route.instances):
-            await self._running(self._addressing).meet(target, route, payload, deadline)
-        attempts = 0
-        while True:
-            id = exchange.new_id()
-            attempts += 1
-            publisher, properties, line = self._running(self._addressing).request(
-                target, route, id, payload, deadline, idempotency_key, Patience(policy.ask_after)
-            )
-            replies = exchange.stream(
-                id,
-                publisher,
-                payload,
-                properties,
-                flow=target.label,
-                deadline=deadline,
-                idle=idle,
-                max_bytes=policy.max_result,
-                max_buffer=policy.stream_buffer,
-                line=line,
-            )
+        guards, attempts = engine.guards_of(target), engine.attempts
+        call = Call(
+            target,
+            guards,
+            payload,
+            user,
+            deadline=started + total,
+            limit=total,
+            clock="stream",
+            key=idempotency_key,
+            priority=priority,
+            idle=idle,
+        )
+        keyed = idempotency_key is not None
+        with engine.under_way:
+            # As a call, until the first chunk is there. What was given cannot be taken back: then nothing is repeated.
+            guards.budget.called()
+            tried: list[str] = []
+            made = await attempts.stream(call, 1, tried, Where.HOME if keyed else Where.ELSEWHERE)
+            if made.outcome is not _SUCCESS and guards.retrying is not None:
+                again = partial(attempts.stream, call)
+                made = await go_on(made, tried, again, guards.retrying, deadline=call.deadline, keyed=keyed)
             try:
-                async for chunk in replies:
-                    yield chunk
+                if made.first is not None:
+                    yield made.first
+                    assert made.replies is not None
+                    async for chunk in made.replies:
+                        yield chunk
             finally:
-                replies.close()
-            settled = replies.settled
-            if line is None or attempts >= MAX_HOPS or not self._gone(route, line, settled):
-                break
-        if settled is not None:
-            limit = idle if isinstance(settled, TimedOut) and settled.clock == "stream-idle" else total
-            error = error_of(settled, tool=target.label, limit=limit, repeatable=target.repeatable)
-            if error is not None:
-                raise error
-
-    def _route(self, service: ServiceDescriptor) -> Route | None:
-        return self._running(self._routes).get(service)
-
-    async def _open(self, target: Target, deadline: float) -> Route:
-        service = target.service
-        try:
-            async with asyncio.timeout_at(deadline):
-                return await self._running(self._routes).open(service, target.policy.reply_subscriptions)
-        except TimeoutError:
-            raise TransportError(
-                "unreachable",
-                f"The broker did not open the topics of '{service.id}' in time; the tool did not run. Stop and report that.",
-                sent=False,
-            ) from None
-
-    def _patience(self, target: Target) -> Patience:
-        patience = self._patiences.get(target.label)
-        if patience is None:
-            patience = self._patiences[target.label] = Patience(target.policy.ask_after)
-        return patience
-
-    def _gone(self, route: Route, line: Line, settled: Settled | None) -> bool:
-        """Is the instance leaving, and did it not run the request? Then another one may. In any case it is no longer asked
-        when it has gone."""
-        if isinstance(settled, Lost):
-            self._running(self._routes).retire(route, line.instance)
-            return False
-        if not isinstance(settled, Answer):
-            return False
-        refused = settled.properties.get(Property.REFUSED)
-        if refused not in (Refusal.DRAINING, Refusal.FORMER):
-            return False
-        self._running(self._routes).retire(route, line.instance)
-        # When nobody is left who is known to take it, the caller is told at once. And a former life may have run it.
-        return refused == Refusal.DRAINING and len(route.instances) > 0
+                attempts.end(made, call)
+        if made.error is not None:
+            raise self._advised(target, made.error)

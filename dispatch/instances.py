@@ -6,7 +6,7 @@ never sent to them.
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
 from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Any
@@ -39,6 +39,7 @@ class Instance:
     __slots__ = (
         "_on_suspect",
         "_since_settled",
+        "cancels",
         "incarnation",
         "last_seen",
         "name",
@@ -59,6 +60,7 @@ class Instance:
         on_suspect: Callable[[], object] = lambda: None,
         *,
         parts: bool = False,
+        cancels: bool = False,
     ) -> None:
         self._on_suspect = on_suspect
         self.name = name
@@ -68,6 +70,8 @@ class Instance:
         self.last_seen = now
         self.parts = parts
         """It takes requests in parts."""
+        self.cancels = cancels
+        """It stops what nobody waits for any more."""
         self.waiting: dict[str, None] = {}
         """Ids of requests of ours that it has and has not answered, the oldest first."""
         self.unanswered = 0
@@ -217,6 +221,21 @@ class Line:
             self.ticket = None  # the next question is due soon
         return True
 
+    def cancel(self) -> None:
+        """Nobody waits for the answer any more: say so, once. If that is lost, the tool runs to its end."""
+        if not self.instance.cancels:
+            return
+        properties = {
+            name: self.properties[name]
+            for name in (Property.ID, Property.REPLY_TO, Property.INCARNATION)
+            if name in self.properties
+        }
+        with contextlib.suppress(TransportError):
+            # Beside the gate: nothing waits for it, and nobody acknowledges it.
+            self.instance.publisher.publisher.publish(
+                b"", {**properties, Property.CANCEL: "1"}, flow=self.flow, on_failure=_asked_in_vain
+            )
+
     def end(self, now: float, *, answered: bool) -> None:
         """The request is settled."""
         if self.ended:
@@ -242,11 +261,15 @@ def _asked_in_vain(_error: TransportError) -> None:
 
 
 class Instances:
-    """The known instances of one service. Pure bookkeeping but for the publishers it is handed."""
+    """The known instances of one service. Pure bookkeeping but for the publishers it is handed.
+
+    Attributes:
+        version: another number whenever somebody came or went.
+    """
 
     def __init__(self) -> None:
         self._known: dict[str, Instance] = {}
-        self._turn = 0
+        self.version = 0
 
     def __len__(self) -> int:
         return len(self._known)
@@ -262,6 +285,7 @@ class Instances:
         """Know ``instance`` from now on; returns its former life, if that was known."""
         former = self._known.pop(instance.name, None)
         self._known[instance.name] = instance
+        self.version += 1
         return former
 
     def remove(self, instance: Instance) -> bool:
@@ -269,30 +293,9 @@ class Instances:
         if self._known.get(instance.name) is not instance:
             return False
         del self._known[instance.name]
+        self.version += 1
         return True
 
     def stale(self, now: float) -> list[Instance]:
         """Those that were not heard of for too long."""
         return [each for each in self._known.values() if now - each.last_seen > STALE_S]
-
-    def pick(self, key: str | None = None, *, parts: bool = False) -> Instance | None:
-        """Who gets the next request: the one with the fewest of ours, in turn between equals. With an idempotency ``key``
-        always the same one (rendezvous hashing), because it alone remembers the key's first answer. ``parts``: only who
-        takes requests in parts."""
-        known = {name: each for name, each in self._known.items() if each.parts} if parts else self._known
-        if not known:
-            return None
-        if len(known) == 1:
-            return next(iter(known.values()))
-        if key is not None:
-            return max(known.values(), key=lambda each: _weight(each.name, key))
-        # If all are suspect, that may as well be the network's fault.
-        fit = [each for each in known.values() if not each.suspect] or list(known.values())
-        fewest = min(each.in_flight for each in fit)
-        equals = [each for each in fit if each.in_flight == fewest]
-        self._turn += 1
-        return equals[self._turn % len(equals)]
-
-
-def _weight(name: str, key: str) -> bytes:
-    return hashlib.blake2b(f"{name}\0{key}".encode(), digest_size=8).digest()

@@ -75,6 +75,9 @@ class Property:
     """The sender waits for none of its requests to this instance with a number (the last part of ``id``, hexadecimal) below
     the first of these, except for the others: ``1f3,2a,2c``."""
 
+    CANCEL: Final = "cancel"
+    """To an instance's own topic, without a payload: nobody waits for the request ``id`` any more; it may stop."""
+
     # On both.
     PART: Final = "part"
     """On a request: which part of it this is, from 0. On ``taken``: this part has arrived, the request is not complete."""
@@ -136,6 +139,8 @@ class Feature:
     """The instance takes requests on its own topic and remembers them: asking twice never runs a tool twice."""
     PARTS: Final = "parts"
     """It takes requests in parts there."""
+    CANCEL: Final = "cancel"
+    """It stops what nobody waits for any more."""
 
 
 class MalformedMessage(ValueError):

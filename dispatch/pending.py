@@ -149,9 +149,10 @@ class Slot(msgspec.Struct, eq=False):
     def abandon(self) -> None:
         """The caller has gone: leave nothing behind."""
         if self.settled is None:
-            if self.ticket is not None:
-                self.ticket.cancel()
+            withdrawn = self.ticket is not None and self.ticket.cancel()
             self.settle(TimedOut("abandoned", sent=True, chunks=self.chunks))
+            if self.line is not None and not withdrawn:
+                self.line.cancel()
 
 
 class Single(Slot, eq=False, kw_only=True):

@@ -50,7 +50,7 @@ class Presence:
             Property.INSTANCE: instance,
             Property.INCARNATION: incarnation,
             Property.CONTROL: replies.control,
-            Property.FEATURES: f"{Feature.REPAIR},{Feature.PARTS}",
+            Property.FEATURES: ",".join((Feature.REPAIR, Feature.PARTS, Feature.CANCEL)),
         }
         self._subscription: Subscription | None = None
         self._publisher: Publisher | None = None

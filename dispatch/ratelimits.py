@@ -98,10 +98,12 @@ class RateLimits:
         rate: all users' together, and how they share it; None: no limit.
         user_rate: each user's at this tool; None: no limit.
         everywhere: each user's at all tools that are given the same; None: no limit.
+        shared_rate: the rate that ``everywhere`` was made of.
 
-    How many may wait, and the users' weights, are those of ``rate``, or else of ``user_rate``; nobody waits for longer than
-    either allows. With ``everywhere`` alone it is as the defaults say. Calls of one user at several tools that wait for his
-    bucket ``everywhere`` take turns; one that finds room at its own tool at once may go before them.
+    How many may wait, and the users' weights, are those of the first of ``rate``, ``user_rate`` and ``shared_rate`` that is
+    given; nobody waits for longer than any of them allows. With ``everywhere`` alone it is as the defaults say. Calls of one
+    user at several tools that wait for his bucket ``everywhere`` take turns; one that finds room at its own tool at once may
+    go before them.
     """
 
     def __init__(
@@ -110,17 +112,18 @@ class RateLimits:
         user_rate: Rate | None = None,
         *,
         everywhere: Users[LimiterBucket] | None = None,
+        shared_rate: Rate | None = None,
     ) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
-        ruling = rate or user_rate or Rate("1/s")
+        ruling = rate or user_rate or shared_rate or Rate("1/s")
         here = user_buckets(user_rate) if user_rate is not None else None
         self.limiter = RateLimiter(
             time.monotonic,
             bucket=LimiterBucket(rate.capacity, rate.per_second) if rate is not None else None,
             users=_joined(here, everywhere),
             queue=ruling.queue,
-            max_wait=min(each.max_wait for each in (rate, user_rate, ruling) if each is not None),
+            max_wait=min(each.max_wait for each in (rate, user_rate, shared_rate, ruling) if each is not None),
             weights=dict(ruling.weights),
             stirred=self._turn,
         )
@@ -142,13 +145,17 @@ class RateLimits:
         try:
             await waiter.tag
         except asyncio.CancelledError:
-            self.limiter.leave(waiter)
-            if not self.limiter.waiting:
-                self._disarm()
+            self.leave(waiter)
             raise
         answer = waiter.answer
         assert answer is not None
         return answer
+
+    def leave(self, waiter: Waiter) -> None:
+        """Do not wait, or no longer. A permit that was given just then goes back."""
+        self.limiter.leave(waiter)
+        if not self.limiter.waiting:
+            self._disarm()
 
     async def acquire(self, user: str, deadline: float, cost: float = 1.0) -> RatePermit | Rejection:
         """:meth:`admit`, and :meth:`wait` if it takes a wait."""

@@ -75,47 +75,31 @@ class CallResult(msgspec.Struct, frozen=True):
 
 
 def conclude(
-    settled: Settled | DispatchError,
+    settled: Settled | None,
+    error: DispatchError | None,
     *,
     tool: str,
-    limit: float,
-    repeatable: bool,
     duration: float,
-    request_id: str,
-    attempts: int = 1,
+    request_id: str = "",
+    attempts: int = 0,
     transmissions: int = 1,
     asked_for: float = 0.0,
 ) -> CallResult:
-    """The result of a call whose exchange ended in ``settled``, or which ended in an error before it. For ``limit`` and
-    ``repeatable`` see :func:`error_of`, for the rest :class:`CallResult`."""
-    if type(settled) is Answer:
-        error = None if settled.error_type is None else _answered_error(settled, tool, limit, repeatable)
-        return CallResult(
-            tool,
-            Outcome.SUCCESS if error is None else error.outcome,
-            settled.text if error is None else "",
-            error,
-            duration,
-            attempts,
-            settled.chunks,
-            request_id,
-            settled.properties.get(Property.INSTANCE),
-            transmissions,
-            asked_for,
-        )
-    failure = (
-        settled
-        if isinstance(settled, DispatchError)
-        else error_of(settled, tool=tool, limit=limit, repeatable=repeatable)
-    )
-    assert failure is not None  # only an answer can be a success
-    if not request_id:
-        attempts = 0
-    elif isinstance(failure, TransportError) and not failure.sent:
-        attempts -= 1
-    chunks = settled.chunks if isinstance(settled, TimedOut | Lost) else 0
+    """The result of a call whose last exchange ended in ``settled`` (None: there was none), which means ``error`` to its
+    caller (None: success). For the rest see :class:`CallResult`."""
+    answered = type(settled) is Answer
     return CallResult(
-        tool, failure.outcome, "", failure, duration, attempts, chunks, request_id, None, transmissions, asked_for
+        tool,
+        Outcome.SUCCESS if error is None else error.outcome,
+        settled.text if answered and error is None else "",  # type: ignore[union-attr] # an Answer
+        error,
+        duration,
+        attempts,
+        settled.chunks if isinstance(settled, Answer | TimedOut | Lost) else 0,
+        request_id,
+        settled.properties.get(Property.INSTANCE) if answered else None,  # type: ignore[union-attr] # an Answer
+        transmissions,
+        asked_for,
     )
 
 

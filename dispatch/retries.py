@@ -35,16 +35,12 @@ class Attempted(Protocol):
     def error_type(self) -> str | None:
         """The ``type`` of its error, if any."""
 
-    @property
-    def remembered(self) -> bool:
-        """The instance that was tried is still there, and remembers the ids it has seen."""
-
 
 R = TypeVar("R", bound=Attempted)
 
 Attempt = Callable[[int, list[str], Where], Awaitable[R]]
 """One attempt: its number, from 1; the instances tried so far, to which it adds its own once it has picked one; and where it
-may go (SAME: to the last of those, with the same id)."""
+may go."""
 Listener = Callable[[Again | WhyNot], object]
 """Hears of each decision after a failed attempt, for metrics."""
 
@@ -113,7 +109,7 @@ async def go_on(
 class _Course:
     """One call's attempts, and the verdict after the last."""
 
-    __slots__ = ("_clock", "_deadline", "_keyed", "_listener", "_paid", "_ran", "_retrying", "again")
+    __slots__ = ("_clock", "_deadline", "_keyed", "_listener", "_paid", "_retrying", "again")
 
     def __init__(self, retrying: Retrying, deadline: float, keyed: bool, listener: Listener) -> None:
         self._retrying = retrying
@@ -121,7 +117,6 @@ class _Course:
         self._keyed = keyed
         self._listener = listener
         self._clock = asyncio.get_running_loop().time
-        self._ran = False
         self._paid = False
         self.again: Again | None = None
 
@@ -132,15 +127,12 @@ class _Course:
             self._retrying.budget.refund()  # one of our own guards stopped it: the service has not seen it
         if outcome is Outcome.SUCCESS:
             return
-        # Whether it may have run is a matter of all attempts: that the last one never left does not undo the first.
-        self._ran = self._ran or may_have_run(outcome, sent=result.sent)
         verdict = self._retrying.decide(
             outcome,
-            sent=self._ran,
+            sent=may_have_run(outcome, sent=result.sent),
             attempt=number,
             now=self._clock(),
             deadline=self._deadline,
-            same_instance_remembers=result.remembered,
             keyed=self._keyed,
             retry_after=result.retry_after,
             error_type=result.error_type,

@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any
 
 from dispatch.acknowledger import Acknowledger
-from dispatch.catalog import ServiceDescriptor
 from dispatch.catalog.topics import TopicName
 from dispatch.delivery import CREDIT_BYTES
 from dispatch.exchange import Exchange, read_properties
@@ -85,19 +84,15 @@ class Routes:
         self._lanes: dict[str, Lanes] = {}
         self._strangers: dict[str, Strangers] = {}
 
-    def get(self, service: ServiceDescriptor) -> Route | None:
-        """The route to ``service`` if it is open."""
-        return self._open.get((service.request_queue, service.response_queue))
-
-    async def open(self, service: ServiceDescriptor, copies: int = 1) -> Route:
-        """The route to ``service``, opening what is not open yet. Callers that come together wait for one opening, and
+    async def open(self, request_queue: str, response_queue: str, copies: int = 1) -> Route:
+        """The route over these topics, opening what is not open yet. Callers that come together wait for one opening, and
         one that is cancelled takes nothing from the others. ``copies``: connections on which others' answers are
         listened for.
 
         Raises:
             TransportError: the broker is out of reach, or refuses.
         """
-        key = (service.request_queue, service.response_queue)
+        key = (request_queue, response_queue)
         route = self._open.get(key)
         if route is not None:
             return route
@@ -198,15 +193,12 @@ class Routes:
                     await route.met.wait()
                     return
 
-    def instance(self, route: Route, key: str | None = None, *, parts: bool = False) -> Instance | None:
-        """The instance that the next request should go to; None: none is known, send it to the service's topic. ``key``:
-        an idempotency key, which one instance alone remembers. ``parts``: it must take requests in parts."""
-        if route.hello is None:
-            return None
-        now = asyncio.get_running_loop().time()
-        if now >= route.hello_at:
-            self._say_hello(route, now)
-        return route.instances.pick(key, parts=parts)
+    def greet(self, route: Route) -> None:
+        """The route is used: ask who is there, when that is due."""
+        if route.hello is not None:
+            now = self._exchange.loop.time()
+            if now >= route.hello_at:
+                self._say_hello(route, now)
 
     def _suspected(self, route: Route) -> None:
         """An instance may have gone; there may be others by now."""
@@ -256,19 +248,28 @@ class Routes:
             elif known is not None and known.incarnation > incarnation:
                 pass  # a former life that has not ended yet
             elif Feature.REPAIR in (features := properties.get(Property.FEATURES, "").split(",")):
-                self._know(route, name, incarnation, topic, Feature.PARTS in features)
+                self._know(route, name, incarnation, topic, frozenset(features))
 
-    def _know(self, route: Route, name: str, incarnation: str, topic: str, parts: bool) -> None:
+    def _know(self, route: Route, name: str, incarnation: str, topic: str, features: frozenset[str]) -> None:
         if topic in self._meeting or len(route.instances) + len(self._meeting) >= MAX_INSTANCES:
             return
-        task = self._meeting[topic] = asyncio.create_task(self._add(route, name, incarnation, topic, parts))
+        task = self._meeting[topic] = asyncio.create_task(self._add(route, name, incarnation, topic, features))
         task.add_done_callback(lambda _: self._meeting.pop(topic, None))
         task.add_done_callback(_seen)
 
-    async def _add(self, route: Route, name: str, incarnation: str, topic: str, parts: bool) -> None:
+    async def _add(self, route: Route, name: str, incarnation: str, topic: str, features: frozenset[str]) -> None:
         publisher = Gate(await self._transport.publisher(topic), _ask_taken, CREDIT_BYTES, acknowledges=True)
         now = asyncio.get_running_loop().time()
-        instance = Instance(name, incarnation, topic, publisher, now, lambda: self._suspected(route), parts=parts)
+        instance = Instance(
+            name,
+            incarnation,
+            topic,
+            publisher,
+            now,
+            lambda: self._suspected(route),
+            parts=Feature.PARTS in features,
+            cancels=Feature.CANCEL in features,
+        )
         former = route.instances.add(instance)
         if former is not None:
             self._retired.append(former)

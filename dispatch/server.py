@@ -125,6 +125,7 @@ class ToolServer:
         self._answers: Answers | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._queue: deque[Work] = deque()
+        self._works: dict[str, Work] = {}  # those that a dispatcher of ours asked for, until they end
         self._kept = KeptRequests(self._out)
         self._draining = False
         self._idle = asyncio.Event()
@@ -133,6 +134,8 @@ class ToolServer:
         """Requests that arrived, whatever became of them; questions about them are :attr:`repeats`."""
         self.malformed = 0
         """Messages without a usable id: nobody could be answered."""
+        self.cancelled = 0
+        """Requests that were stopped, because their callers said that they wait no more."""
         self.refused = dict.fromkeys(REASONS, 0)
         """Refusals by reason."""
 
@@ -282,7 +285,10 @@ class ToolServer:
             self._kept.take(work, kept, self._take)
 
     def _take(self, work: Work) -> bool:
-        """Run, queue or refuse ``work``. False: it was here before."""
+        """Run, queue or refuse ``work``. False: it was here before, or is no request."""
+        if Property.CANCEL in work.properties:
+            self._cancel(work.id)
+            return False
         refusal = self._memory.look(work)
         if refusal == DEALT_WITH:
             return False
@@ -290,6 +296,8 @@ class ToolServer:
         if refusal is not None:
             self._refuse(work, refusal, work.problem)
             return True
+        if work.entry is not None:
+            self._works[work.id] = work
         if Property.ACK in work.properties:
             self._says.taken(work)
         if self._draining:
@@ -304,25 +312,40 @@ class ToolServer:
             self._refuse(work, Refusal.OVERLOADED)
         return True
 
+    def _cancel(self, id: str) -> None:
+        """Nobody waits for the request ``id`` any more."""
+        work = self._works.get(id)
+        # Others may wait for what goes under an idempotency key.
+        if work is None or work.abandoned or Property.IDEMPOTENCY_KEY in work.properties:
+            return
+        work.abandoned = True
+        self.cancelled += 1
+        if work.task is not None:
+            work.task.cancel()
+
     @staticmethod
     def _late(work: Work) -> bool:
         return work.deadline is not None and asyncio.get_running_loop().time() >= work.deadline
 
     def _begin(self, work: Work) -> None:
-        task = asyncio.get_running_loop().create_task(self._run(work))
+        task = work.task = asyncio.get_running_loop().create_task(self._run(work))
         self._tasks.add(task)
         self._idle.clear()
         task.add_done_callback(partial(self._ended, work))
 
     def _ended(self, ended: Work, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
+        self._works.pop(ended.id, None)
         self._memory.ended(ended)
         self._kept.ended(ended)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("a request ended without an answer: %s", type(error).__name__, exc_info=error)
         while self._queue and len(self._tasks) < self.concurrency:
             work = self._queue.popleft()
-            if self._late(work):
+            if work.abandoned:
+                self._works.pop(work.id, None)
+                self._memory.ended(work)
+            elif self._late(work):
                 self._refuse(work, Refusal.EXPIRED)
             else:
                 self._begin(work)
@@ -349,7 +372,7 @@ class ToolServer:
                 else:
                     await self._says.result(work, result_text(result))
         except asyncio.CancelledError:
-            if not self._kept.leave(work):
+            if not work.abandoned and not self._kept.leave(work):
                 self._says.fail(work, "cancelled", "The service stopped before the tool had finished.")
             raise
         except DispatchError as error:
@@ -389,6 +412,7 @@ class ToolServer:
     def _refuse(self, work: Work, reason: str, detail: str = "") -> None:
         if reason == Refusal.OVERLOADED and not detail:
             detail = f"{self.id} runs {self.concurrency} requests and {self.max_queued} wait."
+        self._works.pop(work.id, None)
         self._says.refuse(work, reason, detail)
         self._kept.ended(work)
 

@@ -2,13 +2,40 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 
-from dispatch.catalog import Catalog, ServiceDescriptor, UnknownService, UnknownTool
+from dispatch.catalog import Catalog, ServiceDescriptor, ToolDescriptor, UnknownService, UnknownTool
+from dispatch.catalog.descriptors import Instance
 from dispatch.catalog.topics import TopicName
 from dispatch.messages import json_text
 from dispatch.outcome import Rejected
 from dispatch.policy import Policy
+
+_BALANCED = frozenset({"balancing", "health", "addressed"})
+"""Keys of a policy that a tool with one of its own does not share with the others of its service."""
+MAX_ALTERNATIVES = 3
+
+
+class FleetKey(NamedTuple):
+    """What calls must have in common to share what is known of a service's instances.
+
+    Attributes:
+        service: its id.
+        topics: where it is served.
+        instances: where each is, if they have topics of their own.
+        tool: the tool, if its policy has settings for its instances alone; else ``""``.
+    """
+
+    service: str
+    topics: tuple[str, str]
+    instances: tuple[Instance, ...]
+    tool: str = ""
+
+
+def _fleet_key(service: ServiceDescriptor, tool: str = "") -> FleetKey:
+    return FleetKey(service.id, (service.request_queue, service.response_queue), service.instances, tool)
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -20,15 +47,21 @@ class Target(msgspec.Struct, frozen=True):
         config_text: the config values, as the JSON text that travels.
         policy: defaults ← service ← tool.
         repeatable: declared read-only or idempotent.
+        fleet: see :class:`FleetKey`.
         kept: its requests go over a persistent topic.
+        shares: calls that are the same share one exchange.
+        is_tool: a tool was called, rather than a service without one.
     """
 
     label: str
     service: ServiceDescriptor
     config_text: str
     policy: Policy
-    repeatable: bool = False
+    repeatable: bool
+    fleet: FleetKey
     kept: bool = False
+    shares: bool = False
+    is_tool: bool = True
 
     def redelivered(self, idempotency_key: str | None) -> bool:
         """May the broker give a request to another instance when the one that had it died?"""
@@ -61,15 +94,38 @@ class Targets:
             except UnknownTool as error:
                 raise Rejected("unknown-tool", str(error), rejected_by="catalog", alternatives=error.near) from None
             service = self.catalog.service_of(descriptor)
+            policy = self._policy.merged(service.policy).merged(descriptor.policy)
             target = self._tools[name] = Target(
                 name,
                 service,
                 json_text(descriptor.config, "config"),
-                self._policy.merged(service.policy).merged(descriptor.policy),
+                policy,
                 descriptor.repeatable,
+                _fleet_key(service, "" if _BALANCED.isdisjoint(descriptor.policy) else name),
                 _kept(service),
+                policy.single_flight and descriptor.read_only,
             )
         return target
+
+    def alternatives(self, name: str) -> tuple[str, ...]:
+        """Tools that could do instead of ``name``: of its category, or with the most tags in common; of another service
+        first, because what is wrong with one tool is often wrong with all of its service."""
+        tool = self.catalog.tools.get(name)
+        if tool is None or not (tool.category or tool.tags):
+            return ()
+        tags = frozenset(tool.tags)
+
+        def rank(other: ToolDescriptor) -> tuple[bool, int]:
+            same = tool.category is not None and other.category == tool.category
+            return other.service == tool.service, -len(tags.intersection(other.tags)) - same
+
+        near = [
+            other
+            for other in self.catalog.tools.values()
+            if other.name != name
+            and (not tags.isdisjoint(other.tags) or (tool.category is not None and other.category == tool.category))
+        ]
+        return tuple(other.name for other in sorted(near, key=rank)[:MAX_ALTERNATIVES])
 
     def service(self, id: str) -> Target:
         """What a call of the service ``id`` without a tool is made of.
@@ -81,7 +137,16 @@ class Targets:
             descriptor = self.catalog.service(id)
         except UnknownService as error:
             raise Rejected("unknown-service", str(error), rejected_by="catalog", alternatives=error.near) from None
-        return Target(id, descriptor, "{}", self._policy.merged(descriptor.policy), kept=_kept(descriptor))
+        return Target(
+            id,
+            descriptor,
+            "{}",
+            self._policy.merged(descriptor.policy),
+            repeatable=False,
+            fleet=_fleet_key(descriptor),
+            kept=_kept(descriptor),
+            is_tool=False,
+        )
 
 
 def _kept(service: ServiceDescriptor) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 
 from dispatch.idempotency import Keyed
@@ -15,7 +16,7 @@ DEALT_WITH = ""
 class Work:
     """A request that was taken and is not answered yet."""
 
-    __slots__ = ("deadline", "entry", "id", "keyed", "message", "problem", "properties")
+    __slots__ = ("abandoned", "deadline", "entry", "id", "keyed", "message", "problem", "properties", "task")
 
     def __init__(self, id: str, properties: Mapping[str, str], deadline: float | None, message: Message) -> None:
         self.id = id
@@ -26,6 +27,10 @@ class Work:
         """Where its replies are kept, should its caller ask again."""
         self.keyed: Keyed | None = None
         """The same under its idempotency key."""
+        self.task: asyncio.Task[None] | None = None
+        """Runs it; None: it waits."""
+        self.abandoned = False
+        """Nobody waits for it any more."""
         self.problem = ""
         """Why it is refused, where there is more to say than the reason."""
 

@@ -18,7 +18,7 @@ from dispatch.transports import Publisher
 from dispatch.transports.memory import MemoryTransport
 from tests.support.channel import Channel, ChannelTransport, stalls
 from tests.support.clock import advance
-from tests.support.stand import BROKER, dispatching, serving
+from tests.support.stand import BROKER, UNGUARDED, dispatching, serving
 
 MANY = 2_000
 TIMEOUT_S = 120.0
@@ -74,7 +74,7 @@ async def lab(seed: int = 1, *, without: frozenset[str] = frozenset(), concurren
     try:
         async with (
             serving(Worker(), broker=made.service_network, concurrency=concurrency, max_queued=MANY) as made.server,
-            dispatching(transport=made.network, policy=Policy(addressed=False)) as made.dispatcher,
+            dispatching(transport=made.network, policy=Policy(**UNGUARDED, addressed=False)) as made.dispatcher,
         ):
             yield made
             await advance(1)  # the last acknowledgements are under way

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 import dispatch
-from dispatch import Catalog, CatalogError, Dispatcher, Outcome
+from dispatch import Catalog, CatalogError, Dispatcher, Outcome, Policy
 from dispatch.outcome import CallTimeout, TransportError
 from dispatch.transports.memory import MemoryTransport
 from tests.support.clock import START, advance, idle
 from tests.support.fakes import lost
-from tests.support.stand import BROKER, Peer, catalog, dispatching, serving, stand
+from tests.support.stand import BROKER, UNGUARDED, Peer, catalog, dispatching, serving, stand
 
 pytestmark = pytest.mark.usefixtures("strangers")
 
@@ -194,7 +194,7 @@ async def test_a_route_that_could_not_be_opened_is_opened_by_the_next_call(failu
     transport = SlowTransport()
     transport.gate.set()
     transport.failures = [failure]
-    async with serving(lambda _: "done"), dispatching(transport=transport) as dispatcher:
+    async with serving(lambda _: "done"), dispatching(transport=transport, policy=Policy(**UNGUARDED)) as dispatcher:
         if isinstance(failure, TransportError):
             results = await asyncio.gather(*(dispatcher.execute("work") for _ in range(3)))
             assert [result.error for result in results] == [failure] * 3

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from dispatch import Policy
 from dispatch.outcome import CallTimeout, InvalidArguments, Throttled, ToolError, TransportError
 from tests.support.clock import START, advance, idle
-from tests.support.stand import Peer, catalog, dispatching, read, stand
+from tests.support.stand import UNGUARDED, Peer, catalog, dispatching, read, stand
 
 pytestmark = pytest.mark.usefixtures("strangers")
 
@@ -191,7 +192,7 @@ async def test_an_error_is_raised_after_what_came_before_it() -> None:
 
 
 async def test_a_refusal_is_raised_as_one() -> None:
-    async with Peer.as_service() as peer, dispatching() as dispatcher:
+    async with Peer.as_service() as peer, dispatching(policy=Policy(**UNGUARDED)) as dispatcher:
         first = asyncio.ensure_future(anext(dispatcher.stream("work")))
         _, properties = await peer.request()
         await peer.answer(properties, error=("overloaded", "full"), refused="overloaded", retry_after_ms="2000")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
 
 from dispatch.instances import MAX_EXCEPTED, SETTLED_EVERY, STALE_S, Instance, Instances, Line
@@ -29,61 +27,27 @@ def line(to: Instance, payload: bytes = b"request", id: str = "x-1") -> Line:
     return Line(to, Repair(0.0, 0.2, 10.0), payload, properties, "flow", Lane("lane", MemoryTransport("memory://")))
 
 
-def test_nobody_is_picked_when_nobody_is_known() -> None:
-    assert Instances().pick() is None
-    assert Instances().pick("key") is None
+def test_the_version_changes_when_somebody_comes_or_goes() -> None:
+    made = known("a")
+    before = made.version
+    each = instance("b")
+    made.add(each)
+    assert made.version != before
+    before = made.version
+    assert made.remove(each)
+    assert made.version != before
+    before = made.version
+    assert not made.remove(each)
+    assert made.version == before
 
 
-def test_requests_go_in_turn_and_to_the_least_busy() -> None:
-    made = known("a", "b", "c")
-    assert Counter(each.name for _ in range(30) if (each := made.pick())) == {"a": 10, "b": 10, "c": 10}
-    busy = made.get("b")
-    assert busy is not None
+def test_a_request_ends_once() -> None:
+    busy = instance("a")
     open_line = line(busy)
-    assert "b" not in {each.name for _ in range(30) if (each := made.pick())}
+    assert busy.in_flight == 1
     open_line.end(1.0, answered=True)
-    open_line.end(1.0, answered=True)  # once is enough
+    open_line.end(1.0, answered=True)
     assert busy.in_flight == 0
-
-
-def test_only_who_takes_parts_is_picked_for_a_request_in_parts() -> None:
-    made = known("a", "b", "c")
-    assert made.pick(parts=True) is None
-    for name in "bc":
-        each = made.get(name)
-        assert each is not None
-        each.parts = True
-    picked = [made.pick(parts=True) for _ in range(9)] + [made.pick(f"key-{n}", parts=True) for n in range(30)]
-    assert {each.name for each in picked if each is not None} == {"b", "c"}
-    assert None not in picked
-
-
-def test_a_key_stays_with_its_instance_and_keys_are_spread() -> None:
-    made = known("a", "b", "c")
-    where = {key: made.pick(key) for key in map(str, range(300))}
-    assert all(made.pick(key) is each for key, each in where.items())
-    spread = Counter(each.name for each in where.values() if each is not None)
-    assert min(spread.values()) > 60
-    gone = made.get("b")
-    assert gone is not None
-    assert made.remove(gone)
-    assert not made.remove(gone)
-    moved = [key for key, each in where.items() if made.pick(key) is not each]
-    assert all(where[key] is gone for key in moved), "only what was there had to move"
-
-
-def test_a_suspect_gets_nothing_new_as_long_as_there_are_others() -> None:
-    made = known("a", "b")
-    suspect = made.get("a")
-    assert suspect is not None
-    for _ in range(SUSPECT_AFTER):
-        suspect.missed()
-    assert {each.name for _ in range(9) if (each := made.pick())} == {"b"}
-    other = made.get("b")
-    assert other is not None
-    for _ in range(SUSPECT_AFTER):
-        other.missed()
-    assert {each.name for _ in range(9) if (each := made.pick())} == {"a", "b"}
 
 
 def test_suspicion_is_told() -> None:

@@ -220,7 +220,7 @@ async def test_a_dispatcher_opens_and_uses_them(size: int, most: int, connection
         assert server._replies is not None
         topics = [topic for topic in server._replies._topics if "dispatch-reply-" in topic]
         assert len(topics) == 1 + connections
-        assert all(lane.waiting == 0 for lanes in dispatcher._routes._lanes.values() for lane in lanes._lanes)  # type: ignore[union-attr]
+        assert all(lane.waiting == 0 for lanes in dispatcher._running.routes._lanes.values() for lane in lanes._lanes)
     assert not any(made.connected for made in transport.made), "closed with the dispatcher"
 
 
@@ -229,7 +229,7 @@ async def test_a_cancelled_call_leaves_its_lane() -> None:
         await dispatcher.call("work", {"size": 1})
         tasks = [asyncio.create_task(dispatcher.execute("work", {"size": 1})) for _ in range(10)]
         await asyncio.sleep(0)
-        (lanes,) = dispatcher._routes._lanes.values()  # type: ignore[union-attr]
+        (lanes,) = dispatcher._running.routes._lanes.values()
         assert lanes.first.waiting == 10
         for task in tasks:
             task.cancel()

@@ -18,7 +18,7 @@ from dispatch.recall import MAX_RESENT_BYTES
 from dispatch.transports.memory import MemoryTransport
 from tests.support.clock import advance, idle
 from tests.support.faults import FaultPlan, FaultyTransport
-from tests.support.stand import BROKER, Peer, Service, catalog, read, serving
+from tests.support.stand import BROKER, UNGUARDED, Peer, Service, catalog, read, serving
 
 LIMIT = 1_000
 """Bytes that the broker takes as one message here."""
@@ -41,7 +41,7 @@ async def sides(
     """Both sides on a broker with a small limit; ``fault`` is what the service's connection does once they have met."""
     network = FaultyTransport(memory(), outgoing=FaultPlan(), incoming=FaultPlan(), seed=1)
     await network.start()
-    settings = Policy(**{"large_payloads": True, **policy})
+    settings = Policy(**{**UNGUARDED, "large_payloads": True, **policy})
     async with (
         serving(work, broker=network, **(server_options or {})) as server,
         Dispatcher(memory(), catalog(), policy=settings) as dispatcher,
@@ -143,11 +143,11 @@ async def test_one_question_brings_a_bounded_piece_of_a_large_answer() -> None:
     ):
         topic = "non-persistent://tg/response/dispatch-reply-peer"
         properties = {"id": "0123-1", "reply-to": topic, "largest": str(size)}
-        await peer.send(server._replies.control, b'{"arguments":"{}"}', properties)  # type: ignore[union-attr]
+        await peer.send(server._replies.control, b'{"arguments":"{}"}', properties)
         count = 0
         while "more" in (await peer.arrived.get()).properties():
             count += 1
-        await peer.send(server._replies.control, b"", properties | {"transmission": "2"})  # type: ignore[union-attr]
+        await peer.send(server._replies.control, b"", properties | {"transmission": "2"})
         await idle()
         again = [peer.arrived.get_nowait() for _ in range(peer.arrived.qsize())]
         assert 1 < len(again) < count
@@ -243,7 +243,7 @@ async def test_nobody_who_takes_parts_is_known() -> None:
 
 async def test_others_are_sent_nothing_in_parts_even_when_one_of_ours_is_there() -> None:
     async with sides(told) as (dispatcher, server, _):
-        route = next(iter(dispatcher._routes._open.values()))  # type: ignore[union-attr]
+        route = next(iter(dispatcher._running.routes._open.values()))
         (instance,) = route.instances
         instance.parts = False  # an older release of ours, which has no such feature
         with pytest.raises(TransportError, match="no instance of its service is known"):

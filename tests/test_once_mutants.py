@@ -9,8 +9,8 @@ from unittest import mock
 import pytest
 
 from dispatch.acknowledger import Acknowledger
+from dispatch.attempts import Attempts
 from dispatch.delivery import Credit
-from dispatch.dispatcher import Dispatcher
 from dispatch.idempotency import Keys
 from dispatch.instances import Line
 from dispatch.ledger import Entry, Ledger
@@ -44,8 +44,9 @@ def the_incarnation_is_not_looked_at(self: Recall, work: Any, *, look: Any = Rec
     return look(self, work)
 
 
-def another_may_run_what_a_former_life_had(self: Dispatcher, route: Any, line: Line, settled: Any) -> bool:
-    return isinstance(settled, Answer) and Property.REFUSED in settled.properties and len(route.instances) > 0
+def another_may_run_what_a_former_life_had(self: Attempts, made: Any, settled: Any) -> bool:
+    place = made.place
+    return isinstance(settled, Answer) and Property.REFUSED in settled.properties and len(place.route.instances) > 0
 
 
 def a_key_is_always_new(self: Keys, user: str, key: str, now: float, *, claim: Any = Keys.claim) -> Any:
@@ -97,7 +98,7 @@ FAULTS: dict[str, Callable[..., Any]] = {
     "dispatch.ledger.Ledger.find ": what_had_no_room_counts_as_new,
     "dispatch.recall.Recall._repeat": a_question_runs_the_tool,
     "dispatch.recall.Recall.look": the_incarnation_is_not_looked_at,
-    "dispatch.dispatcher.Dispatcher._gone": another_may_run_what_a_former_life_had,
+    "dispatch.attempts.Attempts._gone": another_may_run_what_a_former_life_had,
     "dispatch.idempotency.Keys.claim": a_key_is_always_new,
     "dispatch.delivery.Credit.acknowledge": credit_never_comes_back,
     "dispatch.acknowledger.Acknowledger.wanted": nothing_is_acknowledged,

@@ -29,14 +29,12 @@ class Result(msgspec.Struct, weakref=True):
     sent: bool = True
     retry_after: float | None = None
     error_type: str | None = None
-    remembered: bool = False
 
 
 OK = Result(Outcome.SUCCESS)
 LOST = Result(Outcome.TRANSPORT)
 UNSENT = Result(Outcome.TRANSPORT, sent=False)
 SLOWLY = Retry(base=1.0, cap=8.0)
-KEPT = Result(Outcome.TIMEOUT, remembered=True)
 
 
 class Bench:
@@ -148,26 +146,6 @@ async def test_a_key_leads_home() -> None:
     assert await bench.call(keyed=True) is OK
     assert bench.wheres == [Where.ELSEWHERE, Where.HOME]
     assert bench.verdicts == [Again(0.5, Where.HOME)]
-
-
-async def test_an_instance_that_remembers_is_asked_again() -> None:
-    bench = Bench(KEPT, OK, repeatable=False)
-    assert await bench.call() is OK
-    assert bench.wheres == [Where.ELSEWHERE, Where.SAME]
-
-
-async def test_what_never_left_the_second_time_may_have_run_the_first_time() -> None:
-    """The last attempt alone would say: surely not sent, so send it anywhere. The one before it may be running."""
-    bench = Bench(KEPT, UNSENT, OK, repeatable=False)
-    assert await bench.call() is UNSENT
-    assert bench.verdicts == [Again(0.5, Where.SAME), WhyNot.UNSAFE]
-
-
-async def test_nor_does_a_refusal_undo_an_attempt_before_it() -> None:
-    refusal = Result(Outcome.THROTTLED)
-    bench = Bench(KEPT, refusal, OK, repeatable=False)
-    assert await bench.call() is refusal
-    assert bench.verdicts == [Again(0.5, Where.SAME), WhyNot.UNSAFE]
 
 
 async def test_what_was_refused_did_not_run_and_goes_elsewhere() -> None:

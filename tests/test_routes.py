@@ -20,6 +20,7 @@ from tests.support.rubbish import OddMessage
 from tests.support.stand import catalog
 
 SERVICE = catalog().services["lab"]
+QUEUES = SERVICE.request_queue, SERVICE.response_queue
 
 
 class Broker:
@@ -77,8 +78,7 @@ def routes(broker: Broker) -> Routes:
 async def test_both_ends_listen_before_the_publisher_is_there() -> None:
     broker = Broker()
     made = routes(broker)
-    assert made.get(SERVICE) is None
-    route = await made.open(SERVICE)
+    route = await made.open(*QUEUES)
     assert broker.log == [
         f"listen {RESPONSE}",
         f"listen {OWN}",
@@ -87,15 +87,16 @@ async def test_both_ends_listen_before_the_publisher_is_there() -> None:
         f"publish {HELLO}",
     ]
     assert route.replies.first.topic == OWN
-    assert made.get(SERVICE) is route is await made.open(SERVICE)
+    assert route is await made.open(*QUEUES)
     await made.close()
 
 
 async def test_an_own_topic_is_of_the_same_kind_as_the_services() -> None:
     broker = Broker()
     made = routes(broker)
-    kept = catalog(service={"response-queue": "persistent://corp/tools/lab"}).services["lab"]
-    assert (await made.open(kept)).replies.first.topic == "persistent://corp/tools/dispatch-reply-one"
+    assert (
+        await made.open(REQUEST, "persistent://corp/tools/lab")
+    ).replies.first.topic == "persistent://corp/tools/dispatch-reply-one"
     await made.close()
 
 
@@ -104,7 +105,7 @@ async def test_only_where_messages_can_get_lost_is_anything_paid_for_not_losing_
     broker = Broker()
     made = routes(broker)
     queues = {"request-queue": f"{scheme}://tg/request/x", "response-queue": f"{scheme}://tg/response/x"}
-    route = await made.open(catalog(service=queues).services["lab"])
+    route = await made.open(*queues.values())
     publisher = route.publisher
     assert isinstance(publisher, PacedPublisher) == route.acknowledged == (scheme == "non-persistent")
     assert not isinstance(publisher, PacedPublisher) or isinstance(publisher.publisher, Gate)
@@ -114,7 +115,7 @@ async def test_only_where_messages_can_get_lost_is_anything_paid_for_not_losing_
 async def test_replies_on_our_own_topic_are_acknowledged_where_they_ask_and_others_are_not() -> None:
     broker = Broker()
     made = routes(broker)
-    await made.open(SERVICE)
+    await made.open(*QUEUES)
     control = "non-persistent://tg/response/dispatch-control-x"
     for topic, token in ((RESPONSE, "1:1"), (OWN, "1:2")):
         broker.handlers[topic](reply("somebody-else", ack=token, control=control))
@@ -132,22 +133,20 @@ async def test_replies_on_our_own_topic_are_acknowledged_where_they_ask_and_othe
 async def test_closing_closes_all_of_it_even_if_some_of_it_cannot(error: Exception | None) -> None:
     broker = Broker()
     made = routes(broker)
-    await made.open(SERVICE)
+    await made.open(*QUEUES)
     broker.close_error = error
     await made.close()
     assert sorted(line for line in broker.log if line.startswith("closed")) == sorted(
         f"closed {topic}" for topic in (REQUEST, RESPONSE, OWN, HELLO, HELLO)
     )
-    assert made.get(SERVICE) is None
 
 
 async def test_closing_while_a_subscription_fails_closes_the_rest() -> None:
     broker = Broker()
     made = routes(broker)
-    await made.open(SERVICE)
+    await made.open(*QUEUES)
     broker.gate.clear()
-    other = catalog(service={"response-queue": "non-persistent://tg/response/other"}).services["lab"]
-    opening = asyncio.create_task(made.open(other))
+    opening = asyncio.create_task(made.open(REQUEST, "non-persistent://tg/response/other"))
     await idle()
     broker.refusal = lost()
     closing = asyncio.create_task(made.close())
@@ -163,7 +162,7 @@ async def test_closing_that_is_cancelled_is_cancelled() -> None:
     broker = Broker()
     made = routes(broker)
     broker.gate.clear()
-    opening = asyncio.create_task(made.open(SERVICE))
+    opening = asyncio.create_task(made.open(*QUEUES))
     await idle()
     closing = asyncio.create_task(made.close())
     await idle()

@@ -189,6 +189,17 @@ class Balancer:
         state.weight = weight
         return True
 
+    def renew(self, id: str) -> None:
+        """An instance was started anew: what its former life did says nothing about this one, which begins with a slow
+        start. Does nothing when it is none of the members."""
+        state = self._members.get(id)
+        if state is None:
+            return
+        self._health.left(state)
+        now = self._clock()
+        fresh = self._members[id] = InstanceState(id, state.weight, now)
+        self._health.joined(fresh, now)
+
     def remove(self, id: str) -> bool:
         """Use an instance no more. Its calls in flight may finish. False: it is not known."""
         state = self._members.pop(id, None)
@@ -242,6 +253,18 @@ class Balancer:
                     self._strategy.refused()
                 state, refused = self._another(tried, pool, now)
                 panic = panic or refused
+        return self._taken(state, now, panic)
+
+    def take(self, id: str) -> Pick | Rejection:
+        """This instance and no other, however it is doing: for an attempt that is of use there alone. The pick must be
+        finished. :data:`NO_INSTANCE`, when it is none of the members."""
+        now = self._clock()
+        if now >= self._health.due:
+            self._sort(now)
+        state = self._members.get(id)
+        return NO_INSTANCE if state is None else self._taken(state, now, False)
+
+    def _taken(self, state: InstanceState, now: float, panic: bool) -> Pick:
         state.in_flight += 1
         self._picks = state.order = self._picks + 1
         if state.gain:
@@ -259,8 +282,10 @@ class Balancer:
             left = [state for state in candidates if admits is None or admits(state.id)]
             if left:
                 return self._one(left, now), False
-        left = [state for state in self._everyone if state.id not in tried]
-        return self._one(left or self._everyone, now), True
+        everyone = self._everyone
+        if admits is not None:  # rather one that is ejected than one that is not there
+            everyone = [state for state in everyone if admits(state.id)] or everyone
+        return self._one([state for state in everyone if state.id not in tried] or everyone, now), True
 
     def _one(self, candidates: list[InstanceState], now: float) -> InstanceState:
         return self._choose(candidates, now) if len(candidates) > 1 else candidates[0]

@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from dispatch.catalog.jsonvalues import FrozenDict
+from dispatch.policy import repeatable
 
 ARGUMENT_TYPES: Final = ("string", "number", "integer", "boolean", "object", "array")
 """The types an argument may have: JSON Schema's without ``null``. TrustGraph writes ``string`` and ``number``."""
@@ -124,5 +125,5 @@ class ToolDescriptor(msgspec.Struct, frozen=True, rename="kebab"):
 
     @property
     def repeatable(self) -> bool:
-        """Calling it twice does no more than calling it once: it is declared read-only or idempotent."""
-        return self.read_only or self.idempotent
+        """Calling it twice does no more than calling it once: see :func:`dispatch.policy.repeatable`."""
+        return repeatable(self)

@@ -12,7 +12,7 @@ from dispatch.catalog.policies import check_policy
 from dispatch.catalog.problems import Report
 from dispatch.catalog.reader import ObjectReader
 from dispatch.catalog.versions import RANGE_EXAMPLE, is_version_range
-from dispatch.policy import DEFAULT_POLICY
+from dispatch.policy import DEFAULT_POLICY, PolicyError, check_repeats
 
 _TRUSTGRAPH_KEYS: Final = ("type", "name", "description", "service", "arguments")
 _OUR_KEYS: Final = (
@@ -85,6 +85,11 @@ def read_tool(raw: dict[str, Any], item_key: str, service: ServiceDescriptor | N
             "'read-only' and 'destructive' contradict each other",
             "take out the one that is not so: what is read-only may be called again after a failure",
         )
+    if not report.failed:
+        try:
+            check_repeats(tool, base.merged(tool.policy), tool.policy)
+        except PolicyError as error:
+            report.error(f"policy.{error.key}", error.problem, error.fix)
     if service is not None:  # without it, nobody knows which keys are its config params
         reader.warn_unknown(_SILENT)
     return tool

@@ -18,6 +18,7 @@ def demo_catalog(run: str) -> Catalog:
     services["joke"]["config-params"] = [{"name": "style"}]
     services["rag"]["config-params"] = [{"name": "collection", "required": True}]
     services["weather"]["policy"] = {"timeout": WEATHER_TIMEOUT_S}
+    services["printer"]["policy"] = {"retry": 1}  # so that a caller is seen to be told to come back
     question = _text("question", "A whole question.")
     tools = [
         _tool("tell-joke", "joke", "Tell one short joke about a topic.", _text("topic", "One word."), style="pun"),

@@ -15,8 +15,9 @@ from dispatch.policy.retry import Retry
 IMPROVABLE = frozenset({Outcome.TRANSPORT, Outcome.TIMEOUT, Outcome.THROTTLED})
 """The outcomes that another attempt can change. A tool's own error is its answer, an argument does not mend itself, whom
 a guard has refused it would refuse again, and nobody waits for what was abandoned."""
-HOPELESS = frozenset({"too-much", "closed"})
-"""Errors of transport that the next attempt would meet again: an answer over its limit, a dispatcher that is closed."""
+HOPELESS = frozenset({"too-much", "payload-too-large", "no-instance", "closed"})
+"""Errors of transport that the next attempt would meet again: too large an answer or request, nobody there although that was
+waited for, a closed dispatcher."""
 _NOT_RUN = frozenset({Outcome.THROTTLED, Outcome.REJECTED})
 
 
@@ -27,8 +28,6 @@ class Where(StrEnum):
     """Any; rather one that was not tried."""
     HOME = "home"
     """Where its idempotency key belongs: that instance knows whether it has been done. Another one, only if it has gone."""
-    SAME = "same"
-    """The one that was tried, and no other: with the same id, which it remembers."""
 
 
 class WhyNot(StrEnum):
@@ -97,7 +96,6 @@ class Retrying:
         attempt: int,
         now: float,
         deadline: float,
-        same_instance_remembers: bool = False,
         keyed: bool = False,
         retry_after: float | None = None,
         error_type: str | None = None,
@@ -110,10 +108,9 @@ class Retrying:
 
         Args:
             outcome: how the attempt ended.
-            sent: the tool may have run, in this attempt *or in any before it* of the same call (:func:`may_have_run`).
+            sent: the tool may have run (:func:`may_have_run`).
             attempt: its number, from 1.
             now, deadline: of the whole call, on one clock.
-            same_instance_remembers: the instance that was tried is still there, and remembers the ids it has seen.
             keyed: the caller gave an idempotency key.
             retry_after: seconds that the service asked to be left alone for.
             error_type: the ``type`` of the error.
@@ -122,7 +119,6 @@ class Retrying:
         if outcome is Outcome.TOOL_ERROR:
             if error_type not in settings.errors:
                 return WhyNot.OUTCOME
-            same_instance_remembers = False  # it would remember the error
         elif outcome not in IMPROVABLE or error_type in HOPELESS:
             return WhyNot.OUTCOME
         if attempt >= settings.attempts:
@@ -130,11 +126,11 @@ class Retrying:
         if self.repeatable:
             where = Where.ELSEWHERE
         elif keyed:
+            if outcome is Outcome.TOOL_ERROR:
+                return WhyNot.OUTCOME  # its instance remembers that answer
             where = Where.HOME
         elif not sent:
             where = Where.ELSEWHERE
-        elif same_instance_remembers:
-            where = Where.SAME
         else:
             return WhyNot.UNSAFE
         pause = retry_after if retry_after is not None and retry_after > 0 else 0.0

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dispatch.policy.balancing import Balancing, Health
+from dispatch.policy.breaker import Breaker
+from dispatch.policy.bulkhead import Bulkhead
 from dispatch.policy.checks import MAX_SECONDS, PolicyError, check_seconds
 from dispatch.policy.policy import (
     DEFAULT_POLICY,
@@ -10,14 +13,27 @@ from dispatch.policy.policy import (
     Policy,
     parse_policy,
 )
+from dispatch.policy.rate import Rate
+from dispatch.policy.retry import Hedge, Retry
+from dispatch.policy.safety import Annotations, check_repeats, repeatable
 
 __all__ = [
     "DEFAULT_POLICY",
     "MAX_REPLY_CONNECTIONS",
     "MAX_REPLY_SUBSCRIPTIONS",
     "MAX_SECONDS",
+    "Annotations",
+    "Balancing",
+    "Breaker",
+    "Bulkhead",
+    "Health",
+    "Hedge",
     "Policy",
     "PolicyError",
+    "Rate",
+    "Retry",
+    "check_repeats",
     "check_seconds",
     "parse_policy",
+    "repeatable",
 ]

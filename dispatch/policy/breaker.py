@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
-from dispatch.policy.checks import PolicyError, check_count, check_flag, check_seconds
+from dispatch.policy.checks import PolicyError, check_count, check_flag, check_seconds, laid_over
 
 MAX_BREAKER_WINDOW = 100_000
 """Calls in a breaker's count window, at most: each takes a byte."""
@@ -114,6 +116,19 @@ class Breaker(msgspec.Struct, frozen=True, rename="kebab"):
             raise PolicyError(
                 "breaker.open-for", f"{self.open_for!r} is more than 'open-max', {self.open_max!r}", "give at most that"
             )
+
+
+def parse_breaker(raw: object, base: Breaker | None = None) -> Breaker | None:
+    """The settings that a descriptor's ``breaker`` describes, laid over ``base``; None: off.
+
+    Raises:
+        PolicyError: not an object, an unknown key, or a value that cannot be.
+    """
+    if raw is None:
+        return None
+    if not isinstance(raw, Mapping):
+        raise PolicyError("breaker", f"{raw!r} is not an object", 'write {"failure-rate": 0.5}, or null for off')
+    return laid_over(Breaker() if base is None else base, raw, "breaker")
 
 
 def _check_number(value: object, key: str) -> None:

@@ -114,23 +114,21 @@ class Bulkhead(msgspec.Struct, frozen=True, rename="kebab"):
         _check_priorities(self.priorities)
 
 
-DEFAULT_BULKHEAD = Bulkhead()
-"""The defaults."""
-
-
-def parse_bulkhead(raw: object, base: Bulkhead = DEFAULT_BULKHEAD) -> Bulkhead:
-    """What a descriptor says of its bulkhead, laid over ``base``: a number (the concurrency) or an object.
+def parse_bulkhead(raw: object, base: Bulkhead | None = None) -> Bulkhead | None:
+    """What a descriptor says of its bulkhead, laid over ``base``: a number (the concurrency) or an object; None: off.
 
     Raises:
         PolicyError: neither, an unknown key, or a value that cannot be.
     """
-    if isinstance(raw, Bulkhead):
+    if raw is None or isinstance(raw, Bulkhead):
         return raw
     if _is_number(raw):
-        return msgspec.structs.replace(base, concurrency=raw)
+        raw = {"concurrency": raw}
     if not isinstance(raw, Mapping):
         raise PolicyError(
-            "bulkhead", f"{raw!r} is neither a number nor an object", 'write 16, or {"concurrency": 16, "queue": 32}'
+            "bulkhead",
+            f"{raw!r} is neither a number nor an object",
+            'write 16, {"concurrency": 16, "queue": 32}, or null for off',
         )
     changes = {key: tuple(value) if isinstance(value, list) else value for key, value in raw.items()}
-    return laid_over(base, changes, "bulkhead")
+    return laid_over(Bulkhead() if base is None else base, changes, "bulkhead")

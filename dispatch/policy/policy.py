@@ -1,17 +1,22 @@
-"""What one call of a tool may take.
+"""What one call of a tool may take, and what guards it.
 
-In descriptors the keys are kebab-case (``"policy": {"timeout": 10, "stream-idle-timeout": 5}``); a policy merges from
-defaults ← service ← tool ← call.
+In descriptors the keys are kebab-case (``"policy": {"timeout": 10, "retry": {"attempts": 2}, "rate": "100/s"}``); a policy
+merges from defaults ← service ← tool ← call, key by key, those of its parts too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
+from dispatch.policy.balancing import Balancing, Health, parse_balancing, parse_health
+from dispatch.policy.breaker import Breaker, parse_breaker
+from dispatch.policy.bulkhead import Bulkhead, parse_bulkhead
 from dispatch.policy.checks import PolicyError, check_flag, check_seconds, laid_over
+from dispatch.policy.rate import Rate, parse_rate
+from dispatch.policy.retry import DEFAULT_RETRY, Hedge, Retry, parse_hedge, parse_retry
 
 MAX_REPLY_SUBSCRIPTIONS = 4
 """More than three were never seen to help."""
@@ -24,8 +29,10 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
     Attributes:
         timeout: the whole call, every attempt and wait included. 30 s: longer than nearly every tool takes, and short
             enough that an agent is not stalled for minutes (TrustGraph's own default is 600 s).
-        attempt_timeout: one attempt, or None for all the time that is left. None: as long as a call has a single
-            attempt, a shorter slice could only throw away time.
+        attempt_timeout: one attempt. None: a tool that may be repeated, at a service of which signs of life are not to be
+            had (others'), gives each attempt its share of the time left, as soon as it is known how long it takes, and never
+            less than twice that; anything else gets all the time that is left, since a shorter slice could only throw
+            away work.
         stream_timeout: a whole stream, from the request to its last chunk. 300 s: a long generated text.
         stream_idle_timeout: the longest gap between two chunks, and before the first. 30 s: as one call.
         stream_buffer: chunks kept for a reader that is slower than its stream. 1,024: seconds of a fast model; a reader
@@ -66,6 +73,16 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
     max_arguments: int = 64 * 1024 * 1024
     large_payloads: bool = False
     only_ours: bool = False
+    retry: Retry = DEFAULT_RETRY
+    hedge: Hedge | None = None
+    breaker: Breaker | None = Breaker()
+    bulkhead: Bulkhead | None = Bulkhead()
+    rate: Rate | None = None
+    user_rate: Rate | None = None
+    shared_user_rate: Rate | None = None
+    balancing: Balancing = Balancing()
+    health: Health = Health()
+    single_flight: bool = False
 
     def __post_init__(self) -> None:
         for key in (
@@ -80,8 +97,12 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
             if value is None and key == "attempt_timeout":
                 continue
             check_seconds(value, key.replace("_", "-"))
-        for key in ("addressed", "large_payloads", "only_ours"):
+        for key in ("addressed", "large_payloads", "only_ours", "single_flight"):
             check_flag(getattr(self, key), key.replace("_", "-"))
+        for key, (kind, parse) in _PARTS.items():
+            value = getattr(self, key)
+            if not isinstance(value, kind):  # Policy(rate="100/s", retry=2): as a descriptor has it
+                msgspec.structs.force_setattr(self, key, parse(value, None))
         for key in ("stream_buffer", "max_result", "max_arguments", "reply_subscriptions", "reply_connections"):
             value = getattr(self, key)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -114,6 +135,24 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
         return parse_policy(raw, base=self)
 
 
+def _rate_named(key: str) -> Callable[[Any, Any], Rate | None]:
+    # A rate has no defaults to lay it over: it stands for itself.
+    return lambda raw, _base: None if raw is None else parse_rate(raw, key)
+
+
+_PARTS: Mapping[str, tuple[type, Callable[[Any, Any], Any]]] = {
+    "retry": (Retry, lambda raw, base: parse_retry(raw, base or DEFAULT_RETRY)),
+    "hedge": (Hedge, parse_hedge),
+    "breaker": (Breaker, parse_breaker),
+    "bulkhead": (Bulkhead, parse_bulkhead),
+    "rate": (Rate, _rate_named("rate")),
+    "user_rate": (Rate, _rate_named("user-rate")),
+    "shared_user_rate": (Rate, _rate_named("shared-user-rate")),
+    "balancing": (Balancing, parse_balancing),
+    "health": (Health, parse_health),
+}
+"""The fields that have keys of their own: what they are, and how a descriptor's value is laid over what is in force."""
+
 DEFAULT_POLICY = Policy()
 """The defaults."""
 
@@ -126,4 +165,15 @@ def parse_policy(raw: object, base: Policy = DEFAULT_POLICY) -> Policy:
     """
     if not isinstance(raw, Mapping):
         raise PolicyError("policy", f"{type(raw).__name__} is not an object", 'write {"timeout": 10}')
-    return laid_over(base, raw)
+    values = dict(raw)
+    if "concurrency" in values:
+        if "bulkhead" in values:
+            raise PolicyError(
+                "concurrency", "it stands beside 'bulkhead', which has it too", "write it in 'bulkhead' alone"
+            )
+        values["bulkhead"] = {"concurrency": values.pop("concurrency")}
+    for field, (kind, parse) in _PARTS.items():
+        key = field.replace("_", "-")
+        if key in values and not isinstance(values[key], kind):
+            values[key] = parse(values[key], getattr(base, field))
+    return laid_over(base, values)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Protocol
 
 import msgspec
 
 from dispatch.policy.checks import PolicyError
-from dispatch.policy.retry import Hedge, Retry
+from dispatch.policy.policy import Policy
 
 
 class Declared(Protocol):
@@ -44,21 +45,22 @@ def repeatable(tool: Declared) -> bool:
     return (tool.read_only or tool.idempotent) and not tool.destructive
 
 
-def check_repeats(tool: Declared, retry: Retry, hedge: Hedge | None, *, retry_is_its_own: bool) -> None:
+def check_repeats(tool: Declared, policy: Policy, own: Collection[str]) -> None:
     """Refuse settings that would repeat what must not be repeated. To be called when a tool is loaded.
 
-    The retries that every tool has by default are no danger to any: what is not repeatable is only sent again when it
-    surely did not run, or where it cannot run twice. Whoever *asks* for retries of a destructive tool expects more.
+    What every tool of a service, or all tools, are given is no danger to any: what is not repeatable is only sent again when
+    it surely did not run, and is not hedged. Whoever *writes* it for a tool that it cannot be for expects more.
 
     Args:
         tool: what it is declared to be.
-        retry, hedge: the settings in force for it.
-        retry_is_its_own: ``retry`` was written for this tool, rather than inherited.
+        policy: in force for it.
+        own: keys, as in a descriptor, that were written for this tool rather than inherited.
 
     Raises:
-        PolicyError: they would retry or hedge a destructive tool, or hedge one that is neither read-only nor idempotent.
+        PolicyError: they would retry or hedge a destructive tool, hedge one that is neither read-only nor idempotent, or
+            share the answer of one that is not read-only.
     """
-    if hedge is not None:
+    if "hedge" in own and policy.hedge is not None:
         if tool.destructive:
             raise PolicyError(
                 "hedge", "the tool is declared 'destructive', and a hedge runs it twice", "write null for this tool"
@@ -69,9 +71,15 @@ def check_repeats(tool: Declared, retry: Retry, hedge: Hedge | None, *, retry_is
                 "the tool is neither 'read-only' nor 'idempotent', and a hedge runs it twice",
                 "declare the tool so if it is so, or write null for this tool",
             )
-    if tool.destructive and retry_is_its_own and retry.attempts > 1:
+    if tool.destructive and "retry" in own and policy.retry.attempts > 1:
         raise PolicyError(
             "retry",
             "the tool is declared 'destructive', and a retry may run it twice",
             "leave 'retry' out: what surely did not run is sent again all the same",
+        )
+    if "single-flight" in own and policy.single_flight and not tool.read_only:
+        raise PolicyError(
+            "single-flight",
+            "the tool is not declared 'read-only', and each of its calls may have to be made",
+            "declare the tool so if it is so, or leave it out",
         )

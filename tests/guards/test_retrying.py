@@ -97,39 +97,35 @@ def test_there_are_as_many_attempts_as_the_settings_say(attempts: int, made: int
 
 @pytest.mark.parametrize("keyed", [False, True])
 @pytest.mark.parametrize("sent", [False, True])
-@pytest.mark.parametrize("remembers", [False, True])
-def test_a_repeatable_tool_is_repeated_anywhere(keyed: bool, sent: bool, remembers: bool) -> None:
-    verdict = Bench(repeatable=True).decide(Outcome.TIMEOUT, sent=sent, keyed=keyed, same_instance_remembers=remembers)
+def test_a_repeatable_tool_is_repeated_anywhere(keyed: bool, sent: bool) -> None:
+    verdict = Bench(repeatable=True).decide(Outcome.TIMEOUT, sent=sent, keyed=keyed)
     assert isinstance(verdict, Again)
     assert verdict.where is Where.ELSEWHERE
 
 
 @pytest.mark.parametrize(
-    ("keyed", "sent", "remembers", "expected"),
+    ("keyed", "sent", "expected"),
     [
-        (False, False, False, Where.ELSEWHERE),
-        (False, False, True, Where.ELSEWHERE),
-        (False, True, False, WhyNot.UNSAFE),
-        (False, True, True, Where.SAME),
-        (True, False, False, Where.HOME),
-        (True, False, True, Where.HOME),
-        (True, True, False, Where.HOME),
-        (True, True, True, Where.HOME),
+        (False, False, Where.ELSEWHERE),
+        (False, True, WhyNot.UNSAFE),
+        (True, False, Where.HOME),
+        (True, True, Where.HOME),
     ],
 )
 def test_what_may_have_run_is_repeated_only_where_it_cannot_run_twice(
-    keyed: bool, sent: bool, remembers: bool, expected: Where | WhyNot
+    keyed: bool, sent: bool, expected: Where | WhyNot
 ) -> None:
-    verdict = Bench(repeatable=False).decide(Outcome.TIMEOUT, sent=sent, keyed=keyed, same_instance_remembers=remembers)
+    verdict = Bench(repeatable=False).decide(Outcome.TIMEOUT, sent=sent, keyed=keyed)
     assert (verdict.where if isinstance(verdict, Again) else verdict) is expected
 
 
-def test_an_instance_that_remembers_would_give_the_same_error_again() -> None:
+def test_the_home_of_a_key_would_give_the_same_error_again() -> None:
     bench = Bench(Retry(errors=("busy",)), repeatable=False)
-    facts = {"error_type": "busy", "same_instance_remembers": True}
-    assert bench.decide(Outcome.TOOL_ERROR, **facts) is WhyNot.UNSAFE
-    keyed = bench.decide(Outcome.TOOL_ERROR, keyed=True, **facts)
-    assert isinstance(keyed, Again)
+    assert bench.decide(Outcome.TOOL_ERROR, error_type="busy") is WhyNot.UNSAFE
+    assert bench.decide(Outcome.TOOL_ERROR, error_type="busy", keyed=True) is WhyNot.OUTCOME
+    anywhere = Bench(Retry(errors=("busy",)), repeatable=True).decide(Outcome.TOOL_ERROR, error_type="busy", keyed=True)
+    assert isinstance(anywhere, Again)
+    assert anywhere.where is Where.ELSEWHERE
 
 
 @pytest.mark.parametrize(("outcome", "sent"), list(product(Outcome, (False, True))))

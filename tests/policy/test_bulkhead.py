@@ -125,7 +125,12 @@ def test_an_unknown_key_names_the_known_ones_and_the_nearest() -> None:
         parse_bulkhead({"zzz": 2})
 
 
-@pytest.mark.parametrize("raw", [None, True, "16", [16]])
+@pytest.mark.parametrize("raw", [True, "16", [16]])
 def test_anything_else_is_refused(raw: Any) -> None:
-    with pytest.raises(PolicyError, match=r"'bulkhead': .* is neither a number nor an object; write 16, or"):
+    with pytest.raises(PolicyError, match=r"'bulkhead': .* is neither a number nor an object; write 16, "):
         parse_bulkhead(raw)
+
+
+def test_null_is_off() -> None:
+    assert parse_bulkhead(None) is None
+    assert parse_bulkhead(None, Bulkhead(queue=8)) is None

@@ -11,7 +11,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.policy import DEFAULT_POLICY, MAX_SECONDS, Policy, PolicyError, check_seconds, parse_policy
+from dispatch.policy import (
+    DEFAULT_POLICY,
+    MAX_SECONDS,
+    Balancing,
+    Breaker,
+    Bulkhead,
+    Health,
+    Hedge,
+    Policy,
+    PolicyError,
+    Rate,
+    Retry,
+    check_seconds,
+    parse_policy,
+)
 
 KEYS = (
     "timeout",
@@ -29,6 +43,18 @@ KEYS = (
     "large-payloads",
     "only-ours",
 )
+PARTS = (
+    "retry",
+    "hedge",
+    "breaker",
+    "bulkhead",
+    "rate",
+    "user-rate",
+    "shared-user-rate",
+    "balancing",
+    "health",
+    "single-flight",
+)
 
 
 def test_the_defaults_are_those_that_are_documented() -> None:
@@ -42,6 +68,92 @@ def test_the_defaults_are_those_that_are_documented() -> None:
 def test_every_key_is_read() -> None:
     raw = dict(zip(KEYS, (1, 2.5, 3, 4, 5, 6, 7, 8, True, 2, 3, 9, True, True), strict=True))
     assert parse_policy(raw) == Policy(1, 2.5, 3, 4, 5, 6, 7, 8, True, 2, 3, 9, True, True)
+    assert Policy.__struct_encode_fields__ == KEYS + PARTS
+
+
+def test_every_part_is_read_and_laid_over_what_is_in_force() -> None:
+    service = parse_policy(
+        {
+            "retry": {"attempts": 2, "cap": 1},
+            "hedge": 0.2,
+            "breaker": {"open-for": 1},
+            "bulkhead": {"queue": 3},
+            "rate": "10/s",
+            "user-rate": {"rate": "1/s", "burst": 2},
+            "shared-user-rate": "5/m",
+            "balancing": "p2c",
+            "health": {"consecutive": 9},
+        }
+    )
+    assert service == Policy(
+        retry=Retry(attempts=2, cap=1),
+        hedge=Hedge(after=0.2),
+        breaker=Breaker(open_for=1),
+        bulkhead=Bulkhead(queue=3),
+        rate=Rate("10/s"),
+        user_rate=Rate("1/s", burst=2),
+        shared_user_rate=Rate("5/m"),
+        balancing=Balancing("p2c"),
+        health=Health(consecutive=9),
+    )
+    tool = service.merged(
+        {
+            "retry": 4,
+            "hedge": {"load": 0.5},
+            "breaker": {"probes": 1},
+            "concurrency": 5,
+            "rate": "2/s",
+            "balancing": {"decay": 3},
+            "health": {"interval": 5},
+        }
+    )
+    assert tool.retry == Retry(attempts=4, cap=1)
+    assert tool.hedge == Hedge(after=0.2, load=0.5)
+    assert tool.breaker == Breaker(open_for=1, probes=1)
+    assert tool.bulkhead == Bulkhead(queue=3, concurrency=5)
+    assert tool.rate == Rate("2/s")
+    assert (tool.balancing, tool.health) == (Balancing("p2c", decay=3), Health(consecutive=9, interval=5))
+    assert tool.user_rate == service.user_rate
+
+
+def test_null_takes_a_part_away_where_it_can_be_done_without() -> None:
+    service = Policy(hedge=Hedge(), rate=Rate("1/s"))
+    off = service.merged(dict.fromkeys(("hedge", "breaker", "bulkhead", "rate", "user-rate", "shared-user-rate")))
+    assert (off.hedge, off.breaker, off.bulkhead, off.rate, off.user_rate) == (None,) * 5
+    assert off.merged({"breaker": {"probes": 2}, "concurrency": 3, "hedge": {}}) == Policy(
+        breaker=Breaker(probes=2), bulkhead=Bulkhead(concurrency=3), hedge=Hedge()
+    )
+    for key in ("retry", "balancing", "health"):
+        with pytest.raises(PolicyError, match=f"policy key '{key}'"):
+            service.merged({key: None})
+
+
+def test_in_python_parts_may_be_written_as_in_a_descriptor() -> None:
+    made = Policy(retry=2, hedge="p95", rate="3/s")  # type: ignore[arg-type] # a convenience at run time
+    assert made == Policy(retry=Retry(attempts=2), hedge=Hedge("p95"), rate=Rate("3/s"))
+    assert Policy().merged({"retry": Retry(attempts=5)}) == Policy(retry=Retry(attempts=5))
+    with pytest.raises(PolicyError, match="policy key 'user-rate'"):
+        Policy(user_rate="many")  # type: ignore[arg-type] # likewise
+
+
+@pytest.mark.parametrize(
+    ("raw", "key"),
+    [
+        ({"retry": {"attemps": 2}}, "retry.attemps"),
+        ({"breaker": {"failure-rate": 2}}, "breaker.failure-rate"),
+        ({"breaker": 5}, "breaker"),
+        ({"concurrency": 0}, "bulkhead.concurrency"),
+        ({"concurrency": 3, "bulkhead": {}}, "concurrency"),
+        ({"user-rate": "5"}, "user-rate"),
+        ({"shared-user-rate": {"rate": "5/s", "burst": 0}}, "shared-user-rate.burst"),
+        ({"balancing": "round"}, "balancing.strategy"),
+        ({"single-flight": 1}, "single-flight"),
+    ],
+)
+def test_a_part_that_cannot_be_names_its_key(raw: dict[str, object], key: str) -> None:
+    with pytest.raises(PolicyError) as caught:
+        parse_policy(raw)
+    assert caught.value.key == key
 
 
 def test_what_is_not_said_stays_as_the_base_has_it() -> None:
@@ -81,8 +193,8 @@ def test_a_key_slightly_wrong_is_told_with_the_right_one(key: str, meant: str) -
 
 def test_a_key_like_nothing_is_told_with_all_that_there_are() -> None:
     with pytest.raises(PolicyError) as caught:
-        parse_policy({"qqqqqq": 5})
-    assert caught.value.fix == f"known keys: {', '.join(KEYS)}"
+        parse_policy({"qzqzqz": 5})
+    assert caught.value.fix == f"known keys: {', '.join(KEYS + PARTS)}"
 
 
 def test_a_key_that_is_no_text_is_told() -> None:

@@ -8,17 +8,16 @@ from itertools import product
 import pytest
 
 from dispatch.catalog import ToolDescriptor
-from dispatch.policy import PolicyError
-from dispatch.policy.retry import Hedge, Retry
+from dispatch.policy import Hedge, Policy, PolicyError, Retry
 from dispatch.policy.safety import UNDECLARED, Annotations, Declared, check_repeats, repeatable
 
 ALL = [Annotations(*each) for each in product((False, True), (False, True), (None, False, True))]
-ONCE, THRICE = Retry(attempts=1), Retry(attempts=3)
+ONCE, THRICE, HEDGED = Policy(retry=Retry(attempts=1)), Policy(retry=Retry(attempts=3)), Policy(hedge=Hedge())
 
 
-def refused(tool: Declared, retry: Retry, hedge: Hedge | None, *, own: bool) -> PolicyError | None:
+def refused(tool: Declared, policy: Policy, *own: str) -> PolicyError | None:
     try:
-        check_repeats(tool, retry, hedge, retry_is_its_own=own)
+        check_repeats(tool, policy, own)
     except PolicyError as error:
         return error
     return None
@@ -43,13 +42,13 @@ def test_of_what_declares_nothing_the_worse_is_assumed() -> None:
 
 
 @pytest.mark.parametrize("tool", ALL)
-def test_the_retries_that_everybody_has_are_refused_to_nobody(tool: Annotations) -> None:
-    assert refused(tool, THRICE, None, own=False) is None
+def test_what_everybody_has_is_refused_to_nobody(tool: Annotations) -> None:
+    assert refused(tool, Policy(retry=Retry(attempts=3), hedge=Hedge(), single_flight=True)) is None
 
 
 @pytest.mark.parametrize("tool", ALL)
 def test_retries_that_a_destructive_tool_asks_for_are_refused(tool: Annotations) -> None:
-    error = refused(tool, Retry(attempts=2), None, own=True)
+    error = refused(tool, Policy(retry=Retry(attempts=2)), "retry")
     if not tool.destructive:
         assert error is None
         return
@@ -61,13 +60,12 @@ def test_retries_that_a_destructive_tool_asks_for_are_refused(tool: Annotations)
 
 @pytest.mark.parametrize("tool", ALL)
 def test_who_asks_for_no_retries_is_not_refused(tool: Annotations) -> None:
-    assert refused(tool, ONCE, None, own=True) is None
+    assert refused(tool, ONCE, "retry", "hedge", "single-flight") is None
 
 
 @pytest.mark.parametrize("tool", ALL)
-@pytest.mark.parametrize("own", [False, True])
-def test_a_hedge_is_for_what_may_run_twice_wherever_it_was_written(tool: Annotations, own: bool) -> None:
-    error = refused(tool, ONCE, Hedge(), own=own)
+def test_a_hedge_of_its_own_is_for_what_may_run_twice(tool: Annotations) -> None:
+    error = refused(tool, HEDGED, "hedge")
     if repeatable(tool):
         assert error is None
     elif tool.destructive:
@@ -81,7 +79,14 @@ def test_a_hedge_is_for_what_may_run_twice_wherever_it_was_written(tool: Annotat
     assert error is None or error.key == "hedge"
 
 
+@pytest.mark.parametrize("tool", ALL)
+def test_an_answer_is_shared_only_by_calls_that_change_nothing(tool: Annotations) -> None:
+    error = refused(tool, Policy(single_flight=True), "single-flight")
+    assert (error is None) == tool.read_only
+    assert error is None or error.key == "single-flight"
+
+
 def test_a_tools_descriptor_is_asked_as_it_is() -> None:
     tool = ToolDescriptor(name="look-up", description="", service="s", read_only=True)
     assert repeatable(tool)
-    check_repeats(tool, THRICE, Hedge(), retry_is_its_own=True)
+    check_repeats(tool, Policy(hedge=Hedge(), retry=THRICE.retry), ("hedge", "retry"))

@@ -17,7 +17,7 @@ from dispatch.settled import Disposition
 from dispatch.transports.memory import MemoryTransport
 from tests.support.clock import advance
 from tests.support.faults import FaultPlan, FaultyTransport
-from tests.support.stand import BROKER, REQUESTS, RESPONSES, catalog
+from tests.support.stand import BROKER, REQUESTS, RESPONSES, UNGUARDED, catalog
 
 IN_FLIGHT = 400
 """Calls under way at once, at most."""
@@ -78,7 +78,7 @@ class Load:
         self.network = FaultyTransport(MemoryTransport(BROKER), outgoing=plan, incoming=incoming, seed=seed)
         self.service_network = FaultyTransport(MemoryTransport(BROKER), outgoing=plan, incoming=incoming, seed=seed + 1)
         self.ledger = Ledger()
-        self.dispatcher = Dispatcher(self.network, catalog(work={"policy": {"stream-buffer": 64}}))
+        self.dispatcher = Dispatcher(self.network, catalog(work={"policy": {"stream-buffer": 64, **UNGUARDED}}))
         self.server = ToolServer(
             Worker(),
             self.service_network,
@@ -192,7 +192,7 @@ class Load:
 
     def waiting_to_go_out(self) -> int:
         """Messages that wait at a gate, in the dispatcher and in the server."""
-        routes, router = self.dispatcher._routes, self.server._replies
+        routes, router = self.dispatcher._running.routes, self.server._replies
         assert routes is not None
         assert router is not None
         gates = [route.publisher for route in routes._open.values()] + list(router._gates.values())

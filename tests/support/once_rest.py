@@ -18,8 +18,7 @@ from dispatch.routes import Routes
 
 
 def routes_of(dispatcher: Dispatcher) -> Routes:
-    assert dispatcher._routes is not None
-    return dispatcher._routes
+    return dispatcher._running.routes
 
 
 def ledger_of(server: ToolServer) -> Ledger:

@@ -22,7 +22,7 @@ from tests.support.clock import advance
 from tests.support.faults import FaultPlan
 from tests.support.once_network import Network
 from tests.support.once_rest import CreditIsBack, dispatcher_rests, forgets_with_age, server_rests
-from tests.support.stand import REQUESTS, RESPONSES, catalog
+from tests.support.stand import REQUESTS, RESPONSES, UNGUARDED, catalog
 
 PATIENT_S = 600.0
 """So long that a call which has a way gets its answer: what is shown is that it never takes that long for nothing."""
@@ -250,7 +250,7 @@ class World:
             stream_timeout=PATIENT_S,
             stream_idle_timeout=PATIENT_S,
             give_up_after=silence(self.plan) if give_up_after is None else give_up_after,
-            **self._policy,
+            **{**UNGUARDED, **self._policy},
         )
         dispatcher = Dispatcher(self.network(), catalog(), policy=policy, name=name or self._name("dispatcher"))
         await dispatcher.start()

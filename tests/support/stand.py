@@ -16,6 +16,8 @@ from dispatch.transports.memory import MemoryTransport
 REQUESTS = "non-persistent://tg/request/lab"
 RESPONSES = "non-persistent://tg/response/lab"
 BROKER = "memory://stand"
+UNGUARDED: dict[str, Any] = {"retry": 1, "breaker": None, "bulkhead": None}
+"""Settings of a policy under which every call goes, once: for what is about the exchange alone."""
 
 
 def catalog(*, service: Mapping[str, Any] | None = None, **tools: Mapping[str, Any]) -> Catalog:
@@ -68,10 +70,14 @@ async def serving(work: Callable[..., Any] | ToolService, **options: Any) -> Asy
 
 @contextlib.asynccontextmanager
 async def stand(
-    work: Callable[..., Any] | ToolService, tools: Catalog | None = None, **options: Any
+    work: Callable[..., Any] | ToolService,
+    tools: Catalog | None = None,
+    *,
+    policy: Policy | None = None,
+    **options: Any,
 ) -> AsyncIterator[tuple[Dispatcher, ToolServer]]:
     """Both."""
-    async with serving(work, **options) as server, dispatching(tools) as dispatcher:
+    async with serving(work, **options) as server, dispatching(tools, policy=policy) as dispatcher:
         yield dispatcher, server
 
 

@@ -1,0 +1,392 @@
+"""Attempts: step 4 of a call. One attempt passes its tool's guards, gets an instance, makes the exchange, and tells
+everybody who gave it a permit how it ended, exactly once, whatever happened.
+
+    a breaker · b limiter · c bulkhead (:mod:`dispatch.passage`) · d balancer (:mod:`dispatch.fleet`) · e exchange · f finish
+"""
+
+from __future__ import annotations
+
+from dispatch.addressing import Addressing
+from dispatch.exchange import Exchange
+from dispatch.fleet import Fleet, Place
+from dispatch.fleets import Fleets
+from dispatch.guards.base import Rejection
+from dispatch.guards.hedging import ANSWERED
+from dispatch.guards.retrying import Where
+from dispatch.guards.slices import attempt_slice
+from dispatch.instances import Line
+from dispatch.messages import Property, Refusal, whole_number
+from dispatch.outcome import DispatchError, Outcome, TransportError
+from dispatch.passage import Passage
+from dispatch.pending import ReplyStream
+from dispatch.refusals import closed, refusal
+from dispatch.result import error_of
+from dispatch.routes import Routes
+from dispatch.settled import Answer, Lost, Settled, TimedOut
+from dispatch.targets import Target
+from dispatch.toolguards import ToolGuards
+from dispatch.transports import Publisher
+
+MAX_HOPS = 4
+"""Instances that are tried in turn, when each says that it is about to leave and has not run the request."""
+
+_SUCCESS = Outcome.SUCCESS
+_TIMED = ANSWERED | {Outcome.TIMEOUT}
+_NOBODY = Rejection("balancer", "no-instance")
+
+
+class Call:
+    """One call, over all its attempts.
+
+    Args:
+        target, guards: of its tool.
+        payload: of its requests.
+        user: on whose behalf.
+        deadline: of the whole call, on the loop's clock; ``limit`` seconds after its start.
+        clock: the name of that limit: ``call`` or ``stream``.
+        key: its idempotency key.
+        priority: its class, where calls wait in line.
+        idle: seconds between two chunks at most, for a stream.
+
+    Attributes:
+        requests: sent so far, over all attempts.
+    """
+
+    __slots__ = (
+        "clock",
+        "deadline",
+        "guards",
+        "idle",
+        "key",
+        "limit",
+        "payload",
+        "priority",
+        "requests",
+        "target",
+        "user",
+    )
+
+    def __init__(
+        self,
+        target: Target,
+        guards: ToolGuards,
+        payload: bytes,
+        user: str,
+        *,
+        deadline: float,
+        limit: float,
+        clock: str = "call",
+        key: str | None = None,
+        priority: str | None = None,
+        idle: float = 0.0,
+    ) -> None:
+        self.target = target
+        self.guards = guards
+        self.payload = payload
+        self.user = user
+        self.deadline = deadline
+        self.limit = limit
+        self.clock = clock
+        self.key = key
+        self.priority = priority
+        self.idle = idle
+        self.requests = 0
+
+
+class Attempt:
+    """How one attempt goes, and how it ended.
+
+    Attributes:
+        outcome: what guards are told. ABANDONED until it is known; REJECTED when one of them refused it.
+        settled: how its exchange ended; None: there was none.
+        error: what its caller would be told; None for SUCCESS.
+        sent: the request left, or may have.
+        retry_after: seconds that the service asked to be left alone for.
+        id: of its last request.
+        line: how the answer was asked for.
+        replies, first: of a stream: what comes, and what came first.
+    """
+
+    __slots__ = (
+        "error",
+        "first",
+        "id",
+        "line",
+        "outcome",
+        "passage",
+        "place",
+        "replies",
+        "retry_after",
+        "sent",
+        "settled",
+    )
+
+    def __init__(self, guards: ToolGuards) -> None:
+        self.passage = Passage(guards)
+        self.place: Place | None = None
+        self.outcome = Outcome.ABANDONED
+        self.settled: Settled | None = None
+        self.error: DispatchError | None = None
+        self.sent = False
+        self.retry_after: float | None = None
+        self.id = ""
+        self.line: Line | None = None
+        self.replies: ReplyStream | None = None
+        self.first: str | None = None
+
+    @property
+    def error_type(self) -> str | None:
+        """The ``type`` of its error."""
+        return None if self.error is None else self.error.type
+
+    def refused(self, error: DispatchError) -> None:
+        """One of our own guards said no."""
+        self.error = error
+        self.outcome = Outcome.REJECTED
+        self.retry_after = error.retry_after
+
+    def ended(self, settled: Settled, call: Call, limit: float) -> None:
+        """The exchange is over. ``limit``: seconds of the limit that it had."""
+        self.settled = settled
+        if type(settled) is Answer and settled.error_type is None:
+            self.outcome = _SUCCESS
+            return
+        target = call.target
+        error = error_of(settled, tool=target.label, limit=limit, repeatable=target.repeatable)
+        assert error is not None  # only an answer can be a success
+        self.failed(error, call)
+
+    def failed(self, error: DispatchError, call: Call) -> None:
+        """It ended in an error, perhaps before anything was sent."""
+        self.error = error
+        self.outcome = error.outcome
+        self.retry_after = error.retry_after
+        if self.sent and isinstance(error, TransportError) and not error.sent:
+            self.sent = False
+            call.requests -= 1
+
+    def left(self) -> None:
+        """Finish what concerns the instance."""
+        place, self.place = self.place, None
+        if place is None:
+            return
+        settled = self.settled
+        running = None
+        if type(settled) is Answer:
+            running = whole_number(settled.properties, Property.IN_FLIGHT)
+        place.pick.finish(self.outcome, retry_after=self.retry_after, in_flight=running)
+        if place.probe is not None:
+            place.probe.finish(self.outcome, retry_after=self.retry_after)
+
+    def finish(self) -> None:
+        """f: every permit gets the outcome."""
+        self.left()
+        self.passage.finish(self.outcome, sent=self.sent, retry_after=self.retry_after)
+
+
+class Attempts:
+    """Makes attempts, for one dispatcher.
+
+    Args:
+        exchange, addressing, routes, fleets: the dispatcher's.
+    """
+
+    def __init__(self, exchange: Exchange, addressing: Addressing, routes: Routes, fleets: Fleets) -> None:
+        self._exchange = exchange
+        self._addressing = addressing
+        self._routes = routes
+        self._fleets = fleets
+        self._now = exchange.loop.time
+        self.closing = False
+        """No attempt is begun any more."""
+
+    async def call(self, call: Call, number: int, tried: list[str], where: Where, *, hedge: bool = False) -> Attempt:
+        """One attempt that wants its whole answer at once.
+
+        Args:
+            number: of the attempt, from 1.
+            tried: names of the instances of former attempts; its own is added.
+            where: HOME: where the call's key belongs.
+            hedge: it runs beside another one, and does not wait for room.
+        """
+        guards, target = call.guards, call.target
+        made = Attempt(guards)
+        try:
+            fleet = await self._enter(made, call, hedge=hedge)
+            if fleet is None:
+                return made
+            began = self._now()
+            deadline, clock, limit = self._slice(call, fleet, began, number)
+            hops = 0
+            while True:
+                hops += 1
+                publisher, properties, line = self._place(made, call, fleet, tried, where, deadline, number)
+                settled = await self._exchange.request(  # e exchange
+                    made.id,
+                    publisher,
+                    call.payload,
+                    properties,
+                    flow=target.label,
+                    deadline=deadline,
+                    clock=clock,
+                    max_bytes=target.policy.max_result,
+                    line=line,
+                )
+                made.ended(settled, call, limit)
+                if hops >= MAX_HOPS or not self._gone(made, settled):
+                    break  # else that instance did not run it, and is no longer asked: another one is
+                made.left()
+            took = self._now() - began
+            if guards.hedging is None and made.outcome in _TIMED:
+                guards.durations.learn(took)
+            if line is not None and not line.resent and type(settled) is Answer:
+                guards.patience.learn(took)
+        except DispatchError as failure:
+            made.failed(failure, call)
+        finally:
+            made.finish()
+        return made
+
+    async def stream(self, call: Call, number: int, tried: list[str], where: Where) -> Attempt:
+        """One attempt that wants chunks: until the first one is there. One that has begun well has the outcome SUCCESS so
+        far; its caller takes the rest from ``replies``, and calls :meth:`end`."""
+        target, policy = call.target, call.target.policy
+        made = Attempt(call.guards)
+        try:
+            fleet = await self._enter(made, call, hedge=False)
+            if fleet is None:
+                return made
+            hops = 0
+            while True:
+                hops += 1
+                publisher, properties, line = self._place(made, call, fleet, tried, where, call.deadline, number)
+                replies = made.replies = self._exchange.stream(
+                    made.id,
+                    publisher,
+                    call.payload,
+                    properties,
+                    flow=target.label,
+                    deadline=call.deadline,
+                    idle=call.idle,
+                    max_bytes=policy.max_result,
+                    max_buffer=policy.stream_buffer,
+                    line=line,
+                )
+                made.first = await anext(replies, None)
+                if made.first is not None:
+                    made.outcome = _SUCCESS
+                    return made
+                self._stream_ended(made, call)
+                if hops >= MAX_HOPS or not self._gone(made, replies.settled):
+                    return made
+                made.left()
+        except DispatchError as failure:
+            made.failed(failure, call)
+            return made
+        except BaseException:
+            if made.replies is not None:
+                made.replies.close()
+            raise
+        finally:
+            if made.first is None:
+                made.finish()
+
+    def end(self, made: Attempt, call: Call) -> None:
+        """A stream is read to its end, or its reader has gone."""
+        replies = made.replies
+        if replies is None or made.first is None:
+            return
+        if replies.settled is None:
+            made.outcome = Outcome.ABANDONED
+            replies.close()
+        else:
+            self._stream_ended(made, call)
+        made.finish()
+
+    def _stream_ended(self, made: Attempt, call: Call) -> None:
+        assert made.replies is not None
+        settled = made.replies.settled
+        assert settled is not None
+        idle = isinstance(settled, TimedOut) and settled.clock == "stream-idle"
+        made.ended(settled, call, call.idle if idle else call.limit)
+
+    async def _enter(self, made: Attempt, call: Call, *, hedge: bool) -> Fleet | None:
+        """a, b, c: through the guards, and to the instances there are. None: ``made`` is refused."""
+        if self.closing:
+            made.refused(closed())
+            return None
+        passage, target = made.passage, call.target
+        refused = passage.enter(call.user, call.deadline)
+        if passage.waits:
+            if hedge:
+                passage.give_up()
+                refused = Rejection("bulkhead", "full")
+            else:
+                refused = await passage.wait(call.deadline, call.priority)
+        if refused is not None:
+            made.refused(refusal(refused, target.label))
+            return None
+        fleet = self._fleets.get(target) or await self._fleets.open(target, call.deadline)
+        if not fleet.known:
+            await self._addressing.meet(target, fleet, call.payload, call.deadline)
+        return fleet
+
+    def _place(
+        self, made: Attempt, call: Call, fleet: Fleet, tried: list[str], where: Where, deadline: float, number: int
+    ) -> tuple[Publisher, dict[str, str], Line | None]:
+        """d: the balancer picks the instance. How the request gets there, and how its answer is asked for.
+
+        Raises:
+            DispatchError: there is nobody who may, or can, have it.
+        """
+        made.sent = False  # as if nothing had been before
+        made.error = made.retry_after = None
+        large = len(call.payload) > self._addressing.max_message_bytes
+        place = fleet.pick(call.guards, tried, key=call.key if where is Where.HOME else None, parts=large)
+        if place is None:
+            raise refusal(_NOBODY, call.target.label)
+        made.place = place
+        tried.append(place.pick.instance)
+        made.id = self._exchange.new_id()
+        publisher, properties, made.line = self._addressing.request(
+            call.target, place, made.id, call.payload, deadline, call.key, call.guards.patience, number
+        )
+        made.sent = True
+        call.requests += 1
+        return publisher, properties, made.line
+
+    def _slice(self, call: Call, fleet: Fleet, now: float, number: int) -> tuple[float, str, float]:
+        """When this attempt ends, the name of that limit, and its seconds."""
+        guards, policy = call.guards, call.target.policy
+        limit, left, usual = policy.attempt_timeout, 1, None
+        if limit is None:
+            # Instances of ours give signs of life: who is at work there must not be cut off, and who is dead is noticed.
+            if guards.repeatable and guards.retrying is not None and not fleet.known:
+                usual = guards.usual.value(now)
+                if usual is not None:
+                    left = max(1, guards.retrying.settings.attempts - number + 1)
+            if left == 1:
+                return call.deadline, call.clock, call.limit
+        ends, clock = attempt_slice(now, call.deadline, limit=limit, attempts_left=left, usual=usual)
+        if clock == "attempt":
+            return ends, clock, ends - now
+        return call.deadline, call.clock, call.limit
+
+    def _gone(self, made: Attempt, settled: Settled | None) -> bool:
+        """Is the instance leaving, and did it not run the request? Then another one may. In any case it is no longer asked
+        when it has gone."""
+        place = made.place
+        if place is None or place.instance is None:
+            return False
+        route = place.route
+        if isinstance(settled, Lost):
+            self._routes.retire(route, place.instance)
+            return False
+        if not isinstance(settled, Answer):
+            return False
+        refused = settled.properties.get(Property.REFUSED)
+        if refused not in (Refusal.DRAINING, Refusal.FORMER):
+            return False
+        self._routes.retire(route, place.instance)
+        # When nobody is left who is known to take it, the caller is told at once. And a former life may have run it.
+        return refused == Refusal.DRAINING and len(route.instances) > 0

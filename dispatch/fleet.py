@@ -1,0 +1,194 @@
+"""The instances of a service that a dispatcher can call, and which one gets the next request.
+
+There are three kinds: instances of ours, which have said that they are there and are known by name; topics that the
+service's descriptor lists as instances, where nobody is known by name; and, where neither is to be had, the service's own
+topic, whose broker spreads the requests over whoever listens there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
+
+from dispatch.balancing.balancer import Balancer, Pick
+from dispatch.balancing.view import InstanceView
+from dispatch.guards.base import Clock, Randomness
+from dispatch.guards.breaker import BreakerPermit
+from dispatch.instances import Instance
+from dispatch.policy import Balancing, Health
+from dispatch.routes import Route
+from dispatch.toolguards import ToolGuards
+
+SHARED = "(shared)"
+"""The name of a service's own topic among its instances: no instance has it, because a name has no parentheses."""
+
+MAX_LIVES = 512
+"""Instances of which it is remembered which life they were in: twice as many as there are at once."""
+
+
+class Place(NamedTuple):
+    """Where one request goes.
+
+    Attributes:
+        route: the topics.
+        instance: whom it is addressed to; None: whoever takes it from the topic.
+        pick: the balancer's permit, to be finished.
+        probe: that of the tool's breaker at this instance, likewise; None: it was not asked.
+    """
+
+    route: Route
+    instance: Instance | None
+    pick: Pick
+    probe: BreakerPermit | None
+
+
+class Fleet:
+    """The instances of one service.
+
+    Args:
+        routes: the topics, each with the name and the weight that it has as an instance.
+        balancing, health: which one is next, and when one is left alone.
+        addressed: requests go to the own topics of instances that are known by name.
+        clock, randomness: of the balancer.
+        greet: called with a route when it is used: may ask who is there.
+    """
+
+    def __init__(
+        self,
+        routes: Sequence[tuple[str, float, Route]],
+        *,
+        balancing: Balancing,
+        health: Health,
+        addressed: bool,
+        clock: Clock,
+        randomness: Randomness,
+        greet: Callable[[Route], object],
+    ) -> None:
+        self._routes = list(routes)
+        self._addressed = addressed
+        self._greet = greet
+        self._places: dict[str, tuple[Route, Instance | None]] = {}
+        self._lives: dict[str, str] = {}
+        self._seen = -1
+        self._asking: ToolGuards | None = None
+        self.balancer = Balancer(
+            balancing=balancing, health=health, clock=clock, randomness=randomness, admits=self._admits
+        )
+
+    @property
+    def routes(self) -> list[Route]:
+        """The topics."""
+        return [route for _, _, route in self._routes]
+
+    @property
+    def known(self) -> int:
+        """Instances of ours that are known by name."""
+        return sum(len(route.instances) for _, _, route in self._routes)
+
+    def add(self, name: str, weight: float, route: Route) -> None:
+        """One more topic."""
+        self._routes.append((name, weight, route))
+        self._seen = -1
+
+    def configure(self, balancing: Balancing, health: Health, *, addressed: bool) -> None:
+        """Other settings from now on; what is known of the instances stays."""
+        self.balancer.configure(balancing, health)
+        self._addressed = addressed
+        self._seen = -1
+
+    def pick(
+        self, guards: ToolGuards, tried: Collection[str] = (), *, key: str | None = None, parts: bool = False
+    ) -> Place | None:
+        """Where the next request goes, of a tool with these ``guards``.
+
+        Args:
+            tried: names of instances that should not have it, because they had it before.
+            key: an idempotency key: it goes to the one instance that remembers it (rendezvous hashing).
+            parts: only who takes requests in parts is of use.
+
+        Returns:
+            None: there is nobody.
+        """
+        seen = 0
+        for _, _, route in self._routes:
+            self._greet(route)
+            seen += route.instances.version
+        if seen != self._seen:
+            self._look(seen)
+        home = None if key is None and not parts else self._home(key, parts)
+        if home is not None:
+            pick = self.balancer.take(home)
+        else:
+            self._asking = guards
+            pick = self.balancer.pick(frozenset(tried)) if tried else self.balancer.pick()
+        if type(pick) is not Pick:
+            return None
+        name = pick.instance
+        route, instance = self._places[name]
+        probe = None
+        if len(self._places) > 1:  # of a single one the tool's own breaker knows all there is to know
+            breaker = guards.at(name)
+            if breaker is not None:
+                permit = breaker.admit()
+                # A refusal here means that nobody else may be asked either, and that is not for this breaker to say.
+                probe = permit if type(permit) is BreakerPermit else None
+        return Place(route, instance, pick, probe)
+
+    def _home(self, key: str | None, parts: bool) -> str | None:
+        """Who alone is of use, or nobody in particular."""
+        named = [
+            name
+            for name, (_, instance) in self._places.items()
+            if instance is not None and (instance.parts or not parts)
+        ]
+        if not named:
+            return None
+        if key is not None:
+            return max(named, key=lambda name: _weight(name, key))
+        return min(named, key=lambda name: self._in_flight(name))
+
+    def _in_flight(self, name: str) -> int:
+        instance = self._places[name][1]
+        return 0 if instance is None else instance.in_flight
+
+    def _admits(self, name: str) -> bool:
+        instance = self._places[name][1]
+        guards = self._asking
+        return (instance is None or not instance.suspect) and (guards is None or guards.admits(name))
+
+    def _look(self, seen: int) -> None:
+        """Somebody came or went."""
+        self._seen = seen
+        places: dict[str, tuple[Route, Instance | None]] = {}
+        weights: dict[str, float] = {}
+        for name, weight, route in self._routes:
+            named = list(route.instances) if self._addressed else []
+            for instance in named:
+                places[instance.name] = route, instance
+                weights[instance.name] = weight
+            if not named:
+                places[name] = route, None
+                weights[name] = weight
+        self._places = places
+        self.balancer.replace(weights)
+        for name, (_, instance) in places.items():
+            if instance is None:
+                continue
+            former = self._lives.pop(name, instance.incarnation)
+            if former != instance.incarnation:
+                self.balancer.renew(name)
+            self._lives[name] = instance.incarnation
+        while len(self._lives) > MAX_LIVES:
+            del self._lives[next(iter(self._lives))]
+
+    def instances(self) -> tuple[InstanceView, ...]:
+        """How each one is doing."""
+        seen = sum(route.instances.version for _, _, route in self._routes)
+        if seen != self._seen:
+            self._look(seen)
+        return self.balancer.instances()
+
+
+def _weight(name: str, key: str) -> bytes:
+    return hashlib.blake2b(f"{name}\0{key}".encode(), digest_size=8).digest()

@@ -1,0 +1,126 @@
+"""One attempt's way through its tool's guards: a breaker · b limiter · c bulkhead; and out again, whatever happened.
+
+Nothing is waited for unless it has to be. The breaker is asked twice: first, so that a call which it would refuse takes no
+place in a line; and last, because it may have opened while the call stood there, and because a probe's place must not be
+held by one that waits.
+"""
+
+from __future__ import annotations
+
+from dispatch.guards.base import Rejection
+from dispatch.guards.breaker import BreakerPermit
+from dispatch.guards.bulkhead import BulkheadPermit
+from dispatch.guards.rate import RatePermit, Waiter
+from dispatch.outcome import Outcome
+from dispatch.toolguards import ToolGuards
+
+_ABANDONED = Outcome.ABANDONED
+_REJECTED = Outcome.REJECTED
+
+
+class Passage:
+    """Ask with :meth:`enter`; when ``waits`` is set then, go on with :meth:`wait` or :meth:`give_up`; in any case
+    :meth:`finish`.
+
+    Attributes:
+        waits: there is no room at once.
+    """
+
+    __slots__ = ("_breaker", "_guards", "_place", "_rate", "_waiter", "waits")
+
+    def __init__(self, guards: ToolGuards) -> None:
+        self._guards = guards
+        self._breaker: BreakerPermit | None = None
+        self._rate: RatePermit | None = None
+        self._place: BulkheadPermit | None = None
+        self._waiter: Waiter | None = None
+        self.waits = False
+
+    def enter(self, user: str, deadline: float) -> Rejection | None:
+        """As far as it goes without waiting. None: it is in, unless ``waits``.
+
+        Args:
+            user: whose call it is.
+            deadline: of the whole call, on the guards' clock.
+        """
+        guards = self._guards
+        breaker = guards.breaker
+        if breaker is not None and not breaker.may_admit():
+            answer = breaker.admit()
+            if type(answer) is Rejection:
+                return answer
+            answer.finish(_ABANDONED)  # type: ignore[union-attr] # its time came between the two questions
+        rates = guards.rates
+        if rates is not None:
+            may = rates.admit(user, deadline)
+            if type(may) is Rejection:
+                return may
+            if type(may) is Waiter:
+                self._waiter = may
+                self.waits = True
+                return None
+            self._rate = may  # type: ignore[assignment] # what is left
+        bulkhead = guards.bulkhead
+        if bulkhead is not None:
+            guard = bulkhead.guard
+            if guard.granted - guard.released >= guard.limit:
+                self.waits = True
+                return None
+            place = guard.admit()
+            if type(place) is Rejection:
+                return place
+            self._place = place  # type: ignore[assignment] # likewise
+        return self._last()
+
+    async def wait(self, deadline: float, priority: str | None) -> Rejection | None:
+        """Wait for what was not there at once. None: it is in."""
+        self.waits = False
+        waiter, self._waiter = self._waiter, None
+        guards = self._guards
+        if waiter is not None:
+            assert guards.rates is not None
+            may = await guards.rates.wait(waiter)
+            if isinstance(may, Rejection):
+                return may
+            self._rate = may
+        if guards.bulkhead is not None:
+            place = await guards.bulkhead.enter(deadline=deadline, priority=priority)
+            if isinstance(place, Rejection):
+                return place
+            self._place = place
+        return self._last()
+
+    def give_up(self) -> None:
+        """Do not wait."""
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None:
+            assert self._guards.rates is not None
+            self._guards.rates.leave(waiter)
+
+    def _last(self) -> Rejection | None:
+        breaker = self._guards.breaker
+        if breaker is None:
+            return None
+        answer = breaker.admit()
+        if type(answer) is Rejection:
+            return answer
+        self._breaker = answer  # type: ignore[assignment] # likewise
+        return None
+
+    def finish(self, outcome: Outcome, *, sent: bool, retry_after: float | None = None) -> None:
+        """The attempt has ended. Every permit it has gets its outcome; a second call does nothing.
+
+        Args:
+            outcome: how it ended.
+            sent: the request left, or may have: what was not used of a rate goes back otherwise.
+            retry_after: seconds that the service asked to be left alone for.
+        """
+        breaker, self._breaker = self._breaker, None
+        if breaker is not None:
+            breaker.finish(outcome, retry_after=retry_after)
+        place, self._place = self._place, None
+        if place is not None:
+            place.finish(outcome)
+        rate, self._rate = self._rate, None
+        if rate is not None:
+            rate.finish(outcome if sent else _REJECTED)

@@ -1,0 +1,85 @@
+"""What a guard's refusal means to a caller: a typed error, whose text says what to do next."""
+
+from __future__ import annotations
+
+import math
+
+from dispatch.guards.base import Rejection
+from dispatch.outcome import DispatchError, Rejected, Throttled, TransportError
+
+_CIRCUIT = {
+    "open": "its service has failed too often lately, and is left alone for now",
+    "paused": "its service asked to be left alone for now",
+    "probing": "its service was in trouble, and a few other calls are finding out whether it is well again",
+    "forced-open": "an operator has taken it out of use",
+}
+_BUSY = {
+    "queue-full": "too many calls wait for it already",
+    "too-late": "it has so much to do that its turn would come after the time of the call",
+    "too-long": "it has so much to do that its turn would come too late",
+    "overload": "it has more to do than it can",
+    "full": "it has too much to do",
+    "too-large": "one call costs more than its rate ever lets through at once",
+}
+
+
+def refusal(rejection: Rejection, tool: str) -> DispatchError:
+    """The error for a call of ``tool`` that one of its guards refused. The tool did not run.
+
+    THROTTLED: too much at once, by the rate or the bulkhead; REJECTED: by the breaker or the balancer.
+    """
+    after = rejection.retry_after
+    if rejection.reason in ("closed", "closing", "loop-ended"):
+        return closed()
+    if rejection.by == "breaker":
+        why = _CIRCUIT.get(rejection.reason, rejection.reason)
+        forced = rejection.reason == "forced-open"
+        return Rejected(
+            "circuit-open",
+            f"'{tool}' was not called: {why}. {_next(after, known=not forced)}",
+            retryable=not forced,
+            retry_after=after,
+            rejected_by="breaker",
+        )
+    if rejection.by in ("rate", "bulkhead"):
+        limited = rejection.by == "rate" and rejection.reason != "queue-full"
+        why = _BUSY.get(rejection.reason, rejection.reason)
+        if limited and rejection.reason == "too-late":
+            why = "it may be called only so often"
+        return Throttled(
+            "rate-limited" if rejection.by == "rate" else "too-busy",
+            f"'{tool}' was not called: {why}. {_next(after)}",
+            retryable=rejection.reason != "too-large",
+            retry_after=after,
+            rejected_by=rejection.by,
+        )
+    return Rejected(
+        rejection.reason,
+        f"'{tool}' was not called: no instance of its service is there. {_next(after)}",
+        retryable=True,
+        retry_after=after,
+        rejected_by=rejection.by,
+    )
+
+
+def closed() -> TransportError:
+    """The dispatcher takes no more calls."""
+    return TransportError("closed", "The dispatcher is closed; nothing was sent.", sent=False)
+
+
+def with_alternatives(error: DispatchError, tools: tuple[str, ...]) -> DispatchError:
+    """``error``, with tools that could do instead: in its attribute and in its text."""
+    if tools and not error.alternatives:
+        error.alternatives = tools
+        error.message += f" Tools like it: {', '.join(tools)}."
+        error.args = (error.message,)
+    return error
+
+
+def _next(after: float | None, *, known: bool = True) -> str:
+    if not known:
+        return "Stop, and use another tool."
+    if after is None:
+        return "Stop; use another tool, or come back later."
+    seconds = math.ceil(after) if after >= 1 else math.ceil(after * 10) / 10
+    return f"Stop; use another tool, or call it not before {seconds:g} s."

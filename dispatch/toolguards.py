@@ -1,0 +1,211 @@
+"""What guards one tool, and what is known of it: one set for each, which outlives calls and changes of policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from dispatch.bulkheads import WaitingBulkhead
+from dispatch.guards.base import Clock, Randomness
+from dispatch.guards.breaker import CircuitBreaker
+from dispatch.guards.budget import Budget
+from dispatch.guards.hedging import Hedging
+from dispatch.guards.quantile import Durations, Quantile
+from dispatch.guards.retrying import Retrying
+from dispatch.guards.users import Users
+from dispatch.policy import Policy, Rate
+from dispatch.ratelimits import LimiterBucket, RateLimits, user_buckets
+from dispatch.repair import Patience
+
+T = TypeVar("T")
+SharedUsers = Callable[[Rate], Users[LimiterBucket]]
+"""The users' buckets of a rate that several tools share."""
+
+USUAL = 0.95
+"""The share of attempts that are shorter than what is taken for usual."""
+MAX_INSTANCE_BREAKERS = 512
+"""Instances of which a tool's breaker is kept: twice as many as a service has at once."""
+
+
+class ToolGuards:
+    """The guards of one tool, for one dispatcher.
+
+    Args:
+        policy: in force for it.
+        repeatable: it may run twice for one call.
+        clock: the loop's.
+        randomness: for waits and open times.
+        shared_users: see :data:`SharedUsers`.
+
+    Attributes:
+        policy: as given, or as last taken over.
+        breaker, bulkhead, rates, retrying, hedging: what is asked; None: off.
+        budget: what its retries and hedges are paid from.
+        durations: how long its attempts take.
+        usual: below which nearly all stay.
+        patience: how long to wait for an answer before asking for it.
+    """
+
+    __slots__ = (
+        "_clock",
+        "_instances",
+        "_randomness",
+        "_shared_users",
+        "breaker",
+        "budget",
+        "bulkhead",
+        "durations",
+        "hedging",
+        "patience",
+        "policy",
+        "rates",
+        "repeatable",
+        "retrying",
+        "usual",
+    )
+
+    def __init__(
+        self, policy: Policy, *, repeatable: bool, clock: Clock, randomness: Randomness, shared_users: SharedUsers
+    ) -> None:
+        self._clock = clock
+        self._randomness = randomness
+        self._shared_users = shared_users
+        self._instances: dict[str, CircuitBreaker] = {}
+        self.policy = policy
+        self.repeatable = repeatable
+        self.durations = Durations(clock)
+        self.usual = Quantile(self.durations, USUAL)
+        self.budget = Budget(policy.retry.budget_ratio, policy.retry.budget_floor, clock)
+        self.patience = Patience(policy.ask_after)
+        self.breaker = self._breaker()
+        self.bulkhead = None if policy.bulkhead is None else WaitingBulkhead(policy.bulkhead)
+        self.rates = self._rates()
+        self.retrying = self._retrying()
+        self.hedging = self._hedging()
+
+    def reconfigure(self, policy: Policy, *, repeatable: bool) -> None:
+        """Take another policy over. Breakers keep their state, calls in flight and in line their places, and what was
+        learnt stays. Whoever waits for a rate that has changed waits for the former one."""
+        former, self.policy, self.repeatable = self.policy, policy, repeatable
+        if policy.breaker is None or self.breaker is None:
+            self.breaker = self._breaker()
+            self._instances.clear()
+        else:
+            for breaker in (self.breaker, *self._instances.values()):
+                breaker.reconfigure(policy.breaker)
+        if policy.bulkhead is None or self.bulkhead is None:
+            self.bulkhead = None if policy.bulkhead is None else WaitingBulkhead(policy.bulkhead)
+        elif policy.bulkhead != former.bulkhead:
+            self.bulkhead.reconfigure(policy.bulkhead)
+        if _limits(policy) != _limits(former):
+            self.rates = self._rates()
+        self.budget.ratio, self.budget.floor = policy.retry.budget_ratio, policy.retry.budget_floor
+        self.patience.first = policy.ask_after
+        self.retrying = self._retrying()
+        if policy.hedge != former.hedge or (self.hedging is None) == repeatable:
+            self.hedging = self._hedging()
+
+    def _breaker(self) -> CircuitBreaker | None:
+        settings = self.policy.breaker
+        if settings is None:
+            return None
+        return CircuitBreaker(settings, clock=self._clock, randomness=self._randomness)
+
+    def _rates(self) -> RateLimits | None:
+        rate, user_rate, shared = _limits(self.policy)
+        if rate is None and user_rate is None and shared is None:
+            return None
+        everywhere = None if shared is None else self._shared_users(shared)
+        return RateLimits(rate, user_rate, everywhere=everywhere, shared_rate=shared)
+
+    def _retrying(self) -> Retrying | None:
+        if self.policy.retry.attempts == 1:
+            return None
+        return Retrying(
+            self.policy.retry,
+            repeatable=self.repeatable,
+            budget=self.budget,
+            durations=self.durations,
+            randomness=self._randomness,
+        )
+
+    def _hedging(self) -> Hedging | None:
+        hedge = self.policy.hedge
+        if hedge is None or not self.repeatable:
+            return None
+        return Hedging(hedge, budget=self.budget, durations=self.durations, clock=self._clock)
+
+    def at(self, instance: str) -> CircuitBreaker | None:
+        """The breaker of this tool at one instance; None: off."""
+        breaker = self._instances.get(instance)
+        if breaker is None and self.policy.breaker is not None:
+            while len(self._instances) >= MAX_INSTANCE_BREAKERS:
+                del self._instances[next(iter(self._instances))]  # the one that came first, and has probably gone
+            breaker = CircuitBreaker(self.policy.breaker, clock=self._clock, randomness=self._randomness)
+            self._instances[instance] = breaker
+        return breaker
+
+    def admits(self, instance: str) -> bool:
+        """Would the breaker at that instance let a call go? Nothing changes."""
+        breaker = self._instances.get(instance)
+        return breaker is None or breaker.may_admit()
+
+    def close(self) -> None:
+        """Refuse what waits; what is in flight goes on."""
+        if self.bulkhead is not None:
+            self.bulkhead.close()
+        if self.rates is not None:
+            self.rates.close()
+
+
+def _limits(policy: Policy) -> tuple[Rate | None, Rate | None, Rate | None]:
+    return policy.rate, policy.user_rate, policy.shared_user_rate
+
+
+class GuardTable:
+    """The guards of all tools of one dispatcher, made when they are first asked for.
+
+    Args:
+        clock: the loop's.
+        randomness: see :class:`ToolGuards`.
+    """
+
+    def __init__(self, clock: Clock, randomness: Randomness) -> None:
+        self._clock = clock
+        self._randomness = randomness
+        self._guards: dict[Any, ToolGuards] = {}
+        self._users: dict[Rate, Users[LimiterBucket]] = {}
+
+    def of(self, key: Any, policy: Policy, *, repeatable: bool) -> ToolGuards:
+        """The guards known as ``key``; with another policy than theirs, they take it over."""
+        guards = self._guards.get(key)
+        if guards is None:
+            guards = self._guards[key] = ToolGuards(
+                policy,
+                repeatable=repeatable,
+                clock=self._clock,
+                randomness=self._randomness,
+                shared_users=self._shared,
+            )
+        elif guards.policy != policy or guards.repeatable != repeatable:
+            guards.reconfigure(policy, repeatable=repeatable)
+        return guards
+
+    def keep(self, wanted: Callable[[Any], bool]) -> None:
+        """Forget those whose key is not wanted any more. What is in flight there finishes with what it has."""
+        for key in [key for key in self._guards if not wanted(key)]:
+            del self._guards[key]
+        shared = {guards.policy.shared_user_rate for guards in self._guards.values()}
+        for rate in [rate for rate in self._users if rate not in shared]:
+            del self._users[rate]
+
+    def close(self) -> None:
+        """Refuse what waits, everywhere."""
+        for guards in self._guards.values():
+            guards.close()
+
+    def _shared(self, rate: Rate) -> Users[LimiterBucket]:
+        users = self._users.get(rate)
+        if users is None:
+            users = self._users[rate] = user_buckets(rate)
+        return users
