@@ -130,6 +130,17 @@ TOPICS = Suite(
     ),
 )
 
+GUARDS = Suite(
+    "guards",
+    "dispatch client + service, with and without guards",
+    (
+        Contender("unguarded", "no guards", "dispatch_client_unguarded", "dispatch_service"),
+        Contender("dispatch", "the default guards", "dispatch_client", "dispatch_service"),
+        Contender("all", "and rates", "dispatch_client_all_guards", "dispatch_service"),
+    ),
+    levels=(1, 64),
+)
+
 _OURS = (
     Contender("without-credit", "dispatch, without credit", "dispatch_client_without_credit", "dispatch_service"),
     Contender("dispatch", "dispatch", "dispatch_client", "dispatch_service"),
@@ -160,7 +171,7 @@ DELIVERY = tuple(
 )
 """What is lost, and what it costs: answers of several sizes on topics that lose messages."""
 BASIC = (CLIENTS, SERVICES, TOPICS)
-SUITES = (*BASIC, *DELIVERY)
+SUITES = (*BASIC, GUARDS, *DELIVERY)
 
 
 def rotated(items: Sequence[T], round_number: int) -> list[T]:

@@ -89,6 +89,16 @@ PROMISES = (
         "at least",
     ),
     Ratio(
+        "calls/s at 64 in flight with all guards, of the same without",
+        "guards",
+        "all",
+        "unguarded",
+        "calls_per_second",
+        64,
+        0.9,
+        "at least",
+    ),
+    Ratio(
         "100 kB, 64 in flight: calls/s, of the bare client and service",
         "answers-100k",
         "dispatch",

@@ -5,7 +5,7 @@ async with dispatch.connect("pulsar://localhost:6650", catalog="tools/") as disp
 """
 
 from dispatch.catalog import Catalog, CatalogError
-from dispatch.client import ToolServiceClient, WrappedClient, wrap
+from dispatch.client import ToolServiceClient
 from dispatch.dispatcher import Dispatcher, connect
 from dispatch.outcome import (
     CallTimeout,
@@ -24,6 +24,7 @@ from dispatch.service import ToolService
 from dispatch.tool import Tool
 from dispatch.transports import Security
 from dispatch.version import __version__
+from dispatch.wrapped import WrappedClient, wrap
 
 __all__ = [
     "Annotations",

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dispatch import Rejected, ToolServiceClient
-from dispatch.client import DEFAULT_TIMEOUT_S
+from dispatch.dialects import DEFAULT_TIMEOUT_S
 from dispatch.messages import MAX_MESSAGE_BYTES
 from dispatch.outcome import CallTimeout, InvalidArguments, ToolError
 from tests.support.clock import START, idle

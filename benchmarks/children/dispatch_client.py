@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from typing import Any
 
 import dispatch
 from benchmarks.children.channel import ARGUMENTS, Spec, run_client
 from benchmarks.children.load import Load
 from dispatch.transports import Security
 
+GUARDED: Mapping[str, Any] = {"concurrency": 1_024}
+"""The default guards, with room for as many calls as are ever in flight here."""
+
 
 @asynccontextmanager
-async def connect(spec: Spec) -> AsyncIterator[Load]:
-    """The client, connected."""
+async def connect(spec: Spec, policy: Mapping[str, Any] = GUARDED) -> AsyncIterator[Load]:
+    """The client, connected. ``policy``: of its tool."""
     catalog = dispatch.Catalog.of(
         services=[{"id": "echo-service", "request-queue": spec.request, "response-queue": spec.response}],
         # Read-only, as it is: on persistent topics, what may not be repeated waits 0.15 s for its acknowledgement.
@@ -24,6 +28,7 @@ async def connect(spec: Spec) -> AsyncIterator[Load]:
                 "description": "Echoes.",
                 "service": "echo-service",
                 "read-only": True,
+                "policy": dict(policy),
             }
         ],
     )

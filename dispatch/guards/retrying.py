@@ -15,9 +15,15 @@ from dispatch.policy.retry import Retry
 IMPROVABLE = frozenset({Outcome.TRANSPORT, Outcome.TIMEOUT, Outcome.THROTTLED})
 """The outcomes that another attempt can change. A tool's own error is its answer, an argument does not mend itself, whom
 a guard has refused it would refuse again, and nobody waits for what was abandoned."""
-HOPELESS = frozenset({"too-much", "payload-too-large", "no-instance", "closed"})
-"""Errors of transport that the next attempt would meet again: too large an answer or request, nobody there although that was
-waited for, a closed dispatcher."""
+HOPELESS = frozenset(
+    {
+        *("too-much", "payload-too-large", "too-large"),
+        *("no-instance", "no-such-namespace", "bad-topic", "unauthorized", "untrusted"),
+        "closed",
+    }
+)
+"""Errors of transport that the next attempt would meet again: too large an answer or request; nobody there although that was
+waited for, a place that has to be made first, a broker that knows us not; a closed dispatcher."""
 _NOT_RUN = frozenset({Outcome.THROTTLED, Outcome.REJECTED})
 
 

@@ -214,7 +214,15 @@ def _text(path: object) -> str | None:
 
 def _catalog(request_queue: str, response_queue: str) -> Catalog:
     return Catalog.of(
-        [{"id": "echo", "request-queue": request_queue, "response-queue": response_queue}],
+        [
+            {
+                "id": "echo",
+                "request-queue": request_queue,
+                "response-queue": response_queue,
+                # What is lost is to be seen, not made good; and no guard may stop the probe.
+                "policy": {"retry": 1, "breaker": None, "bulkhead": None},
+            }
+        ],
         [
             {
                 "type": "tool-service",

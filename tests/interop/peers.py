@@ -14,6 +14,7 @@ from trustgraph.schema import ToolServiceRequest, ToolServiceResponse
 
 import dispatch
 from tests.interop.behaviour import act, stream
+from tests.support.stand import UNGUARDED
 
 TIMEOUT_S = 20.0
 
@@ -51,7 +52,14 @@ async def call_again(client: Client, arguments: Any) -> str:
 def catalog(topic: str) -> dispatch.Catalog:
     """One service, ``peer``, on ``topic``."""
     return dispatch.Catalog.of(
-        [{"id": "peer", "request-queue": request_topic(topic), "response-queue": response_topic(topic)}]
+        [
+            {
+                "id": "peer",
+                "request-queue": request_topic(topic),
+                "response-queue": response_topic(topic),
+                "policy": UNGUARDED,
+            }
+        ]
     )
 
 

@@ -16,6 +16,7 @@ from dispatch.localbroker.configuration import Configuration
 from dispatch.messages import MAX_MESSAGE_BYTES, PROPERTIES_BYTES
 from tests.support.catalogs import catalog_of, unique_topic
 from tests.support.echo_service import Echo
+from tests.support.stand import UNGUARDED
 
 pytestmark = pytest.mark.pulsar
 
@@ -140,7 +141,9 @@ async def test_calls_after_the_namespace_was_deleted_fail_at_once(small: LocalBr
     other = unique_topic()
     async with (
         dispatch.ToolServer(Echo(), small.service_url, **queues),
-        dispatch.connect(small.service_url, catalog, policy=dispatch.Policy(give_up_after=2)) as dispatcher,
+        dispatch.connect(
+            small.service_url, catalog, policy=dispatch.Policy(**UNGUARDED, give_up_after=2)
+        ) as dispatcher,
         dispatch.ToolServer(Echo(), small.service_url, topic=other),
         dispatch.connect(small.service_url, catalog_of(other)) as elsewhere,
     ):

@@ -15,6 +15,7 @@ from dispatch.localbroker import Admin, AdminError, Endpoint
 from dispatch.transports import open_transport
 from tests.support.catalogs import queues_of, unique_topic
 from tests.support.echo_service import Echo
+from tests.support.stand import UNGUARDED
 
 pytestmark = pytest.mark.pulsar
 
@@ -83,7 +84,7 @@ async def test_only_its_own_calls_notice_and_they_work_again_with_it(pulsar_endp
         async with (
             dispatch.ToolServer(Echo(), transport, request_queue=lost[0], response_queue=lost[1]),
             dispatch.ToolServer(Echo(), transport, request_queue=steady[0], response_queue=steady[1]),
-            dispatch.connect(url, catalog) as dispatcher,
+            dispatch.connect(url, catalog, policy=dispatch.Policy(**UNGUARDED)) as dispatcher,
         ):
             assert (await dispatcher.execute("lost", {"text": "before"}, timeout=20)).text == "before"
             assert (await dispatcher.execute("steady", {"text": "before"}, timeout=20)).text == "before"

@@ -6,6 +6,7 @@ import uuid
 from typing import Any
 
 from dispatch import Catalog
+from tests.support.stand import UNGUARDED
 
 
 def unique_topic(what: str = "echo") -> str:
@@ -19,9 +20,15 @@ def queues_of(topic: str, scheme: str = "non-persistent", answers: str | None = 
 
 
 def catalog_of(
-    topic: str, tool: str = "echo", *, scheme: str = "non-persistent", answers: str | None = None, **tool_keys: Any
+    topic: str,
+    tool: str = "echo",
+    *,
+    scheme: str = "non-persistent",
+    answers: str | None = None,
+    guarded: bool = False,
+    **tool_keys: Any,
 ) -> Catalog:
-    """One service on ``topic``, and one tool over it."""
+    """One service on ``topic``, and one tool over it; ``guarded``: with the default guards, else every call goes, once."""
     request_queue, response_queue = queues_of(topic, scheme, answers)
     return Catalog.of(
         services=[
@@ -29,6 +36,7 @@ def catalog_of(
                 "id": f"{topic}-service",
                 "request-queue": request_queue,
                 "response-queue": response_queue,
+                "policy": {} if guarded else UNGUARDED,
             }
         ],
         tools=[

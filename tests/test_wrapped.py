@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import dispatch
-from dispatch.client import TIDY_S
 from dispatch.outcome import CallTimeout, InvalidArguments, Throttled, ToolError, TransportError
+from dispatch.wrapped import TIDY_S
 from tests.support.clock import START, idle
 
 CONFIG, ARGUMENTS = {"style": "pun"}, {"topic": "cats"}

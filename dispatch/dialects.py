@@ -1,0 +1,85 @@
+"""The two dialects of TrustGraph's client: the published package's, and the specification's, which begins with the user."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from dispatch.messages import json_text
+from dispatch.outcome import InvalidArguments
+
+DEFAULT_TIMEOUT_S = 600.0
+"""TrustGraph's own default for a tool service."""
+
+Callback = Callable[[str], Awaitable[object] | object]
+"""Takes a chunk; awaited if it can be."""
+
+
+def dialect(names: tuple[str, ...], values: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
+    """The values of a call by name, whichever dialect it was written in.
+
+    Args:
+        names: of the values after the user, in their order; the last is ``timeout``.
+        values, named: as they were given.
+
+    Raises:
+        TypeError: neither dialect.
+    """
+    if values and isinstance(values[0], str):
+        if "user" in named:
+            raise TypeError("'user' is given twice")
+        named["user"], values = values[0], values[1:]
+    given: dict[str, Any] = {"user": named.pop("user", "")}
+    if len(values) > len(names):
+        raise TypeError(f"at most {len(names)} values after the user: {', '.join(names)}")
+    given.update(zip(names, values, strict=False))
+    for name in names:
+        if name in named:
+            if name not in given or name == "timeout":
+                given.setdefault(name, named[name])
+                del named[name]
+            else:
+                raise TypeError(f"'{name}' is given twice")
+    missing = [name for name in names if name not in given]
+    if missing or named:
+        problem = f"'{missing[0]}' is missing" if missing else f"'{next(iter(named))}' is not known"
+        raise TypeError(f"{problem}; write ([user,] {', '.join(names)})")
+    if not isinstance(given["user"], str):
+        raise TypeError(f"user must be a text, not {type(given['user']).__name__}")
+    return given
+
+
+def config_text(config: Mapping[str, Any] | None) -> str:
+    """The config values as the JSON text that travels.
+
+    Raises:
+        InvalidArguments: JSON cannot say them.
+    """
+    try:
+        return json_text(config or {}, "config")
+    except TypeError as error:
+        raise InvalidArguments("invalid-config", f"{error}. Nothing was sent.") from None
+
+
+def takes_user(client: Any) -> bool:
+    """Does ``client.call`` begin with the user?
+
+    Raises:
+        TypeError: it has no ``call``.
+    """
+    call = getattr(client, "call", None)
+    if not callable(call):
+        raise TypeError(f"{type(client).__name__} has no method 'call': wrap a ToolServiceClient")
+    try:
+        parameters = list(inspect.signature(call).parameters)
+    except (TypeError, ValueError):
+        return False
+    return bool(parameters) and parameters[0] == "user"
+
+
+async def tell(callback: Callback, chunk: str) -> None:
+    """Give ``chunk`` to a callback, and wait for it if it can be awaited."""
+    told = callback(chunk)
+    if inspect.isawaitable(told):
+        await told
