@@ -6,6 +6,10 @@ everybody who gave it a permit how it ended, exactly once, whatever happened.
 
 from __future__ import annotations
 
+import asyncio
+
+import msgspec
+
 from dispatch.addressing import Addressing
 from dispatch.exchange import Exchange
 from dispatch.fleet import Fleet, Place
@@ -14,7 +18,8 @@ from dispatch.guards.base import Rejection
 from dispatch.guards.hedging import ANSWERED
 from dispatch.guards.retrying import Where
 from dispatch.guards.slices import attempt_slice
-from dispatch.instances import Line
+from dispatch.hedges import OUTPACED
+from dispatch.instances import Instance, Line
 from dispatch.messages import Property, Refusal, whole_number
 from dispatch.outcome import DispatchError, Outcome, TransportError
 from dispatch.passage import Passage
@@ -32,10 +37,14 @@ MAX_HOPS = 4
 
 _SUCCESS = Outcome.SUCCESS
 _TIMED = ANSWERED | {Outcome.TIMEOUT}
+_KEEPER_GONE = (
+    "The service instance that had the request has gone, and with it what it knew of its idempotency key. It may have run "
+    "all the same: do not repeat the call unless you know that it did nothing."
+)
 _NOBODY = Rejection("balancer", "no-instance")
 
 
-class Call:
+class Call(msgspec.Struct, eq=False):
     """One call, over all its attempts.
 
     Args:
@@ -50,50 +59,24 @@ class Call:
 
     Attributes:
         requests: sent so far, over all attempts.
+        keeper: who has the request, and knows its idempotency key.
     """
 
-    __slots__ = (
-        "clock",
-        "deadline",
-        "guards",
-        "idle",
-        "key",
-        "limit",
-        "payload",
-        "priority",
-        "requests",
-        "target",
-        "user",
-    )
-
-    def __init__(
-        self,
-        target: Target,
-        guards: ToolGuards,
-        payload: bytes,
-        user: str,
-        *,
-        deadline: float,
-        limit: float,
-        clock: str = "call",
-        key: str | None = None,
-        priority: str | None = None,
-        idle: float = 0.0,
-    ) -> None:
-        self.target = target
-        self.guards = guards
-        self.payload = payload
-        self.user = user
-        self.deadline = deadline
-        self.limit = limit
-        self.clock = clock
-        self.key = key
-        self.priority = priority
-        self.idle = idle
-        self.requests = 0
+    target: Target
+    guards: ToolGuards
+    payload: bytes
+    user: str
+    deadline: float
+    limit: float
+    clock: str = "call"
+    key: str | None = None
+    priority: str | None = None
+    idle: float = 0.0
+    requests: int = 0
+    keeper: Instance | None = None
 
 
-class Attempt:
+class Attempt(msgspec.Struct, eq=False):
     """How one attempt goes, and how it ended.
 
     Attributes:
@@ -102,37 +85,26 @@ class Attempt:
         error: what its caller would be told; None for SUCCESS.
         sent: the request left, or may have.
         retry_after: seconds that the service asked to be left alone for.
+        outpaced: its hedge was answered first.
         id: of its last request.
         line: how the answer was asked for.
+        remembered: the instance remembers idempotency keys, and is still there.
         replies, first: of a stream: what comes, and what came first.
     """
 
-    __slots__ = (
-        "error",
-        "first",
-        "id",
-        "line",
-        "outcome",
-        "passage",
-        "place",
-        "replies",
-        "retry_after",
-        "sent",
-        "settled",
-    )
-
-    def __init__(self, guards: ToolGuards) -> None:
-        self.passage = Passage(guards)
-        self.place: Place | None = None
-        self.outcome = Outcome.ABANDONED
-        self.settled: Settled | None = None
-        self.error: DispatchError | None = None
-        self.sent = False
-        self.retry_after: float | None = None
-        self.id = ""
-        self.line: Line | None = None
-        self.replies: ReplyStream | None = None
-        self.first: str | None = None
+    passage: Passage
+    place: Place | None = None
+    outcome: Outcome = Outcome.ABANDONED
+    settled: Settled | None = None
+    error: DispatchError | None = None
+    sent: bool = False
+    retry_after: float | None = None
+    outpaced: bool = False
+    id: str = ""
+    line: Line | None = None
+    remembered: bool = False
+    replies: ReplyStream | None = None
+    first: str | None = None
 
     @property
     def error_type(self) -> str | None:
@@ -171,10 +143,12 @@ class Attempt:
         if place is None:
             return
         settled = self.settled
+        instance = place.instance
+        self.remembered = instance is not None and place.route.instances.get(instance.name) is instance
         running = None
         if type(settled) is Answer:
             running = whole_number(settled.properties, Property.IN_FLIGHT)
-        place.pick.finish(self.outcome, retry_after=self.retry_after, in_flight=running)
+        place.pick.finish(self.outcome, retry_after=self.retry_after, in_flight=running, outpaced=self.outpaced)
         if place.probe is not None:
             place.probe.finish(self.outcome, retry_after=self.retry_after)
 
@@ -210,7 +184,7 @@ class Attempts:
             hedge: it runs beside another one, and does not wait for room.
         """
         guards, target = call.guards, call.target
-        made = Attempt(guards)
+        made = Attempt(Passage(guards))
         try:
             fleet = await self._enter(made, call, hedge=hedge)
             if fleet is None:
@@ -243,6 +217,9 @@ class Attempts:
                 guards.patience.learn(took)
         except DispatchError as failure:
             made.failed(failure, call)
+        except asyncio.CancelledError as cancelled:
+            made.outpaced = cancelled.args == (OUTPACED,)
+            raise
         finally:
             made.finish()
         return made
@@ -251,7 +228,7 @@ class Attempts:
         """One attempt that wants chunks: until the first one is there. One that has begun well has the outcome SUCCESS so
         far; its caller takes the rest from ``replies``, and calls :meth:`end`."""
         target, policy = call.target, call.target.policy
-        made = Attempt(call.guards)
+        made = Attempt(Passage(call.guards))
         try:
             fleet = await self._enter(made, call, hedge=False)
             if fleet is None:
@@ -346,13 +323,19 @@ class Attempts:
         if place is None:
             raise refusal(_NOBODY, call.target.label)
         made.place = place
+        if call.keeper is not None and where is Where.HOME and place.instance is not call.keeper:
+            raise TransportError("instance-lost", _KEEPER_GONE)
         tried.append(place.pick.instance)
+        if call.key is not None:
+            deadline = call.deadline  # what a key names goes on when an attempt ends: the next one gets its answer
         made.id = self._exchange.new_id()
         publisher, properties, made.line = self._addressing.request(
             call.target, place, made.id, call.payload, deadline, call.key, call.guards.patience, number
         )
         made.sent = True
         call.requests += 1
+        if call.key is not None:
+            call.keeper = place.instance
         return publisher, properties, made.line
 
     def _slice(self, call: Call, fleet: Fleet, now: float, number: int) -> tuple[float, str, float]:

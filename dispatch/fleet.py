@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Sequence
-from typing import NamedTuple
+
+import msgspec
 
 from dispatch.balancing.balancer import Balancer, Pick
 from dispatch.balancing.view import InstanceView
@@ -27,7 +28,7 @@ MAX_LIVES = 512
 """Instances of which it is remembered which life they were in: twice as many as there are at once."""
 
 
-class Place(NamedTuple):
+class Place(msgspec.Struct, frozen=True, eq=False):
     """Where one request goes.
 
     Attributes:
@@ -51,7 +52,7 @@ class Fleet:
         balancing, health: which one is next, and when one is left alone.
         addressed: requests go to the own topics of instances that are known by name.
         clock, randomness: of the balancer.
-        greet: called with a route when it is used: may ask who is there.
+        greet: called with a route that is used when its time has come: may ask who is there.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Fleet:
         self._routes = list(routes)
         self._addressed = addressed
         self._greet = greet
+        self._clock = clock
         self._places: dict[str, tuple[Route, Instance | None]] = {}
         self._lives: dict[str, str] = {}
         self._seen = -1
@@ -110,9 +112,10 @@ class Fleet:
         Returns:
             None: there is nobody.
         """
-        seen = 0
+        seen, now = 0, self._clock()
         for _, _, route in self._routes:
-            self._greet(route)
+            if route.hello is not None and now >= route.hello_at:
+                self._greet(route)
             seen += route.instances.version
         if seen != self._seen:
             self._look(seen)
@@ -154,8 +157,10 @@ class Fleet:
 
     def _admits(self, name: str) -> bool:
         instance = self._places[name][1]
+        if instance is not None and instance.suspect:
+            return False
         guards = self._asking
-        return (instance is None or not instance.suspect) and (guards is None or guards.admits(name))
+        return guards is None or guards.admits(name)
 
     def _look(self, seen: int) -> None:
         """Somebody came or went."""

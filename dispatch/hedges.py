@@ -28,6 +28,9 @@ class Raced(Protocol):
 
 R = TypeVar("R", bound=Raced)
 
+OUTPACED = "outpaced"
+"""The message with which a first attempt is cancelled whose hedge was answered first, although it began later."""
+
 
 def _nobody(_verdict: NoHedge | None) -> None:
     pass
@@ -70,6 +73,8 @@ async def hedged(
             if refusal is None:
                 second = asyncio.create_task(attempt(True))
                 winner = await _race(first, second)
+                if winner is second:
+                    first.cancel(OUTPACED)  # that one is told more than that nobody waits for it
             else:
                 await asyncio.wait((first,))
         result = winner.result()

@@ -179,6 +179,10 @@ class Ledger:
             self._grow(entry, -len(entry.messages.pop(0)[0]))
         if last:
             self.end(entry)
+        else:
+            self._make_room()
+
+    def _make_room(self) -> None:
         while self._ended and (len(self._ended) > self._max_entries or self.size - self._large_size > self._max_bytes):
             self._forget(self._ended)
         while len(self._large) > 1 and self._large_size > self._max_large:
@@ -217,6 +221,7 @@ class Ledger:
         (self._large if entry.large else self._ended)[entry] = None
         if entry._peer.settled(entry._number):
             self._drop(entry)
+        self._make_room()
 
     def settled(self, id: str, below: int, now: float, excepted: Collection[int] = ()) -> None:
         """The dispatcher of ``id`` waits for nothing with a number under ``below`` any more, except for ``excepted``."""

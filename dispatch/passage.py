@@ -7,6 +7,8 @@ held by one that waits.
 
 from __future__ import annotations
 
+import msgspec
+
 from dispatch.guards.base import Rejection
 from dispatch.guards.breaker import BreakerPermit
 from dispatch.guards.bulkhead import BulkheadPermit
@@ -18,7 +20,7 @@ _ABANDONED = Outcome.ABANDONED
 _REJECTED = Outcome.REJECTED
 
 
-class Passage:
+class Passage(msgspec.Struct, eq=False):
     """Ask with :meth:`enter`; when ``waits`` is set then, go on with :meth:`wait` or :meth:`give_up`; in any case
     :meth:`finish`.
 
@@ -26,15 +28,12 @@ class Passage:
         waits: there is no room at once.
     """
 
-    __slots__ = ("_breaker", "_guards", "_place", "_rate", "_waiter", "waits")
-
-    def __init__(self, guards: ToolGuards) -> None:
-        self._guards = guards
-        self._breaker: BreakerPermit | None = None
-        self._rate: RatePermit | None = None
-        self._place: BulkheadPermit | None = None
-        self._waiter: Waiter | None = None
-        self.waits = False
+    _guards: ToolGuards
+    _breaker: BreakerPermit | None = None
+    _rate: RatePermit | None = None
+    _place: BulkheadPermit | None = None
+    _waiter: Waiter | None = None
+    waits: bool = False
 
     def enter(self, user: str, deadline: float) -> Rejection | None:
         """As far as it goes without waiting. None: it is in, unless ``waits``.
@@ -62,13 +61,12 @@ class Passage:
             self._rate = may  # type: ignore[assignment] # what is left
         bulkhead = guards.bulkhead
         if bulkhead is not None:
-            guard = bulkhead.guard
-            if guard.granted - guard.released >= guard.limit:
+            place = bulkhead.guard.admit()
+            if type(place) is Rejection:
+                if place.reason != "full":
+                    return place
                 self.waits = True
                 return None
-            place = guard.admit()
-            if type(place) is Rejection:
-                return place
             self._place = place  # type: ignore[assignment] # likewise
         return self._last()
 

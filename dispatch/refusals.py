@@ -21,6 +21,10 @@ _BUSY = {
     "full": "it has too much to do",
     "too-large": "one call costs more than its rate ever lets through at once",
 }
+_OFTEN = {
+    "too-late": "it may be called only so often",
+    "queue-full": "it may be called only so often, and no more calls can wait for that",
+}
 
 
 def refusal(rejection: Rejection, tool: str) -> DispatchError:
@@ -42,10 +46,9 @@ def refusal(rejection: Rejection, tool: str) -> DispatchError:
             rejected_by="breaker",
         )
     if rejection.by in ("rate", "bulkhead"):
-        limited = rejection.by == "rate" and rejection.reason != "queue-full"
         why = _BUSY.get(rejection.reason, rejection.reason)
-        if limited and rejection.reason == "too-late":
-            why = "it may be called only so often"
+        if rejection.by == "rate":
+            why = _OFTEN.get(rejection.reason, why)
         return Throttled(
             "rate-limited" if rejection.by == "rate" else "too-busy",
             f"'{tool}' was not called: {why}. {_next(after)}",

@@ -35,6 +35,10 @@ class Attempted(Protocol):
     def error_type(self) -> str | None:
         """The ``type`` of its error, if any."""
 
+    @property
+    def remembered(self) -> bool:
+        """The instance that was tried remembers idempotency keys, and is still there."""
+
 
 R = TypeVar("R", bound=Attempted)
 
@@ -134,6 +138,7 @@ class _Course:
             now=self._clock(),
             deadline=self._deadline,
             keyed=self._keyed,
+            remembered=result.remembered,
             retry_after=result.retry_after,
             error_type=result.error_type,
         )

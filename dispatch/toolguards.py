@@ -187,8 +187,10 @@ class GuardTable:
                 randomness=self._randomness,
                 shared_users=self._shared,
             )
-        elif guards.policy != policy or guards.repeatable != repeatable:
-            guards.reconfigure(policy, repeatable=repeatable)
+        elif guards.policy is not policy or guards.repeatable != repeatable:
+            if guards.policy != policy or guards.repeatable != repeatable:
+                guards.reconfigure(policy, repeatable=repeatable)
+            guards.policy = policy  # of equal ones the one that comes next time, too: to compare them takes longer
         return guards
 
     def keep(self, wanted: Callable[[Any], bool]) -> None:

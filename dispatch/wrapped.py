@@ -153,6 +153,10 @@ class _Attempt:
     def error_type(self) -> str | None:
         return None if self.error is None else self.error.type
 
+    @property
+    def remembered(self) -> bool:
+        return False  # whoever has it is not known
+
     def failed(self, error: DispatchError) -> None:
         self.error = error
         self.outcome = error.outcome

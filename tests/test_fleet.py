@@ -22,6 +22,8 @@ class Way:
     def __init__(self, *names: str) -> None:
         self.instances = Instances()
         self.greeted = 0
+        self.hello: object = self  # whoever is asked who is there
+        self.hello_at = 0.0
         for name in names:
             self.add(name)
 

@@ -83,9 +83,20 @@ async def test_what_may_have_run_is_not_tried_again_unless_it_may_run_twice() ->
         assert peer.arrived.qsize() == 3
     async with deaf(policy={"attempt-timeout": 1}) as (dispatcher, peer):
         result = await dispatcher.execute("work", timeout=5, idempotency_key="once")
-        assert result.attempts == 3
-        keys = [(await peer.request())[1][Property.IDEMPOTENCY_KEY] for _ in range(3)]
-        assert keys == ["once"] * 3
+        assert (result.outcome, result.attempts) == (Outcome.TIMEOUT, 1), "it is not known to keep keys"
+
+
+async def test_a_key_is_repeated_where_it_is_known_and_runs_once() -> None:
+    service = Service(Gate())
+    slow = {"attempt-timeout": 1, "retry": {"base": 0.01, "cap": 0.01}}
+    async with stand(service, tools(policy=slow), instance="first") as (dispatcher, _):
+        call = asyncio.create_task(dispatcher.execute("work", timeout=10, idempotency_key="once"))
+        await advance(2.5)
+        assert len(service.requests) == 1
+        service._work.event.set()  # type: ignore[attr-defined] # the gate above
+        result = await call
+        assert (result.text, result.attempts) == ("done", 3)
+        assert len(service.requests) == 1
 
 
 async def test_a_tools_own_error_is_its_answer() -> None:
@@ -327,6 +338,18 @@ async def test_a_slow_first_attempt_is_hedged_at_another_instance() -> None:
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await running
+
+
+async def test_an_instance_that_is_silent_is_ejected_although_its_calls_are_hedged() -> None:
+    silent, fast = Gate(), Service(lambda _: "fast")
+    async with (
+        serving(silent, instance="silent") as server,
+        serving(fast, instance="fast"),
+        dispatching(tools(read_only=True, policy={"hedge": {"after": 0.2}})) as dispatcher,
+    ):
+        assert [await dispatcher.call("work") for _ in range(40)] == ["fast"] * 40
+        assert server.requests == 5
+        assert {view.id: view.state for view in dispatcher.instances("lab")}["silent"] == "ejected"
 
 
 async def test_calls_that_are_the_same_share_one_exchange() -> None:

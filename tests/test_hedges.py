@@ -14,7 +14,7 @@ from dispatch.guards.base import Clock
 from dispatch.guards.budget import Budget
 from dispatch.guards.hedging import FLOOR, Hedging, NoHedge
 from dispatch.guards.quantile import Durations
-from dispatch.hedges import hedged
+from dispatch.hedges import OUTPACED, hedged
 from dispatch.outcome import Outcome
 from dispatch.policy.retry import Hedge
 from tests.support.clock import START, advance
@@ -127,6 +127,36 @@ async def test_the_second_starts_after_the_delay_and_wins_and_the_first_is_cance
     assert bench.verdicts == [None]
     assert bench.budget.left == 29
     assert bench.learnt == [1.5], "the first one took at least that long"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "leaves", "told"),
+    [
+        (9.0, 0.5, 9.0, {"first": OUTPACED}),
+        (1.2, 0.5, 9.0, {"second": None}),
+        (9.0, 9.0, 1.2, {"first": None, "second": None}),
+        (9.0, 9.0, 0.5, {"first": None}),
+    ],
+    ids=["second wins", "first wins", "caller leaves both", "caller leaves the first"],
+)
+async def test_only_a_first_that_was_outpaced_is_told_so(
+    first: float, second: float, leaves: float, told: dict[str, str | None]
+) -> None:
+    bench = Bench(Attempt(first), Attempt(second))
+    heard: dict[str, str | None] = {}
+
+    async def attempt(extra: bool) -> Result:
+        try:
+            return await bench.attempt(extra)
+        except asyncio.CancelledError as cancelled:
+            heard["second" if extra else "first"] = cancelled.args[0] if cancelled.args else None
+            raise
+
+    call = asyncio.create_task(hedged(attempt, bench.hedging, deadline=START + 100, others=lambda: True))
+    await asyncio.wait((call,), timeout=leaves)
+    call.cancel("by the caller")
+    await asyncio.wait((call,))
+    assert heard == told
 
 
 async def test_the_first_wins_after_all_and_the_second_is_cancelled() -> None:

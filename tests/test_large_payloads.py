@@ -48,7 +48,7 @@ async def sides(
     ):
         await dispatcher.call("work", {"size": 1, "first": True})  # they have met
         if fault is not None:
-            network.incoming = network.outgoing = type(network.outgoing)(fault, network.outgoing.rng)
+            network.change(outgoing=fault, incoming=fault)
         yield dispatcher, server, network
         network.heal()
     await network.close()
@@ -217,7 +217,7 @@ async def test_beyond_the_limit_of_the_service_it_is_refused_at_its_first_part()
 
 async def test_too_many_at_once_are_told_to_come_back() -> None:
     async with sides(told, server_options={"max_payload": 50 * LIMIT}) as (dispatcher, server, network):
-        network.incoming = type(network.incoming)(FaultPlan(delay=1.0, max_delay=1.0), network.incoming.rng)
+        network.change(incoming=FaultPlan(delay=1.0, max_delay=1.0))
         results = await asyncio.gather(*(dispatcher.execute("work", {"fill": text(20 * LIMIT)}) for _ in range(6)))
         errors = [result.error for result in results if result.error is not None]
         assert errors
@@ -255,7 +255,7 @@ async def test_others_are_sent_nothing_in_parts_even_when_one_of_ours_is_there()
 async def test_a_caller_that_goes_leaves_nothing_behind() -> None:
     service = Service(told)
     async with sides(service) as (dispatcher, server, network):
-        network.incoming = type(network.incoming)(FaultPlan(drop=0.5), network.incoming.rng)
+        network.change(incoming=FaultPlan(drop=0.5))
         call = asyncio.create_task(dispatcher.call("work", {"fill": text(100 * LIMIT)}))
         await advance(0.2)
         assert server._recall is not None
@@ -274,7 +274,7 @@ async def test_a_caller_that_goes_leaves_nothing_behind() -> None:
 async def test_an_instance_that_leaves_refuses_what_is_not_complete() -> None:
     service = Service(told)
     async with sides(service) as (dispatcher, server, network):
-        network.incoming = type(network.incoming)(FaultPlan(drop=0.5), network.incoming.rng)
+        network.change(incoming=FaultPlan(drop=0.5))
         call = asyncio.create_task(dispatcher.execute("work", {"fill": text(100 * LIMIT)}))
         await advance(0.2)
         network.heal()
@@ -290,7 +290,7 @@ async def test_an_instance_that_is_gone_in_the_middle_is_noticed_long_before_the
     async with sides(service, timeout=100.0) as (dispatcher, _, network):
         call = asyncio.create_task(dispatcher.execute("work", {"fill": text(900 * LIMIT)}))
         await asyncio.sleep(0)
-        network.incoming = type(network.incoming)(FaultPlan(drop=1.0), network.incoming.rng)
+        network.change(incoming=FaultPlan(drop=1.0))
         result = await call
         assert isinstance(result.error, TransportError)
         assert result.error.type == "instance-lost"

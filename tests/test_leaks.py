@@ -16,7 +16,7 @@ from tests.support.stand import dispatching
 
 EVERYTHING = FaultPlan(
     drop=0.01, delay=0.02, duplicate=0.02, reorder=0.02, malformed=0.01, missing_id=0.005, oversized_id=0.005,
-    foreign_id=0.005, send_error=0.01, late_error=0.01, outage=0.0002,
+    foreign_id=0.005, error=0.01, late_error=0.01, disconnect=0.0002,
 )  # fmt: skip
 ARRIVING = FaultPlan(
     drop=0.005, delay=0.01, duplicate=0.01, reorder=0.01, malformed=0.005, missing_id=0.005, oversized_id=0.005,
@@ -33,7 +33,7 @@ PROFILES = {
     "out of order": (FaultPlan(delay=0.3, reorder=0.3, max_delay=1), FaultPlan(delay=0.2, reorder=0.2, max_delay=1)),
     "twice": (FaultPlan(duplicate=0.8, max_delay=6), FaultPlan(duplicate=0.3)),
     "rubbish": (FaultPlan(malformed=0.1, missing_id=0.1, oversized_id=0.1, foreign_id=0.1), FaultPlan(raising=0.2)),
-    "failing": (FaultPlan(send_error=0.2, late_error=0.3, outage=0.002), NOTHING),
+    "failing": (FaultPlan(error=0.2, late_error=0.3, disconnect=0.002), NOTHING),
 }
 
 
@@ -88,7 +88,9 @@ async def test_a_hundred_thousand_calls_leave_nothing() -> None:
     for disposition in Disposition:
         assert counted[disposition] > 500, counted
     happened = load.network.count + load.service_network.count
-    for fault in {f"out {name}" for name, _ in EVERYTHING.chances()} | {f"in {name}" for name, _ in ARRIVING.chances()}:
+    for fault in {
+        f"{way} {name}" for way, plan in (("out", EVERYTHING), ("in", ARRIVING)) for name, _ in plan.chances(way)
+    }:
         assert happened[fault] > 20, (fault, happened)
     assert load.server.malformed > 100
     assert all(count > 20 for reason, count in load.server.refused.items() if reason not in RARE), load.server.refused

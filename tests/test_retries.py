@@ -29,6 +29,7 @@ class Result(msgspec.Struct, weakref=True):
     sent: bool = True
     retry_after: float | None = None
     error_type: str | None = None
+    remembered: bool = False
 
 
 OK = Result(Outcome.SUCCESS)
@@ -126,8 +127,9 @@ async def test_a_first_attempt_made_elsewhere_is_gone_on_from() -> None:
 async def test_that_one_says_itself_whether_there_is_a_key(keyed: bool) -> None:
     bench = Bench(OK, repeatable=False)
     options: dict[str, Any] = {"keyed": True} if keyed else {}
-    end = await go_on(LOST, ["i1"], bench.attempt, bench.retrying, deadline=START + 100, **options)
-    assert end is (OK if keyed else LOST)
+    first = Result(Outcome.TIMEOUT, remembered=True)
+    end = await go_on(first, ["i1"], bench.attempt, bench.retrying, deadline=START + 100, **options)
+    assert end is (OK if keyed else first)
 
 
 async def test_what_the_service_asked_for_is_waited_out() -> None:
@@ -141,11 +143,14 @@ async def test_the_type_of_an_error_is_told() -> None:
     assert await bench.call() is OK
 
 
-async def test_a_key_leads_home() -> None:
-    bench = Bench(LOST, OK, repeatable=False)
+async def test_a_key_leads_home_as_long_as_it_is_known_there() -> None:
+    bench = Bench(Result(Outcome.TIMEOUT, remembered=True), OK, repeatable=False)
     assert await bench.call(keyed=True) is OK
     assert bench.wheres == [Where.ELSEWHERE, Where.HOME]
     assert bench.verdicts == [Again(0.5, Where.HOME)]
+    bench = Bench(LOST, OK, repeatable=False)
+    assert await bench.call(keyed=True) is LOST
+    assert bench.verdicts == [WhyNot.UNSAFE]
 
 
 async def test_what_was_refused_did_not_run_and_goes_elsewhere() -> None:

@@ -51,13 +51,21 @@ class Pick:
         self.started = started
         self.panic = panic
 
-    def finish(self, outcome: Outcome, *, retry_after: float | None = None, in_flight: int | None = None) -> None:
+    def finish(
+        self,
+        outcome: Outcome,
+        *,
+        retry_after: float | None = None,
+        in_flight: int | None = None,
+        outpaced: bool = False,
+    ) -> None:
         """The attempt has ended. Exactly once counts: a second call does nothing.
 
         Args:
             outcome: how it ended.
             retry_after: seconds that the instance asked to be spared for, with THROTTLED.
             in_flight: what its reply says that it was running, that request included.
+            outpaced: it was given up because another instance, asked later, has answered.
         """
         epoch = self._epoch
         if epoch < 0:
@@ -73,6 +81,8 @@ class Pick:
             balancer.stale += 1
         elif outcome is _SUCCESS and not state.failures and state.ejected_until is None:
             state.good += 1  # what nearly every call comes to
+        elif outpaced:
+            balancer._health.outpaced(state, balancer._clock())
         else:
             balancer._health.heard(state, outcome, retry_after, balancer._clock())
 

@@ -103,8 +103,17 @@ class HealthWatch:
                 self.due = -NEVER
         state.failures = 0
 
+    def outpaced(self, state: InstanceState, now: float) -> None:
+        """An attempt was given up because another instance, asked later, has answered. One alone says nothing, and success
+        rates leave it out: a few calls in a hundred of any instance end so. But one that is silent, or slow, is never seen
+        to fail where its calls are hedged: it is found out by the row."""
+        self._failed_again(state, now)
+
     def _failed(self, state: InstanceState, now: float) -> None:
         state.bad += 1
+        self._failed_again(state, now)
+
+    def _failed_again(self, state: InstanceState, now: float) -> None:
         state.failures += 1
         limit = self.settings.consecutive
         if limit is None or state.failures < limit or not state.member or state.ejected_until is not None:

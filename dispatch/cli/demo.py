@@ -19,16 +19,25 @@ if TYPE_CHECKING:
     from dispatch.demo import Demo, Summary
 
 LIVE_EVERY_S = 0.125
-PLAIN_EVERY_S = 1.0
+"""How often the live view is drawn, and a pipe gets what has happened."""
+PLAIN_LOOKS = 8
+"""Every so many of them a pipe gets a line of progress: once a second."""
+PLAIN_WIDTH = 120
 
 
 @takes("broker", "token_file", "trust_certs")
 def demo(
     settings: Settings,
-    seconds: Annotated[float, typer.Option("--seconds", min=1, max=3600, help="How long the agents work.")] = 10.0,
+    seconds: Annotated[
+        float,
+        typer.Option("--seconds", min=5, max=3600, help="How long it takes, about; the guards' times are made to fit."),
+    ] = 20.0,
     json: Annotated[bool, typer.Option("--json", help="Only the summary, as one line of JSON.")] = False,
 ) -> None:
-    """Watch tool calls travel: agents, tools, and everything that can happen to a call.
+    """Watch tool calls travel, and survive: a story in four acts.
+
+    Every way in which a call can end. An instance that turns slow, is ejected and comes back. A service that hangs: its
+    tool's circuit opens, probes, closes. A user that calls without end, and is limited while others flow.
 
     Services and agents run in this process on the embedded broker; with [bold]--broker pulsar://…[/bold] everything travels
     through a genuine one (DISPATCH_BROKER is not looked at here). It ends by itself. The exit code is 1 if something went
@@ -46,7 +55,7 @@ def demo(
     if json:
         put_json(summary.as_dict())
     else:
-        from dispatch.cli.demo_view import show_summary
+        from dispatch.cli.demo_summary import show_summary
 
         show_summary(summary)
     if summary.surprises:
@@ -65,10 +74,12 @@ async def _live(run: Demo) -> Summary:
     from dispatch.cli.demo_view import live_view
     from dispatch.cli.output import console
 
-    with Live(console=console(), auto_refresh=False, transient=False) as live:
+    target = console()
+    # What does not fit is cut off, never scrolled: whatever the size, the view stays where it is.
+    with Live(console=target, auto_refresh=False, transient=False, vertical_overflow="crop") as live:
 
         def show() -> None:
-            live.update(live_view(run), refresh=True)
+            live.update(live_view(run, *target.size), refresh=True)
 
         try:
             return await _watched(run, show, LIVE_EVERY_S)
@@ -77,10 +88,24 @@ async def _live(run: Demo) -> Summary:
 
 
 async def _plain(run: Demo) -> Summary:
-    from dispatch.cli.demo_view import plain_line
+    from dispatch.cli.demo_view import event_lines, plain_line
 
-    put(f"Agents call tools on {run.broker} for {run.seconds:g} s.")
-    return await _watched(run, lambda: put(plain_line(run)), PLAIN_EVERY_S)
+    put(f"Agents call tools on {run.broker}, for some {run.pace.total:.0f} s. {run.pace.shortened}.")
+    shown = looks = 0
+
+    def show(progress: bool = True) -> None:
+        nonlocal shown, looks
+        for line in event_lines(run.events[shown:], width=PLAIN_WIDTH):
+            put(line)
+        shown = len(run.events)
+        if progress and looks % PLAIN_LOOKS == 0:
+            put(plain_line(run))
+        looks += 1
+
+    try:
+        return await _watched(run, show, LIVE_EVERY_S)
+    finally:
+        show(progress=False)
 
 
 async def _watched(run: Demo, show: Callable[[], None], every: float) -> Summary:

@@ -1,54 +1,127 @@
-"""How the demonstration looks: a live table, plain lines for a pipe, and the summary."""
+"""How the demonstration looks while it runs: a live view for a terminal, plain lines for a pipe."""
 
 from __future__ import annotations
 
-import sys
 import textwrap
 from typing import TYPE_CHECKING
 
-from dispatch.cli.output import console, is_terminal, paint, put
-from dispatch.demo.scoreboard import nearest_rank
+from dispatch.demo.scoreboard import ToolScore
 from dispatch.outcome import Outcome
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.table import Table
 
-    from dispatch.demo import Demo, Scoreboard, Summary
+    from dispatch.demo import Demo, Scoreboard
+    from dispatch.demo.acts import Event
+    from dispatch.demo.watch import Guards
 
-_COLUMNS = ("tool", "calls", "ok", "errors", "in flight", "p50 ms", "p95 ms", "last answer")
+COLUMNS = ("tool", "calls", "ok", "errors", "in flight", "p50 ms", "p95 ms", "last answer")
+LEAST_TOOLS = 4
+"""Rows of the table that are shown however small the terminal is."""
+EVENT_LINES = (3, 9)
+"""Lines for what happened lately: at least, and at most."""
+
+_COLOURS = {
+    "up": "green",
+    "closed": "green",
+    "warming": "yellow",
+    "half-open": "yellow",
+    "paused": "yellow",
+    "ejected": "red",
+    "open": "red",
+}
 
 
-def _milliseconds(seconds: float | None) -> str:
+_NUMBERS = ("running", "ok", "limited")
+_WIDTHS = {("instance", "state"): 13, ("circuit of", "state"): 10, ("user", "user"): 5, ("user", "ok"): 4}
+"""As wide as what will stand there, so that nothing moves when a state changes; together they fit into 80 characters."""
+
+
+def milliseconds(seconds: float | None) -> str:
+    """A duration for people; ``-`` where none is known."""
     return "-" if seconds is None else f"{seconds * 1000:.1f}"
 
 
 def rows(board: Scoreboard) -> list[tuple[str, ...]]:
     """The table's cells, tools in the order of their first call."""
-    return [
-        (
-            name,
-            f"{score.calls:,}",
-            f"{score.ok:,}",
-            f"{score.errors:,}",
-            f"{score.in_flight:,}",
-            _milliseconds(score.percentile(0.5)),
-            _milliseconds(score.percentile(0.95)),
-            score.last,
-        )
-        for name, score in board.tools.items()
-    ]
+    return [row(name, score) for name, score in board.tools.items()]
 
 
-def live_view(demo: Demo) -> RenderableType:
-    """What stands on the terminal while it runs."""
+def row(name: str, score: ToolScore) -> tuple[str, ...]:
+    """One tool's."""
+    return (
+        name,
+        f"{score.calls:,}",
+        f"{score.ok:,}",
+        f"{score.errors:,}",
+        f"{score.in_flight:,}",
+        milliseconds(score.percentile(0.5)),
+        milliseconds(score.percentile(0.95)),
+        score.last,
+    )
+
+
+def live_view(demo: Demo, width: int = 120, height: int = 40) -> RenderableType:
+    """What stands on a terminal of this size while it runs. Where there is little room, tools whose calls are the longest
+    ago are left out of the table."""
+    from rich.console import Group
+    from rich.text import Text
+
+    guards = demo.guards
+    parts: list[RenderableType] = [_head(demo)]
+    panels = _panels(guards)
+    below = 1 + max(len(guards.instances), len(guards.circuits) + 1, len(guards.users)) + 1
+    note = textwrap.wrap(demo.pace.shortened, width - 1)
+    left = height - 1 - 2 - 1 - below - len(note) - EVENT_LINES[0]  # the cursor's line, the head, the table's own head
+    shown = _latest(demo.board, max(LEAST_TOOLS, left))
+    happened = event_lines(demo.events, width - 1)
+    room = min(EVENT_LINES[1], EVENT_LINES[0] + max(0, left - len(demo.board.tools)))
+    return Group(
+        *parts,
+        _calls(shown, len(demo.board.tools) - len(shown)),
+        Text(),
+        panels,
+        *(Text(line, "yellow") for line in happened[-room:]),
+        *(Text(line, "dim") for line in note),
+    )
+
+
+def _head(demo: Demo) -> RenderableType:
     from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.table import Table
     from rich.text import Text
 
+    head = Table.grid(padding=(0, 1))
+    head.add_row(
+        Text(f"dispatch demo on {demo.broker}", "bold", overflow="ellipsis", no_wrap=True),
+        ProgressBar(total=1.0, completed=demo.progress, width=20),
+        Text(f"{demo.progress:4.0%}"),
+    )
+    return Group(head, Text(_where(demo), "bold yellow", overflow="ellipsis", no_wrap=True))
+
+
+def _where(demo: Demo) -> str:
+    return f"Act {demo.act} of {demo.acts}: {demo.phase}" if demo.act and demo.progress < 1 else demo.phase
+
+
+def _latest(board: Scoreboard, most: int) -> list[tuple[str, ToolScore]]:
+    """The tools that fit, in the table's order: those whose calls began last; one row less where some are left out."""
+    tools = list(board.tools.items())
+    if len(tools) <= most:
+        return tools
+    kept = sorted(tools, key=lambda item: item[1].latest, reverse=True)[: most - 1]
+    return [item for item in tools if item in kept]
+
+
+def _calls(tools: list[tuple[str, ToolScore]], left_out: int) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(box=None, pad_edge=False, header_style="bold", expand=True)
-    for column in _COLUMNS:
-        last = column == _COLUMNS[-1]
+    for column in COLUMNS:
+        last = column == COLUMNS[-1]
         table.add_column(
             column,
             justify="left" if last or column == "tool" else "right",
@@ -57,16 +130,73 @@ def live_view(demo: Demo) -> RenderableType:
             overflow="ellipsis",
             ratio=1 if last else None,
         )
-    for row in rows(demo.board):
-        table.add_row(*map(Text, row))
-    head = Table.grid(padding=(0, 1))
-    head.add_row(
-        Text(f"dispatch demo on {demo.broker}", "bold"),
-        ProgressBar(total=1.0, completed=demo.progress, width=20),
-        Text(f"{demo.progress:4.0%}"),
-        Text(demo.phase, "yellow"),
+    for name, score in tools:
+        table.add_row(*map(Text, row(name, score)))
+    if left_out:
+        table.add_row(Text(f"and {left_out} more", "dim"))
+    return table
+
+
+def _panels(guards: Guards) -> Table:
+    """Instances, circuits and users, side by side."""
+    from rich.table import Table
+    from rich.text import Text
+
+    instances = _panel(
+        ("instance", "state", "running"),
+        [
+            (Text(view.id), _state(view.state, view.seconds_left), Text(f"{view.in_flight}"))
+            for view in guards.instances
+        ],
     )
-    return Group(head, table)
+    circuits = _panel(
+        ("circuit of", "state"),
+        [
+            *((Text(each.tool), _state(str(each.state), each.seconds_left)) for each in guards.circuits),
+            (Text(f"{guards.closed} other tools", "dim"), Text("closed", "dim")),
+        ],
+    )
+    users = _panel(
+        ("user", "ok", "limited"),
+        [
+            (Text(name), Text(f"{score.let_through:,}"), Text(f"{score.refused:,}", "red" if score.refused else ""))
+            for name, score in guards.users.items()
+        ],
+    )
+    grid = Table.grid(padding=(0, 2))
+    grid.add_row(instances, circuits, users)
+    return grid
+
+
+def _panel(columns: tuple[str, ...], cells: list[tuple[RenderableType, ...]]) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
+    for column in columns:
+        table.add_column(
+            column,
+            justify="right" if column in _NUMBERS else "left",
+            no_wrap=True,
+            min_width=_WIDTHS.get((columns[0], column)),
+        )
+    for row in cells:
+        table.add_row(*row)
+    return table
+
+
+def _state(name: str, seconds_left: float | None) -> RenderableType:
+    from rich.text import Text
+
+    left = "" if seconds_left is None else f" {max(0.0, seconds_left):.1f} s"
+    return Text(name + left, _COLOURS.get(name, ""))
+
+
+def event_lines(events: list[Event], width: int) -> list[str]:
+    """What happened, with the second of it, in lines of at most ``width`` characters."""
+    lines: list[str] = []
+    for event in events:
+        lines += textwrap.wrap(f"{event.at:5.1f} s  {event.text}", width, subsequent_indent=" " * 9)
+    return lines
 
 
 def plain_line(demo: Demo) -> str:
@@ -74,54 +204,6 @@ def plain_line(demo: Demo) -> str:
     board = demo.board
     ok = board.outcomes[Outcome.SUCCESS]
     return (
-        f"{demo.progress:4.0%}  {board.calls:5,} calls  {ok:5,} ok  {board.calls - ok - board.in_flight:2,} errors  "
-        f"{board.in_flight:2} in flight  {demo.phase}"
+        f"{demo.progress:4.0%}  {board.calls:5,} calls  {ok:5,} ok  {board.calls - ok - board.in_flight:3,} errors  "
+        f"{board.in_flight:2} in flight  {_where(demo)}"
     )
-
-
-def show_summary(summary: Summary) -> None:
-    """What came of it, and what to do next, on stdout."""
-    board = summary.board
-    if not is_terminal(sys.stdout):  # there the live table has said it already
-        from dispatch.cli.tools import aligned
-
-        put("")
-        put(aligned([_COLUMNS, *rows(board)]))
-    put("")
-    put(paint("How the calls ended", "bold", sys.stdout))
-    width = min(console().width, 120) if is_terminal(sys.stdout) else 120
-    for outcome, count in board.outcomes.items():
-        colour = "green" if outcome is Outcome.SUCCESS else "yellow"
-        put(f"  {paint(f'{outcome:18}', colour, sys.stdout)} {count:6,}")
-        example = board.examples.get(outcome)
-        if example is not None:
-            text = f"{example.tool} · {example.type}: {example.message}"
-            put(textwrap.fill(text, width, initial_indent=" " * 10, subsequent_indent=" " * 12))
-    rate = board.calls / summary.seconds
-    replies = ", ".join(f"{count:,} {name}" for name, count in summary.replies.items() if count)
-    put("")
-    for tool, score in board.tools.items():
-        if score.chunks:
-            after = _milliseconds(nearest_rank(score.first_chunks, 0.5))
-            put(
-                f"{tool} answers in a stream: {score.chunks:,} chunks in {score.ok:,} answers, the first after {after} ms "
-                "(p50)."
-            )
-    put(
-        f"{board.calls:,} calls in {summary.seconds:.1f} s ({rate:,.0f} a second) through one dispatcher on "
-        f"{summary.broker}; left waiting: {summary.pending}. Replies: {replies}."
-    )
-    put("")
-    put(paint("What to do next", "bold", sys.stdout))
-    for command, why in (
-        ("dispatch broker start", "a genuine Pulsar on this machine (Java 17 and Maven, or Docker)"),
-        ("dispatch demo --broker pulsar://localhost:6650", "the same through it"),
-        ("dispatch serve MODULE:CLASS --topic joke", "serve a tool of your own"),
-        (
-            "dispatch call tell-joke topic=cats",
-            "call a tool of your catalogue (in a checkout: --catalog examples/tools)",
-        ),
-        ("dispatch doctor", "what is missing, and how to mend it"),
-        ("make test", "in a checkout: every test, against a genuine Pulsar"),
-    ):
-        put(f"  {command:48} {why}")

@@ -1,9 +1,10 @@
-"""The demonstration: a few agents, a few tools, everything that can happen to a call, in some ten seconds.
+"""The demonstration: a few agents, a few tools, everything that can happen to a call, and how it survives: some 20 seconds.
 
 ``dispatch demo`` shows it; :class:`Demo` runs it without showing anything.
 """
 
-from dispatch.demo.run import Demo, Summary
+from dispatch.demo.run import Demo
 from dispatch.demo.scoreboard import Scoreboard
+from dispatch.demo.summary import Summary
 
 __all__ = ["Demo", "Scoreboard", "Summary"]

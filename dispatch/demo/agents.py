@@ -1,16 +1,17 @@
-"""The demonstration's agents: some that work steadily, and one incident for each way in which a call can end."""
+"""The demonstration's agents, and what some of them do steadily."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from itertools import cycle
 from typing import Any, Final
 
 from dispatch.demo.scoreboard import Scoreboard
 from dispatch.dispatcher import Dispatcher
 from dispatch.outcome import DispatchError
+from dispatch.result import CallResult
 
 Step = tuple[str, dict[str, Any]]
 
@@ -36,6 +37,10 @@ WARM_UP: Final[tuple[Step, ...]] = (
     ("tell-story", {"subject": "a first call"}),
     ("search-archive", {"year": 2025}),
     ("print-label", {"text": "fragile"}),
+    ("translate", {"word": "cat"}),
+    ("exchange-rate", {"pair": "EUR/USD"}),
+    ("last-known-rate", {"pair": "EUR/USD"}),
+    ("search-web", {"query": "anybody"}),
 )
 """One call for each service: it opens their topics, which takes a genuine broker a moment."""
 
@@ -50,8 +55,8 @@ class Agent:
         self._dispatcher = dispatcher
         self._board = board
 
-    async def call(self, tool: str, arguments: Any, timeout: float | None = None) -> None:
-        """Call a tool and count how it ended."""
+    async def call(self, tool: str, arguments: Any, timeout: float | None = None) -> CallResult:
+        """Call a tool and count how it ended, which is returned as well."""
         self._board.begin(tool)
         try:
             result = await self._dispatcher.execute(tool, arguments, user=self.name, timeout=timeout)
@@ -62,6 +67,7 @@ class Agent:
             self._board.succeed(tool, result.text, result.duration)
         else:
             self._board.fail(tool, result.error)
+        return result
 
     async def listen(self, tool: str, arguments: dict[str, Any], timeout: float | None = None) -> None:
         """Call a tool, take its answer chunk by chunk, and count how it ended."""
@@ -85,59 +91,14 @@ class Agent:
         tool, arguments = step
         await (self.listen if tool in STREAMED else self.call)(tool, arguments, timeout)
 
-    async def work(self, until: float, chance: random.Random) -> None:
-        """Follow the script until the loop's clock says ``until``, with a little thinking between the steps."""
-        clock = asyncio.get_running_loop().time
+    async def work(self, going: Callable[[], bool], chance: random.Random) -> None:
+        """Follow the script as long as ``going``, with a little thinking between the steps."""
         for step in _endless(self.name):
-            if clock() >= until:
+            if not going():
                 return
             await self.step(step)
-            await asyncio.sleep(min(chance.uniform(0.01, 0.06), max(0.0, until - clock())))
+            await asyncio.sleep(chance.uniform(0.01, 0.06))
 
 
 def _endless(name: str) -> Iterator[Step]:
     return cycle(SCRIPTS[name])
-
-
-class Incidents:
-    """Things that go wrong, each once, so that their numbers are known beforehand."""
-
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
-        self.all: tuple[tuple[str, Callable[[], Awaitable[None]]], ...] = (
-            ("a name slightly wrong", self.unknown_tool),
-            ("a tool's own error", self.tool_error),
-            ("arguments that are no object", self.invalid_arguments),
-            ("a service that answers rubbish", self.rubbish),
-            ("a service that does not answer", self.timeout),
-            ("three labels for one printer", self.overload),
-            ("an agent that changes its mind", self.change_of_mind),
-        )
-        """Each with what it shows, in the order of their happening."""
-
-    async def unknown_tool(self) -> None:
-        await self._agent.call("tell-jokes", {"topic": "cats"})
-
-    async def tool_error(self) -> None:
-        await self._agent.call("calculate", {"expression": "1 / 0"})
-
-    async def invalid_arguments(self) -> None:
-        await self._agent.call("tell-joke", ["cats"])
-
-    async def timeout(self) -> None:
-        await self._agent.call("weather", {"place": "Atlantis"})
-
-    async def overload(self) -> None:
-        async with asyncio.TaskGroup() as group:
-            for number in (1, 2, 3):
-                group.create_task(self._agent.call("print-label", {"text": f"parcel {number}"}))
-
-    async def rubbish(self) -> None:
-        await self._agent.call("weather", {"place": "Tromsø"}, WARM_UP_TIMEOUT_S)
-
-    async def change_of_mind(self) -> None:
-        # The archive is far from an answer then.
-        calling = asyncio.ensure_future(self._agent.call("search-archive", {"year": 1990}))
-        await asyncio.sleep(0.05)
-        calling.cancel()
-        await asyncio.wait([calling])

@@ -5,21 +5,46 @@ from __future__ import annotations
 from typing import Any, Final
 
 from dispatch.catalog import Catalog
+from dispatch.demo.pace import USER_RATE, Pace
 
 WEATHER_TIMEOUT_S: Final = 0.8
 """What the weather service's policy gives a call: little, so that the demonstration can show a timeout."""
 
-SERVICES: Final = ("joke", "calculator", "rag", "story", "archive", "printer", "weather")
+RATES_TIMEOUT_S: Final = 0.4
+"""The same for the service whose circuit opens: so long its callers wait before it does."""
+TRANSLATE_ATTEMPT_S: Final = 0.4
+"""How long one attempt of a translation may take, before another instance is asked: ten times what it usually does."""
+
+SERVICES: Final = (
+    *("joke", "calculator", "rag", "story", "archive", "printer", "weather"),
+    *("translate", "rates", "ledger", "search"),
+)
 
 
-def demo_catalog(run: str) -> Catalog:
-    """The catalogue for one run; ``run`` is part of its topics' names, so that runs on one broker never meet."""
+def demo_catalog(run: str, pace: Pace) -> Catalog:
+    """The catalogue for one run.
+
+    Args:
+        run: part of its topics' names, so that runs on one broker never meet.
+        pace: the times of its policies.
+    """
     services: dict[str, dict[str, Any]] = {name: _service(name, run) for name in SERVICES}
     services["joke"]["config-params"] = [{"name": "style"}]
     services["rag"]["config-params"] = [{"name": "collection", "required": True}]
     services["weather"]["policy"] = {"timeout": WEATHER_TIMEOUT_S}
     services["printer"]["policy"] = {"retry": 1}  # so that a caller is seen to be told to come back
+    services["translate"]["policy"] = {
+        "attempt-timeout": TRANSLATE_ATTEMPT_S,
+        "health": {"consecutive": 3, "eject-for": pace.eject_for, "slow-start": pace.slow_start},
+    }
+    services["rates"]["policy"] = {
+        "timeout": RATES_TIMEOUT_S,
+        # No jitter: one dispatcher has nobody to be spread from, and the time on the screen is the one in the policy.
+        "breaker": {"failures-in-a-row": 3, "open-for": pace.open_for, "jitter": 0, "probes": 1},
+    }
+    services["search"]["policy"] = {"user-rate": USER_RATE.as_document(), "retry": 1}
     question = _text("question", "A whole question.")
+    pair = _text("pair", "Two currencies, for example: EUR/USD")
     tools = [
         _tool("tell-joke", "joke", "Tell one short joke about a topic.", _text("topic", "One word."), style="pun"),
         _tool(
@@ -39,6 +64,14 @@ def demo_catalog(run: str) -> Catalog:
         ),
         _tool("print-label", "printer", "Print a label. There is one printer.", _text("text", "What it says.")),
         _tool("weather", "weather", "Tell the weather of a place.", _text("place", "A town.")),
+        {
+            # Read-only: it may be asked of another instance, when one takes too long.
+            **_tool("translate", "translate", "Translate a word into Spanish.", _text("word", "An English word.")),
+            "read-only": True,
+        },
+        {**_tool("exchange-rate", "rates", "The rate of this moment.", pair), "category": "money"},
+        {**_tool("last-known-rate", "ledger", "The rate of yesterday.", pair), "category": "money"},
+        _tool("search-web", "search", "Search the web.", _text("query", "A few words.")),
     ]
     return Catalog.of(services.values(), tools)
 

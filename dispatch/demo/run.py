@@ -1,4 +1,4 @@
-"""The demonstration itself: services, agents and one dispatcher on one broker, and what came of it."""
+"""The demonstration itself: services, agents and one dispatcher on one broker, and a story in acts."""
 
 from __future__ import annotations
 
@@ -6,88 +6,26 @@ import asyncio
 import contextlib
 import random
 import secrets
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from dispatch.catalog import Catalog
-from dispatch.demo.agents import SCRIPTS, WARM_UP, WARM_UP_TIMEOUT_S, Agent, Incidents
+from dispatch.demo.acts import Act, Event, Events, Hog, Incidents, OpenCircuit, SlowInstance, Stage
+from dispatch.demo.agents import SCRIPTS, WARM_UP, WARM_UP_TIMEOUT_S, Agent
+from dispatch.demo.ailing import Ledger, Rates, Search, Translator
 from dispatch.demo.descriptors import demo_catalog
+from dispatch.demo.pace import DEFAULT_SECONDS, Pace
 from dispatch.demo.scoreboard import Scoreboard
 from dispatch.demo.services import Archive, BrokenService, Calculator, CustomRag, Joke, Printer, Story
+from dispatch.demo.summary import Summary
+from dispatch.demo.watch import Guards, look
 from dispatch.dispatcher import Dispatcher
-from dispatch.outcome import Outcome, TransportError
+from dispatch.outcome import TransportError
 from dispatch.server import ToolServer
+from dispatch.service import ToolService
 from dispatch.transports import Security, Transport, open_transport
 
-EXPECTED: Final = {
-    Outcome.TOOL_ERROR: 1,
-    Outcome.INVALID_ARGUMENTS: 1,
-    Outcome.THROTTLED: 2,
-    Outcome.TIMEOUT: 1,
-    Outcome.TRANSPORT: 1,
-    Outcome.ABANDONED: 1,
-    Outcome.REJECTED: 1,
-}
-"""How often each outcome but success occurs: what the incidents bring about, and nothing else."""
-
-_INCIDENTS_SHARE: Final = 0.8
-"""The part of the time in which the incidents happen; the rest shows that all is as before."""
+TRANSLATORS: Final = ("translate-1", "translate-2", "translate-3")
 _SEED: Final = 20_250
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """What came of a run. Durations are in seconds."""
-
-    broker: str
-    seconds: float
-    board: Scoreboard
-    pending: int
-    replies: dict[str, int]
-
-    @property
-    def surprises(self) -> list[str]:
-        """What should not have been, a line each; empty for a run as it should be."""
-        found = [
-            f"{outcome}: {self.board.outcomes[outcome]} instead of {number}"
-            for outcome, number in EXPECTED.items()
-            if self.board.outcomes[outcome] != number
-        ]
-        if not self.board.outcomes[Outcome.SUCCESS]:
-            found.append("no call succeeded")
-        if self.pending:
-            found.append(f"{self.pending} calls are left in the table of those that wait")
-        return found
-
-    def as_dict(self) -> dict[str, Any]:
-        """As plain values, for ``--json``."""
-        examples = self.board.examples
-        return {
-            "broker": self.broker,
-            "seconds": round(self.seconds, 3),
-            "calls": self.board.calls,
-            "pending": self.pending,
-            "replies": self.replies,
-            "tools": {name: score.as_dict() for name, score in self.board.tools.items()},
-            "outcomes": {
-                str(outcome): {
-                    "count": count,
-                    **(
-                        {
-                            "example": {
-                                "tool": examples[outcome].tool,
-                                "type": examples[outcome].type,
-                                "message": examples[outcome].message,
-                            }
-                        }
-                        if outcome in examples
-                        else {}
-                    ),
-                }
-                for outcome, count in self.board.outcomes.items()
-            },
-            "surprises": self.surprises,
-        }
 
 
 class Demo:
@@ -95,30 +33,53 @@ class Demo:
 
     Args:
         broker: ``memory://``, or the URL of a genuine one with the namespaces tg/request and tg/response.
-        seconds: how long the agents work; starting and ending come on top, a second or two.
+        seconds: how long the story takes, about; the times of its guards are made to fit. Starting and ending come on top,
+            a second or two.
         security: token and TLS settings; None: from the environment.
 
     Attributes:
         board: the counts, to be looked at while it runs.
+        pace: the times of the guards.
+        act: which act it is, from 1; 0 before the first.
+        acts: how many there are.
         phase: what happens just now, in a few words.
-        progress: from 0 to 1.
     """
 
-    def __init__(self, broker: str, seconds: float = 10.0, *, security: Security | None = None) -> None:
+    acts: Final = 4
+
+    def __init__(self, broker: str, seconds: float = DEFAULT_SECONDS, *, security: Security | None = None) -> None:
         self._id = f"demo-{secrets.token_hex(4)}"
         self.broker = f"memory://{self._id}" if broker == "memory://" else broker
-        self.seconds = seconds
         self.board = Scoreboard()
+        self.pace = Pace(seconds)
+        self.act = 0
         self.phase = "connecting"
         self._security = security
-        self._began: float | None = None
+        self._events: Events | None = None
+        self._dispatcher: Dispatcher | None = None
+        self._guards = Guards()
+        self._going = True
+        self._done = False
+        self._translators: dict[str, Translator] = {}
+        self._rates = Rates()
 
     @property
     def progress(self) -> float:
-        """The part of the agents' time that is over."""
-        if self._began is None:
-            return 0.0
-        return min(1.0, (asyncio.get_running_loop().time() - self._began) / self.seconds)
+        """The part of the story that is over, from 0 to 1; below 1 until it has ended."""
+        if self._done or self._events is None:
+            return float(self._done)
+        passed = asyncio.get_running_loop().time() - self._events.began
+        return min(0.99, passed / self.pace.total)
+
+    @property
+    def events(self) -> list[Event]:
+        """What has happened so far."""
+        return [] if self._events is None else self._events.all
+
+    @property
+    def guards(self) -> Guards:
+        """How the guards are doing; after the end: how they were then."""
+        return self._guards if self._dispatcher is None else look(self._dispatcher, self.board.users)
 
     async def run(self) -> Summary:
         """Run it. Cancelled, it ends everything it started.
@@ -128,25 +89,61 @@ class Demo:
         """
         clock = asyncio.get_running_loop().time
         started = clock()
-        catalog = demo_catalog(self._id)
+        catalog = demo_catalog(self._id, self.pace)
         async with contextlib.AsyncExitStack() as stack:
             serving = self._transport()
             stack.push_async_callback(serving.close)
             await serving.start()
             await self._serve(stack, serving, catalog)
-            dispatcher = await stack.enter_async_context(Dispatcher(self._transport(), catalog))
-            await self._warm_up(dispatcher)
-            self._began = clock()
             chance = random.Random(_SEED)
-            until = self._began + self.seconds
+            dispatcher = await stack.enter_async_context(
+                Dispatcher(self._transport(), catalog, randomness=random.Random(chance.random()).random)
+            )
+            await self._warm_up(dispatcher)
+            stage = Stage(dispatcher, self.board, self.pace, Events())
+            self._events = stage.events
+            self._dispatcher = dispatcher
+            stack.callback(self._freeze)
             async with asyncio.TaskGroup() as group:
                 for name in SCRIPTS:
-                    agent = Agent(name, dispatcher, self.board)
-                    group.create_task(agent.work(until, random.Random(chance.random())))
-                group.create_task(self._incidents(Agent("mallory", dispatcher, self.board)))
+                    work = Agent(name, dispatcher, self.board).work(self._goes_on, random.Random(chance.random()))
+                    group.create_task(work)
+                acts = await self._story(stage)
+                self._going = False
             self.phase = "done"
+            self._done = True
             replies = {str(disposition): count for disposition, count in dispatcher.exchange.replies.items()}
-            return Summary(self.broker, clock() - started, self.board, dispatcher.exchange.pending, replies)
+            return Summary(
+                self.broker,
+                clock() - started,
+                self.pace.shortened,
+                self.board,
+                acts,
+                dispatcher.exchange.pending,
+                replies,
+            )
+
+    async def _story(self, stage: Stage) -> tuple[Act, ...]:
+        guarded: tuple[Act, ...] = (
+            SlowInstance(stage, self._translators),
+            OpenCircuit(stage, self._rates),
+            Hog(stage),
+        )
+        acts: tuple[Act, ...] = (Incidents(stage, {tool for act in guarded for tool in act.tools}), *guarded)
+        assert len(acts) == self.acts
+        for self.act, act in enumerate(acts, 1):
+            self.phase = act.title
+            await act.play()
+        self.phase = "All as before"
+        await asyncio.sleep(self.pace.moment)
+        return acts
+
+    def _goes_on(self) -> bool:
+        return self._going
+
+    def _freeze(self) -> None:
+        """Before the dispatcher closes."""
+        self._guards, self._dispatcher = self.guards, None
 
     def _transport(self) -> Transport:
         return open_transport(self.broker, security=self._security)
@@ -154,15 +151,26 @@ class Demo:
     async def _serve(self, stack: contextlib.AsyncExitStack, transport: Transport, catalog: Catalog) -> None:
         self.phase = "starting the services"
         chance = random.Random(_SEED)
+        self._translators = {name: Translator(chance) for name in TRANSLATORS}
         limits: dict[str, dict[str, int]] = {"printer-service": {"concurrency": 1, "max_queued": 0}}
-        for id, service in (
-            ("joke-service", Joke(chance)),
-            ("calculator-service", Calculator()),
-            ("rag-service", CustomRag(chance)),
-            ("story-service", Story()),
-            ("archive-service", Archive()),
-            ("printer-service", Printer()),
-        ):
+        services: list[tuple[str, str, ToolService]] = [
+            *(
+                (id, f"{id.removesuffix('-service')}-1", service)
+                for id, service in (
+                    ("joke-service", Joke(chance)),
+                    ("calculator-service", Calculator()),
+                    ("rag-service", CustomRag(chance)),
+                    ("story-service", Story()),
+                    ("archive-service", Archive()),
+                    ("printer-service", Printer()),
+                    ("rates-service", self._rates),
+                    ("ledger-service", Ledger()),
+                    ("search-service", Search()),
+                )
+            ),
+            *(("translate-service", name, service) for name, service in self._translators.items()),
+        ]
+        for id, instance, service in services:
             descriptor = catalog.service(id)
             server = ToolServer(
                 service,
@@ -170,6 +178,7 @@ class Demo:
                 request_queue=descriptor.request_queue,
                 response_queue=descriptor.response_queue,
                 id=id,
+                instance=instance,
                 **limits.get(id, {}),  # type: ignore[arg-type] # keys and values are ToolServer's own
             )
             await stack.enter_async_context(server)
@@ -191,15 +200,3 @@ class Demo:
             raise TransportError(
                 example.type, f"The first call of '{example.tool}' ended with {outcome}: {example.message}"
             )
-
-    async def _incidents(self, agent: Agent) -> None:
-        incidents = Incidents(agent).all
-        clock = asyncio.get_running_loop().time
-        assert self._began is not None  # set before the agents start
-        pause = self.seconds * _INCIDENTS_SHARE / len(incidents)
-        for number, (title, happen) in enumerate(incidents):
-            due = self._began + number * pause
-            await asyncio.sleep(max(0.0, due - clock()))
-            self.phase = title
-            await happen()
-        self.phase = "all as before"

@@ -1,8 +1,9 @@
-"""What the demonstration counts: per tool and per outcome. No I/O, no clock of its own."""
+"""What the demonstration counts: per tool, per outcome and per user. No I/O, no clock of its own."""
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -15,14 +16,16 @@ SNIPPET_CHARS: Final = 48
 
 @dataclass
 class ToolScore:
-    """One tool. Durations are in seconds."""
+    """One tool. Durations are in seconds. ``latest`` is the number, over all tools, of its last call to begin."""
 
     calls: int = 0
+    latest: int = 0
     ok: int = 0
     errors: int = 0
     in_flight: int = 0
     chunks: int = 0
     last: str = ""
+    outcomes: Counter[Outcome] = field(default_factory=Counter)
     durations: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_LATENCIES))
     first_chunks: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_LATENCIES))
 
@@ -43,6 +46,18 @@ class ToolScore:
         }
 
 
+@dataclass
+class UserScore:
+    """What became of one user's calls of a tool that has a rate for each user."""
+
+    let_through: int = 0
+    refused: int = 0
+
+    def as_dict(self) -> dict[str, int]:
+        """As plain values."""
+        return {"let_through": self.let_through, "refused": self.refused}
+
+
 @dataclass(frozen=True, slots=True)
 class Example:
     """The first error of an outcome, to show its text."""
@@ -59,12 +74,20 @@ class Scoreboard:
         self.tools: dict[str, ToolScore] = {}
         self.outcomes: dict[Outcome, int] = dict.fromkeys(Outcome, 0)
         self.examples: dict[Outcome, Example] = {}
+        self.users: dict[str, UserScore] = {}
+        self._begun = 0
+
+    def watch_users(self, names: Iterable[str]) -> None:
+        """Count these users' calls, from now on."""
+        self.users = {name: UserScore() for name in names}
 
     def begin(self, tool: str) -> None:
         """A call of ``tool`` begins."""
         score = self.tools.setdefault(tool, ToolScore())
         score.calls += 1
         score.in_flight += 1
+        self._begun += 1
+        score.latest = self._begun
 
     def chunk(self, tool: str, heard: str, first_after: float | None = None) -> None:
         """A chunk of its answer came.
@@ -105,6 +128,7 @@ class Scoreboard:
     def _end(self, tool: str, outcome: Outcome) -> ToolScore:
         self.outcomes[outcome] += 1
         score = self.tools[tool]
+        score.outcomes[outcome] += 1
         score.in_flight -= 1
         return score
 

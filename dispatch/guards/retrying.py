@@ -33,7 +33,7 @@ class Where(StrEnum):
     ELSEWHERE = "elsewhere"
     """Any; rather one that was not tried."""
     HOME = "home"
-    """Where its idempotency key belongs: that instance knows whether it has been done. Another one, only if it has gone."""
+    """Where its idempotency key belongs: that instance knows whether it has been done."""
 
 
 class WhyNot(StrEnum):
@@ -103,6 +103,7 @@ class Retrying:
         now: float,
         deadline: float,
         keyed: bool = False,
+        remembered: bool = False,
         retry_after: float | None = None,
         error_type: str | None = None,
     ) -> Again | WhyNot:
@@ -118,6 +119,7 @@ class Retrying:
             attempt: its number, from 1.
             now, deadline: of the whole call, on one clock.
             keyed: the caller gave an idempotency key.
+            remembered: the instance that was tried remembers keys, and is still there.
             retry_after: seconds that the service asked to be left alone for.
             error_type: the ``type`` of the error.
         """
@@ -131,12 +133,12 @@ class Retrying:
             return WhyNot.ATTEMPTS
         if self.repeatable:
             where = Where.ELSEWHERE
-        elif keyed:
+        elif not sent:
+            where = Where.HOME if keyed else Where.ELSEWHERE
+        elif keyed and remembered:
             if outcome is Outcome.TOOL_ERROR:
                 return WhyNot.OUTCOME  # its instance remembers that answer
             where = Where.HOME
-        elif not sent:
-            where = Where.ELSEWHERE
         else:
             return WhyNot.UNSAFE
         pause = retry_after if retry_after is not None and retry_after > 0 else 0.0

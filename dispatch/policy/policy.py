@@ -41,8 +41,8 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
             it takes. 0.25 s: asking a tool at work costs two small messages, and a dead instance is noticed soon.
         give_up_after: how long the service instance that has the request may give no sign of life. 10 s: longer than a
             collection of garbage or a busy event loop stands still, and a third of the default timeout.
-        addressed: send requests to an instance's own topic when it is one of ours, so that a lost message can be asked for
-            and nothing runs twice. False: always to the service's request topic, when others' instances listen there too.
+        addressed: send requests to an instance's own topic when it is one of ours; False: always to the service's request
+            topic, when others' instances listen there too. True: so a lost message can be asked for, and nothing runs twice.
         reply_subscriptions: connections on which answers of others' services are listened for; each loses other ones, and
             the copies are absorbed. 1: more cost bandwidth and time on every call, and help only where answers are large and
             come from a service that knows no credit (docs/delivery.md has the figures). At most 4.
@@ -53,10 +53,29 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
         only_ours: the service has no instances but ours. When none is known, a call ends within a second (``no-instance``);
             otherwise its request goes to the shared topic, where others' may listen. False: others' never say that they are
             there, and a broker does not say that nobody is, so that only whoever runs the service can know.
-        max_arguments: the request of one call. 64 MiB, for the same reason.
+        max_arguments: the request of one call. 64 MiB, as ``max_result``.
         large_payloads: between our two sides, arguments and answers that are larger than the broker's largest message
             (5 MiB) go in parts, up to those two limits. False: they are refused, because they take memory on both sides,
             and a reference to the data is nearly always better.
+        retry: how often, how soon and how many of all calls are tried once more, of those that may be; a number alone is
+            ``attempts``. On: what was lost on its way, or refused for the moment, is worth another attempt.
+        hedge: a second attempt beside a first one that is slow; a text or a number alone is ``after``. None: it costs load,
+            and is only for tools declared read-only or idempotent.
+        breaker: when the tool is left alone, for how long, and how that ends; None: never. On: a dead service costs each of
+            its callers the whole timeout.
+        bulkhead: how many calls may run at once, and how many may wait; None: any number. A number alone is
+            ``concurrency``, which is a key of the policy by itself, too. On: calls that wait for one slow tool must not take
+            the room of all others.
+        rate: how often the tool may be called, by all users together. None: only whoever runs the service knows.
+        user_rate: how often each user may call this tool. None: for the same reason.
+        shared_user_rate: how often each user may call all the tools together that have the same ``shared_user_rate``. None:
+            for the same reason.
+        balancing: which instance gets the next request; a text alone is ``strategy``. On: each in turn, which is what people
+            expect.
+        health: when an instance is left alone, and how it comes back. On: one that is dead or ill must not get every n-th
+            call for ever.
+        single_flight: calls that are the same, and under way at once, share one exchange; only for tools declared read-only.
+            False: two answers to one question may be meant to differ.
     """
 
     timeout: float = 30.0

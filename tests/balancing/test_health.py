@@ -10,6 +10,7 @@ import math
 
 import pytest
 
+from dispatch.balancing.balancer import Pick
 from dispatch.outcome import Outcome
 from tests.balancing.made import START, Stand
 
@@ -50,6 +51,36 @@ def test_what_says_nothing_of_the_instance_neither_fails_nor_ends_the_row(outcom
     assert stand.changes == []
     stand.end("a", Outcome.TIMEOUT)
     assert stand.changes == [("a", "ejected", "failures")]
+
+
+def test_five_in_a_row_that_were_outpaced_eject() -> None:
+    stand = Stand("ab")
+    stand.end("a", Outcome.ABANDONED, 4, outpaced=True)
+    stand.end("a", Outcome.SUCCESS)
+    stand.end("a", Outcome.ABANDONED, 2, outpaced=True)
+    stand.end("a", Outcome.TIMEOUT, 2)
+    assert stand.changes == []
+    stand.end("a", Outcome.ABANDONED, outpaced=True)
+    assert stand.changes == [("a", "ejected", "failures")]
+
+
+def test_success_rates_leave_out_what_was_outpaced() -> None:
+    stand = Stand("ab", consecutive=None)
+    stand.end("a", Outcome.ABANDONED, 500, outpaced=True)
+    assert (stand.state("a").good, stand.state("a").bad) == (0, 0)
+    assert stand.changes == []
+
+
+def test_what_was_outpaced_in_an_earlier_epoch_says_nothing() -> None:
+    stand = Stand("ab")
+    pick = stand.balancer.take("a")
+    assert isinstance(pick, Pick)
+    stand.eject("a")
+    stand.wait(30)
+    stand.pick()
+    pick.finish(Outcome.ABANDONED, outpaced=True)
+    assert stand.state("a").ejected_until is None
+    assert stand.balancer.stale == 1
 
 
 def test_a_tools_own_error_is_a_failure_only_if_the_settings_say_so() -> None:

@@ -161,15 +161,20 @@ def test_ctrl_c_in_a_call_that_waits_for_its_answer(stand: Stand, more: tuple[st
 
 
 def test_the_demonstration_on_a_genuine_broker(pulsar_endpoint: Any) -> None:
-    code, out, err = ended("demo", "--seconds", "2", "--json", "--broker", pulsar_endpoint.service_url)
+    code, out, err = ended("demo", "--seconds", "6", "--json", "--broker", pulsar_endpoint.service_url, limit=90.0)
     summary = json.loads(out)
     assert (code, err, summary["surprises"], summary["pending"]) == (0, "", [], 0)
     assert summary["broker"] == pulsar_endpoint.service_url
     assert summary["outcomes"]["success"]["count"] > 10
+    _, instance, circuit, hog = summary["acts"]
+    assert instance["instances"]["translate-2"] == ["up", "ejected", "warming", "up"]
+    assert instance["answered"] == instance["calls"]
+    assert circuit["states"] == ["closed", "open", "half-open", "closed"]
+    assert hog["users"]["hog"]["refused"] > 0 == hog["users"]["nora"]["refused"]
 
 
 def test_ctrl_c_in_the_demonstration_on_a_genuine_broker(pulsar_endpoint: Any) -> None:
     with started("demo", "--seconds", "60", "--broker", pulsar_endpoint.service_url) as program:
-        program.out.wait_for("a name slightly wrong")
+        program.out.wait_for("A name slightly wrong")
         program.interrupt()
         program.assert_interrupted()

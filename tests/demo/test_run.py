@@ -9,18 +9,20 @@ import pytest
 
 from dispatch import TransportError
 from dispatch.demo import Demo
-from dispatch.demo.run import EXPECTED
+from dispatch.demo.acts.incidents import EXPECTED
+from dispatch.demo.pace import LEAST_SECONDS
 from dispatch.outcome import Outcome
 from tests.support.clock import advance
 
 
-@pytest.mark.parametrize("seconds", [1.0, 10.0])
-async def test_every_outcome_occurs_as_planned(seconds: float) -> None:
+@pytest.mark.parametrize("seconds", [LEAST_SECONDS, 20.0])
+async def test_everything_occurs_as_planned(seconds: float) -> None:
     demo = Demo("memory://", seconds)
     began = asyncio.get_running_loop().time()
     summary = await demo.run()
     assert summary.surprises == []
-    assert {outcome: demo.board.outcomes[outcome] for outcome in EXPECTED} == EXPECTED
+    outcomes = summary.as_dict()["acts"][0]["outcomes"]
+    assert {outcome: outcomes[outcome] for outcome in EXPECTED} == EXPECTED
     assert set(Outcome) == {Outcome.SUCCESS, *EXPECTED}
     assert demo.board.outcomes[Outcome.SUCCESS] > 20 * seconds
     assert (summary.pending, demo.board.in_flight) == (0, 0)
@@ -28,7 +30,7 @@ async def test_every_outcome_occurs_as_planned(seconds: float) -> None:
 
 
 async def test_each_outcome_has_the_text_that_a_model_would_read() -> None:
-    demo = Demo("memory://", 1)
+    demo = Demo("memory://", LEAST_SECONDS)
     examples = (await demo.run()).board.examples
     assert "Did you mean 'tell-joke'" in examples[Outcome.REJECTED].message
     assert examples[Outcome.TOOL_ERROR].type == "division-by-zero"
@@ -40,7 +42,7 @@ async def test_each_outcome_has_the_text_that_a_model_would_read() -> None:
 
 
 async def test_right_answers_come_back() -> None:
-    demo = Demo("memory://", 1)
+    demo = Demo("memory://", LEAST_SECONDS)
     await demo.run()
     assert demo.board.tools["calculate"].last in ("61.5", "42.0", "0.125")
     assert demo.board.tools["tell-story"].last.startswith("Once a lighthouse keeper")
@@ -48,49 +50,47 @@ async def test_right_answers_come_back() -> None:
 
 
 async def test_two_runs_are_alike() -> None:
-    counts = []
+    counts, accounts = [], []
     for _ in range(2):
-        demo = Demo("memory://", 2)
-        counts.append({name: score.calls for name, score in (await demo.run()).board.tools.items()})
+        demo = Demo("memory://", LEAST_SECONDS)
+        summary = await demo.run()
+        counts.append({name: score.calls for name, score in summary.board.tools.items()})
+        accounts.append([act.account() for act in summary.acts])
     assert counts[0] == counts[1]
+    assert accounts[0] == accounts[1]
 
 
-async def test_progress_goes_from_0_to_1() -> None:
-    demo = Demo("memory://", 4)
-    assert demo.progress == 0.0
+async def test_progress_goes_from_0_to_1_and_the_acts_follow_each_other() -> None:
+    demo = Demo("memory://", 20)
+    assert (demo.progress, demo.act, demo.events) == (0.0, 0, [])
     running = asyncio.ensure_future(demo.run())
-    await advance(3)
-    assert 0.3 < demo.progress < 0.8
+    progress, acts = [0.0], [0]
+    while not running.done():
+        await advance(0.5)
+        progress.append(demo.progress)
+        acts.append(demo.act)
     await running
-    assert demo.progress == 1.0
+    assert progress == sorted(progress)
+    assert (progress[-2] > 0.9, progress[-1]) == (True, 1.0)
+    assert sorted(set(acts)) == list(range(demo.acts + 1))
+    assert acts == sorted(acts)
+    assert [event.at for event in demo.events] == sorted(event.at for event in demo.events)
 
 
-async def test_cancelled_it_leaves_nothing() -> None:
-    demo = Demo("memory://", 60)
-    running = asyncio.ensure_future(demo.run())
-    await advance(5)
-    running.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await running
-    assert running.cancelled()
-    assert demo.board.in_flight == 0
+async def test_cancelled_at_any_moment_it_leaves_nothing() -> None:
+    for seconds in (0.001, 1.0, 3.0, 4.2, 5.5, 7.0):
+        demo = Demo("memory://", LEAST_SECONDS)
+        running = asyncio.ensure_future(demo.run())
+        await advance(seconds)
+        assert not running.done()
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+        assert running.cancelled()
+        assert demo.board.in_flight == 0
+        assert demo.guards == demo.guards, "what it was like then can still be looked at"
 
 
 async def test_a_broker_out_of_reach_is_an_error_at_once() -> None:
     with pytest.raises(TransportError, match="no broker address"):
-        await Demo("nowhere", 1).run()
-
-
-async def test_the_summary_as_plain_values() -> None:
-    summary = (await Demo("memory://", 1).run()).as_dict()
-    assert summary["outcomes"]["rejected"]["example"]["tool"] == "tell-jokes"
-    assert "example" not in summary["outcomes"]["success"]
-    assert summary["tools"]["weather"] == {
-        "calls": 2,
-        "ok": 0,
-        "errors": 2,
-        "p50_ms": None,
-        "p95_ms": None,
-        "chunks": 0,
-        "first_chunk_p50_ms": None,
-    }
+        await Demo("nowhere", LEAST_SECONDS).run()

@@ -25,6 +25,25 @@ def test_a_call_counts_once_however_it_ends() -> None:
     assert board.outcomes[Outcome.SUCCESS] == board.outcomes[Outcome.TOOL_ERROR] == 1
     assert board.outcomes[Outcome.ABANDONED] == 1
     assert board.examples[Outcome.TOOL_ERROR].message == "It broke."
+    assert score.outcomes == {Outcome.SUCCESS: 1, Outcome.TOOL_ERROR: 1, Outcome.ABANDONED: 1}
+
+
+def test_it_is_known_which_tool_was_called_last() -> None:
+    board = Scoreboard()
+    for tool in ("one", "other", "one"):
+        board.begin(tool)
+    assert board.tools["one"].latest > board.tools["other"].latest
+
+
+def test_users_are_counted_from_when_they_are_watched() -> None:
+    board = Scoreboard()
+    assert board.users == {}
+    board.watch_users(("ann", "bob"))
+    board.users["ann"].refused += 1
+    assert {name: score.as_dict() for name, score in board.users.items()} == {
+        "ann": {"let_through": 0, "refused": 1},
+        "bob": {"let_through": 0, "refused": 0},
+    }
 
 
 def test_the_first_error_of_an_outcome_is_its_example() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from dispatch.demo.descriptors import demo_catalog
+from dispatch.demo.pace import Pace
 from dispatch.demo.services import Calculator, CustomRag, Joke
 from dispatch.outcome import ToolError
 
@@ -51,6 +52,6 @@ async def test_a_joke_that_is_not_known_says_so_in_style() -> None:
 
 
 def test_runs_never_meet_on_a_broker() -> None:
-    one, other = demo_catalog("demo-1"), demo_catalog("demo-2")
+    one, other = demo_catalog("demo-1", Pace(20)), demo_catalog("demo-2", Pace(20))
     topics = [{service.request_queue for service in catalog.services.values()} for catalog in (one, other)]
     assert topics[0].isdisjoint(topics[1])

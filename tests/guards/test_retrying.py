@@ -97,32 +97,38 @@ def test_there_are_as_many_attempts_as_the_settings_say(attempts: int, made: int
 
 @pytest.mark.parametrize("keyed", [False, True])
 @pytest.mark.parametrize("sent", [False, True])
-def test_a_repeatable_tool_is_repeated_anywhere(keyed: bool, sent: bool) -> None:
-    verdict = Bench(repeatable=True).decide(Outcome.TIMEOUT, sent=sent, keyed=keyed)
+@pytest.mark.parametrize("remembered", [False, True])
+def test_a_repeatable_tool_is_repeated_anywhere(keyed: bool, sent: bool, remembered: bool) -> None:
+    verdict = Bench(repeatable=True).decide(Outcome.TIMEOUT, sent=sent, keyed=keyed, remembered=remembered)
     assert isinstance(verdict, Again)
     assert verdict.where is Where.ELSEWHERE
 
 
 @pytest.mark.parametrize(
-    ("keyed", "sent", "expected"),
+    ("keyed", "sent", "remembered", "expected"),
     [
-        (False, False, Where.ELSEWHERE),
-        (False, True, WhyNot.UNSAFE),
-        (True, False, Where.HOME),
-        (True, True, Where.HOME),
+        (False, False, False, Where.ELSEWHERE),
+        (False, False, True, Where.ELSEWHERE),
+        (False, True, False, WhyNot.UNSAFE),
+        (False, True, True, WhyNot.UNSAFE),
+        (True, False, False, Where.HOME),
+        (True, False, True, Where.HOME),
+        (True, True, False, WhyNot.UNSAFE),
+        (True, True, True, Where.HOME),
     ],
 )
 def test_what_may_have_run_is_repeated_only_where_it_cannot_run_twice(
-    keyed: bool, sent: bool, expected: Where | WhyNot
+    keyed: bool, sent: bool, remembered: bool, expected: Where | WhyNot
 ) -> None:
-    verdict = Bench(repeatable=False).decide(Outcome.TIMEOUT, sent=sent, keyed=keyed)
+    verdict = Bench(repeatable=False).decide(Outcome.TIMEOUT, sent=sent, keyed=keyed, remembered=remembered)
     assert (verdict.where if isinstance(verdict, Again) else verdict) is expected
 
 
 def test_the_home_of_a_key_would_give_the_same_error_again() -> None:
     bench = Bench(Retry(errors=("busy",)), repeatable=False)
     assert bench.decide(Outcome.TOOL_ERROR, error_type="busy") is WhyNot.UNSAFE
-    assert bench.decide(Outcome.TOOL_ERROR, error_type="busy", keyed=True) is WhyNot.OUTCOME
+    assert bench.decide(Outcome.TOOL_ERROR, error_type="busy", keyed=True) is WhyNot.UNSAFE
+    assert bench.decide(Outcome.TOOL_ERROR, error_type="busy", keyed=True, remembered=True) is WhyNot.OUTCOME
     anywhere = Bench(Retry(errors=("busy",)), repeatable=True).decide(Outcome.TOOL_ERROR, error_type="busy", keyed=True)
     assert isinstance(anywhere, Again)
     assert anywhere.where is Where.ELSEWHERE

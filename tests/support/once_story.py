@@ -102,7 +102,7 @@ class Story:
     @property
     def network(self) -> FaultPlan:
         most, dice = list(PLANS.values())[self.plan], random.Random(self.seed)
-        chances = {name: dice.random() * chance for name, chance in most.chances()}
+        chances = {name: dice.random() * chance for name, chance in most.chances("out")}
         return replace(most, **chances, max_delay=dice.random() * most.max_delay)
 
     def __repr__(self) -> str:
@@ -156,6 +156,8 @@ class _Telling:
         if "messages" in bounds:
             policy["large_payloads"] = True
         refusals = frozenset[str]().union(*(REFUSALS[name] for name in bounds))
+        if story.seed % 2:  # what was refused, or never left, is then sent again: under another id, perhaps elsewhere
+            policy["retry"] = {"attempts": 3, "budget-floor": 1000}
         self.world = World(story.network, story.seed, refusals=refusals, server=options, policy=policy)
         self.world.message_bytes = 1_000 if "messages" in bounds else None
         self.world.keys_kept = "keys" not in bounds

@@ -1,13 +1,16 @@
-"""The harness itself: a test runner that overlooks a leak would make every other test worthless."""
+"""Virtual time: a test runner that overlooks a leak would make every other test worthless."""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import pytest
 
-from tests.support.clock import START, Deadlock, advance, idle, run
+from dispatch.testing.clock import START, Deadlock, VirtualClockLoop, advance, idle, run, virtual_time
 
 
 async def test_thirty_seconds_take_no_time() -> None:
@@ -96,3 +99,66 @@ def test_a_timer_that_is_set_for_ever_is_told() -> None:
 
     with pytest.raises(Deadlock, match="days of virtual time"):
         run(spins)
+
+
+def test_it_can_be_told_to_let_things_be() -> None:
+    cancelled: list[bool] = []
+
+    async def waits() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.append(True)
+
+    async def leaves() -> str:
+        leaves.task = asyncio.create_task(waits())  # type: ignore[attr-defined]
+        asyncio.get_running_loop().call_later(5, print)
+        return "done"
+
+    assert run(leaves, strict=False) == "done"
+    assert cancelled == [True]
+
+
+def test_an_exception_nobody_looked_at_can_be_let_be() -> None:
+    async def fails() -> None:
+        raise ValueError("nobody looks")
+
+    async def starts() -> None:
+        task = asyncio.create_task(fails())
+        await idle()
+        del task
+
+    run(starts, strict=False)
+
+
+def test_a_decorated_function_is_a_plain_one_and_keeps_its_parameters() -> None:
+    @virtual_time
+    async def waited(seconds: float, *, twice: bool = False) -> float:
+        began = asyncio.get_running_loop().time()
+        await asyncio.sleep(seconds * (1 + twice))
+        return asyncio.get_running_loop().time() - began
+
+    assert not inspect.iscoroutinefunction(waited)
+    assert list(inspect.signature(waited).parameters) == ["seconds", "twice"]
+    assert (waited(3600), waited(3600, twice=True)) == (3600, 7200)
+
+
+def test_a_decorated_function_raises_what_it_raised() -> None:
+    @virtual_time
+    async def fails() -> None:
+        await asyncio.sleep(1)
+        raise LookupError("its own")
+
+    with pytest.raises(LookupError, match="its own"):
+        fails()
+
+
+def test_the_loop_can_be_anothers() -> None:
+    with asyncio.Runner(loop_factory=VirtualClockLoop) as runner:
+        assert runner.run(asyncio.wait_for(asyncio.sleep(3600, "late"), 7200)) == "late"
+
+
+@pytest.mark.parametrize("helper", [idle, lambda: advance(1)])
+def test_on_a_real_loop_the_helpers_say_what_is_missing(helper: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    with pytest.raises(RuntimeError, match="@virtual_time"):
+        run(helper, loop=asyncio.SelectorEventLoop())

@@ -1,0 +1,103 @@
+"""An embedded broker for one test: tool services and dispatchers on it, with faults on their connections."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import random
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from dispatch.catalog import Catalog, load_directory
+from dispatch.dispatcher import Dispatcher
+from dispatch.policy import DEFAULT_POLICY, Policy
+from dispatch.server import ToolServer
+from dispatch.testing.faults import FaultInjector, Faults
+from dispatch.testing.transport import FaultyTransport
+from dispatch.transports.memory import MemoryTransport
+
+_numbers = itertools.count(1)
+
+
+class EmbeddedBroker:
+    """A broker of its own in this process. Names and dice on it are the same in each run.
+
+    Args:
+        injector: the faults of the dispatchers' connections; they can be changed while those live. None: one without any.
+    """
+
+    def __init__(self, injector: FaultInjector | None = None) -> None:
+        self.url = f"memory://testing-{next(_numbers)}"
+        """Its address, for whatever takes one (``dispatch.connect``, ``dispatch.serve``), in the same event loop."""
+        self.injector = FaultInjector() if injector is None else injector
+        self._servers = 0
+        self._dispatchers = 0
+
+    def transport(self, *faults: Faults | FaultInjector) -> FaultyTransport:
+        """A connection to it, not yet started, with these faults."""
+        return FaultyTransport(MemoryTransport(self.url), *faults)
+
+    @contextlib.asynccontextmanager
+    async def serve(
+        self, service: object, topic: str, *, faults: Faults | FaultInjector | None = None, **options: Any
+    ) -> AsyncIterator[ToolServer]:
+        """Serve a tool service: ``async with broker.serve(Joke(), "joke"): …``
+
+        Args:
+            service: a :class:`dispatch.ToolService`.
+            topic: TrustGraph's short name, or a whole request topic (then ``response_queue`` is needed too).
+            faults: of this service's connection alone, so that one tool fails and others do not.
+            options: as of :class:`dispatch.ToolServer`.
+
+        Raises:
+            TypeError, ValueError: as :class:`dispatch.ToolServer`.
+        """
+        self._servers += 1
+        name = topic.rpartition("/")[2]
+        named = {"request_queue": topic} if "://" in topic else {"topic": topic}
+        transport = self.transport(*(() if faults is None else (faults,)))
+        server = ToolServer(service, transport, **{"instance": f"{name}-{self._servers}", **named, **options})
+        await transport.start()
+        try:
+            async with server:
+                yield server
+        finally:
+            await transport.close()
+
+    @contextlib.asynccontextmanager
+    async def connect(
+        self,
+        catalog: Catalog | str | Path | None = None,
+        *,
+        services: Mapping[str, object] | None = None,
+        policy: Policy = DEFAULT_POLICY,
+        name: str | None = None,
+    ) -> AsyncIterator[Dispatcher]:
+        """A dispatcher whose connection has the faults of :attr:`injector`, and, if given, services for it.
+
+        Args:
+            catalog, policy: as of :func:`dispatch.connect`.
+            services: tool services by their topics, as of :meth:`serve`, served as long as the dispatcher lives.
+            name: the dispatcher's; default ``dispatcher-1`` and so on.
+
+        Raises:
+            CatalogError: mistakes in the descriptors.
+        """
+        self._dispatchers += 1
+        if catalog is None:
+            catalog = Catalog.empty()
+        elif not isinstance(catalog, Catalog):
+            catalog = load_directory(catalog)
+        dispatcher = Dispatcher(
+            self.transport(self.injector),
+            catalog,
+            policy=policy,
+            name=name or f"dispatcher-{self._dispatchers}",
+            randomness=random.Random(self._dispatchers).random,
+        )
+        async with contextlib.AsyncExitStack() as stack:
+            for topic, service in (services or {}).items():
+                await stack.enter_async_context(self.serve(service, topic))
+            await stack.enter_async_context(dispatcher)
+            yield dispatcher

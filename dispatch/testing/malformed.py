@@ -1,0 +1,174 @@
+"""Messages as no peer should send them: payloads that cannot be read, ids of nobody, and answers turned into errors."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Mapping
+
+from dispatch.messages import (
+    MAX_PROPERTY_CHARS,
+    PLAIN_CHUNK,
+    PLAIN_LAST,
+    ErrorInfo,
+    MalformedMessage,
+    Property,
+    Reply,
+    decode_reply,
+    encode_reply,
+)
+from dispatch.transports import KeptMessage, Message
+
+INJECTED_ERROR = "injected-fault"
+"""The type of the errors that the fault ``tool_error`` makes."""
+
+
+class OddMessage:
+    """A message in the hand; with ``raises`` its ``properties()`` or its ``data()`` raises, as a client library's may."""
+
+    def __init__(self, payload: bytes, properties: Mapping[str, str], *, raises: str = "") -> None:
+        self._payload = payload
+        self._properties = dict(properties)
+        self._raises = raises
+
+    def properties(self) -> dict[str, str]:
+        if self._raises == "properties":
+            raise RuntimeError("the properties cannot be read")
+        return dict(self._properties)
+
+    def data(self) -> bytes:
+        if self._raises == "data":
+            raise UnicodeError("the data cannot be read")
+        return self._payload
+
+
+class OddKept(KeptMessage):
+    """``shown`` in the place of a message that its broker keeps; it is acknowledged as that one would be."""
+
+    __slots__ = ("_inner", "_shown", "backlog", "kept", "lag")
+
+    def __init__(self, inner: KeptMessage, shown: Message) -> None:
+        self._inner = inner
+        self._shown = shown
+        self.lag = inner.lag
+        self.backlog = inner.backlog
+        self.kept = False
+
+    def properties(self) -> dict[str, str]:
+        return self._shown.properties()
+
+    def data(self) -> bytes:
+        return self._shown.data()
+
+    def keep(self) -> None:
+        self.kept = True
+        self._inner.keep()
+
+    def acknowledge(self) -> None:
+        self._inner.acknowledge()
+
+    def settle(self, then: Callable[[], object]) -> None:
+        self.kept = True
+        self._inner.settle(then)
+
+
+WRONG_TYPES = json.dumps(
+    {"error": 5, "response": {}, "end_of_stream": "yes", "user": [], "config": 7, "arguments": [1]}
+).encode()
+
+RUBBISH: tuple[bytes, ...] = (
+    b"",
+    b" ",
+    b"null",
+    b"[]",
+    b"17",
+    b'"text"',
+    b"{",
+    b"{}{}",
+    b"\x00",
+    b"\xff\xfe{}",
+    b'{"response": "\xff", "user": "\xff"}',
+    b'{"response": "\\ud800", "user": "\\ud800"}',
+    b'{"response": NaN, "user": NaN}',
+    b'{"response": ' + b"9" * 5_000 + b', "user": 1}',
+    b"[" * 100_000,
+    b'{"error": ' * 2_000,
+    b'{"error": {"message": ["not a text"]}, "arguments": "not JSON"}',
+    b"<html>502 Bad Gateway</html>",
+    WRONG_TYPES,
+)
+"""Payloads that are neither a request nor a response."""
+
+
+def rubbish(rng: random.Random, payload: bytes, properties: Mapping[str, str] | None = None) -> bytes:
+    """A payload that is neither, made from ``payload`` or out of nothing."""
+    kind = rng.randrange(4)
+    if properties and properties.get(Property.PLAIN) in (PLAIN_LAST, PLAIN_CHUNK):
+        return b"\xff" + payload  # a bare text: whatever is UTF-8 could be read
+    if kind == 0 and len(payload) > 1:
+        return payload[: rng.randrange(1, len(payload))]  # an object without its last brace is no JSON
+    if kind == 1:
+        return b"\xff" + rng.randbytes(rng.randrange(40))
+    if kind == 2:
+        return payload + b"}"
+    return rng.choice(RUBBISH)
+
+
+def with_other_id(rng: random.Random, properties: Mapping[str, str], how: str) -> dict[str, str]:
+    """``properties`` with the id missing, oversized, or somebody else's."""
+    others = {key: value for key, value in properties.items() if key != Property.ID}
+    match how:
+        case "missing_id":
+            if rng.random() < 0.3:
+                others[Property.ID] = ""
+            return others
+        case "oversized_id":
+            return {**others, Property.ID: properties.get(Property.ID, "") + "x" * MAX_PROPERTY_CHARS}
+        case _:
+            return {**others, Property.ID: f"{rng.getrandbits(64):016x}-{rng.randrange(1000):x}"}
+
+
+def as_tool_error(payload: bytes, properties: Mapping[str, str]) -> tuple[bytes, dict[str, str]] | None:
+    """The answer as an error of the tool's own. None: this is no answer of a tool."""
+    if not payload or Property.ID not in properties or properties.keys() & {Property.REPLY_TO, Property.REFUSED}:
+        return None
+    if properties.get(Property.PLAIN) not in (PLAIN_LAST, PLAIN_CHUNK) and not _is_reply(payload):
+        return None
+    error = ErrorInfo(INJECTED_ERROR, "The tool failed (an injected fault).")
+    kept = {
+        name: value
+        for name, value in properties.items()
+        # An error ends the answer, and has no place in its order.
+        if name not in (Property.PLAIN, Property.MORE, Property.CHUNK)
+    }
+    return encode_reply(Reply(error, "", True)), kept
+
+
+def _is_reply(payload: bytes) -> bool:
+    try:
+        raw = json.loads(payload)
+        decode_reply(payload)
+    except (MalformedMessage, ValueError, RecursionError):
+        return False
+    return isinstance(raw, dict) and "arguments" not in raw and bool(raw.keys() & {"response", "error"})
+
+
+def odd(rng: random.Random, message: Message, fault: str) -> Message | None:
+    """``message`` as ``fault`` shows it to its receiver; as it is, if that fault changes nothing in it. None: it cannot
+    happen to this message."""
+    properties = message.properties()
+    match fault:
+        case "malformed":
+            shown = OddMessage(rubbish(rng, message.data(), properties), properties)
+        case "raising":
+            shown = OddMessage(message.data(), properties, raises=rng.choice(("properties", "data")))
+        case "missing_id" | "oversized_id" | "foreign_id":
+            shown = OddMessage(message.data(), with_other_id(rng, properties, fault))
+        case "tool_error":
+            answer = as_tool_error(message.data(), properties)
+            if answer is None:
+                return None
+            shown = OddMessage(*answer)
+        case _:
+            return message
+    return OddKept(message, shown) if isinstance(message, KeptMessage) else shown

@@ -1,0 +1,24 @@
+"""The demonstration's summary, for people."""
+
+from __future__ import annotations
+
+import pytest
+
+from dispatch.cli.demo_summary import NEXT, show_summary
+from dispatch.demo import Demo
+from dispatch.demo.pace import LEAST_SECONDS
+
+
+async def test_it_tells_how_calls_ended_what_guards_did_and_what_to_do_next(capsys: pytest.CaptureFixture[str]) -> None:
+    summary = await Demo("memory://", LEAST_SECONDS).run()
+    show_summary(summary)
+    out = capsys.readouterr().out
+    flat = " ".join(out.split())
+    for act in summary.acts:
+        assert " ".join(act.account().split()) in flat
+    assert summary.shortened in flat
+    for outcome, count in summary.board.outcomes.items():
+        assert f"{outcome} {count:,}" in flat
+    for command, why in NEXT:
+        assert f"{command} {why}" in flat
+    assert max(len(line) for line in out.splitlines() if "last answer" not in line) <= 130

@@ -1,0 +1,32 @@
+"""A run whose policies are not those that the story was planned for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dispatch.catalog import Catalog
+from dispatch.demo import Demo, Summary, descriptors
+from dispatch.demo.pace import LEAST_SECONDS
+
+
+async def played(monkeypatch: pytest.MonkeyPatch, service: str, **policy: Any) -> Summary:
+    """A run in which ``policy`` is laid over that of ``service``; a value of None takes a key out."""
+    of = Catalog.of
+
+    def changed(services: Any, tools: Any) -> Catalog:
+        found = list(services)
+        (chosen,) = (each for each in found if each["id"] == service)
+        chosen["policy"] = {
+            key: value
+            for key, value in {
+                **chosen.get("policy", {}),
+                **{k.replace("_", "-"): v for k, v in policy.items()},
+            }.items()
+            if value is not None
+        }
+        return of(found, tools)
+
+    monkeypatch.setattr(descriptors.Catalog, "of", changed)
+    return await Demo("memory://", LEAST_SECONDS).run()

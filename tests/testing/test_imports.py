@@ -1,0 +1,35 @@
+"""Who pays for the testing tools: those who test."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from tests.test_imports import IMPORTS, within
+
+
+def test_nothing_else_imports_them() -> None:
+    for name, names in IMPORTS.items():
+        if not within(name, ("testing",)):
+            assert not {each for each in names if within(each, ("dispatch.testing",))}, f"{name} must not import them"
+
+
+def test_they_import_no_test_runner() -> None:
+    runners = {"pytest", "_pytest", "hypothesis", "pulsar", "_pulsar"}
+    script = f"import dispatch.testing, sys; print(*{runners!r} & set(sys.modules))"
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert ended.stdout.split() == []
+
+
+def test_dispatch_does_not_bring_them() -> None:
+    script = "import dispatch, sys; print(*[name for name in sys.modules if name.startswith('dispatch.testing')])"
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert ended.stdout.split() == []
+
+
+def test_the_names_that_users_import_are_all_there() -> None:
+    from dispatch import testing
+
+    assert sorted(testing.__all__) == testing.__all__
+    for name in testing.__all__:
+        assert getattr(testing, name).__doc__, f"{name} says what it is"
