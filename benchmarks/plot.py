@@ -19,6 +19,8 @@ COLOURS = {
     "bare-asyncio": "#E69F00",
     "persistent": "#CC79A7",
     "without-credit": "#56B4E9",
+    "unguarded": "#444444",
+    "all": "#009E73",
 }
 MARKERS = {
     "dispatch": "o",
@@ -28,6 +30,8 @@ MARKERS = {
     "bare-asyncio": "v",
     "persistent": "D",
     "without-credit": "v",
+    "unguarded": "^",
+    "all": "D",
 }
 LOST = "lost"
 PANELS = (("p50_ms", "p50 latency, ms"), ("calls_per_second", "calls per second"))

@@ -61,6 +61,7 @@ def connect(
 
     Raises:
         CatalogError: mistakes in the folder's descriptors: every one, with file, key and fix.
+        PolicyError: ``policy`` does not go with what a service or a tool sets.
         TransportError: no such kind of address.
     """
     if catalog is None:
@@ -154,15 +155,15 @@ class Dispatcher:
             policy: None: the one in force.
 
         Raises:
-            CatalogError: mistakes in the folder's descriptors. Nothing has changed then.
+            CatalogError, PolicyError: as in :func:`connect`. Nothing has changed then.
         """
         if catalog is None:
             catalog = self.catalog
         elif not isinstance(catalog, Catalog):
             catalog = load_directory(catalog)
-        if policy is not None:
-            self._policy = policy
-        self._targets = Targets(catalog, self._policy)
+        policy = self._policy if policy is None else policy
+        self._targets = Targets(catalog, policy)
+        self._policy = policy
         if self._engine is not None:
             self._engine.renew(catalog)
 

@@ -72,6 +72,7 @@ class Fleet:
         self._clock = clock
         self._places: dict[str, tuple[Route, Instance | None]] = {}
         self._lives: dict[str, str] = {}
+        self._only: str | None = None  # there is nothing to choose
         self._seen = -1
         self._asking: ToolGuards | None = None
         self.balancer = Balancer(
@@ -119,7 +120,7 @@ class Fleet:
             seen += route.instances.version
         if seen != self._seen:
             self._look(seen)
-        home = None if key is None and not parts else self._home(key, parts)
+        home = self._only if key is None and not parts else self._home(key, parts)
         if home is not None:
             pick = self.balancer.take(home)
         else:
@@ -176,6 +177,7 @@ class Fleet:
                 places[name] = route, None
                 weights[name] = weight
         self._places = places
+        self._only = next(iter(places)) if len(places) == 1 else None
         self.balancer.replace(weights)
         for name, (_, instance) in places.items():
             if instance is None:

@@ -20,6 +20,9 @@ from dispatch.guards.rate import RateLimiter, RatePermit, Waiter
 from dispatch.guards.users import MAX_USERS, Users
 from dispatch.policy.rate import Rate
 
+BRIM = 1 - 1e-6
+"""The part of a bucket that may be filled without asking aiolimiter whether it thinks so too."""
+
 _ENDED = object()
 
 
@@ -49,7 +52,8 @@ class LimiterBucket(LeakyBucket):
             limiter = self._filled(now)
         if not LeakyBucket.take(self, cost, now):
             return False
-        if limiter.has_capacity(cost):
+        # Where there is clearly room by our account, there is by its own, which differs by roundings alone.
+        if self._level < self.burst * BRIM or limiter.has_capacity(cost):
             _at_once(limiter.acquire(cost))
             return True
         LeakyBucket.give_back(self, cost, now, now)  # there was none, by a rounding

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -11,7 +12,7 @@ from dispatch.catalog.descriptors import Instance
 from dispatch.catalog.topics import TopicName
 from dispatch.messages import json_text
 from dispatch.outcome import Rejected
-from dispatch.policy import Policy
+from dispatch.policy import Policy, PolicyError
 
 _BALANCED = frozenset({"balancing", "health", "addressed"})
 """Keys of a policy that a tool with one of its own does not share with the others of its service."""
@@ -74,12 +75,34 @@ class Targets:
     Args:
         catalog: services and tools.
         policy: what calls may take where neither service nor tool says more.
+
+    Raises:
+        PolicyError: it does not go with what a service or a tool sets.
     """
 
     def __init__(self, catalog: Catalog, policy: Policy) -> None:
         self.catalog = catalog
         self._policy = policy
         self._tools: dict[str, Target] = {}
+        self._check()
+
+    def _check(self) -> None:
+        """Each descriptor's policy was checked over the defaults; over ``policy`` it may not be possible."""
+        services: dict[str, Policy] = {}
+        for service in self.catalog.services.values():
+            services[service.id] = self._merged(self._policy, service.policy, f"the service '{service.id}'")
+        for tool in self.catalog.tools.values():
+            if tool.policy:
+                self._merged(services[tool.service], tool.policy, f"the tool '{tool.name}'")
+
+    @staticmethod
+    def _merged(base: Policy, raw: Mapping[str, Any], where: str) -> Policy:
+        try:
+            return base.merged(raw)
+        except PolicyError as error:
+            raise PolicyError(
+                error.key, f"{error.problem} (what {where} sets, laid over what it does not)", error.fix
+            ) from None
 
     def tool(self, name: str) -> Target:
         """What a call of the tool ``name`` is made of.

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from dispatch import Policy
+from dispatch import Policy, PolicyError, Retry
 from dispatch.outcome import Rejected
 from dispatch.targets import Targets
 from tests.support.stand import catalog
@@ -58,3 +58,12 @@ def test_only_what_may_be_repeated_and_is_kept_may_come_to_another_instance(queu
     assert (plain.kept, careful.kept, bare.kept) == (is_kept,) * 3
     assert [target.redelivered(None) for target in (plain, careful, bare)] == [False, is_kept, False]
     assert [target.redelivered("key") for target in (plain, careful, bare)] == [is_kept] * 3
+
+
+def test_a_policy_that_does_not_go_with_a_services_or_a_tools_is_refused_at_once() -> None:
+    user = Policy(retry=Retry(base=1.0))
+    with pytest.raises(PolicyError, match=r"'retry.cap'.*the service 'lab'"):
+        Targets(catalog(service={"policy": {"retry": {"cap": 0.5}}}), user)
+    with pytest.raises(PolicyError, match=r"'retry.cap'.*the tool 'work'"):
+        Targets(catalog(work={"policy": {"retry": {"cap": 0.5}}}), user)
+    assert Targets(catalog(work={"policy": {"retry": {"cap": 5}}}), user).tool("work").policy.retry.base == 1.0

@@ -58,7 +58,7 @@ def _show_version(wanted: bool) -> None:
 
 
 @app.callback()
-@takes("broker", "catalog", "token_file", "trust_certs")
+@takes("broker", "catalog", "policy", "token_file", "trust_certs")
 def root(
     settings: Settings,
     version: Annotated[

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dispatch.result import CallResult
 
 
-@takes("broker", "catalog", "token_file", "trust_certs")
+@takes("broker", "catalog", "policy", "token_file", "trust_certs")
 def call(
     settings: Settings,
     tool: Annotated[
@@ -89,7 +89,7 @@ def call(
     else:
         given = read_arguments(descriptor, words or (), arguments, warn)
         service = catalog.service_of(descriptor)
-        dispatcher = connect(broker, catalog, security=settings.security())
+        dispatcher = connect(broker, catalog, policy=settings.load_policy(), security=settings.security())
         if stream:
             result = run_async(stream_tool(dispatcher, tool, given, user=user, timeout=timeout, json=json))
         else:

@@ -1,4 +1,4 @@
-"""The options that several commands have: where the broker is, where the catalogue, who we are.
+"""The options that several commands have: where the broker is, where the catalogue and the policy, who we are.
 
 They may stand before the command (``dispatch --broker URL call …``) and after it; what stands after it wins, then what
 stands before it, then the environment, then the default.
@@ -10,7 +10,7 @@ import functools
 import inspect
 import os
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,6 +22,7 @@ from dispatch.cli.logs import show_logs
 
 if TYPE_CHECKING:
     from dispatch.catalog import Catalog
+    from dispatch.policy import Policy
     from dispatch.transports import Security
 
 DEFAULT_BROKER = "pulsar://localhost:6650"
@@ -46,6 +47,17 @@ _OPTIONS: dict[str, Any] = {
             metavar="DIR",
             help="Folder with tool-service/ID.json and tool/NAME.json. Default: DISPATCH_CATALOG, else tools/ if it is "
             "there.",
+            show_default=False,
+            rich_help_panel=_PANEL,
+        ),
+    ],
+    "policy": Annotated[
+        str | None,
+        typer.Option(
+            "--policy",
+            metavar="FILE",
+            help="JSON file with the keys of a policy: yours, under what services and tools say (docs/policies.md). "
+            "Default: DISPATCH_POLICY, else none.",
             show_default=False,
             rich_help_panel=_PANEL,
         ),
@@ -85,6 +97,7 @@ class Settings:
 
     broker: str | None = None
     catalog: str | None = None
+    policy: str | None = None
     token_file: str | None = None
     trust_certs: str | None = None
     verbose: bool = False
@@ -142,6 +155,32 @@ class Settings:
         from dispatch.catalog import load_directory
 
         return load_directory(self.require_catalog_folder())
+
+    @property
+    def policy_file(self) -> str | None:
+        """Where the user's own policy is; None when nobody said."""
+        return self.policy or os.environ.get("DISPATCH_POLICY") or None
+
+    def policy_keys(self) -> Mapping[str, Any]:
+        """The keys of the user's own policy, as they stand in its file; none when nobody said where it is.
+
+        Raises:
+            CliError: the file has mistakes; it lists all of them.
+        """
+        from dispatch.cli.policy_file import read_policy_file
+
+        name = self.policy_file
+        return {} if name is None else read_policy_file(name, "--policy" if self.policy else "DISPATCH_POLICY")
+
+    def load_policy(self) -> Policy:
+        """The user's own policy, over the defaults.
+
+        Raises:
+            CliError: the file has mistakes; it lists all of them.
+        """
+        from dispatch.policy import DEFAULT_POLICY
+
+        return DEFAULT_POLICY.merged(self.policy_keys())
 
     def security(self) -> Security:
         """Token and TLS settings.

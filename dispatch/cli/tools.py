@@ -114,7 +114,8 @@ def _show_one(catalog: Catalog, tool: ToolDescriptor) -> None:
     ]
     for label, value in (
         ("config", tool.config),
-        ("policy", {**service.policy, **tool.policy}),
+        ("policy", tool.policy),
+        ("its service's", service.policy),
         ("requires", tool.requires),
         ("permissions", ", ".join(tool.permissions)),
         ("category", tool.category),

@@ -12,6 +12,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
+
 from dispatch.guards.base import Clock, Rejection
 from dispatch.guards.bucket import Bucket
 from dispatch.guards.fair import WeightedFairQueue
@@ -23,17 +25,14 @@ STEP_S = 1e-6
 _REJECTED = Outcome.REJECTED  # to look a member up costs as much as all the rest of finishing
 
 
-class RatePermit:
+class RatePermit(msgspec.Struct, eq=False):
     """A call may go. What it filled stays filled unless it is given back."""
 
-    __slots__ = ("_at", "_cost", "_limiter", "_own", "_user")
-
-    def __init__(self, limiter: RateLimiter, user: str, own: Bucket | None, cost: float, at: float) -> None:
-        self._limiter: RateLimiter | None = limiter
-        self._user = user
-        self._own = own
-        self._cost = cost
-        self._at = at
+    _limiter: RateLimiter | None
+    _user: str
+    _own: Bucket | None
+    _cost: float
+    _at: float
 
     def finish(self, outcome: Outcome, *, retry_after: float | None = None) -> None:
         """See :class:`dispatch.guards.base.Permit`. REJECTED gives back; whatever else became of the call, it was made.

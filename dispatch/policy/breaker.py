@@ -51,8 +51,8 @@ class Breaker(msgspec.Struct, frozen=True, rename="kebab"):
         probes: calls at a time that a half-open breaker lets through, in its first round. 3: one alone is a lottery.
         ramp: rounds of half-open, each twice as large as the one before; after the last it closes. 3 (3, 6, 12 calls): a
             service that comes back cold is not given everything at once.
-        probe_lease: after this a probe that has not ended is lost, its place is free, and its result means nothing. 20:
-            twice the time of an attempt (10), so that a live one is never taken for lost.
+        probe_lease: after this a probe that has not ended is lost, its place is free, and its result means nothing. 60:
+            twice the default time of a call, so that a live one is never taken for lost.
         retry_after_max: the longest that a service may ask to be left alone for; beyond it, this. 3600: one probe an hour
             costs nothing, and a wrong unit in somebody's header must not close a tool for ever.
         tool_errors: a tool's own error counts as a failure. False: the service did its work.
@@ -74,7 +74,7 @@ class Breaker(msgspec.Struct, frozen=True, rename="kebab"):
     forget_after: float = 30.0
     probes: int = 3
     ramp: int = 3
-    probe_lease: float = 20.0
+    probe_lease: float = 60.0
     retry_after_max: float = 3600.0
     tool_errors: bool = False
     invalid_arguments: bool = False

@@ -1,4 +1,4 @@
-"""``dispatch check``."""
+"""``dispatch check``: mistakes. The plan: test_check_plan.py."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def break_it(folder: Path) -> None:
 
 
 def test_without_mistakes_it_says_what_is_there(run: Run, catalog_folder: Path) -> None:
-    end = run("check", str(catalog_folder))
+    end = run("check", str(catalog_folder), "--plan", "none")
     assert (end.code, end.err) == (0, "")
     assert end.out == f"{catalog_folder}: 1 services, 1 tools, no mistakes.\n"
 
@@ -38,6 +38,7 @@ def test_json_has_them_all(run: Run, catalog_folder: Path) -> None:
     assert end.code == 1
     assert end.json["ok"] is False
     assert end.json["tools"] is None
+    assert end.json["plan"] is None
     errors = [problem for problem in end.json["problems"] if problem["severity"] == "error"]
     assert {Path(problem["file"]).name for problem in errors} == {"joke-service.json", "broken.json"}
     assert all(set(problem) == {"file", "key", "problem", "fix", "severity"} for problem in errors)

@@ -1,4 +1,4 @@
-"""Where broker, catalogue and token come from."""
+"""Where broker, catalogue, policy and token come from."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 from dispatch.cli.failures import CliError
 from dispatch.cli.settings import DEFAULT_BROKER, Settings
+from dispatch.policy import DEFAULT_POLICY
 from tests.cli.conftest import Run, write_catalog
 
 
@@ -44,6 +45,32 @@ def test_a_catalogue_with_mistakes_is_told_with_file_and_fix(run: Run, tmp_path:
     assert end.code == 2
     assert "tell-joke.json: service: there is no tool service 'joke-servise'" in end.err
     assert 'Fix: write "service": "joke-service"' in end.err
+
+
+def test_the_policy_from_the_option_then_the_environment_then_the_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert Settings().load_policy() == DEFAULT_POLICY
+    (tmp_path / "one.json").write_text('{"timeout": 1, "retry": 2}')
+    (tmp_path / "two.json").write_text('{"timeout": 2}')
+    monkeypatch.setenv("DISPATCH_POLICY", "one.json")
+    policy = Settings().load_policy()
+    assert (policy.timeout, policy.retry.attempts) == (1, 2)
+    assert Settings(policy="two.json").load_policy() == DEFAULT_POLICY.merged({"timeout": 2})
+
+
+def test_a_policy_with_mistakes_is_told_with_who_named_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "one.json").write_text('{"timeout": -1, "retry": {"attempts": 0}}')
+    monkeypatch.setenv("DISPATCH_POLICY", "one.json")
+    with pytest.raises(CliError) as told:
+        Settings().load_policy()
+    assert told.value.message == (
+        "The policy that DISPATCH_POLICY names cannot be used: 2 mistakes.\n"
+        "  one.json: retry.attempts: 0 is not a whole number from 1 to 10. Fix: give 3, or 1 for never again.\n"
+        "  one.json: timeout: -1 is out of range. Fix: give seconds above 0 and at most 604800 (a week)."
+    )
+    with pytest.raises(CliError, match="that --policy names"):
+        Settings(policy="one.json").load_policy()
 
 
 def test_token_from_file_is_read_again_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,7 +54,7 @@ def test_the_defaults_are_those_that_are_documented() -> None:
         "forget-after": 30.0,
         "probes": 3,
         "ramp": 3,
-        "probe-lease": 20.0,
+        "probe-lease": 60.0,
         "retry-after-max": 3600.0,
         "tool-errors": False,
         "invalid-arguments": False,

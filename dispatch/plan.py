@@ -1,0 +1,359 @@
+"""The plan of a tool: which guards its calls have, with which values, and where each value came from. Pure.
+
+``dispatch check`` shows it. What is worked out here is what a dispatcher with the same catalogue and policy does: the policy
+itself is that of :class:`dispatch.targets.Targets`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from dispatch.catalog import Catalog, ServiceDescriptor, ToolDescriptor
+from dispatch.catalog.jsonvalues import FrozenDict
+from dispatch.catalog.topics import TopicName
+from dispatch.policy import DEFAULT_POLICY, Policy, Rate
+from dispatch.targets import Target, Targets
+
+DEFAULT, USER, SERVICE, TOOL = "default", "user", "service", "tool"
+"""Where a value can come from, each over the one before it."""
+
+GUARDS: Mapping[str, tuple[str, ...]] = {
+    "deadline": ("timeout", "attempt_timeout", "stream_timeout", "stream_idle_timeout"),
+    "sizes": ("max_arguments", "max_result", "large_payloads", "stream_buffer"),
+    "delivery": ("ask_after", "give_up_after", "addressed", "only_ours", "reply_subscriptions", "reply_connections"),
+    "retry": ("retry",),
+    "hedge": ("hedge",),
+    "breaker": ("breaker",),
+    "bulkhead": ("bulkhead",),
+    "rate": ("rate",),
+    "user-rate": ("user_rate",),
+    "shared-user-rate": ("shared_user_rate",),
+    "balancing": ("balancing",),
+    "health": ("health",),
+    "single-flight": ("single_flight",),
+}
+"""Every field of a policy, by the guard that it sets."""
+
+_RATES = ("rate", "user-rate", "shared-user-rate")
+# What a descriptor may write for a part instead of an object: the key that it stands for.
+_SHORT = {
+    "retry": "attempts",
+    "hedge": "after",
+    "bulkhead": "concurrency",
+    "balancing": "strategy",
+    **dict.fromkeys(_RATES, "rate"),
+}
+_PARTS = ("breaker", "health", *_SHORT)
+_BROKER_SPREADS = "the broker spreads, unbatched"
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One value that is in force for a tool.
+
+    Attributes:
+        guard: what it is of; one of :data:`GUARDS`.
+        key: as a policy has it: ``timeout``, ``retry.attempts``; that of the part alone when the part is off.
+        value: as JSON has it; None: off, or none. A rate's ``burst`` is the number that stands for it.
+        source: ``default``, ``user`` (the policy that a dispatcher was given), ``service`` or ``tool``.
+        without_effect: why it changes nothing for this tool; "": it does what it says.
+    """
+
+    guard: str
+    key: str
+    value: Any
+    source: str
+    without_effect: str = ""
+
+
+class ToolPlan(msgspec.Struct, frozen=True):
+    """How calls of one tool are guarded.
+
+    Attributes:
+        tool, service: names.
+        guards: those that are on, and have an effect.
+        retries: how often, and after what, an attempt is followed by another one.
+        requests: who gets them.
+        rows: every value, by guard.
+    """
+
+    tool: str
+    service: str
+    guards: tuple[str, ...]
+    retries: str
+    requests: str
+    rows: tuple[Row, ...]
+
+    @property
+    def chosen(self) -> tuple[Row, ...]:
+        """The rows that somebody wrote: all but the defaults."""
+        return tuple(row for row in self.rows if row.source != DEFAULT)
+
+
+def plans(
+    catalog: Catalog, base: Policy = DEFAULT_POLICY, user: Mapping[str, Any] = FrozenDict()
+) -> Iterator[ToolPlan]:
+    """The plan of each tool, in the order of the catalogue. Arguments and errors: see :func:`plan_of`."""
+    targets = Targets(catalog, base.merged(user))
+    for name in catalog.tools:
+        yield _plan(catalog, targets.tool(name), _differing(base), user)
+
+
+def plan_of(
+    catalog: Catalog, tool: str, base: Policy = DEFAULT_POLICY, user: Mapping[str, Any] = FrozenDict()
+) -> ToolPlan:
+    """The plan of one tool.
+
+    Args:
+        catalog: services and tools.
+        tool: its name.
+        base: the policy below all others, as given to :func:`dispatch.connect`. What is not a default in it is the user's.
+        user: the same as a descriptor writes it, laid over ``base``: here a default that was written is the user's too.
+
+    Raises:
+        Rejected: there is no such tool.
+        PolicyError: ``user`` is no policy; or one that does not go with what the service or the tool says.
+    """
+    return _plan(catalog, Targets(catalog, base.merged(user)).tool(tool), _differing(base), user)
+
+
+def _plan(catalog: Catalog, target: Target, base: Mapping[str, Any], user: Mapping[str, Any]) -> ToolPlan:
+    tool, service, policy = catalog.tool(target.label), target.service, target.policy
+    written = ((USER, base), (USER, user), (SERVICE, service.policy), (TOOL, tool.policy))
+    sources: dict[str, str] = {}
+    for source, layer in written:
+        _trace(sources, source, layer)
+    idle = _without_effect(target, tool)
+    rows = tuple(
+        Row(guard, key, value, sources.get(key, DEFAULT), idle.get(key, ""))
+        for guard in GUARDS
+        for key, value in _values(policy, guard)
+    )
+    return ToolPlan(
+        target.label,
+        service.id,
+        tuple(guard for guard in GUARDS if _is_on(guard, target, idle)),
+        _retries(target, tool),
+        _requests(target),
+        rows,
+    )
+
+
+# -- values ---------------------------------------------------------------------------------------------------------
+
+
+def _kebab(field: str) -> str:
+    return field.replace("_", "-")
+
+
+def _values(policy: Policy, guard: str) -> Iterator[tuple[str, Any]]:
+    for field in GUARDS[guard]:
+        value, key = getattr(policy, field), _kebab(field)
+        if not isinstance(value, msgspec.Struct):
+            yield key, value
+            continue
+        for name, inner in zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True):
+            yield f"{key}.{name}", _plain(value, inner)
+
+
+def _plain(part: msgspec.Struct, field: str) -> Any:
+    value = getattr(part, field)
+    if isinstance(part, Rate):
+        if field == "burst":
+            return part.capacity
+        if field == "weights":
+            return dict(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+# -- sources --------------------------------------------------------------------------------------------------------
+
+
+def _differing(policy: Policy) -> dict[str, Any]:
+    """What is not a default in ``policy``."""
+    return {
+        _kebab(field): getattr(policy, field)
+        for field in policy.__struct_fields__
+        if getattr(policy, field) != getattr(DEFAULT_POLICY, field)
+    }
+
+
+def _trace(sources: dict[str, str], source: str, layer: Mapping[str, Any]) -> None:
+    """Note what ``layer`` writes over the ones before it."""
+    for key, raw in layer.items():
+        if key == "concurrency":
+            sources["bulkhead.concurrency"] = source
+        elif key not in _PARTS:
+            sources[key] = source
+        else:
+            if raw is None or key in _RATES or isinstance(raw, msgspec.Struct):  # nothing shines through
+                for former in [each for each in sources if each.startswith(f"{key}.")]:
+                    del sources[former]
+            sources[key] = source
+            for name in _written(key, raw):
+                sources[f"{key}.{name}"] = source
+
+
+def _written(part: str, raw: Any) -> tuple[str, ...]:
+    """The keys of ``part`` that ``raw`` gives a value."""
+    if raw is None:
+        return ()
+    if isinstance(raw, msgspec.Struct):
+        default = getattr(DEFAULT_POLICY, part.replace("-", "_"))
+        fields = zip(raw.__struct_encode_fields__, raw.__struct_fields__, strict=True)
+        if default is None:  # on at all because it was given
+            return tuple(name for name, _ in fields)
+        return tuple(name for name, field in fields if getattr(raw, field) != getattr(default, field))
+    if part in _RATES and isinstance(raw, str) and raw.startswith("{"):
+        raw = msgspec.json.decode(raw)
+    return tuple(raw) if isinstance(raw, Mapping) else (_SHORT[part],)
+
+
+# -- effect ---------------------------------------------------------------------------------------------------------
+
+
+def _why_once(tool: ToolDescriptor) -> str:
+    """Why it must not run twice; "": it may."""
+    if tool.repeatable:
+        return ""
+    return "declared destructive" if tool.destructive else "neither read-only nor idempotent"
+
+
+def _by_name(service: ServiceDescriptor, policy: Policy) -> bool:
+    """Can instances of ours be called by name? On persistent topics nobody is: they lose nothing."""
+    topics = [(each.request_queue, each.response_queue) for each in service.instances]
+    topics = topics or [(service.request_queue, service.response_queue)]
+    return policy.addressed and any(not _persistent(request, response) for request, response in topics)
+
+
+def _persistent(*topics: str) -> bool:
+    return any(TopicName.parse(topic).persistent for topic in topics)
+
+
+def _is_on(guard: str, target: Target, idle: Mapping[str, str]) -> bool:
+    """Is it a guard, and one that does something for the tool?"""
+    policy = target.policy
+    match guard:
+        case "retry":
+            return policy.retry.attempts > 1
+        case "hedge":
+            return policy.hedge is not None and "hedge.after" not in idle
+        case "balancing":
+            return "balancing.strategy" not in idle
+        case "health":
+            return "health.consecutive" not in idle
+        case "single-flight":
+            return target.shares
+    return guard in _PARTS and getattr(policy, guard.replace("-", "_")) is not None
+
+
+def _without_effect(target: Target, tool: ToolDescriptor) -> dict[str, str]:
+    """Keys whose value changes nothing for this tool, and why."""
+    policy, service = target.policy, target.service
+    found: dict[str, str] = {}
+
+    def note(why: str, part: str, *keys: str) -> None:
+        for key in keys:
+            found.setdefault(f"{part}.{key}" if part else key, why)  # the first reason counts
+
+    once = _why_once(tool)
+    by_name = _by_name(service, policy)
+    spread = not by_name and len(service.instances) < 2
+    hedge = policy.hedge
+    if hedge is not None and (once or spread):
+        note(f"off: {once or 'one topic, so no other instance is known'}", "hedge", *hedge.__struct_encode_fields__)
+    if policy.retry.attempts == 1:
+        note("'attempts' is 1: nothing is repeated", "retry", "base", "cap", "errors")
+        if hedge is None or once or spread:  # else hedges are paid from the budget
+            note("nothing is repeated or hedged", "retry", "budget-ratio", "budget-floor")
+    elif once:
+        note(f"the tool ran, and must not run twice: {once}", "retry", "errors")
+    if policy.single_flight and not target.shares:
+        note("off: not declared read-only", "", "single-flight")
+    if spread:
+        why = f"one topic shared by replicas: {_BROKER_SPREADS}"
+        note(why, "balancing", *policy.balancing.__struct_encode_fields__)
+        note(why, "health", *policy.health.__struct_encode_fields__)
+    if not by_name:
+        why = "no instance is called by name: " + (
+            "the topics are persistent, and lose nothing" if policy.addressed else "'addressed' is false"
+        )
+        note(why, "", "ask-after", "give-up-after", "reply-connections", *(("only-ours",) if policy.only_ours else ()))
+        if policy.addressed:
+            note(why, "", "addressed")
+    if policy.reply_subscriptions > 1 and _persistent(service.response_queue):
+        note("answers come on a persistent topic, which loses none", "", "reply-subscriptions")
+    _settings_unused(policy, note)
+    return found
+
+
+def _settings_unused(policy: Policy, note: Callable[..., None]) -> None:
+    """Settings that others of the same part switch off."""
+    breaker, bulkhead, balancing, health = policy.breaker, policy.bulkhead, policy.balancing, policy.health
+    if breaker is not None:
+        if breaker.slow_after is None:
+            note("'slow-after' is null", "breaker", "slow-rate")
+        if breaker.no_success_for is None:
+            note("'no-success-for' is null", "breaker", "no-success-failures")
+    if bulkhead is not None:
+        if bulkhead.adaptive:
+            note("'adaptive' is true: the limit is learnt", "bulkhead", "concurrency")
+        else:
+            learnt = ("min-limit", "initial-limit", "max-limit", "max-limit-factor", "freeze-at")
+            note("'adaptive' is false", "bulkhead", *learnt)
+        if bulkhead.queue == 0:
+            waits = ("max-wait", "priorities", "overload-after", "shed-after")
+            note("'queue' is 0: nobody waits", "bulkhead", *waits)
+    if balancing.strategy != "least-request":
+        note("only 'least-request' has it", "balancing", "scan")
+    if balancing.strategy in ("round-robin", "weighted"):
+        note(f"'{balancing.strategy}' does not look at speed", "balancing", "decay")
+    if health.sigma is None:
+        note("'sigma' is null: success rates are not looked at", "health", "gap", "pair-gap", "volume")
+    if health.slow_start is None:
+        note("'slow-start' is null", "health", "slow-start-from")
+    rates = [(key, rate) for key in _RATES if (rate := getattr(policy, key.replace("-", "_"))) is not None]
+    for key, rate in rates:
+        if key != rates[0][0]:
+            note(f"one line for all: '{rates[0][0]}' says how long", key, "queue", "weights")
+        shortest = min(rates, key=lambda each: each[1].max_wait)
+        if rate.max_wait > shortest[1].max_wait:
+            note(f"that of '{shortest[0]}' is shorter", key, "max-wait")
+        elif rates[0][1].queue == 0:
+            note(f"'{rates[0][0]}.queue' is 0: nobody waits", key, "max-wait")
+
+
+# -- in words -------------------------------------------------------------------------------------------------------
+
+
+def _retries(target: Target, tool: ToolDescriptor) -> str:
+    attempts, once = target.policy.retry.attempts, _why_once(tool)
+    if attempts == 1:
+        return "none"
+    if once:
+        return f"up to {attempts} attempts, only after what surely did not run, or with an idempotency key: {once}"
+    declared = [name for name, is_so in (("read-only", tool.read_only), ("idempotent", tool.idempotent)) if is_so]
+    return f"up to {attempts} attempts, after a timeout too: declared {' and '.join(declared)}"
+
+
+def _requests(target: Target) -> str:
+    service, policy = target.service, target.policy
+    listed = ", ".join(each.id for each in service.instances)
+    by_name = _by_name(service, policy)
+    shared = f"one topic shared by replicas: {_BROKER_SPREADS}"
+    if target.kept and not listed:
+        shared = f"one persistent topic shared by replicas: {_BROKER_SPREADS}"
+        if target.repeatable:
+            shared += ", and gives a request to another when its instance dies"
+    if listed:
+        found = f"topics listed in the descriptor: {listed}" + ("; ours on them by name" if by_name else "")
+    elif not by_name:
+        return shared
+    elif policy.only_ours:
+        found = "instances of ours by name, nobody else"
+    else:
+        found = f"instances of ours by name, and until one is known {shared}"
+    own = ", of this tool's own view" if target.fleet.tool else ""
+    return f"{policy.balancing.strategy} over {found}{own}"

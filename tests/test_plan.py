@@ -1,0 +1,331 @@
+"""The plan of a tool: what is in force, where it came from, what has no effect."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from dispatch.catalog import Catalog
+from dispatch.outcome import Rejected
+from dispatch.plan import DEFAULT, GUARDS, SERVICE, Row, ToolPlan, plan_of, plans
+from dispatch.policy import DEFAULT_POLICY, Policy, PolicyError
+from dispatch.ratelimits import user_buckets
+from dispatch.targets import Targets
+from dispatch.toolguards import ToolGuards
+
+READ_ONLY = {"read-only": True}
+SHARED = "one topic shared by replicas: the broker spreads, unbatched"
+
+
+def catalog(
+    service: Mapping[str, Any] | None = None, tool: Mapping[str, Any] | None = None, kind: str = "non-persistent"
+) -> Catalog:
+    """One service and one tool, ``look``, with these keys of theirs."""
+    return Catalog.of(
+        [
+            {"id": "s", "request-queue": f"{kind}://tg/request/s", "response-queue": f"{kind}://tg/response/s"}
+            | dict(service or {})
+        ],
+        [
+            {"type": "tool-service", "name": "look", "description": "Looks.", "service": "s", "arguments": []}
+            | dict(tool or {})
+        ],
+    )
+
+
+def planned(
+    service: Mapping[str, Any] | None = None,
+    tool: Mapping[str, Any] | None = None,
+    user: Mapping[str, Any] | None = None,
+    *,
+    base: Policy = DEFAULT_POLICY,
+    **declared: Any,
+) -> ToolPlan:
+    """The plan of ``look`` with these policies."""
+    made = catalog(
+        {"policy": service} if service is not None else None,
+        ({"policy": tool} if tool is not None else {})
+        | {key.replace("_", "-"): each for key, each in declared.items()},
+    )
+    return plan_of(made, "look", base, user or {})
+
+
+def row(plan: ToolPlan, key: str) -> Row:
+    (found,) = [each for each in plan.rows if each.key == key]
+    return found
+
+
+def said(plan: ToolPlan, key: str) -> tuple[Any, str]:
+    found = row(plan, key)
+    return found.value, found.source
+
+
+# -- every value ----------------------------------------------------------------------------------------------------
+
+
+def test_every_field_of_a_policy_is_of_one_guard() -> None:
+    fields = [field for fields in GUARDS.values() for field in fields]
+    assert sorted(fields) == sorted(Policy.__struct_fields__)
+
+
+def test_a_part_is_a_guard_of_its_own_name_and_the_rest_is_three_groups() -> None:
+    single = {guard for guard, fields in GUARDS.items() if fields == (guard.replace("-", "_"),)}
+    assert set(GUARDS) - single == {"deadline", "sizes", "delivery"}
+
+
+def test_without_a_word_everything_is_a_default() -> None:
+    plan = planned()
+    assert {each.source for each in plan.rows} == {DEFAULT}
+    assert plan.chosen == ()
+    assert plan.guards == ("retry", "breaker", "bulkhead", "balancing", "health")
+    assert said(plan, "timeout") == (30.0, DEFAULT)
+    assert said(plan, "hedge") == (None, DEFAULT)
+
+
+@pytest.mark.parametrize("declared", [{}, {"read_only": True}, {"idempotent": True}, {"destructive": True}])
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {},
+        {"retry": 1, "breaker": None},
+        {"hedge": "p95", "bulkhead": None},
+        {"hedge": 0.5, "rate": "9/s", "retry": 2},
+        {"user-rate": "3/s", "shared-user-rate": "5/s"},
+    ],
+)
+async def test_the_guards_are_those_that_calls_meet(policy: dict[str, Any], declared: dict[str, bool]) -> None:
+    plan = planned(policy, **declared)
+    made = catalog({"policy": policy}, {key.replace("_", "-"): each for key, each in declared.items()})
+    target = Targets(made, DEFAULT_POLICY).tool("look")
+    guards = ToolGuards(
+        target.policy,
+        repeatable=target.repeatable,
+        clock=asyncio.get_running_loop().time,
+        randomness=lambda: 0.5,
+        shared_users=user_buckets,
+    )
+    met = {
+        "retry": guards.retrying,
+        "hedge": guards.hedging,
+        "breaker": guards.breaker,
+        "bulkhead": guards.bulkhead,
+    }
+    for name, guard in met.items():
+        assert (name in plan.guards) == (guard is not None), name
+    assert any(name.endswith("rate") for name in plan.guards) == (guards.rates is not None)
+
+
+# -- what has no effect ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("declared", "why"),
+    [
+        ({}, "off: neither read-only nor idempotent"),
+        ({"destructive": True, "idempotent": True}, "off: declared destructive"),
+        ({"read_only": True}, ""),
+        ({"idempotent": True}, ""),
+    ],
+)
+def test_an_inherited_hedge_is_off_where_nothing_may_run_twice(declared: dict[str, bool], why: str) -> None:
+    plan = planned({"hedge": "p95"}, **declared)
+    assert row(plan, "hedge.after") == Row("hedge", "hedge.after", "p95", SERVICE, why)
+    assert ("hedge" in plan.guards) == (why == "")
+
+
+def test_a_hedge_needs_another_instance() -> None:
+    plan = planned({"hedge": "p95", "addressed": False}, read_only=True)
+    assert row(plan, "hedge.load").without_effect == "off: one topic, so no other instance is known"
+    assert "hedge" not in plan.guards
+
+
+@pytest.mark.parametrize(("declared", "on"), [({"read_only": True}, True), ({"idempotent": True}, False), ({}, False)])
+def test_calls_are_shared_only_of_what_is_read_only(declared: dict[str, bool], on: bool) -> None:
+    plan = planned({"single-flight": True}, **declared)
+    assert ("single-flight" in plan.guards) == on
+    assert row(plan, "single-flight").without_effect == ("" if on else "off: not declared read-only")
+
+
+@pytest.mark.parametrize(
+    ("policy", "keys", "others"),
+    [
+        ({"retry": 1}, "retry.base retry.cap retry.errors retry.budget-ratio retry.budget-floor", "retry.attempts"),
+        ({"retry": 1, "hedge": "p95"}, "retry.base", "retry.budget-ratio retry.budget-floor hedge.load"),
+        ({}, "breaker.slow-rate", "breaker.failure-rate breaker.no-success-failures"),
+        ({"breaker": {"slow-after": 2}}, "", "breaker.slow-rate"),
+        ({"breaker": {"no-success-for": None}}, "breaker.no-success-failures", "breaker.no-success-for"),
+        (
+            {},
+            "bulkhead.min-limit bulkhead.initial-limit bulkhead.max-limit bulkhead.max-limit-factor bulkhead.freeze-at",
+            "bulkhead.concurrency bulkhead.queue bulkhead.adaptive",
+        ),
+        ({"bulkhead": {"adaptive": True}}, "bulkhead.concurrency", "bulkhead.min-limit bulkhead.queue"),
+        (
+            {"bulkhead": {"queue": 0}},
+            "bulkhead.max-wait bulkhead.priorities bulkhead.overload-after bulkhead.shed-after",
+            "bulkhead.queue",
+        ),
+        ({}, "balancing.scan balancing.decay", "balancing.strategy"),
+        ({"balancing": "least-request"}, "", "balancing.scan balancing.decay"),
+        ({"balancing": "weighted"}, "balancing.scan balancing.decay", "balancing.strategy"),
+        ({"balancing": "p2c"}, "balancing.scan", "balancing.decay"),
+        ({"health": {"sigma": None}}, "health.gap health.pair-gap health.volume", "health.interval health.consecutive"),
+        ({"health": {"slow-start": None}}, "health.slow-start-from", "health.slow-start"),
+        (
+            {"addressed": False},
+            "ask-after give-up-after reply-connections balancing.strategy health.panic",
+            "addressed",
+        ),
+        ({"user-rate": "1/s"}, "", "user-rate.queue user-rate.weights user-rate.max-wait"),
+        (
+            {"rate": {"rate": "9/s", "max-wait": 0.5}, "user-rate": "1/s"},
+            "user-rate.queue user-rate.weights user-rate.max-wait",
+            "rate.queue rate.max-wait user-rate.rate user-rate.burst",
+        ),
+        ({"rate": {"rate": "9/s", "queue": 0}}, "rate.max-wait", "rate.queue rate.weights"),
+    ],
+)
+def test_a_setting_that_another_switches_off_says_so(policy: dict[str, Any], keys: str, others: str) -> None:
+    plan = planned(policy, read_only=True)
+    assert {key for key in keys.split() if not row(plan, key).without_effect} == set()
+    assert {key for key in others.split() if row(plan, key).without_effect} == set()
+
+
+def test_the_reasons() -> None:
+    learnt = {"concurrency": 5, "queue": 0}
+    plan = planned(
+        {"breaker": {"no-success-for": None}, "bulkhead": learnt, "health": {"sigma": None, "slow-start": None}}
+    )
+    far = planned({"addressed": False, "bulkhead": {"adaptive": True}, "retry": 1, "single-flight": True})
+    rated = planned({"rate": {"rate": "9/s", "max-wait": 0.5, "queue": 0}, "user-rate": "1/s"})
+    stored = plan_of(catalog({"policy": {"reply-subscriptions": 2}}, kind="persistent"), "look")
+    reasons = [
+        (plan, "breaker.slow-rate", "'slow-after' is null"),
+        (plan, "breaker.no-success-failures", "'no-success-for' is null"),
+        (plan, "bulkhead.min-limit", "'adaptive' is false"),
+        (plan, "bulkhead.max-wait", "'queue' is 0: nobody waits"),
+        (plan, "balancing.scan", "only 'least-request' has it"),
+        (plan, "balancing.decay", "'round-robin' does not look at speed"),
+        (plan, "health.gap", "'sigma' is null: success rates are not looked at"),
+        (plan, "health.slow-start-from", "'slow-start' is null"),
+        (plan, "retry.errors", "the tool ran, and must not run twice: neither read-only nor idempotent"),
+        (far, "retry.base", "'attempts' is 1: nothing is repeated"),
+        (far, "retry.budget-floor", "nothing is repeated or hedged"),
+        (far, "bulkhead.concurrency", "'adaptive' is true: the limit is learnt"),
+        (far, "ask-after", "no instance is called by name: 'addressed' is false"),
+        (far, "balancing.decay", SHARED),
+        (far, "single-flight", "off: not declared read-only"),
+        (rated, "user-rate.weights", "one line for all: 'rate' says how long"),
+        (rated, "user-rate.max-wait", "that of 'rate' is shorter"),
+        (rated, "rate.max-wait", "'rate.queue' is 0: nobody waits"),
+        (stored, "addressed", "no instance is called by name: the topics are persistent, and lose nothing"),
+        (stored, "reply-subscriptions", "answers come on a persistent topic, which loses none"),
+    ]
+    assert [(key, row(each, key).without_effect) for each, key, _ in reasons] == [(key, why) for _, key, why in reasons]
+
+
+def test_errors_that_pass_help_only_where_the_tool_may_run_again() -> None:
+    policy = {"retry": {"errors": ["busy"]}}
+    assert row(planned(policy), "retry.errors").without_effect.endswith("neither read-only nor idempotent")
+    assert row(planned(policy, read_only=True), "retry.errors").without_effect == ""
+
+
+def test_persistent_topics_have_nobody_to_ask_by_name() -> None:
+    policy = {"policy": {"reply-subscriptions": 2}}
+    plan = plan_of(catalog(policy, READ_ONLY, kind="persistent"), "look")
+    for key in ("ask-after", "give-up-after", "addressed", "reply-subscriptions", "health.consecutive"):
+        assert row(plan, key).without_effect, key
+    assert "persistent" in row(plan, "ask-after").without_effect
+    assert row(planned({"reply-subscriptions": 2}), "reply-subscriptions").without_effect == ""
+    assert row(plan_of(catalog(kind="persistent"), "look"), "reply-subscriptions").without_effect == ""
+    assert "balancing" not in plan.guards
+    assert plan.requests == (
+        "one persistent topic shared by replicas: the broker spreads, unbatched, and gives a request to another when its "
+        "instance dies"
+    )
+    assert "another" not in plan_of(catalog(kind="persistent"), "look").requests
+
+
+# -- in words -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("declared", "policy", "words"),
+    [
+        (
+            {},
+            None,
+            "up to 3 attempts, only after what surely did not run, or with an idempotency key: neither read-only "
+            "nor idempotent",
+        ),
+        (
+            {"destructive": True},
+            None,
+            "up to 3 attempts, only after what surely did not run, or with an idempotency key: declared destructive",
+        ),
+        ({"read_only": True}, None, "up to 3 attempts, after a timeout too: declared read-only"),
+        (
+            {"read_only": True, "idempotent": True},
+            {"retry": 5},
+            "up to 5 attempts, after a timeout too: declared read-only and idempotent",
+        ),
+        ({"idempotent": True}, {"retry": 1}, "none"),
+    ],
+)
+def test_how_retries_are_allowed(declared: dict[str, bool], policy: dict[str, Any] | None, words: str) -> None:
+    assert planned(policy, **declared).retries == words
+
+
+def test_how_requests_are_balanced() -> None:
+    def topics(name: str, kind: str = "non-persistent") -> dict[str, str]:
+        return {"id": name, "request-queue": f"{kind}://tg/request/{name}"}
+
+    listed = {"instances": [topics("a"), topics("b")]}
+    stored = {"instances": [topics("a", "persistent"), topics("b", "persistent")]}
+    shared = {"policy": {"addressed": False}}
+
+    def requests(service: dict[str, Any], tool: dict[str, Any] | None = None) -> str:
+        return plan_of(catalog(service, tool), "look").requests
+
+    assert requests({}) == f"round-robin over instances of ours by name, and until one is known {SHARED}"
+    assert requests({"policy": {"only-ours": True}}) == "round-robin over instances of ours by name, nobody else"
+    assert requests(shared) == SHARED
+    assert requests(listed) == "round-robin over topics listed in the descriptor: a, b; ours on them by name"
+    assert requests(listed | shared) == "round-robin over topics listed in the descriptor: a, b"
+    assert requests(stored) == "round-robin over topics listed in the descriptor: a, b"
+    assert requests(listed, {"policy": {"balancing": "p2c"}}).startswith("p2c over")
+    assert requests(listed, {"policy": {"health": {}}}).endswith(", of this tool's own view")
+
+
+def test_listed_topics_are_balanced_though_nobody_is_known_by_name() -> None:
+    queues = [{"id": name, "request-queue": f"non-persistent://tg/request/{name}"} for name in ("a", "b")]
+    policy = {"addressed": False, "hedge": "p95"}
+    two = plan_of(catalog({"instances": queues, "policy": policy}, READ_ONLY), "look")
+    assert {"balancing", "health", "hedge"} <= set(two.guards)
+    one = plan_of(catalog({"instances": queues[:1], "policy": policy}, READ_ONLY), "look")
+    assert not {"balancing", "health", "hedge"} & set(one.guards)
+
+
+# -- all tools, and mistakes ----------------------------------------------------------------------------------------
+
+
+def test_all_plans_are_those_of_each_tool() -> None:
+    made = catalog({"policy": {"timeout": 3}}, READ_ONLY)
+    user = {"rate": "3/s"}
+    assert list(plans(made, user=user)) == [plan_of(made, "look", user=user)]
+
+
+def test_a_tool_that_is_not_there_is_told() -> None:
+    with pytest.raises(Rejected, match="no tool 'lok'"):
+        plan_of(catalog(), "lok")
+
+
+def test_a_users_policy_that_goes_with_no_tool_is_told() -> None:
+    made = catalog({"policy": {"retry": {"cap": 0.5}}})
+    with pytest.raises(PolicyError, match=r"'retry.cap': 0.5 is less than 'base' \(1.0\)"):
+        plan_of(made, "look", user={"retry": {"base": 1.0}})
+    with pytest.raises(PolicyError, match="did you mean 'timeout'"):
+        plan_of(made, "look", user={"timeot": 1})
