@@ -135,10 +135,11 @@ GUARDS = Suite(
     "dispatch client + service, with and without guards",
     (
         Contender("unguarded", "no guards", "dispatch_client_unguarded", "dispatch_service"),
-        Contender("dispatch", "the default guards", "dispatch_client", "dispatch_service"),
-        Contender("all", "and rates", "dispatch_client_all_guards", "dispatch_service"),
+        Contender("defaults", "the default guards", "dispatch_client", "dispatch_service"),
+        Contender("dispatch", "and rates", "dispatch_client_all_guards", "dispatch_service"),
     ),
     levels=(1, 64),
+    rounds=2,
 )
 
 _OURS = (

@@ -20,7 +20,7 @@ COLOURS = {
     "persistent": "#CC79A7",
     "without-credit": "#56B4E9",
     "unguarded": "#444444",
-    "all": "#009E73",
+    "defaults": "#009E73",
 }
 MARKERS = {
     "dispatch": "o",
@@ -31,7 +31,7 @@ MARKERS = {
     "persistent": "D",
     "without-credit": "v",
     "unguarded": "^",
-    "all": "D",
+    "defaults": "D",
 }
 LOST = "lost"
 PANELS = (("p50_ms", "p50 latency, ms"), ("calls_per_second", "calls per second"))

@@ -91,7 +91,7 @@ PROMISES = (
     Ratio(
         "calls/s at 64 in flight with all guards, of the same without",
         "guards",
-        "all",
+        "dispatch",
         "unguarded",
         "calls_per_second",
         64,

@@ -31,6 +31,7 @@ def test_what_the_project_promises() -> None:
         ("clients", "bare", "p50_ms", 1, "at most", 1.25),
         ("services", "trustgraph", "p50_ms", 1, "at most", 0.04),
         ("services", "trustgraph", "calls_per_second", 64, "at least", 40.0),
+        ("guards", "unguarded", "calls_per_second", 64, "at least", 0.9),
         ("answers-100k", "bare", "calls_per_second", 64, "at least", 1.5),
         *(
             (f"answers-{size}", "without-credit", "p50_ms", 1, "at most", 1.3)
