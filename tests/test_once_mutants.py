@@ -93,11 +93,16 @@ def the_ledger_miscounts(self: Ledger, entry: Any, message: Any, *, last: bool, 
     self.size += 1
 
 
+def what_may_have_run_is_repeated(outcome: Any, *, sent: bool) -> bool:
+    return False
+
+
 FAULTS: dict[str, Callable[..., Any]] = {
     "dispatch.ledger.Ledger.find": an_ended_request_is_forgotten,
     "dispatch.ledger.Ledger.find ": what_had_no_room_counts_as_new,
     "dispatch.recall.Recall._repeat": a_question_runs_the_tool,
     "dispatch.recall.Recall.look": the_incarnation_is_not_looked_at,
+    "dispatch.retries.may_have_run": what_may_have_run_is_repeated,
     "dispatch.attempts.Attempts._gone": another_may_run_what_a_former_life_had,
     "dispatch.idempotency.Keys.claim": a_key_is_always_new,
     "dispatch.delivery.Credit.acknowledge": credit_never_comes_back,
