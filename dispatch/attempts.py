@@ -37,6 +37,8 @@ MAX_HOPS = 4
 
 _SUCCESS = Outcome.SUCCESS
 _TIMED = ANSWERED | {Outcome.TIMEOUT}
+_NOT_THE_SERVICES = frozenset({"payload-too-large", "too-large", "too-much"})
+"""Types of errors of transport that are about what the caller sent, or asked for."""
 _KEEPER_GONE = (
     "The service instance that had the request has gone, and with it what it knew of its idempotency key. It may have run "
     "all the same: do not repeat the call unless you know that it did nothing."
@@ -80,7 +82,8 @@ class Attempt(msgspec.Struct, eq=False):
     """How one attempt goes, and how it ended.
 
     Attributes:
-        outcome: what guards are told. ABANDONED until it is known; REJECTED when one of them refused it.
+        outcome: how it ended. ABANDONED until it is known; REJECTED when one of our guards refused it.
+        impatient: it ended with a timeout that was shorter than the tool usually takes: no word about the service.
         settled: how its exchange ended; None: there was none.
         error: what its caller would be told; None for SUCCESS.
         sent: the request left, or may have.
@@ -97,6 +100,7 @@ class Attempt(msgspec.Struct, eq=False):
     outcome: Outcome = Outcome.ABANDONED
     settled: Settled | None = None
     error: DispatchError | None = None
+    impatient: bool = False
     sent: bool = False
     retry_after: float | None = None
     outpaced: bool = False
@@ -132,10 +136,19 @@ class Attempt(msgspec.Struct, eq=False):
         """It ended in an error, perhaps before anything was sent."""
         self.error = error
         self.outcome = error.outcome
+        if error.type in _NOT_THE_SERVICES:
+            self.outcome = Outcome.INVALID_ARGUMENTS
+        elif error.rejected_by is not None and error.rejected_by != "service":
+            self.outcome = Outcome.REJECTED
         self.retry_after = error.retry_after
         if self.sent and isinstance(error, TransportError) and not error.sent:
             self.sent = False
             call.requests -= 1
+
+    @property
+    def judged(self) -> Outcome:
+        """What guards are told."""
+        return Outcome.ABANDONED if self.impatient else self.outcome
 
     def left(self) -> None:
         """Finish what concerns the instance."""
@@ -148,14 +161,15 @@ class Attempt(msgspec.Struct, eq=False):
         running = None
         if type(settled) is Answer:
             running = whole_number(settled.properties, Property.IN_FLIGHT)
-        place.pick.finish(self.outcome, retry_after=self.retry_after, in_flight=running, outpaced=self.outpaced)
+        outcome = self.judged
+        place.pick.finish(outcome, retry_after=self.retry_after, in_flight=running, outpaced=self.outpaced)
         if place.probe is not None:
-            place.probe.finish(self.outcome, retry_after=self.retry_after)
+            place.probe.finish(outcome, retry_after=self.retry_after)
 
     def finish(self) -> None:
         """f: every permit gets the outcome."""
         self.left()
-        self.passage.finish(self.outcome, sent=self.sent, retry_after=self.retry_after)
+        self.passage.finish(self.judged, sent=self.sent, retry_after=self.retry_after)
 
 
 class Attempts:
@@ -210,8 +224,11 @@ class Attempts:
                 if hops >= MAX_HOPS or not self._gone(made, settled):
                     break  # else that instance did not run it, and is no longer asked: another one is
                 made.left()
-            took = self._now() - began
-            if guards.hedging is None and made.outcome in _TIMED:
+            ended = self._now()
+            took = ended - began
+            if made.outcome is Outcome.TIMEOUT:
+                made.impatient = took < (guards.usual.value(ended) or 0.0)
+            if guards.hedging is None and made.outcome in _TIMED and not made.impatient:
                 guards.durations.learn(took)
             if line is not None and not line.resent and type(settled) is Answer:
                 guards.patience.learn(took)

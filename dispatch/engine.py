@@ -94,7 +94,7 @@ class Engine:
     def renew(self, catalog: Catalog) -> None:
         """Another catalogue, or policy: forget tools that have gone."""
         self._guards.keep(lambda key: key[1] in (catalog.tools if key[0] else catalog.services))
-        self._fleets.renew()
+        self._fleets.renew(catalog.services)
 
     async def close(self, drain: float) -> None:
         """See :meth:`dispatch.Dispatcher.close`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Container
 
 from dispatch.fleet import SHARED, Fleet
 from dispatch.guards.base import Randomness
@@ -125,8 +126,12 @@ class Fleets:
         if not missing:
             self._missing.pop(target.fleet, None)
 
-    def renew(self) -> None:
-        """Policies have changed: each fleet takes over what its next call brings."""
+    def renew(self, services: Container[str]) -> None:
+        """Policies, or services, have changed: each fleet takes over what its next call brings, and those of services that
+        are no more are forgotten. Their topics stay open, because calls may be under way there."""
+        for key in [key for key in self._fleets if key.service not in services]:
+            del self._fleets[key]
+            self._missing.pop(key, None)
         self._stale = set(self._fleets)
 
     def of_service(self, service: str) -> list[Fleet]:

@@ -229,6 +229,27 @@ async def test_a_caller_that_leaves_counts_as_nothing() -> None:
         assert dispatcher.breaker("work").state is State.CLOSED
 
 
+async def test_what_the_caller_did_wrong_says_nothing_of_the_service() -> None:
+    """Against one careless caller who closes a tool to all: too much sent or asked for, and timeouts nobody could meet."""
+    settings = {"breaker": {"failures-in-a-row": 3}, "max-result": 100}
+
+    async def work(arguments: dict[str, Any]) -> str:
+        await asyncio.sleep(0.1)
+        return "x" * arguments.get("size", 0)
+
+    async with stand(work, tools(policy=settings)) as (dispatcher, _):
+        for _ in range(120):
+            assert (await dispatcher.execute("work")).ok
+        for _ in range(5):
+            assert (await dispatcher.execute("work", {"size": 1_000})).outcome is Outcome.TRANSPORT
+            assert (await dispatcher.execute("work", timeout=0.01)).outcome is Outcome.TIMEOUT
+        assert dispatcher.breaker("work").state is State.CLOSED
+        await advance(120)  # what it usually takes is forgotten: any timeout may be the service's
+        for _ in range(3):
+            assert (await dispatcher.execute("work", timeout=0.01)).outcome is Outcome.TIMEOUT
+        assert dispatcher.breaker("work").state is State.OPEN
+
+
 # -- limits ---------------------------------------------------------------------------------------------------------
 
 
