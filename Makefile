@@ -1,6 +1,7 @@
 # make demo   a live demo on the embedded broker; needs Python >= 3.11 only
 # make test   every test, against a genuine Pulsar broker; needs Java 17 and Maven too (or PULSAR_URL)
-# make bench  the benchmarks, on a genuine broker
+# make bench  the benchmarks: guards beside other libraries', then calls on a genuine broker
+# make simulate  services in trouble, in virtual time: unguarded, naive guards, dispatch; no broker
 # make lint   ruff and mypy
 # make clean  away with everything that was made here
 
@@ -11,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SOURCES := pyproject.toml dispatch/version.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench clean
+.PHONY: help demo test lint bench simulate clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -32,6 +33,11 @@ $(VENV)/.dev: $(BIN)/python $(SOURCES)
 	@$(PIP) install -e '.[dev]'
 	@touch $@ $(VENV)/.demo
 
+$(VENV)/.peers: $(VENV)/.dev
+	@echo "Setting up ($(VENV)), with the libraries that guards are compared with …"
+	@$(PIP) install -e '.[peers]'
+	@touch $@
+
 demo: $(VENV)/.demo
 	@$(BIN)/dispatch demo
 
@@ -43,8 +49,12 @@ lint: $(VENV)/.dev
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
-bench: $(VENV)/.dev
+bench: $(VENV)/.dev $(VENV)/.peers
+	@$(BIN)/python -m benchmarks.guards
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+simulate: $(VENV)/.dev
+	@$(BIN)/python -m benchmarks.simulate $(ARGS)
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info benchmarks/results

@@ -204,7 +204,7 @@ class Attempts:
             if fleet is None:
                 return made
             began = self._now()
-            deadline, clock, limit = self._slice(call, fleet, began, number)
+            deadline, clock, limit = self._slice(call, began, number)
             hops = 0
             while True:
                 hops += 1
@@ -355,13 +355,12 @@ class Attempts:
             call.keeper = place.instance
         return publisher, properties, made.line
 
-    def _slice(self, call: Call, fleet: Fleet, now: float, number: int) -> tuple[float, str, float]:
+    def _slice(self, call: Call, now: float, number: int) -> tuple[float, str, float]:
         """When this attempt ends, the name of that limit, and its seconds."""
         guards, policy = call.guards, call.target.policy
         limit, left, usual = policy.attempt_timeout, 1, None
         if limit is None:
-            # Instances of ours give signs of life: who is at work there must not be cut off, and who is dead is noticed.
-            if guards.repeatable and guards.retrying is not None and not fleet.known:
+            if guards.repeatable and guards.retrying is not None:
                 usual = guards.usual.value(now)
                 if usual is not None:
                     left = max(1, guards.retrying.settings.attempts - number + 1)

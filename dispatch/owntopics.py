@@ -19,6 +19,12 @@ def control_prefix(topic: str) -> str:
     return str(TopicName.parse(topic).sibling("dispatch-control-"))
 
 
+def own_name(request_queue: str, instance: str) -> str:
+    """What the control topic of an instance that serves ``request_queue`` ends with. Two services of one namespace may have
+    instances of the same name."""
+    return f"{TopicName.parse(request_queue).name}-{instance}"
+
+
 def hello_topic(request_queue: str, response_queue: str) -> str:
     """Where the instances of ours that serve ``request_queue`` listen for whoever looks for them."""
     name = TopicName.parse(request_queue).name

@@ -24,6 +24,7 @@ BRIM = 1 - 1e-6
 """The part of a bucket that may be filled without asking aiolimiter whether it thinks so too."""
 
 _ENDED = object()
+_WAITS = "aiolimiter waits although it said that there is room"
 
 
 class LimiterBucket(LeakyBucket):
@@ -54,7 +55,8 @@ class LimiterBucket(LeakyBucket):
             return False
         # Where there is clearly room by our account, there is by its own, which differs by roundings alone.
         if self._level < self.burst * BRIM or limiter.has_capacity(cost):
-            _at_once(limiter.acquire(cost))
+            if next(limiter.acquire(cost).__await__(), _ENDED) is not _ENDED:  # _at_once, for each call
+                raise RuntimeError(_WAITS)
             return True
         LeakyBucket.give_back(self, cost, now, now)  # there was none, by a rounding
         return False
@@ -81,7 +83,7 @@ def _at_once(step: Coroutine[Any, Any, None]) -> None:
     """
     if next(step.__await__(), _ENDED) is not _ENDED:  # cheaper than send(), which raises to say that it has ended
         step.close()
-        raise RuntimeError("aiolimiter waits although it said that there is room")
+        raise RuntimeError(_WAITS)
 
 
 def user_buckets(rate: Rate, most: int = MAX_USERS) -> Users[LimiterBucket]:

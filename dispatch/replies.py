@@ -52,7 +52,7 @@ class ReplyRouter:
         transport: the service's connection.
         response_queue: the service's response topic, for everyone who has no topic of their own.
         namespaces: ``tenant/namespace`` where callers' topics may lie, besides the response queue's own.
-        instance: the server's id: the name of its control topic.
+        instance: what its control topic's name ends with.
         on_request: takes what comes on the control topic and is no acknowledgement.
     """
 

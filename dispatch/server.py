@@ -31,6 +31,7 @@ from dispatch.messages import (
     whole_number,
 )
 from dispatch.outcome import DispatchError, TransportError
+from dispatch.owntopics import own_name
 from dispatch.parts import MAX_PAYLOAD_BYTES
 from dispatch.presence import Presence
 from dispatch.recall import Recall
@@ -167,7 +168,7 @@ class ToolServer:
                 self._transport,
                 self.response_queue,
                 self._reply_namespaces,
-                instance=self.instance,
+                instance=own_name(self.request_queue, self.instance),
                 on_request=self._on_message,
             )
             self._recall = Recall(self._replies, self.incarnation, self.max_payload)

@@ -14,7 +14,7 @@ from dispatch.outcome import CallTimeout, TransportError
 from dispatch.transports.memory import MemoryTransport
 from tests.support.clock import START, advance, idle
 from tests.support.fakes import lost
-from tests.support.stand import BROKER, UNGUARDED, Peer, catalog, dispatching, serving, stand
+from tests.support.stand import BROKER, REQUESTS, RESPONSES, UNGUARDED, Peer, catalog, dispatching, serving, stand
 
 pytestmark = pytest.mark.usefixtures("strangers")
 
@@ -127,9 +127,34 @@ async def test_calls_that_come_together_open_their_route_once_and_nothing_leaves
             "non-persistent://tg/response/dispatch-reply-one",
             "non-persistent://tg/response/dispatch-hello-lab",
         ]
-        own = f"non-persistent://tg/response/dispatch-control-{server.instance}"
+        own = f"non-persistent://tg/response/dispatch-control-lab-{server.instance}"
         hello = "non-persistent://tg/response/dispatch-hello-lab"
         assert transport.published == ["non-persistent://tg/request/lab", hello, own]
+
+
+async def test_instances_of_two_services_may_have_the_same_name() -> None:
+    other = {
+        "request_queue": "non-persistent://tg/request/other",
+        "response_queue": "non-persistent://tg/response/other",
+    }
+    both = Catalog.of(
+        [
+            {"id": "lab", "request-queue": REQUESTS, "response-queue": RESPONSES},
+            {"id": "other", **{key.replace("_", "-"): topic for key, topic in other.items()}},
+        ],
+        [
+            {"type": "tool-service", "name": name, "description": "Works.", "service": service}
+            for name, service in (("work", "lab"), ("play", "other"))
+        ],
+    )
+    async with (
+        serving(lambda _: "worked", instance="one"),
+        serving(lambda _: "played", instance="one", **other),
+        dispatching(both) as dispatcher,
+    ):
+        for _ in range(5):
+            assert await dispatcher.call("work") == "worked"
+            assert await dispatcher.call("play") == "played"
 
 
 async def test_services_of_one_namespace_share_the_reply_topic() -> None:

@@ -25,8 +25,8 @@ STEP_S = 1e-6
 _REJECTED = Outcome.REJECTED  # to look a member up costs as much as all the rest of finishing
 
 
-class RatePermit(msgspec.Struct, eq=False):
-    """A call may go. What it filled stays filled unless it is given back."""
+class RatePermit(msgspec.Struct, gc=False, eq=False):
+    """A call may go. What it filled stays filled unless it is given back. Nothing holds on to it but its caller."""
 
     _limiter: RateLimiter | None
     _user: str
@@ -158,7 +158,8 @@ class RateLimiter:
         now = self.clock()
         own = self._users(user, now) if self._users is not None else None
         if not self._turns and user not in self._lines and self._fill(own, cost, now):
-            return self._grant(user, own, cost, now)
+            self.granted += 1
+            return RatePermit(self, user, own, cost, now)
         return self._wait(user, own, cost, now, deadline)
 
     def leave(self, waiter: Waiter) -> None:

@@ -29,9 +29,9 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
     Attributes:
         timeout: the whole call, every attempt and wait included. 30 s: longer than nearly every tool takes, and short
             enough that an agent is not stalled for minutes (TrustGraph's own default is 600 s).
-        attempt_timeout: one attempt. None: a tool that may be repeated, at a service of which signs of life are not to be
-            had (others'), gives each attempt its share of the time left, as soon as it is known how long it takes, and never
-            less than twice that; anything else gets all the time that is left, since a shorter slice could only throw
+        attempt_timeout: one attempt. None: a tool that may be repeated gives each attempt but the last what is enough, as
+            soon as it is known how long it takes: twenty times its 95th percentile (1 s at least), or its share of the time
+            left if that is less. Anything else gets all the time that is left, since a shorter slice could only throw
             away work.
         stream_timeout: a whole stream, from the request to its last chunk. 300 s: a long generated text.
         stream_idle_timeout: the longest gap between two chunks, and before the first. 30 s: as one call.

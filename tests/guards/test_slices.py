@@ -45,6 +45,13 @@ def test_a_slow_tool_gets_what_it_takes_while_there_is_time() -> None:
     assert attempt_slice(NOW, NOW + 30, attempts_left=3, usual=40.0) == (NOW + 30, "call")
 
 
+def test_what_takes_far_longer_than_ever_is_not_waited_for_while_another_attempt_may_follow() -> None:
+    assert attempt_slice(NOW, NOW + 30, attempts_left=3, usual=0.25) == (NOW + 5, "attempt")
+    assert attempt_slice(NOW, NOW + 30, attempts_left=3, usual=0.001) == (NOW + 1, "attempt")
+    assert attempt_slice(NOW, NOW + 30, attempts_left=3, usual=0.5) == (NOW + 10, "attempt")
+    assert attempt_slice(NOW, NOW + 30, attempts_left=1, usual=0.001) == (NOW + 30, "call")
+
+
 @given(
     st.floats(0.001, 1_000),
     st.integers(1, 10),

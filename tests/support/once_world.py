@@ -408,7 +408,8 @@ class World:
         self._rests()
         credit_is_back(refused)
         for dispatcher in self.dispatchers:
-            assert dispatcher.exchange.tombstones <= 3 * dispatcher._policy.retry.attempts, "what ended long ago is forgotten"
+            most = 3 * dispatcher._policy.retry.attempts
+            assert dispatcher.exchange.tombstones <= most, "what ended long ago is forgotten"
 
     def _rests(self) -> None:
         for dispatcher in self.dispatchers:

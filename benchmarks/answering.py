@@ -1,0 +1,137 @@
+"""A transport without a broker: whatever is published is answered, or fails, in the next turn of the loop.
+
+So what a call costs on it is what the dispatcher itself costs, and the loop: nothing waits, nothing is encoded by a service,
+and nothing travels.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from dispatch.messages import Property, Reply, encode_reply
+from dispatch.outcome import TransportError
+from dispatch.transports import Handler, Mode, OnFailure, Publisher, Subscription
+
+ANSWER = encode_reply(Reply(None, "done", True))
+
+
+class _Answer:
+    """What comes back: the constant answer, with the request's id."""
+
+    __slots__ = ("_id",)
+
+    def __init__(self, id: str) -> None:
+        self._id = id
+
+    def properties(self) -> dict[str, str]:
+        return {Property.ID: self._id}
+
+    def data(self) -> bytes:
+        return ANSWER
+
+
+class _Ticket:
+    """Everything leaves at once."""
+
+    __slots__ = ()
+    waits = False
+
+    def cancel(self) -> bool:
+        return False
+
+    def answered(self) -> None:
+        """Nothing is counted."""
+
+    taken = answered
+
+
+_TICKET = _Ticket()
+
+
+class _Publisher:
+    def __init__(self, owner: AnsweringTransport, topic: str) -> None:
+        self._owner = owner
+        self.topic = topic
+
+    def publish(self, payload: bytes, properties: Mapping[str, str], *, flow: str, on_failure: OnFailure) -> _Ticket:
+        if Property.ID in properties:
+            self._owner.asked(properties, on_failure)
+        return _TICKET
+
+    async def writable(self, flow: str) -> None:
+        """There is always room."""
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+class _Subscription:
+    def __init__(self, topic: str, forget: Callable[[str], object]) -> None:
+        self.topic = topic
+        self._forget = forget
+
+    async def close(self) -> None:
+        self._forget(self.topic)
+
+
+class AnsweringTransport:
+    """See the module.
+
+    Attributes:
+        sick: requests fail instead.
+        silent: requests are not answered at all, before :meth:`release`.
+        requests: so many came.
+    """
+
+    url = "double://"
+    connected = True
+    max_message_bytes = 5 * 1024 * 1024
+
+    def __init__(self) -> None:
+        self.sick = False
+        self.silent = False
+        self.requests = 0
+        self._handlers: dict[str, Handler] = {}
+        self._held: list[tuple[Mapping[str, str], OnFailure]] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def asked(self, properties: Mapping[str, str], on_failure: OnFailure) -> None:
+        """A request came."""
+        self.requests += 1
+        if self.silent:
+            self._held.append((properties, on_failure))
+        else:
+            self._answer(properties, on_failure)
+
+    def release(self, count: int | None = None) -> None:
+        """Answer what was not answered: the first so many, or all of it."""
+        held, self._held = self._held[:count], [] if count is None else self._held[count:]
+        for properties, on_failure in held:
+            self._answer(properties, on_failure)
+
+    def _answer(self, properties: Mapping[str, str], on_failure: OnFailure) -> None:
+        assert self._loop is not None
+        if self.sick:
+            self._loop.call_soon(on_failure, TransportError("connection-lost", "The connection was lost."))
+        else:
+            self._loop.call_soon(self._handlers[properties[Property.REPLY_TO]], _Answer(properties[Property.ID]))
+
+    def another(self) -> AnsweringTransport:
+        return AnsweringTransport()
+
+    async def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+
+    async def publisher(self, topic: str) -> Publisher:
+        return _Publisher(self, topic)
+
+    async def subscribe(self, topic: str, handler: Handler, *, mode: Mode, name: str) -> Subscription:
+        self._handlers[topic] = handler
+        return _Subscription(topic, lambda topic: self._handlers.pop(topic, None))
+
+    async def flush(self) -> None:
+        """Nothing waits."""
+
+    async def close(self) -> None:
+        self._handlers.clear()

@@ -1,0 +1,1 @@
+"""Calls in trouble, simulated in virtual time: ``python -m benchmarks.simulate``."""

@@ -1,0 +1,106 @@
+"""The tables, and the same as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks.report import aligned
+from benchmarks.simulation.goals import Goal, Records, reached, trouble
+from benchmarks.simulation.record import Record
+from benchmarks.simulation.scenarios import find
+
+HEAD = ("scenario", "contender", "answered", "… in trouble", "p50 ms", "p99 ms", "sent ÷ calls", "well again after")
+
+
+def figures(record: Record) -> dict[str, Any]:
+    """What is told of one run; times are in seconds, and of the calls that began in the trouble."""
+    since, until = trouble(record)
+    return {
+        "scenario": record.scenario,
+        "contender": record.contender,
+        "calls": len(record.calls),
+        "answered": record.success(0, record.seconds),
+        "answered_in_trouble": record.success(since, until),
+        "p50": record.latency(0.5, since, until),
+        "p99": record.latency(0.99, since, until),
+        "amplification": record.amplification(since, until),
+        "recovery": record.recovery(until) if find(record.scenario).trouble[1] else None,
+        "failures": dict(sorted(record.failures.items())),
+        "received": [sum(each.values()) for each in record.received],
+    }
+
+
+def as_dict(records: Records, *, seed: int, short: bool) -> dict[str, Any]:
+    """Everything, for ``--json``."""
+    return {
+        "format": 1,
+        "seed": seed,
+        "quick": short,
+        "runs": [figures(record) for record in records.values()],
+        "goals": [
+            {
+                "id": goal.id,
+                "text": goal.text,
+                "goal": goal.bound,
+                "at": "most" if goal.most else "least",
+                "figure": figure,
+                "met": goal.met(figure),
+            }
+            for goal, figure in reached(records)
+        ],
+    }
+
+
+def runs_table(records: Records) -> str:
+    """One line a run."""
+    rows: list[tuple[str, ...]] = [HEAD]
+    for record in records.values():
+        told = figures(record)
+        rows.append(
+            (
+                record.scenario,
+                record.contender,
+                f"{100 * told['answered']:.2f} %",
+                f"{100 * told['answered_in_trouble']:.2f} %",
+                _milliseconds(told["p50"]),
+                _milliseconds(told["p99"]),
+                f"{told['amplification']:.2f}",
+                _recovery(record, told["recovery"]),
+            )
+        )
+    return "Runs (p50 and p99 of the answers, and requests sent, for calls that began in the trouble)\n" + aligned(
+        rows, left=(0, 1)
+    )
+
+
+def goals_table(found: Sequence[tuple[Goal, float | None]]) -> str:
+    """Goals with what was reached."""
+    rows: list[tuple[str, ...]] = [("", "goal", "wanted", "reached", "")]
+    for goal, figure in found:
+        rows.append(
+            (
+                goal.id,
+                goal.text,
+                f"{'≤' if goal.most else '≥'} {goal.bound:g}",
+                "not in the run" if figure is None else f"{figure:.3g}",
+                "ok" if goal.met(figure) else "MISSED",
+            )
+        )
+    return "Goals\n" + aligned(rows, left=(0, 1, 4))
+
+
+def report(records: Records) -> str:
+    """Everything that is printed at the end."""
+    found = reached(records)
+    return "\n\n".join([runs_table(records), *([goals_table(found)] if found else [])])
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{1000 * seconds:,.0f}"
+
+
+def _recovery(record: Record, seconds: float | None) -> str:
+    if not find(record.scenario).trouble[1]:
+        return ""
+    return "not in the run" if seconds is None else f"{seconds:.0f} s"
