@@ -320,7 +320,7 @@ class Attempts:
         if refused is not None:
             made.refused(refusal(refused, target.label))
             return None
-        fleet = self._fleets.get(target) or await self._fleets.open(target, call.deadline)
+        fleet = call.guards.fleet = self._fleets.get(target) or await self._fleets.open(target, call.deadline)
         if not fleet.known:
             await self._addressing.meet(target, fleet, call.payload, call.deadline)
         return fleet

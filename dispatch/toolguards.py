@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dispatch.bulkheads import WaitingBulkhead
 from dispatch.guards.base import Clock, Randomness
@@ -16,6 +16,9 @@ from dispatch.guards.users import Users
 from dispatch.policy import Policy, Rate
 from dispatch.ratelimits import LimiterBucket, RateLimits, user_buckets
 from dispatch.repair import Patience
+
+if TYPE_CHECKING:
+    from dispatch.fleet import Fleet
 
 T = TypeVar("T")
 SharedUsers = Callable[[Rate], Users[LimiterBucket]]
@@ -43,6 +46,7 @@ class ToolGuards:
         budget: what its retries and hedges are paid from.
         durations: how long its attempts take.
         usual: below which nearly all stay.
+        fleet: the instances it was called at last, which are told when its service is well again.
         patience: how long to wait for an answer before asking for it.
     """
 
@@ -55,6 +59,7 @@ class ToolGuards:
         "budget",
         "bulkhead",
         "durations",
+        "fleet",
         "hedging",
         "patience",
         "policy",
@@ -73,6 +78,7 @@ class ToolGuards:
         self._instances: dict[str, CircuitBreaker] = {}
         self.policy = policy
         self.repeatable = repeatable
+        self.fleet: Fleet | None = None
         self.durations = Durations(clock)
         self.usual = Quantile(self.durations, USUAL)
         self.budget = Budget(policy.retry.budget_ratio, policy.retry.budget_floor, clock)
@@ -109,7 +115,11 @@ class ToolGuards:
         settings = self.policy.breaker
         if settings is None:
             return None
-        return CircuitBreaker(settings, clock=self._clock, randomness=self._randomness)
+        return CircuitBreaker(settings, clock=self._clock, randomness=self._randomness, on_recovery=self._recovered)
+
+    def _recovered(self) -> None:
+        if self.fleet is not None:
+            self.fleet.balancer.pardon()
 
     def _rates(self) -> RateLimits | None:
         rate, user_rate, shared = _limits(self.policy)

@@ -511,6 +511,30 @@ async def test_an_instance_that_fails_is_left_out() -> None:
         assert {view.id: view.state for view in dispatcher.instances("lab")}["stuck"] == "ejected"
 
 
+async def test_when_a_tool_is_well_again_its_instances_are() -> None:
+    well = False
+
+    async def work(_: dict[str, Any]) -> str:
+        if not well:
+            await asyncio.sleep(100)
+        return "done"
+
+    settings = {"failures-in-a-row": 20, "open-for": 5, "jitter": 0, "probes": 2, "ramp": 1}
+    policy = {"timeout": 1, "breaker": settings, "health": {"consecutive": 3}}
+    async with contextlib.AsyncExitStack() as stack:
+        for name in "abcd":
+            await stack.enter_async_context(serving(work, instance=name))
+        dispatcher = await stack.enter_async_context(dispatching(tools(policy=policy)))
+        while dispatcher.breaker("work").state is not State.OPEN:
+            await dispatcher.execute("work")
+        assert sum(view.state == "ejected" for view in dispatcher.instances("lab")) == 2
+        well = True
+        await advance(5)
+        assert [await dispatcher.call("work") for _ in range(2)] == ["done"] * 2
+        assert dispatcher.breaker("work").state is State.CLOSED
+        assert [view.state for view in dispatcher.instances("lab") if view.state == "ejected"] == []
+
+
 # -- what a caller is told ------------------------------------------------------------------------------------------
 
 

@@ -210,6 +210,10 @@ class Balancer:
         fresh = self._members[id] = InstanceState(id, state.weight, now)
         self._health.joined(fresh, now)
 
+    def pardon(self) -> None:
+        """The service as a whole was in trouble, and is well again: who is ejected returns at once."""
+        self._health.pardon(self._clock())
+
     def remove(self, id: str) -> bool:
         """Use an instance no more. Its calls in flight may finish. False: it is not known."""
         state = self._members.pop(id, None)

@@ -90,6 +90,7 @@ class CircuitBreaker:
         randomness: spreads the open times of many breakers.
         on_transition: called with (old state, new state, why) as soon as the new state is in force. What it raises comes
             out of the call that brought the transition about.
+        on_recovery: called when its probes have found the service well.
 
     Attributes:
         state: in force now. One of :class:`State`.
@@ -104,6 +105,7 @@ class CircuitBreaker:
         "_clock",
         "_gated",
         "_lost",
+        "_on_recovery",
         "_open_time",
         "_probing",
         "_tally",
@@ -123,8 +125,10 @@ class CircuitBreaker:
         clock: Clock,
         randomness: Randomness,
         on_transition: Listener | None = None,
+        on_recovery: Callable[[], object] | None = None,
     ) -> None:
         self.settings = settings
+        self._on_recovery = on_recovery
         self.on_transition = on_transition
         self.state = _CLOSED
         self.epoch = 0
@@ -260,6 +264,8 @@ class CircuitBreaker:
             if verdict is RECOVERED:
                 self._open_time.closed(now)
                 self._go(_CLOSED, verdict)
+                if self._on_recovery is not None:
+                    self._on_recovery()
             elif verdict is not None:
                 self._open(now, verdict, retry_after)
             return

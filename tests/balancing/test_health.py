@@ -300,3 +300,23 @@ def test_who_comes_back_has_no_turns_saved_up_and_no_suspicion_left() -> None:
     stand.balancer.remove("a")
     stand.balancer.add("a")
     assert (stand.state("a"), state.sick, state.credit) == (state, False, 0.0)
+
+
+def test_when_the_service_is_well_again_the_ejected_return_at_once_and_on_probation() -> None:
+    """Against a fault that all instances had: half of them would stay ejected, and the others could not carry the load."""
+    stand = Stand("abcd", warm=False, slow_start=30)
+    stand.wait(100)
+    stand.eject("a")
+    stand.eject("b")
+    stand.balancer.pardon()
+    assert stand.changes[2:] == [("a", "returned", "pardoned"), ("b", "returned", "pardoned")]
+    assert stand.kinds() == dict.fromkeys("abcd", "up"), "no slow start: it was no fault of theirs"
+    assert stand.picks(8) == "abcdabcd"
+    stand.end("a", Outcome.TIMEOUT, 5)
+    assert stand.state("a").ejected_until == stand.clock.now + 30, "and no longer than the first time"
+    stand.end("a", Outcome.TIMEOUT)
+    before = list(stand.changes)
+    stand.wait(30)
+    stand.picks(1)
+    stand.balancer.pardon()
+    assert stand.changes == [*before, ("a", "returned", "over")], "who is not ejected needs no pardon"

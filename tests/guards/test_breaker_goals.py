@@ -109,7 +109,7 @@ def test_lost_probes_give_their_places_back_by_time() -> None:
     """Goal G7: in six days one lost probe refused 49,607 calls; here a healthy backend is back after the lease."""
     bench = Bench().probing()
     lost = [bench.permit() for _ in range(3)]
-    bench.now += 19.999
+    bench.now += 59.999
     assert bench.refusal() == ("probing", None)
     bench.now += 0.001
     assert bench.breaker.may_admit()
@@ -127,11 +127,11 @@ def test_lost_probes_give_their_places_back_by_time() -> None:
 def test_a_probe_that_ends_after_its_lease_is_stale_though_nobody_took_its_place() -> None:
     bench = Bench(probes=1).probing()
     permit = bench.permit()
-    bench.now += 20.0
+    bench.now += 60.0
     permit.finish(Outcome.TIMEOUT)
     assert (bench.breaker.state, bench.breaker.stale, bench.breaker.lost) == (State.HALF_OPEN, 1, 1)
     in_time = bench.permit()
-    bench.now += 19.999
+    bench.now += 59.999
     in_time.finish(Outcome.TIMEOUT)
     assert (bench.breaker.state, bench.breaker.lost) == (State.OPEN, 1)
 
