@@ -152,13 +152,16 @@ class HealthWatch:
         self._tell(state.id, "returned", reason)
 
     def pardon(self, now: float) -> None:
-        """The whole service was in trouble, and is well: that half of its instances were ejected meanwhile says nothing
-        about them. They return at once, without a slow start, but on probation."""
+        """The whole service was in trouble, and is well: that some of its instances were ejected meanwhile says nothing
+        about them. They return at once, on probation; and neither they nor those that have returned need a slow start."""
         for state in self._members.values():
+            if not state.times:
+                continue
             if state.ejected_until is not None:
                 self._release(state, now, "pardoned")
-                state.times = max(0, state.times - 1)
-                state.warm_from = now - (self.settings.slow_start or 0.0)
+            state.times -= 1
+            state.warm_from = now - (self.settings.slow_start or 0.0)
+            self.due = -NEVER
 
     def _turned(self, state: InstanceState) -> None:
         state.epoch += 1

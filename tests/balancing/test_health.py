@@ -314,9 +314,12 @@ def test_when_the_service_is_well_again_the_ejected_return_at_once_and_on_probat
     assert stand.picks(8) == "abcdabcd"
     stand.end("a", Outcome.TIMEOUT, 5)
     assert stand.state("a").ejected_until == stand.clock.now + 30, "and no longer than the first time"
-    stand.end("a", Outcome.TIMEOUT)
     before = list(stand.changes)
     stand.wait(30)
-    stand.picks(1)
+    assert stand.kinds()["a"] == "warming"
     stand.balancer.pardon()
     assert stand.changes == [*before, ("a", "returned", "over")], "who is not ejected needs no pardon"
+    assert stand.kinds()["a"] == "up", "but no slow start either"
+    stand.balancer.add("e")
+    stand.balancer.pardon()
+    assert stand.kinds()["e"] == "warming", "who is new is"

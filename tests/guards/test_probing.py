@@ -8,7 +8,7 @@ from __future__ import annotations
 from dispatch.guards.probing import PROBE_FAILED, PROBE_SLOW, RECOVERED, Probing
 from dispatch.policy.breaker import Breaker
 
-DEFAULT = Breaker()
+DEFAULT = Breaker(probe_lease=20)
 
 
 def begin(probing: Probing, now: float = 0.0, settings: Breaker = DEFAULT) -> list[int]:
