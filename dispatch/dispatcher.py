@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dispatch.arguments import invalid, request_payload
-from dispatch.attempts import Attempt, Call
+from dispatch.attempt import Attempt, Call
 from dispatch.balancing.view import InstanceView
 from dispatch.catalog import Catalog, load_directory
 from dispatch.engine import Engine

@@ -1,8 +1,7 @@
 """One attempt's way through its tool's guards: a breaker · b limiter · c bulkhead; and out again, whatever happened.
 
-Nothing is waited for unless it has to be. The breaker is asked twice: first, so that a call which it would refuse takes no
-place in a line; and last, because it may have opened while the call stood there, and because a probe's place must not be
-held by one that waits.
+Nothing is waited for unless it has to be. Who has to wait gives the breaker's permit back and asks again afterwards, because
+the breaker may have opened meanwhile, and because a probe's place must not be held by one that waits.
 """
 
 from __future__ import annotations
@@ -44,11 +43,11 @@ class Passage(msgspec.Struct, eq=False):
         """
         guards = self._guards
         breaker = guards.breaker
-        if breaker is not None and not breaker.may_admit():
+        if breaker is not None:
             answer = breaker.admit()
             if type(answer) is Rejection:
                 return answer
-            answer.finish(_ABANDONED)  # type: ignore[union-attr] # its time came between the two questions
+            self._breaker = answer  # type: ignore[assignment] # what is left
         rates = guards.rates
         if rates is not None:
             may = rates.admit(user, deadline)
@@ -56,19 +55,26 @@ class Passage(msgspec.Struct, eq=False):
                 return may
             if type(may) is Waiter:
                 self._waiter = may
-                self.waits = True
+                self._stand_by()
                 return None
-            self._rate = may  # type: ignore[assignment] # what is left
+            self._rate = may  # type: ignore[assignment] # likewise
         bulkhead = guards.bulkhead
         if bulkhead is not None:
             place = bulkhead.guard.admit()
             if type(place) is Rejection:
                 if place.reason != "full":
                     return place
-                self.waits = True
+                self._stand_by()
                 return None
             self._place = place  # type: ignore[assignment] # likewise
-        return self._last()
+        return None
+
+    def _stand_by(self) -> None:
+        """There is a wait ahead."""
+        self.waits = True
+        breaker, self._breaker = self._breaker, None
+        if breaker is not None:
+            breaker.finish(_ABANDONED)
 
     async def wait(self, deadline: float, priority: str | None) -> Rejection | None:
         """Wait for what was not there at once. None: it is in."""
@@ -86,7 +92,13 @@ class Passage(msgspec.Struct, eq=False):
             if isinstance(place, Rejection):
                 return place
             self._place = place
-        return self._last()
+        breaker = guards.breaker
+        if breaker is not None:
+            answer = breaker.admit()
+            if isinstance(answer, Rejection):
+                return answer
+            self._breaker = answer
+        return None
 
     def give_up(self) -> None:
         """Do not wait."""
@@ -94,16 +106,6 @@ class Passage(msgspec.Struct, eq=False):
         if waiter is not None:
             assert self._guards.rates is not None
             self._guards.rates.leave(waiter)
-
-    def _last(self) -> Rejection | None:
-        breaker = self._guards.breaker
-        if breaker is None:
-            return None
-        answer = breaker.admit()
-        if type(answer) is Rejection:
-            return answer
-        self._breaker = answer  # type: ignore[assignment] # likewise
-        return None
 
     def finish(self, outcome: Outcome, *, sent: bool, retry_after: float | None = None) -> None:
         """The attempt has ended. Every permit it has gets its outcome; a second call does nothing.

@@ -1,0 +1,146 @@
+"""One call, and one attempt of it: what is known while they go, and what guards are told when they end."""
+
+from __future__ import annotations
+
+import msgspec
+
+from dispatch.fleet import Place
+from dispatch.instances import Instance, Line
+from dispatch.messages import Property, whole_number
+from dispatch.outcome import DispatchError, Outcome, TransportError
+from dispatch.passage import Passage
+from dispatch.pending import ReplyStream
+from dispatch.result import error_of
+from dispatch.settled import Answer, Settled
+from dispatch.targets import Target
+from dispatch.toolguards import ToolGuards
+
+_SUCCESS = Outcome.SUCCESS
+_NOT_THE_SERVICES = frozenset({"payload-too-large", "too-large", "too-much"})
+"""Types of errors of transport that are about what the caller sent, or asked for."""
+
+
+class Call(msgspec.Struct, eq=False):
+    """One call, over all its attempts.
+
+    Args:
+        target, guards: of its tool.
+        payload: of its requests.
+        user: on whose behalf.
+        deadline: of the whole call, on the loop's clock; ``limit`` seconds after its start.
+        clock: the name of that limit: ``call`` or ``stream``.
+        key: its idempotency key.
+        priority: its class, where calls wait in line.
+        idle: seconds between two chunks at most, for a stream.
+
+    Attributes:
+        requests: sent so far, over all attempts.
+        keeper: who has the request, and knows its idempotency key.
+    """
+
+    target: Target
+    guards: ToolGuards
+    payload: bytes
+    user: str
+    deadline: float
+    limit: float
+    clock: str = "call"
+    key: str | None = None
+    priority: str | None = None
+    idle: float = 0.0
+    requests: int = 0
+    keeper: Instance | None = None
+
+
+class Attempt(msgspec.Struct, eq=False):
+    """How one attempt goes, and how it ended.
+
+    Attributes:
+        outcome: how it ended. ABANDONED until it is known; REJECTED when one of our guards refused it.
+        impatient: it ended with a timeout that was shorter than the tool usually takes: no word about the service.
+        settled: how its exchange ended; None: there was none.
+        error: what its caller would be told; None for SUCCESS.
+        sent: the request left, or may have.
+        retry_after: seconds that the service asked to be left alone for.
+        outpaced: its hedge was answered first.
+        id: of its last request.
+        line: how the answer was asked for.
+        remembered: the instance remembers idempotency keys, and is still there.
+        replies, first: of a stream: what comes, and what came first.
+    """
+
+    passage: Passage
+    place: Place | None = None
+    outcome: Outcome = Outcome.ABANDONED
+    settled: Settled | None = None
+    error: DispatchError | None = None
+    impatient: bool = False
+    sent: bool = False
+    retry_after: float | None = None
+    outpaced: bool = False
+    id: str = ""
+    line: Line | None = None
+    remembered: bool = False
+    replies: ReplyStream | None = None
+    first: str | None = None
+
+    @property
+    def error_type(self) -> str | None:
+        """The ``type`` of its error."""
+        return None if self.error is None else self.error.type
+
+    def refused(self, error: DispatchError) -> None:
+        """One of our own guards said no."""
+        self.error = error
+        self.outcome = Outcome.REJECTED
+        self.retry_after = error.retry_after
+
+    def ended(self, settled: Settled, call: Call, limit: float) -> None:
+        """The exchange is over. ``limit``: seconds of the limit that it had."""
+        self.settled = settled
+        if type(settled) is Answer and settled.error_type is None:
+            self.outcome = _SUCCESS
+            return
+        target = call.target
+        error = error_of(settled, tool=target.label, limit=limit, repeatable=target.repeatable)
+        assert error is not None  # only an answer can be a success
+        self.failed(error, call)
+
+    def failed(self, error: DispatchError, call: Call) -> None:
+        """It ended in an error, perhaps before anything was sent."""
+        self.error = error
+        self.outcome = error.outcome
+        if error.type in _NOT_THE_SERVICES:
+            self.outcome = Outcome.INVALID_ARGUMENTS
+        elif error.rejected_by is not None and error.rejected_by != "service":
+            self.outcome = Outcome.REJECTED
+        self.retry_after = error.retry_after
+        if self.sent and isinstance(error, TransportError) and not error.sent:
+            self.sent = False
+            call.requests -= 1
+
+    @property
+    def judged(self) -> Outcome:
+        """What guards are told."""
+        return Outcome.ABANDONED if self.impatient else self.outcome
+
+    def left(self) -> None:
+        """Finish what concerns the instance."""
+        place, self.place = self.place, None
+        if place is None:
+            return
+        settled = self.settled
+        instance = place.instance
+        self.remembered = instance is not None and place.route.instances.get(instance.name) is instance
+        running = None
+        if type(settled) is Answer:
+            running = whole_number(settled.properties, Property.IN_FLIGHT)
+        outcome = self.judged
+        place.pick.finish(outcome, retry_after=self.retry_after, in_flight=running, outpaced=self.outpaced)
+        if place.probe is not None:
+            place.probe.finish(outcome, retry_after=self.retry_after)
+
+    def finish(self) -> None:
+        """f: every permit gets the outcome."""
+        self.left()
+        self.passage.finish(self.judged, sent=self.sent, retry_after=self.retry_after)
