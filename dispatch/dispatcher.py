@@ -95,7 +95,7 @@ class Dispatcher:
         self.transport = transport
         self._policy = policy
         self._randomness = randomness
-        self._targets = Targets(catalog, policy)
+        self._targets = Targets(catalog, policy).check()
         self._engine: Engine | None = None
 
     # -- life ---------------------------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ class Dispatcher:
         elif not isinstance(catalog, Catalog):
             catalog = load_directory(catalog)
         policy = self._policy if policy is None else policy
-        self._targets = Targets(catalog, policy)
+        self._targets = Targets(catalog, policy).check()
         self._policy = policy
         if self._engine is not None:
             self._engine.renew(catalog)

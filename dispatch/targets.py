@@ -75,25 +75,26 @@ class Targets:
     Args:
         catalog: services and tools.
         policy: what calls may take where neither service nor tool says more.
-
-    Raises:
-        PolicyError: it does not go with what a service or a tool sets.
     """
 
     def __init__(self, catalog: Catalog, policy: Policy) -> None:
         self.catalog = catalog
         self._policy = policy
         self._tools: dict[str, Target] = {}
-        self._check()
 
-    def _check(self) -> None:
-        """Each descriptor's policy was checked over the defaults; over ``policy`` it may not be possible."""
+    def check(self) -> Targets:
+        """These, if each service's and tool's policy goes with ``policy``. They were checked over the defaults only.
+
+        Raises:
+            PolicyError: one does not; it names the service or the tool.
+        """
         services: dict[str, Policy] = {}
         for service in self.catalog.services.values():
             services[service.id] = self._merged(self._policy, service.policy, f"the service '{service.id}'")
         for tool in self.catalog.tools.values():
             if tool.policy:
                 self._merged(services[tool.service], tool.policy, f"the tool '{tool.name}'")
+        return self
 
     @staticmethod
     def _merged(base: Policy, raw: Mapping[str, Any], where: str) -> Policy:

@@ -63,7 +63,7 @@ def test_only_what_may_be_repeated_and_is_kept_may_come_to_another_instance(queu
 def test_a_policy_that_does_not_go_with_a_services_or_a_tools_is_refused_at_once() -> None:
     user = Policy(retry=Retry(base=1.0))
     with pytest.raises(PolicyError, match=r"'retry.cap'.*the service 'lab'"):
-        Targets(catalog(service={"policy": {"retry": {"cap": 0.5}}}), user)
+        Targets(catalog(service={"policy": {"retry": {"cap": 0.5}}}), user).check()
     with pytest.raises(PolicyError, match=r"'retry.cap'.*the tool 'work'"):
-        Targets(catalog(work={"policy": {"retry": {"cap": 0.5}}}), user)
-    assert Targets(catalog(work={"policy": {"retry": {"cap": 5}}}), user).tool("work").policy.retry.base == 1.0
+        Targets(catalog(work={"policy": {"retry": {"cap": 0.5}}}), user).check()
+    assert Targets(catalog(work={"policy": {"retry": {"cap": 5}}}), user).check().tool("work").policy.retry.base == 1.0
