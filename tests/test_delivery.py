@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from dispatch.delivery import CREDIT_BYTES, MESSAGE_OVERHEAD, Credit
+from tests.support.machines import machine
 
 
 def test_a_channel_is_never_filled_to_its_mark() -> None:
@@ -146,6 +146,6 @@ class MarkMachine(RuleBasedStateMachine):
 
 
 TestCreditMachine = CreditMachine.TestCase
-TestCreditMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestCreditMachine.settings = machine(60, 40)
 TestMarkMachine = MarkMachine.TestCase
-TestMarkMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestMarkMachine.settings = machine(60, 40)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from dispatch.delivery import CREDIT_BYTES, MESSAGE_OVERHEAD, Credit
+from tests.support.machines import machine
 
 
 class NetworkMachine(RuleBasedStateMachine):
@@ -75,7 +76,7 @@ class NetworkMachine(RuleBasedStateMachine):
 
 
 TestNetworkMachine = NetworkMachine.TestCase
-TestNetworkMachine.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
+TestNetworkMachine.settings = machine(100, 50)
 
 
 @given(st.integers(1, 100_000), st.lists(st.integers(0, 1_000_000), min_size=1, max_size=200))

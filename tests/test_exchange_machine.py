@@ -9,7 +9,6 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -20,6 +19,7 @@ from dispatch.pending import ReplyStream
 from dispatch.settled import Answer, Disposition, TimedOut, Unreadable
 from tests.support.clock import VirtualClockLoop, advance, idle
 from tests.support.fakes import FakePublisher, FakeTicket, lost, reply
+from tests.support.machines import machine
 from tests.support.rubbish import RUBBISH, OddMessage
 
 MAX_PENDING, MAX_TOMBSTONES, AGE = 5, 6, 40.0
@@ -315,4 +315,4 @@ def ended(asked: Asked) -> tuple[str, str]:
 
 
 TestExchangeMachine = ExchangeMachine.TestCase
-TestExchangeMachine.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
+TestExchangeMachine.settings = machine(100, 50)

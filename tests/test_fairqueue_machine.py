@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from dispatch.fairqueue import FairQueue, QueueFull
+from tests.support.machines import machine
 
 FLOWS = st.sampled_from("abcd")
 
@@ -77,7 +78,7 @@ class FairQueueMachine(RuleBasedStateMachine):
 
 
 TestFairQueueMachine = FairQueueMachine.TestCase
-TestFairQueueMachine.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestFairQueueMachine.settings = machine(100, 40)
 
 
 @given(st.lists(FLOWS, max_size=60))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -13,6 +12,7 @@ from dispatch.balancing.balancer import NO_INSTANCE, Balancer, Pick
 from dispatch.outcome import Outcome
 from dispatch.policy.balancing import STRATEGIES, Balancing, Health
 from tests.balancing.made import START
+from tests.support.machines import machine
 
 IDS = st.sampled_from("abcdef")
 FAILURES = (Outcome.TIMEOUT, Outcome.TRANSPORT)
@@ -185,4 +185,4 @@ class BalancerMachine(RuleBasedStateMachine):
 
 
 TestBalancerMachine = BalancerMachine.TestCase
-TestBalancerMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestBalancerMachine.settings = machine(60, 40)

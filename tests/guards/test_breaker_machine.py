@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -16,6 +15,7 @@ from dispatch.guards.base import Rejection
 from dispatch.guards.breaker import BreakerPermit, CircuitBreaker
 from dispatch.outcome import Outcome
 from dispatch.policy.breaker import Breaker
+from tests.support.machines import machine
 
 SMALL = Breaker(
     window=8,
@@ -309,4 +309,4 @@ class BreakerMachine(RuleBasedStateMachine):
 
 
 TestBreakerMachine = BreakerMachine.TestCase
-TestBreakerMachine.settings = hypothesis_settings(max_examples=150, stateful_step_count=50, deadline=None)
+TestBreakerMachine.settings = machine(150, 50)

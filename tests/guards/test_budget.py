@@ -4,11 +4,11 @@ that each layer has for itself, and against quotas that only successes refill, s
 from __future__ import annotations
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from dispatch.guards.budget import BUCKET_S, BUCKETS, WINDOW_S, Budget
+from tests.support.machines import machine
 
 
 class Bench:
@@ -224,4 +224,4 @@ class BudgetMachine(RuleBasedStateMachine):
 
 
 TestBudgetMachine = BudgetMachine.TestCase
-TestBudgetMachine.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestBudgetMachine.settings = machine(150, 40)

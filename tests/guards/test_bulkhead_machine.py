@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -16,6 +15,7 @@ from dispatch.guards.base import Rejection
 from dispatch.guards.bulkhead import RECENT, RESERVE, BulkheadGuard, BulkheadPermit, BulkheadWaiter
 from dispatch.outcome import Outcome
 from dispatch.policy.bulkhead import Bulkhead
+from tests.support.machines import machine
 
 NAMES = ("interactive", "batch", "night")
 HELD = {Outcome.SUCCESS, Outcome.TOOL_ERROR, Outcome.INVALID_ARGUMENTS, Outcome.TIMEOUT, Outcome.TRANSPORT}
@@ -230,4 +230,4 @@ class BulkheadMachine(RuleBasedStateMachine):
 
 
 TestBulkheadMachine = BulkheadMachine.TestCase
-TestBulkheadMachine.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestBulkheadMachine.settings = machine(150, 40)

@@ -7,11 +7,11 @@ from collections import Counter, deque
 
 import pytest
 from hypothesis import given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from dispatch.guards.fair import WeightedFairQueue
+from tests.support.machines import machine
 
 
 def queue(*items: str, most: int = 100, cost: float = 1.0, **weights: float) -> WeightedFairQueue[str]:
@@ -315,4 +315,4 @@ class Machine(RuleBasedStateMachine):
 
 
 TestMachine = Machine.TestCase
-TestMachine.settings = hypothesis_settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestMachine.settings = machine(60, 40)

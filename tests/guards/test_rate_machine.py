@@ -16,6 +16,7 @@ from dispatch.guards.bucket import LeakyBucket
 from dispatch.guards.rate import STEP_S, RateLimiter, RatePermit, Waiter
 from dispatch.guards.users import Users
 from dispatch.outcome import Outcome
+from tests.support.machines import machine
 
 MAX_WAIT = 2.0
 QUEUE = 6
@@ -226,7 +227,7 @@ def check(went: list[Went], rate: float, burst: float, now: float) -> None:
 
 
 TestMachine = Machine.TestCase
-TestMachine.settings = hypothesis_settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestMachine.settings = machine(60, 30)
 
 
 @given(

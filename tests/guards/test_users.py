@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from dispatch.guards.bucket import NEVER, LeakyBucket
 from dispatch.guards.users import LOOKS, MAX_USERS, Users
+from tests.support.machines import machine
 
 BURST = 5.0
 PER_SECOND = 2.0
@@ -220,4 +221,4 @@ class Machine(RuleBasedStateMachine):
 
 
 TestMachine = Machine.TestCase
-TestMachine.settings = hypothesis_settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestMachine.settings = machine(60, 40)

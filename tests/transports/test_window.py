@@ -6,11 +6,11 @@ from collections import deque
 from typing import Any
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from dispatch.transports.window import PublishWindow, QueueFull
+from tests.support.machines import machine
 
 
 def window(size: int = 2, max_queued: int = 10, max_queued_bytes: int = 100) -> PublishWindow[str]:
@@ -216,4 +216,4 @@ class WindowMachine(RuleBasedStateMachine):
 
 
 TestWindowMachine = WindowMachine.TestCase
-TestWindowMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestWindowMachine.settings = machine(60, 40)
