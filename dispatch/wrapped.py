@@ -175,6 +175,7 @@ class _Call:
             json_text(given["arguments"] or {}, "arguments")
         except (PolicyError, TypeError) as error:
             raise InvalidArguments("invalid-arguments", f"{error}. '{self._tool}' was not called.") from None
+        self._limit = limit
         self.deadline = self._now() + limit
         self.told = False
         """A chunk was given to the caller: nothing can be repeated any more."""
@@ -253,9 +254,10 @@ class _Call:
                 if self._guards.repeatable
                 else "It may have run all the same: do not repeat the call unless you know that it did nothing."
             )
+            limit = self._limit if clock == "call" else seconds
             made.failed(
                 CallTimeout(
-                    f"'{tool}' gave no complete answer within {seconds:g} s. {advice}",
+                    f"'{tool}' gave no complete answer within {limit:g} s. {advice}",
                     clock=clock,
                     retryable=self._guards.repeatable,
                 )
