@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +13,12 @@ from dispatch.localbroker import Endpoint, LocalBrokerUnavailable, choose_backen
 pytest_plugins = ["tests.support.asyncio_plugin"]
 
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
+
+
+def pytest_configure() -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # As shells have it for what they start in the background; what is told of Ctrl-C here must be true there, too.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _unavailable() -> LocalBrokerUnavailable | None:
