@@ -2,6 +2,7 @@
 # make test   every test, against a genuine Pulsar broker; needs Java 17 and Maven too (or PULSAR_URL)
 # make bench  the benchmarks: guards beside other libraries', then calls on a genuine broker
 # make simulate  services in trouble, in virtual time: unguarded, naive guards, dispatch; no broker
+# make mutation  mutants of breaker, budget, limiter and correlation against their tests; ARGS='dispatch.guards.budget*' for some
 # make lint   ruff and mypy
 # make clean  away with everything that was made here
 
@@ -12,7 +13,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SOURCES := pyproject.toml dispatch/version.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench simulate clean
+.PHONY: help demo test lint bench simulate mutation clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -38,6 +39,11 @@ $(VENV)/.peers: $(VENV)/.dev
 	@$(PIP) install -e '.[peers]'
 	@touch $@
 
+$(VENV)/.mutation: $(VENV)/.dev
+	@echo "Setting up ($(VENV)), with mutmut …"
+	@$(PIP) install -e '.[mutation]'
+	@touch $@
+
 demo: $(VENV)/.demo
 	@$(BIN)/dispatch demo
 
@@ -56,6 +62,12 @@ bench: $(VENV)/.dev $(VENV)/.peers
 simulate: $(VENV)/.dev
 	@$(BIN)/python -m benchmarks.simulate $(ARGS)
 
+## From the beginning each time: a verdict of before knows nothing of tests that have changed.
+mutation: $(VENV)/.mutation
+	@rm -rf mutants
+	@$(BIN)/mutmut run $(ARGS)
+	@$(BIN)/python -m tests.support.mutation $(ARGS)
+
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info benchmarks/results
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info benchmarks/results mutants
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

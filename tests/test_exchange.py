@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import pytest
 
@@ -62,6 +63,18 @@ async def test_chunks_of_a_peer_without_indices_are_put_together_as_they_come() 
     settled = await task
     assert isinstance(settled, Answer)
     assert (settled.text, settled.chunks) == ("abc", 4)
+
+
+async def test_an_answer_says_of_how_many_chunks_it_is_and_what_came_with_the_last() -> None:
+    bench = Bench()
+    id, task = await bench.ask()
+    bench.take(reply(id, "a", end=False, instance="one"))
+    bench.take(reply(id, "b", instance="two"))
+    assert await task == Answer("ab", None, "", {"id": id, "instance": "two"}, 2)
+    id, task = await bench.ask()
+    bench.take(reply(id, "a", end=False))
+    bench.take(reply(id, error=("Odd", "no"), instance="one"))
+    assert await task == Answer("", "Odd", "no", {"id": id, "instance": "one"}, 2)
 
 
 async def test_the_deadline_ends_it_to_the_moment() -> None:
@@ -176,9 +189,22 @@ async def test_closing_ends_everything_that_waits() -> None:
     for id, task in asked:
         settled = await task
         assert isinstance(settled, TransportError)
-        assert settled.type == "closed"
+        assert (settled.type, settled.retryable) == ("closed", False)
+        assert settled.message == "The dispatcher was closed while the call was under way."
         assert settled.sent, "they may have run"
         assert bench.take(reply(id)) is Disposition.LATE
+
+
+async def test_what_comes_after_closing_is_not_sent() -> None:
+    bench = Bench()
+    bench.exchange.close()
+    id, task = await bench.ask()
+    settled = await task
+    assert isinstance(settled, TransportError)
+    assert (settled.type, settled.message) == ("closed", "The dispatcher is closed; nothing was sent.")
+    assert (settled.sent, settled.retryable) == (False, True)
+    assert not bench.publisher.sent
+    assert bench.take(reply(id)) is Disposition.UNKNOWN
 
 
 # -- what becomes of a reply ----------------------------------------------------------------------------------------
@@ -203,7 +229,8 @@ async def test_a_second_reply_is_a_duplicate() -> None:
 async def test_somebody_elses_reply_is_unknown_and_its_payload_is_never_read() -> None:
     bench = Bench()
     assert bench.take(OddMessage(b"", {"id": "somebody-else"}, raises="data")) is Disposition.UNKNOWN
-    assert bench.take(OddMessage(b"rubbish", {"id": "x" * MAX_PROPERTY_CHARS})) is Disposition.UNKNOWN
+    for length in (1, MAX_PROPERTY_CHARS):
+        assert bench.take(OddMessage(b"rubbish", {"id": "x" * length})) is Disposition.UNKNOWN
 
 
 @pytest.mark.parametrize(
@@ -237,6 +264,17 @@ async def test_an_odd_chunk_index_counts_as_none() -> None:
     assert settled.text == "ab"
 
 
+async def test_payloads_of_replies_that_were_waited_for_are_added_up() -> None:
+    bench = Bench()
+    assert bench.exchange.received_bytes == 0
+    id, task = await bench.ask()
+    first, last = reply(id, "a", end=False), reply(id, "bb")
+    for message in (reply("somebody-else", "ccc"), first, last, reply(id, "dddd")):
+        bench.take(message)
+    assert bench.exchange.received_bytes == len(first.data()) + len(last.data())
+    await task
+
+
 # -- ids ------------------------------------------------------------------------------------------------------------
 
 
@@ -245,6 +283,8 @@ async def test_ids_are_never_used_twice_and_fit_into_a_property() -> None:
     ids = [exchange.new_id() for exchange in exchanges for _ in range(200)]
     assert len(set(ids)) == len(ids)
     assert all(len(id) < 64 and id.isascii() for id in ids)
+    for exchange in exchanges[:2]:
+        assert re.fullmatch("[0-9a-f]{16}-c9", exchange.new_id()), "64 random bits, and a number from 1"
 
 
 # -- what the transport is told -------------------------------------------------------------------------------------

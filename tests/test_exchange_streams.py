@@ -81,6 +81,34 @@ async def test_the_last_chunk_may_carry_text_and_empty_ones_are_not_shown() -> N
     assert await read(stream) == ["a", "z"]
 
 
+async def test_the_end_of_a_stream_is_an_answer_without_a_text() -> None:
+    bench = Bench()
+    stream = bench.open()
+    assert bench.publisher.sent[0].flow == "tool"
+    bench.take(reply(stream.id, "a", end=False))
+    bench.take(reply(stream.id, "b", instance="one"))
+    assert stream.settled == Answer("", None, "", {"id": stream.id, "instance": "one"}, 2)
+    stream = bench.open()
+    bench.take(reply(stream.id, "a", end=False))
+    bench.take(reply(stream.id, error=("Odd", "no"), instance="one"))
+    assert stream.settled == Answer("", "Odd", "no", {"id": stream.id, "instance": "one"}, 2)
+
+
+async def test_the_idle_limit_has_a_timer_of_its_own_until_the_end() -> None:
+    bench = Bench(idle=10)
+    stream = bench.open()
+    assert stream.idle_timer is not None
+    assert stream.idle_timer.when() == START + 10
+    await advance(4)
+    bench.take(reply(stream.id, "a", end=False))
+    assert stream.idle_timer.when() == START + 10, "it is not moved at every chunk"
+    await advance(6)
+    assert stream.idle_timer.when() == START + 14
+    bench.take(reply(stream.id, "b"))
+    assert stream.idle_timer is None
+    assert await read(stream) == ["a", "b"]
+
+
 async def test_a_plain_answer_is_a_stream_of_one() -> None:
     bench = Bench()
     stream = bench.open()

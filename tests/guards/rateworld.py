@@ -57,7 +57,7 @@ class World:
     def waiter(self, user: str = "ann", deadline: float = NEVER, cost: float = 1.0) -> Waiter:
         answer = self.admit(user, deadline, cost)
         assert isinstance(answer, Waiter)
-        assert answer.answer is None
+        assert (answer.answer, answer.tag) == (None, None)
         return answer
 
     def refused(self, user: str = "ann", deadline: float = NEVER, cost: float = 1.0) -> Rejection:

@@ -40,6 +40,7 @@ def test_it_opens_refuses_and_says_for_how_long() -> None:
     assert bench.refusal() == ("open", 5.0)
     bench.now += 4.75
     assert bench.refusal() == ("open", 0.25)
+    assert bench.breaker.retry_after == 0.25
     assert bench.breaker.state is State.OPEN
     bench.now += 0.25
     assert bench.breaker.retry_after is None
@@ -237,8 +238,34 @@ def test_probes_are_told_from_calls_within_the_same_part_of_a_long_window() -> N
     assert bench.breaker._tally.plain == 0
 
 
+def test_a_success_at_the_very_end_of_a_part_of_the_window_belongs_to_the_next_one() -> None:
+    bench = Bench(window=2, min_calls=2, window_time=10, failure_rate=0.9)
+    for at, outcome in (
+        (1000.5, Outcome.SUCCESS),
+        (1001.0, Outcome.SUCCESS),
+        (1005.0, Outcome.TIMEOUT),
+        (1006.0, Outcome.SUCCESS),
+        (1006.0, Outcome.SUCCESS),
+    ):
+        bench.now = at
+        bench.call(outcome)
+    assert bench.breaker.failure_rate == 1 / 5
+    bench.now = 1010.0
+    assert bench.breaker.failure_rate == 1 / 4, "the first one has left, and it alone"
+    bench.now = 1011.0
+    assert bench.breaker.failure_rate == 1 / 3
+
+
+def test_usual_successes_are_merely_counted_also_where_some_would_be_slow() -> None:
+    bench = Bench(slow_after=1.0)
+    for _ in range(5):
+        bench.call(took=0.015625)
+    assert bench.breaker._tally.plain == 4, "all but the first one, which found its part of the window"
+
+
 def test_nothing_is_looked_at_closely_where_nothing_can_be_refused() -> None:
     """What a call costs: once a pause or a recovery is over, the next call ends the closer looks."""
+    assert not Bench().breaker._gated
     bench = Bench().recovered()
     bench.call()
     assert not bench.breaker._gated

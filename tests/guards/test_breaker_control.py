@@ -164,6 +164,22 @@ def test_the_listener_sees_the_new_state_in_force() -> None:
     assert seen == [(True, 5.0), (True, None), (True, None)]
 
 
+def test_a_recovery_that_probes_found_is_told_once_and_no_other_way_to_closed_is() -> None:
+    bench, recoveries = Bench(), []
+    bench.breaker = CircuitBreaker(
+        Breaker(),
+        clock=lambda: bench.now,
+        randomness=lambda: 0.5,
+        on_recovery=lambda: recoveries.append(bench.breaker.state),
+    )
+    bench.opened().breaker.reset()
+    assert recoveries == []
+    bench.recovered()
+    assert recoveries == [State.CLOSED]
+    bench.call()
+    assert len(recoveries) == 1
+
+
 def test_a_listener_may_change_its_mind_about_the_state() -> None:
     bench = Bench().opened()
     bench.now += 5.0

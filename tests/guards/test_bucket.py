@@ -17,6 +17,7 @@ def taken(bucket: LeakyBucket | Both, now: float, cost: float = 1.0) -> int:
     count = 0
     while bucket.take(cost, now):
         count += 1
+        assert count < 1_000, "a bucket without a bottom"
     return count
 
 
@@ -147,6 +148,14 @@ def test_as_much_as_the_largest_call_is_not_low() -> None:
     assert bucket.level(100.25) == 1.75
 
 
+def test_where_all_calls_are_small_less_is_enough() -> None:
+    bucket = LeakyBucket(5.0, 1.0, empty_at=100.5)
+    assert bucket.take(0.5, 100.0), "finds exactly as much in it"
+    assert bucket.take(0.5, 100.25), "finds more"
+    bucket.give_back(0.5, 100.0, 100.25)
+    assert bucket.level(100.25) == 0.75, "it is back whole"
+
+
 def test_a_larger_call_makes_what_was_enough_low() -> None:
     bucket = LeakyBucket(4.0, 1.0)
     assert bucket.take(3.0, 100.0)
@@ -228,3 +237,19 @@ def test_both_gives_the_first_back_when_the_second_says_no_after_all() -> None:
     sure = LeakyBucket(2.0, 1.0)
     assert not Both(sure, Fickle(2.0, 1.0)).take(1.0, 100.0)
     assert sure.empty_at == 100.0
+
+
+def test_both_pours_nothing_into_the_first_of_what_must_wait_for_the_second() -> None:
+    class Watched(LeakyBucket):
+        poured = 0
+
+        def take(self, cost: float, now: float) -> bool:
+            self.poured += 1
+            return super().take(cost, now)
+
+    first = Watched(2.0, 1.0)
+    both = Both(first, LeakyBucket(1.0, 2.0, empty_at=100.5))
+    assert both.wait(1.0, 100.0) == 0.5
+    assert not both.take(1.0, 100.0)
+    assert first.poured == 0
+    assert both.take(1.0, 100.5)

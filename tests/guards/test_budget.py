@@ -25,7 +25,13 @@ class Bench:
         count = 0
         while self.budget.withdraw():
             count += 1
+            assert count < 10_000, "a budget that never ends"
         return count
+
+    def pass_by(self, buckets: int) -> int:
+        """Time passes and is seen. What is left then?"""
+        self.now += buckets * BUCKET_S
+        return self.budget.left
 
 
 def test_one_call_in_five_may_be_repeated() -> None:
@@ -108,6 +114,49 @@ def test_a_refund_takes_the_newest() -> None:
     bench.budget.refund()
     bench.now += (BUCKETS - 2) * BUCKET_S  # the first one has left the window by itself
     assert bench.budget.left == 2
+
+
+def test_a_refund_finds_its_bucket_when_the_window_has_moved_on() -> None:
+    bench = Bench(floor=0.5)
+    for _ in range(3):
+        assert bench.budget.withdraw()
+    assert bench.pass_by(1) == 2
+    bench.budget.refund()
+    assert bench.budget.left == 3
+    assert bench.pass_by(8) == 3
+    assert bench.pass_by(1) == 5, "its bucket left with what was still spent in it"
+    assert bench.pass_by(BUCKETS) == 5
+
+
+def test_a_refund_takes_the_newest_when_the_window_has_moved_on() -> None:
+    bench = Bench(floor=0.5)
+    assert bench.budget.withdraw()
+    assert bench.pass_by(1) == 4
+    assert bench.budget.withdraw()
+    assert bench.pass_by(1) == 3
+    bench.budget.refund()
+    assert bench.budget.left == 4
+    assert bench.pass_by(BUCKETS - 2) == 5, "what is left was spent in the first bucket, which has gone"
+
+
+def test_the_oldest_bucket_of_the_window_is_refunded_too() -> None:
+    bench = Bench(floor=0.5)
+    assert bench.budget.withdraw()
+    assert bench.pass_by(BUCKETS - 1) == 4
+    bench.budget.refund()
+    assert bench.budget.left == 5
+
+
+def test_buckets_add_up_and_those_nobody_called_in_hold_nothing() -> None:
+    bench = Bench()
+    bench.call(5)
+    assert bench.pass_by(1) == 1
+    bench.call(5)
+    assert bench.pass_by(3) == 2
+    bench.call(5)
+    assert [bench.pass_by(1) for _ in range(12)] == [3, 3, 3, 3, 3, 2, 1, 1, 1, 0, 0, 0]
+    bench.call(5)
+    assert bench.budget.left == 1
 
 
 def test_calls_count_for_ten_buckets_and_no_longer() -> None:

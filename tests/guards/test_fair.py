@@ -76,6 +76,7 @@ def test_an_emptied_queue_begins_anew() -> None:
     all_of(made)
     made.put("a", "a3", 1.0)
     made.put("b", "b2", 0.5)
+    assert [turn[0] for turn in made.turns] == [0.5, 1.0], "numbers stay small, so that they stay exact"
     assert all_of(made) == ["b2", "a3"]
 
 
@@ -166,6 +167,40 @@ def test_costs_that_are_alike_but_not_one_count_as_what_they_are() -> None:
     made.take()
     made.take()
     assert made.ahead("a", 1.0) == 0.0
+
+
+def test_a_usual_cost_that_leaves_does_not_hide_that_others_are_unusual() -> None:
+    made = queue("a1", "a2")
+    for item in ("b1", "b2"):
+        made.put("b", item, 3.0)
+    assert made.ahead("c", 100.0) == 8.0
+    made.remove("a", "a1")
+    assert made.ahead("c", 100.0) == 7.0
+    made.remove("b", "b1")
+    assert made.ahead("c", 100.0) == 4.0
+    made.remove("b", "b2")
+    assert made.ahead("c", 100.0) == 1.0
+    assert made._odd == 0, "from now on they need only be counted"
+
+
+def test_what_is_taken_does_not_hide_that_others_are_unusual() -> None:
+    made = queue("a1", "a2")
+    assert made._odd == 0
+    made.put("b", "b1", 3.0)
+    assert made._odd == 1
+    assert made.take() == "a1"
+    assert made.ahead("c", 100.0) == 4.0
+    assert [made.take(), made.take()] == ["a2", "b1"]
+    assert made._odd == 0
+
+
+def test_those_behind_one_removed_move_up_by_their_flows_weight() -> None:
+    made = queue(a=2.0)
+    for item, cost in (("a1", 4.0), ("a2", 2.0), ("a3", 6.0)):
+        made.put("a", item, cost)
+    assert [turn[0] for turn in made.turns] == [2.0, 3.0, 6.0]
+    made.remove("a", "a1")
+    assert [turn[0] for turn in made.turns] == [1.0, 4.0]
 
 
 def test_a_weighted_newcomer_sees_how_many_it_passes() -> None:

@@ -16,6 +16,7 @@ def begin(probing: Probing, now: float = 0.0, settings: Breaker = DEFAULT) -> li
     numbers = []
     while probing.room(now, settings):
         numbers.append(probing.begin(now))
+        assert len(numbers) < 1_000, "places without end"
     return numbers
 
 
@@ -51,6 +52,13 @@ def test_a_lease_is_over_at_its_end_and_not_before() -> None:
     assert probing.lost == 2
     assert not probing.end(3, 120.0, DEFAULT)
     assert probing.lost == 2, "a probe is lost once"
+
+
+def test_every_probe_that_ends_after_its_lease_is_lost() -> None:
+    probing = Probing()
+    begin(probing)
+    assert [probing.end(number, DEFAULT.probe_lease, DEFAULT) for number in (1, 2, 3)] == [False] * 3
+    assert probing.lost == 3
 
 
 def test_only_those_whose_lease_is_over_lose_their_places() -> None:

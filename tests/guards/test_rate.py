@@ -212,6 +212,13 @@ def test_a_permit_of_a_call_that_was_never_made_goes_back_once() -> None:
         assert world.stirred == 0
 
 
+def test_every_permit_that_comes_back_is_counted() -> None:
+    world = World(burst=3.0)
+    for permit in [world.permit() for _ in range(3)]:
+        permit.give_back()
+    assert world.figures() == (3, 3, 0, 0)
+
+
 def test_a_permit_that_comes_back_lets_those_who_wait_go_sooner() -> None:
     world = World()
     permit = world.permit()
@@ -229,7 +236,7 @@ def test_who_leaves_leaves_nothing_and_those_behind_move_up() -> None:
     first, second, third = world.waiter("ann"), world.waiter("ann"), world.waiter("ben")
     world.limiter.leave(first)
     assert world.stirred == 1
-    assert isinstance(first.answer, Rejection)
+    assert first.answer == Rejection("rate", "left")
     world.limiter.leave(first)
     assert (world.stirred, world.limiter.waiting) == (1, 2)
     assert [waiter for _, waiter in world.until(100.125)] == [second]

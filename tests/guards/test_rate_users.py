@@ -7,6 +7,7 @@ import itertools
 
 import pytest
 
+from dispatch.guards.base import Rejection
 from dispatch.guards.bucket import LeakyBucket
 from dispatch.guards.rate import STEP_S, RateLimiter, RatePermit, Waiter
 from dispatch.guards.users import Users
@@ -118,6 +119,110 @@ def test_who_has_left_or_gone_is_not_counted_any_more() -> None:
         assert world.refused("ann", deadline=100.0).retry_after == 6.0 - 2.0 * (user_burst - 1.0)
         world.limiter.leave(waiters[0])
         assert world.refused("ann", deadline=100.0).retry_after == 4.0 - 2.0 * (user_burst - 1.0)
+
+
+def test_whoever_gives_up_is_told_when_his_own_bucket_has_room_for_all_that_wait() -> None:
+    world = World(rate=8.0, user_rate=1.0, user_burst=1.0)
+    world.permit()
+    late, other = world.waiter(deadline=101.5), world.waiter()
+    world.now = 101.0
+    assert world.users is not None
+    assert world.users.get("ann", world.now).take(1.0, world.now), "another tool's call was quicker"
+    assert world.until(101.5) == [(101.5, late)]
+    assert late.answer == Rejection("rate", "too-late", 1.5), "one at 102 goes to who still waits, the next at 103"
+    assert [(round(at, 3), waiter) for at, waiter in world.until()] == [(102.0, other)]
+
+
+def test_whoever_has_been_served_lets_the_users_other_tools_go_first_by_two_steps() -> None:
+    world = World(rate=None, user_rate=1.0, user_burst=1.0)
+    world.permit()
+    first = world.waiter()
+    world.waiter()
+    assert world.limiter.next_at() == 101.0
+    world.now = 101.0
+    assert world.limiter.turn() == [first]
+    assert world.limiter.next_at() == pytest.approx(102.0 + 2 * STEP_S, abs=STEP_S / 10)
+
+
+def test_users_buckets_are_asked_for_at_the_time_it_is() -> None:
+    """Who has to make room for a newcomer must know how much the others owe by now."""
+    now, asked = 100.0, []
+    bucket = LeakyBucket(1.0, 1.0)
+
+    def own(user: str, at: float) -> LeakyBucket:
+        asked.append((user, at, now))
+        return bucket
+
+    limiter = RateLimiter(lambda: now, bucket=LeakyBucket(1.0, 8.0), users=own)
+    assert isinstance(limiter.admit("ann", NEVER), RatePermit)
+    waiter = limiter.admit("ann", 101.0 + STEP_S)
+    assert isinstance(waiter, Waiter)
+    now = 101.0
+    assert bucket.take(1.0, now)
+    assert limiter.turn() == []
+    now = 101.0 + STEP_S
+    assert limiter.turn() == [waiter]
+    assert waiter.answer is not None
+    waiter = limiter.admit("ann", NEVER)
+    assert isinstance(waiter, Waiter)
+    now = 103.0
+    assert limiter.turn() == [waiter]
+    assert isinstance(waiter.answer, RatePermit)
+    assert len(asked) >= 8
+    assert all(user == "ann" and at == clock for user, at, clock in asked)
+
+
+def test_a_permit_that_was_waited_for_goes_back_to_its_user_too() -> None:
+    world = World(rate=None, user_rate=1.0, user_burst=1.0)
+    world.permit()
+    first, second = world.waiter(), world.waiter()
+    assert world.until(101.0) == [(101.0, first)]
+    assert isinstance(first.answer, RatePermit)
+    first.answer.give_back()
+    assert world.limiter.turn() == [second]
+    assert isinstance(second.answer, RatePermit)
+    second.answer.give_back()
+    world.permit()
+
+
+def test_who_must_wait_for_his_own_bucket_pours_nothing_into_the_tools() -> None:
+    class Watched(LeakyBucket):
+        poured = 0
+
+        def take(self, cost: float, now: float) -> bool:
+            self.poured += 1
+            return super().take(cost, now)
+
+    tool = Watched(5.0, 8.0)
+    limiter = RateLimiter(lambda: 100.0, bucket=tool, users=lambda user, now: LeakyBucket(1.0, 2.0, 100.5))
+    assert isinstance(limiter.admit("ann", NEVER), Waiter)
+    assert tool.poured == 0
+
+
+def test_no_more_compete_for_the_tool_than_their_user_has_room_for() -> None:
+    """Those of one user who stand in his line are ahead of nobody else."""
+    world = World(rate=8.0, burst=4.0, user_rate=0.5, user_burst=3.0, ben=0.5)
+    world.permit("hog", cost=3.0)
+    assert world.bucket is not None
+    assert world.bucket.take(1.0, 100.0)
+    for _ in range(5):
+        world.waiter("ann")
+    assert world.refused("ben", cost=3.0, deadline=100.0).retry_after == (4 + 3 + 3 - 4) / 8
+
+
+def test_who_has_gone_makes_room_for_as_many_as_he_cost_and_no_more() -> None:
+    world = World(rate=8.0, burst=1.0, user_rate=0.5, user_burst=3.0, ben=0.125)
+    world.permit("hog")
+    placed = [world.waiter("ann") for _ in range(3)]
+    assert world.until(100.125) == [(100.125, placed[0])]
+    assert world.refused("ann", deadline=100.0).retry_after == 2.0, "his own bucket: one in it, two that wait"
+    late = world.waiter("ann")
+    assert world.refused("ben", deadline=100.0).retry_after == 3 / 8, "behind two of his; the third is not there yet"
+    assert [(round(at, 3), waiter) for at, waiter in world.until()] == [
+        (100.25, placed[1]),
+        (100.375, placed[2]),
+        (102.125, late),
+    ]
 
 
 def test_two_tools_of_one_user_take_turns_at_his_bucket() -> None:

@@ -122,6 +122,16 @@ def test_the_least_is_sought_on_and_nobody_is_forgotten_before_it_is_found() -> 
     assert "new0" not in table._buckets
 
 
+def test_who_is_known_to_owe_least_is_found_at_the_first_look() -> None:
+    most = 2 * LOOKS
+    table = users(most)
+    for n in range(most):
+        spend(table, f"u{n}", 100.0, 1 + n % 3)
+    table._order = sorted((table.get(f"u{n}", 100.0).empty_at, n, f"u{n}") for n in range(most))
+    table.get("new", 100.0)
+    assert (len(table), table.floor) == (most, 100.5)
+
+
 def test_there_is_a_bound_all_the_same_and_then_the_least_of_those_looked_at_goes() -> None:
     most = 2 * LOOKS
     table = users(most)

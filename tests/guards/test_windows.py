@@ -131,6 +131,17 @@ def test_plain_calls_at_once_belong_to_the_present_part() -> None:
     assert figures(window) == (1, 1, 0)
 
 
+def test_plain_calls_of_one_part_add_up_and_leave_with_it() -> None:
+    window = TimeWindow(10.0)
+    window.advance(100.5)
+    window.add_plain(7)
+    window.add_plain(2)
+    window.advance(105.0)
+    assert figures(window) == (9, 0, 0)
+    window.advance(110.0)
+    assert figures(window) == (0, 0, 0)
+
+
 def test_a_cleared_time_window_starts_from_nothing() -> None:
     window = TimeWindow(10.0)
     window.add(FAILED | SLOW, 5.0)

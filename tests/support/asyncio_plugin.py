@@ -16,6 +16,14 @@ from tests.support.clock import run
 
 # A machine that is busy with something else must not make a property test fail: no time limits for examples.
 hypothesis.settings.register_profile("dispatch", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+# `make mutation`: the same few examples for every mutant, and no time spent on a smaller one that kills it.
+hypothesis.settings.register_profile(
+    "mutation",
+    parent=hypothesis.settings.get_profile("dispatch"),
+    derandomize=True,
+    max_examples=25,
+    phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate],
+)
 
 
 def pytest_configure(config: pytest.Config) -> None:
