@@ -18,7 +18,7 @@ pytest_plugins = ["pytester"]
 def test_its_code_is_a_test_that_passes(pytester: pytest.Pytester) -> None:
     assert SOURCE.count("async def test_") == 2
     pytester.makepyfile(SOURCE)
-    plugins = ("-p", "no:dispatch", "-p", "pytest_tool_dispatch", "-p", "no:cacheprovider", "-W", "error")  # installed or not
+    plugins = ("-p", "no:dispatch", "-p", "pytest_tool_dispatch", "-p", "no:cacheprovider", "-W", "error")
     pytester.runpytest_subprocess(*plugins).assert_outcomes(passed=2)
 
 
