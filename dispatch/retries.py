@@ -92,6 +92,7 @@ async def go_on(
     course.judge(result, 1)
     if course.again is None:
         return result
+    doubtful = _doubtful(result, None)
     try:
         # A loop of its own for each call: what tenacity keeps in it (statistics, state) must not be shared between calls.
         # There is no stop strategy, because a verdict that comes after it would have been paid for already.
@@ -103,11 +104,18 @@ async def go_on(
                     break
                 result = await attempt(number, tried, where)
                 course.judge(result, number)
+                doubtful = _doubtful(result, doubtful)
             # Not entered as a context manager, which would keep what is raised. And tenacity needs no result to hold on to.
             turn.retry_state.set_result(None)
     finally:
         course.end()
-    return result
+    # That the last attempt surely did not run is not true of the call when one before it may have.
+    return result if doubtful is None or result.outcome is Outcome.SUCCESS else doubtful
+
+
+def _doubtful(result: R, former: R | None) -> R | None:
+    """The last attempt that may have run."""
+    return result if may_have_run(result.outcome, sent=result.sent) else former
 
 
 class _Course:

@@ -143,6 +143,17 @@ async def test_the_type_of_an_error_is_told() -> None:
     assert await bench.call() is OK
 
 
+async def test_a_call_did_not_surely_not_run_when_a_former_attempt_may_have() -> None:
+    """Against a promise that is not true: the last attempt was refused, which says that it did not run; the first did."""
+    timed_out, refused = Result(Outcome.TIMEOUT), Result(Outcome.THROTTLED)
+    assert await Bench(timed_out, refused, refused).call() is timed_out
+    assert await Bench(refused, timed_out, UNSENT).call() is timed_out
+    assert await Bench(UNSENT, refused, refused).call() is refused
+    last = Result(Outcome.TIMEOUT)
+    assert await Bench(timed_out, refused, last).call() is last
+    assert await Bench(timed_out, refused, OK).call() is OK
+
+
 async def test_a_key_leads_home_as_long_as_it_is_known_there() -> None:
     bench = Bench(Result(Outcome.TIMEOUT, remembered=True), OK, repeatable=False)
     assert await bench.call(keyed=True) is OK
@@ -162,7 +173,8 @@ async def test_what_was_refused_did_not_run_and_goes_elsewhere() -> None:
 async def test_a_retry_that_a_guard_of_ours_stops_costs_nothing() -> None:
     refusal = Result(Outcome.REJECTED, sent=False)
     bench = Bench(LOST, refusal)
-    assert await bench.call() is refusal
+    assert await bench.call() is LOST
+    assert len(bench.attempts) == 2
     assert bench.budget.left == 30
     bench = Bench(refusal, settings=Retry(budget_floor=0.1))
     assert bench.budget.withdraw()
