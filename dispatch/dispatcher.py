@@ -237,8 +237,8 @@ class Dispatcher:
             arguments: what the tool takes, as named values that JSON can say.
             user: on whose behalf.
             timeout: seconds for the whole call; None: the tool's policy (30 s by default).
-            idempotency_key: your own name for this piece of work; it travels to the service, which does it once. So the call
-                may be retried whatever the tool is.
+            idempotency_key: your own name for this piece of work; it travels to the service. An instance of ours does it
+                once, so that the call may be retried there, whatever the tool is.
             priority: its class where calls wait for room: one of the bulkhead's ``priorities``, the most urgent by default.
 
         Raises:

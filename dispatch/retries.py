@@ -53,30 +53,6 @@ def _nobody(_verdict: Again | WhyNot) -> None:
     pass
 
 
-async def with_retries(
-    attempt: Attempt[R],
-    retrying: Retrying,
-    *,
-    deadline: float,
-    keyed: bool = False,
-    listener: Listener = _nobody,
-) -> R:
-    """The result of the first attempt that ends well, or of the last one that there is to be.
-
-    Args:
-        attempt: see :data:`Attempt`.
-        retrying: decides. The call itself is counted by whoever makes it (``retrying.budget.called()``).
-        deadline: of the whole call, on the running loop's clock.
-        keyed: the caller gave an idempotency key.
-        listener: see :data:`Listener`.
-    """
-    tried: list[str] = []
-    result = await attempt(1, tried, Where.ELSEWHERE)
-    if result.outcome is Outcome.SUCCESS:
-        return result
-    return await go_on(result, tried, attempt, retrying, deadline=deadline, keyed=keyed, listener=listener)
-
-
 async def go_on(
     result: R,
     tried: list[str],
@@ -87,7 +63,18 @@ async def go_on(
     keyed: bool = False,
     listener: Listener = _nobody,
 ) -> R:
-    """As :func:`with_retries`, after a first attempt that ended in ``result``: for whoever makes that one inline."""
+    """The result of the first attempt that ends well, or of the last one that there is to be; if that one surely did not run
+    and one before it may have, that one's. Whoever calls this has made the first attempt, which ended in ``result``.
+
+    Args:
+        result: of the first attempt, which is not a success.
+        tried: the instances tried so far.
+        attempt: see :data:`Attempt`.
+        retrying: decides. The call itself is counted by whoever makes it (``retrying.budget.called()``).
+        deadline: of the whole call, on the running loop's clock.
+        keyed: the caller gave an idempotency key.
+        listener: see :data:`Listener`.
+    """
     course = _Course(retrying, deadline, keyed, listener)
     course.judge(result, 1)
     if course.again is None:

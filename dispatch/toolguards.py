@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from dispatch.bulkheads import WaitingBulkhead
 from dispatch.guards.base import Clock, Randomness
@@ -20,7 +20,6 @@ from dispatch.repair import Patience
 if TYPE_CHECKING:
     from dispatch.fleet import Fleet
 
-T = TypeVar("T")
 SharedUsers = Callable[[Rate], Users[LimiterBucket]]
 """The users' buckets of a rate that several tools share."""
 

@@ -28,7 +28,7 @@ PURE = (
     ),
     *("outcome", "policy", "messages", "guards", "balancing"),
 )
-FACES = ("client", "cli", "demo", "__main__")
+FACES = ("client", "wrapped", "dialects", "plan", "testing", "cli", "demo", "__main__")
 SERVING = (
     "service",
     "server",
@@ -41,7 +41,11 @@ SERVING = (
     "answers",
     "work",
 )
-PATH = ("dispatcher", "arguments", "addressing", "targets", "routes", "acknowledger", "result", "tool")
+PATH = (
+    *("dispatcher", "engine", "arguments", "addressing", "targets", "routes", "acknowledger", "result", "tool"),
+    *("attempt", "attempts", "passage", "toolguards", "refusals", "fleet", "fleets"),
+    *("retries", "hedges", "singleflight", "ratelimits", "bulkheads"),
+)
 SEAM = (
     *("exchange", "pending", "settled", "transports", "gate", "instances", "parted", "repair"),
     *("deadlines", "paced", "pacing"),
