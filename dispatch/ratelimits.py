@@ -20,6 +20,8 @@ from dispatch.guards.rate import RateLimiter, RatePermit, Waiter
 from dispatch.guards.users import MAX_USERS, Users
 from dispatch.policy.rate import Rate
 
+AMPLE = 0.5
+"""The part of a bucket up to which it is not worth asking aiolimiter: no rounding makes half full of full."""
 BRIM = 1 - 1e-6
 """The part of a bucket that may be filled without asking aiolimiter whether it thinks so too."""
 
@@ -31,8 +33,10 @@ class LimiterBucket(LeakyBucket):
     """aiolimiter's :class:`AsyncLimiter` as a bucket. What comes has to fit into it; nobody ever waits inside, where others
     could overtake him and nothing is bounded.
 
-    It does not say when there will be room, and takes nothing back. So what should be in it is reckoned beside it; and when
-    something is given back, or its loop has ended, a new one is made and filled to that.
+    It does not say when there will be room, and takes nothing back. So what should be in it is reckoned beside it. While
+    that is so little that no rounding could make a refusal of it (:data:`AMPLE`), the reckoning alone decides; above it an
+    AsyncLimiter is filled to that level and asked each time, and a new one when something was given back or its loop has
+    ended.
 
     Args:
         burst: see :class:`LeakyBucket`.
@@ -40,23 +44,28 @@ class LimiterBucket(LeakyBucket):
         empty_at: likewise, on the loop's clock.
     """
 
-    __slots__ = ("_limiter", "_loop")
+    __slots__ = ("_ample", "_limiter", "_loop")
 
     def __init__(self, burst: float, per_second: float, empty_at: float = NEVER) -> None:
         super().__init__(burst, per_second, empty_at)
+        self._ample = burst * AMPLE
         self._limiter: AsyncLimiter | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def take(self, cost: float, now: float) -> bool:
+        fits = LeakyBucket.take(self, cost, now)
+        if fits and self._level < self._ample:
+            self._limiter = None
+            return True
         limiter = self._limiter
         if limiter is None or self._loop is not get_running_loop():
-            limiter = self._filled(now)
-        if not LeakyBucket.take(self, cost, now):
+            limiter = self._filled(now, cost if fits else 0.0)
+            fits = fits or LeakyBucket.take(self, cost, now)
+        if not fits:
             return False
         # Where there is clearly room by our account, there is by its own, which differs by roundings alone.
         if self._level < self.burst * BRIM or limiter.has_capacity(cost):
-            if next(limiter.acquire(cost).__await__(), _ENDED) is not _ENDED:  # _at_once, for each call
-                raise RuntimeError(_WAITS)
+            _at_once(limiter.acquire(cost))
             return True
         LeakyBucket.give_back(self, cost, now, now)  # there was none, by a rounding
         return False
@@ -65,13 +74,14 @@ class LimiterBucket(LeakyBucket):
         super().give_back(cost, taken_at, now)
         self._limiter = None
 
-    def _filled(self, now: float) -> AsyncLimiter:
+    def _filled(self, now: float, taken: float) -> AsyncLimiter:
+        """One that holds what this bucket held before ``taken`` was."""
         self._loop = get_running_loop()
         # Another loop's clock may have begun elsewhere: never fuller than full, and from now on by this one.
         self._level = min(self.burst, self.level(now))
         self._at = now
         made = self._limiter = AsyncLimiter(self.burst, self.burst / self.per_second)
-        _at_once(made.acquire(self._level))
+        _at_once(made.acquire(max(0.0, self._level - taken)))
         return made
 
 

@@ -37,13 +37,29 @@ async def test_the_bucket_is_aiolimiters_and_nobody_waits_in_it(monkeypatch: pyt
     for _ in range(4):
         tested.admit("ann", FAR)
     assert isinstance(tested.admit("ann", now()), Rejection)
-    assert filled == [0.0, 1.0, 1.0, 1.0, 1.0]
+    assert filled == [1.0, 1.0, 1.0, 1.0], (
+        "it is filled as far as it should be, and asked, once half of the bucket is full"
+    )
     assert [(each.max_rate, each.time_period) for each in made] == [(4, 24)]
     assert not made[0].has_capacity(0.001)
     await advance(6.0)
     assert made[0].has_capacity(1)
     assert isinstance(tested.admit("ann", FAR), RatePermit)
-    assert filled == [0.0, 1.0, 1.0, 1.0, 1.0, 1.0]
+    assert filled == [1.0, 1.0, 1.0, 1.0, 1.0]
+
+
+async def test_while_little_is_in_it_the_reckoning_alone_decides() -> None:
+    bucket = LimiterBucket(8.0, 1.0)
+    for _ in range(3):
+        assert bucket.take(1.0, now())
+        assert bucket._limiter is None
+    assert bucket.take(1.0, now())
+    assert bucket._limiter is not None
+    assert bucket._limiter.has_capacity(4.0)
+    assert not bucket._limiter.has_capacity(4.001)
+    await advance(2.0)
+    assert bucket.take(1.0, now())
+    assert bucket._limiter is None, "it knows nothing of what is poured in without it"
 
 
 async def test_aiolimiter_has_the_last_word() -> None:
@@ -119,6 +135,7 @@ STEPS = st.lists(
         st.tuples(st.just("pass"), st.sampled_from([0.125, 0.25, 1.0, 4.0])),
         st.tuples(st.just("take"), st.sampled_from([0.5, 1.0, 2.0])),
         st.tuples(st.just("back"), st.sampled_from([0, 1, 2])),
+        st.tuples(st.just("look"), st.just(0.0)),
     ),
     max_size=30,
 )
@@ -137,13 +154,16 @@ def test_it_is_the_bucket_that_the_rules_reckon_with(steps: list[tuple[str, floa
                 assert real.take(value, now()) == fits
                 if fits:
                     taken.append((value, now()))
+            elif step == "look":
+                real._limiter = real._limiter or real._filled(now(), 0.0)
             elif taken:
                 cost, at = taken.pop(int(value) % len(taken))
                 real.give_back(cost, at, now())
                 ideal.give_back(cost, at, now())
             room = burst - ideal.level(now())
-            limiter = real._limiter or real._filled(now())
-            assert limiter.has_capacity(max(0.0, room - 1e-6))
-            assert not limiter.has_capacity(room + 1e-6)
+            assert real.level(now()) == pytest.approx(ideal.level(now()), abs=1e-9)
+            if real._limiter is not None:
+                assert real._limiter.has_capacity(max(0.0, room - 1e-6))
+                assert not real._limiter.has_capacity(room + 1e-6)
 
     run(both)

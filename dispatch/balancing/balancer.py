@@ -6,6 +6,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 
+import msgspec
+
 from dispatch.balancing.base import NEVER, InstanceState, Strategy
 from dispatch.balancing.health import HealthWatch, Listener
 from dispatch.balancing.leastrequest import LeastRequest
@@ -32,7 +34,7 @@ _NONE: AbstractSet[str] = frozenset()
 _SUCCESS = Outcome.SUCCESS
 
 
-class Pick:
+class Pick(msgspec.Struct, eq=False):
     """The permit for one attempt at one instance. Made by :meth:`Balancer.pick`.
 
     Attributes:
@@ -41,15 +43,12 @@ class Pick:
         panic: health was not asked: too few are well, or none may be used.
     """
 
-    __slots__ = ("_balancer", "_epoch", "_state", "instance", "panic", "started")
-
-    def __init__(self, balancer: Balancer, state: InstanceState, started: float, panic: bool) -> None:
-        self._balancer = balancer
-        self._state = state
-        self._epoch = state.epoch
-        self.instance = state.id
-        self.started = started
-        self.panic = panic
+    instance: str
+    started: float
+    panic: bool
+    _balancer: Balancer
+    _state: InstanceState
+    _epoch: int
 
     def finish(
         self,
@@ -283,7 +282,7 @@ class Balancer:
         self._picks = state.order = self._picks + 1
         if state.gain:
             state.credit = max(state.credit - 1.0, -MOST_CREDIT)
-        return Pick(self, state, now, panic)
+        return Pick(state.id, now, panic, self, state, state.epoch)
 
     def _another(self, tried: AbstractSet[str], pool: list[InstanceState], now: float) -> tuple[InstanceState, bool]:
         """The best of who was not tried and is admitted; and whether it was taken although nobody may be."""

@@ -156,8 +156,13 @@ class RateLimiter:
         if not cost > 0.0:
             raise ValueError(f"a call costs more than nothing, not {cost!r}")
         now = self.clock()
-        own = self._users(user, now) if self._users is not None else None
-        if not self._turns and user not in self._lines and self._fill(own, cost, now):
+        bucket, own = self._bucket, None
+        if self._users is None and bucket is not None:  # what most tools with a limit have
+            room = not self._turns and bucket.take(cost, now)
+        else:
+            own = self._users(user, now) if self._users is not None else None
+            room = not self._turns and user not in self._lines and self._fill(own, cost, now)
+        if room:
             self.granted += 1
             return RatePermit(self, user, own, cost, now)
         return self._wait(user, own, cost, now, deadline)

@@ -86,8 +86,9 @@ class Stand:
     def end(self, id: str, outcome: Outcome = Outcome.TIMEOUT, count: int = 1, **how: Any) -> None:
         """``count`` calls at ``id``, whoever's turn it is, end so."""
         for _ in range(count):
-            pick = Pick(self.balancer, self.state(id), self.clock.now, False)
-            self.state(id).in_flight += 1
+            state = self.state(id)
+            pick = Pick(id, self.clock.now, False, self.balancer, state, state.epoch)
+            state.in_flight += 1
             pick.finish(outcome, **how)
 
     def eject(self, id: str) -> None:
