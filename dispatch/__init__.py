@@ -21,6 +21,13 @@ from dispatch.policy import Annotations, Balancing, Breaker, Bulkhead, Health, H
 from dispatch.result import CallResult
 from dispatch.server import ToolServer, serve
 from dispatch.service import ToolService
+from dispatch.telemetry.events import (
+    CatalogChanged,
+    CircuitChanged,
+    Event,
+    InstanceChanged,
+)
+from dispatch.telemetry.settings import Telemetry
 from dispatch.tool import Tool
 from dispatch.transports import Security
 from dispatch.version import __version__
@@ -34,11 +41,15 @@ __all__ = [
     "CallResult",
     "CallTimeout",
     "Catalog",
+    "CatalogChanged",
     "CatalogError",
+    "CircuitChanged",
     "DispatchError",
     "Dispatcher",
+    "Event",
     "Health",
     "Hedge",
+    "InstanceChanged",
     "InvalidArguments",
     "Outcome",
     "Policy",
@@ -47,6 +58,7 @@ __all__ = [
     "Rejected",
     "Retry",
     "Security",
+    "Telemetry",
     "Throttled",
     "Tool",
     "ToolError",

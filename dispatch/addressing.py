@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Mapping
 
 from dispatch.arguments import nobody_takes_parts, nobody_there
 from dispatch.exchange import Exchange
@@ -68,8 +69,10 @@ class Addressing:
         idempotency_key: str | None,
         patience: Patience,
         attempt: int = 1,
+        carried: Mapping[str, str] | None = None,
     ) -> tuple[Publisher, dict[str, str], Line | None]:
-        """The publisher of a request, its properties, and how to ask for its answer; None: it cannot be asked for.
+        """The publisher of a request, its properties (``carried`` among them), and how to ask for its answer; None: it
+        cannot be asked for.
 
         Raises:
             TransportError: nobody is known who may have it.
@@ -86,12 +89,16 @@ class Addressing:
             properties = self._properties(
                 id, route, route.replies.first, policy, deadline - now, idempotency_key, attempt
             )
+            if carried:
+                properties |= carried
             if target.redelivered(idempotency_key):
                 properties[Property.REPEATABLE] = "1"
             return route.publisher, properties, None
         # What keeps everything on its way (a persistent topic) holds nothing up.
         lane = route.replies.pick(exchange.pending, policy.reply_connections if route.acknowledged else 1)
         properties = self._properties(id, route, lane, policy, deadline - now, idempotency_key, attempt)
+        if carried:
+            properties |= carried
         properties[Property.INCARNATION] = instance.incarnation
         if route.replies.mean >= PLAIN_FROM:
             properties[Property.PLAIN] = "1"
@@ -104,10 +111,10 @@ class Addressing:
             parted = PartedRequest(instance.publisher, payload, limit)
             properties |= parted.about
         line = Line(instance, repair, b"" if large else payload, properties, target.label, lane, parted)
-        carried = routes.carried(instance)
-        if carried is not None:
+        acked = routes.carried(instance)
+        if acked is not None:
             # Once: a question for the answer repeats the line's own.
-            properties = {**properties, Property.ACKED: carried}
+            properties = {**properties, Property.ACKED: acked}
         return parted or instance.publisher, properties, line
 
     def _properties(

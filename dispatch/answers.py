@@ -25,6 +25,7 @@ from dispatch.messages import (
 from dispatch.parts import split_text
 from dispatch.recall import Recall
 from dispatch.replies import ReplyRouter
+from dispatch.telemetry.names import ErrorType
 from dispatch.work import Work
 
 OVERLOAD_RETRY_AFTER_MS = 1_000
@@ -100,13 +101,17 @@ class Answers:
         # An error, raised above, ends the stream without an index: it counts even if a chunk before it was lost.
         self._say(work, Reply(None, "", True), chunk=index)
 
-    def fail(self, work: Work, type: object, message: object) -> None:
-        """An error, of the tool or on the way."""
+    def fail(self, work: Work, type: object, message: object, kind: str = ErrorType.TOOL_ERROR) -> None:
+        """An error, of the tool or on the way. ``kind``: as its span has it."""
+        if work.trace is not None:
+            work.trace.failed(kind)
         self._say(work, Reply(ErrorInfo(_sendable(type), _sendable(message)), "", True))
 
     def refuse(self, work: Work, reason: str, detail: str) -> None:
         """The tool does not run, or not to its end."""
         self._refused[reason] += 1
+        if work.trace is not None:
+            work.trace.failed(ErrorType.DEADLINE_EXCEEDED if reason == Refusal.STOPPED else ErrorType.OTHER)
         extra = {Property.REFUSED: reason}
         if reason == Refusal.OVERLOADED:
             extra[Property.RETRY_AFTER_MS] = str(OVERLOAD_RETRY_AFTER_MS)
@@ -197,6 +202,9 @@ class Answers:
         return properties
 
     def _send(self, work: Work, payload: bytes, properties: Mapping[str, str], *, last: bool) -> None:
+        if work.trace is not None:
+            topic = self._replies.topic_for(work.properties.get(Property.REPLY_TO))
+            properties = {**properties, **work.trace.answering(topic, last=last)}
         self._recall.send(work, payload, properties, last=last)
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import msgspec
 
 from dispatch.fleet import Place
+from dispatch.guards.hedging import NoHedge
+from dispatch.guards.retrying import Again, WhyNot
 from dispatch.instances import Instance, Line
 from dispatch.messages import Property, whole_number
 from dispatch.outcome import DispatchError, Outcome, TransportError
@@ -13,7 +17,13 @@ from dispatch.pending import ReplyStream
 from dispatch.result import error_of
 from dispatch.settled import Answer, Settled
 from dispatch.targets import Target
+from dispatch.telemetry.names import HEDGE_EVENT, RETRY_EVENT, WAIT
 from dispatch.toolguards import ToolGuards
+
+if TYPE_CHECKING:
+    from dispatch.telemetry.tracing import CallTrace, SendTrace
+else:
+    CallTrace = SendTrace = Any  # msgspec looks annotations up
 
 _SUCCESS = Outcome.SUCCESS
 _NOT_THE_SERVICES = frozenset({"payload-too-large", "too-large", "too-much"})
@@ -32,6 +42,7 @@ class Call(msgspec.Struct, eq=False):
         key: its idempotency key.
         priority: its class, where calls wait in line.
         idle: seconds between two chunks at most, for a stream.
+        trace: its span; None: nobody listens.
 
     Attributes:
         requests: sent so far, over all attempts.
@@ -48,8 +59,25 @@ class Call(msgspec.Struct, eq=False):
     key: str | None = None
     priority: str | None = None
     idle: float = 0.0
+    trace: CallTrace | None = None
     requests: int = 0
     keeper: Instance | None = None
+
+    def retried(self, verdict: Again | WhyNot) -> None:
+        """After an attempt that failed: there is to be another one, or why not."""
+        if isinstance(verdict, Again):
+            if self.trace is not None:
+                self.trace.event(RETRY_EVENT, {WAIT: verdict.wait})
+        elif verdict is WhyNot.BUDGET and self.guards.meter is not None:
+            self.guards.meter.unpaid()
+
+    def hedged(self, verdict: NoHedge | None) -> None:
+        """A second attempt was due: why it was not begun, or None."""
+        if verdict is None:
+            if self.trace is not None:
+                self.trace.event(HEDGE_EVENT, {})
+        elif verdict is NoHedge.BUDGET and self.guards.meter is not None:
+            self.guards.meter.unpaid()
 
 
 class Attempt(msgspec.Struct, eq=False):
@@ -67,6 +95,7 @@ class Attempt(msgspec.Struct, eq=False):
         line: how the answer was asked for.
         remembered: the instance remembers idempotency keys, and is still there.
         replies, first: of a stream: what comes, and what came first.
+        span: of its request.
     """
 
     passage: Passage
@@ -83,6 +112,7 @@ class Attempt(msgspec.Struct, eq=False):
     remembered: bool = False
     replies: ReplyStream | None = None
     first: str | None = None
+    span: SendTrace | None = None
 
     @property
     def error_type(self) -> str | None:
@@ -136,6 +166,12 @@ class Attempt(msgspec.Struct, eq=False):
         if type(settled) is Answer:
             running = whole_number(settled.properties, Property.IN_FLIGHT)
         outcome = self.judged
+        transmissions = 1 if self.line is None else self.line.repair.transmissions
+        if transmissions > 1:
+            place.asked(transmissions - 1)
+        span, self.span = self.span, None
+        if span is not None:
+            span.ended(self.outcome, self.error, place.pick.instance, transmissions)
         place.pick.finish(outcome, retry_after=self.retry_after, in_flight=running, outpaced=self.outpaced)
         if place.probe is not None:
             place.probe.finish(outcome, retry_after=self.retry_after)
@@ -144,3 +180,5 @@ class Attempt(msgspec.Struct, eq=False):
         """f: every permit gets the outcome."""
         self.left()
         self.passage.finish(self.judged, sent=self.sent, retry_after=self.retry_after)
+        if self.error is not None:
+            self.passage.tell(self.error)

@@ -7,6 +7,7 @@ everybody who gave it a permit how it ended, exactly once, whatever happened.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 from dispatch.addressing import Addressing
 from dispatch.attempt import Attempt, Call
@@ -36,6 +37,7 @@ _KEEPER_GONE = (
     "The service instance that had the request has gone, and with it what it knew of its idempotency key. It may have run "
     "all the same: do not repeat the call unless you know that it did nothing."
 )
+NOTHING: Mapping[str, str] = {}
 _NOBODY = Rejection("balancer", "no-instance")
 
 
@@ -72,10 +74,11 @@ class Attempts:
                 return made
             began = self._now()
             deadline, clock, limit = self._slice(call, began, number)
+            reason = "hedge" if hedge else "retry" if number > 1 else "first"
             hops = 0
             while True:
                 hops += 1
-                publisher, properties, line = self._place(made, call, fleet, tried, where, deadline, number)
+                publisher, properties, line = self._place(made, call, fleet, tried, where, deadline, number, reason)
                 settled = await self._exchange.request(  # e exchange
                     made.id,
                     publisher,
@@ -86,6 +89,7 @@ class Attempts:
                     clock=clock,
                     max_bytes=target.policy.max_result,
                     line=line,
+                    tally=fleet.tally,
                 )
                 made.ended(settled, call, limit)
                 if hops >= MAX_HOPS or not self._gone(made, settled):
@@ -120,7 +124,10 @@ class Attempts:
             hops = 0
             while True:
                 hops += 1
-                publisher, properties, line = self._place(made, call, fleet, tried, where, call.deadline, number)
+                reason = "retry" if number > 1 else "first"
+                publisher, properties, line = self._place(
+                    made, call, fleet, tried, where, call.deadline, number, reason
+                )
                 replies = made.replies = self._exchange.stream(
                     made.id,
                     publisher,
@@ -132,6 +139,7 @@ class Attempts:
                     max_bytes=policy.max_result,
                     max_buffer=policy.stream_buffer,
                     line=line,
+                    tally=fleet.tally,
                 )
                 made.first = await anext(replies, None)
                 if made.first is not None:
@@ -183,7 +191,7 @@ class Attempts:
                 passage.give_up()
                 refused = Rejection("bulkhead", "full")
             else:
-                refused = await passage.wait(call.deadline, call.priority)
+                refused = await self._wait(passage, call)
         if refused is not None:
             made.refused(refusal(refused, target.label))
             return None
@@ -192,8 +200,25 @@ class Attempts:
             await self._addressing.meet(target, fleet, call.payload, call.deadline)
         return fleet
 
+    async def _wait(self, passage: Passage, call: Call) -> Rejection | None:
+        meter = call.guards.meter
+        began = self._now()
+        try:
+            return await passage.wait(call.deadline, call.priority)
+        finally:
+            if meter is not None:
+                meter.waited.observe(self._now() - began)
+
     def _place(
-        self, made: Attempt, call: Call, fleet: Fleet, tried: list[str], where: Where, deadline: float, number: int
+        self,
+        made: Attempt,
+        call: Call,
+        fleet: Fleet,
+        tried: list[str],
+        where: Where,
+        deadline: float,
+        number: int,
+        reason: str,
     ) -> tuple[Publisher, dict[str, str], Line | None]:
         """d: the balancer picks the instance. How the request gets there, and how its answer is asked for.
 
@@ -213,11 +238,17 @@ class Attempts:
         if call.key is not None:
             deadline = call.deadline  # what a key names goes on when an attempt ends: the next one gets its answer
         made.id = self._exchange.new_id()
+        carried: Mapping[str, str] = NOTHING
+        if call.trace is not None:
+            made.span = call.trace.send(place.topic, place.route.request_queue, made.id, number, reason)
+            carried = made.span.properties
         publisher, properties, made.line = self._addressing.request(
-            call.target, place, made.id, call.payload, deadline, call.key, call.guards.patience, number
+            call.target, place, made.id, call.payload, deadline, call.key, call.guards.patience, number, carried
         )
         made.sent = True
         call.requests += 1
+        if call.guards.meter is not None:
+            call.guards.meter.attempts[reason]()
         if call.key is not None:
             call.keeper = place.instance
         return publisher, properties, made.line

@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import random
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 from dispatch.arguments import invalid, request_payload
 from dispatch.attempt import Attempt, Call
 from dispatch.balancing.view import InstanceView
-from dispatch.catalog import Catalog, load_directory
+from dispatch.catalog import Catalog, CatalogError, load_directory
 from dispatch.engine import Engine
 from dispatch.exchange import Exchange
 from dispatch.guards.base import Randomness
@@ -30,6 +31,8 @@ from dispatch.refusals import with_alternatives
 from dispatch.result import CallResult, conclude
 from dispatch.retries import go_on
 from dispatch.targets import Target, Targets
+from dispatch.telemetry.events import Event, Events
+from dispatch.telemetry.settings import DEFAULT_TELEMETRY, Telemetry
 from dispatch.tool import Tool
 from dispatch.transports import Security, Transport, open_transport
 
@@ -48,6 +51,7 @@ def connect(
     security: Security | None = None,
     window: int = 64,
     name: str | None = None,
+    telemetry: Telemetry = DEFAULT_TELEMETRY,
 ) -> Dispatcher:
     """A dispatcher on ``broker``; use it with ``async with``, or ``await start()`` and ``close()``.
 
@@ -58,6 +62,7 @@ def connect(
         security: token and TLS settings; None: from the environment (``DISPATCH_TOKEN`` …).
         window: unreceipted publishes of the connection; 64 keeps a broker from losing messages in bursts.
         name: the dispatcher's id, seen in the names of its reply topics; default: 12 random hex digits.
+        telemetry: what it counts and traces.
 
     Raises:
         CatalogError: mistakes in the folder's descriptors: every one, with file, key and fix.
@@ -68,7 +73,8 @@ def connect(
         catalog = Catalog.empty()
     elif not isinstance(catalog, Catalog):
         catalog = load_directory(catalog)
-    return Dispatcher(open_transport(broker, security=security, window=window), catalog, policy=policy, name=name)
+    transport = open_transport(broker, security=security, window=window)
+    return Dispatcher(transport, catalog, policy=policy, name=name, telemetry=telemetry)
 
 
 class Dispatcher:
@@ -78,7 +84,7 @@ class Dispatcher:
         transport: a connection not yet started; closed with the dispatcher.
         catalog: services and tools.
         policy: defaults under the services' and tools' own policies.
-        name: see :func:`connect`.
+        name, telemetry: see :func:`connect`.
         randomness: of retries, hedges, open times and balancing; for tests.
     """
 
@@ -89,8 +95,11 @@ class Dispatcher:
         *,
         policy: Policy = DEFAULT_POLICY,
         name: str | None = None,
+        telemetry: Telemetry = DEFAULT_TELEMETRY,
         randomness: Randomness = random.random,
     ) -> None:
+        self.telemetry = telemetry
+        self._events = Events()
         self.name = name or os.urandom(6).hex()
         self.transport = transport
         self._policy = policy
@@ -113,7 +122,13 @@ class Dispatcher:
         except BaseException:
             await self.transport.close()
             raise
-        self._engine = Engine(self.transport, self.name, self._randomness)
+        from dispatch.telemetry.tracing import Tracing
+        from dispatch.telemetry.watch import Watch  # prometheus-client: a quarter of what importing dispatch would take
+
+        now = asyncio.get_running_loop().time
+        watch = Watch(self.telemetry, self._events, now)
+        tracing = Tracing(self.telemetry, self.name, now()) if self.telemetry.traces != "off" else None
+        self._engine = Engine(self.transport, self.name, self._randomness, self.catalog, watch, tracing)
 
     async def close(self, *, drain: float = 0.0) -> None:
         """End what waits (its callers get a typed error) and disconnect. Idempotent.
@@ -157,15 +172,25 @@ class Dispatcher:
         Raises:
             CatalogError, PolicyError: as in :func:`connect`. Nothing has changed then.
         """
-        if catalog is None:
-            catalog = self.catalog
-        elif not isinstance(catalog, Catalog):
-            catalog = load_directory(catalog)
+        source = self.catalog.source
         policy = self._policy if policy is None else policy
-        self._targets = Targets(catalog, policy).check()
+        try:
+            if catalog is None:
+                catalog = self.catalog
+            elif isinstance(catalog, Catalog):
+                source = catalog.source
+            else:
+                source = "directory"
+                catalog = load_directory(catalog)
+            self._targets = Targets(catalog, policy).check()
+        except (CatalogError, PolicyError) as error:
+            if self._engine is not None:
+                self._engine.watch.reloaded(source, len(self.catalog.tools), str(error))
+            raise
         self._policy = policy
         if self._engine is not None:
             self._engine.renew(catalog)
+            self._engine.watch.reloaded(source, len(catalog.tools))
 
     @property
     def exchange(self) -> Exchange:
@@ -192,6 +217,23 @@ class Dispatcher:
             Rejected: there is no such service.
         """
         return self._targets.service(service)
+
+    # -- telemetry ----------------------------------------------------------------------------------------------
+
+    def metrics_app(self) -> Any:
+        """An ASGI application that serves the metrics at any path; in OpenMetrics, with exemplars, to who asks for that."""
+        from dispatch.telemetry.exposition import metrics_app
+
+        return metrics_app(self.telemetry)
+
+    def on_event(self, listener: Callable[[Event], object]) -> Callable[[], None]:
+        """Call ``listener`` with every change from now on: a circuit, an instance, the catalogue. It must not block; what it
+        raises goes to the loop's exception handler. Returns a function that takes it away again."""
+        return self._events.on(listener)
+
+    def events(self) -> AsyncIterator[Event]:
+        """Every change from now on. A reader that is more than 1,000 behind misses the oldest."""
+        return self._events.stream()
 
     # -- guards -------------------------------------------------------------------------------------------------
 
@@ -245,7 +287,7 @@ class Dispatcher:
             DispatchError: one class for each way a call can fail: ToolError, InvalidArguments, Throttled, CallTimeout,
                 TransportError, Rejected. Its text says what to do next.
         """
-        target = self._targets.tool(tool)
+        target = self._target(tool)
         # As execute, without a coroutine in between: this is the way of nearly every call.
         result = await self.perform(
             target,
@@ -273,7 +315,7 @@ class Dispatcher:
         """As :meth:`call`, but every outcome is a value. Only cancellation is raised."""
         started = self.exchange.loop.time()
         try:
-            target = self._targets.tool(tool)  # 1 catalog
+            target = self._target(tool)  # 1 catalog
         except DispatchError as error:
             return CallResult(tool, error.outcome, error=error)
         return await self.perform(
@@ -286,6 +328,14 @@ class Dispatcher:
             priority=priority,
             started=started,
         )
+
+    def _target(self, tool: str) -> Target:
+        """As :meth:`Targets.tool`; what is in no catalogue is counted, too."""
+        try:
+            return self._targets.tool(tool)
+        except DispatchError as error:
+            self._running.unknown(tool, error)
+            raise
 
     async def perform(
         self,
@@ -305,6 +355,8 @@ class Dispatcher:
         if started is None:
             started = now()
         limit = target.policy.timeout if timeout is None else timeout
+        guards = engine.guards_of(target)
+        trace = engine.begun(target, guards, started)
         try:
             # 2 permission: who may call this tool (its place; nothing is asked yet)
             # 3 deadline: one instant on the loop's clock for everything that follows
@@ -313,8 +365,8 @@ class Dispatcher:
             check_property(idempotency_key, "idempotency_key")
             payload = request_payload(config_text, arguments, user, target.policy, engine.max_message_bytes)
         except MISTAKES as mistake:
-            return self._refused(target, invalid(target.label, target.policy, mistake), now() - started)
-        guards = engine.guards_of(target)
+            wrong = self._refused(target, invalid(target.label, target.policy, mistake), now() - started)
+            return engine.ended(guards, trace, wrong)
         call = Call(
             target,
             guards,
@@ -324,14 +376,19 @@ class Dispatcher:
             limit=limit,
             key=idempotency_key,
             priority=priority,
+            trace=trace,
         )
-        if target.shares and idempotency_key is None:
-            return await self._shared(call, started)
-        # 4 attempts: the first one inline; retries and hedges, from one budget, only when it goes wrong or takes long
-        with engine.under_way:
-            made = await self._attempt(call)
-        # 5 result · 6 telemetry (its place): one duration, one outcome, one span tree
-        return self._result(call, made, now() - started)
+        try:
+            if target.shares and idempotency_key is None:
+                return engine.ended(guards, trace, await self._shared(call, started))
+            # 4 attempts: the first one inline; retries and hedges, from one budget, only when it goes wrong or takes long
+            with engine.under_way:
+                made = await self._attempt(call)
+        except BaseException:
+            engine.left(guards, trace, now() - started, call.requests)
+            raise
+        # 5 result · 6 telemetry: one duration, one outcome, one span tree
+        return engine.ended(guards, trace, self._result(call, made, now() - started), made.settled)
 
     async def _attempt(self, call: Call) -> Attempt:
         attempts, guards = self._running.attempts, call.guards
@@ -347,12 +404,14 @@ class Dispatcher:
                 hedging,
                 deadline=call.deadline,
                 others=lambda: self._running.others(call.target, tried),
+                listener=call.hedged,
             )
         retrying = guards.retrying
         if made.outcome is _SUCCESS or retrying is None:
             return made
         again = partial(attempts.call, call)
-        return await go_on(made, tried, again, retrying, deadline=call.deadline, keyed=call.key is not None)
+        keyed = call.key is not None
+        return await go_on(made, tried, again, retrying, deadline=call.deadline, keyed=keyed, listener=call.retried)
 
     async def _shared(self, call: Call, started: float) -> CallResult:
         """As the others that are the same and under way."""
@@ -453,14 +512,17 @@ class Dispatcher:
         total = policy.stream_timeout if timeout is None else timeout
         idle = policy.stream_idle_timeout if idle_timeout is None else idle_timeout
         started = engine.now()
+        guards, attempts = engine.guards_of(target), engine.attempts
+        trace = engine.begun(target, guards, started)
         try:
             check_seconds(total)
             check_seconds(idle, "idle-timeout")
             check_property(idempotency_key, "idempotency_key")
             payload = request_payload(config_text, arguments, user, target.policy, engine.max_message_bytes)
         except MISTAKES as mistake:
-            raise invalid(target.label, target.policy, mistake) from None
-        guards, attempts = engine.guards_of(target), engine.attempts
+            error = invalid(target.label, target.policy, mistake)
+            engine.ended(guards, trace, self._refused(target, error, engine.now() - started))
+            raise error from None
         call = Call(
             target,
             guards,
@@ -472,23 +534,38 @@ class Dispatcher:
             key=idempotency_key,
             priority=priority,
             idle=idle,
+            trace=trace,
         )
         keyed = idempotency_key is not None
-        with engine.under_way:
-            # As a call, until the first chunk is there. What was given cannot be taken back: then nothing is repeated.
-            guards.budget.called()
-            tried: list[str] = []
-            made = await attempts.stream(call, 1, tried, Where.HOME if keyed else Where.ELSEWHERE)
-            if made.outcome is not _SUCCESS and guards.retrying is not None:
-                again = partial(attempts.stream, call)
-                made = await go_on(made, tried, again, guards.retrying, deadline=call.deadline, keyed=keyed)
-            try:
-                if made.first is not None:
-                    yield made.first
-                    assert made.replies is not None
-                    async for chunk in made.replies:
-                        yield chunk
-            finally:
-                attempts.end(made, call)
-        if made.error is not None:
-            raise self._advised(target, made.error)
+        try:
+            with engine.under_way:
+                # As a call, until the first chunk is there. What was given cannot be taken back: then nothing is repeated.
+                guards.budget.called()
+                tried: list[str] = []
+                made = await attempts.stream(call, 1, tried, Where.HOME if keyed else Where.ELSEWHERE)
+                if made.outcome is not _SUCCESS and guards.retrying is not None:
+                    again = partial(attempts.stream, call)
+                    made = await go_on(
+                        made,
+                        tried,
+                        again,
+                        guards.retrying,
+                        deadline=call.deadline,
+                        keyed=keyed,
+                        listener=call.retried,
+                    )
+                try:
+                    if made.first is not None:
+                        engine.streams(guards, trace, engine.now() - started)
+                        yield made.first
+                        assert made.replies is not None
+                        async for chunk in made.replies:
+                            yield chunk
+                finally:
+                    attempts.end(made, call)
+        except BaseException:
+            engine.left(guards, trace, engine.now() - started, call.requests)
+            raise
+        result = engine.ended(guards, trace, self._result(call, made, engine.now() - started), made.settled)
+        if result.error is not None:
+            raise result.error

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from dispatch.addressing import Addressing
 from dispatch.attempts import Attempts
@@ -13,12 +14,23 @@ from dispatch.catalog import Catalog
 from dispatch.exchange import Exchange
 from dispatch.fleets import Fleets
 from dispatch.guards.base import Randomness
+from dispatch.guards.breaker import State
+from dispatch.outcome import DispatchError, Outcome
 from dispatch.result import CallResult
 from dispatch.routes import Routes
+from dispatch.settled import Answer, Settled
 from dispatch.singleflight import SingleFlight
-from dispatch.targets import Target
+from dispatch.targets import Target, meter_label
+from dispatch.telemetry.names import OTHER
 from dispatch.toolguards import GuardTable, ToolGuards
 from dispatch.transports import Transport
+
+if TYPE_CHECKING:
+    from dispatch.telemetry.tracing import CallTrace, Tracing
+    from dispatch.telemetry.watch import Watch
+
+
+NOTHING: Mapping[str, str] = {}
 
 
 class UnderWay:
@@ -52,6 +64,9 @@ class Engine:
         transport: the connection.
         name: the dispatcher's.
         randomness: see :class:`dispatch.Dispatcher`.
+        catalog: in force.
+        watch: what it tells of itself.
+        tracing: its spans; None: there are none.
 
     Attributes:
         now: the loop's clock.
@@ -60,17 +75,32 @@ class Engine:
         under_way: calls, streams and retries.
     """
 
-    def __init__(self, transport: Transport, name: str, randomness: Randomness) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        name: str,
+        randomness: Randomness,
+        catalog: Catalog,
+        watch: Watch,
+        tracing: Tracing | None,
+    ) -> None:
         self._transport = transport
-        self.exchange = Exchange(connected=lambda: transport.connected)
+        self._catalog = catalog
+        self.watch = watch
+        self._tracing = tracing
+        strange = watch.service(OTHER)
+        self.exchange = Exchange(
+            connected=lambda: transport.connected, strange=None if strange is None else strange.replies
+        )
         self.now: Callable[[], float] = self.exchange.loop.time
         self.routes = Routes(transport, self.exchange, name)
-        self._fleets = Fleets(self.routes, randomness)
-        self._guards = GuardTable(self.now, randomness)
+        self._fleets = Fleets(self.routes, randomness, watch)
+        self._guards = GuardTable(self.now, randomness, watch)
         addressing = Addressing(transport, self.exchange, self.routes)
         self.attempts = Attempts(self.exchange, addressing, self.routes, self._fleets)
         self.flights: SingleFlight[CallResult] = SingleFlight()
         self.under_way = UnderWay()
+        watch.observe(self)
 
     @property
     def max_message_bytes(self) -> int:
@@ -79,7 +109,51 @@ class Engine:
 
     def guards_of(self, target: Target) -> ToolGuards:
         """The guards of a target's tool."""
-        return self._guards.of((target.is_tool, target.label), target.policy, repeatable=target.repeatable)
+        return self._guards.of(
+            (target.is_tool, target.label), target.policy, repeatable=target.repeatable, label=target.meter_label
+        )
+
+    def unknown(self, tool: str, error: DispatchError) -> None:
+        """Somebody called a tool that there is not."""
+        meter = self.watch.other
+        if meter is not None:
+            meter.begun += 1
+            meter.finished(error.outcome, 0.0)
+        if self._tracing is not None:
+            self._tracing.unknown(tool, error, self.now())
+
+    def begun(self, target: Target, guards: ToolGuards, started: float) -> CallTrace | None:
+        """A call begins: count it; its span, if somebody listens."""
+        if guards.meter is not None:
+            guards.meter.begun += 1
+        tracing = self._tracing
+        return None if tracing is None else tracing.call(target, started)
+
+    def streams(self, guards: ToolGuards, trace: CallTrace | None, seconds: float) -> None:
+        """The first chunk of a stream is there."""
+        if guards.meter is not None:
+            guards.meter.first_chunk.observe(seconds, None if trace is None else trace.exemplar)
+        if trace is not None:
+            trace.first_chunk(seconds)
+
+    def ended(
+        self, guards: ToolGuards, trace: CallTrace | None, result: CallResult, settled: Settled | None = None
+    ) -> CallResult:
+        """6 telemetry: a call has ended with ``result``, and its last exchange as ``settled``."""
+        meter = guards.meter
+        if meter is not None:
+            meter.finished(result.outcome, result.duration, None if trace is None else trace.exemplar)
+        if trace is not None:
+            reply = settled.properties if isinstance(settled, Answer) else NOTHING
+            trace.ended(result, reply)
+        return result
+
+    def left(self, guards: ToolGuards, trace: CallTrace | None, seconds: float, attempts: int) -> None:
+        """A call was cancelled, or a stream left."""
+        if guards.meter is not None:
+            guards.meter.finished(Outcome.ABANDONED, seconds)
+        if trace is not None:
+            trace.left(attempts)
 
     def others(self, target: Target, tried: list[str]) -> bool:
         """Is there an instance that was not tried?"""
@@ -93,8 +167,40 @@ class Engine:
 
     def renew(self, catalog: Catalog) -> None:
         """Another catalogue, or policy: forget tools that have gone."""
+        self._catalog = catalog
         self._guards.keep(lambda key: key[1] in (catalog.tools if key[0] else catalog.services))
         self._fleets.renew(catalog.services)
+        self.watch.keep(
+            (*catalog.tools, *(meter_label(id, is_tool=False) for id in catalog.services)), catalog.services
+        )
+
+    # -- what a scrape sees, on whatever thread ------------------------------------------------------------------
+
+    @property
+    def connected(self) -> bool:
+        """Is the broker in reach?"""
+        return self._transport.connected
+
+    @property
+    def pending(self) -> int:
+        """Requests that wait for a reply."""
+        return self.exchange.pending
+
+    def circuits(self) -> Mapping[str, State]:
+        """The state of each tool's circuit breaker, by the tool's label."""
+        return {each.label: each.breaker.state for each in self._guards.all() if each.breaker is not None}
+
+    def queued(self) -> Mapping[str, int]:
+        """Calls that wait in line, by the tool's label."""
+        return {each.label: each.waiting for each in self._guards.all()}
+
+    def fleets(self) -> Iterable[tuple[str, tuple[InstanceView, ...]]]:
+        """Each service's instances, by the service's id."""
+        return [(service, fleet.glimpse()) for service, fleet in self._fleets.all()]
+
+    def tools(self) -> Mapping[str, int]:
+        """Tools in the catalogue, by where they come from."""
+        return {self._catalog.source: len(self._catalog.tools)}
 
     async def close(self, drain: float) -> None:
         """See :meth:`dispatch.Dispatcher.close`."""
@@ -105,5 +211,6 @@ class Engine:
                 async with asyncio.timeout(drain):
                     await self.under_way.nothing()
         self.exchange.close()
+        self.watch.close()
         await self._fleets.close()
         await self.routes.close()

@@ -26,7 +26,7 @@ from dispatch.messages import (
 )
 from dispatch.outcome import Throttled, TransportError
 from dispatch.pending import ReplyStream, Single, Slot
-from dispatch.settled import Disposition, Lost, Settled, TimedOut, Unreadable
+from dispatch.settled import Disposition, Lost, Settled, Tally, TimedOut, Unreadable
 from dispatch.transports.base import Message, Publisher, Ticket
 
 TOMBSTONE_AGE_S = 60.0
@@ -45,6 +45,7 @@ class Exchange:
         tombstone_age: seconds an ended id is remembered.
         max_tombstones: ended ids remembered at most.
         connected: is the broker in reach? While it is not, nobody is asked for anything.
+        strange: counts replies that belong to no request we know of.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Exchange:
         tombstone_age: float = TOMBSTONE_AGE_S,
         max_tombstones: int = MAX_TOMBSTONES,
         connected: Callable[[], bool] = lambda: True,
+        strange: Tally | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.replies = dict.fromkeys(Disposition, 0)
@@ -70,7 +72,8 @@ class Exchange:
         self._max_pending = max_pending
         self._closed = False
         self._connected = connected
-        self._tombstones: dict[str, Disposition] = {}
+        self._strange = strange
+        self._tombstones: dict[str, tuple[Disposition, Tally | None]] = {}
         self._tombstone_queue: deque[tuple[float, str]] = deque()
         self._tombstone_age = tombstone_age
         self._max_tombstones = max_tombstones
@@ -102,10 +105,11 @@ class Exchange:
         clock: str = "call",
         max_bytes: int,
         line: Line | None = None,
+        tally: Tally | None = None,
     ) -> Settled:
         """Publish, and wait for the whole answer. ``properties`` hold ``id``; ``deadline`` is on the loop's clock; ``line``
-        says how to ask for the answer again."""
-        slot = Single(self, id, deadline, clock, max_bytes, line, waiter=self.loop.create_future())
+        says how to ask for the answer again; ``tally`` counts what comes for it."""
+        slot = Single(self, id, deadline, clock, max_bytes, line, tally, waiter=self.loop.create_future())
         self._send(slot, publisher, payload, properties, flow)
         try:
             return await slot.waiter
@@ -127,9 +131,10 @@ class Exchange:
         max_bytes: int,
         max_buffer: int,
         line: Line | None = None,
+        tally: Tally | None = None,
     ) -> ReplyStream:
         """Publish, and give the chunks as they come. The caller closes the stream."""
-        slot = ReplyStream(self, id, deadline, clock, max_bytes, line, idle=idle, max_buffer=max_buffer)
+        slot = ReplyStream(self, id, deadline, clock, max_bytes, line, tally, idle=idle, max_buffer=max_buffer)
         self._send(slot, publisher, payload, properties, flow)
         if slot.settled is None:
             slot.start()
@@ -208,12 +213,12 @@ class Exchange:
                 return
         self.schedule(slot, repair.next_at)
 
-    def bury(self, id: str, why: Disposition) -> None:
+    def bury(self, id: str, why: Disposition, tally: Tally | None = None) -> None:
         """Take ``id`` out of the table and remember it."""
         if self._pending.pop(id, None) is None:
             return  # it never got there: nothing can come for it
         now = self.loop.time()
-        self._tombstones[id] = why
+        self._tombstones[id] = why, tally
         queue = self._tombstone_queue
         queue.append((now + self._tombstone_age, id))
         while queue and (len(queue) > self._max_tombstones or queue[0][0] <= now):
@@ -240,15 +245,21 @@ class Exchange:
                 if slot.line is not None:
                     slot.line.heard(self.loop.time())
         elif Property.HERE not in properties:  # nor is this one
-            self.replies[self._dispose(message, properties, via)] += 1
+            disposition, tally = self._dispose(message, properties, via)
+            self.replies[disposition] += 1
+            if tally is not None:
+                tally[disposition]()
 
-    def _dispose(self, message: Message, properties: Mapping[str, str], via: int) -> Disposition:
+    def _dispose(self, message: Message, properties: Mapping[str, str], via: int) -> tuple[Disposition, Tally | None]:
         id = properties.get(Property.ID)
         if not isinstance(id, str) or not 0 < len(id) <= MAX_PROPERTY_CHARS:
-            return Disposition.MALFORMED
+            return Disposition.MALFORMED, self._strange
         slot = self._pending.get(id)
         if slot is None:
-            return self._tombstones.get(id, Disposition.UNKNOWN)
+            return self._tombstones.get(id) or (Disposition.UNKNOWN, self._strange)
+        return self._taken(slot, message, properties, via), slot.tally
+
+    def _taken(self, slot: Slot, message: Message, properties: Mapping[str, str], via: int) -> Disposition:
         if not slot.heard:
             slot.heard = True
             if slot.ticket is not None:

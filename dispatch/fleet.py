@@ -8,18 +8,24 @@ topic, whose broker spreads the requests over whoever listens there.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from dispatch.balancing.balancer import Balancer, Pick
+from dispatch.balancing.health import Listener
 from dispatch.balancing.view import InstanceView
 from dispatch.guards.base import Clock, Randomness
 from dispatch.guards.breaker import BreakerPermit
 from dispatch.instances import Instance
 from dispatch.policy import Balancing, Health
 from dispatch.routes import Route
+from dispatch.settled import Tally
 from dispatch.toolguards import ToolGuards
+
+if TYPE_CHECKING:
+    from dispatch.telemetry.instruments import ServiceMeter
 
 SHARED = "(shared)"
 """The name of a service's own topic among its instances: no instance has it, because a name has no parentheses."""
@@ -36,12 +42,19 @@ class Place(msgspec.Struct, frozen=True, eq=False):
         instance: whom it is addressed to; None: whoever takes it from the topic.
         pick: the balancer's permit, to be finished.
         probe: that of the tool's breaker at this instance, likewise; None: it was not asked.
+        asked: is told how often an answer had to be asked for.
     """
 
     route: Route
     instance: Instance | None
     pick: Pick
     probe: BreakerPermit | None
+    asked: Callable[[int], object]
+
+    @property
+    def topic(self) -> str:
+        """Where the request goes."""
+        return self.route.request_queue if self.instance is None else self.instance.topic
 
 
 class Fleet:
@@ -53,6 +66,11 @@ class Fleet:
         addressed: requests go to the own topics of instances that are known by name.
         clock, randomness: of the balancer.
         greet: called with a route that is used when its time has come: may ask who is there.
+        listener: hears of an instance (its name), what became of it (``joined``, ``left``, ``ejected``, ``returned``), why.
+        meter: counts what comes and goes; None: nobody does.
+
+    Attributes:
+        tally: counts its replies.
     """
 
     def __init__(
@@ -65,7 +83,12 @@ class Fleet:
         clock: Clock,
         randomness: Randomness,
         greet: Callable[[Route], object],
+        listener: Listener | None = None,
+        meter: ServiceMeter | None = None,
     ) -> None:
+        self._listener = listener
+        self.tally: Tally | None = None if meter is None else meter.replies
+        self._asked: Callable[[int], object] = _unasked if meter is None else meter.retransmissions
         self._routes = list(routes)
         self._addressed = addressed
         self._greet = greet
@@ -76,7 +99,12 @@ class Fleet:
         self._seen = -1
         self._asking: ToolGuards | None = None
         self.balancer = Balancer(
-            balancing=balancing, health=health, clock=clock, randomness=randomness, admits=self._admits
+            balancing=balancing,
+            health=health,
+            clock=clock,
+            randomness=randomness,
+            admits=self._admits,
+            listener=listener,
         )
 
     @property
@@ -137,7 +165,7 @@ class Fleet:
                 permit = breaker.admit()
                 # A refusal here means that nobody else may be asked either, and that is not for this breaker to say.
                 probe = permit if type(permit) is BreakerPermit else None
-        return Place(route, instance, pick, probe)
+        return Place(route, instance, pick, probe, self._asked)
 
     def _home(self, key: str | None, parts: bool) -> str | None:
         """Who alone is of use, or nobody in particular."""
@@ -176,7 +204,7 @@ class Fleet:
             if not named:
                 places[name] = route, None
                 weights[name] = weight
-        self._places = places
+        there, self._places = self._places, places
         self._only = next(iter(places)) if len(places) == 1 else None
         self.balancer.replace(weights)
         for name, (_, instance) in places.items():
@@ -188,6 +216,20 @@ class Fleet:
             self._lives[name] = instance.incarnation
         while len(self._lives) > MAX_LIVES:
             del self._lives[next(iter(self._lives))]
+        if self._listener is not None:
+            self._tell(self._listener, there)
+
+    def _tell(self, listener: Listener, former: Mapping[str, tuple[Route, Instance | None]]) -> None:
+        for name in self._places:
+            if name not in former and name != SHARED:
+                listener(name, "joined", "here")
+        for name in former:
+            if name not in self._places and name != SHARED:
+                listener(name, "left", "gone")
+
+    def glimpse(self) -> tuple[InstanceView, ...]:
+        """See :meth:`Balancer.glimpse`."""
+        return self.balancer.glimpse()
 
     def instances(self) -> tuple[InstanceView, ...]:
         """How each one is doing."""
@@ -195,6 +237,10 @@ class Fleet:
         if seen != self._seen:
             self._look(seen)
         return self.balancer.instances()
+
+
+def _unasked(_count: int) -> None:
+    """Nobody wants to know."""
 
 
 def _weight(name: str, key: str) -> bytes:

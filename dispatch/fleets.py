@@ -5,12 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Container
+from functools import partial
+from typing import TYPE_CHECKING
 
 from dispatch.fleet import SHARED, Fleet
 from dispatch.guards.base import Randomness
 from dispatch.outcome import TransportError
 from dispatch.routes import Route, Routes
 from dispatch.targets import FleetKey, Target
+
+if TYPE_CHECKING:
+    from dispatch.telemetry.watch import Watch
 
 logger = logging.getLogger("dispatch.dispatcher")
 
@@ -24,9 +29,11 @@ class Fleets:
     Args:
         routes: opens topics.
         randomness: of the balancers.
+        watch: hears of instances, and has the meters of services; None: nobody does.
     """
 
-    def __init__(self, routes: Routes, randomness: Randomness) -> None:
+    def __init__(self, routes: Routes, randomness: Randomness, watch: Watch | None = None) -> None:
+        self._watch = watch
         self._routes = routes
         self._randomness = randomness
         self._clock = asyncio.get_running_loop().time
@@ -96,6 +103,8 @@ class Fleets:
                 clock=self._clock,
                 randomness=self._randomness,
                 greet=self._routes.greet,
+                listener=None if self._watch is None else partial(self._watch.instance, service.id),
+                meter=None if self._watch is None else self._watch.service(service.id),
             )
             if missing:
                 self._missing[target.fleet] = missing
@@ -133,6 +142,10 @@ class Fleets:
             del self._fleets[key]
             self._missing.pop(key, None)
         self._stale = set(self._fleets)
+
+    def all(self) -> list[tuple[str, Fleet]]:
+        """Each with its service's id."""
+        return [(key.service, fleet) for key, fleet in list(self._fleets.items())]
 
     def of_service(self, service: str) -> list[Fleet]:
         """The open fleets of the service of that id: one, unless tools of it have balancing settings of their own."""

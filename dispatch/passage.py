@@ -12,7 +12,7 @@ from dispatch.guards.base import Rejection
 from dispatch.guards.breaker import BreakerPermit
 from dispatch.guards.bulkhead import BulkheadPermit
 from dispatch.guards.rate import RatePermit, Waiter
-from dispatch.outcome import Outcome
+from dispatch.outcome import DispatchError, Outcome
 from dispatch.toolguards import ToolGuards
 
 _ABANDONED = Outcome.ABANDONED
@@ -106,6 +106,12 @@ class Passage(msgspec.Struct, eq=False):
         if waiter is not None:
             assert self._guards.rates is not None
             self._guards.rates.leave(waiter)
+
+    def tell(self, error: DispatchError) -> None:
+        """Count the attempt among those that were refused, if it was."""
+        meter = self._guards.meter
+        if meter is not None and error.rejected_by is not None:
+            meter.refused(error)
 
     def finish(self, outcome: Outcome, *, sent: bool, retry_after: float | None = None) -> None:
         """The attempt has ended. Every permit it has gets its outcome; a second call does nothing.

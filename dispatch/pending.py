@@ -15,7 +15,7 @@ import msgspec
 from dispatch.instances import Line
 from dispatch.messages import Property, Reply, whole_number
 from dispatch.outcome import TransportError
-from dispatch.settled import Answer, Disposition, Overflow, Settled, TimedOut, Unreadable
+from dispatch.settled import Answer, Disposition, Overflow, Settled, Tally, TimedOut, Unreadable
 from dispatch.transports.base import Ticket
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ class Slot(msgspec.Struct, eq=False):
     max_bytes: int
     line: Line | None = None
     """How to ask for the answer again; None: its service is none of ours, or not known."""
+    tally: Tally | None = None
+    """Its service's."""
     via: int | None = None
     """The connection on which the first reply came, where there are several."""
     alarm_at: float = 0.0
@@ -142,7 +144,7 @@ class Slot(msgspec.Struct, eq=False):
         if self.line is not None:
             self.line.end(self.exchange.loop.time(), answered=type(settled) in (Answer, Unreadable))
         self.exchange.bury(
-            self.id, Disposition.DUPLICATE if type(settled) in (Answer, Unreadable) else Disposition.LATE
+            self.id, Disposition.DUPLICATE if type(settled) in (Answer, Unreadable) else Disposition.LATE, self.tally
         )
         self.finished()
 

@@ -26,6 +26,11 @@ _OFTEN = {
     "queue-full": "it may be called only so often, and no more calls can wait for that",
 }
 
+_OFTEN_BY_USER = {
+    "too-late": "this user may call it only so often",
+    "queue-full": "this user may call it only so often, and no more calls can wait for that",
+}
+
 
 def refusal(rejection: Rejection, tool: str) -> DispatchError:
     """The error for a call of ``tool`` that one of its guards refused. The tool did not run.
@@ -45,12 +50,13 @@ def refusal(rejection: Rejection, tool: str) -> DispatchError:
             retry_after=after,
             rejected_by="breaker",
         )
-    if rejection.by in ("rate", "bulkhead"):
+    if rejection.by in ("rate", "user-rate", "bulkhead"):
+        limited = rejection.by != "bulkhead"
         why = _BUSY.get(rejection.reason, rejection.reason)
-        if rejection.by == "rate":
-            why = _OFTEN.get(rejection.reason, why)
+        if limited:
+            why = (_OFTEN_BY_USER if rejection.by == "user-rate" else _OFTEN).get(rejection.reason, why)
         return Throttled(
-            "rate-limited" if rejection.by == "rate" else "too-busy",
+            "rate-limited" if limited else "too-busy",
             f"'{tool}' was not called: {why}. {_next(after)}",
             retryable=rejection.reason != "too-large",
             retry_after=after,

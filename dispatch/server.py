@@ -16,7 +16,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dispatch.answers import REASONS, Answers
 from dispatch.catalog.topics import TopicName
@@ -31,14 +31,19 @@ from dispatch.messages import (
     whole_number,
 )
 from dispatch.outcome import DispatchError, TransportError
-from dispatch.owntopics import own_name
+from dispatch.owntopics import own_name, reply_topic
 from dispatch.parts import MAX_PAYLOAD_BYTES
 from dispatch.presence import Presence
 from dispatch.recall import Recall
 from dispatch.replies import ReplyRouter
 from dispatch.service import read_invoke
+from dispatch.telemetry.names import ErrorType
+from dispatch.telemetry.settings import DEFAULT_TELEMETRY, Telemetry
 from dispatch.transports import KeptMessage, Message, Mode, Security, Subscription, Transport, open_transport
 from dispatch.work import DEALT_WITH, Work
+
+if TYPE_CHECKING:
+    from dispatch.telemetry.serving import ServiceTracing
 
 logger = logging.getLogger("dispatch.service")
 
@@ -72,6 +77,7 @@ class ToolServer:
             largest answer that is sent in parts. So many may be held for each request that runs.
         security: token and TLS settings; None: from the environment.
         window: unreceipted publishes of the connection.
+        telemetry: what is traced.
     """
 
     def __init__(
@@ -91,6 +97,7 @@ class ToolServer:
         max_payload: int = MAX_PAYLOAD_BYTES,
         security: Security | None = None,
         window: int = 64,
+        telemetry: Telemetry = DEFAULT_TELEMETRY,
     ) -> None:
         if topic is not None:
             request_queue = request_queue or f"non-persistent://tg/request/{topic}"
@@ -119,6 +126,8 @@ class ToolServer:
         self._transport: Transport = (
             open_transport(broker, security=security, window=window) if isinstance(broker, str) else broker
         )
+        self._telemetry = telemetry
+        self._tracing: ServiceTracing | None = None
         self._subscription: Subscription | None = None
         self._replies: ReplyRouter | None = None
         self._presence: Presence | None = None
@@ -182,6 +191,19 @@ class ToolServer:
                 limit=lambda: self._transport.max_message_bytes,
                 max_payload=self.max_payload,
             )
+            if self._telemetry.traces != "off":
+                from dispatch.telemetry.serving import (
+                    ServiceTracing,  # the rest of OpenTelemetry's API, when it is needed
+                )
+
+                self._tracing = ServiceTracing(
+                    self._telemetry,
+                    service=self.id,
+                    instance=self.instance,
+                    topic=self.request_queue,
+                    replies=reply_topic(self.response_queue, "{dispatcher}"),
+                    responses=self.response_queue,
+                )
             await self._replies.start()
             self._subscription = await self._transport.subscribe(
                 self.request_queue, self._on_message, mode=Mode.SHARED, name=f"{self.id}-request"
@@ -362,6 +384,10 @@ class ToolServer:
         except Exception as error:  # as above; its caller is told all the same
             self._refuse(work, Refusal.INVALID_REQUEST, f"the request is not readable: {type(error).__name__}")
             return
+        if self._tracing is not None:
+            work.trace = self._tracing.process(work.id, work.properties)
+            if work.trace is not None:
+                work.trace.enter()
         try:
             async with asyncio.timeout_at(work.deadline) as limit:
                 key = work.properties.get(Property.IDEMPOTENCY_KEY)
@@ -374,7 +400,10 @@ class ToolServer:
                     await self._says.result(work, result_text(result))
         except asyncio.CancelledError:
             if not work.abandoned and not self._kept.leave(work):
-                self._says.fail(work, "cancelled", "The service stopped before the tool had finished.")
+                stopped = "The service stopped before the tool had finished."
+                self._says.fail(work, "cancelled", stopped, ErrorType.CANCELLED)
+            elif work.trace is not None:
+                work.trace.failed(ErrorType.CANCELLED)
             raise
         except DispatchError as error:
             self._says.fail(work, error.type, error.message)
@@ -385,6 +414,9 @@ class ToolServer:
                 return
             logger.debug("%s failed", self.id, exc_info=error)
             self._says.fail(work, type(error).__name__, error)
+        finally:
+            if work.trace is not None:
+                work.trace.ended()
 
     async def _answered_before(self, work: Work, user: str, key: str) -> bool:
         """Was this idempotency key here before? Then the answer of the first request with it is the answer."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 
 import msgspec
@@ -22,6 +22,10 @@ class Disposition(StrEnum):
     """No request of ours that we remember; on a shared response topic also everybody else's replies."""
     MALFORMED = "malformed"
     """No id, or not readable."""
+
+
+Tally = Mapping[Disposition, Callable[[], object]]
+"""Counts a reply of that disposition, for whoever wants to know it of one service."""
 
 
 class Answer(msgspec.Struct, frozen=True):

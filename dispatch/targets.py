@@ -39,6 +39,12 @@ def _fleet_key(service: ServiceDescriptor, tool: str = "") -> FleetKey:
     return FleetKey(service.id, (service.request_queue, service.response_queue), service.instances, tool)
 
 
+def meter_label(name: str, *, is_tool: bool) -> str:
+    """What stands for a tool in metrics, events and logs: its name; for a service that is called without a tool, its id
+    after ``service:``."""
+    return name if is_tool else f"service:{name}"
+
+
 class Target(msgspec.Struct, frozen=True):
     """What a call is made of that does not change from call to call.
 
@@ -52,6 +58,7 @@ class Target(msgspec.Struct, frozen=True):
         kept: its requests go over a persistent topic.
         shares: calls that are the same share one exchange.
         is_tool: a tool was called, rather than a service without one.
+        description: the tool's.
     """
 
     label: str
@@ -63,6 +70,12 @@ class Target(msgspec.Struct, frozen=True):
     kept: bool = False
     shares: bool = False
     is_tool: bool = True
+    description: str = ""
+
+    @property
+    def meter_label(self) -> str:
+        """See :func:`meter_label`."""
+        return meter_label(self.label, is_tool=self.is_tool)
 
     def redelivered(self, idempotency_key: str | None) -> bool:
         """May the broker give a request to another instance when the one that had it died?"""
@@ -128,6 +141,7 @@ class Targets:
                 _fleet_key(service, "" if _BALANCED.isdisjoint(descriptor.policy) else name),
                 _kept(service),
                 policy.single_flight and descriptor.read_only,
+                description=descriptor.description,
             )
         return target
 

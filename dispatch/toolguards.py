@@ -19,6 +19,8 @@ from dispatch.repair import Patience
 
 if TYPE_CHECKING:
     from dispatch.fleet import Fleet
+    from dispatch.telemetry.instruments import ToolMeter
+    from dispatch.telemetry.watch import Watch
 
 SharedUsers = Callable[[Rate], Users[LimiterBucket]]
 """The users' buckets of a rate that several tools share."""
@@ -38,6 +40,8 @@ class ToolGuards:
         clock: the loop's.
         randomness: for waits and open times.
         shared_users: see :data:`SharedUsers`.
+        watch: is told of transitions; None: nobody is.
+        label: the tool's in metrics and events.
 
     Attributes:
         policy: as given, or as last taken over.
@@ -47,6 +51,7 @@ class ToolGuards:
         usual: below which nearly all stay.
         fleet: the instances it was called at last, which are told when its service is well again.
         patience: how long to wait for an answer before asking for it.
+        meter: counts its calls; None: nothing is measured.
     """
 
     __slots__ = (
@@ -54,12 +59,15 @@ class ToolGuards:
         "_instances",
         "_randomness",
         "_shared_users",
+        "_watch",
         "breaker",
         "budget",
         "bulkhead",
         "durations",
         "fleet",
         "hedging",
+        "label",
+        "meter",
         "patience",
         "policy",
         "rates",
@@ -69,8 +77,19 @@ class ToolGuards:
     )
 
     def __init__(
-        self, policy: Policy, *, repeatable: bool, clock: Clock, randomness: Randomness, shared_users: SharedUsers
+        self,
+        policy: Policy,
+        *,
+        repeatable: bool,
+        clock: Clock,
+        randomness: Randomness,
+        shared_users: SharedUsers,
+        watch: Watch | None = None,
+        label: str = "",
     ) -> None:
+        self._watch = watch
+        self.label = label
+        self.meter: ToolMeter | None = None if watch is None else watch.tool(label)
         self._clock = clock
         self._randomness = randomness
         self._shared_users = shared_users
@@ -114,7 +133,13 @@ class ToolGuards:
         settings = self.policy.breaker
         if settings is None:
             return None
-        return CircuitBreaker(settings, clock=self._clock, randomness=self._randomness, on_recovery=self._recovered)
+        return CircuitBreaker(
+            settings,
+            clock=self._clock,
+            randomness=self._randomness,
+            on_transition=None if self._watch is None else self._watch.circuit(self.label),
+            on_recovery=self._recovered,
+        )
 
     def _recovered(self) -> None:
         if self.fleet is not None:
@@ -150,7 +175,12 @@ class ToolGuards:
         if breaker is None and self.policy.breaker is not None:
             while len(self._instances) >= MAX_INSTANCE_BREAKERS:
                 del self._instances[next(iter(self._instances))]  # the one that came first, and has probably gone
-            breaker = CircuitBreaker(self.policy.breaker, clock=self._clock, randomness=self._randomness)
+            breaker = CircuitBreaker(
+                self.policy.breaker,
+                clock=self._clock,
+                randomness=self._randomness,
+                on_transition=None if self._watch is None else self._watch.circuit(self.label, instance),
+            )
             self._instances[instance] = breaker
         return breaker
 
@@ -158,6 +188,12 @@ class ToolGuards:
         """Would the breaker at that instance let a call go? Nothing changes."""
         breaker = self._instances.get(instance)
         return breaker is None or breaker.may_admit()
+
+    @property
+    def waiting(self) -> int:
+        """Calls that wait in line, for a rate or for room."""
+        lines = 0 if self.bulkhead is None else self.bulkhead.guard.waiting
+        return lines if self.rates is None else lines + self.rates.limiter.waiting
 
     def close(self) -> None:
         """Refuse what waits; what is in flight goes on."""
@@ -176,17 +212,19 @@ class GuardTable:
 
     Args:
         clock: the loop's.
-        randomness: see :class:`ToolGuards`.
+        randomness, watch: see :class:`ToolGuards`.
     """
 
-    def __init__(self, clock: Clock, randomness: Randomness) -> None:
+    def __init__(self, clock: Clock, randomness: Randomness, watch: Watch | None = None) -> None:
         self._clock = clock
+        self._watch = watch
         self._randomness = randomness
         self._guards: dict[Any, ToolGuards] = {}
         self._users: dict[Rate, Users[LimiterBucket]] = {}
 
-    def of(self, key: Any, policy: Policy, *, repeatable: bool) -> ToolGuards:
-        """The guards known as ``key``; with another policy than theirs, they take it over."""
+    def of(self, key: Any, policy: Policy, *, repeatable: bool, label: str = "") -> ToolGuards:
+        """The guards known as ``key``; with another policy than theirs, they take it over. ``label``: the tool's, where it
+        is told of."""
         guards = self._guards.get(key)
         if guards is None:
             guards = self._guards[key] = ToolGuards(
@@ -195,6 +233,8 @@ class GuardTable:
                 clock=self._clock,
                 randomness=self._randomness,
                 shared_users=self._shared,
+                watch=self._watch,
+                label=label,
             )
         elif guards.policy is not policy or guards.repeatable != repeatable:
             if guards.policy != policy or guards.repeatable != repeatable:
@@ -209,6 +249,10 @@ class GuardTable:
         shared = {guards.policy.shared_user_rate for guards in self._guards.values()}
         for rate in [rate for rate in self._users if rate not in shared]:
             del self._users[rate]
+
+    def all(self) -> list[ToolGuards]:
+        """Those there are."""
+        return list(self._guards.values())
 
     def close(self) -> None:
         """Refuse what waits, everywhere."""

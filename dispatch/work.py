@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from dispatch.idempotency import Keyed
 from dispatch.ledger import Entry
 from dispatch.transports import Message
+
+if TYPE_CHECKING:
+    from dispatch.telemetry.serving import WorkTrace
 
 DEALT_WITH = ""
 """Not a reason to refuse: its caller was told what there is to tell."""
@@ -16,7 +20,7 @@ DEALT_WITH = ""
 class Work:
     """A request that was taken and is not answered yet."""
 
-    __slots__ = ("abandoned", "deadline", "entry", "id", "keyed", "message", "problem", "properties", "task")
+    __slots__ = ("abandoned", "deadline", "entry", "id", "keyed", "message", "problem", "properties", "task", "trace")
 
     def __init__(self, id: str, properties: Mapping[str, str], deadline: float | None, message: Message) -> None:
         self.id = id
@@ -31,6 +35,8 @@ class Work:
         """Runs it; None: it waits."""
         self.abandoned = False
         """Nobody waits for it any more."""
+        self.trace: WorkTrace | None = None
+        """Its span, while it runs; None: nobody listens."""
         self.problem = ""
         """Why it is refused, where there is more to say than the reason."""
 

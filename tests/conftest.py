@@ -31,7 +31,17 @@ def _unavailable() -> LocalBrokerUnavailable | None:
     return None
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.pluginmanager.hasplugin("xdist"):
+        items.sort(key=lambda item: item.get_closest_marker("long") is None)  # else they are what all wait for in the end
+        for item in items:
+            # One process has the broker of the run, and everything else goes on beside it; a module that has a broker of
+            # its own has it once.
+            if "pulsar_endpoint" in getattr(item, "fixturenames", ()):
+                item.add_marker(pytest.mark.xdist_group("pulsar"))
+            elif item.get_closest_marker("pulsar"):
+                item.add_marker(pytest.mark.xdist_group(str(item.path)))
     needing = [item for item in items if item.get_closest_marker("pulsar")]
     if not needing:
         return

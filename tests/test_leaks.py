@@ -79,6 +79,7 @@ async def test_nothing_leaks(profile: str, seed: int) -> None:
     assert kinds["cancelled"] > 20, kinds
 
 
+@pytest.mark.long
 async def test_a_hundred_thousand_calls_leave_nothing() -> None:
     load = await scene(100_000, 20_260, "everything")
     kinds, counted = load.ledger.kinds, load.counted()

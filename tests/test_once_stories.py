@@ -68,6 +68,7 @@ class Shards:
             pool.shutdown()
 
 
+@pytest.mark.long
 def test_whatever_happens_nothing_runs_twice_and_nothing_is_left(capsys: pytest.CaptureFixture[str]) -> None:
     workers = os.cpu_count() or 1
     count = max(workers, -(-EXAMPLES // MAX_SHARD))
@@ -83,6 +84,7 @@ def test_whatever_happens_nothing_runs_twice_and_nothing_is_left(capsys: pytest.
                     sys.stdout.flush()
 
 
+@pytest.mark.long
 def test_everything_that_is_to_happen_happens() -> None:
     seen: Counter[str] = Counter()
 

@@ -109,7 +109,7 @@ async def test_rates_and_places_are_kept() -> None:
     assert await limited.call("ann", {}, {}) == "done"
     with pytest.raises(Throttled) as caught:
         await limited.call("ann", {}, {})
-    assert (caught.value.type, caught.value.rejected_by) == ("rate-limited", "rate")
+    assert (caught.value.type, caught.value.rejected_by) == ("rate-limited", "user-rate")
     assert await limited.call("bob", {}, {}) == "done"
     slow = Client(5.0)
     narrow = dispatch.wrap(slow, tool="work", policy=Policy(bulkhead={"concurrency": 1, "queue": 1, "max-wait": 9}))  # type: ignore[arg-type] # likewise

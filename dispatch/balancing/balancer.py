@@ -337,6 +337,11 @@ class Balancer:
         for state in self._gated:
             state.gain = state.level / warmest * (state.weight if weighs else 1.0) / total
 
+    def glimpse(self) -> tuple[InstanceView, ...]:
+        """As :meth:`instances`, without anything being worked out for it: for whoever looks from another thread."""
+        now = self._clock()
+        return tuple(view(state, now) for state in list(self._members.values()))
+
     def instances(self) -> tuple[InstanceView, ...]:
         """How each instance is doing."""
         now = self._clock()

@@ -50,14 +50,22 @@ class Catalog:
     Attributes:
         services: by id, in the order of loading.
         tools: by name, in the order of loading.
+        source: where it came from, in a word for metrics: ``directory``, ``code``.
     """
 
-    __slots__ = ("services", "tools")
+    __slots__ = ("services", "source", "tools")
 
     services: Mapping[str, ServiceDescriptor]
     tools: Mapping[str, ToolDescriptor]
+    source: str
 
-    def __init__(self, services: Iterable[ServiceDescriptor] = (), tools: Iterable[ToolDescriptor] = ()) -> None:
+    def __init__(
+        self,
+        services: Iterable[ServiceDescriptor] = (),
+        tools: Iterable[ToolDescriptor] = (),
+        *,
+        source: str = "code",
+    ) -> None:
         """A catalogue of descriptors that were checked before: see :meth:`of` for raw ones.
 
         Raises:
@@ -73,6 +81,7 @@ class Catalog:
                 raise ValueError(f"the tool '{tool.name}' names the service '{tool.service}', which is not given")
         object.__setattr__(self, "services", FrozenDict(by_id))
         object.__setattr__(self, "tools", FrozenDict(by_name))
+        object.__setattr__(self, "source", source)
 
     @classmethod
     def empty(cls) -> Catalog:

@@ -70,10 +70,10 @@ def settle(catalog: Catalog | None, problems: list[Problem]) -> Catalog:
     return catalog
 
 
-def check_items(items: Iterable[Item]) -> tuple[Catalog | None, list[Problem]]:
-    """The catalogue that ``items`` make, and everything that is to be said about them. With any error there is no
-    catalogue. Never raises for what an item holds."""
-    return _Loader().load(list(items))
+def check_items(items: Iterable[Item], source: str = "code") -> tuple[Catalog | None, list[Problem]]:
+    """The catalogue that ``items`` from ``source`` make, and everything that is to be said about them. With any error there
+    is no catalogue. Never raises for what an item holds."""
+    return _Loader().load(list(items), source)
 
 
 class _Loader:
@@ -88,7 +88,7 @@ class _Loader:
         self._problems: list[Problem] = []
         self._failed = False
 
-    def load(self, items: list[Item]) -> tuple[Catalog | None, list[Problem]]:
+    def load(self, items: list[Item], source: str) -> tuple[Catalog | None, list[Problem]]:
         for item in items:
             if item.kind not in KINDS:
                 report = Report(item.origin)
@@ -102,7 +102,7 @@ class _Loader:
                 self._load_tool(item)
         if self._failed:
             return None, self._problems
-        return Catalog(self._services.values(), self._tools.values()), self._problems
+        return Catalog(self._services.values(), self._tools.values(), source=source), self._problems
 
     def _load_service(self, item: Item) -> None:
         if isinstance(item.raw, Unreadable):

@@ -22,6 +22,11 @@ from dispatch.outcome import Outcome
 STEP_S = 1e-6
 """Two times that differ by less are the same: sums of floats and the turns of a timer are no more exact."""
 
+BY_TOOL = "rate"
+"""Who refuses: the limit over all users …"""
+BY_USER = "user-rate"
+"""… or the user's own."""
+
 _REJECTED = Outcome.REJECTED  # to look a member up costs as much as all the rest of finishing
 
 
@@ -232,12 +237,12 @@ class RateLimiter:
     def _give_up(self, waiter: Waiter, now: float) -> Waiter:
         self._remove(waiter)
         own = self._users(waiter.user, now) if self._users is not None else None
-        waiter.answer = self._refuse("too-late", self._estimate(waiter.user, own, waiter.cost, now))
+        waiter.answer = self._refuse("too-late", *self._estimate(waiter.user, own, waiter.cost, now))
         return waiter
 
-    def _refuse(self, reason: str, retry_after: float | None) -> Rejection:
+    def _refuse(self, reason: str, retry_after: float | None, by: str = BY_TOOL) -> Rejection:
         self.refused += 1
-        return Rejection("rate", reason, retry_after)
+        return Rejection(by, reason, retry_after)
 
     def _returned(self, user: str, own: Bucket | None, cost: float, at: float) -> None:
         now = self.clock()
@@ -268,12 +273,12 @@ class RateLimiter:
     def _wait(self, user: str, own: Bucket | None, cost: float, now: float, deadline: float) -> Waiter | Rejection:
         bucket = self._bucket
         if (bucket is not None and cost > bucket.burst) or (own is not None and cost > own.burst):
-            return self._refuse("too-large", None)
-        estimate = self._estimate(user, own, cost, now)
+            return self._refuse("too-large", None, BY_USER if own is not None and cost > own.burst else BY_TOOL)
+        estimate, by = self._estimate(user, own, cost, now)
         if estimate > self._max_wait + STEP_S or now + estimate >= deadline:
-            return self._refuse("too-late", estimate)
+            return self._refuse("too-late", estimate, by)
         if not self._queue.reserve(user):
-            return self._refuse("queue-full", estimate)
+            return self._refuse("queue-full", estimate, by)
         self._number += 1
         give_up_at = min(deadline, now + self._max_wait + 10 * STEP_S)
         waiter = Waiter(user, cost, deadline, give_up_at, self._number)
@@ -288,14 +293,17 @@ class RateLimiter:
                 self._place(user, now)
         return waiter
 
-    def _estimate(self, user: str, own: Bucket | None, cost: float, now: float) -> float:
-        wait = 0.0
+    def _estimate(self, user: str, own: Bucket | None, cost: float, now: float) -> tuple[float, str]:
+        """How long until it would go, and whose rate that is for."""
+        wait, by = 0.0, BY_TOOL
         if self._bucket is not None:
             wait = self._bucket.wait(self._queue.ahead(user, cost) + cost, now)
         if own is not None:
             line = self._lines.get(user)
-            wait = max(wait, own.wait(cost if line is None else line.cost + cost, now))
-        return wait
+            mine = own.wait(cost if line is None else line.cost + cost, now)
+            if mine > wait:
+                wait, by = mine, BY_USER
+        return wait, by
 
     def _place(self, user: str, now: float) -> None:
         """Move who finds room in the user's own bucket to the fair queue; note when the next one will."""

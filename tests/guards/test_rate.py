@@ -167,10 +167,10 @@ def test_no_queue_means_that_nobody_waits() -> None:
 
 def test_a_cost_that_never_fits_is_refused_for_good() -> None:
     world = World(user_rate=1.0, user_burst=1.5)
-    assert world.refused(cost=2.1) == Rejection("rate", "too-large", None)
-    assert world.refused(cost=1.6) == Rejection("rate", "too-large", None)
+    assert world.refused(cost=2.1) == Rejection("user-rate", "too-large", None)
+    assert world.refused(cost=1.6) == Rejection("user-rate", "too-large", None)
     world.permit(cost=1.5)
-    assert World(burst=2.0).refused(cost=2.1).reason == "too-large"
+    assert World(burst=2.0).refused(cost=2.1) == Rejection("rate", "too-large", None)
     world = World(rate=None, user_rate=1.0)
     assert world.refused(cost=2.1).reason == "too-large"
     world.permit(cost=2.0)

@@ -129,7 +129,7 @@ def test_whoever_gives_up_is_told_when_his_own_bucket_has_room_for_all_that_wait
     assert world.users is not None
     assert world.users.get("ann", world.now).take(1.0, world.now), "another tool's call was quicker"
     assert world.until(101.5) == [(101.5, late)]
-    assert late.answer == Rejection("rate", "too-late", 1.5), "one at 102 goes to who still waits, the next at 103"
+    assert late.answer == Rejection("user-rate", "too-late", 1.5), "one at 102 goes to who still waits, the next at 103"
     assert [(round(at, 3), waiter) for at, waiter in world.until()] == [(102.0, other)]
 
 

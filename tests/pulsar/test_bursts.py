@@ -48,7 +48,7 @@ async def test_4096_slow_calls_run_side_by_side(pulsar_endpoint: Endpoint) -> No
             took = time.monotonic() - started
     assert Counter(str(r.outcome) for r in results) == {"success": MANY}
     # Not a benchmark: one after the other, or 64 at a time, they would take 128 s and more.
-    assert took < 5
+    assert took < 20
 
 
 async def test_16_dispatchers_each_see_their_own_replies_only(pulsar_endpoint: Endpoint) -> None:

@@ -38,7 +38,7 @@ def check_directory(path: str | os.PathLike[str]) -> tuple[Catalog | None, list[
     order: the folder, then services, then tools, each by file name. With any error there is no catalogue."""
     folder = Path(path)
     problems = _Problems()
-    catalog, found = check_items(_read(folder, problems))
+    catalog, found = check_items(_read(folder, problems), "directory")
     if any(problem.severity == "error" for problem in problems.found):
         catalog = None
     return catalog, [*problems.found, *found]

@@ -48,7 +48,7 @@ class Hog(Act):
             if result.ok:
                 users[name].let_through += 1
             elif (
-                result.outcome is Outcome.THROTTLED and result.error is not None and result.error.rejected_by == "rate"
+                result.outcome is Outcome.THROTTLED and result.error is not None and result.error.type == "rate-limited"
             ):
                 users[name].refused += 1
                 if self.refusal is None:

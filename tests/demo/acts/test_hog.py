@@ -18,7 +18,7 @@ async def test_it_gets_its_rate_and_the_others_do_not_notice() -> None:
     for name in ("nora", "otto", "petra"):
         assert users[name]["let_through"] > 0
         assert users[name]["refused"] == 0
-    assert "it may be called only so often" in act.account()
+    assert "this user may call it only so often" in act.account()
 
 
 async def test_one_that_is_not_limited_is_a_surprise(monkeypatch: pytest.MonkeyPatch) -> None:

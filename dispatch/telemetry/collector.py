@@ -1,0 +1,152 @@
+"""What can be read at any moment: states, how many wait, who is there. Nothing is written down for it; it is looked up when
+somebody scrapes. So the state of a circuit cannot lie.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import ClassVar, Protocol
+from weakref import WeakKeyDictionary, WeakSet
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from dispatch.balancing.view import InstanceView
+from dispatch.guards.breaker import State
+from dispatch.telemetry.instruments import Instruments
+
+INSTANCE_STATES = ("up", "warming", "paused", "ejected")
+STATES = tuple(str(state) for state in State)
+
+
+class Observed(Protocol):
+    """A dispatcher, as a scrape sees it. Asked on any thread: what changes meanwhile must do no harm."""
+
+    @property
+    def connected(self) -> bool:
+        """Is its broker in reach?"""
+
+    @property
+    def pending(self) -> int:
+        """Requests that wait for a reply."""
+
+    def circuits(self) -> Mapping[str, State]:
+        """The state of each tool's circuit breaker, by the tool's label."""
+
+    def queued(self) -> Mapping[str, int]:
+        """Calls that wait in line, by the tool's label."""
+
+    def fleets(self) -> Iterable[tuple[str, tuple[InstanceView, ...]]]:
+        """Each service's instances, by the service's label."""
+
+    def tools(self) -> Mapping[str, int]:
+        """Tools in its catalogue, by where they come from."""
+
+
+class LiveCollector(Collector):
+    """Reads the dispatchers that report to one registry. Where several have a circuit for one tool, each state's value is
+    how many of them are in it: the sum over the states is the number of circuits.
+
+    Args:
+        instruments: of the same registry.
+    """
+
+    _made: ClassVar[WeakKeyDictionary[CollectorRegistry, LiveCollector]] = WeakKeyDictionary()
+    _making = threading.Lock()
+
+    def __init__(self, instruments: Instruments) -> None:
+        self._instruments = instruments
+        self._observed: WeakSet[Observed] = WeakSet()
+
+    @classmethod
+    def of(cls, registry: CollectorRegistry) -> LiveCollector:
+        """The one of ``registry``."""
+        instruments = Instruments.of(registry)
+        with cls._making:
+            made = cls._made.get(registry)
+            if made is None:
+                made = cls._made[registry] = cls(instruments)
+                registry.register(made)
+            return made
+
+    def add(self, observed: Observed) -> None:
+        """Look at this dispatcher, too; for as long as it is there, or until :meth:`remove`."""
+        self._observed.add(observed)
+
+    def remove(self, observed: Observed) -> None:
+        """Look at it no more."""
+        self._observed.discard(observed)
+
+    def describe(self) -> Iterable[Metric]:
+        """The families without their values, so that a registry can see whether a name is taken."""
+        return [family([]) for family in _FAMILIES]
+
+    def collect(self) -> Iterator[Metric]:
+        """The families, as they are now."""
+        observed = list(self._observed)
+        meters = self._instruments.tools()
+        yield _connected([((), sum(each.connected for each in observed))])
+        yield _pending([((), sum(each.pending for each in observed))])
+        yield _in_flight([((meter.label,), meter.begun - meter.ended) for meter in meters])
+        yield _queued(_summed(each.queued() for each in observed))
+        circuits: Counter[tuple[str, ...]] = Counter()
+        for each in observed:
+            for tool, now in each.circuits().items():
+                for state in State:
+                    circuits[tool, str(state)] += state is now
+        yield _circuits(circuits.items())
+        states: Counter[tuple[str, ...]] = Counter()
+        in_flight: Counter[tuple[str, ...]] = Counter()
+        for each in observed:
+            for service, views in each.fleets():
+                for kind in INSTANCE_STATES:
+                    states[service, kind] += 0
+                for view in views:
+                    states[service, view.state] += 1
+                    in_flight[service, view.id] += view.in_flight
+        yield _instances(states.items())
+        yield _instance_in_flight(in_flight.items())
+        yield _tools(_summed(each.tools() for each in observed))
+
+
+Values = Iterable[tuple[tuple[str, ...], float]]
+
+
+def _summed(parts: Iterable[Mapping[str, int]]) -> Values:
+    total: Counter[tuple[str, ...]] = Counter()
+    for part in parts:
+        for label, value in part.items():
+            total[(label,)] += value
+    return total.items()
+
+
+def _gauge(name: str, help: str, *labels: str) -> Callable[[Values], GaugeMetricFamily]:
+    def family(values: Values) -> GaugeMetricFamily:
+        made = GaugeMetricFamily(name, help, labels=labels)
+        for at, value in values:
+            made.add_metric(at, value)
+        return made
+
+    return family
+
+
+_connected = _gauge("dispatch_broker_connected", "Dispatchers of this process whose broker is in reach.")
+_pending = _gauge("dispatch_pending_requests", "Requests that wait for a reply.")
+_in_flight = _gauge("dispatch_inflight_calls", "Calls under way, those that wait in line among them.", "tool")
+_queued = _gauge("dispatch_queued_calls", "Calls that wait in line for a rate or for room.", "tool")
+_circuits = _gauge(
+    "dispatch_circuit_state",
+    "1 for the state that the tool's circuit breaker is in, 0 for the others (a state-set; with several dispatchers in one "
+    "process: how many of them are in that state).",
+    "tool",
+    "state",
+)
+_instances = _gauge("dispatch_instances", "Instances of a service, by how they are doing.", "service", "state")
+_instance_in_flight = _gauge(
+    "dispatch_instance_inflight_calls", "Requests of ours that an instance has.", "service", "instance"
+)
+_tools = _gauge("dispatch_catalog_tools", "Tools in the catalogue, by where they come from.", "source")
+_FAMILIES = (*(_connected, _pending, _in_flight, _queued, _circuits, _instances, _instance_in_flight, _tools),)

@@ -1,0 +1,36 @@
+"""The context of a trace in a message's properties: W3C's ``traceparent`` and ``tracestate``, without a prefix, as Pulsar's
+own clients have them. Baggage does not travel: it is the caller's, and the service may be somebody else's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from opentelemetry.context import Context
+from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, get_current_span, set_span_in_context
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+_W3C = TraceContextTextMapPropagator()
+_EMPTY = Context()
+
+
+def written(origin: Span | SpanContext) -> dict[str, str]:
+    """The properties that say that a message comes from ``origin``."""
+    span = NonRecordingSpan(origin) if isinstance(origin, SpanContext) else origin
+    carrier: dict[str, str] = {}
+    _W3C.inject(carrier, set_span_in_context(span, _EMPTY))
+    return carrier
+
+
+def parent(properties: Mapping[str, str]) -> Context | None:
+    """The context that a message came with; None: it came with none, or with one that cannot be read."""
+    if "traceparent" not in properties:
+        return None
+    context = _W3C.extract(properties, _EMPTY)
+    return context if get_current_span(context).get_span_context().is_valid else None
+
+
+def received(properties: Mapping[str, str]) -> SpanContext | None:
+    """Likewise, as what a span can be linked to."""
+    context = parent(properties)
+    return None if context is None else get_current_span(context).get_span_context()

@@ -1,0 +1,324 @@
+"""The metrics that calls write to: prometheus-client's counters and histograms, made once for a registry.
+
+All dispatchers of a process that share a registry share these: what they count adds up, and a counter never goes back when
+one of them is closed. What can be read at any moment (states, how many are in flight) is not written at all: the
+:mod:`~dispatch.telemetry.collector` looks when it is asked.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from typing import ClassVar, TypeVar
+from weakref import WeakKeyDictionary
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import Metric
+from prometheus_client.metrics import MetricWrapperBase
+
+from dispatch.guards.breaker import State
+from dispatch.outcome import DispatchError, Outcome
+from dispatch.settled import Disposition
+from dispatch.telemetry.names import DURATION_BUCKETS, FIRST_CHUNK_BUCKETS, OTHER, WAIT_BUCKETS
+from dispatch.version import __version__
+
+logger = logging.getLogger("dispatch.telemetry")
+
+MAX_TOOLS = 2_000
+"""Tools (and services called without one) with series of their own; those that come later share ``_OTHER``."""
+MAX_SERVICES = 2_000
+"""Likewise services."""
+MAX_INSTANCES = 2_000
+"""Instances whose ejections have series: the latest ones."""
+
+REJECTED_BY = ("breaker", "rate", "bulkhead", "balancer", "service", "exchange")
+"""Who refuses calls. The catalogue does, too, but never a call of a tool that there is."""
+
+Inc = Callable[[], None]
+M = TypeVar("M")
+
+_SUCCESS = Outcome.SUCCESS
+_TIMED = frozenset({Outcome.TOOL_ERROR, Outcome.TIMEOUT, Outcome.TRANSPORT})
+
+
+class _Counter(Counter):
+    def collect(self) -> Iterable[Metric]:
+        return _lean(super().collect())
+
+
+class _Histogram(Histogram):
+    def collect(self) -> Iterable[Metric]:
+        return _lean(super().collect())
+
+
+def _lean(families: Iterable[Metric]) -> Iterator[Metric]:
+    """Without the times at which series were created: as many series again as there are counters, for next to nothing. To
+    switch them off as prometheus-client does would switch off everybody else's in the process, too."""
+    for family in families:
+        family.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
+        yield family
+
+
+class ToolMeter:
+    """One tool's series.
+
+    Attributes:
+        begun, ended: calls, so that their difference is under way.
+        calls: counts a call of that outcome.
+        ok, error: time calls that succeeded, and those that failed.
+        attempts: counts attempts, by reason: ``first``, ``retry``, ``hedge``.
+        rejected: counts refusals, by whom.
+        limited: counts refusals of the rate limits, by scope: ``tool``, ``user``.
+        waited: seconds in line.
+        first_chunk: seconds until a stream began.
+        transitions: counts those of its circuit, by the new state.
+        unpaid: counts repeats that were not made because their budget was spent.
+    """
+
+    __slots__ = (
+        *("attempts", "begun", "calls", "ended", "error", "first_chunk", "label", "limited", "ok", "rejected"),
+        *("transitions", "unpaid", "waited"),
+    )
+
+    def __init__(self, made: Instruments, label: str) -> None:
+        self.label = label
+        self.begun = 0
+        self.ended = 0
+        self.calls: dict[Outcome, Inc] = {each: made.calls.labels(label, str(each)).inc for each in Outcome}
+        self.ok = made.duration.labels(label, "ok")
+        self.error = made.duration.labels(label, "error")
+        self.attempts: dict[str, Inc] = {
+            each: made.attempts.labels(label, each).inc for each in ("first", "retry", "hedge")
+        }
+        self.rejected: dict[str, Inc] = {each: made.rejected.labels(label, each).inc for each in REJECTED_BY}
+        self.limited: dict[str, Inc] = {each: made.limited.labels(label, each).inc for each in ("tool", "user")}
+        self.waited = made.waited.labels(label)
+        self.first_chunk = made.first_chunk.labels(label)
+        self.transitions: dict[State, Inc] = {each: made.transitions.labels(label, str(each)).inc for each in State}
+        self.unpaid: Inc = made.unpaid.labels(label).inc
+
+    def finished(self, outcome: Outcome, seconds: float, exemplar: dict[str, str] | None = None) -> None:
+        """A call that was counted in ``begun`` has ended.
+
+        Args:
+            outcome: how.
+            seconds: since it began.
+            exemplar: ``trace_id`` and ``span_id`` of its span, if that is sampled.
+        """
+        self.ended += 1
+        self.calls[outcome]()
+        if outcome is _SUCCESS:
+            self.ok.observe(seconds, exemplar)
+        elif outcome in _TIMED:
+            self.error.observe(seconds, exemplar)
+
+    def refused(self, error: DispatchError) -> None:
+        """An attempt was refused."""
+        by = error.rejected_by
+        if by == "user-rate":
+            self.limited["user"]()
+            by = "rate"
+        elif by == "rate":
+            self.limited["tool"]()
+        count = self.rejected.get(by or "")
+        if count is not None:
+            count()
+
+
+class ServiceMeter:
+    """One service's series.
+
+    Attributes:
+        replies: counts replies, by what became of them.
+        retransmissions: counts questions for answers that should have been here.
+    """
+
+    __slots__ = ("label", "replies", "retransmissions")
+
+    def __init__(self, made: Instruments, label: str) -> None:
+        self.label = label
+        self.replies: dict[Disposition, Inc] = {each: made.replies.labels(label, str(each)).inc for each in Disposition}
+        self.retransmissions: Callable[[float], None] = made.retransmissions.labels(label).inc
+
+
+class Instruments:
+    """Everything in one registry. Take it from :meth:`of`."""
+
+    _made: ClassVar[WeakKeyDictionary[CollectorRegistry, Instruments]] = WeakKeyDictionary()
+    _making = threading.Lock()
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        by_tool = ("tool",)
+        self.calls = _Counter(
+            "dispatch_calls", "Calls that have ended, by how.", (*by_tool, "outcome"), registry=registry
+        )
+        self.duration = _Histogram(
+            "dispatch_call_duration_seconds",
+            "From a call to its end, over all its attempts: ok for successes; error for errors of the tool, timeouts and "
+            "transport. Calls that were refused, or left by their callers, are not timed.",
+            (*by_tool, "outcome_class"),
+            buckets=DURATION_BUCKETS,
+            registry=registry,
+        )
+        self.first_chunk = _Histogram(
+            "dispatch_first_chunk_seconds",
+            "From the call of a stream to its first chunk.",
+            by_tool,
+            buckets=FIRST_CHUNK_BUCKETS,
+            registry=registry,
+        )
+        self.attempts = _Counter(
+            "dispatch_attempts",
+            "Requests that were sent for calls: first, retry, hedge.",
+            (*by_tool, "reason"),
+            registry=registry,
+        )
+        self.waited = _Histogram(
+            "dispatch_queue_wait_seconds",
+            "Time that calls spent in line for a rate or for room; those that had not to wait are not in it.",
+            by_tool,
+            buckets=WAIT_BUCKETS,
+            registry=registry,
+        )
+        self.rejected = _Counter(
+            "dispatch_rejections",
+            "Attempts that were refused before the tool ran, by who refused them.",
+            (*by_tool, "by"),
+            registry=registry,
+        )
+        self.limited = _Counter(
+            "dispatch_rate_limited",
+            "Attempts that a rate limit refused: the tool's, or the user's.",
+            (*by_tool, "scope"),
+            registry=registry,
+        )
+        self.transitions = _Counter(
+            "dispatch_circuit_transitions",
+            "Transitions of the tool's circuit breaker, by the new state.",
+            (*by_tool, "to"),
+            registry=registry,
+        )
+        self.unpaid = _Counter(
+            "dispatch_retry_budget_exhausted",
+            "Retries and hedges that were due and not made, because the tool's budget for them was spent.",
+            by_tool,
+            registry=registry,
+        )
+        self.replies = _Counter(
+            "dispatch_replies",
+            "Replies that arrived, by what became of them.",
+            ("service", "disposition"),
+            registry=registry,
+        )
+        self.retransmissions = _Counter(
+            "dispatch_retransmissions",
+            "Questions for answers that should have been here.",
+            ("service",),
+            registry=registry,
+        )
+        self.ejections = _Counter(
+            "dispatch_instance_ejections",
+            "Times that an instance was left alone for a while because it did badly.",
+            ("service", "instance", "reason"),
+            registry=registry,
+        )
+        self.reloads = _Counter(
+            "dispatch_catalog_reloads",
+            "Times that another catalogue or policy was to be taken over: ok, or failed and the former one stayed.",
+            ("source", "result"),
+            registry=registry,
+        )
+        self.build = Gauge(
+            "dispatch_build_info", "Always 1; the label has the version.", ("version",), registry=registry
+        )
+        self.build.labels(__version__).set(1)
+        self._by_tool: tuple[MetricWrapperBase, ...] = (
+            *(self.calls, self.duration, self.first_chunk, self.attempts, self.waited, self.rejected, self.limited),
+            *(self.transitions, self.unpaid),
+        )
+        self._by_service: tuple[MetricWrapperBase, ...] = (self.replies, self.retransmissions, self.ejections)
+        self._tools: dict[str, ToolMeter] = {}
+        self._services: dict[str, ServiceMeter] = {}
+        self._holders: dict[tuple[str, str], int] = {}
+        self._ejected: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @classmethod
+    def of(cls, registry: CollectorRegistry) -> Instruments:
+        """Those of ``registry``, made when they are first asked for."""
+        with cls._making:
+            made = cls._made.get(registry)
+            if made is None:
+                made = cls._made[registry] = cls(registry)
+            return made
+
+    def tool(self, label: str) -> ToolMeter:
+        """The series of the tool ``label``, for one holder more; those of ``_OTHER`` when there are too many tools."""
+        with self._lock:
+            return self._meter("tool", self._tools, label, MAX_TOOLS, ToolMeter)
+
+    def service(self, label: str) -> ServiceMeter:
+        """Likewise of the service ``label``."""
+        with self._lock:
+            return self._meter("service", self._services, label, MAX_SERVICES, ServiceMeter)
+
+    def _meter(self, kind: str, known: dict[str, M], label: str, most: int, make: Callable[[Instruments, str], M]) -> M:
+        if label not in known and len(known) >= most and label != OTHER:
+            if OTHER not in known:
+                logger.warning("more than %d %ss: further ones share the series of %s", most, kind, OTHER)
+            label = OTHER
+        meter = known.get(label)
+        if meter is None:
+            meter = known[label] = make(self, label)
+        self._holders[kind, label] = self._holders.get((kind, label), 0) + 1
+        return meter
+
+    def release(self, kind: str, label: str, *, gone: bool) -> None:
+        """One holder less.
+
+        Args:
+            kind: ``tool`` or ``service``.
+            label: of its meter.
+            gone: it is in the catalogue no more, rather than that its dispatcher was closed: its series go when nobody else
+                holds them. Counters of what is only closed stay, because it may be opened again.
+        """
+        with self._lock:
+            left = self._holders.get((kind, label), 1) - 1
+            self._holders[kind, label] = left
+            if left or not gone or label == OTHER:
+                return
+            del self._holders[kind, label]
+            if kind == "tool":
+                self._tools.pop(label, None)
+            else:
+                self._services.pop(label, None)
+                for pair in [pair for pair in self._ejected if pair[0] == label]:
+                    del self._ejected[pair]
+            for metric in self._by_tool if kind == "tool" else self._by_service:
+                metric.remove_by_labels({kind: label})
+
+    def ejected(self, service: str, instance: str, reason: str) -> None:
+        """An instance was ejected."""
+        with self._lock:
+            self._ejected[service, instance] = None
+            self._ejected.move_to_end((service, instance))
+            if len(self._ejected) > MAX_INSTANCES:
+                self._forget_instance(*next(iter(self._ejected)))
+        self.ejections.labels(service, instance, reason).inc()
+
+    def left(self, service: str, instance: str) -> None:
+        """An instance has gone."""
+        with self._lock:
+            if (service, instance) in self._ejected:
+                self._forget_instance(service, instance)
+
+    def _forget_instance(self, service: str, instance: str) -> None:
+        del self._ejected[service, instance]
+        self.ejections.remove_by_labels({"service": service, "instance": instance})
+
+    def tools(self) -> list[ToolMeter]:
+        """All that have series."""
+        with self._lock:
+            return list(self._tools.values())

@@ -1,0 +1,56 @@
+"""One line for each transition of a circuit or an instance, and no flood of them: what flaps is said again now and then,
+with how often it happened meanwhile. Each record has its facts as attributes (``extra``), for whoever logs as JSON.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+QUIET_S = 10.0
+"""How often one circuit, or one instance, may say the same change: an open time is 5 s at first, so that one that flaps says
+a line a cycle and is quiet in between."""
+MAX_KEYS = 1_000
+"""Changes that are remembered; of those that were quiet for longest it is forgotten that they are quiet."""
+
+
+class Transitions:
+    """Writes the lines.
+
+    Args:
+        logger: where to.
+        clock: seconds.
+    """
+
+    def __init__(self, logger: logging.Logger, clock: Callable[[], float]) -> None:
+        self._logger = logger
+        self._clock = clock
+        self._last: OrderedDict[tuple[str, ...], list[float]] = OrderedDict()
+
+    def say(self, level: int, key: tuple[str, ...], text: str, **facts: Any) -> None:
+        """One line, unless the same ``key`` had one lately.
+
+        Args:
+            level: of :mod:`logging`.
+            key: what is the same.
+            text: the line.
+            facts: attributes of the record, each with ``dispatch_`` before its name.
+        """
+        now = self._clock()
+        last = self._last.get(key)
+        if last is None:
+            last = self._last[key] = [now, 0]
+            if len(self._last) > MAX_KEYS:
+                self._last.popitem(last=False)
+        elif now < last[0] + QUIET_S:
+            last[1] += 1
+            return
+        else:
+            facts["repeated"] = int(last[1])
+            if last[1]:
+                text = f"{text} ({int(last[1])} times more since)"
+            last[:] = [now, 0]
+            self._last.move_to_end(key)
+        self._logger.log(level, text, extra={f"dispatch_{name}": value for name, value in facts.items()})
