@@ -10,6 +10,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# Processes that share the tests. Much of their time they wait for brokers and services: 3 keep two processors busy.
+JOBS ?= 3
 SOURCES := pyproject.toml dispatch/version.py
 
 .DEFAULT_GOAL := help
@@ -48,7 +50,7 @@ demo: $(VENV)/.demo
 	@$(BIN)/dispatch demo
 
 test: $(VENV)/.dev
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
 
 lint: $(VENV)/.dev
 	@$(BIN)/ruff check .

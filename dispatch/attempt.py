@@ -65,19 +65,15 @@ class Call(msgspec.Struct, eq=False):
 
     def retried(self, verdict: Again | WhyNot) -> None:
         """After an attempt that failed: there is to be another one, or why not."""
-        if isinstance(verdict, Again):
-            if self.trace is not None:
-                self.trace.event(RETRY_EVENT, {WAIT: verdict.wait})
-        elif verdict is WhyNot.BUDGET and self.guards.meter is not None:
-            self.guards.meter.unpaid()
+        self.guards.unrepeated(verdict)
+        if self.trace is not None and isinstance(verdict, Again):
+            self.trace.event(RETRY_EVENT, {WAIT: verdict.wait})
 
     def hedged(self, verdict: NoHedge | None) -> None:
         """A second attempt was due: why it was not begun, or None."""
-        if verdict is None:
-            if self.trace is not None:
-                self.trace.event(HEDGE_EVENT, {})
-        elif verdict is NoHedge.BUDGET and self.guards.meter is not None:
-            self.guards.meter.unpaid()
+        self.guards.unhedged(verdict)
+        if self.trace is not None and verdict is None:
+            self.trace.event(HEDGE_EVENT, {})
 
 
 class Attempt(msgspec.Struct, eq=False):

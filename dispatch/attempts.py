@@ -191,7 +191,7 @@ class Attempts:
                 passage.give_up()
                 refused = Rejection("bulkhead", "full")
             else:
-                refused = await self._wait(passage, call)
+                refused = await passage.wait(call.deadline, call.priority)
         if refused is not None:
             made.refused(refusal(refused, target.label))
             return None
@@ -199,15 +199,6 @@ class Attempts:
         if not fleet.known:
             await self._addressing.meet(target, fleet, call.payload, call.deadline)
         return fleet
-
-    async def _wait(self, passage: Passage, call: Call) -> Rejection | None:
-        meter = call.guards.meter
-        began = self._now()
-        try:
-            return await passage.wait(call.deadline, call.priority)
-        finally:
-            if meter is not None:
-                meter.waited.observe(self._now() - began)
 
     def _place(
         self,

@@ -78,6 +78,17 @@ class Passage(msgspec.Struct, eq=False):
 
     async def wait(self, deadline: float, priority: str | None) -> Rejection | None:
         """Wait for what was not there at once. None: it is in."""
+        meter = self._guards.meter
+        if meter is None:
+            return await self._wait(deadline, priority)
+        clock = self._guards.clock
+        began = clock()
+        try:
+            return await self._wait(deadline, priority)
+        finally:
+            meter.waited.observe(clock() - began)
+
+    async def _wait(self, deadline: float, priority: str | None) -> Rejection | None:
         self.waits = False
         waiter, self._waiter = self._waiter, None
         guards = self._guards

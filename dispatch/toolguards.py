@@ -9,9 +9,9 @@ from dispatch.bulkheads import WaitingBulkhead
 from dispatch.guards.base import Clock, Randomness
 from dispatch.guards.breaker import CircuitBreaker
 from dispatch.guards.budget import Budget
-from dispatch.guards.hedging import Hedging
+from dispatch.guards.hedging import Hedging, NoHedge
 from dispatch.guards.quantile import Durations, Quantile
-from dispatch.guards.retrying import Retrying
+from dispatch.guards.retrying import Again, Retrying, WhyNot
 from dispatch.guards.users import Users
 from dispatch.policy import Policy, Rate
 from dispatch.ratelimits import LimiterBucket, RateLimits, user_buckets
@@ -55,7 +55,6 @@ class ToolGuards:
     """
 
     __slots__ = (
-        "_clock",
         "_instances",
         "_randomness",
         "_shared_users",
@@ -63,6 +62,7 @@ class ToolGuards:
         "breaker",
         "budget",
         "bulkhead",
+        "clock",
         "durations",
         "fleet",
         "hedging",
@@ -90,7 +90,7 @@ class ToolGuards:
         self._watch = watch
         self.label = label
         self.meter: ToolMeter | None = None if watch is None else watch.tool(label)
-        self._clock = clock
+        self.clock = clock
         self._randomness = randomness
         self._shared_users = shared_users
         self._instances: dict[str, CircuitBreaker] = {}
@@ -135,7 +135,7 @@ class ToolGuards:
             return None
         return CircuitBreaker(
             settings,
-            clock=self._clock,
+            clock=self.clock,
             randomness=self._randomness,
             on_transition=None if self._watch is None else self._watch.circuit(self.label),
             on_recovery=self._recovered,
@@ -167,7 +167,7 @@ class ToolGuards:
         hedge = self.policy.hedge
         if hedge is None or not self.repeatable:
             return None
-        return Hedging(hedge, budget=self.budget, durations=self.durations, clock=self._clock)
+        return Hedging(hedge, budget=self.budget, durations=self.durations, clock=self.clock)
 
     def at(self, instance: str) -> CircuitBreaker | None:
         """The breaker of this tool at one instance; None: off."""
@@ -177,7 +177,7 @@ class ToolGuards:
                 del self._instances[next(iter(self._instances))]  # the one that came first, and has probably gone
             breaker = CircuitBreaker(
                 self.policy.breaker,
-                clock=self._clock,
+                clock=self.clock,
                 randomness=self._randomness,
                 on_transition=None if self._watch is None else self._watch.circuit(self.label, instance),
             )
@@ -194,6 +194,16 @@ class ToolGuards:
         """Calls that wait in line, for a rate or for room."""
         lines = 0 if self.bulkhead is None else self.bulkhead.guard.waiting
         return lines if self.rates is None else lines + self.rates.limiter.waiting
+
+    def unrepeated(self, verdict: Again | WhyNot) -> None:
+        """After an attempt that failed: there is to be another one, or why not. Counts what the budget forbids."""
+        if verdict is WhyNot.BUDGET and self.meter is not None:
+            self.meter.unpaid()
+
+    def unhedged(self, verdict: NoHedge | None) -> None:
+        """A second attempt was due: why it was not begun, or None. Likewise."""
+        if verdict is NoHedge.BUDGET and self.meter is not None:
+            self.meter.unpaid()
 
     def close(self) -> None:
         """Refuse what waits; what is in flight goes on."""

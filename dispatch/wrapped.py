@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
+from dispatch.balancing.view import InstanceView
 from dispatch.dialects import DEFAULT_TIMEOUT_S, dialect, takes_user, tell
 from dispatch.guards.base import Rejection
-from dispatch.guards.breaker import CircuitBreaker
+from dispatch.guards.breaker import CircuitBreaker, State
 from dispatch.guards.hedging import ANSWERED
 from dispatch.guards.retrying import Where
 from dispatch.guards.slices import attempt_slice
@@ -22,7 +23,12 @@ from dispatch.policy.safety import UNDECLARED
 from dispatch.ratelimits import user_buckets
 from dispatch.refusals import refusal
 from dispatch.retries import go_on
+from dispatch.telemetry.events import Event, Events
+from dispatch.telemetry.settings import DEFAULT_TELEMETRY, Telemetry
 from dispatch.toolguards import ToolGuards
+
+if TYPE_CHECKING:
+    from dispatch.telemetry.watch import Watch
 
 TIDY_S = 0.05
 """What a wrapped client gets beyond the limit, to end by itself."""
@@ -37,7 +43,12 @@ Ask = Callable[[float], Awaitable[str]]
 
 
 def wrap(
-    client: Any, *, tool: str, policy: Policy | None = None, annotations: Annotations = UNDECLARED
+    client: Any,
+    *,
+    tool: str,
+    policy: Policy | None = None,
+    annotations: Annotations = UNDECLARED,
+    telemetry: Telemetry = DEFAULT_TELEMETRY,
 ) -> WrappedClient:
     """Our guards around a client of TrustGraph's: breaker, rates, bulkhead, retries, hedges, one deadline, typed errors.
 
@@ -49,20 +60,28 @@ def wrap(
             sends the message its own way. None: the defaults, with TrustGraph's timeout of 600 s.
         annotations: what the tool is declared to be. Unless it is read-only or idempotent, a call that may have run is not
             repeated; the client cannot say that a request never left, so that only what was refused is.
+        telemetry: what is counted. Its calls have no spans, because the client's messages carry no context.
 
     Raises:
         TypeError: the client has no such ``call``.
         PolicyError: the policy would retry or hedge what must not be repeated.
     """
-    return WrappedClient(client, tool, policy, annotations)
+    return WrappedClient(client, tool, policy, annotations, telemetry)
 
 
 class WrappedClient:
     """See :func:`wrap`. The same calls as :class:`dispatch.ToolServiceClient`; use it on one event loop at a time."""
 
     def __init__(
-        self, client: Any, tool: str, policy: Policy | None = None, annotations: Annotations = UNDECLARED
+        self,
+        client: Any,
+        tool: str,
+        policy: Policy | None = None,
+        annotations: Annotations = UNDECLARED,
+        telemetry: Telemetry = DEFAULT_TELEMETRY,
     ) -> None:
+        self._telemetry = telemetry
+        self._events = Events()
         self._client = client
         self.tool = tool
         self.policy = WRAPPED_POLICY if policy is None else policy
@@ -72,6 +91,7 @@ class WrappedClient:
         self._takes_user = takes_user(client)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._made: ToolGuards | None = None
+        self._watch: Watch | None = None
 
     @property
     def breaker(self) -> CircuitBreaker:
@@ -89,15 +109,49 @@ class WrappedClient:
     def _guards(self) -> ToolGuards:
         loop = asyncio.get_running_loop()
         if self._made is None or loop is not self._loop:
+            from dispatch.telemetry.watch import Watch  # as in Dispatcher.start
+
             self._loop = loop
+            if self._watch is not None:
+                self._watch.close()
+            self._watch = Watch(self._telemetry, self._events, loop.time)
             self._made = ToolGuards(
                 self.policy,
                 repeatable=self._repeatable,
                 clock=loop.time,
                 randomness=random.random,
                 shared_users=user_buckets,
+                watch=self._watch,
+                label=self.tool,
             )
+            self._watch.observe(self)
         return self._made
+
+    def on_event(self, listener: Callable[[Event], object]) -> Callable[[], None]:
+        """As :meth:`dispatch.Dispatcher.on_event`: transitions of the circuit breaker."""
+        return self._events.on(listener)
+
+    # What a scrape sees: the circuit and the line. The connection, and whoever serves the tool, are the client's own.
+
+    connected = None
+    pending = 0
+
+    def circuits(self) -> Mapping[str, State]:
+        """The state of the circuit breaker, if there is one."""
+        breaker = None if self._made is None else self._made.breaker
+        return {} if breaker is None else {self.tool: breaker.state}
+
+    def queued(self) -> Mapping[str, int]:
+        """Calls that wait in line."""
+        return {} if self._made is None else {self.tool: self._made.waiting}
+
+    def fleets(self) -> Iterable[tuple[str, tuple[InstanceView, ...]]]:
+        """None: the client's topic is one for all instances."""
+        return ()
+
+    def tools(self) -> Mapping[str, int]:
+        """None: it is in no catalogue."""
+        return {}
 
     async def call(self, *values: Any, timeout: float | None = None, **named: Any) -> str:
         """As :meth:`dispatch.ToolServiceClient.call`. ``timeout``: seconds for the whole call; None: the policy's."""
@@ -181,6 +235,23 @@ class _Call:
         """A chunk was given to the caller: nothing can be repeated any more."""
 
     async def guarded(self, ask: Ask, *, hedge: bool = True) -> str:
+        """The answer, or its error. Counted, whatever becomes of it."""
+        meter, began = self._guards.meter, self._now()
+        if meter is None:
+            return await self._guarded(ask, hedge=hedge)
+        meter.begun += 1
+        outcome = Outcome.ABANDONED
+        try:
+            text = await self._guarded(ask, hedge=hedge)
+            outcome = _SUCCESS
+        except DispatchError as error:
+            outcome = error.outcome
+            raise
+        finally:
+            meter.finished(outcome, self._now() - began)
+        return text
+
+    async def _guarded(self, ask: Ask, *, hedge: bool) -> str:
         guards = self._guards
         guards.budget.called()
         tried: list[str] = []
@@ -188,32 +259,33 @@ class _Call:
             made = await self._attempt(ask, 1)
         else:
             made = await hedged(
-                lambda second: self._attempt(ask, 1, waits=not second),
+                lambda second: self._attempt(ask, 1, hedge=second),
                 guards.hedging,
                 deadline=self.deadline,
                 others=lambda: True,  # the client has one topic, and its broker may give it to another instance
+                listener=guards.unhedged,
             )
         if made.outcome is not _SUCCESS and guards.retrying is not None and not self.told:
 
             async def again(number: int, _tried: list[str], _where: Where) -> _Attempt:
                 return await self._attempt(ask, number)
 
-            made = await go_on(made, tried, again, guards.retrying, deadline=self.deadline)
+            made = await go_on(made, tried, again, guards.retrying, deadline=self.deadline, listener=guards.unrepeated)
         if made.error is not None:
             raise made.error
         return made.text
 
-    async def _attempt(self, ask: Ask, number: int, *, waits: bool = True) -> _Attempt:
+    async def _attempt(self, ask: Ask, number: int, *, hedge: bool = False) -> _Attempt:
         guards, made = self._guards, _Attempt()
         passage = Passage(guards)
         try:
             refused = passage.enter(self._given["user"], self.deadline)
             if passage.waits:
-                if waits:
-                    refused = await passage.wait(self.deadline, None)
-                else:
+                if hedge:
                     passage.give_up()
                     refused = Rejection("bulkhead", "full")
+                else:
+                    refused = await passage.wait(self.deadline, None)
             if refused is not None:
                 made.error = refusal(refused, self._tool)
                 made.outcome = Outcome.REJECTED
@@ -221,11 +293,15 @@ class _Call:
             began = self._now()
             ends, clock = self._slice(began, number)
             made.sent = True
+            if guards.meter is not None:
+                guards.meter.attempts["hedge" if hedge else "retry" if number > 1 else "first"]()
             await self._ask(made, ask, ends - began, clock)
             if guards.hedging is None and made.outcome in _TIMED:
                 guards.durations.learn(self._now() - began)
         finally:
             passage.finish(made.outcome, sent=made.sent, retry_after=made.retry_after)
+            if made.error is not None:
+                passage.tell(made.error)
         return made
 
     def _slice(self, now: float, number: int) -> tuple[float, str]:

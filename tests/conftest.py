@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from dispatch.localbroker import Endpoint, LocalBrokerUnavailable, choose_backend, from_environment, obtain
+from dispatch.localbroker import (
+    Endpoint,
+    LocalBrokerUnavailable,
+    choose_backend,
+    fetch_distribution,
+    find_distribution,
+    from_environment,
+    obtain,
+)
+from tests.support.prometheus import PrometheusMissing, find
 
 pytest_plugins = ["tests.support.asyncio_plugin"]
 
@@ -19,6 +28,24 @@ def pytest_configure() -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # As shells have it for what they start in the background; what is told of Ctrl-C here must be true there, too.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    if hasattr(session.config, "workerinput"):
+        return
+    if IN_CI:
+        for problem in (_unavailable(), _no_prometheus()):
+            if problem is not None:
+                pytest.exit(f"In CI every test must run.\n{problem}", returncode=1)
+    shared = session.config.pluginmanager.hasplugin("dsession")
+    wanted = shared and from_environment() is None and _unavailable() is None
+    if wanted and choose_backend() == "process" and find_distribution() is None:
+        # Once, and here: those who share the tests would do it side by side, and cannot say how far they are.
+        fetch_distribution(_say)
+
+
+def _say(line: str) -> None:
+    print(f"[pulsar] {line}", flush=True)  # noqa: T201 - it takes a while: say what is going on
 
 
 def _unavailable() -> LocalBrokerUnavailable | None:
@@ -34,7 +61,9 @@ def _unavailable() -> LocalBrokerUnavailable | None:
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.pluginmanager.hasplugin("xdist"):
-        items.sort(key=lambda item: item.get_closest_marker("long") is None)  # else they are what all wait for in the end
+        items.sort(
+            key=lambda item: item.get_closest_marker("long") is None
+        )  # else they are what all wait for in the end
         for item in items:
             # One process has the broker of the run, and everything else goes on beside it; a module that has a broker of
             # its own has it once.
@@ -42,26 +71,46 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.xdist_group("pulsar"))
             elif item.get_closest_marker("pulsar"):
                 item.add_marker(pytest.mark.xdist_group(str(item.path)))
-    needing = [item for item in items if item.get_closest_marker("pulsar")]
-    if not needing:
-        return
-    problem = _unavailable()
+    _leave_out(config, items, "pulsar", "a genuine Pulsar", _unavailable)
+    _leave_out(config, items, "prometheus", "a genuine Prometheus", _no_prometheus)
+
+
+def _no_prometheus() -> Exception | None:
+    try:
+        find("prometheus")
+        find("promtool")
+    except PrometheusMissing as error:
+        return error
+    return None
+
+
+def _leave_out(
+    config: pytest.Config,
+    items: list[pytest.Item],
+    marker: str,
+    what: str,
+    missing: Callable[[], Exception | None],
+) -> None:
+    """Leave out the tests with that marker if what they need is not here, and say so in the end."""
+    needing = [item for item in items if item.get_closest_marker(marker)]
+    problem = missing() if needing else None
     if problem is None:
         return
-    if IN_CI:
-        pytest.exit(f"{len(needing)} tests need a genuine Pulsar, and in CI they must run.\n{problem}", returncode=1)
-    config.stash[_missing] = f"{len(needing)} tests did NOT run: they need a genuine Pulsar.\n{problem}"
+    config.stash.setdefault(_missing, []).append(f"{len(needing)} tests did NOT run: they need {what}.\n{problem}")
     config.hook.pytest_deselected(items=needing)
     items[:] = [item for item in items if item not in set(needing)]
 
 
-_missing = pytest.StashKey[str]()
+_missing = pytest.StashKey[list[str]]()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    problem = config.stash.get(_missing, None)
-    if problem is not None:
-        terminalreporter.section("Pulsar is missing", red=True, bold=True)
+    problems = config.stash.get(_missing, [])
+    if config.pluginmanager.hasplugin("dsession"):  # the tests are in other processes, which say nothing here
+        missing = ((problem, "left out") for problem in (_unavailable(), _no_prometheus()) if problem is not None)
+        problems = [f"Tests were {how}: they need what is missing here.\n{problem}" for problem, how in missing]
+    for problem in problems:
+        terminalreporter.section("something is missing", red=True, bold=True)
         terminalreporter.write_line(problem)
 
 

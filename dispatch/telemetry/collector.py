@@ -26,8 +26,8 @@ class Observed(Protocol):
     """A dispatcher, as a scrape sees it. Asked on any thread: what changes meanwhile must do no harm."""
 
     @property
-    def connected(self) -> bool:
-        """Is its broker in reach?"""
+    def connected(self) -> bool | None:
+        """Is its broker in reach? None: it cannot know."""
 
     @property
     def pending(self) -> int:
@@ -88,7 +88,8 @@ class LiveCollector(Collector):
         """The families, as they are now."""
         observed = list(self._observed)
         meters = self._instruments.tools()
-        yield _connected([((), sum(each.connected for each in observed))])
+        known = [each.connected for each in observed if each.connected is not None]
+        yield _connected([((), sum(known))] if known else [])
         yield _pending([((), sum(each.pending for each in observed))])
         yield _in_flight([((meter.label,), meter.begun - meter.ended) for meter in meters])
         yield _queued(_summed(each.queued() for each in observed))
