@@ -3,6 +3,7 @@
 # make bench  the benchmarks: guards beside other libraries', then calls on a genuine broker
 # make simulate  services in trouble, in virtual time: unguarded, naive guards, dispatch; no broker
 # make mutation  mutants of breaker, budget, limiter and correlation against their tests; ARGS='dispatch.guards.budget*' for some
+# make coverage  branches of guards and balancing that their own tests take: all of them
 # make lint   ruff and mypy
 # make clean  away with everything that was made here
 
@@ -15,7 +16,7 @@ JOBS ?= 3
 SOURCES := pyproject.toml dispatch/version.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench simulate mutation clean
+.PHONY: help demo test lint bench simulate mutation coverage clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -70,6 +71,10 @@ mutation: $(VENV)/.mutation
 	@$(BIN)/mutmut run $(ARGS)
 	@$(BIN)/python -m tests.support.mutation $(ARGS)
 
+coverage: $(VENV)/.dev
+	@$(BIN)/python -m coverage run --branch --source=dispatch/guards,dispatch/balancing -m pytest -q tests/guards tests/balancing
+	@$(BIN)/python -m coverage report --skip-covered --show-missing --fail-under=100
+
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info benchmarks/results mutants
+	rm -rf $(VENV) .pytest_cache .coverage .mypy_cache .ruff_cache .hypothesis build dist *.egg-info benchmarks/results mutants
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -43,6 +43,7 @@ from dispatch.transports import KeptMessage, Message, Mode, Security, Subscripti
 from dispatch.work import DEALT_WITH, Work
 
 if TYPE_CHECKING:
+    from dispatch.telemetry.lean import Timing
     from dispatch.telemetry.serving import ServiceTracing
 
 logger = logging.getLogger("dispatch.service")
@@ -77,7 +78,7 @@ class ToolServer:
             largest answer that is sent in parts. So many may be held for each request that runs.
         security: token and TLS settings; None: from the environment.
         window: unreceipted publishes of the connection.
-        telemetry: what is traced.
+        telemetry: what is counted and traced.
     """
 
     def __init__(
@@ -128,6 +129,7 @@ class ToolServer:
         )
         self._telemetry = telemetry
         self._tracing: ServiceTracing | None = None
+        self._durations: Mapping[str, Timing] | None = None
         self._subscription: Subscription | None = None
         self._replies: ReplyRouter | None = None
         self._presence: Presence | None = None
@@ -163,6 +165,16 @@ class ToolServer:
     def queued(self) -> int:
         """Requests waiting for a place."""
         return len(self._queue)
+
+    def counts(self) -> Mapping[str, int]:
+        """Since the start, for metrics."""
+        return {
+            "requests": self.requests,
+            "malformed": self.malformed,
+            "cancelled": self.cancelled,
+            "repeats": self.repeats,
+            "lost_answers": 0 if self._replies is None else self._replies.lost,
+        }
 
     async def start(self) -> None:
         """Connect and listen.
@@ -214,6 +226,10 @@ class ToolServer:
             if self._owns_transport:
                 await self._transport.close()
             raise
+        if self._telemetry.metrics:
+            from dispatch.telemetry.services import Services  # prometheus-client, when it is needed
+
+            self._durations = Services.of(self._telemetry).add(self)
         logger.info("%s serves %s, answers on %s", self.instance, self.request_queue, self.response_queue)
 
     async def _be_present(self, replies: ReplyRouter) -> None:
@@ -268,6 +284,10 @@ class ToolServer:
         try:
             await self.drain()
         finally:
+            if self._durations is not None:
+                from dispatch.telemetry.services import Services
+
+                Services.of(self._telemetry).remove(self)
             self._kept.end()
             if self._presence is not None:
                 await self._presence.close()
@@ -384,6 +404,7 @@ class ToolServer:
         except Exception as error:  # as above; its caller is told all the same
             self._refuse(work, Refusal.INVALID_REQUEST, f"the request is not readable: {type(error).__name__}")
             return
+        began, end = asyncio.get_running_loop().time(), "stopped"
         if self._tracing is not None:
             work.trace = self._tracing.process(work.id, work.properties)
             if work.trace is not None:
@@ -398,6 +419,7 @@ class ToolServer:
                     await self._says.stream(work, result)
                 else:
                     await self._says.result(work, result_text(result))
+                end = "ok"
         except asyncio.CancelledError:
             if not work.abandoned and not self._kept.leave(work):
                 stopped = "The service stopped before the tool had finished."
@@ -406,17 +428,21 @@ class ToolServer:
                 work.trace.failed(ErrorType.CANCELLED)
             raise
         except DispatchError as error:
+            end = "error"
             self._says.fail(work, error.type, error.message)
         except Exception as error:
             if isinstance(error, TimeoutError) and limit.expired():
                 # Not the tool's own error: the caller's limit, which its own clock is about to notice too.
                 self._refuse(work, Refusal.STOPPED)
                 return
+            end = "error"
             logger.debug("%s failed", self.id, exc_info=error)
             self._says.fail(work, type(error).__name__, error)
         finally:
             if work.trace is not None:
                 work.trace.ended()
+            if self._durations is not None:
+                self._durations[end].observe(asyncio.get_running_loop().time() - began)
 
     async def _answered_before(self, work: Work, user: str, key: str) -> bool:
         """Was this idempotency key here before? Then the answer of the first request with it is the answer."""

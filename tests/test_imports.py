@@ -149,6 +149,12 @@ def test_the_seam_knows_nothing_of_policies_tools_and_faces() -> None:
     check(SEAM, ("policy", "catalog", *PATH, *SERVING, *FACES, "localbroker"))
 
 
+def test_only_the_path_and_the_service_tell_of_themselves() -> None:
+    """Guards, balancing, the exchange and the transports have listeners and counts, and know nobody who listens."""
+    check((*SEAM, *GROUND, "guards", "balancing", "catalog"), ("telemetry",))
+    check(("telemetry",), (*FACES, "dispatcher", "engine", "attempts", *SERVING))
+
+
 def test_transports_know_nothing_of_what_travels_over_them() -> None:
     check(("transports",), ("exchange", "pending", "settled", "gate", "delivery"))
 
@@ -182,6 +188,8 @@ def test_the_local_broker_stands_alone() -> None:
         ("typer", ("cli",)),
         ("rich", ("cli",)),
         ("opentelemetry.sdk", ()),
+        ("opentelemetry", ("telemetry",)),
+        ("prometheus_client", ("telemetry", "server")),  # the server names a type
     ],
 )
 def test_a_library_has_its_own_room(package: str, rooms: tuple[str, ...]) -> None:
@@ -190,7 +198,17 @@ def test_a_library_has_its_own_room(package: str, rooms: tuple[str, ...]) -> Non
             assert not {each for each in names if within(each, (package,))}, f"{name} must not import {package}"
 
 
-HEAVY = {"pulsar", "_pulsar", "typer", "rich", "opentelemetry.sdk", "yaml", "matplotlib", "trustgraph"}
+HEAVY = {
+    "pulsar",
+    "_pulsar",
+    "prometheus_client",
+    "typer",
+    "rich",
+    "opentelemetry.sdk",
+    "yaml",
+    "matplotlib",
+    "trustgraph",
+}
 
 
 @pytest.mark.parametrize(

@@ -295,9 +295,9 @@ class Balancer:
             left = [state for state in candidates if admits is None or admits(state.id)]
             if left:
                 return self._one(left, now), False
-        everyone = self._everyone
-        if admits is not None:  # rather one that is ejected than one that is not there
-            everyone = [state for state in everyone if admits(state.id)] or everyone
+        assert admits is not None  # where nobody is asked, the second round has found somebody
+        # Rather one that is ejected than one that is not there.
+        everyone = [state for state in self._everyone if admits(state.id)] or self._everyone
         return self._one([state for state in everyone if state.id not in tried] or everyone, now), True
 
     def _one(self, candidates: list[InstanceState], now: float) -> InstanceState:

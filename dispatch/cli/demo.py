@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dispatch.cli.metrics import LOOPBACK, MetricsAddress, MetricsPort, serving_metrics
 from dispatch.cli.output import is_terminal, put, put_json, say
 from dispatch.cli.running import run_async
 from dispatch.cli.settings import Settings, takes
@@ -33,6 +34,8 @@ def demo(
         typer.Option("--seconds", min=5, max=3600, help="How long it takes, about; the guards' times are made to fit."),
     ] = 20.0,
     json: Annotated[bool, typer.Option("--json", help="Only the summary, as one line of JSON.")] = False,
+    metrics_port: MetricsPort = None,
+    metrics_address: MetricsAddress = LOOPBACK,
 ) -> None:
     """Watch tool calls travel, and survive: a story in four acts.
 
@@ -51,7 +54,8 @@ def demo(
         # The incidents are on purpose: what they write to the log is not news.
         show_logs(False, logging.ERROR)
     run = Demo(settings.broker or "memory://", seconds, security=settings.security())
-    summary = run_async(_quiet(run) if json else _live(run) if is_terminal(sys.stdout) else _plain(run))
+    with serving_metrics(metrics_port, metrics_address):
+        summary = run_async(_quiet(run) if json else _live(run) if is_terminal(sys.stdout) else _plain(run))
     if json:
         put_json(summary.as_dict())
     else:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dispatch.cli.metrics import LOOPBACK, MetricsAddress, MetricsPort, serving_metrics
 from dispatch.cli.output import put_json, say
 from dispatch.cli.running import run_async
 from dispatch.cli.settings import Settings, takes
@@ -77,6 +78,8 @@ def serve(
         typer.Option("--drain-timeout", metavar="SECONDS", min=0, help="For what runs to finish, once told to stop."),
     ] = 30.0,
     json: Annotated[bool, typer.Option("--json", help="Write ready, draining and stopped as lines of JSON.")] = False,
+    metrics_port: MetricsPort = None,
+    metrics_address: MetricsAddress = LOOPBACK,
 ) -> None:
     """Serve a tool service.
 
@@ -115,7 +118,8 @@ def serve(
     except (TypeError, ValueError) as error:
         raise CliError(str(error)) from None
     pool = ThreadPoolExecutor(concurrency + _OWN_THREADS, thread_name_prefix=_THREADS)
-    received = run_async(_serve_with(pool, server, Voice(server, json)))
+    with serving_metrics(metrics_port, metrics_address):
+        received = run_async(_serve_with(pool, server, Voice(server, json)))
     if received is not signal.SIGTERM:
         raise KeyboardInterrupt
 

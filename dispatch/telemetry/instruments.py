@@ -10,17 +10,16 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import ClassVar, TypeVar
 from weakref import WeakKeyDictionary
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import Metric
-from prometheus_client.metrics import MetricWrapperBase
+from prometheus_client import CollectorRegistry, Gauge
 
 from dispatch.guards.breaker import State
 from dispatch.outcome import DispatchError, Outcome
 from dispatch.settled import Disposition
+from dispatch.telemetry.lean import LeanCounter, LeanHistogram
 from dispatch.telemetry.names import DURATION_BUCKETS, FIRST_CHUNK_BUCKETS, OTHER, WAIT_BUCKETS
 from dispatch.version import __version__
 
@@ -31,7 +30,7 @@ MAX_TOOLS = 2_000
 MAX_SERVICES = 2_000
 """Likewise services."""
 MAX_INSTANCES = 2_000
-"""Instances whose ejections have series: the latest ones."""
+"""Instances with series of their own: of ejections the latest ones; of requests that they have, the first ones."""
 
 REJECTED_BY = ("breaker", "rate", "bulkhead", "balancer", "service", "exchange")
 """Who refuses calls. The catalogue does, too, but never a call of a tool that there is."""
@@ -41,24 +40,6 @@ M = TypeVar("M")
 
 _SUCCESS = Outcome.SUCCESS
 _TIMED = frozenset({Outcome.TOOL_ERROR, Outcome.TIMEOUT, Outcome.TRANSPORT})
-
-
-class _Counter(Counter):
-    def collect(self) -> Iterable[Metric]:
-        return _lean(super().collect())
-
-
-class _Histogram(Histogram):
-    def collect(self) -> Iterable[Metric]:
-        return _lean(super().collect())
-
-
-def _lean(families: Iterable[Metric]) -> Iterator[Metric]:
-    """Without the times at which series were created: as many series again as there are counters, for next to nothing. To
-    switch them off as prometheus-client does would switch off everybody else's in the process, too."""
-    for family in families:
-        family.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
-        yield family
 
 
 class ToolMeter:
@@ -151,10 +132,10 @@ class Instruments:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         by_tool = ("tool",)
-        self.calls = _Counter(
+        self.calls = LeanCounter(
             "dispatch_calls", "Calls that have ended, by how.", (*by_tool, "outcome"), registry=registry
         )
-        self.duration = _Histogram(
+        self.duration = LeanHistogram(
             "dispatch_call_duration_seconds",
             "From a call to its end, over all its attempts: ok for successes; error for errors of the tool, timeouts and "
             "transport. Calls that were refused, or left by their callers, are not timed.",
@@ -162,83 +143,90 @@ class Instruments:
             buckets=DURATION_BUCKETS,
             registry=registry,
         )
-        self.first_chunk = _Histogram(
+        self.first_chunk = LeanHistogram(
             "dispatch_first_chunk_seconds",
             "From the call of a stream to its first chunk.",
             by_tool,
             buckets=FIRST_CHUNK_BUCKETS,
             registry=registry,
         )
-        self.attempts = _Counter(
+        self.attempts = LeanCounter(
             "dispatch_attempts",
             "Requests that were sent for calls: first, retry, hedge.",
             (*by_tool, "reason"),
             registry=registry,
         )
-        self.waited = _Histogram(
+        self.waited = LeanHistogram(
             "dispatch_queue_wait_seconds",
-            "Time that calls spent in line for a rate or for room; those that had not to wait are not in it.",
+            "Time that calls spent in line for a rate or for room; those that could go on at once are not in it.",
             by_tool,
             buckets=WAIT_BUCKETS,
             registry=registry,
         )
-        self.rejected = _Counter(
+        self.rejected = LeanCounter(
             "dispatch_rejections",
             "Attempts that were refused before the tool ran, by who refused them.",
             (*by_tool, "by"),
             registry=registry,
         )
-        self.limited = _Counter(
+        self.limited = LeanCounter(
             "dispatch_rate_limited",
             "Attempts that a rate limit refused: the tool's, or the user's.",
             (*by_tool, "scope"),
             registry=registry,
         )
-        self.transitions = _Counter(
+        self.transitions = LeanCounter(
             "dispatch_circuit_transitions",
             "Transitions of the tool's circuit breaker, by the new state.",
             (*by_tool, "to"),
             registry=registry,
         )
-        self.unpaid = _Counter(
+        self.unpaid = LeanCounter(
             "dispatch_retry_budget_exhausted",
             "Retries and hedges that were due and not made, because the tool's budget for them was spent.",
             by_tool,
             registry=registry,
         )
-        self.replies = _Counter(
+        self.replies = LeanCounter(
             "dispatch_replies",
             "Replies that arrived, by what became of them.",
             ("service", "disposition"),
             registry=registry,
         )
-        self.retransmissions = _Counter(
+        self.retransmissions = LeanCounter(
             "dispatch_retransmissions",
             "Questions for answers that should have been here.",
             ("service",),
             registry=registry,
         )
-        self.ejections = _Counter(
+        self.ejections = LeanCounter(
             "dispatch_instance_ejections",
             "Times that an instance was left alone for a while because it did badly.",
             ("service", "instance", "reason"),
             registry=registry,
         )
-        self.reloads = _Counter(
+        self.reloads = LeanCounter(
             "dispatch_catalog_reloads",
             "Times that another catalogue or policy was to be taken over: ok, or failed and the former one stayed.",
             ("source", "result"),
+            registry=registry,
+        )
+        self.taken_over = Gauge(
+            "dispatch_catalog_last_reload_successful",
+            "1: the last catalogue or policy that was to be taken over is in force; 0: it was refused, and the former one "
+            "stayed.",
+            ("source",),
             registry=registry,
         )
         self.build = Gauge(
             "dispatch_build_info", "Always 1; the label has the version.", ("version",), registry=registry
         )
         self.build.labels(__version__).set(1)
-        self._by_tool: tuple[MetricWrapperBase, ...] = (
+        self._by_tool: tuple[LeanCounter | LeanHistogram, ...] = (
             *(self.calls, self.duration, self.first_chunk, self.attempts, self.waited, self.rejected, self.limited),
             *(self.transitions, self.unpaid),
         )
-        self._by_service: tuple[MetricWrapperBase, ...] = (self.replies, self.retransmissions, self.ejections)
+        self._by_service: tuple[LeanCounter | LeanHistogram, ...] = (self.replies, self.retransmissions, self.ejections)
         self._tools: dict[str, ToolMeter] = {}
         self._services: dict[str, ServiceMeter] = {}
         self._holders: dict[tuple[str, str], int] = {}
@@ -322,3 +310,8 @@ class Instruments:
         """All that have series."""
         with self._lock:
             return list(self._tools.values())
+
+    def services(self) -> frozenset[str]:
+        """Labels of those that have series."""
+        with self._lock:
+            return frozenset(self._services)

@@ -12,6 +12,7 @@ import pytest
 from dispatch.balancing.balancer import (
     MAX_FORMER,
     MAX_INSTANCES,
+    NO_INSTANCE,
     Pick,
 )
 from dispatch.outcome import Outcome
@@ -138,3 +139,47 @@ def test_former_instances_are_remembered_in_bounds_the_latest_ones() -> None:
         stand.balancer.add(f"i{number}")
         stand.balancer.remove(f"i{number}")
     assert list(stand.balancer._former) == [f"i{number}" for number in range(50, MAX_FORMER + 50)]
+
+
+def test_a_new_life_begins_afresh_and_slowly() -> None:
+    stand = Stand("ab", warm=False)
+    stand.wait(60.0)
+    stand.eject("a")
+    late = stand.state("a")
+    stand.balancer.renew("a")
+    fresh = stand.state("a")
+    assert fresh is not late
+    assert (fresh.failures, fresh.ejected_until, fresh.ejections) == (0, None, 0)
+    assert {each.id: each.state for each in stand.balancer.instances()} == {"a": "warming", "b": "up"}
+    stand.balancer.renew("nobody")
+    assert set(stand.balancer._members) == {"a", "b"}
+
+
+def test_one_instance_and_no_other_can_be_asked_for_whoever_is_due() -> None:
+    stand = Stand("ab")
+    picked = stand.balancer.take("b")
+    assert isinstance(picked, Pick)
+    assert picked.instance == "b"
+    again = stand.balancer.take("b")
+    assert isinstance(again, Pick)
+    assert stand.state("b").in_flight == 2
+    assert stand.balancer.take("nobody") is NO_INSTANCE
+
+
+def test_a_glimpse_says_what_is_and_works_nothing_out() -> None:
+    stand = Stand("ab", eject_for=1.0)
+    stand.eject("a")
+    assert [each.state for each in stand.balancer.glimpse()] == ["ejected", "up"]
+    stand.wait(2.0)
+    told = len(stand.changes)
+    assert [each.state for each in stand.balancer.glimpse()] == ["ejected", "up"]
+    assert len(stand.changes) == told
+    assert [each.state for each in stand.balancer.instances()] == ["up", "up"]
+
+
+def test_when_nobody_is_admitted_everybody_is_asked_all_the_same() -> None:
+    stand = Stand("ab", admits=lambda _: False)
+    assert stand.pick("a").instance == "b"
+    picked = stand.pick("a", "b")
+    assert picked.panic
+    assert picked.instance in "ab"

@@ -31,7 +31,7 @@ STORY = (
     "model reads: “'exchange-rate' was not called",
     "exchange-rate: open → half-open (open time over)",
     "exchange-rate: half-open → closed (recovered)",
-    "model reads: “'search-web' was not called: it may be called only so often.",
+    "model reads: “'search-web' was not called: this user may call it only so often.",
 )
 
 

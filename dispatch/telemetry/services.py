@@ -1,0 +1,142 @@
+"""The metrics of tool services: what their own process can tell. Counts that a server keeps anyway are read when somebody
+scrapes; only how long the tool takes is written down as it happens.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter as Tally
+from collections.abc import Iterable, Iterator, Mapping
+from typing import ClassVar, Protocol
+from weakref import WeakKeyDictionary, WeakSet
+
+from prometheus_client import REGISTRY, CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from dispatch.telemetry.instruments import MAX_SERVICES
+from dispatch.telemetry.lean import LeanHistogram, Timing
+from dispatch.telemetry.names import DURATION_BUCKETS, OTHER
+from dispatch.telemetry.settings import Telemetry
+
+RESULTS = ("ok", "error", "stopped")
+"""How a run can end: with an answer, with the tool's error, by being cancelled or running out of its caller's time."""
+
+_COUNTS = {
+    "requests": "Requests that arrived, whatever became of them.",
+    "malformed": "Messages without a usable id: nobody could be answered.",
+    "cancelled": "Requests that were stopped, because their callers wait no more.",
+    "repeats": "Requests that came again, because their answer was asked for.",
+    "lost_answers": "Answers that could not be sent.",
+}
+
+
+class Serving(Protocol):
+    """A tool server, as a scrape sees it. Asked on any thread."""
+
+    id: str
+    refused: dict[str, int]
+
+    @property
+    def running(self) -> int:
+        """Requests being run."""
+
+    @property
+    def queued(self) -> int:
+        """Requests that wait for a place."""
+
+    def counts(self) -> Mapping[str, int]:
+        """Since its start, by the names of ``_COUNTS``."""
+
+
+class Services(Collector):
+    """The tool servers that report to one registry. Counts of several servers of one service add up."""
+
+    _made: ClassVar[WeakKeyDictionary[CollectorRegistry, Services]] = WeakKeyDictionary()
+    _making = threading.Lock()
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._serving: WeakSet[Serving] = WeakSet()
+        self._former: Tally[tuple[str, ...]] = Tally()
+        self._durations = LeanHistogram(
+            "dispatch_service_duration_seconds",
+            "How long the tool ran, in its own process: ok for an answer, error for the tool's own error, stopped when its "
+            "caller had left or its time was over.",
+            ("service", "result"),
+            buckets=DURATION_BUCKETS,
+            registry=registry,
+        )
+        self._known: set[str] = set()
+        self._lock = threading.Lock()
+
+    @classmethod
+    def of(cls, telemetry: Telemetry) -> Services:
+        """Those of a registry."""
+        registry = REGISTRY if telemetry.registry is None else telemetry.registry
+        with cls._making:
+            made = cls._made.get(registry)
+            if made is None:
+                made = cls._made[registry] = cls(registry)
+                registry.register(made)
+            return made
+
+    def add(self, server: Serving) -> dict[str, Timing]:
+        """Look at this server, too; how long its tool runs is written to what this returns, by :data:`RESULTS`."""
+        self._serving.add(server)
+        label = server.id if server.id in self._known or len(self._known) < MAX_SERVICES else OTHER
+        self._known.add(label)
+        return {result: self._durations.labels(label, result) for result in RESULTS}
+
+    def remove(self, server: Serving) -> None:
+        """It has ended: its counts stay, so that none of them ever goes back."""
+        with self._lock:
+            if server in self._serving:
+                self._serving.discard(server)
+                self._former.update(_counted([server]))
+
+    def describe(self) -> Iterable[Metric]:
+        """The families without their values."""
+        return _families([], Tally())
+
+    def collect(self) -> Iterator[Metric]:
+        """The families, as they are now."""
+        with self._lock:
+            serving = list(self._serving)
+            counted = _counted(serving)
+            counted.update(self._former)
+        return _families(serving, counted)
+
+
+def _families(serving: list[Serving], counted: Mapping[tuple[str, ...], int]) -> Iterator[Metric]:
+    for name, text in _COUNTS.items():
+        family = CounterMetricFamily(f"dispatch_service_{name}", text, labels=("service",))
+        for (kind, service, *_), value in counted.items():
+            if kind == name:
+                family.add_metric((service,), value)
+        yield family
+    refused = CounterMetricFamily(
+        "dispatch_service_refused", "Requests that were refused, by why.", labels=("service", "reason")
+    )
+    for (kind, service, *reason), value in counted.items():
+        if kind == "refused":
+            refused.add_metric((service, *reason), value)
+    yield refused
+    for name, text in (("running", "Requests being run."), ("queued", "Requests that wait for a place.")):
+        gauge = GaugeMetricFamily(f"dispatch_service_{name}", text, labels=("service",))
+        now: Tally[str] = Tally()
+        for each in serving:
+            now[each.id] += getattr(each, name)
+        for service, value in now.items():
+            gauge.add_metric((service,), value)
+        yield gauge
+
+
+def _counted(serving: Iterable[Serving]) -> Tally[tuple[str, ...]]:
+    """By what, service and, for refusals, why."""
+    found: Tally[tuple[str, ...]] = Tally()
+    for each in serving:
+        for name, value in each.counts().items():
+            found[name, each.id] += value
+        for reason, value in list(each.refused.items()):
+            found["refused", each.id, reason] += value
+    return found
