@@ -1,0 +1,77 @@
+"""Replies are counted for their service, too, as what they are: while they are waited for, and after."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+
+import pytest
+
+from dispatch.messages import Property
+from dispatch.settled import Disposition, Tally
+from tests.support.clock import advance
+from tests.support.exchange_bench import Bench
+from tests.support.fakes import reply
+from tests.support.rubbish import OddMessage
+
+
+def tally(into: Counter[Disposition]) -> Tally:
+    return {each: partial(into.update, [each]) for each in Disposition}
+
+
+async def test_what_comes_for_a_call_is_its_services_before_and_after_its_end() -> None:
+    bench, counts = Bench(), Counter[Disposition]()
+    id, task = await bench.ask(tally=tally(counts))
+    bench.take(reply(id))
+    await task
+    bench.take(reply(id))
+    late, timed_out = await bench.ask(limit=1.0, tally=tally(counts))
+    await advance(1.0)
+    await timed_out
+    bench.take(reply(late))
+    unreadable, _ = await bench.ask(tally=tally(counts))
+    bench.take(OddMessage(b"{", {Property.ID: unreadable}))
+    assert counts == {
+        Disposition.MATCHED: 1,
+        Disposition.DUPLICATE: 1,
+        Disposition.LATE: 1,
+        Disposition.MALFORMED: 1,
+    }
+
+
+async def test_so_is_what_comes_for_a_stream() -> None:
+    bench, counts = Bench(), Counter[Disposition]()
+    exchange = bench.exchange
+    id = exchange.new_id()
+    stream = exchange.stream(
+        id,
+        bench.publisher,
+        b"?",
+        {Property.ID: id},
+        flow="tool",
+        deadline=exchange.loop.time() + 9.0,
+        idle=9.0,
+        max_bytes=100,
+        max_buffer=10,
+        tally=tally(counts),
+    )
+    bench.take(reply(id, "a", end=False, chunk=0))
+    bench.take(reply(id, "a", end=False, chunk=0))
+    bench.take(reply(id, "b", chunk=1))
+    assert [chunk async for chunk in stream] == ["a", "b"]
+    bench.take(reply(id, "b", chunk=1))
+    assert counts == {Disposition.MATCHED: 2, Disposition.DUPLICATE: 2}
+
+
+@pytest.mark.parametrize("id", ["nobody's", ""])
+async def test_what_belongs_to_nobody_is_nobodys(id: str) -> None:
+    strange, counts = Counter[Disposition](), Counter[Disposition]()
+    bench = Bench(strange=tally(strange))
+    known, task = await bench.ask(tally=tally(counts))
+    was = bench.take(reply(id))
+    assert strange == {was: 1}
+    assert was is (Disposition.UNKNOWN if id else Disposition.MALFORMED)
+    assert not counts
+    bench.take(reply(known))
+    await task
+    assert strange == {was: 1}
