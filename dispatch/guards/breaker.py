@@ -219,6 +219,8 @@ class CircuitBreaker:
         """Take new settings over. State, open time, probes and calls in flight stay; a window of another size is empty."""
         self.settings = settings
         self._tally.reconfigure(settings)
+        if self._probing is not None:
+            self._probing.shorten(settings.probe_lease)
 
     def _admit_with_care(self, now: float) -> BreakerPermit | Rejection:
         state = self.state
@@ -232,7 +234,7 @@ class CircuitBreaker:
             self._gated = False
             return BreakerPermit(self, self.epoch, now)
         if probing.room(now, self.settings):
-            return BreakerPermit(self, self.epoch, now, probing.begin(now))
+            return BreakerPermit(self, self.epoch, now, probing.begin(now, self.settings))
         return _PROBING
 
     def _finish(self, probe: int, outcome: Outcome, took: float, now: float, retry_after: float | None) -> None:
@@ -241,7 +243,7 @@ class CircuitBreaker:
             return
         settings = self.settings
         probing = self._probing
-        if probing is not None and not probing.end(probe, now, settings):
+        if probing is not None and not probing.end(probe, now):
             self.stale += 1
             return
         if outcome is Outcome.THROTTLED:

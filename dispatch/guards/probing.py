@@ -15,7 +15,8 @@ PROBE_SLOW = "probe-slow"
 
 
 class Probing:
-    """One time of being half-open: rounds of N, 2N, 4N … calls, each passed by as many results.
+    """One time of being half-open: rounds of N, 2N, 4N … calls, each passed by as many results. A lease that has
+    been given can become shorter, and never longer: what has run out has run out, whether somebody looked or not.
 
     In the first round one failure is enough to open again: a service that fails one of its first three is ill. In later
     rounds the failure rate judges as it does when closed; otherwise a service with one failure in ten, which opens nothing,
@@ -26,38 +27,39 @@ class Probing:
         lost: probes whose lease ran out.
     """
 
-    __slots__ = ("_failures", "_results", "_serial", "_slow", "_started", "lost", "round")
+    __slots__ = ("_failures", "_leases", "_results", "_serial", "_slow", "lost", "round")
 
     def __init__(self) -> None:
         self.round = 0
         self.lost = 0
         self._results = self._failures = self._slow = 0
         self._serial = 0
-        self._started: dict[int, float] = {}  # in the order of their start, which is that of their leases' ends
+        self._leases: dict[int, tuple[float, float]] = {}  # their start and end, by the probe's number
 
     def room(self, now: float, settings: Breaker) -> bool:
         """May another probe go? Takes back the places of those whose lease is over."""
-        started = self._started
-        while started:
-            oldest = next(iter(started))
-            if now - started[oldest] < settings.probe_lease:
-                break
-            del started[oldest]
+        leases = self._leases
+        for number in [number for number, (_, end) in leases.items() if now >= end]:
+            del leases[number]
             self.lost += 1
-        return len(started) < settings.probes << self.round
+        return len(leases) < settings.probes << self.round
 
-    def begin(self, now: float) -> int:
+    def begin(self, now: float, settings: Breaker) -> int:
         """A probe goes; there is room. Returns its number, from 1."""
         self._serial += 1
-        self._started[self._serial] = now
+        self._leases[self._serial] = now, now + settings.probe_lease
         return self._serial
 
-    def end(self, number: int, now: float, settings: Breaker) -> bool:
+    def shorten(self, lease: float) -> None:
+        """Leases are so long now, in seconds; those under way too, if they are longer."""
+        self._leases = {number: (start, min(end, start + lease)) for number, (start, end) in self._leases.items()}
+
+    def end(self, number: int, now: float) -> bool:
         """A probe has ended, somehow: its place is free. False: its lease was over, its result means nothing."""
-        started = self._started.pop(number, None)
-        if started is None:
+        lease = self._leases.pop(number, None)
+        if lease is None:
             return False
-        if now - started >= settings.probe_lease:
+        if now >= lease[1]:
             self.lost += 1
             return False
         return True

@@ -61,7 +61,8 @@ RETRY_AFTER = st.sampled_from([None, 0.0, -1.0, 1.0, 3.25, 7.0, 1e9])
 class Flying:
     epoch: int
     at: float
-    probe: bool
+    lease_end: float | None
+    """None: it is no probe."""
     done: bool = False
 
 
@@ -115,7 +116,7 @@ class Model:
         return min(max(retry_after or 0.0, 0.0), self.rules.retry_after_max)
 
     def places(self) -> int:
-        live = [probe for probe in self.probes if not probe.done and self.now - probe.at < self.rules.probe_lease]
+        live = [probe for probe in self.probes if not probe.done and self.now < (probe.lease_end or 0.0)]
         return self.rules.probes * 2**self.round - len(live)
 
     def refusal(self) -> str | None:
@@ -128,8 +129,9 @@ class Model:
     def admit(self) -> Flying:
         if self.state == "open":
             self.go("half-open")
-        flying = Flying(self.epoch, self.now, self.state == "half-open")
-        if flying.probe:
+        probe = self.state == "half-open"
+        flying = Flying(self.epoch, self.now, self.now + self.rules.probe_lease if probe else None)
+        if probe:
             self.probes.append(flying)
         return flying
 
@@ -138,7 +140,7 @@ class Model:
             return
         flying.done = True
         took = self.now - flying.at
-        if flying.epoch != self.epoch or (flying.probe and took >= self.rules.probe_lease):
+        if flying.epoch != self.epoch or (flying.lease_end is not None and self.now >= flying.lease_end):
             self.stale += 1
             return
         if self.state == "disabled" or outcome in ("abandoned", "rejected"):
@@ -292,6 +294,9 @@ class BreakerMachine(RuleBasedStateMachine):
     def take_new_settings_over(self, rules: Breaker) -> None:
         self.breaker.reconfigure(rules)
         self.model.rules = rules
+        for probe in self.model.probes:  # shorter, never longer
+            assert probe.lease_end is not None
+            probe.lease_end = min(probe.lease_end, probe.at + rules.probe_lease)
 
     @invariant()
     def it_is_as_the_model_says(self) -> None:

@@ -15,7 +15,7 @@ def begin(probing: Probing, now: float = 0.0, settings: Breaker = DEFAULT) -> li
     """As many probes as there is room for."""
     numbers = []
     while probing.room(now, settings):
-        numbers.append(probing.begin(now))
+        numbers.append(probing.begin(now, settings))
         assert len(numbers) < 1_000, "places without end"
     return numbers
 
@@ -28,7 +28,7 @@ def passed(probing: Probing, results: int) -> None:
 def test_a_round_has_places_for_calls_in_flight() -> None:
     probing = Probing()
     assert begin(probing) == [1, 2, 3]
-    assert probing.end(2, 0.0, DEFAULT)
+    assert probing.end(2, 0.0)
     assert begin(probing) == [4]
     assert probing.lost == 0
 
@@ -36,8 +36,8 @@ def test_a_round_has_places_for_calls_in_flight() -> None:
 def test_a_probe_ends_once() -> None:
     probing = Probing()
     begin(probing)
-    assert probing.end(1, 0.0, DEFAULT)
-    assert not probing.end(1, 0.0, DEFAULT)
+    assert probing.end(1, 0.0)
+    assert not probing.end(1, 0.0)
     assert probing.lost == 0
 
 
@@ -45,19 +45,19 @@ def test_a_lease_is_over_at_its_end_and_not_before() -> None:
     probing = Probing()
     begin(probing, 100.0)
     assert not probing.room(119.999, DEFAULT)
-    assert probing.end(1, 119.999, DEFAULT)
-    assert not probing.end(2, 120.0, DEFAULT)
+    assert probing.end(1, 119.999)
+    assert not probing.end(2, 120.0)
     assert probing.lost == 1
     assert begin(probing, 120.0) == [4, 5, 6]
     assert probing.lost == 2
-    assert not probing.end(3, 120.0, DEFAULT)
+    assert not probing.end(3, 120.0)
     assert probing.lost == 2, "a probe is lost once"
 
 
 def test_every_probe_that_ends_after_its_lease_is_lost() -> None:
     probing = Probing()
     begin(probing)
-    assert [probing.end(number, DEFAULT.probe_lease, DEFAULT) for number in (1, 2, 3)] == [False] * 3
+    assert [probing.end(number, DEFAULT.probe_lease) for number in (1, 2, 3)] == [False] * 3
     assert probing.lost == 3
 
 
@@ -65,9 +65,9 @@ def test_only_those_whose_lease_is_over_lose_their_places() -> None:
     probing = Probing()
     for start in (0.0, 5.0, 10.0):
         assert probing.room(start, DEFAULT)
-        probing.begin(start)
+        probing.begin(start, DEFAULT)
     assert begin(probing, 25.0) == [4, 5]
-    assert probing.end(3, 25.0, DEFAULT)
+    assert probing.end(3, 25.0)
     assert probing.lost == 2
 
 
@@ -75,7 +75,20 @@ def test_a_shorter_lease_is_in_force_at_once() -> None:
     probing = Probing()
     begin(probing, 0.0)
     assert not probing.room(6.0, DEFAULT)
+    probing.shorten(6.0)
     assert begin(probing, 6.0, Breaker(probe_lease=6)) == [4, 5, 6]
+    assert probing.lost == 3
+
+
+def test_a_longer_lease_is_for_those_that_begin_after_it() -> None:
+    probing = Probing()
+    begin(probing, 0.0, Breaker(probe_lease=6))
+    probing.shorten(9.0)
+    assert not probing.end(1, 6.0)
+    assert probing.end(2, 5.999)
+    assert begin(probing, 6.0, Breaker(probe_lease=9)) == [4, 5, 6]
+    assert probing.end(4, 14.999)
+    assert not probing.end(5, 15.0)
 
 
 def test_rounds_double_and_the_last_one_closes() -> None:
@@ -86,7 +99,7 @@ def test_rounds_double_and_the_last_one_closes() -> None:
         numbers = begin(probing)
         sizes.append(len(numbers))
         for number in numbers:
-            assert probing.end(number, 0.0, DEFAULT)
+            assert probing.end(number, 0.0)
             assert verdict is None
             verdict = probing.judge(False, False, DEFAULT)
     assert (sizes, verdict, probing.round) == ([3, 6, 12], RECOVERED, 2)
