@@ -1,6 +1,7 @@
 # make demo   a live demo on the embedded broker; needs Python >= 3.11 only
 # make test   every test, against a genuine Pulsar broker; needs Java 17 and Maven too (or PULSAR_URL)
 # make bench  the benchmarks: guards beside other libraries', then calls on a genuine broker
+# make dashboards  the dashboards' JSON, and pictures of them from a live run; needs prometheus
 # make simulate  services in trouble, in virtual time: unguarded, naive guards, dispatch; no broker
 # make mutation  mutants of breaker, budget, limiter and correlation against their tests; ARGS='dispatch.guards.budget*' for some
 # make coverage  branches of guards and balancing that their own tests take: all of them
@@ -16,7 +17,7 @@ JOBS ?= 3
 SOURCES := pyproject.toml dispatch/version.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench simulate mutation coverage clean
+.PHONY: help demo test lint bench simulate dashboards mutation coverage clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -60,7 +61,12 @@ lint: $(VENV)/.dev
 
 bench: $(VENV)/.dev $(VENV)/.peers
 	@$(BIN)/python -m benchmarks.guards
+	@$(BIN)/python -m benchmarks.telemetry
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+dashboards: $(VENV)/.dev
+	@$(BIN)/python -m dashboards.generate
+	@$(BIN)/python -m dashboards.draw
 
 simulate: $(VENV)/.dev
 	@$(BIN)/python -m benchmarks.simulate $(ARGS)

@@ -26,7 +26,12 @@ from dispatch.localbroker import LocalBrokerError, obtain
 
 Draw = Callable[[Results, Path], None]
 RESULTS = Path(__file__).resolve().parent / "results"
-NEEDED = {"matplotlib": "matplotlib", "trustgraph": "trustgraph-base", "pulsar": "pulsar-client"}
+NEEDED = {
+    "matplotlib": "matplotlib",
+    "trustgraph": "trustgraph-base",
+    "pulsar": "pulsar-client",
+    "opentelemetry.sdk": "opentelemetry-sdk",
+}
 
 EPILOG = """\
 examples:

@@ -142,6 +142,20 @@ GUARDS = Suite(
     rounds=2,
 )
 
+TELEMETRY = Suite(
+    "telemetry",
+    "dispatch client + service, by what the client tells",
+    (
+        Contender("silent", "nothing", "dispatch_client_silent", "dispatch_service"),
+        Contender("metrics", "metrics", "dispatch_client", "dispatch_service"),
+        Contender("sampled", "metrics, and 1 % traced", "dispatch_client_sampled", "dispatch_service"),
+    ),
+    levels=(64,),
+    # Short: the difference is small, and what is slower than a round is in all of them.
+    stretch=0.6,
+    ramp_stretch=0.5,
+)
+
 _OURS = (
     Contender("without-credit", "dispatch, without credit", "dispatch_client_without_credit", "dispatch_service"),
     Contender("dispatch", "dispatch", "dispatch_client", "dispatch_service"),
@@ -172,7 +186,7 @@ DELIVERY = tuple(
 )
 """What is lost, and what it costs: answers of several sizes on topics that lose messages."""
 BASIC = (CLIENTS, SERVICES, TOPICS)
-SUITES = (*BASIC, GUARDS, *DELIVERY)
+SUITES = (*BASIC, GUARDS, TELEMETRY, *DELIVERY)
 
 
 def rotated(items: Sequence[T], round_number: int) -> list[T]:

@@ -20,6 +20,9 @@ COLOURS = {
     "persistent": "#CC79A7",
     "without-credit": "#56B4E9",
     "unguarded": "#444444",
+    "silent": "#444444",
+    "metrics": "#009E73",
+    "sampled": "#0072B2",
     "defaults": "#009E73",
 }
 MARKERS = {
@@ -31,6 +34,9 @@ MARKERS = {
     "persistent": "D",
     "without-credit": "v",
     "unguarded": "^",
+    "silent": "^",
+    "metrics": "D",
+    "sampled": "o",
     "defaults": "D",
 }
 LOST = "lost"

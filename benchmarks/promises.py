@@ -98,6 +98,19 @@ PROMISES = (
         0.9,
         "at least",
     ),
+    *(
+        Ratio(
+            f"calls/s at 64 in flight with {text}, of the same without",
+            "telemetry",
+            contender,
+            "silent",
+            "calls_per_second",
+            64,
+            limit,
+            "at least",
+        )
+        for contender, text, limit in (("metrics", "metrics", 0.95), ("sampled", "metrics and 1 % traced", 0.93))
+    ),
     Ratio(
         "100 kB, 64 in flight: calls/s, of the bare client and service",
         "answers-100k",
@@ -151,6 +164,8 @@ FOR_THE_RECORD = (
     Ratio(
         "two ways in: CPU a call at 64, listener of asyncio", "clients", "bare", "bare-asyncio", "cpu_us_per_call", 64
     ),
+    Ratio("CPU a call at 64, metrics of silent", "telemetry", "metrics", "silent", "cpu_us_per_call", 64),
+    Ratio("CPU a call at 64, 1 % traced of silent", "telemetry", "sampled", "silent", "cpu_us_per_call", 64),
     Ratio("CPU a call at 64, of the bare client", "clients", "dispatch", "bare", "cpu_us_per_call", 64),
     Ratio("p50 at 1, persistent of non-persistent", "topics", "persistent", "non-persistent", "p50_ms", 1),
     Ratio(

@@ -22,6 +22,7 @@ from dispatch.outcome import Outcome
 from dispatch.passage import Passage
 from dispatch.policy import Balancing, Health, Policy
 from dispatch.routes import Route
+from dispatch.telemetry.settings import SILENT, Telemetry
 from dispatch.toolguards import GuardTable
 
 Call = Callable[[], Awaitable[object]]
@@ -102,7 +103,7 @@ def _chain(instances: int) -> Callable[[], AbstractAsyncContextManager[Call]]:
         key = (True, "work")
 
         async def call() -> object:
-            # As Dispatcher.perform and Attempts.call do, without the exchange in between.
+            # As Calls.perform and Attempts.call do, without the exchange in between.
             guards = table.of(key, policy, repeatable=False)
             guards.budget.called()
             passage = Passage(guards)
@@ -136,10 +137,14 @@ def catalog(policy: dict[str, Any], **keys: Any) -> Catalog:
     return Catalog.of([service], [{**tool, "policy": policy, **keys}])
 
 
-def _dispatcher(policy: dict[str, Any]) -> Callable[[], AbstractAsyncContextManager[Call]]:
+def whole_call(
+    policy: dict[str, Any], telemetry: Telemetry = SILENT
+) -> Callable[[], AbstractAsyncContextManager[Call]]:
+    """A whole call of ours, over a transport that answers by itself; ``policy``: of its tool."""
+
     @asynccontextmanager
     async def make() -> AsyncIterator[Call]:
-        async with Dispatcher(AnsweringTransport(), catalog(policy)) as dispatcher:
+        async with Dispatcher(AnsweringTransport(), catalog(policy), telemetry=telemetry) as dispatcher:
 
             async def call() -> object:
                 return await dispatcher.call("work")
@@ -168,7 +173,7 @@ async def _refused() -> AsyncIterator[Call]:
 @asynccontextmanager
 async def _refused_call() -> AsyncIterator[Call]:
     """A refusal as a caller sees it: an error with its text."""
-    async with Dispatcher(AnsweringTransport(), catalog(ON)) as dispatcher:
+    async with Dispatcher(AnsweringTransport(), catalog(ON), telemetry=SILENT) as dispatcher:
         await dispatcher.call("work")
         dispatcher.breaker("work").open_until(asyncio.get_running_loop().time() + 3600.0)
 
@@ -216,7 +221,7 @@ async def _tenacity_decorator() -> AsyncIterator[Call]:
 
 @asynccontextmanager
 async def _tenacity_around_a_call() -> AsyncIterator[Call]:
-    async with _dispatcher(OFF)() as call, _guarded_by_hand(call) as guarded:
+    async with whole_call(OFF)() as call, _guarded_by_hand(call) as guarded:
         yield package("tenacity").retry(**_tenacity_rules())(guarded)
 
 
@@ -290,16 +295,17 @@ async def _aioresilience() -> AsyncIterator[Call]:
 
 
 @asynccontextmanager
-async def _bare() -> AsyncIterator[Call]:
+async def bare() -> AsyncIterator[Call]:
+    """Nothing around the function."""
     yield nothing
 
 
 STACKS = (
-    Stack("bare", "the function alone", _bare),
+    Stack("bare", "the function alone", bare),
     Stack("chain", "our guards, one instance", _chain(1)),
     Stack("chain-8", "our guards, 8 instances, each with a breaker", _chain(8)),
-    Stack("call-off", "a whole call of ours, no guards", _dispatcher(OFF)),
-    Stack("call", "a whole call of ours, all guards", _dispatcher(ON)),
+    Stack("call-off", "a whole call of ours, no guards", whole_call(OFF)),
+    Stack("call", "a whole call of ours, all guards", whole_call(ON)),
     Stack("refused", "our guards' refusal while the circuit is open", _refused),
     Stack("refused-call", "the same, as the error of a call", _refused_call),
     Stack("call-by-hand", "a whole call of ours, no guards but those of 'by-hand'", _tenacity_around_a_call),

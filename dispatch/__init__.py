@@ -17,7 +17,19 @@ from dispatch.outcome import (
     ToolError,
     TransportError,
 )
-from dispatch.policy import Annotations, Balancing, Breaker, Bulkhead, Health, Hedge, Policy, PolicyError, Rate, Retry
+from dispatch.policy import (
+    Annotations,
+    Balancing,
+    Breaker,
+    Bulkhead,
+    Health,
+    Hedge,
+    Policy,
+    PolicyError,
+    Rate,
+    Retry,
+    Slo,
+)
 from dispatch.result import CallResult
 from dispatch.server import ToolServer, serve
 from dispatch.service import ToolService
@@ -58,6 +70,7 @@ __all__ = [
     "Rejected",
     "Retry",
     "Security",
+    "Slo",
     "Telemetry",
     "Throttled",
     "Tool",

@@ -181,7 +181,7 @@ class Answers:
 
     def _problem(self, work: Work, type: str, message: str) -> None:
         # Without an index: it counts even if a chunk before it is lost.
-        self._say(work, Reply(ErrorInfo(type, message), "", True))
+        self.fail(work, type, message)
 
     def _say(
         self, work: Work, reply: Reply, *, chunk: int | None = None, extra: Mapping[str, str] | None = None

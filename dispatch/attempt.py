@@ -21,9 +21,10 @@ from dispatch.telemetry.names import HEDGE_EVENT, RETRY_EVENT, WAIT
 from dispatch.toolguards import ToolGuards
 
 if TYPE_CHECKING:
+    from dispatch.telemetry.instruments import ToolMeter
     from dispatch.telemetry.tracing import CallTrace, SendTrace
 else:
-    CallTrace = SendTrace = Any  # msgspec looks annotations up
+    CallTrace = SendTrace = ToolMeter = Any  # msgspec looks annotations up
 
 _SUCCESS = Outcome.SUCCESS
 _NOT_THE_SERVICES = frozenset({"payload-too-large", "too-large", "too-much"})
@@ -92,6 +93,8 @@ class Attempt(msgspec.Struct, eq=False):
         remembered: the instance remembers idempotency keys, and is still there.
         replies, first: of a stream: what comes, and what came first.
         span: of its request.
+        reason: why it is made: ``first``, ``retry``, ``hedge``.
+        meter: counts it, if it left; None: nobody does.
     """
 
     passage: Passage
@@ -109,6 +112,8 @@ class Attempt(msgspec.Struct, eq=False):
     replies: ReplyStream | None = None
     first: str | None = None
     span: SendTrace | None = None
+    reason: str = "first"
+    meter: ToolMeter | None = None
 
     @property
     def error_type(self) -> str | None:
@@ -141,7 +146,8 @@ class Attempt(msgspec.Struct, eq=False):
         elif error.rejected_by is not None and error.rejected_by != "service":
             self.outcome = Outcome.REJECTED
         self.retry_after = error.retry_after
-        if self.sent and isinstance(error, TransportError) and not error.sent:
+        never_left = isinstance(error, TransportError) and not error.sent
+        if self.sent and (never_left or error.rejected_by == "exchange"):
             self.sent = False
             call.requests -= 1
 
@@ -155,6 +161,9 @@ class Attempt(msgspec.Struct, eq=False):
         place, self.place = self.place, None
         if place is None:
             return
+        meter = self.meter
+        if meter is not None and self.sent:
+            meter.attempts[self.reason]()
         settled = self.settled
         instance = place.instance
         self.remembered = instance is not None and place.route.instances.get(instance.name) is instance

@@ -67,18 +67,18 @@ class Attempts:
             hedge: it runs beside another one, and does not wait for room.
         """
         guards, target = call.guards, call.target
-        made = Attempt(Passage(guards))
+        reason = "hedge" if hedge else "retry" if number > 1 else "first"
+        made = Attempt(Passage(guards), reason=reason, meter=guards.meter)
         try:
             fleet = await self._enter(made, call, hedge=hedge)
             if fleet is None:
                 return made
             began = self._now()
             deadline, clock, limit = self._slice(call, began, number)
-            reason = "hedge" if hedge else "retry" if number > 1 else "first"
             hops = 0
             while True:
                 hops += 1
-                publisher, properties, line = self._place(made, call, fleet, tried, where, deadline, number, reason)
+                publisher, properties, line = self._place(made, call, fleet, tried, where, deadline, number)
                 settled = await self._exchange.request(  # e exchange
                     made.id,
                     publisher,
@@ -116,7 +116,8 @@ class Attempts:
         """One attempt that wants chunks: until the first one is there. One that has begun well has the outcome SUCCESS so
         far; its caller takes the rest from ``replies``, and calls :meth:`end`."""
         target, policy = call.target, call.target.policy
-        made = Attempt(Passage(call.guards))
+        guards = call.guards
+        made = Attempt(Passage(guards), reason="retry" if number > 1 else "first", meter=guards.meter)
         try:
             fleet = await self._enter(made, call, hedge=False)
             if fleet is None:
@@ -124,10 +125,7 @@ class Attempts:
             hops = 0
             while True:
                 hops += 1
-                reason = "retry" if number > 1 else "first"
-                publisher, properties, line = self._place(
-                    made, call, fleet, tried, where, call.deadline, number, reason
-                )
+                publisher, properties, line = self._place(made, call, fleet, tried, where, call.deadline, number)
                 replies = made.replies = self._exchange.stream(
                     made.id,
                     publisher,
@@ -209,7 +207,6 @@ class Attempts:
         where: Where,
         deadline: float,
         number: int,
-        reason: str,
     ) -> tuple[Publisher, dict[str, str], Line | None]:
         """d: the balancer picks the instance. How the request gets there, and how its answer is asked for.
 
@@ -229,17 +226,16 @@ class Attempts:
         if call.key is not None:
             deadline = call.deadline  # what a key names goes on when an attempt ends: the next one gets its answer
         made.id = self._exchange.new_id()
-        carried: Mapping[str, str] = NOTHING
-        if call.trace is not None:
-            made.span = call.trace.send(place.topic, place.route.request_queue, made.id, number, reason)
+        carried = NOTHING if call.trace is None else call.trace.carried
+        if carried is None:
+            assert call.trace is not None
+            made.span = call.trace.send(place.topic, place.route.request_queue, made.id, number, made.reason)
             carried = made.span.properties
         publisher, properties, made.line = self._addressing.request(
             call.target, place, made.id, call.payload, deadline, call.key, call.guards.patience, number, carried
         )
         made.sent = True
         call.requests += 1
-        if call.guards.meter is not None:
-            call.guards.meter.attempts[reason]()
         if call.key is not None:
             call.keeper = place.instance
         return publisher, properties, made.line

@@ -40,7 +40,7 @@ class ToolServiceClient:
             TypeError: neither dialect.
         """
         given = dialect(("config", "arguments", "timeout"), values, named | {"timeout": timeout})
-        result = await self._dispatcher.perform(
+        result = await self._dispatcher.calls.perform(
             self._target,
             config_text(given["config"]),
             given["arguments"] or {},
@@ -62,7 +62,7 @@ class ToolServiceClient:
         """
         given = dialect(("config", "arguments", "callback", "timeout"), values, named | {"timeout": timeout})
         chunks: list[str] = []
-        stream = self._dispatcher.perform_stream(
+        stream = self._dispatcher.calls.stream(
             self._target,
             config_text(given["config"]),
             given["arguments"] or {},

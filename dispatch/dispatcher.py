@@ -1,6 +1,8 @@
-"""Dispatcher: the way of a call, from a tool's name to its answer. Read :meth:`Dispatcher.execute` top to bottom.
+"""Dispatcher: calls tools by their names. The way of a call is
 
-1 catalog · 2 permission · 3 deadline · 4 attempts · 5 result · 6 telemetry
+    1 catalog · 2 permission · 3 deadline · 4 attempts · 5 result · 6 telemetry
+
+Its first step is here; the others are :class:`dispatch.calls.Calls`, to be read top to bottom.
 """
 
 from __future__ import annotations
@@ -9,38 +11,28 @@ import asyncio
 import contextlib
 import os
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from functools import partial
+from collections.abc import AsyncGenerator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dispatch.arguments import invalid, request_payload
-from dispatch.attempt import Attempt, Call
 from dispatch.balancing.view import InstanceView
+from dispatch.calls import Calls
 from dispatch.catalog import Catalog, CatalogError, load_directory
 from dispatch.engine import Engine
 from dispatch.exchange import Exchange
 from dispatch.guards.base import Randomness
 from dispatch.guards.breaker import CircuitBreaker
-from dispatch.guards.retrying import Where
-from dispatch.hedges import hedged
-from dispatch.messages import PayloadTooLarge, check_property
-from dispatch.outcome import CallTimeout, DispatchError, Outcome
-from dispatch.policy import DEFAULT_POLICY, Policy, PolicyError, check_seconds
-from dispatch.refusals import with_alternatives
-from dispatch.result import CallResult, conclude
-from dispatch.retries import go_on
+from dispatch.outcome import DispatchError
+from dispatch.policy import DEFAULT_POLICY, Policy, PolicyError
+from dispatch.result import CallResult
 from dispatch.targets import Target, Targets
-from dispatch.telemetry.events import Event, Events
+from dispatch.telemetry.events import Event, Events, EventStream
 from dispatch.telemetry.settings import DEFAULT_TELEMETRY, Telemetry
 from dispatch.tool import Tool
 from dispatch.transports import Security, Transport, open_transport
 
 NO_ARGUMENTS: Mapping[str, Any] = {}
-MISTAKES = (TypeError, PayloadTooLarge, PolicyError, UnicodeError)
-"""What a caller's own mistakes raise, before anything is sent."""
-
-_SUCCESS = Outcome.SUCCESS
+NOT_STARTED = "the dispatcher is not started; use 'async with dispatch.connect(...)' or await start()"
 
 
 def connect(
@@ -106,6 +98,7 @@ class Dispatcher:
         self._randomness = randomness
         self._targets = Targets(catalog, policy).check()
         self._engine: Engine | None = None
+        self._calls: Calls | None = None
 
     # -- life ---------------------------------------------------------------------------------------------------
 
@@ -128,7 +121,9 @@ class Dispatcher:
         now = asyncio.get_running_loop().time
         watch = Watch(self.telemetry, self._events, now)
         tracing = Tracing(self.telemetry, self.name, now()) if self.telemetry.traces != "off" else None
-        self._engine = Engine(self.transport, self.name, self._randomness, self.catalog, watch, tracing)
+        engine = Engine(self.transport, self.name, self._randomness, self.catalog, watch, tracing)
+        self._engine = engine
+        self._calls = Calls(engine, lambda tool: self._targets.alternatives(tool))
 
     async def close(self, *, drain: float = 0.0) -> None:
         """End what waits (its callers get a typed error) and disconnect. Idempotent.
@@ -140,6 +135,7 @@ class Dispatcher:
         if self._engine is not None:
             await self._engine.close(drain)
         await self.transport.close()
+        self._events.close()
 
     async def __aenter__(self) -> Dispatcher:
         await self.start()
@@ -151,8 +147,19 @@ class Dispatcher:
     @property
     def _running(self) -> Engine:
         if self._engine is None:
-            raise RuntimeError("the dispatcher is not started; use 'async with dispatch.connect(...)' or await start()")
+            raise RuntimeError(NOT_STARTED)
         return self._engine
+
+    @property
+    def calls(self) -> Calls:
+        """Makes calls of targets, for whoever has found one already (the clients).
+
+        Raises:
+            RuntimeError: not started.
+        """
+        if self._calls is None:
+            raise RuntimeError(NOT_STARTED)
+        return self._calls
 
     # -- the catalogue ------------------------------------------------------------------------------------------
 
@@ -228,11 +235,12 @@ class Dispatcher:
 
     def on_event(self, listener: Callable[[Event], object]) -> Callable[[], None]:
         """Call ``listener`` with every change from now on: a circuit, an instance, the catalogue. It must not block; what it
-        raises goes to the loop's exception handler. Returns a function that takes it away again."""
+        raises is logged, and disturbs nobody. Returns a function that takes it away again."""
         return self._events.on(listener)
 
-    def events(self) -> AsyncIterator[Event]:
-        """Every change from now on. A reader that is more than 1,000 behind misses the oldest."""
+    def events(self) -> EventStream:
+        """Every change from now on, until the dispatcher is closed: ``async for event in dispatcher.events()``. Whoever is
+        more than 1,000 behind misses the oldest; ``missed`` counts them."""
         return self._events.stream()
 
     # -- guards -------------------------------------------------------------------------------------------------
@@ -289,7 +297,7 @@ class Dispatcher:
         """
         target = self._target(tool)
         # As execute, without a coroutine in between: this is the way of nearly every call.
-        result = await self.perform(
+        result = await self.calls.perform(
             target,
             target.config_text,
             arguments,
@@ -318,7 +326,7 @@ class Dispatcher:
             target = self._target(tool)  # 1 catalog
         except DispatchError as error:
             return CallResult(tool, error.outcome, error=error)
-        return await self.perform(
+        return await self.calls.perform(
             target,
             target.config_text,
             arguments,
@@ -336,129 +344,6 @@ class Dispatcher:
         except DispatchError as error:
             self._running.unknown(tool, error)
             raise
-
-    async def perform(
-        self,
-        target: Target,
-        config_text: str,
-        arguments: Mapping[str, Any],
-        *,
-        user: str = "",
-        timeout: float | None = None,
-        idempotency_key: str | None = None,
-        priority: str | None = None,
-        started: float | None = None,
-    ) -> CallResult:
-        """Steps 2 to 6 of a call, for whoever has found its target already (:meth:`execute`, the clients)."""
-        engine = self._running
-        now = engine.now
-        if started is None:
-            started = now()
-        limit = target.policy.timeout if timeout is None else timeout
-        guards = engine.guards_of(target)
-        trace = engine.begun(target, guards, started)
-        try:
-            # 2 permission: who may call this tool (its place; nothing is asked yet)
-            # 3 deadline: one instant on the loop's clock for everything that follows
-            if timeout is not None:
-                check_seconds(timeout)
-            check_property(idempotency_key, "idempotency_key")
-            payload = request_payload(config_text, arguments, user, target.policy, engine.max_message_bytes)
-        except MISTAKES as mistake:
-            wrong = self._refused(target, invalid(target.label, target.policy, mistake), now() - started)
-            return engine.ended(guards, trace, wrong)
-        call = Call(
-            target,
-            guards,
-            payload,
-            user,
-            deadline=started + limit,
-            limit=limit,
-            key=idempotency_key,
-            priority=priority,
-            trace=trace,
-        )
-        try:
-            if target.shares and idempotency_key is None:
-                return engine.ended(guards, trace, await self._shared(call, started))
-            # 4 attempts: the first one inline; retries and hedges, from one budget, only when it goes wrong or takes long
-            with engine.under_way:
-                made = await self._attempt(call)
-        except BaseException:
-            engine.left(guards, trace, now() - started, call.requests)
-            raise
-        # 5 result · 6 telemetry: one duration, one outcome, one span tree
-        return engine.ended(guards, trace, self._result(call, made, now() - started), made.settled)
-
-    async def _attempt(self, call: Call) -> Attempt:
-        attempts, guards = self._running.attempts, call.guards
-        guards.budget.called()
-        tried: list[str] = []
-        where = Where.ELSEWHERE if call.key is None else Where.HOME
-        hedging = guards.hedging
-        if hedging is None:
-            made = await attempts.call(call, 1, tried, where)
-        else:
-            made = await hedged(
-                lambda second: attempts.call(call, 1, tried, Where.ELSEWHERE if second else where, hedge=second),
-                hedging,
-                deadline=call.deadline,
-                others=lambda: self._running.others(call.target, tried),
-                listener=call.hedged,
-            )
-        retrying = guards.retrying
-        if made.outcome is _SUCCESS or retrying is None:
-            return made
-        again = partial(attempts.call, call)
-        keyed = call.key is not None
-        return await go_on(made, tried, again, retrying, deadline=call.deadline, keyed=keyed, listener=call.retried)
-
-    async def _shared(self, call: Call, started: float) -> CallResult:
-        """As the others that are the same and under way."""
-        engine = self._running
-
-        async def fly() -> CallResult:
-            with engine.under_way:
-                made = await self._attempt(call)
-            return self._result(call, made, engine.now() - started)
-
-        while True:
-            result = await engine.flights.share((call.target.label, call.payload), fly, call.deadline)
-            if result is None:
-                late = CallTimeout(
-                    f"'{call.target.label}' gave no complete answer within {call.limit:g} s. Report the failure, or use "
-                    "another tool.",
-                    clock="call",
-                    retryable=True,
-                )
-                return self._refused(call.target, late, engine.now() - started)
-            # Another one's time was over, not this one's.
-            if result.outcome is not Outcome.TIMEOUT or engine.now() >= call.deadline:
-                return result
-
-    def _refused(self, target: Target, error: DispatchError, duration: float) -> CallResult:
-        return conclude(None, error, tool=target.label, duration=duration)
-
-    def _result(self, call: Call, made: Attempt, duration: float) -> CallResult:
-        target, line, error = call.target, made.line, made.error
-        if error is not None:
-            error = self._advised(target, error)
-        return conclude(
-            made.settled,
-            error,
-            tool=target.label,
-            duration=duration,
-            request_id=made.id,
-            attempts=call.requests,
-            transmissions=1 if line is None else line.repair.transmissions,
-            asked_for=0.0 if line is None or line.asked_at is None else self._running.now() - line.asked_at,
-        )
-
-    def _advised(self, target: Target, error: DispatchError) -> DispatchError:
-        """The error, with tools that could do instead where the tool itself is of no use now."""
-        if not target.is_tool or error.outcome in (Outcome.TOOL_ERROR, Outcome.INVALID_ARGUMENTS):
-            return error
-        return with_alternatives(error, self._targets.alternatives(target.label))
 
     async def stream(
         self,
@@ -480,8 +365,8 @@ class Dispatcher:
         Raises:
             DispatchError: as :meth:`call`; what came before it has been given already.
         """
-        target = self._targets.tool(tool)
-        chunks = self.perform_stream(
+        target = self._target(tool)
+        chunks = self.calls.stream(
             target,
             target.config_text,
             arguments,
@@ -494,78 +379,3 @@ class Dispatcher:
         async with contextlib.aclosing(chunks):  # so that closing this one closes the inner one at once
             async for chunk in chunks:
                 yield chunk
-
-    async def perform_stream(
-        self,
-        target: Target,
-        config_text: str,
-        arguments: Mapping[str, Any],
-        *,
-        user: str = "",
-        timeout: float | None = None,
-        idle_timeout: float | None = None,
-        idempotency_key: str | None = None,
-        priority: str | None = None,
-    ) -> AsyncGenerator[str, None]:
-        """Steps 2 to 6 of a stream; see :meth:`perform`."""
-        engine, policy = self._running, target.policy
-        total = policy.stream_timeout if timeout is None else timeout
-        idle = policy.stream_idle_timeout if idle_timeout is None else idle_timeout
-        started = engine.now()
-        guards, attempts = engine.guards_of(target), engine.attempts
-        trace = engine.begun(target, guards, started)
-        try:
-            check_seconds(total)
-            check_seconds(idle, "idle-timeout")
-            check_property(idempotency_key, "idempotency_key")
-            payload = request_payload(config_text, arguments, user, target.policy, engine.max_message_bytes)
-        except MISTAKES as mistake:
-            error = invalid(target.label, target.policy, mistake)
-            engine.ended(guards, trace, self._refused(target, error, engine.now() - started))
-            raise error from None
-        call = Call(
-            target,
-            guards,
-            payload,
-            user,
-            deadline=started + total,
-            limit=total,
-            clock="stream",
-            key=idempotency_key,
-            priority=priority,
-            idle=idle,
-            trace=trace,
-        )
-        keyed = idempotency_key is not None
-        try:
-            with engine.under_way:
-                # As a call, until the first chunk is there. What was given cannot be taken back: then nothing is repeated.
-                guards.budget.called()
-                tried: list[str] = []
-                made = await attempts.stream(call, 1, tried, Where.HOME if keyed else Where.ELSEWHERE)
-                if made.outcome is not _SUCCESS and guards.retrying is not None:
-                    again = partial(attempts.stream, call)
-                    made = await go_on(
-                        made,
-                        tried,
-                        again,
-                        guards.retrying,
-                        deadline=call.deadline,
-                        keyed=keyed,
-                        listener=call.retried,
-                    )
-                try:
-                    if made.first is not None:
-                        engine.streams(guards, trace, engine.now() - started)
-                        yield made.first
-                        assert made.replies is not None
-                        async for chunk in made.replies:
-                            yield chunk
-                finally:
-                    attempts.end(made, call)
-        except BaseException:
-            engine.left(guards, trace, engine.now() - started, call.requests)
-            raise
-        result = engine.ended(guards, trace, self._result(call, made, engine.now() - started), made.settled)
-        if result.error is not None:
-            raise result.error

@@ -143,7 +143,7 @@ class Engine:
         meter = guards.meter
         if meter is not None:
             meter.finished(result.outcome, result.duration, None if trace is None else trace.exemplar)
-        if trace is not None:
+        if trace is not None and trace.carried is None:
             reply = settled.properties if isinstance(settled, Answer) else NOTHING
             trace.ended(result, reply)
         return result

@@ -16,6 +16,7 @@ from dispatch.catalog.jsonvalues import FrozenDict
 from dispatch.catalog.topics import TopicName
 from dispatch.policy import DEFAULT_POLICY, Policy, Rate
 from dispatch.targets import Target, Targets
+from dispatch.telemetry.rules.objectives import promise
 
 DEFAULT, USER, SERVICE, TOOL = "default", "user", "service", "tool"
 """Where a value can come from, each over the one before it."""
@@ -34,6 +35,7 @@ GUARDS: Mapping[str, tuple[str, ...]] = {
     "balancing": ("balancing",),
     "health": ("health",),
     "single-flight": ("single_flight",),
+    "slo": ("slo",),
 }
 """Every field of a policy, by the guard that it sets."""
 
@@ -44,6 +46,7 @@ _SHORT = {
     "hedge": "after",
     "bulkhead": "concurrency",
     "balancing": "strategy",
+    "slo": "availability",
     **dict.fromkeys(_RATES, "rate"),
 }
 _PARTS = ("breaker", "health", *_SHORT)
@@ -77,6 +80,7 @@ class ToolPlan(msgspec.Struct, frozen=True):
         retries: how often, and after what, an attempt is followed by another one.
         requests: who gets them.
         rows: every value, by guard.
+        promise: what alerts are made of; "": nothing is promised.
     """
 
     tool: str
@@ -85,6 +89,7 @@ class ToolPlan(msgspec.Struct, frozen=True):
     retries: str
     requests: str
     rows: tuple[Row, ...]
+    promise: str = ""
 
     @property
     def chosen(self) -> tuple[Row, ...]:
@@ -138,6 +143,7 @@ def _plan(catalog: Catalog, target: Target, base: Mapping[str, Any], user: Mappi
         _retries(target, tool),
         _requests(target),
         rows,
+        promise(policy.slo),
     )
 
 
@@ -246,6 +252,8 @@ def _is_on(guard: str, target: Target, idle: Mapping[str, str]) -> bool:
             return "health.consecutive" not in idle
         case "single-flight":
             return target.shares
+        case "slo":
+            return False  # it guards nothing
     return guard in _PARTS and getattr(policy, guard.replace("-", "_")) is not None
 
 
@@ -314,6 +322,8 @@ def _settings_unused(policy: Policy, note: Callable[..., None]) -> None:
         note("'sigma' is null: success rates are not looked at", "health", "gap", "pair-gap", "volume")
     if health.slow_start is None:
         note("'slow-start' is null", "health", "slow-start-from")
+    if policy.slo is not None and policy.slo.latency is None:
+        note("'latency' is null", "slo", "latency-share")
     rates = [(key, rate) for key in _RATES if (rate := getattr(policy, key.replace("-", "_"))) is not None]
     for key, rate in rates:
         if key != rates[0][0]:

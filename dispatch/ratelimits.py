@@ -22,8 +22,6 @@ from dispatch.policy.rate import Rate
 
 AMPLE = 0.5
 """The part of a bucket up to which it is not worth asking aiolimiter: no rounding makes half full of full."""
-BRIM = 1 - 1e-6
-"""The part of a bucket that may be filled without asking aiolimiter whether it thinks so too."""
 
 _ENDED = object()
 _WAITS = "aiolimiter waits although it said that there is room"
@@ -63,11 +61,11 @@ class LimiterBucket(LeakyBucket):
             fits = fits or LeakyBucket.take(self, cost, now)
         if not fits:
             return False
-        # Where there is clearly room by our account, there is by its own, which differs by roundings alone.
-        if self._level < self.burst * BRIM or limiter.has_capacity(cost):
+        # It reads the clock itself, and later: when another thread had the interpreter in between, it may be fuller by far.
+        if limiter.has_capacity(cost):
             _at_once(limiter.acquire(cost))
             return True
-        LeakyBucket.give_back(self, cost, now, now)  # there was none, by a rounding
+        LeakyBucket.give_back(self, cost, now, now)
         return False
 
     def give_back(self, cost: float, taken_at: float, now: float) -> None:

@@ -42,7 +42,18 @@ SERVING = (
     "work",
 )
 PATH = (
-    *("dispatcher", "engine", "arguments", "addressing", "targets", "routes", "acknowledger", "result", "tool"),
+    *(
+        "dispatcher",
+        "calls",
+        "engine",
+        "arguments",
+        "addressing",
+        "targets",
+        "routes",
+        "acknowledger",
+        "result",
+        "tool",
+    ),
     *("attempt", "attempts", "passage", "toolguards", "refusals", "fleet", "fleets"),
     *("retries", "hedges", "singleflight", "ratelimits", "bulkheads"),
 )
@@ -152,7 +163,7 @@ def test_the_seam_knows_nothing_of_policies_tools_and_faces() -> None:
 def test_only_the_path_and_the_service_tell_of_themselves() -> None:
     """Guards, balancing, the exchange and the transports have listeners and counts, and know nobody who listens."""
     check((*SEAM, *GROUND, "guards", "balancing", "catalog"), ("telemetry",))
-    check(("telemetry",), (*FACES, "dispatcher", "engine", "attempts", *SERVING))
+    check(("telemetry",), (*FACES, "dispatcher", "calls", "engine", "attempts", *SERVING))
 
 
 def test_transports_know_nothing_of_what_travels_over_them() -> None:

@@ -309,6 +309,29 @@ def test_listed_topics_are_balanced_though_nobody_is_known_by_name() -> None:
     assert not {"balancing", "health", "hedge"} & set(one.guards)
 
 
+@pytest.mark.parametrize(
+    ("slo", "promise"),
+    [
+        (None, ""),
+        (0.99, "99 % of calls are good"),
+        ({"latency": 1.28, "latency-share": 0.9}, "90 % of successes within 1.28 s"),
+        (
+            {"availability": 0.999, "latency": 2},
+            "99.9 % of calls are good; 95 % of successes within 2 s, measured at 2.56 s",
+        ),
+    ],
+)
+def test_what_is_promised(slo: Any, promise: str) -> None:
+    plan = planned({"slo": slo})
+    assert plan.promise == promise
+    assert "slo" not in plan.guards, "it guards nothing"
+
+
+def test_a_share_of_slow_calls_needs_to_know_what_is_slow() -> None:
+    assert row(planned({"slo": 0.99}), "slo.latency-share").without_effect == "'latency' is null"
+    assert row(planned({"slo": {"latency": 2}}), "slo.latency-share").without_effect == ""
+
+
 # -- all tools, and mistakes ----------------------------------------------------------------------------------------
 
 

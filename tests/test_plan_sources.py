@@ -24,6 +24,7 @@ PARTS: dict[str, list[Any]] = {
     "user-rate": [None, "5/s", {"rate": "1/s", "queue": 4, "weights": {"ann": 2}}],
     "shared-user-rate": [None, "20/s", {"rate": "20/s", "max-wait": 0.5}],
     "balancing": ["round-robin", "p2c", {"scan": 4}, {"strategy": "peak-ewma", "decay": 5.0}],
+    "slo": [None, 0.99, {"latency": 2.0}, {"availability": 0.95, "latency-share": 0.9}],
     "health": [{}, {"consecutive": None}, {"consecutive": 5}, {"sigma": None, "eject-for": 10.0}],
 }
 PLAIN: dict[str, list[Any]] = {
@@ -72,7 +73,13 @@ def test_a_value_is_whose_word_was_last(user: dict[str, Any], service: dict[str,
 
 def _whose(wanted: str, layers: tuple[tuple[str, Mapping[str, Any]], ...]) -> str:
     part, _, key = wanted.partition(".")
-    short = {"retry": "attempts", "hedge": "after", "bulkhead": "concurrency", "balancing": "strategy"}
+    short = {
+        "retry": "attempts",
+        "hedge": "after",
+        "bulkhead": "concurrency",
+        "balancing": "strategy",
+        "slo": "availability",
+    }
     for source, layer in layers:  # the last word first
         if part == "bulkhead" and "concurrency" in layer:
             layer = dict(layer) | {"bulkhead": layer["concurrency"]}

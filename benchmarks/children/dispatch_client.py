@@ -9,6 +9,7 @@ from typing import Any
 import dispatch
 from benchmarks.children.channel import ARGUMENTS, Spec, run_client
 from benchmarks.children.load import Load
+from dispatch.telemetry.settings import DEFAULT_TELEMETRY, Telemetry
 from dispatch.transports import Security
 
 GUARDED: Mapping[str, Any] = {"concurrency": 1_024}
@@ -16,8 +17,10 @@ GUARDED: Mapping[str, Any] = {"concurrency": 1_024}
 
 
 @asynccontextmanager
-async def connect(spec: Spec, policy: Mapping[str, Any] = GUARDED) -> AsyncIterator[Load]:
-    """The client, connected. ``policy``: of its tool."""
+async def connect(
+    spec: Spec, policy: Mapping[str, Any] = GUARDED, telemetry: Telemetry = DEFAULT_TELEMETRY
+) -> AsyncIterator[Load]:
+    """The client, connected. ``policy``: of its tool; ``telemetry``: metrics, unless it says otherwise."""
     catalog = dispatch.Catalog.of(
         services=[{"id": "echo-service", "request-queue": spec.request, "response-queue": spec.response}],
         # Read-only, as it is: on persistent topics, what may not be repeated waits 0.15 s for its acknowledgement.
@@ -32,7 +35,8 @@ async def connect(spec: Spec, policy: Mapping[str, Any] = GUARDED) -> AsyncItera
             }
         ],
     )
-    async with dispatch.connect(spec.url, catalog, security=Security(token=spec.token)) as dispatcher:
+    security = Security(token=spec.token)
+    async with dispatch.connect(spec.url, catalog, security=security, telemetry=telemetry) as dispatcher:
 
         async def call() -> str:
             return await dispatcher.call("echo", ARGUMENTS, timeout=spec.timeout)

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from dispatch.cli import bench, broker, call, check, demo, doctor, serve, tools
+from dispatch.cli import bench, broker, call, check, dashboards, demo, doctor, rules, serve, tools
 from dispatch.cli.failures import EXIT_CODES_HELP, Exit, expected_errors, report
 from dispatch.cli.output import harden_streams, say
 from dispatch.cli.settings import Settings, takes
@@ -75,6 +75,8 @@ app.command("check")(check.check)
 app.command("serve")(serve.serve)
 app.command("doctor")(doctor.doctor)
 app.add_typer(broker.app, name="broker")
+app.add_typer(dashboards.app, name="dashboards")
+app.add_typer(rules.app, name="rules")
 app.command("bench", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(bench.bench)
 
 

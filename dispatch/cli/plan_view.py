@@ -28,6 +28,7 @@ def short_block(plan: ToolPlan) -> str:
         said = [_said(row) for row in plan.chosen if row.source == source and not row.without_effect]
         if said:
             rows.append((f"  from {source}", ", ".join(said)))
+    rows += _promise(plan)
     reasons: dict[str, list[Row]] = {}
     for row in plan.chosen:
         if row.without_effect:
@@ -40,7 +41,8 @@ def short_block(plan: ToolPlan) -> str:
 
 def full_block(plan: ToolPlan) -> str:
     """Every value of a tool, with its source."""
-    lines = [_head(plan), printable(aligned([("  retries", plan.retries), ("  requests", plan.requests)]))]
+    said = [("  retries", plan.retries), ("  requests", plan.requests), *_promise(plan)]
+    lines = [_head(plan), printable(aligned(said))]
     rows: list[tuple[str, ...]] = []
     guard = ""
     for row in plan.rows:
@@ -68,6 +70,7 @@ def defaults_line() -> str:
         "user-rate": policy.user_rate,
         "shared-user-rate": policy.shared_user_rate,
         "hedge": policy.hedge,
+        "slo": policy.slo,
         "single-flight": policy.single_flight or None,
     }
     off = [name for name, value in limits.items() if value is None]
@@ -85,6 +88,7 @@ def as_dict(plan: ToolPlan) -> dict[str, Any]:
         "guards": list(plan.guards),
         "retries": plan.retries,
         "requests": plan.requests,
+        "promise": plan.promise or None,
         "rows": [_row_dict(row) for row in plan.rows],
     }
 
@@ -102,6 +106,10 @@ def _row_dict(row: Row) -> dict[str, Any]:
         "source": row.source,
         "without_effect": row.without_effect or None,
     }
+
+
+def _promise(plan: ToolPlan) -> list[tuple[str, str]]:
+    return [("  promise", plan.promise)] if plan.promise else []
 
 
 def _head(plan: ToolPlan) -> str:

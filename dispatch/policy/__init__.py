@@ -16,6 +16,7 @@ from dispatch.policy.policy import (
 from dispatch.policy.rate import Rate
 from dispatch.policy.retry import Hedge, Retry
 from dispatch.policy.safety import Annotations, check_repeats, repeatable
+from dispatch.policy.slo import Slo
 
 __all__ = [
     "DEFAULT_POLICY",
@@ -32,6 +33,7 @@ __all__ = [
     "PolicyError",
     "Rate",
     "Retry",
+    "Slo",
     "check_repeats",
     "check_seconds",
     "parse_policy",

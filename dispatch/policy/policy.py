@@ -17,6 +17,7 @@ from dispatch.policy.bulkhead import Bulkhead, parse_bulkhead
 from dispatch.policy.checks import PolicyError, check_flag, check_seconds, laid_over
 from dispatch.policy.rate import Rate, parse_rate
 from dispatch.policy.retry import DEFAULT_RETRY, Hedge, Retry, parse_hedge, parse_retry
+from dispatch.policy.slo import Slo, parse_slo
 
 MAX_REPLY_SUBSCRIPTIONS = 4
 """More than three were never seen to help."""
@@ -76,6 +77,8 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
             call for ever.
         single_flight: calls that are the same, and under way at once, share one exchange; only for tools declared read-only.
             False: two answers to one question may be meant to differ.
+        slo: what the tool promises, for alerts when it is not kept (``dispatch rules export``); a number alone is
+            ``availability``. None: only whoever runs the service knows.
     """
 
     timeout: float = 30.0
@@ -102,6 +105,7 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
     balancing: Balancing = Balancing()
     health: Health = Health()
     single_flight: bool = False
+    slo: Slo | None = None
 
     def __post_init__(self) -> None:
         for key in (
@@ -169,6 +173,7 @@ _PARTS: Mapping[str, tuple[type, Callable[[Any, Any], Any]]] = {
     "shared_user_rate": (Rate, _rate_named("shared-user-rate")),
     "balancing": (Balancing, parse_balancing),
     "health": (Health, parse_health),
+    "slo": (Slo, parse_slo),
 }
 """The fields that have keys of their own: what they are, and how a descriptor's value is laid over what is in force."""
 

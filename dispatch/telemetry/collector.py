@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import ClassVar, Protocol
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -16,7 +16,8 @@ from prometheus_client.registry import Collector
 
 from dispatch.balancing.view import InstanceView
 from dispatch.guards.breaker import State
-from dispatch.telemetry.instruments import Instruments
+from dispatch.telemetry.instruments import MAX_INSTANCES, Instruments
+from dispatch.telemetry.names import OTHER
 
 INSTANCE_STATES = ("up", "warming", "paused", "ejected")
 STATES = tuple(str(state) for state in State)
@@ -91,23 +92,30 @@ class LiveCollector(Collector):
         known = [each.connected for each in observed if each.connected is not None]
         yield _connected([((), sum(known))] if known else [])
         yield _pending([((), sum(each.pending for each in observed))])
-        yield _in_flight([((meter.label,), meter.begun - meter.ended) for meter in meters])
-        yield _queued(_summed(each.queued() for each in observed))
+        # What has ended is read first: on another thread's scrape a call may begin and end in between.
+        yield _in_flight([((meter.label,), -meter.ended + meter.begun) for meter in meters])
+        named = {meter.label for meter in meters}
+        yield _queued(_summed((each.queued() for each in observed), named))
         circuits: Counter[tuple[str, ...]] = Counter()
         for each in observed:
             for tool, now in each.circuits().items():
                 for state in State:
-                    circuits[tool, str(state)] += state is now
+                    circuits[_known(tool, named), str(state)] += state is now
         yield _circuits(circuits.items())
         states: Counter[tuple[str, ...]] = Counter()
         in_flight: Counter[tuple[str, ...]] = Counter()
+        services = self._instruments.services()
         for each in observed:
-            for service, views in each.fleets():
+            for id, views in each.fleets():
+                service = _known(id, services)
                 for kind in INSTANCE_STATES:
                     states[service, kind] += 0
                 for view in views:
                     states[service, view.state] += 1
-                    in_flight[service, view.id] += view.in_flight
+                    at = service, view.id
+                    if at not in in_flight and len(in_flight) >= MAX_INSTANCES:
+                        at = OTHER, OTHER
+                    in_flight[at] += view.in_flight
         yield _instances(states.items())
         yield _instance_in_flight(in_flight.items())
         yield _tools(_summed(each.tools() for each in observed))
@@ -116,11 +124,16 @@ class LiveCollector(Collector):
 Values = Iterable[tuple[tuple[str, ...], float]]
 
 
-def _summed(parts: Iterable[Mapping[str, int]]) -> Values:
+def _known(label: str, named: Container[str]) -> str:
+    """The label of its series: those that came when there were too many share one, as their counters do."""
+    return label if label in named else OTHER
+
+
+def _summed(parts: Iterable[Mapping[str, int]], named: Container[str] | None = None) -> Values:
     total: Counter[tuple[str, ...]] = Counter()
     for part in parts:
         for label, value in part.items():
-            total[(label,)] += value
+            total[(label if named is None else _known(label, named),)] += value
     return total.items()
 
 

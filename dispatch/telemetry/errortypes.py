@@ -19,6 +19,7 @@ _TRANSPORT = {
     "too-much": ErrorType.BAD_RESPONSE,
     "payload-too-large": ErrorType.INVALID_ARGUMENTS,
     "too-large": ErrorType.INVALID_ARGUMENTS,
+    "no-instance": ErrorType.NO_INSTANCE,
 }
 
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
+from weakref import WeakSet
 
 import msgspec
 
+logger = logging.getLogger("dispatch.telemetry")
+
 MAX_QUEUED = 1_000
-"""Events that an iterator may be behind; the oldest are dropped beyond it, and counted."""
+"""Events that a stream of them may be behind; the oldest are dropped beyond it, and counted."""
 
 
 class Event(msgspec.Struct, frozen=True, tag_field="event"):
@@ -82,13 +86,16 @@ Listener = Callable[[Event], object]
 
 
 class Events:
-    """Tells of events. A listener's own failures are its own: they go to the loop's exception handler and stop nobody."""
+    """Tells of events. A listener's own failures are its own: they are logged, and stop nobody."""
 
     def __init__(self) -> None:
         self._listeners: list[Listener] = []
+        self._streams: WeakSet[EventStream] = WeakSet()
+        self._closed = False
 
     def __len__(self) -> int:
-        return len(self._listeners)
+        """Those who listen."""
+        return len(self._listeners) + len(self._streams)
 
     def on(self, listener: Listener) -> Callable[[], None]:
         """Call ``listener`` with each event. Returns what takes it away again."""
@@ -105,26 +112,63 @@ class Events:
         for listener in tuple(self._listeners):
             try:
                 listener(event)
-            except Exception as error:
-                asyncio.get_running_loop().call_exception_handler(
-                    {"message": "a listener for dispatch's events failed", "exception": error}
-                )
+            except Exception:
+                logger.exception("a listener for dispatch's events failed")
+        for stream in tuple(self._streams):
+            stream.put(event)
 
-    async def stream(self) -> AsyncIterator[Event]:
-        """Each event from now on. One who is too slow misses the oldest, and gets on all the same."""
-        waiting: deque[Event] = deque(maxlen=MAX_QUEUED)
-        there = asyncio.Event()
+    def stream(self) -> EventStream:
+        """Each event from now on."""
+        made = EventStream()
+        if self._closed:
+            made.end()
+        else:
+            self._streams.add(made)
+        return made
 
-        def put(event: Event) -> None:
-            waiting.append(event)
-            there.set()
+    def close(self) -> None:
+        """There is nothing more to tell: streams end when they have been read."""
+        self._closed = True
+        for stream in tuple(self._streams):
+            stream.end()
+        self._streams.clear()
 
-        off = self.on(put)
-        try:
-            while True:
-                while waiting:
-                    yield waiting.popleft()
-                there.clear()
-                await there.wait()
-        finally:
-            off()
+
+class EventStream:
+    """Each event since it was made, in turn: ``async for event in stream``. One that nobody holds any more is dropped.
+
+    One who is too slow misses the oldest (see :data:`MAX_QUEUED`), and gets on all the same.
+
+    Attributes:
+        missed: events so far that were dropped.
+    """
+
+    def __init__(self) -> None:
+        self.missed = 0
+        self._waiting: deque[Event] = deque()
+        self._there = asyncio.Event()
+        self._ended = False
+
+    def put(self, event: Event) -> None:
+        """Something has changed."""
+        if len(self._waiting) >= MAX_QUEUED:
+            self._waiting.popleft()
+            self.missed += 1
+        self._waiting.append(event)
+        self._there.set()
+
+    def end(self) -> None:
+        """Nothing more comes."""
+        self._ended = True
+        self._there.set()
+
+    def __aiter__(self) -> EventStream:
+        return self
+
+    async def __anext__(self) -> Event:
+        while not self._waiting:
+            if self._ended:
+                raise StopAsyncIteration
+            self._there.clear()
+            await self._there.wait()
+        return self._waiting.popleft()

@@ -35,14 +35,15 @@ def served(telemetry: Telemetry, port: int, address: str = "127.0.0.1") -> Itera
         The port.
 
     Raises:
-        TransportError: the port is taken.
+        TransportError: the port is taken, or cannot be had.
     """
     try:
         server, thread = start_http_server(port, address, registry_of(telemetry))
-    except OSError as error:
+    except (OSError, OverflowError) as error:  # the latter: no number of a port
+        why = getattr(error, "strerror", None) or error
         raise TransportError(
             "port-taken",
-            f"The metrics cannot be served on {address}:{port}: {error.strerror or error}. Take another port (0: any).",
+            f"The metrics cannot be served on {address}:{port}: {why}. Take another port (0: any).",
             sent=False,
         ) from None
     try:

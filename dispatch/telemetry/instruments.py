@@ -30,8 +30,11 @@ MAX_TOOLS = 2_000
 MAX_SERVICES = 2_000
 """Likewise services."""
 MAX_INSTANCES = 2_000
-"""Instances with series of their own: of ejections the latest ones; of requests that they have, the first ones."""
+"""Instances with series of their own: of ejections those that came, or were ejected, last; of requests that they have,
+the first ones."""
 
+EJECTED_FOR = ("failures", "success-rate")
+"""Why instances are ejected (:mod:`dispatch.balancing.health`)."""
 REJECTED_BY = ("breaker", "rate", "bulkhead", "balancer", "service", "exchange")
 """Who refuses calls. The catalogue does, too, but never a call of a tool that there is."""
 
@@ -230,7 +233,7 @@ class Instruments:
         self._tools: dict[str, ToolMeter] = {}
         self._services: dict[str, ServiceMeter] = {}
         self._holders: dict[tuple[str, str], int] = {}
-        self._ejected: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._instances: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._lock = threading.Lock()
 
     @classmethod
@@ -282,28 +285,39 @@ class Instruments:
                 self._tools.pop(label, None)
             else:
                 self._services.pop(label, None)
-                for pair in [pair for pair in self._ejected if pair[0] == label]:
-                    del self._ejected[pair]
+                for pair in [pair for pair in self._instances if pair[0] == label]:
+                    del self._instances[pair]
             for metric in self._by_tool if kind == "tool" else self._by_service:
                 metric.remove_by_labels({kind: label})
 
+    def joined(self, service: str, instance: str) -> None:
+        """An instance is there: its series begin at 0, so that its first ejection is seen as one."""
+        with self._lock:
+            self._instances[service, instance] = None
+            self._instances.move_to_end((service, instance))
+            if len(self._instances) > MAX_INSTANCES:
+                self._forget_instance(*next(iter(self._instances)))
+            for reason in EJECTED_FOR:
+                self.ejections.labels(service, instance, reason)
+
     def ejected(self, service: str, instance: str, reason: str) -> None:
         """An instance was ejected."""
-        with self._lock:
-            self._ejected[service, instance] = None
-            self._ejected.move_to_end((service, instance))
-            if len(self._ejected) > MAX_INSTANCES:
-                self._forget_instance(*next(iter(self._ejected)))
+        self.joined(service, instance)
         self.ejections.labels(service, instance, reason).inc()
+
+    def source(self, name: str) -> None:
+        """The catalogue comes from there: its series begin at 0, too."""
+        for result in ("ok", "failed"):
+            self.reloads.labels(name, result)
 
     def left(self, service: str, instance: str) -> None:
         """An instance has gone."""
         with self._lock:
-            if (service, instance) in self._ejected:
+            if (service, instance) in self._instances:
                 self._forget_instance(service, instance)
 
     def _forget_instance(self, service: str, instance: str) -> None:
-        del self._ejected[service, instance]
+        del self._instances[service, instance]
         self.ejections.remove_by_labels({"service": service, "instance": instance})
 
     def tools(self) -> list[ToolMeter]:

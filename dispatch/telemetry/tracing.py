@@ -9,16 +9,15 @@ Nothing is built unless somebody listens and the call is sampled.
 
 from __future__ import annotations
 
-import os
+import logging
 import random
-from collections.abc import Mapping
-from itertools import count
+from collections.abc import Iterator, Mapping
 from typing import Protocol
 
+import msgspec
 from opentelemetry import trace
 from opentelemetry.context import Context, get_current
 from opentelemetry.trace import (
-    INVALID_SPAN_CONTEXT,
     NoOpTracerProvider,
     ProxyTracerProvider,
     Span,
@@ -73,6 +72,8 @@ from dispatch.telemetry.names import (
 from dispatch.telemetry.settings import Telemetry
 from dispatch.version import __version__
 
+logger = logging.getLogger("dispatch.telemetry")
+
 LOOK_S = 1.0
 """How often it is looked whether somebody listens by now: the SDK may be set up after the dispatcher."""
 MAX_CONTENT_CHARS = 64 * 1024
@@ -97,6 +98,14 @@ class CallTrace(Protocol):
     """One call."""
 
     @property
+    def carried(self) -> Mapping[str, str] | None:
+        """What each of its requests carries, if nothing is recorded; None: :meth:`send` has that, and makes a span."""
+
+    @property
+    def records_content(self) -> bool:
+        """Is :meth:`content` of any use?"""
+
+    @property
     def exemplar(self) -> dict[str, str] | None:
         """What a measurement of the call points with; None: its span is not sampled."""
 
@@ -119,15 +128,17 @@ class CallTrace(Protocol):
         """It was cancelled, or its stream was left, after so many attempts."""
 
 
-class _Passed:
+class _Passed(msgspec.Struct, eq=False, gc=False):
     """A call, and an attempt of it, of which only the context travels."""
 
-    __slots__ = ("properties",)
+    carried: Mapping[str, str]
 
     exemplar = None
+    records_content = False
 
-    def __init__(self, properties: Mapping[str, str]) -> None:
-        self.properties = properties
+    @property
+    def properties(self) -> Mapping[str, str]:
+        return self.carried
 
     def send(self, topic: str, template: str, id: str, number: int, reason: str) -> SendTrace:
         return self
@@ -148,19 +159,20 @@ class _Passed:
         pass
 
 
-class _Unsampled(_Passed):
-    """All calls that begin no trace: the service is told so, each time with ids of its own."""
+def _unsampled() -> Iterator[str]:
+    """The ``traceparent`` of calls that begin no trace: their services are told so, each time with a trace id of its own.
 
-    __slots__ = ("_next", "_prefix")
+    Random digits are drawn for 256 at once, which takes a third of the time. Those that differ are the first that a sampler
+    by trace id looks at, if a service has one that does not ask for the flag: it takes its share of them.
+    """
+    while True:
+        before = f"00-{random.getrandbits(64):016x}"
+        after = f"{random.getrandbits(56):014x}-{random.getrandbits(64) | 1:016x}-00"
+        for digits in _DIGITS:
+            yield f"{before}{digits}{after}"
 
-    def __init__(self) -> None:
-        super().__init__(NOTHING)
-        self._prefix = f"00-{os.urandom(8).hex()}"
-        self._next = count(1).__next__
 
-    def send(self, topic: str, template: str, id: str, number: int, reason: str) -> SendTrace:
-        unique = f"{self._next():016x}"
-        return _Passed({"traceparent": f"{self._prefix}{unique}-{unique}-00"})
+_DIGITS = tuple(f"{number:02x}" for number in range(256))
 
 
 class _RecordedSend:
@@ -181,17 +193,23 @@ class _RecordedSend:
 
 
 class _Recorded:
-    __slots__ = ("_context", "_span", "_tool", "_tracing", "exemplar")
+    __slots__ = ("_context", "_span", "_tool", "_tracing", "records_content")
+
+    carried = None
 
     def __init__(self, tracing: Tracing, span: Span, tool: str) -> None:
         self._tracing = tracing
         self._tool = tool
         self._span = span
+        self.records_content = tracing.content
         self._context = set_span_in_context(span, EMPTY)
-        own = span.get_span_context()
-        self.exemplar: dict[str, str] | None = None
-        if own.trace_flags.sampled:
-            self.exemplar = {"trace_id": f"{own.trace_id:032x}", "span_id": f"{own.span_id:016x}"}
+
+    @property
+    def exemplar(self) -> dict[str, str] | None:
+        own = self._span.get_span_context()
+        if not own.trace_flags.sampled:
+            return None
+        return {"trace_id": f"{own.trace_id:032x}", "span_id": f"{own.span_id:016x}"}
 
     def send(self, topic: str, template: str, id: str, number: int, reason: str) -> SendTrace:
         attributes: dict[str, str | int] = {
@@ -211,7 +229,8 @@ class _Recorded:
         )
 
     def event(self, name: str, attributes: Mapping[str, str | float]) -> None:
-        self._span.add_event(name, attributes)
+        if self._span.is_recording():  # else its caller has left what others share, and wait for
+            self._span.add_event(name, attributes)
 
     def content(self, kind: str, text: str) -> None:
         shown = self._tracing.shown(kind, self._tool, text)
@@ -223,12 +242,12 @@ class _Recorded:
 
     def ended(self, result: CallResult, reply: Mapping[str, str]) -> None:
         span, error = self._span, result.error
-        span.set_attribute(OUTCOME, str(result.outcome))
-        span.set_attribute(ATTEMPTS, result.attempts)
+        known: dict[str, str | int] = {OUTCOME: str(result.outcome), ATTEMPTS: result.attempts}
         if result.request_id:
-            span.set_attribute(TOOL_CALL_ID, result.request_id)
+            known[TOOL_CALL_ID] = result.request_id
         if result.chunks > 1:
-            span.set_attribute(CHUNKS, result.chunks)
+            known[CHUNKS] = result.chunks
+        span.set_attributes(known)
         if result.text and self._tracing.content:
             self.content("result", result.text)
         sender = received(reply)
@@ -276,7 +295,7 @@ class Tracing:
         """Arguments and results may be recorded."""
         self._sample = settings.sample
         self._random = random.random
-        self._unsampled = _Unsampled()
+        self._unsampled = _unsampled().__next__
         self.tracer: Tracer = trace.NoOpTracer()
         self._listening = False
         self._look_at = now
@@ -297,44 +316,55 @@ class Tracing:
         if now >= self._look_at:
             self._look(now)
         context = get_current()
-        parent = get_current_span(context).get_span_context() if context else INVALID_SPAN_CONTEXT
-        if parent.is_valid:
+        parent = get_current_span(context).get_span_context() if context else None
+        if parent is not None and parent.is_valid:
             if not (self._listening and parent.trace_flags.sampled):
                 return _Passed(written(parent))
         elif not self._listening:
             return None
         elif self._sample < 1.0 and self._random() >= self._sample:
-            return self._unsampled
+            return _Passed({"traceparent": self._unsampled()})
         tool = target.label
-        span = self._start(tool, tool, context)
+        # What is at hand goes along at once: each attribute that is set later costs a microsecond.
+        known = {SERVICE: target.service.id}
+        if target.description:
+            known[TOOL_DESCRIPTION] = target.description
+        span = self._start(tool, tool, context, known)
         if not span.is_recording():
             return _Passed(written(span))
-        span.set_attribute(SERVICE, target.service.id)
-        if target.description:
-            span.set_attribute(TOOL_DESCRIPTION, target.description)
         return _Recorded(self, span, tool)
 
-    def _start(self, shown: str, tool: str, context: Context) -> Span:
+    def _start(self, shown: str, tool: str, context: Context, known: Mapping[str, str] = NOTHING) -> Span:
         return self.tracer.start_span(
             f"{EXECUTE_TOOL} {shown}",
             context,
             SpanKind.INTERNAL,
-            {OPERATION: EXECUTE_TOOL, TOOL_NAME: tool[:MAX_NAME_CHARS], TOOL_TYPE: EXTENSION},
+            {OPERATION: EXECUTE_TOOL, TOOL_NAME: tool[:MAX_NAME_CHARS], TOOL_TYPE: EXTENSION, **known},
         )
 
     def unknown(self, tool: str, error: DispatchError, now: float) -> None:
         """Somebody called a tool that there is not: a span for the call that came to nothing."""
         if now >= self._look_at:
             self._look(now)
-        if self._listening:
-            span = self._start(OTHER, tool, get_current())
-            _conclude(span, error.outcome, error)
-            span.end()
+        if not self._listening:
+            return
+        context = get_current()
+        parent = get_current_span(context).get_span_context()
+        if not parent.is_valid and self._sample < 1.0 and self._random() >= self._sample:
+            return
+        span = self._start(OTHER, tool.encode(errors="replace").decode(), context)  # it may be any text at all
+        span.set_attribute(OUTCOME, str(error.outcome))
+        _conclude(span, error.outcome, error)
+        span.end()
 
     def shown(self, kind: str, tool: str, text: str) -> str | None:
         """What may be recorded of ``arguments`` or a ``result``."""
         settings = self._settings
         shown: str | None = text
         if settings.redact is not None:
-            shown = settings.redact(kind, tool, text)
+            try:
+                shown = settings.redact(kind, tool, text)
+            except Exception:  # a call does not fail for it; and what it was to hide stays hidden
+                logger.exception("the redaction hook failed for the %s of '%s': they are not recorded", kind, tool)
+                return None
         return None if shown is None else shown[:MAX_CONTENT_CHARS]

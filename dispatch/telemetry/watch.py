@@ -48,6 +48,9 @@ class Watch:
         """Have it looked at when somebody scrapes."""
         if self._collector is not None:
             self._observed = dispatcher
+            if self._instruments is not None:
+                for source in dispatcher.tools():
+                    self._instruments.source(source)
             self._collector.add(dispatcher)
 
     # -- meters -------------------------------------------------------------------------------------------------
@@ -130,7 +133,9 @@ class Watch:
     def instance(self, service: str, id: str, change: str, why: str) -> None:
         """An instance ``joined``, ``left``, was ``ejected`` or has ``returned``."""
         if self._instruments is not None:
-            if change == "ejected":
+            if change == "joined":
+                self._instruments.joined(service, id)
+            elif change == "ejected":
                 self._instruments.ejected(service, id, why)
             elif change == "left":
                 self._instruments.left(service, id)
@@ -148,13 +153,17 @@ class Watch:
     def reloaded(self, source: str, tools: int, problem: str = "") -> None:
         """Another catalogue or policy is in force; or, with a ``problem``, was refused."""
         if self._instruments is not None:
+            self._instruments.source(source)
             self._instruments.reloads.labels(source, "failed" if problem else "ok").inc()
+            self._instruments.taken_over.labels(source).set(0 if problem else 1)
         self._tell(CatalogChanged(time.time(), source, not problem, tools, problem))
         if problem:
-            logger.warning(
-                "the catalogue was not reloaded, the former one stays in force: %s",
-                problem,
-                extra={"dispatch_source": source, "dispatch_problem": problem},
+            self._lines.say(
+                logging.WARNING,
+                ("reload", source, problem),
+                f"the catalogue was not reloaded, the former one stays in force: {problem}",
+                source=source,
+                problem=problem,
             )
 
     def _tell(self, event: Event) -> None:

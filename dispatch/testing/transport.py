@@ -6,7 +6,9 @@ Wraps any transport and works in both directions: on what is published, and on w
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
+from collections.abc import Callable
 
 from dispatch.testing.faults import Direction, FaultInjector, Faults
 from dispatch.testing.publisher import FaultyPublisher
@@ -30,6 +32,7 @@ class FaultyTransport:
         self.late_handler_errors = 0
         """Handlers that raised on what had been held back."""
         self._number = self.injector.connection()
+        self._now: Callable[[], float] = time.monotonic
         self._gone_until = 0.0
         self._gone_in_epoch = -1
         self._outgoing = Holding()
@@ -91,11 +94,12 @@ class FaultyTransport:
         """The connection is gone at the moment."""
         if self._gone_in_epoch != self.injector.epoch:  # a change of faults brings it back
             return False
-        return asyncio.get_running_loop().time() < self._gone_until
+        return self._now() < self._gone_until
 
     def disconnect(self, seconds: float) -> None:
         """The connection is gone for so long: publishing fails, and nothing arrives."""
-        self._gone_until = asyncio.get_running_loop().time() + seconds
+        self._now = asyncio.get_running_loop().time  # a scrape asks on a thread of its own
+        self._gone_until = self._now() + seconds
         self._gone_in_epoch = self.injector.epoch
 
     def heal(self) -> None:

@@ -134,7 +134,11 @@ class BalancerMachine(RuleBasedStateMachine):
             if not picked.panic:
                 assert can_go
             elif not can_go:
-                assert picked.instance not in tried or set(members) <= tried
+                there = set(members) - self.shut or set(
+                    members
+                )  # rather one that is ejected than one that is not there
+                assert picked.instance in there
+                assert picked.instance not in tried or there <= tried
             known.in_flight += 1
             self.picks.append((picked, known, known.life))
 

@@ -60,7 +60,7 @@ def test_a_run_prints_its_tables_and_writes_its_files(tmp_path: Path, capsys: py
     out, err = capsys.readouterr()
     assert "MISSED" in out  # and is no failure
     assert "starting nothing" in err
-    assert "5 round(s) of clients, services, topics, guards, answers-120, answers-1k, " in err
+    assert "5 round(s) of clients, services, topics, guards, telemetry, answers-120, answers-1k, " in err
     assert (tmp_path / "my.json").read_text().startswith('{\n "format": 1,')
     delivery, picture = sorted((tmp_path / "deep" / "er").iterdir())
     assert delivery.stem == f"{picture.stem}-delivery"

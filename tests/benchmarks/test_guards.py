@@ -74,7 +74,7 @@ def test_the_report_says_what_was_missed_and_what_is_bad() -> None:
     stack = Stack("chain", "ours", STACKS[0].make)
     behaviour = Behaviour("herd", "A herd", "how many", {})
     figures = Figures(
-        {"chain": {0: 2.0}, "by-hand": {0: 10.0}}, {}, {"herd": {"ours": Seen(3, True), "its": Seen(200, False)}}
+        {"chain": {0: 2.0}, "by-hand": {0: 10.0}}, seen={"herd": {"ours": Seen(3, True), "its": Seen(200, False)}}
     )
     text = report(figures, [stack], [behaviour])
     assert "MISSED" in text

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.plan import BASIC, DELIVERY
+from benchmarks.plan import BASIC, DELIVERY, TELEMETRY
 from benchmarks.promises import FOR_THE_RECORD, PROMISES
 from dispatch.localbroker import Endpoint
 from dispatch.localbroker.supervision import Child, process_identity
@@ -20,7 +20,7 @@ from tests.interop.processes import running
 pytestmark = pytest.mark.pulsar
 
 MARK = "BENCHMARK_TEST_MARK"
-MEASURED = (*BASIC, *DELIVERY[:2])
+MEASURED = (*BASIC, TELEMETRY, *DELIVERY[:2])
 """Where answers are larger, calls are lost, each waits for its timeout, and the run takes minutes."""
 
 

@@ -56,7 +56,7 @@ def test_everything_is_chosen_by_default_and_one_of_them_by_name() -> None:
 def test_an_unknown_name_is_answered_with_those_there_are(name: str) -> None:
     with pytest.raises(
         ValueError,
-        match=r"there is no '.*'; choose from: clients, services, topics, guards, answers-120, .*, clients/bare",
+        match=r"there is no '.*'; choose from: clients, services, topics, guards, telemetry, answers-120, .*, clients/bare",
     ):
         chosen([name])
 

@@ -8,7 +8,7 @@ from typing import Any
 import matplotlib.pyplot as pyplot
 import pytest
 
-from benchmarks.plan import BASIC, DELIVERY, GUARDS, SUITES
+from benchmarks.plan import BASIC, DELIVERY, GUARDS, SUITES, TELEMETRY
 from benchmarks.plot import COLOURS, MARKERS, draw, draw_delivery
 from tests.benchmarks.made import measurement, results
 
@@ -25,14 +25,14 @@ def test_a_picture_of_everything_with_the_losses_written_in(tmp_path: Path, monk
 
     def look_and_close(figure: Any) -> None:
         written.extend(text.get_text() for axes in figure.axes for text in axes.texts)
-        assert [len(axes.get_lines()) > 0 for axes in figure.axes] == [True] * 8
+        assert [len(axes.get_lines()) > 0 for axes in figure.axes] == [True] * 10
         close(figure)
 
     monkeypatch.setattr(pyplot, "close", look_and_close)
     run = results(
         *(
             measurement(contender.name, level, round, suite.name, p50_ms=float(level + round), lost=level // 256 * 7)
-            for suite in (*BASIC, GUARDS)
+            for suite in (*BASIC, GUARDS, TELEMETRY)
             for contender in suite.contenders
             for level in suite.levels
             for round in (1, 2)

@@ -49,7 +49,7 @@ def test_by_default_a_short_block_a_tool_and_the_defaults_once(run: Run, tools: 
         "  no effect     hedge.after p95 (user): off: neither read-only nor idempotent",
         "",
         "All else is default: timeout 30 s, 3 attempts, breaker, bulkhead 64, balancing round-robin; off: rate, user-rate, "
-        "shared-user-rate, hedge, single-flight. Times are in seconds, sizes in bytes, shares from 0 to 1.",
+        "shared-user-rate, hedge, slo, single-flight. Times are in seconds, sizes in bytes, shares from 0 to 1.",
         "Every value and its source: --tool NAME, or --plan full.",
     ]
 
@@ -72,6 +72,16 @@ def test_in_full_every_value_has_its_source(run: Run, tools: str, how: tuple[str
         assert words in lines
     assert {words[0] for words in lines if words} >= set(GUARDS)
     assert end.out.endswith("Times are in seconds, sizes in bytes, shares from 0 to 1.\n")
+
+
+def test_what_a_tool_promises_is_said_in_words(run: Run, tools: str) -> None:
+    mine = policy_file(slo={"availability": 0.995, "latency": 2})
+    promise = "99.5 % of calls are good; 95 % of successes within 2 s, measured at 2.56 s"
+    assert f"\n  promise       {promise}\n" in run("check", tools, "--policy", mine).out
+    assert f"\n  promise   {promise}\n" in run("check", tools, "--policy", mine, "--plan", "full").out
+    assert run("check", tools, "--policy", mine, "--json").json["plan"][0]["promise"] == promise
+    assert "  promise  " not in run("check", tools).out
+    assert run("check", tools, "--json").json["plan"][0]["promise"] is None
 
 
 def test_one_tool_alone(run: Run, tools: str) -> None:

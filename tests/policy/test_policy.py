@@ -23,6 +23,7 @@ from dispatch.policy import (
     PolicyError,
     Rate,
     Retry,
+    Slo,
     check_seconds,
     parse_policy,
 )
@@ -54,6 +55,7 @@ PARTS = (
     "balancing",
     "health",
     "single-flight",
+    "slo",
 )
 
 
@@ -83,6 +85,7 @@ def test_every_part_is_read_and_laid_over_what_is_in_force() -> None:
             "shared-user-rate": "5/m",
             "balancing": "p2c",
             "health": {"consecutive": 9},
+            "slo": 0.99,
         }
     )
     assert service == Policy(
@@ -95,6 +98,7 @@ def test_every_part_is_read_and_laid_over_what_is_in_force() -> None:
         shared_user_rate=Rate("5/m"),
         balancing=Balancing("p2c"),
         health=Health(consecutive=9),
+        slo=Slo(availability=0.99),
     )
     tool = service.merged(
         {
@@ -105,6 +109,7 @@ def test_every_part_is_read_and_laid_over_what_is_in_force() -> None:
             "rate": "2/s",
             "balancing": {"decay": 3},
             "health": {"interval": 5},
+            "slo": {"latency": 2},
         }
     )
     assert tool.retry == Retry(attempts=4, cap=1)
@@ -113,12 +118,16 @@ def test_every_part_is_read_and_laid_over_what_is_in_force() -> None:
     assert tool.bulkhead == Bulkhead(queue=3, concurrency=5)
     assert tool.rate == Rate("2/s")
     assert (tool.balancing, tool.health) == (Balancing("p2c", decay=3), Health(consecutive=9, interval=5))
+    assert tool.slo == Slo(availability=0.99, latency=2)
     assert tool.user_rate == service.user_rate
 
 
 def test_null_takes_a_part_away_where_it_can_be_done_without() -> None:
-    service = Policy(hedge=Hedge(), rate=Rate("1/s"))
-    off = service.merged(dict.fromkeys(("hedge", "breaker", "bulkhead", "rate", "user-rate", "shared-user-rate")))
+    service = Policy(hedge=Hedge(), rate=Rate("1/s"), slo=Slo(0.9))
+    off = service.merged(
+        dict.fromkeys(("hedge", "breaker", "bulkhead", "rate", "user-rate", "shared-user-rate", "slo"))
+    )
+    assert off.slo is None
     assert (off.hedge, off.breaker, off.bulkhead, off.rate, off.user_rate) == (None,) * 5
     assert off.merged({"breaker": {"probes": 2}, "concurrency": 3, "hedge": {}}) == Policy(
         breaker=Breaker(probes=2), bulkhead=Bulkhead(concurrency=3), hedge=Hedge()
@@ -129,8 +138,8 @@ def test_null_takes_a_part_away_where_it_can_be_done_without() -> None:
 
 
 def test_in_python_parts_may_be_written_as_in_a_descriptor() -> None:
-    made = Policy(retry=2, hedge="p95", rate="3/s")  # type: ignore[arg-type] # a convenience at run time
-    assert made == Policy(retry=Retry(attempts=2), hedge=Hedge("p95"), rate=Rate("3/s"))
+    made = Policy(retry=2, hedge="p95", rate="3/s", slo=0.9)  # type: ignore[arg-type] # a convenience at run time
+    assert made == Policy(retry=Retry(attempts=2), hedge=Hedge("p95"), rate=Rate("3/s"), slo=Slo(0.9))
     assert Policy().merged({"retry": Retry(attempts=5)}) == Policy(retry=Retry(attempts=5))
     with pytest.raises(PolicyError, match="policy key 'user-rate'"):
         Policy(user_rate="many")  # type: ignore[arg-type] # likewise
@@ -148,6 +157,8 @@ def test_in_python_parts_may_be_written_as_in_a_descriptor() -> None:
         ({"shared-user-rate": {"rate": "5/s", "burst": 0}}, "shared-user-rate.burst"),
         ({"balancing": "round"}, "balancing.strategy"),
         ({"single-flight": 1}, "single-flight"),
+        ({"slo": 99}, "slo.availability"),
+        ({"slo": {}}, "slo"),
     ],
 )
 def test_a_part_that_cannot_be_names_its_key(raw: dict[str, object], key: str) -> None:

@@ -1,0 +1,247 @@
+"""Panels as pictures, for who has no Grafana at hand: the same data, and as near to its looks as need be."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
+
+from dashboards.asking import Sample
+from dashboards.reading import Json, queries
+
+mpl.use("Agg")
+
+COLUMN_IN, LINE_IN = 0.78, 0.36
+"""Of Grafana's grid, in inches."""
+DOTS = 80
+ABOVE, BELOW = 0.12, 0.28
+"""Of a panel's height: its title, and its legend."""
+COLOURS = ("#3b78d8", "#e07b39", "#3d9c55", "#b04ab5", "#c9a400", "#2aa6b8", "#8c6d46", "#d04a6a", "#6a6ad6", "#7f8c8d")
+NAMED = {
+    "red": "#d23f3f",
+    "orange": "#e8912d",
+    "green": "#3d9c55",
+    "gray": "#9aa0a6",
+    "purple": "#8e44ad",
+    "blue": "#3b78d8",
+}
+
+Drawn = Sequence[tuple[str, Sample]]
+"""Series with their names."""
+Point = tuple[float, float]
+
+
+class Shown:
+    """What a panel has to show.
+
+    Attributes:
+        series: by query.
+        exemplars: single calls: when, and how long.
+        note: what else there is to say, after the title.
+    """
+
+    def __init__(self, series: Sequence[Sequence[Sample]], exemplars: Sequence[Point] = (), note: str = "") -> None:
+        self.series = series
+        self.exemplars = exemplars
+        self.note = note
+
+    @property
+    def anything(self) -> bool:
+        """Is there a value that is not 0?"""
+        return any(value for series in self.series for _, values in series for _, value in values)
+
+    def named(self, panel: Json) -> Drawn:
+        """The series that are not 0 throughout, by their names."""
+        return [
+            (_name(query.get("legendFormat") or panel["title"], labels), (labels, values))
+            for query, series in zip(queries(panel), self.series, strict=True)
+            for labels, values in series
+            if any(value for _, value in values)
+        ]
+
+
+def figure(dashboard: Json, shown: Mapping[int, Shown], start: float, end: float) -> Figure:
+    """A dashboard.
+
+    Args:
+        shown: by the panels' ids.
+        start, end: the time that is drawn.
+    """
+    everything = dashboard["panels"]
+    height = max(each["gridPos"]["y"] + each["gridPos"]["h"] for each in everything)
+    made = Figure(figsize=(24 * COLUMN_IN, height * LINE_IN + 0.6), dpi=DOTS, facecolor="white")
+    top = 1 - 0.6 / made.get_figheight()
+    made.text(0.012, 1 - 0.3 / made.get_figheight(), dashboard["title"], fontsize=16, weight="bold", va="center")
+    made.text(
+        0.988, 1 - 0.3 / made.get_figheight(), "time in seconds", fontsize=9, va="center", ha="right", color="#555"
+    )
+    for panel in everything:
+        at = panel["gridPos"]
+        left, upper = at["x"] / 24, top * (1 - at["y"] / height)
+        width, tall = at["w"] / 24, top * at["h"] / height
+        if panel["type"] == "row":
+            made.text(0.012, upper - tall / 2, panel["title"], fontsize=12, weight="bold", color="#555", va="center")
+            continue
+        axes = made.add_axes((left + 0.034, upper - tall * (1 - BELOW), width - 0.045, tall * (1 - ABOVE - BELOW)))
+        what = shown[panel["id"]]
+        title = panel["title"] + (f"  ({what.note})" if what.note else "")
+        axes.set_title(title, loc="left", fontsize=10, weight="bold", pad=4)
+        _KINDS[panel["type"]](axes, panel, what, start, end)
+    return made
+
+
+def _lines(axes: Axes, panel: Json, what: Shown, start: float, end: float) -> None:
+    custom = panel["fieldConfig"]["defaults"]["custom"]
+    series = what.named(panel)
+    stacked = custom.get("stacking", {}).get("mode") == "normal"
+    bars = custom.get("drawStyle") == "bars"
+    moments = _grid(series, start, end)
+    x = [at - start for at in moments]
+    step = moments[1] - moments[0]
+    below = [0.0] * len(moments)
+    for number, (name, (_, values)) in enumerate(series):
+        colour = COLOURS[number % len(COLOURS)]
+        known = {round(at, 3): value for at, value in values}
+        if not stacked:
+            axes.plot(x, [known.get(at, math.nan) for at in moments], color=colour, lw=1.4, label=name)
+            continue
+        heights = [known.get(at, 0.0) for at in moments]
+        above = [low + y for low, y in zip(below, heights, strict=True)]
+        if bars:
+            axes.bar(x, heights, bottom=below, color=colour, width=-0.9 * step, align="edge", label=name)
+        else:
+            axes.fill_between(x, below, above, color=colour, alpha=0.75, lw=0, label=name)
+        below = above
+    _points(axes, what, start)
+    _frame(axes, panel, start, end)
+    axes.set_ylim(bottom=0)
+    for step in panel["fieldConfig"]["defaults"].get("thresholds", {}).get("steps", ()):
+        if step["value"] is not None and custom.get("thresholdsStyle"):
+            axes.axhline(step["value"], color=NAMED[step["color"]], ls="--", lw=1)
+    if series:
+        widest = max(len(name) for name, _ in series)
+        columns = min(6, max(1, 13 * panel["gridPos"]["w"] // (widest + 6)))
+        axes.legend(fontsize=7, loc="upper left", bbox_to_anchor=(-0.02, -0.09), ncols=columns, **_LEGEND)
+
+
+_LEGEND: Mapping[str, Any] = {"frameon": False, "handlelength": 1, "columnspacing": 1, "handletextpad": 0.4}
+
+
+def _grid(series: Drawn, start: float, end: float) -> list[float]:
+    """The moments that were asked for; at some of them a series may have nothing."""
+    there = sorted({at for _, (_, values) in series for at, _ in values})
+    if len(there) < 2:
+        return [start, end]
+    step = min(after - before for before, after in pairwise(there))
+    return [round(there[0] + number * step, 3) for number in range(round((there[-1] - there[0]) / step) + 1)]
+
+
+def _points(axes: Axes, what: Shown, start: float) -> None:
+    if what.exemplars:
+        x, y = [at - start for at, _ in what.exemplars], [value for _, value in what.exemplars]
+        axes.scatter(x, y, s=9, marker="D", color="#111", alpha=0.55, lw=0, zorder=5)
+
+
+def _number(axes: Axes, panel: Json, what: Shown, start: float, end: float) -> None:
+    axes.set_axis_off()
+    values = [value for _, series in what.named(panel) for _, value in series[1]]
+    ends = [series[1][-1][1] for each in what.series for series in each if series[1]]
+    if not ends:
+        return
+    defaults = panel["fieldConfig"]["defaults"]
+    colour = "green"
+    for step in defaults["thresholds"]["steps"]:
+        if step["value"] is None or ends[-1] >= step["value"]:
+            colour = step["color"]
+    text = _written(ends[-1], defaults["unit"])
+    for mapping in defaults.get("mappings", ()):
+        found = mapping["options"].get(f"{ends[-1]:g}")
+        if found is not None:
+            text, colour = found["text"], found["color"]
+    if len(values) > 1:
+        line = axes.inset_axes((0.0, 0.0, 1.0, 0.38))
+        line.set_axis_off()
+        line.fill_between(range(len(values)), values, color=NAMED[colour], alpha=0.2, lw=0)
+    axes.text(0.5, 0.62, text, fontsize=20, ha="center", va="center", color=NAMED[colour], weight="bold")
+
+
+def _heatmap(axes: Axes, panel: Json, what: Shown, start: float, end: float) -> None:
+    found = sorted(((float(labels["le"]), dict(values)) for labels, values in what.series[0]), key=lambda each: each[0])
+    bounds = [bound for bound, _ in found if math.isfinite(bound)]
+    moments = sorted({at for _, values in found for at in values})
+    if not bounds or len(moments) < 2:
+        return
+    lower = dict.fromkeys(moments, 0.0)
+    cells = []
+    for bound, values in found:
+        if math.isfinite(bound):
+            cells.append([max(values.get(at, 0.0) - lower[at], 0.0) or math.nan for at in moments])
+            lower = {at: values.get(at, 0.0) for at in moments}
+    edges = [bounds[0] / 2.5, *bounds]
+    step = moments[1] - moments[0]
+    x = [at - start - step / 2 for at in moments] + [moments[-1] - start + step / 2]
+    drawn = axes.pcolormesh(x, edges, cells, cmap="Oranges", vmin=0)
+    bar = axes.figure.colorbar(drawn, ax=axes, pad=0.01, fraction=0.03)
+    bar.ax.tick_params(labelsize=7)
+    axes.set_yscale("log")
+    _points(axes, what, start)
+    _frame(axes, panel, start, end)
+    used = [bound for bound, row in zip(bounds, cells, strict=True) if any(value == value for value in row)]
+    axes.set_ylim(min(used) / 2.5, max(used) * 1.2)
+
+
+def _states(axes: Axes, panel: Json, what: Shown, start: float, end: float) -> None:
+    colours = {
+        each["matcher"]["options"]: each["properties"][0]["value"][1]["options"]["result"]["color"]
+        for each in panel["fieldConfig"]["overrides"]
+    }
+    values = {labels["state"]: dict(values) for labels, values in what.series[0]}
+    moments = sorted({at for known in values.values() for at in known})
+    step = min((after - before for before, after in pairwise(moments)), default=0.0)
+    names = list(reversed(colours))
+    for line, state in enumerate(names):
+        there = [(at - start - step / 2, step) for at, value in values.get(state, {}).items() if value]
+        axes.broken_barh(there, (line - 0.4, 0.8), color=NAMED[colours[state]], lw=0)
+    axes.set_yticks(range(len(names)), names, fontsize=7)
+    axes.set_xlim(0, end - start)
+    axes.set_ylim(-0.6, len(names) - 0.4)
+    axes.tick_params(axis="x", labelsize=7)
+    axes.grid(axis="x", alpha=0.3)
+
+
+_KINDS: Mapping[str, Callable[[Axes, Json, Shown, float, float], None]] = {
+    "timeseries": _lines,
+    "stat": _number,
+    "heatmap": _heatmap,
+    "state-timeline": _states,
+}
+
+
+def _frame(axes: Axes, panel: Json, start: float, end: float) -> None:
+    unit = panel["fieldConfig"]["defaults"]["unit"]
+    axes.set_xlim(0, end - start)
+    axes.tick_params(labelsize=7)
+    axes.grid(alpha=0.3)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _written(value, unit)))
+    axes.yaxis.set_minor_formatter(FuncFormatter(lambda value, _: ""))
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def _written(value: float, unit: str) -> str:
+    if unit == "s":
+        return f"{value * 1000:.3g} ms" if abs(value) < 1 else f"{value:.3g} s"
+    if unit == "percentunit":
+        return f"{value * 100:.3g} %"
+    return f"{value:.3g}/s" if unit == "reqps" else f"{value:.3g}"
+
+
+def _name(legend: str, labels: Mapping[str, Any]) -> str:
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: str(labels.get(found[1], "")), legend)

@@ -1,0 +1,189 @@
+"""The kinds of panels there are, each with what all of its kind have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from string import ascii_uppercase
+from typing import Any
+
+from grafana_foundation_sdk.builders import common, heatmap, prometheus, stat, statetimeline, timeseries
+from grafana_foundation_sdk.builders import dashboard as build
+from grafana_foundation_sdk.models import common as looks
+from grafana_foundation_sdk.models import dashboard as model
+from grafana_foundation_sdk.models import heatmap as heat
+from grafana_foundation_sdk.models.prometheus import PromQueryFormat
+
+from dashboards.variables import METRICS, TAG
+
+WIDTH = 24
+"""Columns of Grafana's grid."""
+BAD, POOR, GOOD, DIM = "red", "orange", "green", "gray"
+
+Panel = timeseries.Panel | heatmap.Panel | statetimeline.Panel | stat.Panel
+Links = Iterable[build.DashboardLink]
+
+
+def query(expr: str, legend: str = "", *, exemplars: bool = False, instant: bool = False) -> prometheus.Dataquery:
+    """One query of a panel.
+
+    Args:
+        expr: PromQL.
+        legend: what a series is called; with ``{{label}}``.
+        exemplars: show single calls, too, with the way to their traces.
+        instant: the present alone.
+    """
+    made = prometheus.Dataquery().expr(expr).legend_format(legend).datasource(METRICS)
+    if exemplars:
+        made.exemplar(True)
+    return made.instant() if instant else made.range()
+
+
+def lines(
+    title: str,
+    description: str,
+    unit: str,
+    *queries: prometheus.Dataquery,
+    links: Links = (),
+    stacked: bool = False,
+    bars: bool = False,
+    thresholds: Mapping[float, str] | None = None,
+    top: float | None = None,
+) -> timeseries.Panel:
+    """Values over time.
+
+    Args:
+        stacked: they add up.
+        bars: each is of an interval of its own.
+        thresholds: lines at these values, with their colours.
+        top: the most that there can be.
+    """
+    made = _common(timeseries.Panel(), title, description, unit, queries, links)
+    made.min(0).line_width(1).show_points(looks.VisibilityMode.NEVER).fill_opacity(60 if stacked or bars else 8)
+    made.legend(
+        common.VizLegendOptions()
+        .display_mode(looks.LegendDisplayMode.TABLE)
+        .placement(looks.LegendPlacement.BOTTOM)
+        .show_legend(True)
+        .calcs(["lastNotNull", "max"])
+    )
+    made.tooltip(common.VizTooltipOptions().mode(looks.TooltipDisplayMode.MULTI).sort(looks.SortOrder.DESCENDING))
+    if stacked:
+        made.stacking(common.StackingConfig().mode(looks.StackingMode.NORMAL).group("A"))
+    if bars:
+        made.draw_style(looks.GraphDrawStyle.BARS).interval("1m")  # so that hardly anything counts in two bars
+    if top is not None:
+        made.max(top)
+    if thresholds is not None:
+        made.thresholds(_steps("transparent", thresholds))
+        made.thresholds_style(common.GraphThresholdsStyleConfig().mode(looks.GraphTresholdsStyleMode.DASHED))
+    return made
+
+
+def number(
+    title: str,
+    description: str,
+    unit: str,
+    asked: prometheus.Dataquery,
+    *,
+    colours: Mapping[float, str] | None = None,
+    links: Links = (),
+    base: str = GOOD,
+) -> stat.Panel:
+    """One value, as it is at the end of the time that is shown.
+
+    Args:
+        colours: from these values on; below them, ``base``.
+    """
+    made = _common(stat.Panel(), title, description, unit, (asked,), links).height(4).span(4)
+    made.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]).values(False))
+    made.graph_mode(looks.BigValueGraphMode.AREA).color_mode(looks.BigValueColorMode.VALUE)
+    return made.thresholds(_steps(base, colours or {}))
+
+
+def buckets(
+    title: str, description: str, unit: str, asked: prometheus.Dataquery, *, links: Links = ()
+) -> heatmap.Panel:
+    """A histogram over time; the single calls that it has exemplars of are points in it."""
+    asked.format(PromQueryFormat.HEATMAP)
+    made = _common(heatmap.Panel(), title, description, unit, (asked,), links)
+    made.calculate(False).cell_gap(1).show_tooltip().show_legend().exemplars_color("rgba(255,0,255,0.8)")
+    made.filter_values(heatmap.FilterValueRange().le(1e-9))  # cells of nothing are not drawn
+    made.y_axis(heatmap.YAxisConfig().unit(unit).axis_placement(looks.AxisPlacement.LEFT))
+    return made.color(
+        heatmap.HeatmapColorOptions()
+        .mode(heat.HeatmapColorMode.SCHEME)
+        .scheme("Oranges")
+        .scale(heat.HeatmapColorScale.EXPONENTIAL)
+        .exponent(0.5)
+        .fill("dark-orange")
+        .steps(64)
+    )
+
+
+def states(
+    title: str,
+    description: str,
+    unit: str,
+    asked: prometheus.Dataquery,
+    colours: Mapping[str, str],
+    *,
+    links: Links = (),
+) -> statetimeline.Panel:
+    """A line for each state, drawn while something is in it; how many are in it is written there.
+
+    Args:
+        colours: of each state.
+    """
+    made = _common(statetimeline.Panel(), title, description, unit, (asked,), links)
+    made.show_value(looks.VisibilityMode.AUTO).row_height(0.85).merge_values(True).fill_opacity(80).line_width(0)
+    made.legend(common.VizLegendOptions().show_legend(False).display_mode(looks.LegendDisplayMode.HIDDEN))
+    nothing = model.ValueMap({"0": model.ValueMappingResult(text=" ", color="transparent", index=0)})
+    for state, colour in colours.items():
+        some = model.RangeMap(
+            model.DashboardRangeMapOptions(from_val=1, result=model.ValueMappingResult(color=colour, index=1))
+        )
+        made.override_by_name(state, [model.DynamicConfigValue("mappings", [nothing, some])])
+    return made
+
+
+def _common(made: Any, title: str, description: str, unit: str, queries: Iterable[Any], links: Links) -> Any:
+    made.title(title).description(description).unit(unit).datasource(METRICS).height(8).span(8)
+    for letter, asked in zip(ascii_uppercase, queries, strict=False):
+        made.with_target(asked.ref_id(letter))
+    there = list(links)
+    return made.data_links(there) if there else made
+
+
+def _steps(base: str, colours: Mapping[float, str]) -> build.ThresholdsConfig:
+    steps = [model.Threshold(None, base), *(model.Threshold(value, colour) for value, colour in colours.items())]
+    return build.ThresholdsConfig().mode(model.ThresholdsMode.ABSOLUTE).steps(steps)
+
+
+def page(
+    uid: str,
+    title: str,
+    description: str,
+    variables: Iterable[Any],
+    links: Links,
+    rows: Mapping[str, Iterable[Panel]],
+) -> build.Dashboard:
+    """A dashboard: rows of panels, placed one after the other."""
+    made = (
+        build.Dashboard(title)
+        .uid(uid)
+        .description(description)
+        .tags([TAG])
+        .time("now-1h", "now")
+        .refresh("30s")
+        .timezone("browser")
+        .editable()
+        .tooltip(model.DashboardCursorSync.CROSSHAIR)
+        .links(list(links))
+        .variables(list(variables))
+    )
+    numbers = iter(range(1, 1_000))
+    for name, panels in rows.items():
+        made.with_row(build.Row(name).id(next(numbers)))
+        for panel in panels:
+            made.with_panel(panel.id(next(numbers)))
+    return made

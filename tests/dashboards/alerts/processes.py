@@ -1,0 +1,79 @@
+"""Alerts about one process that calls tools."""
+
+from __future__ import annotations
+
+from tests.dashboards.alerts.case import OTHER_PROCESS, PROCESS, Case, calls, series
+
+CONNECTED = series("dispatch_broker_connected")
+ATTEMPTS = series("dispatch_attempts_total", tool="look", reason="first")
+MATCHED = series("dispatch_replies_total", service="s", disposition="matched")
+STRANGE = series("dispatch_replies_total", service="_OTHER", disposition="unknown")
+RELOADED = {each: series("dispatch_catalog_last_reload_successful", each, source="directory") for each in "ab"}
+FULL = series("dispatch_rejections_total", tool="look", by="exchange")
+
+PROCESSES = (
+    Case(
+        "DispatchBrokerUnreachable",
+        {CONNECTED: "1x6 0x3"},
+        "9m",
+        {"instance": PROCESS},
+        {
+            "a connection that comes back within two minutes": {CONNECTED: "1x7 0x1"},
+            "one of two dispatchers of the process": {CONNECTED: "2x6 1x3"},
+        },
+        "0",
+    ),
+    Case(
+        "DispatchReplyPathDown",
+        {
+            ATTEMPTS: "0+1.12x20",
+            calls("timeout"): "0+1x20",
+            calls("success"): "9x20",
+            MATCHED: "9x20",
+            STRANGE: "0+5x20",
+        },
+        "15m",
+        {"instance": PROCESS},
+        {
+            "one answer in five minutes": {MATCHED: "9x11 10x8"},
+            "a tool that takes long: nothing has run out of time": {calls("timeout"): "9x20"},
+            "their callers leave": {calls("timeout"): "9x20", calls("abandoned"): "0+1x20"},
+            "hardly any requests": {ATTEMPTS: "0+0.95x20"},
+            "not for long": {MATCHED: "9x6 10x12"},
+            "answers come to another process only": {
+                ATTEMPTS: "0x20",
+                series("dispatch_attempts_total", OTHER_PROCESS, tool="look", reason="first"): "0+2x20",
+                calls("timeout", process=OTHER_PROCESS): "0+2x20",
+                series("dispatch_replies_total", OTHER_PROCESS, service="s", disposition="matched"): "0+2x20",
+            },
+        },
+        "6",
+    ),
+    Case(
+        "DispatchReplyPathDown",
+        {ATTEMPTS: "0+2x20", calls("transport"): "0+2x20", MATCHED: "9x20"},
+        "15m",
+        {"instance": PROCESS},
+        {"one answer in five minutes": {MATCHED: "9x11 10x8"}},
+        "10",
+    ),
+    Case(
+        "DispatchReloadFailed",
+        {RELOADED["a"]: "1x4 0x9", RELOADED["b"]: "1x13"},
+        "10m",
+        {"source": "directory"},
+        {
+            "mended within five minutes": {RELOADED["a"]: "1x4 0x4 1x5"},
+            "only just now": {RELOADED["a"]: "1x7 0x9"},
+        },
+        "1",
+    ),
+    Case(
+        "DispatchTooManyPending",
+        {FULL: "0+3x20", series("dispatch_rejections_total", tool="look", by="bulkhead"): "0+3x20"},
+        "15m",
+        {"instance": PROCESS},
+        {"it was so, and is no more": {FULL: "900x20"}},
+        "30",
+    ),
+)

@@ -1,0 +1,69 @@
+"""What the dashboards ask for is what a dispatcher and a tool service export, and the other way round."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping
+
+from prometheus_client import CollectorRegistry
+
+from dashboards.queries import FAILED, INSTANCE
+from dashboards.reading import load, panels, queries
+from dispatch import Telemetry
+from dispatch.outcome import Outcome
+from tests.support.troubled import Troubled
+
+UNSHOWN: Mapping[str, str] = {}
+"""Metrics that are on no panel, and why."""
+ROUND_S = 16
+SCRAPED = {"job", "instance", INSTANCE}
+"""Labels that Prometheus gives."""
+
+
+async def exported() -> dict[str, set[str]]:
+    """The series that a dispatcher and tool services in trouble export, with their labels, by family."""
+    registry = CollectorRegistry()
+    async with Troubled(Telemetry(registry=registry, traces="off"), ROUND_S):
+        await asyncio.sleep(ROUND_S)
+        return {
+            family.name: {f"{sample.name}{{{','.join(sorted(sample.labels))}}}" for sample in family.samples}
+            for family in registry.collect()
+        }
+
+
+def asked() -> dict[str, set[str]]:
+    """The metrics that are asked for, with the labels that they are picked by."""
+    found: dict[str, set[str]] = {}
+    for dashboard in load().values():
+        for panel in panels(dashboard):
+            for query in queries(panel):
+                for metric, matchers in re.findall(r"(\bdispatch_\w+)\{([^}]*)\}", query["expr"]):
+                    found.setdefault(metric, set()).update(re.findall(r'(\w+)[=!]~?"', matchers))
+    return found
+
+
+async def test_what_is_asked_for_is_exported() -> None:
+    there: dict[str, set[str]] = {}
+    for samples in (await exported()).values():
+        for sample in samples:
+            name, _, labels = sample.partition("{")
+            there.setdefault(name, set()).update(labels.rstrip("}").split(","))
+    for metric, labels in asked().items():
+        assert metric in there
+        assert labels - SCRAPED <= there[metric], metric
+
+
+async def test_what_is_exported_is_shown_or_there_is_a_reason() -> None:
+    shown = set(asked())
+    unshown = {
+        family
+        for family, samples in (await exported()).items()
+        if not {sample.partition("{")[0] for sample in samples} & shown
+    }
+    assert unshown == set(UNSHOWN)
+    assert all(UNSHOWN.values())
+
+
+def test_outcomes_are_those_that_there_are() -> None:
+    assert set(FAILED.split("|")) < {str(outcome) for outcome in Outcome}

@@ -1,0 +1,195 @@
+"""The rules in dashboards/rules are those that the code makes; promtool finds them right; each alert fires when it should,
+and is silent when it nearly should."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client import CollectorRegistry
+
+from dispatch import Telemetry
+from dispatch.catalog import load_directory
+from dispatch.policy import Slo
+from dispatch.telemetry.collector import LiveCollector
+from dispatch.telemetry.rules.alert import Alert
+from dispatch.telemetry.rules.alerts import ALERTS, alert_groups
+from dispatch.telemetry.rules.burn import promises
+from dispatch.telemetry.rules.documents import documents
+from dispatch.telemetry.services import Services
+from tests.dashboards.alerts.case import Case
+from tests.dashboards.alerts.processes import PROCESSES
+from tests.dashboards.alerts.promises import FAST, PROMISED, SLOW
+from tests.dashboards.alerts.services import SERVICES
+from tests.dashboards.alerts.tools import TOOLS
+from tests.support.prometheus import find
+
+ROOT = Path(__file__).parents[2]
+COMMITTED = ROOT / "dashboards" / "rules"
+RUNBOOK = (ROOT / "docs" / "runbook.md").read_text()
+CASES = (*FAST, *SLOW, *PROCESSES, *TOOLS, *SERVICES)
+NAMES = [f"{case.alert}-{number}" for number, case in enumerate(CASES)]
+RULES = {rule["alert"]: rule for group in alert_groups() for rule in group["rules"]}
+
+
+def promtool(*arguments: str | Path) -> str:
+    """What it says.
+
+    Raises:
+        AssertionError: it finds a mistake.
+    """
+    command = [find("promtool"), *map(str, arguments)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    said = ended.stdout + ended.stderr
+    assert ended.returncode == 0, said
+    return said
+
+
+def written(folder: Path, made: dict[str, str]) -> list[Path]:
+    for name, text in made.items():
+        (folder / name).write_text(text)
+    return [folder / name for name in made]
+
+
+def run_case(folder: Path, case: Case) -> None:
+    """The alert alone, with what it looks at, so that it costs a second."""
+    groups: list[dict[str, Any]] = [{"name": "alone", "rules": [RULES[case.alert]]}]
+    if case.alert.startswith("DispatchSlo"):
+        groups = yaml.safe_load(documents(PROMISED)["slo.yml"])["groups"] + groups
+    files = written(folder, {"rules.yml": yaml.safe_dump({"groups": groups})})
+    document = {
+        "rule_files": [str(each) for each in files],
+        "evaluation_interval": case.every,
+        "group_eval_order": [group["name"] for group in groups],
+        "tests": case.unit_tests(RULES[case.alert]),
+    }
+    promtool("test", "rules", *written(folder, {"cases.yml": yaml.safe_dump(document)}))
+
+
+# -- what is there --------------------------------------------------------------------------------------------------
+
+
+def test_made_again_they_are_the_same_to_the_byte() -> None:
+    made = documents()
+    assert {each.name: each.read_text() for each in COMMITTED.glob("*.yml")} == made
+
+
+@pytest.mark.prometheus
+def test_promtool_finds_nothing_wrong() -> None:
+    said = promtool("check", "rules", *COMMITTED.glob("*.yml"))
+    assert said.count("SUCCESS") == 2
+
+
+@pytest.mark.prometheus
+@pytest.mark.parametrize("share", [0.5, 0.9, 0.9999])
+def test_nor_with_what_a_catalogue_promises(tmp_path: Path, share: float) -> None:
+    user = {"slo": {"availability": share, "latency": 0.3, "latency-share": share}}
+    promised = promises(load_directory(ROOT / "examples" / "tools"), user=user)
+    assert promises(load_directory(ROOT / "examples" / "tools")) == {"calculate": Slo(0.99, 0.32)}
+    assert len(promised) == 5
+    odd = {'a "quoted" \\ name': Slo(0.99), "service:s": Slo(latency=81.92)}
+    said = promtool("check", "rules", *written(tmp_path, documents({**promised, **odd})))
+    assert said.count("SUCCESS") == 3
+
+
+def test_every_metric_in_the_rules_is_exported() -> None:
+    registry = CollectorRegistry()
+    LiveCollector.of(registry)
+    Services.of(Telemetry(registry=registry))
+    exported: set[str] = set()
+    for family in registry.collect():
+        endings = {"counter": ("_total",), "histogram": ("_bucket", "_count", "_sum")}.get(family.type, ("",))
+        exported |= {family.name + ending for ending in endings}
+    rules = [
+        rule
+        for text in documents(PROMISED).values()
+        for group in yaml.safe_load(text)["groups"]
+        for rule in group["rules"]
+    ]
+    recorded = {rule["record"] for rule in rules if "record" in rule}
+    used = {name for rule in rules for name in re.findall(r"[\w:]*dispatch_[\w:]+", rule["expr"])}
+    assert used - recorded <= exported
+    assert {name for name in used if ":" in name} <= recorded
+
+
+# -- each alert -----------------------------------------------------------------------------------------------------
+
+
+def test_each_alert_has_cases_and_each_case_an_alert() -> None:
+    assert {case.alert for case in CASES} == set(RULES)
+    assert all(case.silent for case in CASES)
+
+
+@pytest.mark.parametrize("case", CASES, ids=NAMES)
+def test_a_silent_case_is_a_near_miss(case: Case) -> None:
+    """It is the firing one with other values, and has the series that the alert looks at."""
+    looked_at = set(re.findall(r"dispatch_\w+", RULES[case.alert]["expr"]))
+    for values in case.misses.values():
+        assert values != case.fires
+        assert any(moves(each) for each in values.values())
+        if not case.alert.startswith("DispatchSlo"):  # these look at what is recorded of the series
+            assert looked_at <= {each.partition("{")[0] for each in values}
+
+
+def moves(notation: str) -> bool:
+    """Is it anything but nothing, all the time?"""
+    return any(float(each) for item in notation.split() for each in item.partition("x")[0].split("+"))
+
+
+@pytest.mark.prometheus
+@pytest.mark.parametrize("case", CASES, ids=NAMES)
+def test_each_fires_when_it_should_and_not_when_it_nearly_should(tmp_path: Path, case: Case) -> None:
+    run_case(tmp_path, case)
+
+
+@pytest.mark.prometheus
+@pytest.mark.parametrize(
+    "wrong",
+    [{"at": "3m"}, {"value": "1"}, {"silent": {"it is not": {}}}, {"labels": {}}],
+    ids=lambda each: next(iter(each)),
+)
+def test_a_case_that_is_wrong_is_found(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    """Else the test above would say nothing."""
+    with pytest.raises(AssertionError, match="DispatchBrokerUnreachable"):
+        run_case(tmp_path, replace(PROCESSES[0], **wrong))
+
+
+@pytest.mark.parametrize("alert", ALERTS, ids=[alert.name for alert in ALERTS])
+def test_each_alert_says_what_whoever_is_woken_needs(alert: Alert) -> None:
+    rule = alert.rule("https://grafana.example.org/")
+    assert re.fullmatch(r"Dispatch(?:[A-Z][a-z]+)+", rule["alert"])
+    assert rule["labels"]["severity"] in ("page", "ticket")
+    texts = rule["annotations"]
+    assert set(texts) == {"summary", "description", "runbook_url", "dashboard"}
+    assert "$value" in texts["summary"] + texts["description"]
+    assert "<" not in texts["summary"] + texts["description"]
+    assert texts["dashboard"].startswith("https://grafana.example.org/d/dispatch-")
+    assert texts["runbook_url"].endswith(f"docs/runbook.md#{rule['alert'].lower()}")
+
+
+@pytest.mark.parametrize("alert", ALERTS, ids=[alert.name for alert in ALERTS])
+def test_each_link_leads_to_a_dashboard_and_picks_what_can_be_picked(alert: Alert) -> None:
+    found = re.fullmatch(r"/d/([\w-]+)/\1(?:\?var-(\w+)=\{\{ .+ \}\})?", alert.rule()["annotations"]["dashboard"])
+    assert found is not None
+    dashboard = json.loads((ROOT / "dashboards" / "json" / f"{found[1]}.json").read_text())
+    assert found[2] in {None, *(variable["name"] for variable in dashboard["templating"]["list"])}
+
+
+@pytest.mark.parametrize("alert", ALERTS, ids=[alert.name for alert in ALERTS])
+def test_each_alert_has_a_section_in_the_runbook(alert: Alert) -> None:
+    sections = dict(re.findall(r"^### (\w+)\n(.*?)(?=^##|\Z)", RUNBOOK, re.DOTALL | re.MULTILINE))
+    said = sections[alert.name]
+    assert f"**{alert.severity}**" in said
+    for part in ("**What it means.**", "**What is felt.**", "**Look.**", "**Do.**"):
+        assert part in said
+    assert re.search(r"```promql\n.*?dispatch_.*?```|`dispatch (?:doctor|check|call)", said, re.DOTALL)
+
+
+def test_the_runbook_has_no_section_too_many() -> None:
+    assert set(re.findall(r"^### (Dispatch\w+)$", RUNBOOK, re.MULTILINE)) == {alert.name for alert in ALERTS}

@@ -1,0 +1,228 @@
+"""Calls in trouble of every kind, so that no metric stays at nothing: four services, six tools, and what goes wrong with
+them, round after round."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import random
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+
+from dispatch import Catalog, Dispatcher, DispatchError, Policy, Telemetry, ToolError, ToolServer, ToolService
+from dispatch.catalog import CatalogError
+from dispatch.outcome import TransportError
+from dispatch.policy import Breaker
+from dispatch.testing import Faults, FaultyTransport
+from dispatch.transports import Publisher
+from dispatch.transports.memory import MemoryTransport
+
+BROKER = "memory://troubled"
+MOST = 300
+"""Calls under way at once; those beyond it are not begun."""
+SICK = "library-3"
+"""The instance that answers late for a while, and is ejected."""
+IMPATIENT = Policy(breaker=Breaker(open_for=1, open_max=2))
+"""Circuits close again within a round."""
+
+SERVICES: Mapping[str, Mapping[str, Any]] = {
+    "library": {},
+    "stories": {},
+    "weather": {},
+    "bank": {},
+}
+TOOLS: Mapping[str, Mapping[str, Any]] = {
+    "look-up": {
+        "service": "library",
+        "read-only": True,
+        "policy": {
+            "timeout": 1.5,
+            "attempt-timeout": 0.35,
+            "hedge": {"after": 0.15, "load": 0.2},
+            "health": {"consecutive": 3, "eject-for": 4, "slow-start": 3},
+        },
+    },
+    "tell-story": {"service": "stories", "policy": {"stream-timeout": 5}},
+    "forecast": {
+        "service": "weather",
+        "read-only": True,
+        "policy": {
+            "timeout": 0.8,
+            "attempt-timeout": 0.3,
+            "retry": {"budget-ratio": 0.01, "budget-floor": 0.05},
+            "breaker": {"failures-in-a-row": 5, "open-for": 1, "open-max": 2, "probes": 1, "ramp": 2},
+        },
+    },
+    "transfer": {
+        "service": "bank",
+        "policy": {"rate": {"rate": "20/s", "burst": 4, "queue": 8, "max-wait": 0.3}},
+    },
+    "statement": {
+        "service": "bank",
+        "policy": {
+            "user-rate": {"rate": "5/s", "burst": 3, "queue": 0},
+            "bulkhead": {"concurrency": 2, "queue": 4, "max-wait": 0.3},
+        },
+    },
+    "appraise": {"service": "bank", "policy": {"retry": 1}},
+}
+
+
+def catalog() -> Catalog:
+    """The tools."""
+    return Catalog.of(
+        [
+            {
+                "id": id,
+                "request-queue": f"non-persistent://tg/request/{id}",
+                "response-queue": f"non-persistent://tg/response/{id}",
+                **more,
+            }
+            for id, more in SERVICES.items()
+        ],
+        [
+            {"type": "tool-service", "name": name, "description": f"Does {name}.", **keys}
+            for name, keys in TOOLS.items()
+        ],
+    )
+
+
+class Work(ToolService):
+    """Takes about ``median`` seconds, spread as such work is."""
+
+    def __init__(self, median: float, ill: Callable[[], float] = lambda: 0.0, mistakes: float = 0.0) -> None:
+        self._median = median
+        self._ill = ill
+        self._mistakes = mistakes
+        self._random = random.Random(7)
+
+    async def invoke(self, config: dict[str, Any], arguments: dict[str, Any], user: str = "") -> str:
+        await asyncio.sleep(self._random.lognormvariate(math.log(self._median), 0.4) + self._ill())
+        if self._random.random() < self._mistakes:
+            raise ToolError("not-found", "There is no such thing.")
+        return "done"
+
+
+class Stories(ToolService):
+    """Streams."""
+
+    def __init__(self) -> None:
+        self._random = random.Random(8)
+
+    async def invoke(self, config: dict[str, Any], arguments: dict[str, Any], user: str = "") -> AsyncIterator[str]:
+        await asyncio.sleep(self._random.lognormvariate(math.log(0.12), 0.5))
+        for each in range(4):
+            yield f"Chapter {each}. "
+            await asyncio.sleep(0.03)
+
+
+class Troubled:
+    """Use it with ``async with``: calls are made for as long as it is entered.
+
+    Args:
+        telemetry: of dispatcher and services.
+        round_s: seconds until everything that goes wrong begins anew.
+
+    Attributes:
+        dispatcher: that makes the calls.
+    """
+
+    def __init__(self, telemetry: Telemetry, round_s: float) -> None:
+        self._telemetry = telemetry
+        self._round = round_s
+        self._random = random.Random(9)
+        self._began = 0.0
+        self._strange: Publisher | None = None
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._stack = contextlib.AsyncExitStack()
+        self._tasks: list[asyncio.Task[None]] = []
+        odd = Faults(duplicate=0.02, malformed=0.01, drop=0.02, foreign_id=0.01, direction="in", max_delay=0.3, seed=3)
+        self.transport = FaultyTransport(MemoryTransport(BROKER), odd)
+        self.dispatcher = Dispatcher(self.transport, catalog(), policy=IMPATIENT, telemetry=telemetry, name="troubled")
+
+    def _within(self, begin: float, end: float) -> bool:
+        """Is it that part of the round?"""
+        passed = asyncio.get_running_loop().time() - self._began
+        return begin <= passed % self._round / self._round < end
+
+    async def __aenter__(self) -> Troubled:
+        self._began = asyncio.get_running_loop().time()
+        late: Callable[[], float] = lambda: 0.6 if self._within(0.15, 0.45) else 0.0  # noqa: E731 - two of a kind
+        hangs: Callable[[], float] = lambda: 1.2 if self._within(0.35, 0.7) else 0.0  # noqa: E731
+        services = [
+            *(
+                ("library", f"library-{n}", Work(0.02, late if f"library-{n}" == SICK else lambda: 0.0))
+                for n in (1, 2, 3)
+            ),
+            ("stories", "stories-1", Stories()),
+            ("weather", "weather-1", Work(0.03, hangs)),
+            ("bank", "bank-1", Work(0.06, mistakes=0.1)),
+        ]
+        for id, instance, service in services:
+            few = {"concurrency": 4, "max_queued": 2} if id == "bank" else {}
+            transport = MemoryTransport(BROKER)
+            await transport.start()
+            self._stack.push_async_callback(transport.close)
+            deaf = Faults(late_error=0.02, topics="*/dispatch-reply-*", direction="out", max_delay=0.1, seed=4)
+            server = ToolServer(
+                service, FaultyTransport(transport, deaf), topic=id, instance=instance, telemetry=self._telemetry, **few
+            )
+            await self._stack.enter_async_context(server)
+        await self._stack.enter_async_context(self.dispatcher)
+        self._strange = await transport.publisher("non-persistent://tg/request/bank")
+        rates = {"look-up": 25, "forecast": 15, "transfer": 24, "statement": 14, "appraise": 12, "tell-story": 5}
+        self._tasks = [asyncio.ensure_future(self._calls(tool, rate)) for tool, rate in rates.items()]
+        self._tasks.append(asyncio.ensure_future(self._incidents()))
+        return self
+
+    async def __aexit__(self, *_exc: object) -> None:
+        for task in (*self._tasks, *self._under_way):
+            task.cancel()
+        ended = await asyncio.gather(*self._tasks, *self._under_way, return_exceptions=True)
+        await self._stack.aclose()
+        wrong = [each for each in ended if isinstance(each, Exception)]
+        assert not wrong, wrong
+
+    async def _calls(self, tool: str, rate: float) -> None:
+        while True:
+            await asyncio.sleep(self._random.expovariate(rate))
+            if len(self._under_way) < MOST:
+                task = asyncio.ensure_future(self._call(tool))
+                self._under_way.add(task)
+                task.add_done_callback(self._under_way.discard)
+
+    async def _call(self, tool: str) -> None:
+        user = self._random.choice(("ann", "bo", "hog", "hog", "hog"))
+        with contextlib.suppress(DispatchError):
+            if tool == "tell-story":
+                async for _ in self.dispatcher.stream(tool, {}, user=user):
+                    pass
+            else:
+                await self.dispatcher.call(tool, {}, user=user)
+
+    async def _incidents(self) -> None:
+        """What happens once in a round, or now and then."""
+        for turn in range(1_000_000):
+            await asyncio.sleep(self._round / 8)
+            with contextlib.suppress(DispatchError):
+                await self.dispatcher.call(f"invented-{turn}")
+            with contextlib.suppress(DispatchError):
+                await self.dispatcher.call("look-up", {"what": object()})
+            assert self._strange is not None
+            self._strange.publish(b"{}", {}, flow="stranger", on_failure=_nobody_minds)
+            left = asyncio.ensure_future(self._call("tell-story"))
+            await asyncio.sleep(0.05)
+            left.cancel()
+            await asyncio.gather(left, return_exceptions=True)
+            if turn % 8 == 1:
+                self.dispatcher.reload(catalog())
+            elif turn % 8 == 3:
+                with contextlib.suppress(CatalogError):
+                    self.dispatcher.reload("no/such/folder")
+            elif turn % 8 == 6:
+                self.transport.disconnect(min(1.2, self._round / 30))
+
+
+def _nobody_minds(_error: TransportError) -> None:
+    """It was rubbish."""

@@ -1,0 +1,62 @@
+"""A trace's context in properties."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from itertools import islice
+
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, TraceState, set_span_in_context
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from dispatch.telemetry.context import parent, received, written
+from dispatch.telemetry.tracing import _unsampled
+
+STATES = st.dictionaries(st.from_regex(r"[a-z]{1,8}", fullmatch=True), st.from_regex(r"[!-+]{1,8}", fullmatch=True))
+ORIGINS = st.builds(
+    lambda trace_id, span_id, flags, state: SpanContext(
+        trace_id, span_id, is_remote=False, trace_flags=TraceFlags(flags), trace_state=TraceState(list(state.items()))
+    ),
+    st.integers(0, 2**128 - 1),
+    st.integers(0, 2**64 - 1),
+    st.integers(0, 3),
+    STATES,
+)
+
+
+@given(ORIGINS)
+def test_what_is_written_is_what_the_propagator_writes_and_can_be_read(origin: SpanContext) -> None:
+    expected: dict[str, str] = {}
+    if origin.is_valid:
+        TraceContextTextMapPropagator().inject(expected, set_span_in_context(NonRecordingSpan(origin)))
+    assert written(origin) == written(NonRecordingSpan(origin)) == expected
+    read = received(expected)
+    if origin.is_valid:
+        assert read is not None
+        assert (read.trace_id, read.span_id, read.trace_flags, dict(read.trace_state)) == (
+            *(origin.trace_id, origin.span_id, origin.trace_flags),
+            dict(origin.trace_state),
+        )
+    else:
+        assert read is parent(expected) is None
+
+
+def test_calls_that_begin_no_trace_have_each_an_id_of_its_own() -> None:
+    made = list(islice(_unsampled(), 2_000))
+    traces = Counter()  # type: Counter[str]
+    for text in made:
+        found = re.fullmatch(r"00-([0-9a-f]{32})-([0-9a-f]{16})-00", text)
+        assert found, text
+        traces[found[1]] += 1
+        origin = received({"traceparent": text})
+        assert origin is not None
+        assert not origin.trace_flags.sampled
+    assert set(traces.values()) == {1}
+
+
+def test_a_sampler_by_trace_id_takes_its_share_of_them() -> None:
+    """What a service without a look at the flag would do: an eighth of them, whatever was drawn."""
+    low = [int(text.split("-")[1][16:], 16) for text in islice(_unsampled(), 256 * 8)]
+    assert sum(each < 2**61 for each in low) == 256

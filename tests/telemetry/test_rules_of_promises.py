@@ -1,0 +1,140 @@
+"""What a promise comes to in Prometheus: buckets, windows, and whose promise it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatch.catalog import Catalog
+from dispatch.outcome import Outcome
+from dispatch.policy import Policy, PolicyError, Slo
+from dispatch.policy.slo import MAX_LATENCY
+from dispatch.telemetry.names import DURATION_BUCKETS
+from dispatch.telemetry.rules.burn import FAST, SECONDS, SLOW, WINDOWS, burn_groups, never_pages, promises
+from dispatch.telemetry.rules.objectives import BAD, NEITHER, latency_bound, percent
+from dispatch.telemetry.rules.promql import BAD_CALLS, COUNTED_CALLS
+
+
+def catalog(service: Any = None, *tools: dict[str, Any]) -> Catalog:
+    """Two services, one of them without a tool, and the tools ``a``, ``b`` … with these policies."""
+    queues = {"request-queue": "non-persistent://tg/request/s", "response-queue": "non-persistent://tg/response/s"}
+    more = {} if service is None else {"policy": {"slo": service}}
+    described = {"type": "tool-service", "description": "Looks.", "service": "s", "arguments": []}
+    return Catalog.of(
+        [{"id": "s", **queues, **more}, {"id": "bare", **queues, **more}],
+        [{"name": name, **described, "policy": policy} for name, policy in zip("abc", tools, strict=False)],
+    )
+
+
+def rules(promised: dict[str, Slo]) -> list[dict[str, Any]]:
+    return [rule for group in burn_groups(promised) for rule in group["rules"]]
+
+
+# -- which calls, which bucket --------------------------------------------------------------------------------------
+
+
+def test_every_outcome_is_good_bad_or_neither() -> None:
+    good = set(Outcome) - {*BAD, NEITHER}
+    assert good == {Outcome.SUCCESS, Outcome.TOOL_ERROR, Outcome.INVALID_ARGUMENTS}
+    assert BAD_CALLS == 'outcome=~"timeout|transport|rejected|throttled"'
+    assert COUNTED_CALLS == 'outcome!="abandoned"'
+
+
+def test_the_largest_promise_is_the_largest_bucket() -> None:
+    assert DURATION_BUCKETS[-1] == MAX_LATENCY
+
+
+@given(st.floats(min_value=1e-9, max_value=MAX_LATENCY))
+def test_a_latency_is_measured_at_the_least_bucket_that_breaks_no_kept_promise(seconds: float) -> None:
+    bound = latency_bound(seconds)
+    assert bound in DURATION_BUCKETS
+    assert bound >= seconds
+    assert not [each for each in DURATION_BUCKETS if seconds <= each < bound]
+
+
+def test_beyond_the_largest_bucket_there_is_none() -> None:
+    with pytest.raises(ValueError, match=r"81\.93 s is more than the largest bucket, 81\.92 s"):
+        latency_bound(81.93)
+
+
+@pytest.mark.parametrize(("share", "text"), [(0.99, "99 %"), (0.999, "99.9 %"), (0.9999, "99.99 %"), (0.5, "50 %")])
+def test_shares_in_words(share: float, text: str) -> None:
+    assert percent(share) == text
+
+
+# -- the rules ------------------------------------------------------------------------------------------------------
+
+
+def test_each_window_that_an_alert_looks_at_is_recorded() -> None:
+    used = {window for speed in (*FAST, *SLOW) for window in (speed.short, speed.long)}
+    assert used == set(WINDOWS) == set(SECONDS)
+    for slo in ("availability", "latency"):
+        recorded = {rule["record"] for rule in rules({"a": Slo(0.99, 1)}) if rule["labels"]["slo"] == slo}
+        assert {f"tool_slo:dispatch_budget_burn:ratio_rate{window}" for window in WINDOWS} <= recorded
+        assert len(recorded) == 3 * len(WINDOWS) + 1
+
+
+def test_burn_rates_are_those_of_the_workbook() -> None:
+    """The share of thirty days' budget that is gone when the long window is full."""
+    month = 30 * 86400
+    spent = [round(speed.factor * SECONDS[speed.long] / month, 3) for speed in (*FAST, *SLOW)]
+    assert spent == [0.02, 0.05, 0.1, 0.1]
+    assert all(SECONDS[speed.short] * 12 == SECONDS[speed.long] for speed in (*FAST, *SLOW))
+
+
+def test_only_what_is_promised_is_measured() -> None:
+    assert {rule["labels"]["slo"] for rule in rules({"a": Slo(0.99)})} == {"availability"}
+    assert {rule["labels"]["slo"] for rule in rules({"a": Slo(latency=1)})} == {"latency"}
+    assert rules({}) == []
+
+
+def test_the_budget_is_what_the_objective_leaves() -> None:
+    (burn, *_) = [rule for rule in rules({"a": Slo(0.999)}) if rule["record"].endswith("burn:ratio_rate5m")]
+    assert burn["expr"].splitlines()[-1] == "/ 0.001"
+    assert burn["labels"] == {"tool": "a", "slo": "availability", "objective": "0.999"}
+
+
+def test_names_are_quoted() -> None:
+    (group,) = burn_groups({'a"b\\c': Slo(0.99)})
+    assert 'tool="a\\"b\\\\c"' in group["rules"][1]["expr"]
+
+
+@pytest.mark.parametrize(
+    ("slo", "quiet"),
+    [
+        (Slo(0.99, 2, 0.95), []),
+        (Slo(0.84), []),
+        (Slo(0.83), ["availability"]),
+        (Slo(0.99, 2, 0.8), ["latency-share"]),
+        (Slo(0.99, None, 0.8), []),
+    ],
+)
+def test_objectives_that_wake_nobody_are_known(slo: Slo, quiet: list[str]) -> None:
+    """With all calls bad, they come as many times as often as allowed as the budget goes into one."""
+    assert never_pages(slo) == quiet
+
+
+# -- whose promise --------------------------------------------------------------------------------------------------
+
+
+def test_a_tool_promises_what_its_policy_says_over_its_services() -> None:
+    made = catalog(0.9, {}, {"slo": {"latency": 2}}, {"slo": None})
+    assert promises(made) == {"a": Slo(0.9), "b": Slo(0.9, 2), "service:bare": Slo(0.9)}
+
+
+def test_nobody_promises_anything_unless_asked() -> None:
+    made = catalog(None, {}, {"slo": 0.999})
+    assert promises(made) == {"b": Slo(0.999)}
+    assert promises(made, user={"slo": 0.95}) == {"a": Slo(0.95), "b": Slo(0.999), "service:bare": Slo(0.95)}
+    assert promises(made, Policy(slo=Slo(0.9)))["a"] == Slo(0.9)
+
+
+def test_a_users_promise_that_goes_with_no_tools_is_told() -> None:
+    made = catalog(None, {"slo": {"latency": 2}})
+    with pytest.raises(PolicyError, match=r"'slo\.availability': 2 is not from"):
+        promises(made, user={"slo": 2})
+    odd = catalog({"latency": 2}, {"slo": {"latency": None, "availability": 0.9}})
+    assert promises(odd)["a"] == Slo(0.9)
