@@ -71,6 +71,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.xdist_group("pulsar"))
             elif item.get_closest_marker("pulsar"):
                 item.add_marker(pytest.mark.xdist_group(str(item.path)))
+            elif item.get_closest_marker("prometheus") and item.get_closest_marker("wall_clock"):
+                item.add_marker(pytest.mark.xdist_group("prometheus"))  # one that scrapes at a time
     _leave_out(config, items, "pulsar", "a genuine Pulsar", _unavailable)
     _leave_out(config, items, "prometheus", "a genuine Prometheus", _no_prometheus)
 
