@@ -1,5 +1,6 @@
 # make demo   a live demo on the embedded broker; needs Python >= 3.11 only
 # make test   every test, against a genuine Pulsar broker; needs Java 17 and Maven too (or PULSAR_URL)
+# make setup  .venv with everything; then: . .venv/bin/activate
 # make bench  the benchmarks: guards beside other libraries', then calls on a genuine broker
 # make dashboards  the dashboards' JSON, and pictures of them from a live run; needs prometheus
 # make simulate  services in trouble, in virtual time: unguarded, naive guards, dispatch; no broker
@@ -17,7 +18,7 @@ JOBS ?= 3
 SOURCES := pyproject.toml dispatch/version.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench simulate dashboards mutation coverage clean
+.PHONY: help setup demo test lint bench simulate dashboards mutation coverage clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -47,6 +48,8 @@ $(VENV)/.mutation: $(VENV)/.dev
 	@echo "Setting up ($(VENV)), with mutmut …"
 	@$(PIP) install -e '.[mutation]'
 	@touch $@
+
+setup: $(VENV)/.dev
 
 demo: $(VENV)/.demo
 	@$(BIN)/dispatch demo
