@@ -21,8 +21,8 @@ from dispatch.telemetry.names import HEDGE_EVENT, RETRY_EVENT, WAIT
 from dispatch.toolguards import ToolGuards
 
 if TYPE_CHECKING:
+    from dispatch.telemetry.calltrace import CallTrace, SendTrace
     from dispatch.telemetry.instruments import ToolMeter
-    from dispatch.telemetry.tracing import CallTrace, SendTrace
 else:
     CallTrace = SendTrace = ToolMeter = Any  # msgspec looks annotations up
 

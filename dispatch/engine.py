@@ -26,7 +26,8 @@ from dispatch.toolguards import GuardTable, ToolGuards
 from dispatch.transports import Transport
 
 if TYPE_CHECKING:
-    from dispatch.telemetry.tracing import CallTrace, Tracing
+    from dispatch.telemetry.calltrace import CallTrace
+    from dispatch.telemetry.tracing import Tracing
     from dispatch.telemetry.watch import Watch
 
 

@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Iterator, Mapping
-from typing import Protocol
+from collections.abc import Mapping
 
-import msgspec
 from opentelemetry import trace
 from opentelemetry.context import Context, get_current
 from opentelemetry.trace import (
@@ -32,6 +30,7 @@ from opentelemetry.trace import (
 from dispatch.outcome import DispatchError, Outcome
 from dispatch.result import CallResult
 from dispatch.targets import Target
+from dispatch.telemetry.calltrace import CallTrace, Passed, SendTrace, unsampled
 from dispatch.telemetry.context import received, written
 from dispatch.telemetry.errortypes import error_type
 from dispatch.telemetry.names import (
@@ -81,98 +80,6 @@ MAX_CONTENT_CHARS = 64 * 1024
 MAX_NAME_CHARS = 256
 
 NOTHING: Mapping[str, str] = {}
-
-
-class SendTrace(Protocol):
-    """One attempt."""
-
-    @property
-    def properties(self) -> Mapping[str, str]:
-        """What its request carries."""
-
-    def ended(self, outcome: Outcome, error: DispatchError | None, instance: str | None, transmissions: int) -> None:
-        """It is over."""
-
-
-class CallTrace(Protocol):
-    """One call."""
-
-    @property
-    def carried(self) -> Mapping[str, str] | None:
-        """What each of its requests carries, if nothing is recorded; None: :meth:`send` has that, and makes a span."""
-
-    @property
-    def records_content(self) -> bool:
-        """Is :meth:`content` of any use?"""
-
-    @property
-    def exemplar(self) -> dict[str, str] | None:
-        """What a measurement of the call points with; None: its span is not sampled."""
-
-    def send(self, topic: str, template: str, id: str, number: int, reason: str) -> SendTrace:
-        """An attempt begins: a request with that ``id`` to ``topic``, which is one of those of ``template``."""
-
-    def event(self, name: str, attributes: Mapping[str, str | float]) -> None:
-        """Something happened to the call."""
-
-    def content(self, kind: str, text: str) -> None:
-        """Its ``arguments``, or its ``result``, which may be recorded."""
-
-    def first_chunk(self, seconds: float) -> None:
-        """A stream has begun."""
-
-    def ended(self, result: CallResult, reply: Mapping[str, str]) -> None:
-        """The call is over; ``reply``: the properties of its last reply."""
-
-    def left(self, attempts: int) -> None:
-        """It was cancelled, or its stream was left, after so many attempts."""
-
-
-class _Passed(msgspec.Struct, eq=False, gc=False):
-    """A call, and an attempt of it, of which only the context travels."""
-
-    carried: Mapping[str, str]
-
-    exemplar = None
-    records_content = False
-
-    @property
-    def properties(self) -> Mapping[str, str]:
-        return self.carried
-
-    def send(self, topic: str, template: str, id: str, number: int, reason: str) -> SendTrace:
-        return self
-
-    def event(self, name: str, attributes: Mapping[str, str | float]) -> None:
-        pass
-
-    def content(self, kind: str, text: str) -> None:
-        pass
-
-    def first_chunk(self, seconds: float) -> None:
-        pass
-
-    def ended(self, *_: object) -> None:
-        pass
-
-    def left(self, attempts: int) -> None:
-        pass
-
-
-def _unsampled() -> Iterator[str]:
-    """The ``traceparent`` of calls that begin no trace: their services are told so, each time with a trace id of its own.
-
-    Random digits are drawn for 256 at once, which takes a third of the time. Those that differ are the first that a sampler
-    by trace id looks at, if a service has one that does not ask for the flag: it takes its share of them.
-    """
-    while True:
-        before = f"00-{random.getrandbits(64):016x}"
-        after = f"{random.getrandbits(56):014x}-{random.getrandbits(64) | 1:016x}-00"
-        for digits in _DIGITS:
-            yield f"{before}{digits}{after}"
-
-
-_DIGITS = tuple(f"{number:02x}" for number in range(256))
 
 
 class _RecordedSend:
@@ -295,7 +202,7 @@ class Tracing:
         """Arguments and results may be recorded."""
         self._sample = settings.sample
         self._random = random.random
-        self._unsampled = _unsampled().__next__
+        self._unsampled = unsampled().__next__
         self.tracer: Tracer = trace.NoOpTracer()
         self._listening = False
         self._look_at = now
@@ -319,11 +226,11 @@ class Tracing:
         parent = get_current_span(context).get_span_context() if context else None
         if parent is not None and parent.is_valid:
             if not (self._listening and parent.trace_flags.sampled):
-                return _Passed(written(parent))
+                return Passed(written(parent))
         elif not self._listening:
             return None
         elif self._sample < 1.0 and self._random() >= self._sample:
-            return _Passed({"traceparent": self._unsampled()})
+            return Passed({"traceparent": self._unsampled()})
         tool = target.label
         # What is at hand goes along at once: each attribute that is set later costs a microsecond.
         known = {SERVICE: target.service.id}
@@ -331,7 +238,7 @@ class Tracing:
             known[TOOL_DESCRIPTION] = target.description
         span = self._start(tool, tool, context, known)
         if not span.is_recording():
-            return _Passed(written(span))
+            return Passed(written(span))
         return _Recorded(self, span, tool)
 
     def _start(self, shown: str, tool: str, context: Context, known: Mapping[str, str] = NOTHING) -> Span:
@@ -364,7 +271,10 @@ class Tracing:
         if settings.redact is not None:
             try:
                 shown = settings.redact(kind, tool, text)
-            except Exception:  # a call does not fail for it; and what it was to hide stays hidden
-                logger.exception("the redaction hook failed for the %s of '%s': they are not recorded", kind, tool)
+            except (
+                Exception
+            ) as error:  # a call does not fail for it; and what it was to hide stays hidden, in the log too
+                name = type(error).__name__
+                logger.error("the redaction hook failed (%s): nothing is recorded of the %s of '%s'", name, kind, tool)
                 return None
         return None if shown is None else shown[:MAX_CONTENT_CHARS]

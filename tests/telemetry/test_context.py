@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, TraceState, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from dispatch.telemetry.calltrace import unsampled
 from dispatch.telemetry.context import parent, received, written
-from dispatch.telemetry.tracing import _unsampled
 
 STATES = st.dictionaries(st.from_regex(r"[a-z]{1,8}", fullmatch=True), st.from_regex(r"[!-+]{1,8}", fullmatch=True))
 ORIGINS = st.builds(
@@ -44,7 +44,7 @@ def test_what_is_written_is_what_the_propagator_writes_and_can_be_read(origin: S
 
 
 def test_calls_that_begin_no_trace_have_each_an_id_of_its_own() -> None:
-    made = list(islice(_unsampled(), 2_000))
+    made = list(islice(unsampled(), 2_000))
     traces = Counter()  # type: Counter[str]
     for text in made:
         found = re.fullmatch(r"00-([0-9a-f]{32})-([0-9a-f]{16})-00", text)
@@ -58,5 +58,5 @@ def test_calls_that_begin_no_trace_have_each_an_id_of_its_own() -> None:
 
 def test_a_sampler_by_trace_id_takes_its_share_of_them() -> None:
     """What a service without a look at the flag would do: an eighth of them, whatever was drawn."""
-    low = [int(text.split("-")[1][16:], 16) for text in islice(_unsampled(), 256 * 8)]
+    low = [int(text.split("-")[1][16:], 16) for text in islice(unsampled(), 256 * 8)]
     assert sum(each < 2**61 for each in low) == 256
