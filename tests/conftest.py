@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Callable, Iterator
 
@@ -17,11 +16,10 @@ from dispatch.localbroker import (
     from_environment,
     obtain,
 )
+from tests.support.profile import IN_CI
 from tests.support.prometheus import PrometheusMissing, find
 
 pytest_plugins = ["tests.support.asyncio_plugin"]
-
-IN_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
 
 
 def pytest_configure() -> None:

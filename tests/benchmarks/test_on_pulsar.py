@@ -50,7 +50,9 @@ def test_everything_once(broker: dict[str, str], pulsar_endpoint: Endpoint, tmp_
         # Whether calls are lost at 256 in flight is for the benchmark to say; that answers came is for the test.
         assert figures["answered"] > 0, cell
         assert figures["calls"] == figures["answered"] + figures["lost"]
-        assert 0 < figures["p50_ms"] <= figures["p99_ms"], cell
+        if figures["p50_ms"] is not None:  # of those that began within its tenth of a second
+            assert 0 < figures["p50_ms"] <= figures["p99_ms"], cell
+    assert sum(figures["p50_ms"] is not None for figures in cells.values()) > 0.8 * len(cells)
     assert len(found["ratios"]) == len(PROMISES) + len(FOR_THE_RECORD)
     measured = {suite.name for suite in MEASURED}
     for one, ratio in zip(found["ratios"], [*PROMISES, *FOR_THE_RECORD], strict=True):

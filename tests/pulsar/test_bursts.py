@@ -16,6 +16,9 @@ from tests.support.echo_service import Echo, echo_process
 
 pytestmark = pytest.mark.pulsar
 
+OWN = (Disposition.MATCHED, Disposition.DUPLICATE)
+"""What can become of the replies to one's own requests that all succeeded."""
+
 MANY = 4096
 
 
@@ -69,7 +72,9 @@ async def test_16_dispatchers_each_see_their_own_replies_only(pulsar_endpoint: E
             for dispatcher in dispatchers:
                 counted = dispatcher.exchange.replies
                 assert counted[Disposition.MATCHED] == 25
-                assert sum(counted.values()) == 25, "another dispatcher's replies arrived here"
+                # On a busy machine an answer may have been asked for, and come twice; nobody else's ever comes.
+                strangers = {each: count for each, count in counted.items() if count and each not in OWN}
+                assert strangers == {}, "another dispatcher's replies arrived here"
         finally:
             for dispatcher in dispatchers:
                 await dispatcher.close()

@@ -91,7 +91,7 @@ async def test_a_repeatable_call_whose_instance_is_killed_is_answered_by_another
                 asyncio.create_task(
                     dispatcher.execute(
                         "echo",
-                        {"n": number, "seconds": 1},
+                        {"n": number, "seconds_at_first": TIMEOUT_S},  # until it is killed
                         timeout=TIMEOUT_S,
                         idempotency_key=f"{topic}-{number}" if why == "key" else None,
                     )

@@ -23,7 +23,8 @@ ROOT = Path(__file__).parents[2]
 
 
 class Counting(dispatch.ToolService):
-    """Answers with ``size`` bytes, or with ``chunks`` of them; ``seconds`` before that, if given."""
+    """Answers with ``size`` bytes, or with ``chunks`` of them; ``seconds`` before that, if given, or ``seconds_at_first`` when
+    it is told to do it for the first time."""
 
     def __init__(self, counts: mmap.mmap) -> None:
         self.counts = counts
@@ -31,7 +32,9 @@ class Counting(dispatch.ToolService):
     async def invoke(self, config: dict[str, Any], arguments: dict[str, Any], user: str = "") -> Any:
         number, size = arguments["n"], arguments.get("size", 1)
         self.counts[number] = min(255, self.counts[number] + 1)
-        if arguments.get("seconds"):
+        if self.counts[number] == 1 and "seconds_at_first" in arguments:
+            await asyncio.sleep(arguments["seconds_at_first"])
+        elif arguments.get("seconds"):
             await asyncio.sleep(arguments["seconds"])
         if arguments.get("chunks"):
             return self._stream(number, arguments["chunks"], size)
