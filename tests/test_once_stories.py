@@ -1,7 +1,7 @@
 """At most once, an answer whenever there is a way, and nothing left: whatever happens. Stories by the thousand, in processes
 side by side.
 
-``DISPATCH_ONCE_EXAMPLES`` says how many (10,000 in CI, 2,000 elsewhere), ``DISPATCH_ONCE_SEED`` which (other ones each time).
+``DISPATCH_ONCE_EXAMPLES`` says how many (10,000 in CI, 2,000 elsewhere), ``DISPATCH_ONCE_SEED`` which (others each time).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import hypothesis
 import pytest
 
 from tests import once_shard
-from tests.support.profile import IN_CI
 from tests.support.once_story import BOUNDS, KINDS, PLANS, REFUSALS, Story, stories, tell
+from tests.support.profile import IN_CI
 
 EXAMPLES = int(os.environ.get("DISPATCH_ONCE_EXAMPLES", "10000" if IN_CI else "2000"))
 SEED = int(os.environ.get("DISPATCH_ONCE_SEED", random.SystemRandom().randrange(2**32)))

@@ -23,8 +23,8 @@ ROOT = Path(__file__).parents[2]
 
 
 class Counting(dispatch.ToolService):
-    """Answers with ``size`` bytes, or with ``chunks`` of them; ``seconds`` before that, if given, or ``seconds_at_first`` when
-    it is told to do it for the first time."""
+    """Answers with ``size`` bytes, or with ``chunks`` of them; ``seconds`` before that, if given, or ``seconds_at_first``
+    when it is told to do it for the first time."""
 
     def __init__(self, counts: mmap.mmap) -> None:
         self.counts = counts

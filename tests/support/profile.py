@@ -1,4 +1,4 @@
-"""How thorough a run is: in CI as thorough as is promised; on a developer's machine a part of it, which finds nearly as much."""
+"""How thorough a run is: in CI as thorough as is promised; elsewhere a part of it, which finds nearly as much."""
 
 from __future__ import annotations
 
