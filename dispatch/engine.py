@@ -96,7 +96,7 @@ class Engine:
         self.now: Callable[[], float] = self.exchange.loop.time
         self.routes = Routes(transport, self.exchange, name)
         self._fleets = Fleets(self.routes, randomness, watch)
-        self._guards = GuardTable(self.now, randomness, watch)
+        self._guards = GuardTable(self.now, randomness, watch, lambda key: meter_label(key[1], is_tool=key[0]))
         addressing = Addressing(transport, self.exchange, self.routes)
         self.attempts = Attempts(self.exchange, addressing, self.routes, self._fleets)
         self.flights: SingleFlight[CallResult] = SingleFlight()
@@ -110,9 +110,7 @@ class Engine:
 
     def guards_of(self, target: Target) -> ToolGuards:
         """The guards of a target's tool."""
-        return self._guards.of(
-            (target.is_tool, target.label), target.policy, repeatable=target.repeatable, label=target.meter_label
-        )
+        return self._guards.of((target.is_tool, target.label), target.policy, repeatable=target.repeatable)
 
     def unknown(self, tool: str, error: DispatchError) -> None:
         """Somebody called a tool that there is not."""

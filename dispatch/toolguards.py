@@ -223,18 +223,25 @@ class GuardTable:
     Args:
         clock: the loop's.
         randomness, watch: see :class:`ToolGuards`.
+        label: what stands for a key in metrics and events.
     """
 
-    def __init__(self, clock: Clock, randomness: Randomness, watch: Watch | None = None) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        randomness: Randomness,
+        watch: Watch | None = None,
+        label: Callable[[Any], str] = str,
+    ) -> None:
+        self._label = label
         self._clock = clock
         self._watch = watch
         self._randomness = randomness
         self._guards: dict[Any, ToolGuards] = {}
         self._users: dict[Rate, Users[LimiterBucket]] = {}
 
-    def of(self, key: Any, policy: Policy, *, repeatable: bool, label: str = "") -> ToolGuards:
-        """The guards known as ``key``; with another policy than theirs, they take it over. ``label``: the tool's, where it
-        is told of."""
+    def of(self, key: Any, policy: Policy, *, repeatable: bool) -> ToolGuards:
+        """The guards known as ``key``; with another policy than theirs, they take it over."""
         guards = self._guards.get(key)
         if guards is None:
             guards = self._guards[key] = ToolGuards(
@@ -244,7 +251,7 @@ class GuardTable:
                 randomness=self._randomness,
                 shared_users=self._shared,
                 watch=self._watch,
-                label=label,
+                label=self._label(key),
             )
         elif guards.policy is not policy or guards.repeatable != repeatable:
             if guards.policy != policy or guards.repeatable != repeatable:

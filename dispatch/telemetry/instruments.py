@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry, Gauge
 from dispatch.guards.breaker import State
 from dispatch.outcome import DispatchError, Outcome
 from dispatch.settled import Disposition
-from dispatch.telemetry.lean import LeanCounter, LeanHistogram
+from dispatch.telemetry.lean import Count, LeanCounter, LeanHistogram
 from dispatch.telemetry.names import DURATION_BUCKETS, FIRST_CHUNK_BUCKETS, OTHER, WAIT_BUCKETS
 from dispatch.version import __version__
 
@@ -49,8 +49,8 @@ class ToolMeter:
     """One tool's series.
 
     Attributes:
-        begun, ended: calls, so that their difference is under way.
-        calls: counts a call of that outcome.
+        begun: calls that have.
+        calls: counts a call of that outcome; successes are those that ``ok`` has timed.
         ok, error: time calls that succeeded, and those that failed.
         attempts: counts attempts, by reason: ``first``, ``retry``, ``hedge``.
         rejected: counts refusals, by whom.
@@ -62,16 +62,18 @@ class ToolMeter:
     """
 
     __slots__ = (
-        *("attempts", "begun", "calls", "ended", "error", "first_chunk", "label", "limited", "ok", "rejected"),
+        *("attempts", "begun", "calls", "error", "first_chunk", "label", "limited", "ok", "rejected"),
         *("transitions", "unpaid", "waited"),
     )
 
     def __init__(self, made: Instruments, label: str) -> None:
         self.label = label
         self.begun = 0
-        self.ended = 0
-        self.calls: dict[Outcome, Inc] = {each: made.calls.labels(label, str(each)).inc for each in Outcome}
         self.ok = made.duration.labels(label, "ok")
+        made.calls.counts(self.ok, label, str(_SUCCESS))  # in its place: first, and once a call less to do
+        self.calls: dict[Outcome, Count] = {
+            each: made.calls.labels(label, str(each)) for each in Outcome if each is not _SUCCESS
+        }
         self.error = made.duration.labels(label, "error")
         self.attempts: dict[str, Inc] = {
             each: made.attempts.labels(label, each).inc for each in ("first", "retry", "hedge")
@@ -83,6 +85,11 @@ class ToolMeter:
         self.transitions: dict[State, Inc] = {each: made.transitions.labels(label, str(each)).inc for each in State}
         self.unpaid: Inc = made.unpaid.labels(label).inc
 
+    @property
+    def ended(self) -> int:
+        """Calls that have."""
+        return self.ok.count + int(sum(each.value for each in self.calls.values()))
+
     def finished(self, outcome: Outcome, seconds: float, exemplar: dict[str, str] | None = None) -> None:
         """A call that was counted in ``begun`` has ended.
 
@@ -91,11 +98,11 @@ class ToolMeter:
             seconds: since it began.
             exemplar: ``trace_id`` and ``span_id`` of its span, if that is sampled.
         """
-        self.ended += 1
-        self.calls[outcome]()
         if outcome is _SUCCESS:
             self.ok.observe(seconds, exemplar)
-        elif outcome in _TIMED:
+            return
+        self.calls[outcome].inc()
+        if outcome in _TIMED:
             self.error.observe(seconds, exemplar)
 
     def refused(self, error: DispatchError) -> None:

@@ -37,7 +37,7 @@ class Count:
 
 
 class Timing:
-    """One series of a histogram.
+    """One series of a histogram. ``value`` is as a counter of what it has timed has it.
 
     Args:
         bounds: upper ones of its buckets, but for the last, which has none.
@@ -50,6 +50,13 @@ class Timing:
         self.counts = [0] * (len(bounds) + 1)
         self.exemplars: list[Exemplar | None] = [None] * len(self.counts)
         self.sum = 0.0
+
+    @property
+    def count(self) -> int:
+        """How many there were."""
+        return sum(self.counts)
+
+    value = count
 
     def observe(self, amount: float, exemplar: dict[str, str] | None = None) -> None:
         """One more.
@@ -122,6 +129,11 @@ class LeanCounter(_Lean[Count]):
 
     def _new(self) -> Count:
         return Count()
+
+    def counts(self, timing: Timing, *values: str) -> None:
+        """The series with these values of its labels is how many ``timing`` has: nobody need count them again."""
+        with self._lock:
+            self._series[values] = timing  # type: ignore[assignment] # that has a value, too
 
     def _family(self, series: Iterable[tuple[tuple[str, ...], Count]]) -> Metric:
         made = CounterMetricFamily(self._name, self._help, labels=self._labels)
