@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -65,7 +67,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             # One process has the broker of the run, and everything else goes on beside it; a module that has a broker of
             # its own has it once.
-            if "pulsar_endpoint" in getattr(item, "fixturenames", ()):
+            if "pulsar_endpoint" in getattr(item, "fixturenames", ()) or _asks_for_the_broker(item.path):
                 item.add_marker(pytest.mark.xdist_group("pulsar"))
             elif item.get_closest_marker("pulsar"):
                 item.add_marker(pytest.mark.xdist_group(str(item.path)))
@@ -73,6 +75,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.xdist_group("prometheus"))  # one that scrapes at a time
     _leave_out(config, items, "pulsar", "a genuine Pulsar", _unavailable)
     _leave_out(config, items, "prometheus", "a genuine Prometheus", _no_prometheus)
+
+
+@cache
+def _asks_for_the_broker(module: Path) -> bool:
+    """Does it ask for it by name, while a test runs?"""
+    return 'getfixturevalue("pulsar_endpoint")' in module.read_text(encoding="utf-8")
 
 
 def _no_prometheus() -> Exception | None:
