@@ -57,10 +57,8 @@ def test_everything_once(broker: dict[str, str], pulsar_endpoint: Endpoint, tmp_
     measured = {suite.name for suite in MEASURED}
     for one, ratio in zip(found["ratios"], [*PROMISES, *FOR_THE_RECORD], strict=True):
         assert (one["spread"] is not None) == (ratio.suite in measured)
-        assert (
-            one["spread"] is None or one["spread"]["median"] >= 0
-        )  # 0: none of its calls began in its tenth of a second
         assert (one["met"] is not None) == (ratio in PROMISES and ratio.suite in measured)
+    # 0: none of its calls began, and ended, in its tenth of a second.
     medians = [one["spread"]["median"] for one in found["ratios"] if one["spread"] is not None]
     assert sum(median > 0 for median in medians) > 0.8 * len(medians)
     assert found["broker"]["version"][0].isdigit()
