@@ -61,6 +61,7 @@ class LiveCollector(Collector):
     def __init__(self, instruments: Instruments) -> None:
         self._instruments = instruments
         self._observed: WeakSet[Observed] = WeakSet()
+        self._lock = threading.Lock()  # a scrape is another thread's
 
     @classmethod
     def of(cls, registry: CollectorRegistry) -> LiveCollector:
@@ -75,11 +76,13 @@ class LiveCollector(Collector):
 
     def add(self, observed: Observed) -> None:
         """Look at this dispatcher, too; for as long as it is there, or until :meth:`remove`."""
-        self._observed.add(observed)
+        with self._lock:
+            self._observed.add(observed)
 
     def remove(self, observed: Observed) -> None:
         """Look at it no more."""
-        self._observed.discard(observed)
+        with self._lock:
+            self._observed.discard(observed)
 
     def describe(self) -> Iterable[Metric]:
         """The families without their values, so that a registry can see whether a name is taken."""
@@ -87,7 +90,8 @@ class LiveCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """The families, as they are now."""
-        observed = list(self._observed)
+        with self._lock:
+            observed = list(self._observed)
         meters = self._instruments.tools()
         known = [each.connected for each in observed if each.connected is not None]
         yield _connected([((), sum(known))] if known else [])

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import ClassVar, Protocol
 from weakref import WeakKeyDictionary, WeakSet
 
-from prometheus_client import REGISTRY, CollectorRegistry
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from dispatch.telemetry.exposition import registry_of
 from dispatch.telemetry.instruments import MAX_SERVICES
 from dispatch.telemetry.lean import LeanHistogram, Timing
 from dispatch.telemetry.names import DURATION_BUCKETS, OTHER
@@ -72,7 +73,7 @@ class Services(Collector):
     @classmethod
     def of(cls, telemetry: Telemetry) -> Services:
         """Those of a registry."""
-        registry = REGISTRY if telemetry.registry is None else telemetry.registry
+        registry = registry_of(telemetry)
         with cls._making:
             made = cls._made.get(registry)
             if made is None:
@@ -82,32 +83,53 @@ class Services(Collector):
 
     def add(self, server: Serving) -> dict[str, Timing]:
         """Look at this server, too; how long its tool runs is written to what this returns, by :data:`RESULTS`."""
-        self._serving.add(server)
-        label = server.id if server.id in self._known or len(self._known) < MAX_SERVICES else OTHER
-        self._known.add(label)
+        with self._lock:
+            if len(self._known) < MAX_SERVICES:
+                self._known.add(server.id)
+            self._serving.add(server)
+            label = self._label(server)
         return {result: self._durations.labels(label, result) for result in RESULTS}
+
+    def _label(self, server: Serving) -> str:
+        """Its id; those that came when there were too many share one."""
+        return server.id if server.id in self._known else OTHER
 
     def remove(self, server: Serving) -> None:
         """It has ended: its counts stay, so that none of them ever goes back."""
         with self._lock:
             if server in self._serving:
                 self._serving.discard(server)
-                self._former.update(_counted([server]))
+                self._former.update(self._counted([server]))
 
     def describe(self) -> Iterable[Metric]:
         """The families without their values."""
-        return _families([], Tally())
+        return _families(Tally(), Tally())
 
     def collect(self) -> Iterator[Metric]:
         """The families, as they are now."""
         with self._lock:
             serving = list(self._serving)
-            counted = _counted(serving)
+            counted = self._counted(serving)
             counted.update(self._former)
-        return _families(serving, counted)
+            now: Tally[tuple[str, str]] = Tally()
+            for each in serving:
+                now["running", self._label(each)] += each.running
+                now["queued", self._label(each)] += each.queued
+        return _families(counted, now)
+
+    def _counted(self, serving: Iterable[Serving]) -> Tally[tuple[str, ...]]:
+        """By what, service and, for refusals, why."""
+        found: Tally[tuple[str, ...]] = Tally()
+        for each in serving:
+            label = self._label(each)
+            for name, value in each.counts().items():
+                found[name, label] += value
+            for reason, value in list(each.refused.items()):
+                found["refused", label, reason] += value
+        return found
 
 
-def _families(serving: list[Serving], counted: Mapping[tuple[str, ...], int]) -> Iterator[Metric]:
+def _families(counted: Mapping[tuple[str, ...], int], now: Mapping[tuple[str, str], int]) -> Iterator[Metric]:
     for name, text in _COUNTS.items():
         family = CounterMetricFamily(f"dispatch_service_{name}", text, labels=("service",))
         for (kind, service, *_), value in counted.items():
@@ -123,20 +145,7 @@ def _families(serving: list[Serving], counted: Mapping[tuple[str, ...], int]) ->
     yield refused
     for name, text in (("running", "Requests being run."), ("queued", "Requests that wait for a place.")):
         gauge = GaugeMetricFamily(f"dispatch_service_{name}", text, labels=("service",))
-        now: Tally[str] = Tally()
-        for each in serving:
-            now[each.id] += getattr(each, name)
-        for service, value in now.items():
-            gauge.add_metric((service,), value)
+        for (kind, service), value in now.items():
+            if kind == name:
+                gauge.add_metric((service,), value)
         yield gauge
-
-
-def _counted(serving: Iterable[Serving]) -> Tally[tuple[str, ...]]:
-    """By what, service and, for refusals, why."""
-    found: Tally[tuple[str, ...]] = Tally()
-    for each in serving:
-        for name, value in each.counts().items():
-            found[name, each.id] += value
-        for reason, value in list(each.refused.items()):
-            found["refused", each.id, reason] += value
-    return found

@@ -6,11 +6,10 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 
-from prometheus_client import REGISTRY
-
 from dispatch.guards.breaker import Listener, State
 from dispatch.telemetry.collector import LiveCollector, Observed
 from dispatch.telemetry.events import CatalogChanged, CircuitChanged, Event, Events, InstanceChanged
+from dispatch.telemetry.exposition import registry_of
 from dispatch.telemetry.instruments import Instruments, ServiceMeter, ToolMeter
 from dispatch.telemetry.logs import Transitions
 from dispatch.telemetry.names import OTHER
@@ -40,7 +39,7 @@ class Watch:
         self._tools: dict[str, ToolMeter] = {}
         self._services: dict[str, ServiceMeter] = {}
         if settings.metrics:
-            registry = REGISTRY if settings.registry is None else settings.registry
+            registry = registry_of(settings)
             self._instruments = Instruments.of(registry)
             self._collector = LiveCollector.of(registry)
 

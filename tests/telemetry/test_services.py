@@ -113,3 +113,16 @@ async def test_nothing_is_counted_where_nobody_wants_it(registry: CollectorRegis
     async with silent:
         assert silent._durations is None
     assert values(registry) == {}
+
+
+async def test_services_that_come_when_there_are_too_many_share_one(
+    registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dispatch.telemetry.services.MAX_SERVICES", 2)
+    for number in range(5):
+        async with server(Service(work), registry, id=f"service-{number}"):
+            found = values(registry)
+            label = f"service-{number}" if number < 2 else "_OTHER"
+            assert found[f"dispatch_service_running{{{label}}}"] == 0
+    services = {key.partition("{")[2].rstrip("}") for key in found if key.startswith("dispatch_service_requests_total")}
+    assert services == {"service-0", "service-1", "_OTHER"}
