@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,8 @@ from dispatch.routes import Routes
 from dispatch.settled import Answer, Settled
 from dispatch.singleflight import SingleFlight
 from dispatch.targets import Target, meter_label
+from dispatch.telemetry.errortypes import error_type
+from dispatch.telemetry.logs import CALLS, say_call
 from dispatch.telemetry.names import OTHER
 from dispatch.toolguards import GuardTable, ToolGuards
 from dispatch.transports import Transport
@@ -145,6 +148,8 @@ class Engine:
         if trace is not None and trace.carried is None:
             reply = settled.properties if isinstance(settled, Answer) else NOTHING
             trace.ended(result, reply)
+        if CALLS.isEnabledFor(logging.DEBUG):
+            _say(guards, trace, result.outcome, result.duration, result)
         return result
 
     def left(self, guards: ToolGuards, trace: CallTrace | None, seconds: float, attempts: int) -> None:
@@ -153,6 +158,8 @@ class Engine:
             guards.meter.finished(Outcome.ABANDONED, seconds)
         if trace is not None:
             trace.left(attempts)
+        if CALLS.isEnabledFor(logging.DEBUG):
+            _say(guards, trace, Outcome.ABANDONED, seconds)
 
     def others(self, target: Target, tried: list[str]) -> bool:
         """Is there an instance that was not tried?"""
@@ -213,3 +220,18 @@ class Engine:
         self.watch.close()
         await self._fleets.close()
         await self.routes.close()
+
+
+def _say(
+    guards: ToolGuards, trace: CallTrace | None, outcome: Outcome, seconds: float, result: CallResult | None = None
+) -> None:
+    error = None if result is None else result.error
+    exemplar = None if trace is None else trace.exemplar
+    say_call(
+        guards.label,
+        str(outcome),
+        seconds,
+        call_id="" if result is None else result.request_id,
+        error_type="" if error is None else error_type(error),
+        trace_id="" if exemplar is None else exemplar["trace_id"],
+    )

@@ -9,6 +9,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
+CALLS = logging.getLogger("dispatch.calls")
+"""One line for each call, at DEBUG: none unless somebody asks for it."""
+
 QUIET_S = 10.0
 """How often one circuit, or one instance, may say the same change: an open time is 5 s at first, so that one that flaps says
 a line a cycle and is quiet in between."""
@@ -54,3 +57,22 @@ class Transitions:
             last[:] = [now, 0]
             self._last.move_to_end(key)
         self._logger.log(level, text, extra={f"dispatch_{name}": value for name, value in facts.items()})
+
+
+def say_call(tool: str, outcome: str, seconds: float, *, call_id: str, error_type: str, trace_id: str) -> None:
+    """The line of a call that has ended. Texts that are not known are empty."""
+    facts = {
+        "tool": tool,
+        "call_id": call_id,
+        "outcome": outcome,
+        "error_type": error_type,
+        "trace_id": trace_id,
+        "seconds": seconds,
+    }
+    CALLS.debug(
+        "'%s': %s after %.3f s",
+        tool,
+        outcome,
+        seconds,
+        extra={f"dispatch_{name}": fact for name, fact in facts.items()},
+    )

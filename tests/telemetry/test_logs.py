@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Any
 
 import pytest
 
-from dispatch import CatalogError, Dispatcher
+from dispatch import CatalogError, Dispatcher, ToolError
 from dispatch.telemetry.logs import MAX_KEYS, QUIET_S, Transitions
 from tests.support.clock import advance
 from tests.support.stand import catalog, serving
-from tests.telemetry.made import Board, telling
+from tests.telemetry.made import Board, Spans, telling
 from tests.telemetry.test_events import FRAGILE, fail
 
 
@@ -95,3 +96,34 @@ def test_what_is_remembered_is_bounded(caplog: pytest.LogCaptureFixture) -> None
     now = QUIET_S
     lines.say(logging.WARNING, ("circuit", str(3 * MAX_KEYS - 1)), "again")
     assert [record.getMessage() for record in caplog.records] == ["again (1 times more since)"]
+
+
+async def test_a_line_for_each_call_only_where_somebody_asks_for_it(caplog: pytest.LogCaptureFixture) -> None:
+    async def work(arguments: dict[str, Any]) -> str:
+        if "fail" in arguments:
+            raise ToolError("no", "no")
+        await asyncio.sleep(arguments.get("sleep", 0.0))
+        return "done"
+
+    spans = Spans()
+    async with serving(work), telling(spans.telemetry()) as dispatcher:
+        with caplog.at_level(logging.INFO):
+            await dispatcher.call("work")
+        assert [each for each in caplog.records if each.name == "dispatch.calls"] == []
+        with caplog.at_level(logging.DEBUG, "dispatch.calls"):
+            good = await dispatcher.execute("work")
+            await dispatcher.execute("work", {"fail": 1})
+            leaving = asyncio.create_task(dispatcher.call("work", {"sleep": 9.0}))
+            await advance(1.0)
+            leaving.cancel()
+            await asyncio.wait([leaving])
+    told = [vars(each) for each in caplog.records if each.name == "dispatch.calls"]
+    assert [(each["dispatch_tool"], each["dispatch_outcome"], each["dispatch_error_type"]) for each in told] == [
+        ("work", "success", ""),
+        ("work", "tool_error", "tool_error"),
+        ("work", "abandoned", ""),
+    ]
+    assert told[0]["dispatch_call_id"] == good.request_id
+    traces = [f"{each.context.trace_id:032x}" for each in spans.named("execute_tool") if each.context is not None]
+    assert [each["dispatch_trace_id"] for each in told] == traces[1:]
+    assert told[2]["dispatch_seconds"] == pytest.approx(1.0)
