@@ -126,6 +126,8 @@ class Acknowledger:
             if len(self._instances) + room <= MAX_INSTANCES and now - instance.last < QUIET_S:
                 return
             del self._instances[control]
+            if instance.publisher is not None:
+                self._send(instance, instance.publisher)
             task = self._loop.create_task(_close(instance))
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)

@@ -200,6 +200,21 @@ async def test_instances_are_bounded_in_number(monkeypatch: pytest.MonkeyPatch) 
     await acknowledging.close()
 
 
+async def test_who_makes_room_is_told_what_was_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acknowledger, "MAX_INSTANCES", 1)
+    broker = Broker()
+    acknowledging = made(broker)
+    acknowledging.wanted(PREFIX, PREFIX + "one", "1:1")
+    await idle()
+    acknowledging.wanted(PREFIX, PREFIX + "one", "1:2")
+    acknowledging.wanted(PREFIX, PREFIX + "two", "1:1")
+    await idle()
+    assert broker.told("one") == ["1:1", "1:2"]
+    assert broker.told("two") == ["1:1"]
+    assert broker.opened[PREFIX + "one"].closed
+    await acknowledging.close()
+
+
 async def test_closing_while_a_topic_opens_leaves_nothing() -> None:
     broker = Broker()
     broker.gate.clear()

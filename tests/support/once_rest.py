@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable
 from itertools import product
 
-from dispatch import Dispatcher, ToolServer
+from dispatch import Dispatcher, ToolServer, acknowledger
 from dispatch.deadlines import SLACK
 from dispatch.delivery import Credit
 from dispatch.exchange import MAX_TOMBSTONES
@@ -128,8 +128,11 @@ class CreditIsBack:
                         yield gate, gate._credit
 
     def __call__(self, refused: Iterable[Dispatcher]) -> None:
-        """``refused``: those whose messages were not all answered, so that nobody was asked to acknowledge much."""
-        for gate, credit in self._credits(set(self._dispatchers) - set(refused)):
+        """``refused``: those whose messages were not all answered, so that nobody was asked to acknowledge much. Those that
+        hear from more instances than they keep control topics for forget acknowledgements: time gives that credit back.
+        """
+        crowded = {one for one in self._dispatchers if len(self._servers) > acknowledger.MAX_INSTANCES}
+        for gate, credit in self._credits(set(self._dispatchers) - set(refused) - crowded):
             assert credit.unacknowledged == sum(size for _, size in credit._sent)
             if credit._sequence > self._before.get(id(credit), 0):
                 assert credit.open, f"{credit.unacknowledged} of {credit.limit} bytes to {gate.topic} never came back"
