@@ -13,9 +13,12 @@ import hypothesis
 import pytest
 
 from tests.support.clock import run
+from tests.support.profile import IN_CI
 
 # A machine that is busy with something else must not make a property test fail: no time limits for examples.
 hypothesis.settings.register_profile("dispatch", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+# CI judges a change by the same examples each time; what others would find is sought elsewhere, with new ones in each run.
+hypothesis.settings.register_profile("ci", parent=hypothesis.settings.get_profile("dispatch"), derandomize=True)
 # `make mutation`: the same few examples for every mutant, and no time spent on a smaller one that kills it.
 hypothesis.settings.register_profile(
     "mutation",
@@ -28,7 +31,7 @@ hypothesis.settings.register_profile(
 
 def pytest_configure(config: pytest.Config) -> None:
     if not config.getoption("--hypothesis-profile", None):
-        hypothesis.settings.load_profile("dispatch")
+        hypothesis.settings.load_profile("ci" if IN_CI else "dispatch")
     config.addinivalue_line("markers", "wall_clock: an async test that needs real time (sockets, processes)")
 
 
