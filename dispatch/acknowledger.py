@@ -9,6 +9,7 @@ import contextlib
 from collections import OrderedDict
 
 from dispatch.delivery import CREDIT_BYTES
+from dispatch.loopclock import loop_clock
 from dispatch.messages import MAX_PROPERTY_CHARS, Property
 from dispatch.outcome import TransportError
 from dispatch.transports import Publisher, Transport
@@ -50,6 +51,7 @@ class Acknowledger:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self._loop = asyncio.get_running_loop()
+        self._now = loop_clock()
         self._instances: OrderedDict[str, _Instance] = OrderedDict()
         self._scheduled = False
         self._closing: set[asyncio.Task[None]] = set()
@@ -67,7 +69,7 @@ class Acknowledger:
             return
         if len(token) > MAX_TOKEN_CHARS:
             return
-        now = self._loop.time()
+        now = self._now()
         instance = self._instances.get(control)
         if instance is None:
             self._forget_quiet(now, room=1)
@@ -95,7 +97,7 @@ class Acknowledger:
 
     def _flush(self) -> None:
         self._scheduled = False
-        self._forget_quiet(self._loop.time())
+        self._forget_quiet(self._now())
         for control, instance in self._instances.items():
             if not instance.due:
                 continue

@@ -39,19 +39,21 @@ class Addressing:
         self._exchange = exchange
         self._routes = routes
 
-    @property
-    def max_message_bytes(self) -> int:
-        """The largest payload that goes as one message."""
-        return self._transport.max_message_bytes
+    def large(self, payload: bytes) -> bool:
+        """Does it go in parts only?"""
+        return len(payload) > self._transport.max_message_bytes
 
-    async def meet(self, target: Target, fleet: Fleet, payload: bytes, deadline: float) -> None:
-        """Wait until an instance is known, for a moment at most, where nobody else may have the request, or can take it."""
-        needed = target.policy.only_ours or len(payload) > self._transport.max_message_bytes
+    def wants_ours(self, target: Target, payload: bytes) -> bool:
+        """May only an instance of ours have the request, or can nobody else take it?"""
+        return target.policy.only_ours or len(payload) > self._transport.max_message_bytes
+
+    async def meet(self, fleet: Fleet, deadline: float) -> None:
+        """Wait until an instance is known, for a moment at most. For requests that :meth:`wants_ours` is true of."""
         routes = [route for route in fleet.routes if route.hello is not None]
-        if not needed or not routes:
+        if not routes:
             return
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout_at(min(deadline, self._exchange.loop.time() + MEET_S)):
+            async with asyncio.timeout_at(min(deadline, self._exchange.now() + MEET_S)):
                 while not fleet.known:
                     for route in routes:
                         self._routes.greet(route)
@@ -79,7 +81,7 @@ class Addressing:
         """
         exchange, routes, policy = self._exchange, self._routes, target.policy
         route, instance = place.route, place.instance
-        now, limit = exchange.loop.time(), self._transport.max_message_bytes
+        now, limit = exchange.now(), self._transport.max_message_bytes
         large = len(payload) > limit
         if large and (instance is None or not instance.parts):
             raise nobody_takes_parts(target.label, len(payload), limit)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 else:
     CallTrace = SendTrace = ToolMeter = Any  # msgspec looks annotations up
 
-_SUCCESS = Outcome.SUCCESS
+_SUCCESS, _ABANDONED = Outcome.SUCCESS, Outcome.ABANDONED
 _NOT_THE_SERVICES = frozenset({"payload-too-large", "too-large", "too-much"})
 """Types of errors of transport that are about what the caller sent, or asked for."""
 
@@ -151,13 +151,8 @@ class Attempt(msgspec.Struct, eq=False):
             self.sent = False
             call.requests -= 1
 
-    @property
-    def judged(self) -> Outcome:
-        """What guards are told."""
-        return Outcome.ABANDONED if self.impatient else self.outcome
-
     def left(self) -> None:
-        """Finish what concerns the instance."""
+        """Finish what concerns the instance. Guards are told that an impatient one was abandoned."""
         place, self.place = self.place, None
         if place is None:
             return
@@ -168,9 +163,9 @@ class Attempt(msgspec.Struct, eq=False):
         instance = place.instance
         self.remembered = instance is not None and place.route.instances.get(instance.name) is instance
         running = None
-        if type(settled) is Answer:
+        if type(settled) is Answer and Property.IN_FLIGHT in settled.properties:
             running = whole_number(settled.properties, Property.IN_FLIGHT)
-        outcome = self.judged
+        outcome = self.outcome if not self.impatient else _ABANDONED
         transmissions = 1 if self.line is None else self.line.repair.transmissions
         if transmissions > 1:
             place.asked(transmissions - 1)
@@ -184,6 +179,7 @@ class Attempt(msgspec.Struct, eq=False):
     def finish(self) -> None:
         """f: every permit gets the outcome."""
         self.left()
-        self.passage.finish(self.judged, sent=self.sent, retry_after=self.retry_after)
+        outcome = self.outcome if not self.impatient else _ABANDONED
+        self.passage.finish(outcome, sent=self.sent, retry_after=self.retry_after)
         if self.error is not None:
             self.passage.tell(self.error)

@@ -31,8 +31,9 @@ from dispatch.transports import Publisher
 MAX_HOPS = 4
 """Instances that are tried in turn, when each says that it is about to leave and has not run the request."""
 
-_SUCCESS = Outcome.SUCCESS
-_TIMED = ANSWERED | {Outcome.TIMEOUT}
+_SUCCESS, _TIMEOUT = Outcome.SUCCESS, Outcome.TIMEOUT
+_HOME = Where.HOME
+_TIMED = ANSWERED | {_TIMEOUT}
 _KEEPER_GONE = (
     "The service instance that had the request has gone, and with it what it knew of its idempotency key. It may have run "
     "all the same: do not repeat the call unless you know that it did nothing."
@@ -53,7 +54,7 @@ class Attempts:
         self._addressing = addressing
         self._routes = routes
         self._fleets = fleets
-        self._now = exchange.loop.time
+        self._now = exchange.now
         self.closing = False
         """No attempt is begun any more."""
 
@@ -97,7 +98,7 @@ class Attempts:
                 made.left()
             ended = self._now()
             took = ended - began
-            if made.outcome is Outcome.TIMEOUT:
+            if made.outcome is _TIMEOUT:
                 made.impatient = took < (guards.usual.value(ended) or 0.0)
             if guards.hedging is None and made.outcome in _TIMED and not made.impatient:
                 guards.durations.learn(took)
@@ -194,8 +195,8 @@ class Attempts:
             made.refused(refusal(refused, target.label))
             return None
         fleet = call.guards.fleet = self._fleets.get(target) or await self._fleets.open(target, call.deadline)
-        if not fleet.known:
-            await self._addressing.meet(target, fleet, call.payload, call.deadline)
+        if self._addressing.wants_ours(target, call.payload) and not fleet.known:
+            await self._addressing.meet(fleet, call.deadline)
         return fleet
 
     def _place(
@@ -215,12 +216,16 @@ class Attempts:
         """
         made.sent = False  # as if nothing had been before
         made.error = made.retry_after = None
-        large = len(call.payload) > self._addressing.max_message_bytes
-        place = fleet.pick(call.guards, tried, key=call.key if where is Where.HOME else None, parts=large)
+        place = fleet.pick(
+            call.guards,
+            tried,
+            key=call.key if where is _HOME else None,
+            parts=self._addressing.large(call.payload),
+        )
         if place is None:
             raise refusal(_NOBODY, call.target.label)
         made.place = place
-        if call.keeper is not None and where is Where.HOME and place.instance is not call.keeper:
+        if call.keeper is not None and where is _HOME and place.instance is not call.keeper:
             raise TransportError("instance-lost", _KEEPER_GONE)
         tried.append(place.pick.instance)
         if call.key is not None:

@@ -6,6 +6,7 @@ import asyncio
 
 from dispatch.guards.base import Rejection
 from dispatch.guards.bulkhead import BulkheadGuard, BulkheadPermit
+from dispatch.loopclock import loop_clock
 from dispatch.outcome import Outcome
 from dispatch.policy.bulkhead import Bulkhead
 
@@ -25,7 +26,7 @@ class WaitingBulkhead:
     def __init__(self, settings: Bulkhead) -> None:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        self.guard = BulkheadGuard(settings, self._loop.time)
+        self.guard = BulkheadGuard(settings, loop_clock())
 
     async def enter(self, *, deadline: float | None = None, priority: str | None = None) -> BulkheadPermit | Rejection:
         """A place, or a rejection; waits for one as long as the settings and ``deadline`` let it.

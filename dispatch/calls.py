@@ -27,7 +27,8 @@ from dispatch.targets import Target
 MISTAKES = (TypeError, PayloadTooLarge, PolicyError, UnicodeError)
 """What a caller's own mistakes raise, before anything is sent."""
 
-_SUCCESS = Outcome.SUCCESS
+_SUCCESS = Outcome.SUCCESS  # to look a member up in its class takes five times as long
+_HOME, _ELSEWHERE = Where.HOME, Where.ELSEWHERE
 
 
 class Calls:
@@ -133,13 +134,13 @@ class Calls:
         attempts, guards = self._engine.attempts, call.guards
         guards.budget.called()
         tried: list[str] = []
-        where = Where.ELSEWHERE if call.key is None else Where.HOME
+        where = _ELSEWHERE if call.key is None else _HOME
         hedging = guards.hedging
         if hedging is None:
             made = await attempts.call(call, 1, tried, where)
         else:
             made = await hedged(
-                lambda second: attempts.call(call, 1, tried, Where.ELSEWHERE if second else where, hedge=second),
+                lambda second: attempts.call(call, 1, tried, _ELSEWHERE if second else where, hedge=second),
                 hedging,
                 deadline=call.deadline,
                 others=lambda: self._engine.others(call.target, tried),
@@ -263,7 +264,7 @@ class Calls:
         attempts, guards, keyed = self._engine.attempts, call.guards, call.key is not None
         guards.budget.called()
         tried: list[str] = []
-        made = await attempts.stream(call, 1, tried, Where.HOME if keyed else Where.ELSEWHERE)
+        made = await attempts.stream(call, 1, tried, _HOME if keyed else _ELSEWHERE)
         if made.outcome is _SUCCESS or guards.retrying is None:
             return made
         return await self._repeated(call, made, tried, attempts.stream)

@@ -7,7 +7,6 @@ Its first step is here; the others are :class:`dispatch.calls.Calls`, to be read
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import random
@@ -22,6 +21,7 @@ from dispatch.engine import Engine
 from dispatch.exchange import Exchange
 from dispatch.guards.base import Randomness
 from dispatch.guards.breaker import CircuitBreaker
+from dispatch.loopclock import loop_clock
 from dispatch.outcome import DispatchError
 from dispatch.policy import DEFAULT_POLICY, Policy, PolicyError
 from dispatch.result import CallResult
@@ -118,7 +118,7 @@ class Dispatcher:
         from dispatch.telemetry.tracing import Tracing
         from dispatch.telemetry.watch import Watch  # prometheus-client: a quarter of what importing dispatch would take
 
-        now = asyncio.get_running_loop().time
+        now = loop_clock()
         watch = Watch(self.telemetry, self._events, now)
         tracing = Tracing(self.telemetry, self.name, now()) if self.telemetry.traces != "off" else None
         engine = Engine(self.transport, self.name, self._randomness, self.catalog, watch, tracing)
@@ -321,7 +321,7 @@ class Dispatcher:
         priority: str | None = None,
     ) -> CallResult:
         """As :meth:`call`, but every outcome is a value. Only cancellation is raised."""
-        started = self.exchange.loop.time()
+        started = self.exchange.now()
         try:
             target = self._target(tool)  # 1 catalog
         except DispatchError as error:

@@ -96,7 +96,7 @@ class Engine:
         self.exchange = Exchange(
             connected=lambda: transport.connected, strange=None if strange is None else strange.replies
         )
-        self.now: Callable[[], float] = self.exchange.loop.time
+        self.now: Callable[[], float] = self.exchange.now
         self.routes = Routes(transport, self.exchange, name)
         self._fleets = Fleets(self.routes, randomness, watch)
         self._guards = GuardTable(self.now, randomness, watch, lambda key: meter_label(key[1], is_tool=key[0]))

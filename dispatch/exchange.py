@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 
 from dispatch.deadlines import Deadlines
 from dispatch.instances import Line
+from dispatch.loopclock import loop_clock
 from dispatch.messages import (
     MAX_PROPERTY_CHARS,
     PLAIN_LAST,
@@ -58,6 +59,8 @@ class Exchange:
         strange: Tally | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
+        self.now = loop_clock()
+        """The loop's clock."""
         self.replies = dict.fromkeys(Disposition, 0)
         """Replies by disposition, since the start."""
         self.received_bytes = 0
@@ -155,7 +158,7 @@ class Exchange:
                 )
             )
             return
-        if self.loop.time() >= slot.deadline:
+        if self.now() >= slot.deadline:
             slot.settle(TimedOut(slot.clock, sent=False))
             return
         self._pending[slot.id] = slot
@@ -190,7 +193,7 @@ class Exchange:
         # One timer for all; often it finds that everyone has ended long ago.
         self._timer = None
         self._timer_due = math.inf
-        now = self.loop.time()
+        now = self.now()
         for when, id in self._deadlines.due(now):
             slot = self._pending.get(id)
             if slot is not None and slot.alarm_at == when:  # else it was put off, or the end of another ended it
@@ -217,7 +220,7 @@ class Exchange:
         """Take ``id`` out of the table and remember it."""
         if self._pending.pop(id, None) is None:
             return  # it never got there: nothing can come for it
-        now = self.loop.time()
+        now = self.now()
         self._tombstones[id] = why, tally
         queue = self._tombstone_queue
         queue.append((now + self._tombstone_age, id))
@@ -238,26 +241,28 @@ class Exchange:
             slot = self._pending.get(properties.get(Property.ID, ""))
             if slot is not None and (Property.PART in properties or Property.MISSING in properties):
                 if slot.line is not None:
-                    slot.line.part(self.loop.time(), properties)
+                    slot.line.part(self.now(), properties)
             elif slot is not None:
                 if slot.ticket is not None:
                     slot.ticket.taken()
                 if slot.line is not None:
-                    slot.line.heard(self.loop.time())
+                    slot.line.heard(self.now())
         elif Property.HERE not in properties:  # nor is this one
-            disposition, tally = self._dispose(message, properties, via)
+            id = properties.get(Property.ID)
+            slot = self._pending.get(id) if type(id) is str else None
+            if slot is not None:
+                disposition, tally = self._taken(slot, message, properties, via), slot.tally
+            else:
+                disposition, tally = self._stray(id)
             self.replies[disposition] += 1
             if tally is not None:
                 tally[disposition]()
 
-    def _dispose(self, message: Message, properties: Mapping[str, str], via: int) -> tuple[Disposition, Tally | None]:
-        id = properties.get(Property.ID)
+    def _stray(self, id: object) -> tuple[Disposition, Tally | None]:
+        """Nobody waits for this reply."""
         if not isinstance(id, str) or not 0 < len(id) <= MAX_PROPERTY_CHARS:
             return Disposition.MALFORMED, self._strange
-        slot = self._pending.get(id)
-        if slot is None:
-            return self._tombstones.get(id) or (Disposition.UNKNOWN, self._strange)
-        return self._taken(slot, message, properties, via), slot.tally
+        return self._tombstones.get(id) or (Disposition.UNKNOWN, self._strange)
 
     def _taken(self, slot: Slot, message: Message, properties: Mapping[str, str], via: int) -> Disposition:
         if not slot.heard:
@@ -267,7 +272,7 @@ class Exchange:
         line = slot.line
         if line is not None:
             if properties.get(Property.REFUSED) == Refusal.FORMER:
-                now = self.loop.time()
+                now = self.now()
                 if not line.disowned(now):
                     self.schedule(slot, line.repair.next_at)
                     return Disposition.MATCHED

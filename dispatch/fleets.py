@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from dispatch.fleet import SHARED, Fleet
 from dispatch.guards.base import Randomness
+from dispatch.loopclock import loop_clock
 from dispatch.outcome import TransportError
 from dispatch.routes import Route, Routes
 from dispatch.targets import FleetKey, Target
@@ -36,7 +37,7 @@ class Fleets:
         self._watch = watch
         self._routes = routes
         self._randomness = randomness
-        self._clock = asyncio.get_running_loop().time
+        self._clock = loop_clock()
         self._fleets: dict[FleetKey, Fleet] = {}
         self._stale: set[FleetKey] = set()
         self._missing: dict[FleetKey, set[str]] = {}

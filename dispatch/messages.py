@@ -216,7 +216,7 @@ def json_text(value: Mapping[str, Any], what: str) -> str:
     Raises:
         TypeError: ``value`` is no mapping, or holds something that JSON cannot say. The message names ``what``.
     """
-    if not isinstance(value, Mapping):
+    if type(value) is not dict and not isinstance(value, Mapping):
         raise TypeError(
             f"{what} must be an object of named values, for instance {{'topic': 'cats'}}, not {type(value).__name__}"
         )

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Protocol, runtime_checkable
 
 from dispatch.delivery import MESSAGE_OVERHEAD
+from dispatch.loopclock import loop_clock
 from dispatch.outcome import TransportError
 from dispatch.pacing import Pace
 from dispatch.transports import OnFailure, Publisher, Ticket
@@ -104,6 +105,7 @@ class PacedPublisher:
         self.pace = Pace() if pace is None else pace
         self._noting = publisher if isinstance(publisher, NotingPublisher) else None
         self._loop = asyncio.get_running_loop()
+        self._now = loop_clock()
         self._queue: WaitingRoom[_Paced] = WaitingRoom(publisher.topic)
         self._timer: asyncio.TimerHandle | None = None
 
@@ -119,7 +121,7 @@ class PacedPublisher:
     def publish(self, payload: bytes, properties: Mapping[str, str], *, flow: str, on_failure: OnFailure) -> Ticket:
         size = len(payload)
         if not len(self._queue):
-            now = self._loop.time()
+            now = self._now()
             if self.pace.wait(now) == 0.0:
                 if self._noting is None or size < NOTED_BYTES:
                     ticket = self.publisher.publish(payload, properties, flow=flow, on_failure=on_failure)
@@ -131,7 +133,7 @@ class PacedPublisher:
         paced = _Paced(self, payload, properties, flow, on_failure)
         self._queue.enter(flow, paced, size)
         if self._timer is None:
-            self._watch(self._loop.time())
+            self._watch(self._now())
         return paced
 
     def _send(self, paced: _Paced, now: float) -> None:
@@ -151,7 +153,7 @@ class PacedPublisher:
     def _receipted(self, paced: _Paced) -> None:
         if paced.unreceipted:
             paced.unreceipted = False
-            self.pace.receipt(paced.size, self._loop.time())
+            self.pace.receipt(paced.size, self._now())
             self._again()
 
     def _again(self) -> None:
@@ -164,7 +166,7 @@ class PacedPublisher:
         """Let pass what may, and watch over the rest."""
         self._timer = None
         while len(self._queue):
-            now = self._loop.time()
+            now = self._now()
             if self.pace.wait(now) != 0.0:
                 self._watch(now)
                 break
@@ -187,7 +189,7 @@ class PacedPublisher:
             self._timer = self._loop.call_later(wait, self._pass)
 
     def _overdue(self) -> None:
-        self._release(self._loop.time())
+        self._release(self._now())
         self._pass()
 
     def withdraw(self, paced: _Paced) -> bool:

@@ -132,12 +132,10 @@ class Passage(msgspec.Struct, eq=False):
             sent: the request left, or may have: what was not used of a rate goes back otherwise.
             retry_after: seconds that the service asked to be left alone for.
         """
-        breaker, self._breaker = self._breaker, None
-        if breaker is not None:
-            breaker.finish(outcome, retry_after=retry_after)
-        place, self._place = self._place, None
-        if place is not None:
-            place.finish(outcome)
-        rate, self._rate = self._rate, None
-        if rate is not None:
-            rate.finish(outcome if sent else _REJECTED)
+        # Each permit counts its first end only.
+        if self._breaker is not None:
+            self._breaker.finish(outcome, retry_after=retry_after)
+        if self._place is not None:
+            self._place.finish(outcome)
+        if self._rate is not None:
+            self._rate.finish(outcome if sent else _REJECTED)

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 MAX_AHEAD = 1_024
 """Chunks of a stream kept while an earlier one is missing."""
 
+# Looked up once: it takes five times as long as the name of a module's own.
+_MATCHED, _DUPLICATE, _LATE = Disposition.MATCHED, Disposition.DUPLICATE, Disposition.LATE
+_READ = (Answer, Unreadable)
+
 
 class Slot(msgspec.Struct, eq=False):
     """A request that waits. Subclasses say what a chunk does."""
@@ -59,13 +63,13 @@ class Slot(msgspec.Struct, eq=False):
         index = whole_number(properties, Property.CHUNK) if Property.CHUNK in properties else None
         if index is None:
             self.take(reply, properties)
-            return Disposition.MATCHED
+            return _MATCHED
         if self.line is not None:
-            self.line.chunk(self.exchange.loop.time())
+            self.line.chunk(self.exchange.now())
         elif not self.same(properties.get(Property.INSTANCE)):
-            return Disposition.DUPLICATE
+            return _DUPLICATE
         if index < self.next_chunk or (self.ahead is not None and index in self.ahead):
-            return Disposition.DUPLICATE
+            return _DUPLICATE
         if index > self.next_chunk:
             if self.ahead is None:
                 self.ahead = {}
@@ -75,9 +79,9 @@ class Slot(msgspec.Struct, eq=False):
                 self.settle(Overflow("chunks ahead of a missing one"))
             elif self.size + self.ahead_size > self.max_bytes:
                 self.settle(Overflow("max-result"))
-            elif self.line is not None and self.line.repair.hurry(self.exchange.loop.time()):
+            elif self.line is not None and self.line.repair.hurry(self.exchange.now()):
                 self.exchange.schedule(self, self.line.repair.next_at)
-            return Disposition.MATCHED
+            return _MATCHED
         self.next_chunk += 1
         self.take(reply, properties)
         while self.ahead and self.settled is None and self.next_chunk in self.ahead:
@@ -85,7 +89,7 @@ class Slot(msgspec.Struct, eq=False):
             self.ahead_size -= len(reply.response)
             self.next_chunk += 1
             self.take(reply, properties)
-        return Disposition.MATCHED
+        return _MATCHED
 
     def same(self, instance: str | None) -> bool:
         """Does a chunk of ``instance`` belong here? When one dies, its broker can give the request to another, which begins
@@ -142,10 +146,8 @@ class Slot(msgspec.Struct, eq=False):
         self.settled = settled
         self.ahead = None
         if self.line is not None:
-            self.line.end(self.exchange.loop.time(), answered=type(settled) in (Answer, Unreadable))
-        self.exchange.bury(
-            self.id, Disposition.DUPLICATE if type(settled) in (Answer, Unreadable) else Disposition.LATE, self.tally
-        )
+            self.line.end(self.exchange.now(), answered=type(settled) in _READ)
+        self.exchange.bury(self.id, _DUPLICATE if type(settled) in _READ else _LATE, self.tally)
         self.finished()
 
     def abandon(self) -> None:
@@ -207,7 +209,7 @@ class ReplyStream(Slot, eq=False, kw_only=True):
     last: float = 0.0
 
     def take(self, reply: Reply, properties: Mapping[str, str]) -> None:
-        self.last = self.exchange.loop.time()
+        self.last = self.exchange.now()
         self.chunks += 1
         if reply.error is not None:
             self.settle(Answer("", reply.error.type, reply.error.message, properties, self.chunks))
@@ -249,19 +251,17 @@ class ReplyStream(Slot, eq=False, kw_only=True):
 
     def start(self) -> None:
         """Start the idle limit."""
-        loop = self.exchange.loop
-        self.last = loop.time()
-        self.idle_timer = loop.call_at(self.last + self.idle, self._check_idle)
+        self.last = self.exchange.now()
+        self.idle_timer = self.exchange.loop.call_at(self.last + self.idle, self._check_idle)
 
     def _check_idle(self) -> None:
         # Looked at once an idle limit, instead of a timer moved at every chunk.
         due = self.last + self.idle
         if self.settled is None:
-            loop = self.exchange.loop
-            if loop.time() >= due:
+            if self.exchange.now() >= due:
                 self.settle(self.timed_out("stream-idle"))
             else:
-                self.idle_timer = loop.call_at(due, self._check_idle)
+                self.idle_timer = self.exchange.loop.call_at(due, self._check_idle)
 
     def finished(self) -> None:
         if self.idle_timer is not None:

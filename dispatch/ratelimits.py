@@ -18,6 +18,7 @@ from dispatch.guards.base import Rejection
 from dispatch.guards.bucket import NEVER, Both, Bucket, LeakyBucket
 from dispatch.guards.rate import RateLimiter, RatePermit, Waiter
 from dispatch.guards.users import MAX_USERS, Users
+from dispatch.loopclock import loop_clock
 from dispatch.policy.rate import Rate
 
 AMPLE = 0.5
@@ -183,7 +184,7 @@ class RateLimits:
 
     def _bind(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self.limiter.clock = loop.time
+        self.limiter.clock = loop_clock()
         # Whoever waited on the former loop will never wake: it has ended, with its timer.
         self._disarm()
         self.limiter.refuse_all("loop-ended")

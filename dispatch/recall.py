@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Mapping
 
 from dispatch.gathering import Gathering
 from dispatch.idempotency import Keyed, Keys
 from dispatch.ledger import Entry, Ledger, LedgerFull
+from dispatch.loopclock import loop_clock
 from dispatch.messages import Property, Refusal, whole_number
 from dispatch.parts import MAX_PAYLOAD_BYTES
 from dispatch.replies import ReplyRouter
@@ -34,7 +34,7 @@ class Recall:
     def __init__(self, replies: ReplyRouter, incarnation: str, max_payload: int = MAX_PAYLOAD_BYTES) -> None:
         self._replies = replies
         self._incarnation = incarnation
-        self._loop = asyncio.get_running_loop()
+        self._now = loop_clock()
         self.ledger = Ledger()
         self.keys = Keys()
         self.gathering = Gathering(replies, self.ledger, max_payload)
@@ -52,7 +52,7 @@ class Recall:
         if meant != self._incarnation:
             # Two of one name overlap when one is restarted, or by mistake: the older keeps out of the younger's business.
             return Refusal.FORMER if meant < self._incarnation else DEALT_WITH
-        ledger, now = self.ledger, self._loop.time()
+        ledger, now = self.ledger, self._now()
         try:
             found = ledger.find(work.id, now)
         except LedgerFull:
@@ -102,7 +102,7 @@ class Recall:
     async def first(self, work: Work, user: str, key: str) -> Keyed | None:
         """Claim the idempotency ``key`` for ``work``. None: it is the first with it, and its replies are kept. Else what was
         done for the first one, as soon as that has ended."""
-        keyed, first = self.keys.claim(user, key, self._loop.time())
+        keyed, first = self.keys.claim(user, key, self._now())
         if first:
             work.keyed = keyed
             return None

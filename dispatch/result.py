@@ -22,6 +22,10 @@ from dispatch.outcome import (
 )
 from dispatch.settled import Answer, Lost, Overflow, Settled, TimedOut, Unreadable
 
+_SUCCESS = Outcome.SUCCESS
+_COUNTING = (Answer, TimedOut, Lost)
+"""What says how many chunks came."""
+
 
 class CallResult(msgspec.Struct, frozen=True):
     """How one call ended.
@@ -90,12 +94,12 @@ def conclude(
     answered = type(settled) is Answer
     return CallResult(
         tool,
-        Outcome.SUCCESS if error is None else error.outcome,
+        _SUCCESS if error is None else error.outcome,
         settled.text if answered and error is None else "",  # type: ignore[union-attr] # an Answer
         error,
         duration,
         attempts,
-        settled.chunks if isinstance(settled, Answer | TimedOut | Lost) else 0,
+        settled.chunks if isinstance(settled, _COUNTING) else 0,
         request_id,
         settled.properties.get(Property.INSTANCE) if answered else None,  # type: ignore[union-attr] # an Answer
         transmissions,

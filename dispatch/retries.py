@@ -13,6 +13,7 @@ from typing import Protocol, TypeVar
 from tenacity import AsyncRetrying, RetryCallState
 
 from dispatch.guards.retrying import Again, Retrying, Where, WhyNot, may_have_run
+from dispatch.loopclock import loop_clock
 from dispatch.outcome import Outcome
 
 
@@ -115,7 +116,7 @@ class _Course:
         self._deadline = deadline
         self._keyed = keyed
         self._listener = listener
-        self._clock = asyncio.get_running_loop().time
+        self._clock = loop_clock()
         self._paid = False
         self.again: Again | None = None
 

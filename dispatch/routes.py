@@ -196,7 +196,7 @@ class Routes:
     def greet(self, route: Route) -> None:
         """The route is used: ask who is there, when that is due."""
         if route.hello is not None:
-            now = self._exchange.loop.time()
+            now = self._exchange.now()
             if now >= route.hello_at:
                 self._say_hello(route, now)
 

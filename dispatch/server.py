@@ -14,13 +14,14 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dispatch.answers import REASONS, Answers
 from dispatch.catalog.topics import TopicName
 from dispatch.kept import KeptRequests
+from dispatch.loopclock import loop_clock
 from dispatch.messages import (
     MAX_PROPERTY_CHARS,
     MalformedMessage,
@@ -139,6 +140,7 @@ class ToolServer:
         self._queue: deque[Work] = deque()
         self._works: dict[str, Work] = {}  # those that a dispatcher of ours asked for, until they end
         self._kept = KeptRequests(self._out)
+        self._now: Callable[[], float] = time.monotonic  # the loop's, as soon as there is one
         self._draining = False
         self._idle = asyncio.Event()
         self._idle.set()
@@ -182,6 +184,7 @@ class ToolServer:
         Raises:
             TransportError: the broker is out of reach, or refuses; the message names the fix.
         """
+        self._now = loop_clock()
         try:
             if self._owns_transport:
                 await self._transport.start()
@@ -317,7 +320,7 @@ class ToolServer:
             logger.warning("a request without a usable property 'id' on %s: nobody can be answered", self.request_queue)
             return
         remaining = whole_number(properties, Property.REMAINING_MS)
-        now = asyncio.get_running_loop().time()
+        now = self._now()
         kept = message if isinstance(message, KeptMessage) else None
         if remaining is not None and kept is not None:
             remaining = self._kept.remaining(id, remaining, kept, now)
@@ -366,9 +369,8 @@ class ToolServer:
         if work.task is not None:
             work.task.cancel()
 
-    @staticmethod
-    def _late(work: Work) -> bool:
-        return work.deadline is not None and asyncio.get_running_loop().time() >= work.deadline
+    def _late(self, work: Work) -> bool:
+        return work.deadline is not None and self._now() >= work.deadline
 
     def _begin(self, work: Work) -> None:
         task = work.task = asyncio.get_running_loop().create_task(self._run(work))
@@ -404,7 +406,7 @@ class ToolServer:
         except Exception as error:  # as above; its caller is told all the same
             self._refuse(work, Refusal.INVALID_REQUEST, f"the request is not readable: {type(error).__name__}")
             return
-        began, end = asyncio.get_running_loop().time(), "stopped"
+        began, end = self._now(), "stopped"
         if self._tracing is not None:
             work.trace = self._tracing.process(work.id, work.properties)
             if work.trace is not None:
@@ -442,7 +444,7 @@ class ToolServer:
             if work.trace is not None:
                 work.trace.ended()
             if self._durations is not None:
-                self._durations[end].observe(asyncio.get_running_loop().time() - began)
+                self._durations[end].observe(self._now() - began)
 
     async def _answered_before(self, work: Work, user: str, key: str) -> bool:
         """Was this idempotency key here before? Then the answer of the first request with it is the answer."""

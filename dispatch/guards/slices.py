@@ -7,26 +7,12 @@ by another one share what is left, and none gets less than the tool is known to 
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 ROOM = 2.0
 """An attempt gets at least so many times what the tool nearly always stays below: a slow day is no failure."""
 ENOUGH, ENOUGH_S = 20.0, 1.0
 """And so many times that, or so many seconds if that is more, is enough, as long as another attempt may follow: what takes
 so much longer than ever is lost, or its instance is stuck. Against one of eight instances that takes requests and answers
 none, calls of 25 ms were right in 99.5 % of cases so, in 63 % with no limit, because those that hang fill all the places."""
-
-
-class Slice(NamedTuple):
-    """The time of one attempt.
-
-    Attributes:
-        deadline: when it ends, on the clock of the call's deadline; never after that.
-        clock: which limit that is, for the error of an attempt that runs into it: ``attempt`` or ``call``.
-    """
-
-    deadline: float
-    clock: str
 
 
 def attempt_slice(
@@ -36,8 +22,9 @@ def attempt_slice(
     limit: float | None = None,
     attempts_left: int = 1,
     usual: float | None = None,
-) -> Slice:
-    """The time of an attempt that begins ``now``.
+) -> tuple[float, str]:
+    """The time of an attempt that begins ``now``: when it ends, on the clock of the call's deadline and never after that;
+    and which limit that is, for the error of an attempt that runs into it: ``attempt`` or ``call``.
 
     Args:
         deadline: the whole call's.
@@ -53,4 +40,4 @@ def attempt_slice(
                 limit = min(limit, max(ENOUGH * usual, ENOUGH_S))
             limit = max(limit, ROOM * usual)
     ends = now + limit
-    return Slice(ends, "attempt") if ends < deadline else Slice(deadline, "call")
+    return (ends, "attempt") if ends < deadline else (deadline, "call")

@@ -31,7 +31,7 @@ def check_seconds(value: object, key: str = "timeout") -> float:
     Raises:
         PolicyError: it is not.
     """
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise PolicyError(key, f"{value!r} is not a number", "give seconds, for instance 10 or 0.5")
     if not 0 < value <= MAX_SECONDS:  # false for what is not finite, too
         raise PolicyError(key, f"{value!r} is out of range", "give seconds above 0 and at most 604800 (a week)")
