@@ -117,8 +117,8 @@ async def _counting() -> AsyncIterator[Call]:
     attempts, replies = instruments.tool("work").attempts, instruments.service("double").replies
 
     async def call() -> object:
-        attempts["first"]()
-        replies[Disposition.MATCHED]()
+        attempts["first"].value += 1
+        replies[Disposition.MATCHED].value += 1
         return "done"
 
     yield call

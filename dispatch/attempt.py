@@ -158,7 +158,7 @@ class Attempt(msgspec.Struct, eq=False):
             return
         meter = self.meter
         if meter is not None and self.sent:
-            meter.attempts[self.reason]()
+            meter.attempts[self.reason].value += 1
         settled = self.settled
         instance = place.instance
         self.remembered = instance is not None and place.route.instances.get(instance.name) is instance

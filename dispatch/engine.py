@@ -19,7 +19,7 @@ from dispatch.guards.breaker import State
 from dispatch.outcome import DispatchError, Outcome
 from dispatch.result import CallResult
 from dispatch.routes import Routes
-from dispatch.settled import Answer, Settled
+from dispatch.settled import Answer, Settled, Tally
 from dispatch.singleflight import SingleFlight
 from dispatch.targets import Target, meter_label
 from dispatch.telemetry.errortypes import error_type
@@ -94,7 +94,7 @@ class Engine:
         self._tracing = tracing
         strange = watch.service(OTHER)
         self.exchange = Exchange(
-            connected=lambda: transport.connected, strange=None if strange is None else strange.replies
+            connected=lambda: transport.connected, strange=None if strange is None else Tally(strange.replies)
         )
         self.now: Callable[[], float] = self.exchange.now
         self.routes = Routes(transport, self.exchange, name)

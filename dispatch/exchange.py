@@ -27,7 +27,7 @@ from dispatch.messages import (
 )
 from dispatch.outcome import Throttled, TransportError
 from dispatch.pending import ReplyStream, Single, Slot
-from dispatch.settled import Disposition, Lost, Settled, Tally, TimedOut, Unreadable
+from dispatch.settled import Disposition, Fate, Lost, Settled, Tally, TimedOut, Unreadable
 from dispatch.transports.base import Message, Publisher, Ticket
 
 TOMBSTONE_AGE_S = 60.0
@@ -76,7 +76,7 @@ class Exchange:
         self._closed = False
         self._connected = connected
         self._strange = strange
-        self._tombstones: dict[str, tuple[Disposition, Tally | None]] = {}
+        self._tombstones: dict[str, Fate] = {}
         self._tombstone_queue: deque[tuple[float, str]] = deque()
         self._tombstone_age = tombstone_age
         self._max_tombstones = max_tombstones
@@ -216,12 +216,12 @@ class Exchange:
                 return
         self.schedule(slot, repair.next_at)
 
-    def bury(self, id: str, why: Disposition, tally: Tally | None = None) -> None:
+    def bury(self, id: str, fate: Fate) -> None:
         """Take ``id`` out of the table and remember it."""
         if self._pending.pop(id, None) is None:
             return  # it never got there: nothing can come for it
         now = self.now()
-        self._tombstones[id] = why, tally
+        self._tombstones[id] = fate
         queue = self._tombstone_queue
         queue.append((now + self._tombstone_age, id))
         while queue and (len(queue) > self._max_tombstones or queue[0][0] <= now):
@@ -256,9 +256,9 @@ class Exchange:
                 disposition, tally = self._stray(id)
             self.replies[disposition] += 1
             if tally is not None:
-                tally[disposition]()
+                tally.counts[disposition].value += 1
 
-    def _stray(self, id: object) -> tuple[Disposition, Tally | None]:
+    def _stray(self, id: object) -> Fate:
         """Nobody waits for this reply."""
         if not isinstance(id, str) or not 0 < len(id) <= MAX_PROPERTY_CHARS:
             return Disposition.MALFORMED, self._strange

@@ -87,7 +87,7 @@ class Fleet:
         meter: ServiceMeter | None = None,
     ) -> None:
         self._listener = listener
-        self.tally: Tally | None = None if meter is None else meter.replies
+        self.tally: Tally | None = None if meter is None else Tally(meter.replies)
         self._asked: Callable[[int], object] = _unasked if meter is None else meter.retransmissions
         self._routes = list(routes)
         self._addressed = addressed

@@ -15,7 +15,7 @@ import msgspec
 from dispatch.instances import Line
 from dispatch.messages import Property, Reply, whole_number
 from dispatch.outcome import TransportError
-from dispatch.settled import Answer, Disposition, Overflow, Settled, Tally, TimedOut, Unreadable
+from dispatch.settled import ANSWERED, GIVEN_UP, Answer, Disposition, Overflow, Settled, Tally, TimedOut, Unreadable
 from dispatch.transports.base import Ticket
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ MAX_AHEAD = 1_024
 """Chunks of a stream kept while an earlier one is missing."""
 
 # Looked up once: it takes five times as long as the name of a module's own.
-_MATCHED, _DUPLICATE, _LATE = Disposition.MATCHED, Disposition.DUPLICATE, Disposition.LATE
+_MATCHED, _DUPLICATE = Disposition.MATCHED, Disposition.DUPLICATE
 _READ = (Answer, Unreadable)
 
 
@@ -147,7 +147,11 @@ class Slot(msgspec.Struct, eq=False):
         self.ahead = None
         if self.line is not None:
             self.line.end(self.exchange.now(), answered=type(settled) in _READ)
-        self.exchange.bury(self.id, _DUPLICATE if type(settled) in _READ else _LATE, self.tally)
+        of = self.tally
+        if type(settled) in _READ:
+            self.exchange.bury(self.id, ANSWERED if of is None else of.answered)
+        else:
+            self.exchange.bury(self.id, GIVEN_UP if of is None else of.given_up)
         self.finished()
 
     def abandon(self) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
+from typing import Final, Protocol
 
 import msgspec
 
@@ -24,8 +25,34 @@ class Disposition(StrEnum):
     """No id, or not readable."""
 
 
-Tally = Mapping[Disposition, Callable[[], object]]
-"""Counts a reply of that disposition, for whoever wants to know it of one service."""
+class Counted(Protocol):
+    """A number that whoever counts adds to: a call of a function for each would cost more than all the rest of it."""
+
+    value: float
+
+
+class Tally:
+    """Counts replies by disposition, for whoever wants to know it of one service.
+
+    Attributes:
+        counts: what is added to.
+        answered, given_up: the fates of its requests. One of each for all of them: a hundred thousand are remembered, and a
+            pair of its own for each would be looked through in every collection of garbage.
+    """
+
+    __slots__ = ("answered", "counts", "given_up")
+
+    def __init__(self, counts: Mapping[Disposition, Counted]) -> None:
+        self.counts = counts
+        self.answered: Fate = (Disposition.DUPLICATE, self)
+        self.given_up: Fate = (Disposition.LATE, self)
+
+
+Fate = tuple[Disposition, Tally | None]
+"""What a reply is that comes for a request which has ended, and who counts it."""
+ANSWERED: Final[Fate] = (Disposition.DUPLICATE, None)
+GIVEN_UP: Final[Fate] = (Disposition.LATE, None)
+"""Of requests whose service counts nothing."""
 
 
 class Answer(msgspec.Struct, frozen=True):

@@ -294,7 +294,7 @@ class _Call:
             ends, clock = self._slice(began, number)
             made.sent = True
             if guards.meter is not None:
-                guards.meter.attempts["hedge" if hedge else "retry" if number > 1 else "first"]()
+                guards.meter.attempts["hedge" if hedge else "retry" if number > 1 else "first"].inc()
             await self._ask(made, ask, ends - began, clock)
             if guards.hedging is None and made.outcome in _TIMED:
                 guards.durations.learn(self._now() - began)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from functools import partial
 
 import pytest
 
@@ -15,8 +14,22 @@ from tests.support.fakes import reply
 from tests.support.rubbish import OddMessage
 
 
+class Place:
+    def __init__(self, into: Counter[Disposition], which: Disposition) -> None:
+        self._into = into
+        self._which = which
+
+    @property
+    def value(self) -> float:
+        return self._into[self._which]
+
+    @value.setter
+    def value(self, value: float) -> None:
+        self._into[self._which] = int(value)
+
+
 def tally(into: Counter[Disposition]) -> Tally:
-    return {each: partial(into.update, [each]) for each in Disposition}
+    return Tally({each: Place(into, each) for each in Disposition})
 
 
 async def test_what_comes_for_a_call_is_its_services_before_and_after_its_end() -> None:

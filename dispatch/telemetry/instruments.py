@@ -75,9 +75,7 @@ class ToolMeter:
             each: made.calls.labels(label, str(each)) for each in Outcome if each is not _SUCCESS
         }
         self.error = made.duration.labels(label, "error")
-        self.attempts: dict[str, Inc] = {
-            each: made.attempts.labels(label, each).inc for each in ("first", "retry", "hedge")
-        }
+        self.attempts = {each: made.attempts.labels(label, each) for each in ("first", "retry", "hedge")}
         self.rejected: dict[str, Inc] = {each: made.rejected.labels(label, each).inc for each in REJECTED_BY}
         self.limited: dict[str, Inc] = {each: made.limited.labels(label, each).inc for each in ("tool", "user")}
         self.waited = made.waited.labels(label)
@@ -130,7 +128,7 @@ class ServiceMeter:
 
     def __init__(self, made: Instruments, label: str) -> None:
         self.label = label
-        self.replies: dict[Disposition, Inc] = {each: made.replies.labels(label, str(each)).inc for each in Disposition}
+        self.replies = {each: made.replies.labels(label, str(each)) for each in Disposition}
         self.retransmissions: Callable[[float], None] = made.retransmissions.labels(label).inc
 
 
