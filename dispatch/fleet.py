@@ -34,7 +34,7 @@ MAX_LIVES = 512
 """Instances of which it is remembered which life they were in: twice as many as there are at once."""
 
 
-class Place(msgspec.Struct, frozen=True, eq=False):
+class Place(msgspec.Struct, frozen=True, eq=False, gc=False):
     """Where one request goes.
 
     Attributes:

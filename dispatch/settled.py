@@ -55,7 +55,7 @@ GIVEN_UP: Final[Fate] = (Disposition.LATE, None)
 """Of requests whose service counts nothing."""
 
 
-class Answer(msgspec.Struct, frozen=True):
+class Answer(msgspec.Struct, frozen=True, gc=False):
     """A complete answer: the texts of all its chunks, or the service's error; ``properties`` of the last message."""
 
     text: str

@@ -34,8 +34,8 @@ _NONE: AbstractSet[str] = frozenset()
 _SUCCESS = Outcome.SUCCESS
 
 
-class Pick(msgspec.Struct, eq=False):
-    """The permit for one attempt at one instance. Made by :meth:`Balancer.pick`.
+class Pick(msgspec.Struct, eq=False, gc=False):
+    """The permit for one attempt at one instance. Made by :meth:`Balancer.pick`; nothing holds on to it but its caller.
 
     Attributes:
         instance: its id.

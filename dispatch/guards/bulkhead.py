@@ -36,8 +36,8 @@ Decide = Callable[["BulkheadPermit | Rejection"], bool]
 waited has gone, so that the place goes to the next."""
 
 
-class BulkheadPermit(msgspec.Struct, eq=False):
-    """A place. See :class:`dispatch.guards.base.Permit`."""
+class BulkheadPermit(msgspec.Struct, eq=False, gc=False):
+    """A place. See :class:`dispatch.guards.base.Permit`. Nothing holds on to it but its caller."""
 
     _guard: BulkheadGuard | None
     _since: float
