@@ -161,9 +161,10 @@ class Attempt(msgspec.Struct, eq=False):
             meter.attempts[self.reason].value += 1
         settled = self.settled
         instance = place.instance
-        self.remembered = instance is not None and place.route.instances.get(instance.name) is instance
+        if self.outcome is not _SUCCESS:
+            self.remembered = instance is not None and place.route.instances.get(instance.name) is instance
         running = None
-        if type(settled) is Answer and Property.IN_FLIGHT in settled.properties:
+        if place.pick.learns and type(settled) is Answer:
             running = whole_number(settled.properties, Property.IN_FLIGHT)
         outcome = self.outcome if not self.impatient else _ABANDONED
         transmissions = 1 if self.line is None else self.line.repair.transmissions

@@ -93,7 +93,7 @@ class Attempts:
                     tally=fleet.tally,
                 )
                 made.ended(settled, call, limit)
-                if hops >= MAX_HOPS or not self._gone(made, settled):
+                if made.outcome is _SUCCESS or hops >= MAX_HOPS or not self._gone(made, settled):
                     break  # else that instance did not run it, and is no longer asked: another one is
                 made.left()
             ended = self._now()
@@ -247,14 +247,12 @@ class Attempts:
 
     def _slice(self, call: Call, now: float, number: int) -> tuple[float, str, float]:
         """When this attempt ends, the name of that limit, and its seconds."""
-        guards, policy = call.guards, call.target.policy
-        limit, left, usual = policy.attempt_timeout, 1, None
+        limit, left, usual = call.target.policy.attempt_timeout, 1, None
         if limit is None:
+            guards = call.guards
             if guards.repeatable and guards.retrying is not None:
-                usual = guards.usual.value(now)
-                if usual is not None:
-                    left = max(1, guards.retrying.settings.attempts - number + 1)
-            if left == 1:
+                left += guards.retrying.settings.attempts - number
+            if left <= 1 or (usual := guards.usual.value(now)) is None:
                 return call.deadline, call.clock, call.limit
         ends, clock = attempt_slice(now, call.deadline, limit=limit, attempts_left=left, usual=usual)
         if clock == "attempt":

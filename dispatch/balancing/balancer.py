@@ -50,6 +50,11 @@ class Pick(msgspec.Struct, eq=False, gc=False):
     _state: InstanceState
     _epoch: int
 
+    @property
+    def learns(self) -> bool:
+        """Does whoever picks want to know what instances are running?"""
+        return self._balancer._learn is not None
+
     def finish(
         self,
         outcome: Outcome,

@@ -27,7 +27,8 @@ TAIL = 5
 
 
 RELOOK = 32
-"""To work a quantile out costs some ten microseconds; so many durations later it is hardly another one."""
+"""To work a quantile out costs some ten microseconds; so many durations later, or as large a part of those that are known,
+it is hardly another one."""
 _EPSILON = 1e-9
 
 
@@ -109,8 +110,8 @@ class Durations:
 
 
 class Quantile:
-    """One quantile of the durations, for whoever asks with every call: worked out anew for every ``RELOOK`` of them, and
-    when some are forgotten.
+    """One quantile of the durations, for whoever asks with every call: worked out anew after ``RELOOK`` of them (a
+    ``RELOOK``-th of those that are known, if that is more), and when some are forgotten.
 
     Args:
         durations: what it is a quantile of.
@@ -132,7 +133,7 @@ class Quantile:
         if self._value is None or durations.learned >= self._look_learned or now >= self._look_at:
             self._value = durations.quantile(self._share)
             self._look_at = durations.turn_at
-            self._look_learned = durations.learned + RELOOK
+            self._look_learned = durations.learned + max(RELOOK, len(durations) // RELOOK)
         return self._value
 
 

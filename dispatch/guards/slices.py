@@ -37,7 +37,12 @@ def attempt_slice(
         limit = (deadline - now) / attempts_left
         if usual is not None:
             if attempts_left > 1:
-                limit = min(limit, max(ENOUGH * usual, ENOUGH_S))
-            limit = max(limit, ROOM * usual)
+                enough = ENOUGH * usual
+                if enough < ENOUGH_S:
+                    enough = ENOUGH_S
+                if limit > enough:
+                    limit = enough
+            if limit < ROOM * usual:
+                limit = ROOM * usual
     ends = now + limit
     return (ends, "attempt") if ends < deadline else (deadline, "call")

@@ -216,6 +216,16 @@ class TestQuantile:
         bench.learn(9.0)
         check(median.value(bench.now), 9.0)
 
+    def test_of_many_it_takes_as_large_a_part_of_them(self) -> None:
+        bench = Bench()
+        most = Quantile(bench.durations, 0.99)
+        bench.learn(*[1.0] * 100 * RELOOK)
+        check(most.value(bench.now), 1.0)
+        bench.learn(*[9.0] * 99)
+        check(most.value(bench.now), 1.0)
+        bench.learn(9.0)
+        check(most.value(bench.now), 9.0)
+
     def test_it_is_worked_out_anew_when_some_are_forgotten(self) -> None:
         bench = Bench(age=60)
         median = Quantile(bench.durations, 0.5)
