@@ -141,6 +141,7 @@ class ToolServer:
         self._works: dict[str, Work] = {}  # those that a dispatcher of ours asked for, until they end
         self._kept = KeptRequests(self._out)
         self._now: Callable[[], float] = time.monotonic  # the loop's, as soon as there is one
+        self._durable = False  # its requests are kept by the broker
         self._draining = False
         self._idle = asyncio.Event()
         self._idle.set()
@@ -185,6 +186,7 @@ class ToolServer:
             TransportError: the broker is out of reach, or refuses; the message names the fix.
         """
         self._now = loop_clock()
+        self._durable = self.request_queue.startswith("persistent://")
         try:
             if self._owns_transport:
                 await self._transport.start()
@@ -321,7 +323,7 @@ class ToolServer:
             return
         remaining = whole_number(properties, Property.REMAINING_MS)
         now = self._now()
-        kept = message if isinstance(message, KeptMessage) else None
+        kept = message if self._durable and isinstance(message, KeptMessage) else None
         if remaining is not None and kept is not None:
             remaining = self._kept.remaining(id, remaining, kept, now)
         work = Work(id, properties, None if remaining is None else now + remaining / 1000, message)
@@ -408,7 +410,7 @@ class ToolServer:
             return
         began, end = self._now(), "stopped"
         if self._tracing is not None:
-            work.trace = self._tracing.process(work.id, work.properties)
+            work.trace = self._tracing.process(work.id, work.properties, began)
             if work.trace is not None:
                 work.trace.enter()
         try:
@@ -417,7 +419,7 @@ class ToolServer:
                 if key is not None and await self._answered_before(work, request.user, key):
                     return
                 result = await self._invoke(request)
-                if isinstance(result, AsyncIterator):
+                if type(result) is not str and isinstance(result, AsyncIterator):
                     await self._says.stream(work, result)
                 else:
                     await self._says.result(work, result_text(result))

@@ -77,8 +77,8 @@ def read_invoke(service: object) -> Invoke:
     positional, keywords = _parameters(name, method)
 
     def call(request: Request) -> Any:
-        values = {"user": request.user, "config": request.config, "arguments": request.arguments}
-        return method(*(values[key] for key in positional), **{key: values[key] for key in keywords})
+        values = [getattr(request, key) for key in positional]
+        return method(*values, **{key: getattr(request, key) for key in keywords}) if keywords else method(*values)
 
     if inspect.isasyncgenfunction(method):
 

@@ -9,11 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from opentelemetry import trace
 from opentelemetry.context import Context, attach
 from opentelemetry.trace import (
-    NoOpTracerProvider,
-    ProxyTracerProvider,
     Span,
     SpanKind,
     Status,
@@ -23,6 +20,7 @@ from opentelemetry.trace import (
 )
 
 from dispatch.telemetry.context import parent, written
+from dispatch.telemetry.listening import LOOK_S, listening
 from dispatch.telemetry.names import (
     CHUNKS,
     ERROR_TYPE,
@@ -37,12 +35,10 @@ from dispatch.telemetry.names import (
     MESSAGING_TEMPORARY,
     PROCESS,
     PULSAR,
-    SCHEMA_URL,
     SEND,
     SERVICE,
 )
 from dispatch.telemetry.settings import Telemetry
-from dispatch.version import __version__
 
 _EMPTY = Context()
 _NOTHING: Mapping[str, str] = {}
@@ -132,18 +128,16 @@ class ServiceTracing:
         self._replies = replies
         self._responses = responses
         self._tracer: Tracer | None = None
+        self._look_at = float("-inf")
 
-    def _listening(self) -> Tracer | None:
-        if self._tracer is None and self._settings.traces == "native":
-            provider = self._settings.tracer_provider or trace.get_tracer_provider()
-            if not isinstance(provider, ProxyTracerProvider | NoOpTracerProvider):
-                self._tracer = provider.get_tracer("dispatch", __version__, SCHEMA_URL)
-        return self._tracer
-
-    def process(self, id: str, properties: Mapping[str, str]) -> WorkTrace | None:
-        """A request begins to run. None: nobody wants to know, and its caller's context is none."""
+    def process(self, id: str, properties: Mapping[str, str], now: float) -> WorkTrace | None:
+        """A request begins to run, at ``now`` on any clock that is always the same. None: nobody wants to know, and its
+        caller's context is none."""
         origin = parent(properties)
-        tracer = self._listening()
+        tracer = self._tracer
+        if tracer is None and now >= self._look_at:
+            self._look_at = now + LOOK_S
+            tracer = self._tracer = listening(self._settings)
         if tracer is None:
             return None if origin is None else WorkTrace(self, None, origin, id)
         span = tracer.start_span(

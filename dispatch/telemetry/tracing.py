@@ -16,8 +16,6 @@ from collections.abc import Mapping
 from opentelemetry import trace
 from opentelemetry.context import Context, get_current
 from opentelemetry.trace import (
-    NoOpTracerProvider,
-    ProxyTracerProvider,
     Span,
     SpanKind,
     Status,
@@ -33,6 +31,7 @@ from dispatch.targets import Target
 from dispatch.telemetry.calltrace import CallTrace, Passed, SendTrace, unsampled
 from dispatch.telemetry.context import received, written
 from dispatch.telemetry.errortypes import error_type
+from dispatch.telemetry.listening import LOOK_S, listening
 from dispatch.telemetry.names import (
     ATTEMPT,
     ATTEMPT_REASON,
@@ -56,7 +55,6 @@ from dispatch.telemetry.names import (
     PULSAR,
     REASON,
     REFUSED_EVENT,
-    SCHEMA_URL,
     SEND,
     SERVICE,
     TOOL_ARGUMENTS,
@@ -69,12 +67,9 @@ from dispatch.telemetry.names import (
     ErrorType,
 )
 from dispatch.telemetry.settings import Telemetry
-from dispatch.version import __version__
 
 logger = logging.getLogger("dispatch.telemetry")
 
-LOOK_S = 1.0
-"""How often it is looked whether somebody listens by now: the SDK may be set up after the dispatcher."""
 MAX_CONTENT_CHARS = 64 * 1024
 """Of arguments and results, where they are recorded."""
 MAX_NAME_CHARS = 256
@@ -210,13 +205,9 @@ class Tracing:
 
     def _look(self, now: float) -> None:
         self._look_at = now + LOOK_S
-        if self._listening or self._settings.traces != "native":
-            return
-        provider = self._settings.tracer_provider or trace.get_tracer_provider()
-        if isinstance(provider, ProxyTracerProvider | NoOpTracerProvider):
-            return
-        self.tracer = provider.get_tracer("dispatch", __version__, SCHEMA_URL)
-        self._listening = True
+        if not self._listening and (tracer := listening(self._settings)) is not None:
+            self.tracer = tracer
+            self._listening = True
 
     def call(self, target: Target, now: float) -> CallTrace | None:
         """A call of ``target`` begins. None: nobody wants to know."""
