@@ -201,12 +201,14 @@ class LocalBroker:
         self._launch(None)
 
     def pause(self) -> None:
-        """Make it hang (SIGSTOP): connections stay open, nothing is answered."""
-        self._signal(signal.SIGSTOP)
+        """Make it hang (SIGSTOP): connections stay open, nothing is answered from now on."""
+        if not self.child.stop():
+            raise LocalBrokerError("the broker has ended")
 
     def resume(self) -> None:
         """Let it go on after `pause` (SIGCONT)."""
-        self._signal(signal.SIGCONT)
+        if not self.child.signal(signal.SIGCONT):
+            raise LocalBrokerError("the broker has ended")
 
     def stop(self) -> None:
         """Stop it (SIGTERM; SIGKILL after 10 s), and delete its data if they are temporary. Safe to call again."""
@@ -257,10 +259,6 @@ class LocalBroker:
         if self._configuration.security is None:
             raise LocalBrokerError("the broker was started without security: LocalBroker.start(security=True)")
         return self._configuration.security
-
-    def _signal(self, number: signal.Signals) -> None:
-        if not self.child.signal(number):
-            raise LocalBrokerError("the broker has ended")
 
 
 def _choose_ports(folder: Path, port: int, web_port: int, *, tls: bool) -> Ports:

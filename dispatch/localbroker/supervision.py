@@ -48,6 +48,15 @@ def _identity_from_ps(pid: int) -> str | None:
     return None if not state or state.startswith("Z") else " ".join(start_time.split())
 
 
+def _at_work(pid: int) -> bool:
+    """Has it a thread that is not stopped? As far as /proc tells."""
+    for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with suppress(OSError):  # a thread that has ended meanwhile
+            if stat.read_text().rpartition(")")[2].split()[0] not in "TtZX":
+                return True
+    return False
+
+
 class Child:
     """A process we started, or one we know by its id and identity.
 
@@ -79,6 +88,16 @@ class Child:
         except ProcessLookupError:
             return False
         return True
+
+    def stop(self) -> bool:
+        """Send SIGSTOP, and wait until its threads stand still: one that is at work elsewhere goes on for some milliseconds.
+        Where the system does not tell of threads, it is only sent. False if the process has ended."""
+        if not self.signal(signal.SIGSTOP):
+            return False
+        end = time.monotonic() + KILL_WAIT
+        while _at_work(self.pid) and time.monotonic() < end:
+            time.sleep(_POLL)
+        return self.alive()
 
     def wait(self, timeout: float) -> bool:
         """Wait up to `timeout` seconds for its end; whether it has ended."""
@@ -193,8 +212,9 @@ def spawn(
         if on_spawn is not None:
             on_spawn(child)
         if detached:
-            keeper.stdin.write(b"k")
-            keeper.stdin.close()
+            with suppress(BrokenPipeError):  # it has ended already, and its keeper with it
+                keeper.stdin.write(b"k")
+                keeper.stdin.close()
             keeper.wait(KILL_WAIT)
     except BaseException:
         _discard(keeper)

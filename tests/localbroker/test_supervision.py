@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -123,6 +124,48 @@ def test_a_paused_one_hears_sigterm_all_the_same(log: Path) -> None:
     child.terminate(grace=10)
 
     assert child.returncode == 128 + signal.SIGTERM
+
+
+def states(pid: int) -> set[str]:
+    """Of its threads, as ``ps`` shows them."""
+    return {stat.read_text().rpartition(")")[2].split()[0] for stat in Path(f"/proc/{pid}/task").glob("*/stat")}
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="only Linux tells of threads")
+def test_a_stopped_one_stands_still_with_all_its_threads(log: Path) -> None:
+    busy = (
+        "import threading\n"
+        "work = lambda: all(sum(range(9999)) for _ in iter(int, 1))\n"
+        "for _ in range(8): threading.Thread(target=work).start()"
+    )
+    child = spawn([sys.executable, "-c", busy], log=log)
+    try:
+        while len(list(Path(f"/proc/{child.pid}/task").iterdir())) < 9:
+            time.sleep(0.01)
+        for _ in range(20):
+            assert child.stop()
+            assert states(child.pid) == {"T"}
+            assert child.signal(signal.SIGCONT)
+    finally:
+        child.kill()
+    assert not child.stop()
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="only Linux tells of children")
+def test_a_detached_one_may_end_before_it_is_let_go(log: Path) -> None:
+    def children() -> set[int]:
+        return {
+            int(pid) for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()
+        }
+
+    before = children()
+
+    def ended(child: Child) -> None:
+        assert child.wait(10)
+        while any(states(keeper) != {"Z"} for keeper in children() - before):
+            time.sleep(0.01)
+
+    assert not spawn(["true"], log=log, detached=True, on_spawn=ended).alive()
 
 
 def test_a_child_does_not_depend_on_the_thread_that_started_it(log: Path) -> None:
