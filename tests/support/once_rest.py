@@ -112,10 +112,13 @@ class CreditIsBack:
     def __init__(self, dispatchers: Iterable[Dispatcher], servers: Iterable[ToolServer]) -> None:
         self._dispatchers = list(dispatchers)
         self._servers = list(servers)
-        self._before = {id(credit): credit._sequence for _, credit in self._credits(self._dispatchers)}
+        self._before = {id(credit): credit._sequence for _, credit, _ in self._credits(self._dispatchers)}
 
-    def _credits(self, dispatchers: Iterable[Dispatcher]) -> Iterable[tuple[Gate, Credit]]:
-        """Of the gates between a dispatcher and an instance that it knows, both ways."""
+    def _credits(self, dispatchers: Iterable[Dispatcher]) -> Iterable[tuple[Gate, Credit, bool]]:
+        """Of the gates between a dispatcher and an instance that it knows, both ways; and whether it is time that gives it
+        back: one that hears from more instances than it keeps control topics for forgets what it was to acknowledge.
+        """
+        crowded = len(self._servers) > acknowledger.MAX_INSTANCES
         for dispatcher, server in product(dispatchers, self._servers):
             routes = routes_of(dispatcher)
             topics = {lane.topic for lanes in routes._lanes.values() for lane in lanes._lanes}
@@ -125,16 +128,13 @@ class CreditIsBack:
                     continue
                 for gate in (instance.publisher, *gates_of_server(server)):
                     if isinstance(gate, Gate) and gate._credit is not None and gate.topic in {instance.topic, *topics}:
-                        yield gate, gate._credit
+                        yield gate, gate._credit, crowded and gate is not instance.publisher
 
     def __call__(self, refused: Iterable[Dispatcher]) -> None:
-        """``refused``: those whose messages were not all answered, so that nobody was asked to acknowledge much. Those that
-        hear from more instances than they keep control topics for forget acknowledgements: time gives that credit back.
-        """
-        crowded = {one for one in self._dispatchers if len(self._servers) > acknowledger.MAX_INSTANCES}
-        for gate, credit in self._credits(set(self._dispatchers) - set(refused) - crowded):
+        """``refused``: those whose messages were not all answered, so that nobody was asked to acknowledge much."""
+        for gate, credit, by_time in self._credits(set(self._dispatchers) - set(refused)):
             assert credit.unacknowledged == sum(size for _, size in credit._sent)
-            if credit._sequence > self._before.get(id(credit), 0):
+            if not by_time and credit._sequence > self._before.get(id(credit), 0):
                 assert credit.open, f"{credit.unacknowledged} of {credit.limit} bytes to {gate.topic} never came back"
 
 
