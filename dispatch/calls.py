@@ -97,7 +97,7 @@ class Calls:
         trace = engine.begun(target, guards, started)
         idle = 0.0
         try:
-            # 2 permission: who may call this tool (its place; nothing is asked yet)
+            # 2 permission: reserved, not enforced; the catalogue refuses descriptors with `permissions`
             # 3 deadline: one instant on the loop's clock for everything that follows
             if stream:
                 limit = policy.stream_timeout if timeout is None else check_seconds(timeout)

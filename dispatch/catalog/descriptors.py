@@ -95,12 +95,10 @@ class ToolDescriptor(msgspec.Struct, frozen=True, rename="kebab"):
         config: values of the service's config params, any JSON; sent with every call.
         policy: the keys of the policy that it sets itself, as in the descriptor, to be laid over its service's;
             already checked. Empty: none.
-        requires: the range of versions its service must have, or None.
-        permissions: what a user must hold to call it; empty: anyone may.
         category: one word to file it under, or None.
         tags: words to find it by.
         author: who answers for it, or None.
-        output_schema: JSON Schema of its result, or None.
+        output_schema: JSON Schema of its result, or None. Not checked.
         read_only: declared to change nothing. Default false, as MCP's ``readOnlyHint``: assume the worse.
         idempotent: declared to have no further effect when repeated. Default false, as MCP's ``idempotentHint``.
         destructive: declared to destroy something (true) or not (false); None: not declared, so assume it may
@@ -113,8 +111,6 @@ class ToolDescriptor(msgspec.Struct, frozen=True, rename="kebab"):
     arguments: tuple[Argument, ...] = ()
     config: Mapping[str, Any] = msgspec.field(default_factory=FrozenDict)
     policy: Mapping[str, Any] = msgspec.field(default_factory=FrozenDict)
-    requires: str | None = None
-    permissions: tuple[str, ...] = ()
     category: str | None = None
     tags: tuple[str, ...] = ()
     author: str | None = None

@@ -14,6 +14,19 @@ from dispatch.catalog.topics import TopicError, TopicName
 MAX_NAME_CHARS: Final = 256
 """Characters in a name or an id. They end up in metric labels, in log lines and in what a model reads."""
 
+UNENFORCED: Final = {
+    "permissions": (
+        "every user could call the tool",
+        "and restrict access with Pulsar's permissions on the service's request namespace, or do not load the tool",
+    ),
+    "requires": (
+        "the tool would be called at any version of its service",
+        "and make sure that instances of the right version alone listen on the service's request topic",
+    ),
+}
+"""Keys that restrict calls, and that dispatch does not enforce: what would happen, and what to do. A descriptor that has
+one is refused, because a restriction that is ignored is worse than none."""
+
 
 class ObjectReader:
     """Typed access to the keys of one object. A ``null`` counts as a missing key. After a mistake the value returned
@@ -128,6 +141,12 @@ class ObjectReader:
                 meant = near_names(key, self.known, 1)
                 fix = f"did you mean '{meant[0]}'? Else take it out" if meant else "take it out"
                 self.report.warning(self.at(key), "an unknown key, which is ignored", fix)
+
+    def refuse_unenforced(self) -> None:
+        """Report an error for each key of :data:`UNENFORCED` that has a value. Call it on a tool and on its service."""
+        for key, (problem, fix) in UNENFORCED.items():
+            if self.raw.get(key) is not None:
+                self.error(key, f"'{key}' is not enforced in this release, so {problem}", f"remove '{key}', {fix}")
 
     def _list(self, key: str, example: object) -> tuple[Any, ...]:
         value = self.raw.get(key)

@@ -8,10 +8,10 @@ from dispatch.catalog.descriptors import ConfigParam, Instance, ServiceDescripto
 from dispatch.catalog.names import excerpt
 from dispatch.catalog.policies import check_policy
 from dispatch.catalog.problems import Report
-from dispatch.catalog.reader import ObjectReader
+from dispatch.catalog.reader import UNENFORCED, ObjectReader
 from dispatch.catalog.versions import VERSION_EXAMPLE, is_version
 
-_KEYS: Final = ("id", "request-queue", "response-queue", "config-params", "instances", "version", "policy")
+_KEYS: Final = ("id", "request-queue", "response-queue", "config-params", "instances", "version", "policy", *UNENFORCED)
 _SILENT: Final = ("description",)  # a note to people, which nothing reads
 _PARAM_KEYS: Final = ("name", "required")
 _INSTANCE_KEYS: Final = ("id", "request-queue", "response-queue", "weight")
@@ -36,6 +36,7 @@ def read_service(raw: dict[str, Any], item_key: str, report: Report) -> ServiceD
         version=_version(reader),
         policy=check_policy(reader.nested("policy", {"timeout": 10}), report),
     )
+    reader.refuse_unenforced()
     _check_queues(reader, service)
     if item_key and service.id and service.id != item_key:
         report.info(

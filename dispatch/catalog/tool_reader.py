@@ -10,15 +10,13 @@ from dispatch.catalog.jsonvalues import FrozenDict
 from dispatch.catalog.names import excerpt, near_names
 from dispatch.catalog.policies import check_policy
 from dispatch.catalog.problems import Report
-from dispatch.catalog.reader import ObjectReader
-from dispatch.catalog.versions import RANGE_EXAMPLE, is_version_range
+from dispatch.catalog.reader import UNENFORCED, ObjectReader
 from dispatch.policy import DEFAULT_POLICY, PolicyError, check_repeats
 
 _TRUSTGRAPH_KEYS: Final = ("type", "name", "description", "service", "arguments")
 _OUR_KEYS: Final = (
     "policy",
-    "requires",
-    "permissions",
+    *UNENFORCED,
     "category",
     "tags",
     "author",
@@ -69,8 +67,6 @@ def read_tool(raw: dict[str, Any], item_key: str, service: ServiceDescriptor | N
         arguments=_arguments(reader),
         config=_config(reader, raw, service),
         policy=check_policy(reader.nested("policy", {"timeout": 10}), report, base),
-        requires=_requires(reader),
-        permissions=reader.texts("permissions", "tools:jokes"),
         category=reader.text("category", "entertainment"),
         tags=reader.texts("tags", "fun"),
         author=reader.text("author", "the jokes team"),
@@ -79,6 +75,7 @@ def read_tool(raw: dict[str, Any], item_key: str, service: ServiceDescriptor | N
         idempotent=bool(reader.flag("idempotent")),
         destructive=reader.flag("destructive"),
     )
+    reader.refuse_unenforced()
     if tool.read_only and tool.destructive:
         reader.error(
             "destructive",
@@ -159,14 +156,3 @@ def _argument_type(entry: ObjectReader) -> str:
             f'write "{meant}"; the types are {all_types}' if meant else f"write one of {all_types}",
         )
     return given
-
-
-def _requires(reader: ObjectReader) -> str | None:
-    requires = reader.text("requires", RANGE_EXAMPLE)
-    if requires is not None and not is_version_range(requires):
-        reader.error(
-            "requires",
-            f"'{excerpt(requires)}' is no range of versions",
-            f'write comparators, for example "requires": "{RANGE_EXAMPLE}"',
-        )
-    return requires

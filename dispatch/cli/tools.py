@@ -116,8 +116,6 @@ def _show_one(catalog: Catalog, tool: ToolDescriptor) -> None:
         ("config", tool.config),
         ("policy", tool.policy),
         ("its service's", service.policy),
-        ("requires", tool.requires),
-        ("permissions", ", ".join(tool.permissions)),
         ("category", tool.category),
         ("tags", ", ".join(tool.tags)),
         ("author", tool.author),

@@ -39,8 +39,6 @@ def test_everything_that_is_ours() -> None:
         TELL_JOKE
         | {
             "policy": {"timeout": 5},
-            "requires": ">=1.4.0, <2",
-            "permissions": ["tools:jokes", "tools:all"],
             "category": "fun",
             "tags": ["text", "short", "text"],
             "author": "the jokes team",
@@ -52,8 +50,6 @@ def test_everything_that_is_ours() -> None:
         }
     )
     assert tool.policy == {"timeout": 5}
-    assert tool.requires == ">=1.4.0, <2"
-    assert tool.permissions == ("tools:jokes", "tools:all")
     assert tool.category == "fun"
     assert tool.tags == ("text", "short")
     assert tool.author == "the jokes team"
@@ -122,13 +118,12 @@ def test_a_missing_key(key: str) -> None:
         ({"service": 1}, "service", "a number, not a text", 'write "service": "'),
         ({"arguments": {"topic": "string"}}, "arguments", "an object, not a list", '[{"name": "topic"'),
         ({"arguments": ["topic"]}, "arguments[0]", "'topic' instead of an object", '{"name": "topic"'),
-        ({"requires": "newest"}, "requires", "'newest' is no range", '"requires": ">=1.4.0, <2"'),
-        ({"requires": 2}, "requires", "a number, not a text", '">=1.4.0, <2"'),
-        ({"permissions": "admin"}, "permissions", "a text, not a list", '["tools:jokes"]'),
-        ({"permissions": ["a", 1]}, "permissions[1]", "1 instead of a text", '"tools:jokes"'),
-        ({"permissions": [" "]}, "permissions[0]", "an empty text", "take it out"),
+        ({"requires": ">=1.4.0, <2"}, "requires", "is not enforced", "remove 'requires'"),
+        ({"permissions": ["admin"]}, "permissions", "is not enforced", "remove 'permissions'"),
         ({"category": ["fun"]}, "category", "a list, not a text", '"category": "'),
         ({"tags": {"a": 1}}, "tags", "an object, not a list", '["fun"]'),
+        ({"tags": ["a", 1]}, "tags[1]", "1 instead of a text", '"fun"'),
+        ({"tags": [" "]}, "tags[0]", "an empty text", "take it out"),
         ({"tags": [None]}, "tags[0]", "null instead of a text", '"fun"'),
         ({"author": 5}, "author", "a number, not a text", '"author": "'),
         ({"output_schema": "string"}, "output-schema", "a text, not an object", '{"type": "string"}'),

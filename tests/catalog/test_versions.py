@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch.catalog.versions import RANGE_EXAMPLE, VERSION_EXAMPLE, is_version, is_version_range
+from dispatch.catalog.versions import VERSION_EXAMPLE, is_version
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,6 @@ from dispatch.catalog.versions import RANGE_EXAMPLE, VERSION_EXAMPLE, is_version
 )
 def test_versions(text: str) -> None:
     assert is_version(text)
-    assert is_version_range(text)
 
 
 @pytest.mark.parametrize(
@@ -43,33 +42,3 @@ def test_versions(text: str) -> None:
 )
 def test_what_is_no_version(text: str) -> None:
     assert not is_version(text)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        ">=1.4.0",
-        ">= 1.4.0",
-        ">=1,<2",
-        ">=1 <2",
-        "^1.4",
-        "~1.4.2",
-        "~=1.4",
-        "==1.0.0-rc.1",
-        "!=1.3.0",
-        "1.x",
-        "1.*",
-        "*",
-        "<1 || >=2.1",
-        RANGE_EXAMPLE,
-    ],
-)
-def test_ranges(text: str) -> None:
-    assert is_version_range(text)
-
-
-@pytest.mark.parametrize(
-    "text", ["", " ", ">=", "latest", ">=1.2.3.4", "1.2 ||", "=>1", "1..2", "<<1", "^x.1", ">=1;<2", "1 " * 200]
-)
-def test_what_is_no_range(text: str) -> None:
-    assert not is_version_range(text)
