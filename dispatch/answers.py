@@ -212,6 +212,6 @@ def _sendable(value: object) -> str:
     """``value`` as a text that can travel: what a tool's author wrote into an error must not cost the answer."""
     try:
         text = str(value)
-    except Exception:  # its own __str__ raises
+    except BaseException:  # its own __str__ raises
         text = f"(the text of a {type(value).__name__} cannot be read)"
     return text[:MAX_ERROR_CHARS].encode(errors="replace").decode()

@@ -434,7 +434,9 @@ class ToolServer:
         except DispatchError as error:
             end = "error"
             self._says.fail(work, error.type, error.message)
-        except Exception as error:
+        except BaseException as error:  # one that leaves the task, such as SystemExit, would end the event loop
+            if isinstance(error, GeneratorExit) and not _is_running(work.task):
+                raise  # the coroutine is being closed
             if isinstance(error, TimeoutError) and limit.expired():
                 # Not the tool's own error: the caller's limit, which its own clock is about to notice too.
                 self._refuse(work, Refusal.STOPPED)
@@ -478,6 +480,13 @@ class ToolServer:
         self._works.pop(work.id, None)
         self._says.refuse(work, reason, detail)
         self._kept.ended(work)
+
+
+def _is_running(task: asyncio.Task[None] | None) -> bool:
+    try:
+        return task is not None and asyncio.current_task() is task
+    except RuntimeError:  # no loop is running
+        return False
 
 
 async def serve(service: object, broker: str | Transport, **options: Any) -> None:

@@ -58,8 +58,8 @@ class ToolService:
             default executor.
 
         Raises:
-            ToolError: the tool's own error: its type and message reach the caller. Any other exception does too, with
-                its class name as the type.
+            ToolError: the tool's own error: its type and message reach the caller. Any other exception, ``SystemExit``
+                and other ``BaseException`` subclasses included, does too, with its class name as the type.
         """
         raise NotImplementedError
 
