@@ -34,7 +34,7 @@ class Credit:
         limit: bytes.
     """
 
-    __slots__ = ("_sent", "_sequence", "_unmarked", "limit", "unacknowledged")
+    __slots__ = ("_marked", "_sent", "_sequence", "_unmarked", "limit", "unacknowledged")
 
     def __init__(self, limit: int = CREDIT_BYTES) -> None:
         if limit < 1:
@@ -42,6 +42,8 @@ class Credit:
         self.limit = limit
         self.unacknowledged = 0
         self._sequence = 0
+        self._marked = 0
+        """Sequence number of the last message that was marked."""
         self._unmarked = 0
         self._sent: deque[tuple[int, int]] = deque()
 
@@ -59,6 +61,7 @@ class Credit:
         # Half the credit: soon enough that the acknowledgement is back before the rest is used up.
         mark = self.unacknowledged >= self.limit // 2 and self._unmarked >= self.limit // 4
         if mark:
+            self._marked = self._sequence
             self._unmarked = 0
         return self._sequence, mark
 
@@ -70,6 +73,19 @@ class Credit:
         while sent and sent[0][0] <= sequence:
             self.unacknowledged -= sent.popleft()[1]
         return True
+
+    def withdraw(self, sequence: int) -> bool:
+        """Take back the message ``sequence``, which was never sent. False: it is no longer unacknowledged."""
+        for index, (number, size) in enumerate(self._sent):
+            if number == sequence:
+                del self._sent[index]
+                self.unacknowledged -= size
+                if sequence == self._marked:
+                    self._unmarked = self.unacknowledged  # its acknowledgement would have covered them
+                elif sequence > self._marked:
+                    self._unmarked -= size
+                return True
+        return False
 
     def forgive(self) -> None:
         """Forget what is unacknowledged: time has passed instead."""

@@ -53,10 +53,13 @@ class _Gated:
         return self.ticket is None or self.ticket.waits
 
     def cancel(self) -> bool:
-        if self.ticket is not None:
-            return self.ticket.cancel()
-        self.on_failure = None
-        return self.gate.withdraw(self)
+        if self.ticket is None:
+            self.on_failure = None
+            return self.gate.withdraw(self)
+        withdrawn = self.ticket.cancel()
+        if withdrawn:
+            self.gate.return_credit(self.sequence)
+        return withdrawn
 
     def answered(self) -> None:
         """A reply proves that the message arrived."""
@@ -68,6 +71,8 @@ class _Gated:
         self.gate.acknowledge(self.sequence)
 
     def fail(self, error: TransportError) -> None:
+        if not error.sent:
+            self.gate.return_credit(self.sequence)
         if self.on_failure is not None:
             self.on_failure(error)
 
@@ -75,19 +80,28 @@ class _Gated:
 class _Passed:
     """A message that found the gate open. See :class:`dispatch.transports.base.Ticket`."""
 
-    __slots__ = ("gate", "sequence", "ticket")
+    __slots__ = ("gate", "on_failure", "sequence", "ticket")
 
-    def __init__(self, gate: Gate, sequence: int, ticket: Ticket) -> None:
+    def __init__(self, gate: Gate, sequence: int, on_failure: OnFailure) -> None:
         self.gate = gate
         self.sequence = sequence
-        self.ticket = ticket
+        self.on_failure = on_failure
+        self.ticket: Ticket
 
     @property
     def waits(self) -> bool:
         return self.ticket.waits
 
     def cancel(self) -> bool:
-        return self.ticket.cancel()
+        withdrawn = self.ticket.cancel()
+        if withdrawn:
+            self.gate.return_credit(self.sequence)
+        return withdrawn
+
+    def fail(self, error: TransportError) -> None:
+        if not error.sent:
+            self.gate.return_credit(self.sequence)
+        self.on_failure(error)
 
     def answered(self) -> None:
         """A reply proves that the message arrived."""
@@ -142,10 +156,7 @@ class Gate:
             self.acknowledges = True
         else:
             self._credit.limit = credit
-            if self._timer is not None and self._credit.open:
-                self._timer.cancel()
-                self._timer = None
-                self._pass()
+            self._resume()
 
     def publish(self, payload: bytes, properties: Mapping[str, str], *, flow: str, on_failure: OnFailure) -> Ticket:
         credit = self._credit
@@ -155,8 +166,13 @@ class Gate:
             sequence, due = credit.send(len(payload) + MESSAGE_OVERHEAD)
             if due:
                 properties = {**properties, **self._mark(sequence)}
-            ticket = self.publisher.publish(payload, properties, flow=flow, on_failure=on_failure)
-            return _Passed(self, sequence, ticket)
+            passed = _Passed(self, sequence, on_failure)
+            try:
+                passed.ticket = self.publisher.publish(payload, properties, flow=flow, on_failure=passed.fail)
+            except BaseException:
+                credit.withdraw(sequence)
+                raise
+            return passed
         gated = _Gated(self, payload, properties, flow, on_failure)
         self._queue.enter(flow, gated, len(payload))
         if self._timer is None:
@@ -169,9 +185,11 @@ class Gate:
         properties = gated.properties
         if due or marked:
             properties = {**properties, **self._mark(sequence)}
-        gated.ticket = self.publisher.publish(
-            gated.payload, properties, flow=gated.flow, on_failure=gated.on_failure or _nobody
-        )
+        try:
+            gated.ticket = self.publisher.publish(gated.payload, properties, flow=gated.flow, on_failure=gated.fail)
+        except BaseException:
+            self._credit.withdraw(sequence)
+            raise
         gated.sequence = sequence
         gated.payload = b""
 
@@ -198,6 +216,18 @@ class Gate:
         self._patience = PATIENCE_S
         self._probes = 0
         if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            self._pass()
+
+    def return_credit(self, sequence: int) -> None:
+        """Give back the credit of the message ``sequence``, which was not sent after all."""
+        if self._credit is not None and self._credit.withdraw(sequence):
+            self._resume()
+
+    def _resume(self) -> None:
+        """Send what waits for credit if there is some again."""
+        if self._timer is not None and self._credit is not None and self._credit.open:
             self._timer.cancel()
             self._timer = None
             self._pass()
@@ -257,7 +287,3 @@ class Gate:
             self._timer = None
         self._queue.close()
         await self.publisher.close()
-
-
-def _nobody(_error: TransportError) -> None:
-    """The message's owner has gone."""

@@ -18,7 +18,8 @@ from dispatch.waitingroom import WaitingRoom
 
 NOTED_BYTES = 4_096
 """Messages from this size on wait for their receipt. Smaller ones are counted by time alone: a wake-up for each receipt
-would cost them more than it could save."""
+would cost them more than it could save. One that is withdrawn is uncounted from this size on, its answer included; a smaller
+one takes 80 µs of the pace at most."""
 RECEIPT_S = 2.0
 """How long a receipt is waited for. A broker that takes longer is in trouble; then one message goes in this time."""
 
@@ -44,7 +45,18 @@ class NotingPublisher(Protocol):
 class _Paced:
     """A message that waited, or whose receipt is awaited. See :class:`dispatch.transports.base.Ticket`."""
 
-    __slots__ = ("flow", "on_failure", "payload", "properties", "publisher", "size", "ticket", "unreceipted")
+    __slots__ = (
+        "booked",
+        "flow",
+        "on_failure",
+        "payload",
+        "properties",
+        "publisher",
+        "size",
+        "through",
+        "ticket",
+        "unreceipted",
+    )
 
     def __init__(
         self,
@@ -62,6 +74,9 @@ class _Paced:
         self.size = len(payload) + MESSAGE_OVERHEAD
         self.ticket: Ticket | None = None
         self.unreceipted = False
+        self.booked = 0
+        """Bytes that the pace counts for it by time, until ``through``."""
+        self.through = 0.0
 
     @property
     def waits(self) -> bool:
@@ -82,6 +97,8 @@ class _Paced:
             self.ticket.taken()
 
     def fail(self, error: TransportError) -> None:
+        if not error.sent and self.ticket is not None:
+            self.publisher.uncount(self)
         callback, self.on_failure = self.on_failure, None
         if callback is not None:
             callback(error)
@@ -123,9 +140,10 @@ class PacedPublisher:
         if not len(self._queue):
             now = self._now()
             if self.pace.wait(now) == 0.0:
-                if self._noting is None or size < NOTED_BYTES:
+                booked = size + MESSAGE_OVERHEAD + int(self._brings())
+                if booked < NOTED_BYTES:
                     ticket = self.publisher.publish(payload, properties, flow=flow, on_failure=on_failure)
-                    self.pace.send(size + MESSAGE_OVERHEAD + int(self._brings()), now)
+                    self.pace.send(booked, now)
                     return ticket
                 paced = _Paced(self, payload, properties, flow, on_failure)
                 self._send(paced, now)
@@ -141,7 +159,8 @@ class PacedPublisher:
         payload, properties = paced.payload, paced.properties
         if self._noting is None or len(payload) < NOTED_BYTES:
             paced.ticket = self.publisher.publish(payload, properties, flow=paced.flow, on_failure=paced.fail)
-            self.pace.send(paced.size + int(self._brings()), now)
+            paced.booked = paced.size + int(self._brings())
+            paced.through = self.pace.send(paced.booked, now)
         else:
             paced.ticket = self._noting.publish_noted(
                 payload, properties, flow=paced.flow, on_failure=paced.fail, on_receipt=partial(self._receipted, paced)
@@ -203,11 +222,18 @@ class PacedPublisher:
                 self._queue.tell()
             return withdrawn
         withdrawn = paced.ticket.cancel()
-        if withdrawn and paced.unreceipted:
+        if withdrawn:
+            self.uncount(paced)
+        return withdrawn
+
+    def uncount(self, paced: _Paced) -> None:
+        """``paced`` was not sent after all."""
+        if paced.unreceipted:
             paced.unreceipted = False
             self.pace.withdraw(paced.size)
-            self._again()
-        return withdrawn
+        else:
+            self.pace.take_back(paced.booked, paced.through)
+        self._again()
 
     async def writable(self, flow: str) -> None:
         await self._queue.left(flow)

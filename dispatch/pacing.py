@@ -63,11 +63,22 @@ class Pace:
                 return through - now
         return None
 
-    def send(self, size: int, now: float) -> None:
-        """A message of ``size`` bytes goes, and nobody tells of its receipt."""
+    def send(self, size: int, now: float) -> float:
+        """Count a message of ``size`` bytes whose receipt is not reported. Returns the end of its time."""
         self._through = max(self._through, now) + size / self.rate
         self._sent.append((self._through, size))
         self._under_way += size
+        return self._through
+
+    def take_back(self, size: int, through: float) -> None:
+        """Uncount a message that :meth:`send` counted, with what that returned: it was not sent after all. The times of
+        those counted after it stay as they are."""
+        entry = (through, size)
+        if entry in self._sent:
+            self._sent.remove(entry)
+            self._under_way -= size
+            if through == self._through:
+                self._through -= size / self.rate
 
     def hold(self, size: int) -> None:
         """A message of ``size`` bytes goes; :meth:`receipt` or :meth:`withdraw` will follow."""

@@ -50,6 +50,36 @@ def test_what_is_forgiven_is_not_acknowledged_again() -> None:
     assert credit.unacknowledged == 30
 
 
+def test_a_withdrawn_message_no_longer_counts() -> None:
+    credit = Credit(100)
+    first, second = credit.send(30)[0], credit.send(80)[0]
+    assert not credit.open
+    assert credit.withdraw(first)
+    assert credit.unacknowledged == 80
+    assert not credit.withdraw(first)
+    assert credit.acknowledge(second)
+    assert not credit.withdraw(second), "it has arrived"
+
+
+def test_when_a_marked_message_is_withdrawn_a_later_one_is_marked() -> None:
+    credit = Credit(100)
+    assert not credit.send(40)[1]
+    marked, due = credit.send(20)
+    assert due
+    unmarked = credit.send(5)[0]
+    assert credit.withdraw(marked)
+    assert credit.send(10)[1], "nothing else asks for the acknowledgement of what is out"
+    assert credit.withdraw(unmarked)
+    assert credit.unacknowledged == 50
+
+
+def test_a_withdrawn_message_brings_no_mark_nearer() -> None:
+    credit = Credit(100)
+    assert credit.send(60)[1]
+    assert credit.withdraw(credit.send(20)[0])
+    assert not credit.send(10)[1], "25 bytes without a mark are a quarter of the credit"
+
+
 def test_a_large_message_is_marked_itself() -> None:
     assert Credit(100).send(100)[1]
     assert not Credit(100).send(10)[1]
@@ -95,6 +125,14 @@ class CreditMachine(RuleBasedStateMachine):
         upto = data.draw(st.integers(self.out[0][0], self.count))
         assert self.credit.acknowledge(upto)
         self.out = [sent for sent in self.out if sent[0] > upto]
+
+    @precondition(lambda self: self.out)
+    @rule(data=st.data())
+    def withdraw(self, data: Any) -> None:
+        sent = data.draw(st.sampled_from(self.out))
+        assert self.credit.withdraw(sent[0])
+        assert not self.credit.withdraw(sent[0])
+        self.out.remove(sent)
 
     @rule(back=st.integers(0, 20))
     def acknowledge_again(self, back: int) -> None:

@@ -182,6 +182,37 @@ async def test_what_waits_can_be_withdrawn_and_what_has_passed_is_the_publishers
     await bench.gate.close()
 
 
+async def test_credit_of_messages_that_were_not_sent_comes_back() -> None:
+    bench = Bench()
+    bench.publisher.refusal = lost(sent=False)
+    for _ in range(4):
+        with pytest.raises(TransportError):
+            bench.send("z1")
+    bench.publisher.refusal, bench.publisher.queueing = None, True
+    tickets = bench.send("a1", "a2", "a3", "a4", "a5", "a6", "a7")
+    assert bench.out == ["a1", "a2", "a3", "a4"]
+    assert tickets[1].cancel(), "withdrawn from the publisher's queue"
+    assert bench.out[4:] == ["a5"]
+    assert tickets[4].cancel(), "it had waited at the gate before"
+    assert bench.out[5:] == ["a6"]
+    bench.publisher.sent[-1].on_failure(lost(sent=True))
+    assert bench.out[6:] == [], "it may have arrived"
+    bench.publisher.sent[0].on_failure(lost(sent=False))
+    assert bench.out[6:] == ["a7"]
+    await bench.gate.close()
+
+
+async def test_a_message_that_waited_and_could_not_be_sent_returns_its_credit() -> None:
+    bench = Bench()
+    bench.send("a1", "a2", "a3", "a4", "a5")
+    bench.gate.acknowledge(4)
+    bench.send("a6", "a7", "a8", "a9")
+    assert bench.out[-1] == "a8"
+    bench.publisher.sent[4].on_failure(lost(sent=False))
+    assert bench.out[-1] == "a9"
+    await bench.gate.close()
+
+
 async def test_withdrawing_the_last_one_stops_the_clock() -> None:
     bench = Bench()
     tickets = bench.send("a1", "a2", "a3", "a4", "a5")

@@ -309,6 +309,25 @@ async def test_a_message_withdrawn_behind_the_window_makes_way_for_the_next() ->
     await bench.publisher.close()
 
 
+async def test_the_time_of_a_message_that_was_not_sent_comes_back() -> None:
+    bench = Bench()
+    bench.inner.queueing = True
+    tickets = bench.send("a1", "a2", size=LARGE)
+    assert bench.out == ["a1"]
+    assert tickets[0].cancel()
+    assert bench.out == ["a1", "a2"]
+    bench.send("a3")
+    bench.inner.sent[-1].on_failure(lost(sent=True))
+    assert bench.out == ["a1", "a2"], "it may have been sent"
+    assert bench.publisher.queued == 1
+    await bench.publisher.close()
+    bench = Bench()
+    bench.send("a1", "a2", size=LARGE)
+    bench.inner.sent[-1].on_failure(lost(sent=False))
+    assert bench.out == ["a1", "a2"]
+    await bench.publisher.close()
+
+
 async def test_a_receipt_after_the_end_does_nothing() -> None:
     noting = Noting()
     bench = Bench(noting)

@@ -205,6 +205,23 @@ def test_a_withdrawn_message_costs_nothing_and_a_receipt_too_many_gives_nothing(
     assert pace.wait(0.0) is None
 
 
+def test_a_message_that_is_taken_back_costs_nothing() -> None:
+    pace = Pace(rate=1_000, burst=10)
+    first, last = pace.send(100, 5.0), pace.send(100, 5.0)
+    assert pace.wait(5.0) == pytest.approx(0.2)
+    pace.take_back(100, last)
+    assert pace.wait(5.0) == pytest.approx(0.1)
+    pace.take_back(100, last)
+    assert pace.wait(5.0) == pytest.approx(0.1), "once only"
+    second = pace.send(100, 5.0)
+    assert second == last
+    pace.take_back(100, first)
+    assert pace.wait(5.0) == pytest.approx(0.2), "the time of what was sent after it stays"
+    assert pace.wait(5.2) == 0.0
+    pace.take_back(100, second)
+    assert pace.wait(5.2) == 0.0
+
+
 def test_the_defaults_leave_the_channel_writable_and_small_answers_alone() -> None:
     pace = Pace()
     assert (pace.rate, pace.burst) == (PACE_RATE, PACE_BURST)
