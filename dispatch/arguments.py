@@ -22,6 +22,21 @@ def request_payload(config_text: str, arguments: Mapping[str, Any], user: str, p
     return encode_request(config_text, json_text(arguments, "arguments"), user, limit=min(most, policy.max_arguments))
 
 
+def check_priority(priority: object, policy: Policy) -> None:
+    """Check that ``priority`` is one of the bulkhead's. Without a bulkhead there is no queue, and any priority is accepted.
+
+    Raises:
+        PolicyError: it is not.
+    """
+    if policy.bulkhead is not None and priority not in policy.bulkhead.priorities:
+        known = ", ".join(policy.bulkhead.priorities)
+        raise PolicyError(
+            "priority",
+            f"{priority!r:.80} is not a priority of this tool",
+            f"give one of {known} (the most urgent first), or leave 'priority' out",
+        )
+
+
 def invalid(tool: str, policy: Policy, error: Exception) -> InvalidArguments:
     """The caller's own mistake, found before anything was sent."""
     if isinstance(error, PayloadTooLarge):
@@ -36,6 +51,11 @@ def invalid(tool: str, policy: Policy, error: Exception) -> InvalidArguments:
             f"data{fix}. Nothing was sent.",
         )
     if isinstance(error, PolicyError):
+        if error.key == "priority":
+            return InvalidArguments(
+                "unknown-priority",
+                f"'{tool}' was not called: {error.problem}; {error.fix}.",
+            )
         return InvalidArguments("invalid-timeout", f"{error}. '{tool}' was not called.")
     return InvalidArguments("invalid-arguments", f"{error}. '{tool}' was not called; mend the arguments.")
 

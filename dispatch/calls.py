@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from dispatch.arguments import invalid, request_payload
+from dispatch.arguments import check_priority, invalid, request_payload
 from dispatch.attempt import Attempt, Call
 from dispatch.engine import Engine
 from dispatch.guards.retrying import Where
@@ -107,6 +107,8 @@ class Calls:
             else:
                 limit = policy.timeout if timeout is None else check_seconds(timeout)
             check_property(key, "idempotency_key")
+            if priority is not None:
+                check_priority(priority, policy)
             payload = request_payload(config_text, arguments, user, policy, engine.max_message_bytes)
         except MISTAKES as mistake:
             error = invalid(target.label, policy, mistake)

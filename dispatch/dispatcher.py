@@ -290,6 +290,7 @@ class Dispatcher:
             idempotency_key: your own name for this piece of work; it travels to the service. An instance of ours does it
                 once, so that the call may be retried there, whatever the tool is.
             priority: its class where calls wait for room: one of the bulkhead's ``priorities``, the most urgent by default.
+                An unknown one is an InvalidArguments error (``unknown-priority``).
 
         Raises:
             DispatchError: one class for each way a call can fail: ToolError, InvalidArguments, Throttled, CallTimeout,

@@ -12,6 +12,7 @@ from dispatch.fleet import SHARED, Fleet
 from dispatch.guards.base import Randomness
 from dispatch.loopclock import loop_clock
 from dispatch.outcome import TransportError
+from dispatch.policy import NO_HEALTH
 from dispatch.routes import Route, Routes
 from dispatch.targets import FleetKey, Target
 
@@ -51,7 +52,7 @@ class Fleets:
             if self._stale and target.fleet in self._stale:
                 self._stale.discard(target.fleet)
                 policy = target.policy
-                fleet.configure(policy.balancing, policy.health, addressed=policy.addressed)
+                fleet.configure(policy.balancing, policy.health or NO_HEALTH, addressed=policy.addressed)
             if self._missing and target.fleet in self._missing:
                 self._seek(target, fleet)
         return fleet
@@ -99,7 +100,7 @@ class Fleets:
             fleet = self._fleets[target.fleet] = Fleet(
                 there,
                 balancing=policy.balancing,
-                health=policy.health,
+                health=policy.health or NO_HEALTH,
                 addressed=policy.addressed,
                 clock=self._clock,
                 randomness=self._randomness,

@@ -205,7 +205,7 @@ def _trace(sources: dict[str, str], source: str, layer: Mapping[str, Any]) -> No
 def _written(part: str, raw: Any) -> tuple[str, ...]:
     """The keys of ``part`` that ``raw`` gives a value."""
     if raw is None:
-        return ()
+        return ("strategy",) if part == "balancing" else ()
     if isinstance(raw, msgspec.Struct):
         default = getattr(DEFAULT_POLICY, part.replace("-", "_"))
         fields = zip(raw.__struct_encode_fields__, raw.__struct_fields__, strict=True)
@@ -243,13 +243,13 @@ def _is_on(guard: str, target: Target, idle: Mapping[str, str]) -> bool:
     policy = target.policy
     match guard:
         case "retry":
-            return policy.retry.attempts > 1
+            return policy.retry is not None and policy.retry.attempts > 1
         case "hedge":
             return policy.hedge is not None and "hedge.after" not in idle
         case "balancing":
             return "balancing.strategy" not in idle
         case "health":
-            return "health.consecutive" not in idle
+            return policy.health is not None and "health.consecutive" not in idle
         case "single-flight":
             return target.shares
         case "slo":
@@ -272,7 +272,9 @@ def _without_effect(target: Target, tool: ToolDescriptor) -> dict[str, str]:
     hedge = policy.hedge
     if hedge is not None and (once or spread):
         note(f"off: {once or 'one topic, so no other instance is known'}", "hedge", *hedge.__struct_encode_fields__)
-    if policy.retry.attempts == 1:
+    if policy.retry is None:
+        pass
+    elif policy.retry.attempts == 1:
         note("'attempts' is 1: nothing is repeated", "retry", "base", "cap", "errors")
         if hedge is None or once or spread:  # else hedges are paid from the budget
             note("nothing is repeated or hedged", "retry", "budget-ratio", "budget-floor")
@@ -283,7 +285,8 @@ def _without_effect(target: Target, tool: ToolDescriptor) -> dict[str, str]:
     if spread:
         why = f"one topic shared by replicas: {_BROKER_SPREADS}"
         note(why, "balancing", *policy.balancing.__struct_encode_fields__)
-        note(why, "health", *policy.health.__struct_encode_fields__)
+        if policy.health is not None:
+            note(why, "health", *policy.health.__struct_encode_fields__)
     if not by_name:
         why = "no instance is called by name: " + (
             "the topics are persistent, and lose nothing" if policy.addressed else "'addressed' is false"
@@ -318,10 +321,11 @@ def _settings_unused(policy: Policy, note: Callable[..., None]) -> None:
         note("only 'least-request' has it", "balancing", "scan")
     if balancing.strategy in ("round-robin", "weighted"):
         note(f"'{balancing.strategy}' does not look at speed", "balancing", "decay")
-    if health.sigma is None:
-        note("'sigma' is null: success rates are not looked at", "health", "gap", "pair-gap", "volume")
-    if health.slow_start is None:
-        note("'slow-start' is null", "health", "slow-start-from")
+    if health is not None:
+        if health.sigma is None:
+            note("'sigma' is null: success rates are not looked at", "health", "gap", "pair-gap", "volume")
+        if health.slow_start is None:
+            note("'slow-start' is null", "health", "slow-start-from")
     if policy.slo is not None and policy.slo.latency is None:
         note("'latency' is null", "slo", "latency-share")
     rates = [(key, rate) for key in _RATES if (rate := getattr(policy, key.replace("-", "_"))) is not None]
@@ -339,7 +343,8 @@ def _settings_unused(policy: Policy, note: Callable[..., None]) -> None:
 
 
 def _retries(target: Target, tool: ToolDescriptor) -> str:
-    attempts, once = target.policy.retry.attempts, _why_once(tool)
+    retry, once = target.policy.retry, _why_once(tool)
+    attempts = 1 if retry is None else retry.attempts
     if attempts == 1:
         return "none"
     if once:

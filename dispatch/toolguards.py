@@ -13,7 +13,7 @@ from dispatch.guards.hedging import Hedging, NoHedge
 from dispatch.guards.quantile import Durations, Quantile
 from dispatch.guards.retrying import Again, Retrying, WhyNot
 from dispatch.guards.users import Users
-from dispatch.policy import Policy, Rate
+from dispatch.policy import DEFAULT_RETRY, Policy, Rate
 from dispatch.ratelimits import LimiterBucket, RateLimits, user_buckets
 from dispatch.repair import Patience
 
@@ -99,7 +99,8 @@ class ToolGuards:
         self.fleet: Fleet | None = None
         self.durations = Durations(clock)
         self.usual = Quantile(self.durations, USUAL)
-        self.budget = Budget(policy.retry.budget_ratio, policy.retry.budget_floor, clock)
+        retry = policy.retry or DEFAULT_RETRY  # hedges are paid from the budget, too
+        self.budget = Budget(retry.budget_ratio, retry.budget_floor, clock)
         self.patience = Patience(policy.ask_after)
         self.breaker = self._breaker()
         self.bulkhead = None if policy.bulkhead is None else WaitingBulkhead(policy.bulkhead)
@@ -123,7 +124,8 @@ class ToolGuards:
             self.bulkhead.reconfigure(policy.bulkhead)
         if _limits(policy) != _limits(former):
             self.rates = self._rates()
-        self.budget.ratio, self.budget.floor = policy.retry.budget_ratio, policy.retry.budget_floor
+        retry = policy.retry or DEFAULT_RETRY
+        self.budget.ratio, self.budget.floor = retry.budget_ratio, retry.budget_floor
         self.patience.first = policy.ask_after
         self.retrying = self._retrying()
         if policy.hedge != former.hedge or (self.hedging is None) == repeatable:
@@ -153,10 +155,11 @@ class ToolGuards:
         return RateLimits(rate, user_rate, everywhere=everywhere, shared_rate=shared)
 
     def _retrying(self) -> Retrying | None:
-        if self.policy.retry.attempts == 1:
+        retry = self.policy.retry
+        if retry is None or retry.attempts == 1:
             return None
         return Retrying(
-            self.policy.retry,
+            retry,
             repeatable=self.repeatable,
             budget=self.budget,
             durations=self.durations,

@@ -76,7 +76,8 @@ class HealthWatch:
         self.due = -NEVER
 
     def configure(self, settings: Health, now: float) -> None:
-        """Other rules from now on; what is known stays, and ejections under way keep their end."""
+        """Other rules from now on. What is known stays, and ejections under way keep their end, unless the new rules eject
+        no instance: then all return."""
         self.settings = settings
         self._judge_at = min(self._judge_at, now + settings.interval)
         self.due = -NEVER
@@ -194,7 +195,7 @@ class HealthWatch:
             self._judge_at = now + self.settings.interval
             self._judge(now)
         for state in self._members.values():
-            if state.ejected_until is not None and now >= state.ejected_until:
+            if state.ejected_until is not None and (now >= state.ejected_until or not self.settings.ejects):
                 self._release(state, now, "over")
         due = self._judge_at
         for state in self._members.values():

@@ -59,7 +59,9 @@ def full_block(plan: ToolPlan) -> str:
 def defaults_line() -> str:
     """What holds where nothing is said."""
     policy = DEFAULT_POLICY
-    on = [f"timeout {policy.timeout:g} s", f"{policy.retry.attempts} attempts"]
+    on = [f"timeout {policy.timeout:g} s"]
+    if policy.retry is not None:
+        on.append(f"{policy.retry.attempts} attempts")
     if policy.breaker is not None:
         on.append("breaker")
     if policy.bulkhead is not None:

@@ -70,6 +70,7 @@ class Pace:
         """What is shorter than it would be by default, for people."""
         health, breaker = DEFAULT_POLICY.health, DEFAULT_POLICY.breaker
         assert breaker is not None  # the defaults have all of them
+        assert health is not None
         assert health.slow_start is not None
         return (
             f"Shortened: ejected {self.eject_for:g} s (default {health.eject_for:g}), slow start {self.slow_start:g} s "

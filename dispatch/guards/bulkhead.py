@@ -114,7 +114,7 @@ class BulkheadGuard:
 
     def _apply(self, settings: Bulkhead) -> None:
         self.settings = settings
-        self._ranks: dict[str | None, int] = {name: rank for rank, name in enumerate(settings.priorities)}
+        self._ranks: dict[str, int] = {name: rank for rank, name in enumerate(settings.priorities)}
         if not settings.adaptive:
             self._adaptive = None
             self.limit = settings.concurrency
@@ -188,13 +188,14 @@ class BulkheadGuard:
         Args:
             decide: called with the place, or with a rejection, when the wait ends otherwise than by :meth:`leave`.
             deadline: the instant at which the call ends anyhow, on the guard's clock.
-            priority: one of the settings' priorities; None, or an unknown one: the most urgent.
+            priority: one of the settings' priorities; None: the most urgent. One that a reload has removed is the least
+                urgent.
         """
         if self._closed or self.granted - self.released < self.limit:
             return self.admit()
         now = self._clock()
         line = self._line
-        rank = self._ranks.get(priority, 0)
+        rank = 0 if priority is None else self._ranks.get(priority, len(self._ranks) - 1)
         patience = self.settings.max_wait
         if deadline is not None and deadline <= now:
             return self._rejection("too-late")
@@ -263,13 +264,14 @@ class BulkheadGuard:
 
     def reconfigure(self, settings: Bulkhead) -> None:
         """Take other settings. What is in flight stays; what waits stays, as far as the new line has room, and keeps the
-        time that it was given. A lower limit is reached as calls end."""
+        time that it was given. A lower limit is reached as calls end. Calls of a priority that is no more
+        become the least urgent, unless they were the most urgent."""
         names = self.settings.priorities
         waiting, standing_since = self._line.clear(), self._line.standing_since
         self._apply(settings)
         line = self._line = self._new_line()
         for waiter in waiting:
-            waiter.rank = self._ranks.get(names[waiter.rank], 0)
+            waiter.rank = self._ranks.get(names[waiter.rank], len(self._ranks) - 1 if waiter.rank else 0)
             line.join(waiter, standing_since)
         now = self._clock()
         self._fill(now)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dispatch.policy.balancing import Balancing, Health
+from dispatch.policy.balancing import NO_HEALTH, Balancing, Health
 from dispatch.policy.breaker import Breaker
 from dispatch.policy.bulkhead import Bulkhead
 from dispatch.policy.checks import MAX_SECONDS, PolicyError, check_seconds
@@ -14,15 +14,17 @@ from dispatch.policy.policy import (
     parse_policy,
 )
 from dispatch.policy.rate import Rate
-from dispatch.policy.retry import Hedge, Retry
+from dispatch.policy.retry import DEFAULT_RETRY, Hedge, Retry
 from dispatch.policy.safety import Annotations, check_repeats, repeatable
 from dispatch.policy.slo import Slo
 
 __all__ = [
     "DEFAULT_POLICY",
+    "DEFAULT_RETRY",
     "MAX_REPLY_CONNECTIONS",
     "MAX_REPLY_SUBSCRIPTIONS",
     "MAX_SECONDS",
+    "NO_HEALTH",
     "Annotations",
     "Balancing",
     "Breaker",

@@ -123,28 +123,37 @@ class Health(msgspec.Struct, frozen=True, rename="kebab"):
             )
         check_flag(self.tool_errors, "health.tool-errors")
 
+    @property
+    def ejects(self) -> bool:
+        """Whether an instance can be ejected at all."""
+        return self.consecutive is not None or self.sigma is not None
+
 
 _Part = TypeVar("_Part", Balancing, Health)
 
 
 def parse_balancing(raw: object, base: Balancing | None = None) -> Balancing:
-    """What a descriptor says of balancing, laid over ``base``: an object, or the strategy's name alone.
+    """What a descriptor says of balancing, laid over ``base``: an object, or the strategy's name alone; None: round-robin.
 
     Raises:
         PolicyError: neither, an unknown key, or a value that cannot be.
     """
+    if raw is None:
+        return Balancing()
     if isinstance(raw, str):
         raw = {"strategy": raw}
-    return _parsed(raw, Balancing() if base is None else base, "balancing", '"peak-ewma"')
+    return _parsed(raw, Balancing() if base is None else base, "balancing", '"peak-ewma", or null for round-robin')
 
 
-def parse_health(raw: object, base: Health | None = None) -> Health:
-    """What a descriptor says of health, laid over ``base``.
+def parse_health(raw: object, base: Health | None = None) -> Health | None:
+    """What a descriptor says of health, laid over ``base``; None: off.
 
     Raises:
         PolicyError: not an object, an unknown key, or a value that cannot be.
     """
-    return _parsed(raw, Health() if base is None else base, "health", '{"consecutive": 3}')
+    if raw is None:
+        return None
+    return _parsed(raw, Health() if base is None else base, "health", '{"consecutive": 3}, or null for off')
 
 
 def _parsed(raw: object, base: _Part, part: str, example: str) -> _Part:
@@ -157,3 +166,7 @@ def _number(value: Any, key: str, example: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise PolicyError(key, f"{value!r} is not a number", f"give a number, for instance {example}")
     return value
+
+
+NO_HEALTH: Final = Health(consecutive=None, sigma=None, slow_start=None)
+"""``"health": null``: passive health checks are off."""

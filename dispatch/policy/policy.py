@@ -59,7 +59,8 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
             (5 MiB) go in parts, up to those two limits. False: they are refused, because they take memory on both sides,
             and a reference to the data is nearly always better.
         retry: how often, how soon and how many of all calls are tried once more, of those that may be; a number alone is
-            ``attempts``. On: what was lost on its way, or refused for the moment, is worth another attempt.
+            ``attempts``; None: none is, and hedges keep the default budget. On: what was lost on its way, or refused for the
+            moment, is worth another attempt.
         hedge: a second attempt beside a first one that is slow; a text or a number alone is ``after``. None: it costs load,
             and is only for tools declared read-only or idempotent.
         breaker: when the tool is left alone, for how long, and how that ends; None: never. On: a dead service costs each of
@@ -71,9 +72,10 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
         user_rate: how often each user may call this tool. None: for the same reason.
         shared_user_rate: how often each user may call all the tools together that have the same ``shared_user_rate``. None:
             for the same reason.
-        balancing: which instance gets the next request; a text alone is ``strategy``. On: each in turn, which is what people
-            expect.
-        health: when an instance is left alone, and how it comes back. On: one that is dead or ill must not get every n-th
+        balancing: which instance gets the next request; a text alone is ``strategy``; None: round-robin. On: each in turn,
+            which is what people expect.
+        health: when an instance is left alone, and how it comes back; None: none is ejected or has a slow start, and one
+            that throttles is spared only for as long as it asks for. On: one that is dead or ill must not get every n-th
             call for ever.
         single_flight: calls that are the same, and under way at once, share one exchange; only for tools declared read-only.
             False: two answers to one question may be meant to differ.
@@ -95,7 +97,7 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
     max_arguments: int = 64 * 1024 * 1024
     large_payloads: bool = False
     only_ours: bool = False
-    retry: Retry = DEFAULT_RETRY
+    retry: Retry | None = DEFAULT_RETRY
     hedge: Hedge | None = None
     breaker: Breaker | None = Breaker()
     bulkhead: Bulkhead | None = Bulkhead()
@@ -103,7 +105,7 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
     user_rate: Rate | None = None
     shared_user_rate: Rate | None = None
     balancing: Balancing = Balancing()
-    health: Health = Health()
+    health: Health | None = Health()
     single_flight: bool = False
     slo: Slo | None = None
 
@@ -120,6 +122,8 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
             if value is None and key == "attempt_timeout":
                 continue
             check_seconds(value, key.replace("_", "-"))
+        if self.single_flight is None:  # off, as null is for every part
+            msgspec.structs.force_setattr(self, "single_flight", False)
         for key in ("addressed", "large_payloads", "only_ours", "single_flight"):
             check_flag(getattr(self, key), key.replace("_", "-"))
         for key, (kind, parse) in _PARTS.items():

@@ -1,6 +1,6 @@
 """When a call is tried once more, and when a second try runs beside a slow first one: the settings.
 
-In a descriptor: ``"retry": {"attempts": 3, "cap": 5}``, or just the number of attempts, ``"retry": 3`` (1: never again).
+In a descriptor: ``"retry": {"attempts": 3, "cap": 5}``, or just the number of attempts, ``"retry": 3``; null: off.
 ``"hedge": {"after": "p95"}``, or just the moment, ``"hedge": "p95"`` or ``"hedge": 0.2``; null: off.
 """
 
@@ -125,19 +125,21 @@ class Hedge(msgspec.Struct, frozen=True, rename="kebab"):
 DEFAULT_RETRY = Retry()
 
 
-def parse_retry(raw: object, base: Retry = DEFAULT_RETRY) -> Retry:
-    """The settings that a descriptor's ``retry`` describes, laid over ``base``.
+def parse_retry(raw: object, base: Retry = DEFAULT_RETRY) -> Retry | None:
+    """The settings that a descriptor's ``retry`` describes, laid over ``base``; None: off.
 
     Raises:
         PolicyError: neither a number of attempts nor an object, an unknown key, or a value that cannot be.
     """
+    if raw is None:
+        return None
     if isinstance(raw, int) and not isinstance(raw, bool):
         raw = {"attempts": raw}
     if not isinstance(raw, Mapping):
         raise PolicyError(
             "retry",
             f"{raw!r} is neither a number of attempts nor an object",
-            'write 3, 1 for never, or {"attempts": 3}',
+            'write 3, {"attempts": 3}, or null for never',
         )
     if isinstance(raw.get("errors"), list):
         raw = {**raw, "errors": tuple(raw["errors"])}

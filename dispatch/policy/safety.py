@@ -71,7 +71,7 @@ def check_repeats(tool: Declared, policy: Policy, own: Collection[str]) -> None:
                 "the tool is neither 'read-only' nor 'idempotent', and a hedge runs it twice",
                 "declare the tool so if it is so, or write null for this tool",
             )
-    if tool.destructive and "retry" in own and policy.retry.attempts > 1:
+    if tool.destructive and "retry" in own and policy.retry is not None and policy.retry.attempts > 1:
         raise PolicyError(
             "retry",
             "the tool is declared 'destructive', and a retry may run it twice",

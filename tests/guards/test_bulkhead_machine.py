@@ -57,7 +57,9 @@ class BulkheadMachine(RuleBasedStateMachine):
 
     def _rank(self, caller: Caller) -> int:
         names = self.settings.priorities
-        return names.index(caller.name) if caller.name in names else 0
+        if caller.name is None:
+            return 0
+        return names.index(caller.name) if caller.name in names else len(names) - 1
 
     def _overload(self) -> bool:
         return bool(self.line) and self.now - self.since >= self.settings.overload_after
@@ -202,7 +204,8 @@ class BulkheadMachine(RuleBasedStateMachine):
     ) -> None:
         before = self.settings.priorities
         for caller in self.line:
-            caller.name = before[self._rank(caller)]
+            rank = self._rank(caller)
+            caller.name = before[rank] if rank or before[0] in names else None
         self.settings = msgspec.structs.replace(
             self.settings,
             concurrency=concurrency,

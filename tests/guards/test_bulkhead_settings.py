@@ -60,14 +60,17 @@ def test_other_priorities_sort_those_who_wait_anew() -> None:
     assert bench.names == "x y a n"
 
 
-def test_those_of_a_priority_that_is_no_more_are_of_the_first() -> None:
+def test_calls_of_a_priority_that_is_no_more_become_the_least_urgent_unless_they_were_the_most() -> None:
     bench = Bench()
     held = bench.take()
     bench.wait("x", priority="batch")
     bench.wait("a")
-    reconfigure(bench, priorities=("interactive",))
+    reconfigure(bench, priorities=("chat", "night"))
+    bench.wait("b", priority="chat")
     held.finish(OK)
-    assert bench.names == "x"
+    for _ in range(2):
+        bench.last().finish(OK)
+    assert bench.names == "a b x"
 
 
 def test_overload_outlasts_a_change_of_settings() -> None:

@@ -12,6 +12,7 @@ from dispatch.policy.balancing import (
     MAX_CALLS,
     MAX_SCAN,
     MAX_SIGMA,
+    NO_HEALTH,
     STRATEGIES,
     Balancing,
     Health,
@@ -83,14 +84,23 @@ def test_rules_can_be_left_out() -> None:
     assert (made.consecutive, made.sigma, made.slow_start, made.panic) == (None, None, None, 0)
 
 
-@pytest.mark.parametrize("raw", [None, 5, [("scan", 5)]])
+def test_null_is_round_robin_and_no_health_checks() -> None:
+    assert parse_balancing(None, Balancing("p2c", 4, 3)) == Balancing()
+    assert parse_health(None, Health(consecutive=2)) is None
+    assert not NO_HEALTH.ejects
+    assert NO_HEALTH.slow_start is None
+    assert Health(consecutive=None).ejects
+    assert Health(sigma=None).ejects
+
+
+@pytest.mark.parametrize("raw", [5, [("scan", 5)]])
 def test_what_is_no_object_is_refused_with_an_example(raw: object) -> None:
     with pytest.raises(PolicyError, match="is not an object") as caught:
         parse_balancing(raw)
-    assert (caught.value.key, caught.value.fix) == ("balancing", 'write "peak-ewma"')
+    assert (caught.value.key, caught.value.fix) == ("balancing", 'write "peak-ewma", or null for round-robin')
     with pytest.raises(PolicyError, match=f"{type(raw).__name__} is not an object") as caught:
         parse_health(raw)
-    assert (caught.value.key, caught.value.fix) == ("health", 'write {"consecutive": 3}')
+    assert (caught.value.key, caught.value.fix) == ("health", 'write {"consecutive": 3}, or null for off')
 
 
 def test_an_unknown_key_is_named_with_the_nearest_known_one() -> None:

@@ -122,7 +122,7 @@ def test_every_part_is_read_and_laid_over_what_is_in_force() -> None:
     assert tool.user_rate == service.user_rate
 
 
-def test_null_takes_a_part_away_where_it_can_be_done_without() -> None:
+def test_null_switches_a_part_off() -> None:
     service = Policy(hedge=Hedge(), rate=Rate("1/s"), slo=Slo(0.9))
     off = service.merged(
         dict.fromkeys(("hedge", "breaker", "bulkhead", "rate", "user-rate", "shared-user-rate", "slo"))
@@ -132,9 +132,10 @@ def test_null_takes_a_part_away_where_it_can_be_done_without() -> None:
     assert off.merged({"breaker": {"probes": 2}, "concurrency": 3, "hedge": {}}) == Policy(
         breaker=Breaker(probes=2), bulkhead=Bulkhead(concurrency=3), hedge=Hedge()
     )
-    for key in ("retry", "balancing", "health"):
-        with pytest.raises(PolicyError, match=f"policy key '{key}'"):
-            service.merged({key: None})
+    off = Policy(balancing=Balancing("p2c"), single_flight=True).merged(
+        dict.fromkeys(("retry", "balancing", "health", "single-flight"))
+    )
+    assert (off.retry, off.balancing, off.health, off.single_flight) == (None, Balancing(), None, False)
 
 
 def test_in_python_parts_may_be_written_as_in_a_descriptor() -> None:

@@ -41,6 +41,10 @@ def test_a_bare_moment_is_when_to_hedge(after: float | str) -> None:
     assert parse_hedge(after) == Hedge(after=after)
 
 
+def test_null_switches_retries_off() -> None:
+    assert parse_retry(None, Retry(attempts=5)) is None
+
+
 def test_null_takes_a_hedge_away_again() -> None:
     assert parse_hedge(None, Hedge()) is None
 
@@ -54,13 +58,13 @@ def test_what_is_not_said_stays_as_the_base_has_it() -> None:
     assert parse_hedge("p90", Hedge(load=0.2)) == Hedge(after="p90", load=0.2)
 
 
-@pytest.mark.parametrize("raw", [True, False, None, "3", 3.0, [3]])
+@pytest.mark.parametrize("raw", [True, False, "3", 3.0, [3]])
 def test_retries_are_a_number_or_an_object(raw: object) -> None:
     with pytest.raises(PolicyError) as caught:
         parse_retry(raw)
     assert caught.value.key == "retry"
     assert caught.value.problem == f"{raw!r} is neither a number of attempts nor an object"
-    assert caught.value.fix == 'write 3, 1 for never, or {"attempts": 3}'
+    assert caught.value.fix == 'write 3, {"attempts": 3}, or null for never'
 
 
 @pytest.mark.parametrize("raw", [True, False, [1], b"p95"])

@@ -1,0 +1,214 @@
+"""A call with an unknown ``priority`` was queued before all batch calls: it is an error, and nothing is sent. ``null`` for
+``retry``, ``health``, ``balancing`` and ``single-flight`` was refused: it switches each off, as for the other parts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from dispatch import Catalog, InvalidArguments, Outcome, Policy, ToolError
+from dispatch.plan import plan_of
+from dispatch.policy import Balancing, Health, PolicyError, Retry, parse_policy
+from tests.support.clock import advance, idle
+from tests.support.stand import Peer, Service, catalog, dispatching, serving, stand
+
+OFF = {"retry": None, "health": None, "balancing": None, "single-flight": None}
+
+
+def tools(policy: dict[str, Any], **keys: Any) -> Catalog:
+    return catalog(work={"policy": policy, **keys})
+
+
+# -- priority -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("priority", ["urgent", "Batch", "", 5, ["batch"]])
+async def test_an_unknown_priority_is_an_error_and_nothing_is_sent(priority: Any) -> None:
+    async with Peer.as_service() as peer, dispatching() as dispatcher:
+        result = await dispatcher.execute("work", priority=priority)
+        assert (result.outcome, result.attempts) == (Outcome.INVALID_ARGUMENTS, 0)
+        assert isinstance(result.error, InvalidArguments)
+        assert result.error.type == "unknown-priority"
+        assert "interactive, batch" in result.error.message
+        with pytest.raises(InvalidArguments, match="was not called"):
+            await anext(dispatcher.stream("work", priority=priority))
+        assert peer.arrived.empty()
+
+
+async def test_known_priorities_are_those_of_the_policy() -> None:
+    policy = {"bulkhead": {"priorities": ["chat", "night"]}}
+    async with stand(lambda _: "done", tools(policy)) as (dispatcher, _):
+        assert await dispatcher.call("work", priority="night") == "done"
+        with pytest.raises(InvalidArguments, match="chat, night"):
+            await dispatcher.call("work", priority="batch")
+
+
+async def test_without_a_bulkhead_there_is_no_queue_and_a_priority_has_no_effect() -> None:
+    async with stand(lambda _: "done", tools({"bulkhead": None})) as (dispatcher, _):
+        assert await dispatcher.call("work", priority="batch") == "done"
+
+
+async def test_a_priority_that_a_reload_removes_does_not_jump_the_queue() -> None:
+    order: list[str] = []
+
+    async def work(arguments: dict[str, Any]) -> str:
+        order.append(arguments["who"])
+        await asyncio.sleep(0.1)
+        return "done"
+
+    before = tools({"bulkhead": {"concurrency": 1, "priorities": ["interactive", "batch"]}})
+    after = tools({"bulkhead": {"concurrency": 1, "priorities": ["interactive", "night"]}})
+    async with stand(work, before) as (dispatcher, _):
+        calls = [asyncio.create_task(dispatcher.call("work", {"who": "first"}))]
+        await idle()
+        calls.append(asyncio.create_task(dispatcher.call("work", {"who": "batch"}, priority="batch")))
+        await idle()
+        dispatcher.reload(after)
+        calls.append(asyncio.create_task(dispatcher.call("work", {"who": "chat"})))
+        await asyncio.gather(*calls)
+    assert order == ["first", "chat", "batch"]
+
+
+# -- null -----------------------------------------------------------------------------------------------------------
+
+
+def test_null_is_accepted_and_a_part_switched_on_again_begins_with_the_defaults() -> None:
+    base = parse_policy({"retry": {"cap": 1}, "health": {"gap": 0.5}, "balancing": "p2c", "single-flight": True})
+    off = base.merged(OFF)
+    assert (off.retry, off.health, off.balancing, off.single_flight) == (None, None, Balancing(), False)
+    assert Policy(retry=None, health=None, balancing=None, single_flight=None) == off  # type: ignore[arg-type]  # as in JSON
+    again = off.merged({"retry": {"base": 0.1}, "health": {"volume": 9}, "balancing": {"decay": 3}})
+    assert (again.retry, again.health) == (Retry(base=0.1), Health(volume=9))
+    assert again.balancing == Balancing(decay=3)
+
+
+@pytest.mark.parametrize("key", ["timeout", "addressed", "stream-buffer"])
+def test_what_is_no_part_cannot_be_null(key: str) -> None:
+    with pytest.raises(PolicyError, match=f"'{key}'"):
+        parse_policy({key: None})
+
+
+async def test_retry_null_repeats_nothing() -> None:
+    runs: list[int] = []
+
+    def fail(_: dict[str, Any]) -> str:
+        runs.append(1)
+        raise ToolError("busy", "come back")
+
+    on = {"retry": {"errors": ["busy"]}}
+    async with stand(fail, tools(on, idempotent=True)) as (dispatcher, _):
+        assert (await dispatcher.execute("work")).attempts == 3
+    async with stand(fail, tools(on | {"retry": None}, idempotent=True)) as (dispatcher, _):
+        assert (await dispatcher.execute("work")).attempts == 1
+    assert len(runs) == 4
+
+
+async def test_retry_null_keeps_hedges() -> None:
+    async def work(_: dict[str, Any]) -> str:
+        await asyncio.sleep(1)
+        return "done"
+
+    policy = {"retry": None, "hedge": {"after": 0.1, "load": 1}}
+    async with (
+        serving(work, instance="one"),
+        serving(work, instance="two"),
+        dispatching(tools(policy, idempotent=True)) as dispatcher,
+    ):
+        await advance(2)
+        assert (await dispatcher.execute("work")).attempts == 2
+
+
+@pytest.mark.parametrize(("health", "share"), [({}, (5, 5)), (None, (50, 50))])
+async def test_health_null_ejects_no_instance(health: dict[str, Any] | None, share: tuple[int, int]) -> None:
+    runs: Counter[str] = Counter()
+
+    async def hang(_: dict[str, Any]) -> str:
+        runs["ill"] += 1
+        await asyncio.sleep(3600)
+        return "never"
+
+    def answer(_: dict[str, Any]) -> str:
+        runs["well"] += 1
+        return "done"
+
+    policy = {"timeout": 0.2, "health": health, "breaker": None, "retry": None}
+    async with (
+        serving(Service(hang), instance="ill"),
+        serving(Service(answer), instance="well"),
+        dispatching(catalog(service={"policy": policy})) as dispatcher,
+    ):
+        await advance(60)  # an instance that joined is beyond its slow start
+        for _ in range(100):
+            await dispatcher.execute("work")
+        ejected = [view.id for view in dispatcher.instances("lab") if view.ejections]
+        assert share[0] <= runs["ill"] <= share[1], runs
+        assert bool(ejected) == (health is not None)
+
+
+async def test_health_switched_off_by_a_reload_returns_the_ejected_instance() -> None:
+    failing = True
+
+    async def work(_: dict[str, Any]) -> str:
+        if failing:
+            await asyncio.sleep(3600)
+        return "done"
+
+    policy: dict[str, Any] = {"timeout": 0.2, "health": {"eject-for": 300}, "breaker": None, "retry": None}
+    async with (
+        serving(Service(work), instance="one"),
+        serving(Service(work), instance="two"),
+        serving(Service(work), instance="three"),
+        dispatching(catalog(service={"policy": policy})) as dispatcher,
+    ):
+        for _ in range(30):
+            await dispatcher.execute("work")
+        assert any(view.state == "ejected" for view in dispatcher.instances("lab"))
+        failing = False
+        dispatcher.reload(catalog(service={"policy": policy | {"health": None}}))
+        assert await dispatcher.call("work") == "done"
+        assert {view.state for view in dispatcher.instances("lab")} == {"up"}
+
+
+async def test_balancing_null_is_round_robin_whatever_the_service_says() -> None:
+    runs: Counter[str] = Counter()
+
+    def counted(name: str) -> Service:
+        def work(_: dict[str, Any]) -> str:
+            runs[name] += 1
+            return "done"
+
+        return Service(work)
+
+    both = catalog(service={"policy": {"balancing": "peak-ewma"}}, work={"policy": {"balancing": None}})
+    async with (
+        serving(counted("one"), instance="one"),
+        serving(counted("two"), instance="two"),
+        dispatching(both) as dispatcher,
+    ):
+        await advance(60)
+        for _ in range(40):
+            await dispatcher.call("work")
+    assert runs == {"one": 20, "two": 20}
+
+
+async def test_single_flight_null_shares_no_exchange() -> None:
+    service = Service(lambda _: "done")
+    both = catalog(
+        service={"policy": {"single-flight": True}}, work={"policy": {"single-flight": None}, "read-only": True}
+    )
+    async with stand(service, both) as (dispatcher, _):
+        await asyncio.gather(*(dispatcher.call("work", {"same": 1}) for _ in range(5)))
+    assert len(service.requests) == 5
+
+
+def test_the_plan_says_what_null_switched_off() -> None:
+    plan = plan_of(tools({**OFF, "hedge": None}, idempotent=True), "work")
+    assert not {"retry", "health", "single-flight"} & set(plan.guards)
+    assert plan.retries == "none"
+    rows = {row.key: (row.value, row.source) for row in plan.rows}
+    assert (rows["retry"], rows["health"]) == ((None, "tool"), (None, "tool"))
+    assert rows["balancing.strategy"] == ("round-robin", "tool")
+    assert rows["single-flight"] == (False, "tool")
