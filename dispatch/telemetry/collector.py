@@ -1,5 +1,5 @@
-"""What can be read at any moment: states, how many wait, who is there. Nothing is written down for it; it is looked up when
-somebody scrapes. So the state of a circuit cannot lie.
+"""Gauges that are read at the scrape: circuit states, queue lengths, instances. They are stored nowhere, so that none
+can differ from what it describes.
 """
 
 from __future__ import annotations
@@ -11,16 +11,17 @@ from typing import ClassVar, Protocol
 from weakref import WeakKeyDictionary, WeakSet
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from dispatch.balancing.view import InstanceView
 from dispatch.guards.breaker import State
 from dispatch.telemetry.instruments import MAX_INSTANCES, Instruments
 from dispatch.telemetry.names import OTHER
+from dispatch.telemetry.textfamily import ValueFamily, Values
 
 INSTANCE_STATES = ("up", "warming", "paused", "ejected")
-STATES = tuple(str(state) for state in State)
+_STATE_LABELS = tuple((state, str(state)) for state in State)
 
 
 class Observed(Protocol):
@@ -86,46 +87,68 @@ class LiveCollector(Collector):
 
     def describe(self) -> Iterable[Metric]:
         """The families without their values, so that a registry can see whether a name is taken."""
-        return [family([]) for family in _FAMILIES]
+        return [family(lambda: ()) for family in _FAMILIES]
 
     def collect(self) -> Iterator[Metric]:
-        """The families, as they are now."""
+        """The families, as they are when they are read."""
+        yield _connected(self._connected)
+        yield _pending(lambda: [((), sum(each.pending for each in self._all()))])
+        # Ended calls are read first: while a scrape reads on its own thread, a call may begin and end in between.
+        yield _in_flight(lambda: (((meter.label,), -meter.ended + meter.begun) for meter in self._instruments.tools()))
+        yield _queued(lambda: _summed((each.queued() for each in self._all()), self._tool_labels()))
+        yield _circuits(self._circuits)
+        yield _instances(self._instances)
+        yield _instance_in_flight(self._instance_in_flight)
+        yield _tools(lambda: _summed(each.tools() for each in self._all()))
+
+    def _all(self) -> list[Observed]:
         with self._lock:
-            observed = list(self._observed)
-        meters = self._instruments.tools()
-        known = [each.connected for each in observed if each.connected is not None]
-        yield _connected([((), sum(known))] if known else [])
-        yield _pending([((), sum(each.pending for each in observed))])
-        # What has ended is read first: on another thread's scrape a call may begin and end in between.
-        yield _in_flight([((meter.label,), -meter.ended + meter.begun) for meter in meters])
-        named = {meter.label for meter in meters}
-        yield _queued(_summed((each.queued() for each in observed), named))
-        circuits: Counter[tuple[str, ...]] = Counter()
-        for each in observed:
+            return list(self._observed)
+
+    def _tool_labels(self) -> set[str]:
+        return {meter.label for meter in self._instruments.tools()}
+
+    def _connected(self) -> Values:
+        known = [each.connected for each in self._all() if each.connected is not None]
+        return [((), sum(known))] if known else []
+
+    def _circuits(self) -> Values:
+        named = self._tool_labels()
+        circuits: dict[str, list[State]] = {}
+        for each in self._all():
             for tool, now in each.circuits().items():
-                for state in State:
-                    circuits[_known(tool, named), str(state)] += state is now
-        yield _circuits(circuits.items())
-        states: Counter[tuple[str, ...]] = Counter()
-        in_flight: Counter[tuple[str, ...]] = Counter()
+                circuits.setdefault(_known(tool, named), []).append(now)
+        return (
+            ((tool, label), sum(now is state for now in found))
+            for tool, found in circuits.items()
+            for state, label in _STATE_LABELS
+        )
+
+    def _views(self) -> Iterator[tuple[str, tuple[InstanceView, ...]]]:
+        """The instances of each service, by the label of its series."""
         services = self._instruments.services()
-        for each in observed:
+        for each in self._all():
             for id, views in each.fleets():
-                service = _known(id, services)
-                for kind in INSTANCE_STATES:
-                    states[service, kind] += 0
-                for view in views:
-                    states[service, view.state] += 1
-                    at = service, view.id
-                    if at not in in_flight and len(in_flight) >= MAX_INSTANCES:
-                        at = OTHER, OTHER
-                    in_flight[at] += view.in_flight
-        yield _instances(states.items())
-        yield _instance_in_flight(in_flight.items())
-        yield _tools(_summed(each.tools() for each in observed))
+                yield _known(id, services), views
 
+    def _instances(self) -> Values:
+        states: Counter[tuple[str, ...]] = Counter()
+        for service, views in self._views():
+            for kind in INSTANCE_STATES:
+                states[service, kind] += 0
+            for view in views:
+                states[service, view.state] += 1
+        return states.items()
 
-Values = Iterable[tuple[tuple[str, ...], float]]
+    def _instance_in_flight(self) -> Values:
+        in_flight: Counter[tuple[str, ...]] = Counter()
+        for service, views in self._views():
+            for view in views:
+                at = service, view.id
+                if at not in in_flight and len(in_flight) >= MAX_INSTANCES:
+                    at = OTHER, OTHER
+                in_flight[at] += view.in_flight
+        return in_flight.items()
 
 
 def _known(label: str, named: Container[str]) -> str:
@@ -141,12 +164,9 @@ def _summed(parts: Iterable[Mapping[str, int]], named: Container[str] | None = N
     return total.items()
 
 
-def _gauge(name: str, help: str, *labels: str) -> Callable[[Values], GaugeMetricFamily]:
-    def family(values: Values) -> GaugeMetricFamily:
-        made = GaugeMetricFamily(name, help, labels=labels)
-        for at, value in values:
-            made.add_metric(at, value)
-        return made
+def _gauge(name: str, help: str, *labels: str) -> Callable[[Callable[[], Values]], ValueFamily]:
+    def family(values: Callable[[], Values]) -> ValueFamily:
+        return ValueFamily(name, help, "gauge", labels, values)
 
     return family
 

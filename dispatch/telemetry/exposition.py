@@ -1,26 +1,170 @@
-"""The metrics, served: as an ASGI application, or on a port of their own."""
+"""Exposition of the metrics: as an ASGI application, or on a port of its own.
+
+The text is built on a thread, in pieces of some tenths of a millisecond. After each piece the thread sleeps, because a
+thread that computes gives the interpreter lock back only every 5 ms, and an event loop that wants it waits for as long.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import socket
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from socketserver import ThreadingMixIn
 from typing import Any
+from urllib.parse import parse_qs
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from prometheus_client import REGISTRY, CollectorRegistry, make_asgi_app, start_http_server
+from prometheus_client import REGISTRY, CollectorRegistry
+from prometheus_client.core import Metric
+from prometheus_client.exposition import choose_encoder, gzip_accepted
 
 from dispatch.outcome import TransportError
 from dispatch.telemetry.settings import Telemetry
+from dispatch.telemetry.textfamily import TextFamily
+
+PAUSE_S = 0.0003
+"""Seconds that the thread sleeps after each piece: long enough for a waiting thread to get the interpreter lock."""
+GZIP_LEVEL = 6
+GZIP = 16 + zlib.MAX_WBITS
+"""What makes zlib write gzip's format."""
+
+Headers = list[tuple[str, str]]
 
 
 def registry_of(telemetry: Telemetry) -> CollectorRegistry:
-    """Where the metrics are."""
+    """The registry that has the metrics."""
     return REGISTRY if telemetry.registry is None else telemetry.registry
 
 
+def exposition(
+    registry: CollectorRegistry,
+    accept: str,
+    accept_encoding: str,
+    names: Sequence[str] = (),
+    *,
+    pause: Callable[[], None] = lambda: time.sleep(PAUSE_S),
+) -> tuple[Headers, bytes]:
+    """Generate the metrics' text. Takes a while: not for an event loop's thread.
+
+    Args:
+        accept, accept_encoding: the request's headers. OpenMetrics, with exemplars, for a client that accepts that, as
+            Prometheus does; else Prometheus' text format.
+        names: only samples of these names; empty: all.
+        pause: is called after each piece of some tenths of a millisecond.
+
+    Returns:
+        The answer's headers, and its body.
+    """
+    encoder, content_type = choose_encoder(accept)
+    open_metrics = content_type.startswith("application/openmetrics-text")
+    headers = [("Content-Type", content_type)]
+    families: Iterable[Metric] = (registry.restricted_registry(names) if names else registry).collect()
+    plain = "escaping=dots" not in content_type  # which writes an underscore as two
+
+    def pieces() -> Iterator[bytes]:
+        others = []
+        for family in families:
+            if plain and isinstance(family, TextFamily):
+                yield from (piece.encode() for piece in family.text(open_metrics))
+            else:
+                others.append(family)
+        yield encoder(_Collected(others))  # ends with OpenMetrics' end mark
+
+    zipped = zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, GZIP) if gzip_accepted(accept_encoding) else None
+    body = []
+    for piece in pieces():
+        body.append(piece if zipped is None else zipped.compress(piece))
+        pause()
+    if zipped is not None:
+        headers.append(("Content-Encoding", "gzip"))
+        body.append(zipped.flush())
+    return headers, b"".join(body)
+
+
+class _Collected:
+    """Families in the shape of a registry."""
+
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        """Give them."""
+        return self._families
+
+
 def metrics_app(telemetry: Telemetry) -> Any:
-    """An ASGI application that answers every request with the metrics: in OpenMetrics, with exemplars, for whoever accepts
-    that, as Prometheus does; else in Prometheus' text format."""
-    return make_asgi_app(registry_of(telemetry))
+    """An ASGI application that answers every request with the metrics. It builds them on a thread of its own: neither does
+    the event loop wait for them, nor do they wait for a place in an executor."""
+    registry = registry_of(telemetry)
+
+    async def app(
+        scope: MutableMapping[str, Any], receive: Callable[[], Any], send: Callable[[MutableMapping[str, Any]], Any]
+    ) -> None:
+        if scope["type"] != "http":
+            raise RuntimeError(f"the metrics are served over HTTP, not over '{scope['type']}'")
+        fields: Mapping[str, str] = _fields(scope["headers"])
+        names = parse_qs(scope.get("query_string", b"").decode()).get("name[]", ())
+        thread = ThreadPoolExecutor(1, "dispatch-metrics")
+        try:
+            headers, body = await asyncio.get_running_loop().run_in_executor(
+                thread, exposition, registry, fields["accept"], fields["accept-encoding"], names
+            )
+        finally:
+            thread.shutdown(wait=False)
+        request = await receive()
+        if request["type"] == "http.request":
+            start = {
+                "type": "http.response.start",
+                "status": 200,
+                "headers": [(name.encode(), value.encode()) for name, value in headers],
+            }
+            await send(start)
+            await send({"type": "http.response.body", "body": body})
+
+    return app
+
+
+def _fields(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """The two header fields that matter; a field that was sent several times is one list."""
+    found: dict[str, list[str]] = {"accept": [], "accept-encoding": []}
+    for name, value in headers:
+        found.get(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
+    return {name: ",".join(values) for name, values in found.items()}
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    """An HTTP server with a thread for each request."""
+
+    daemon_threads = True
+
+
+class _SilentHandler(WSGIRequestHandler):
+    """Logs no requests."""
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Log nothing."""
+
+
+def _wsgi_app(registry: CollectorRegistry) -> Callable[..., list[bytes]]:
+    def app(environ: Mapping[str, Any], start_response: Callable[[str, Headers], object]) -> list[bytes]:
+        if environ["REQUEST_METHOD"] != "GET":
+            start_response("405 Method Not Allowed", [("Allow", "GET")])
+            return [b"The metrics are read with GET.\n"]
+        if environ["PATH_INFO"] == "/favicon.ico":  # browsers ask for it
+            start_response("200 OK", [])
+            return [b""]
+        names = parse_qs(environ.get("QUERY_STRING", "")).get("name[]", ())
+        accept, encoding = (environ.get(name, "") for name in ("HTTP_ACCEPT", "HTTP_ACCEPT_ENCODING"))
+        headers, body = exposition(registry, accept, encoding, names)
+        start_response("200 OK", headers)
+        return [body]
+
+    return app
 
 
 @contextmanager
@@ -29,16 +173,18 @@ def served(telemetry: Telemetry, port: int, address: str = "127.0.0.1") -> Itera
 
     Args:
         port: 0: any that is free.
-        address: where to listen; by default nobody else's machine can ask.
+        address: where to listen; by default only this machine can connect.
 
     Returns:
         The port.
 
     Raises:
-        TransportError: the port is taken, or cannot be had.
+        TransportError: the port is in use, or cannot be opened.
     """
     try:
-        server, thread = start_http_server(port, address, registry_of(telemetry))
+        family, *_, (host, *_) = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        kind = type("_Server", (_Server,), {"address_family": family})
+        server: WSGIServer = make_server(str(host), port, _wsgi_app(registry_of(telemetry)), kind, _SilentHandler)
     except (OSError, OverflowError) as error:  # the latter: no number of a port
         why = getattr(error, "strerror", None) or error
         raise TransportError(
@@ -46,6 +192,8 @@ def served(telemetry: Telemetry, port: int, address: str = "127.0.0.1") -> Itera
             f"The metrics cannot be served on {address}:{port}: {why}. Take another port (0: any).",
             sent=False,
         ) from None
+    thread = threading.Thread(target=server.serve_forever, name="dispatch-metrics-server", daemon=True)
+    thread.start()
     try:
         yield server.server_port
     finally:

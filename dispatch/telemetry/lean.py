@@ -1,6 +1,6 @@
-"""Counters and histograms that a call writes to: plain numbers, of which prometheus-client makes its families when somebody
-scrapes. Its own take a lock and four function calls for each number, which is more than a call may cost here; and they come
-with the times at which their series were created, as many series again as there are counters.
+"""Counters and histograms that a call writes to: plain numbers, of which families are made when a scrape reads them.
+prometheus-client's own take a lock and four function calls for each number, which is more than a call may cost here; and
+they come with the times at which their series were created, as many series again as there are counters.
 
 An increment is one load, one addition and one store, between which the interpreter lock does not change hands: threads may
 share these. What is shared between processes (prometheus-client's multi-process mode) they are not part of.
@@ -12,13 +12,14 @@ import math
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Generic, TypeVar
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, Exemplar, HistogramMetricFamily, Metric
+from prometheus_client.core import Exemplar, Metric
 from prometheus_client.registry import Collector
-from prometheus_client.utils import floatToGoString
+
+from dispatch.telemetry.textfamily import HistogramFamily, Timed, ValueFamily, Values, number
 
 C = TypeVar("C", "Count", "Timing")
 
@@ -93,7 +94,8 @@ class _Lean(Collector, Generic[C]):
     def _new(self) -> C:
         raise NotImplementedError
 
-    def _family(self, series: Iterable[tuple[tuple[str, ...], C]]) -> Metric:
+    def _family(self, series: Callable[[], Sequence[tuple[tuple[str, ...], C]]]) -> Metric:
+        """The family of what ``series`` gives, whenever it is read."""
         raise NotImplementedError
 
     def labels(self, *values: str) -> C:
@@ -115,13 +117,15 @@ class _Lean(Collector, Generic[C]):
 
     def describe(self) -> Iterable[Metric]:
         """The family without its series."""
-        return [self._family(())]
+        return [self._family(lambda: ())]
 
     def collect(self) -> Iterator[Metric]:
-        """The family, as it is now."""
+        """The family, as it is when it is read."""
+        yield self._family(self._all)
+
+    def _all(self) -> Sequence[tuple[tuple[str, ...], C]]:
         with self._lock:
-            series = list(self._series.items())
-        yield self._family(series)
+            return list(self._series.items())
 
 
 class LeanCounter(_Lean[Count]):
@@ -135,11 +139,11 @@ class LeanCounter(_Lean[Count]):
         with self._lock:
             self._series[values] = timing  # type: ignore[assignment] # that has a value, too
 
-    def _family(self, series: Iterable[tuple[tuple[str, ...], Count]]) -> Metric:
-        made = CounterMetricFamily(self._name, self._help, labels=self._labels)
-        for values, one in series:
-            made.add_metric(values, one.value)
-        return made
+    def _family(self, series: Callable[[], Sequence[tuple[tuple[str, ...], Count]]]) -> Metric:
+        def values() -> Values:
+            return ((labels, one.value) for labels, one in series())
+
+        return ValueFamily(self._name, self._help, "counter", self._labels, values)
 
 
 class LeanHistogram(_Lean[Timing]):
@@ -155,19 +159,14 @@ class LeanHistogram(_Lean[Timing]):
     ) -> None:
         self._bounds = tuple(buckets)
         # Written as everybody's: queries compare texts.
-        self._names: list[str] = [floatToGoString(each) for each in (*buckets, math.inf)]  # type: ignore[no-untyped-call]
+        self._names = [number(float(each)) for each in (*buckets, math.inf)]
         super().__init__(name, help, labels, registry=registry)
 
     def _new(self) -> Timing:
         return Timing(self._bounds)
 
-    def _family(self, series: Iterable[tuple[tuple[str, ...], Timing]]) -> Metric:
-        made = HistogramMetricFamily(self._name, self._help, labels=self._labels)
-        for values, one in series:
-            so_far = 0
-            buckets: list[tuple[str, float] | tuple[str, float, Exemplar]] = []
-            for name, count, exemplar in zip(self._names, one.counts.copy(), one.exemplars, strict=True):
-                so_far += count
-                buckets.append((name, so_far) if exemplar is None else (name, so_far, exemplar))
-            made.add_metric(values, buckets, one.sum)
-        return made
+    def _family(self, series: Callable[[], Sequence[tuple[tuple[str, ...], Timing]]]) -> Metric:
+        def timed() -> Iterable[Timed]:
+            return ((labels, one.counts.copy(), one.sum, one.exemplars) for labels, one in series())
+
+        return HistogramFamily(self._name, self._help, self._labels, self._names, timed)
