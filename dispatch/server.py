@@ -14,38 +14,32 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dispatch.answers import REASONS, Answers
 from dispatch.catalog.topics import TopicName
+from dispatch.executor import ToolExecutor
 from dispatch.kept import KeptRequests
 from dispatch.loopclock import loop_clock
 from dispatch.messages import (
     MAX_PROPERTY_CHARS,
-    MalformedMessage,
     Property,
     Refusal,
-    decode_request,
-    result_text,
     whole_number,
 )
-from dispatch.outcome import DispatchError, TransportError
+from dispatch.outcome import TransportError
 from dispatch.owntopics import own_name, reply_topic
 from dispatch.parts import MAX_PAYLOAD_BYTES
 from dispatch.presence import Presence
 from dispatch.recall import Recall
 from dispatch.replies import ReplyRouter
+from dispatch.runner import RequestRunner
 from dispatch.service import read_invoke
-from dispatch.telemetry.names import ErrorType
 from dispatch.telemetry.settings import DEFAULT_TELEMETRY, Telemetry
 from dispatch.transports import KeptMessage, Message, Mode, Security, Subscription, Transport, open_transport
 from dispatch.work import DEALT_WITH, Work
-
-if TYPE_CHECKING:
-    from dispatch.telemetry.lean import Timing
-    from dispatch.telemetry.serving import ServiceTracing
 
 logger = logging.getLogger("dispatch.service")
 
@@ -70,7 +64,8 @@ class ToolServer:
         response_queue: whole topic name to answer on, instead of ``topic``.
         id: the service's id; servers of one id on one topic share its requests. Default: the topic's last part.
         instance: this server's own id, on every reply. Default: the id and 8 random hex digits.
-        concurrency: requests run at once.
+        concurrency: requests run at once; also the threads of synchronous tools. A thread that outlives its request keeps
+            its place until the tool returns (:attr:`abandoned_threads`).
         max_queued: requests that may wait for a place; beyond it they are refused at once.
         reply_namespaces: namespaces (``tenant/namespace``) where ``reply-to`` topics are answered, besides the
             response queue's own.
@@ -112,7 +107,6 @@ class ToolServer:
             raise ValueError(f"max_payload must be 1 at least, not {max_payload}")
         if max_queued < 0:
             raise ValueError(f"max_queued must be 0 or more, not {max_queued}")
-        self._invoke = read_invoke(service)
         self.request_queue = request_queue
         self.response_queue = response_queue
         self.id = id or request_queue.rpartition("/")[2]
@@ -120,6 +114,8 @@ class ToolServer:
         self.incarnation = f"{time.time_ns():016x}-{os.urandom(4).hex()}"
         """Which life of the instance this is, in the order of time: what was meant for another one is not run."""
         self.concurrency = concurrency
+        self._threads = ToolExecutor(concurrency, name=f"dispatch-tool-{self.id}")
+        self._invoke = read_invoke(service, self._threads.run)
         self.max_queued = max_queued
         self._reply_namespaces = tuple(reply_namespaces)
         self.drain_timeout = drain_timeout
@@ -129,8 +125,7 @@ class ToolServer:
             open_transport(broker, security=security, window=window) if isinstance(broker, str) else broker
         )
         self._telemetry = telemetry
-        self._tracing: ServiceTracing | None = None
-        self._durations: Mapping[str, Timing] | None = None
+        self._runner: RequestRunner | None = None
         self._subscription: Subscription | None = None
         self._replies: ReplyRouter | None = None
         self._presence: Presence | None = None
@@ -157,7 +152,13 @@ class ToolServer:
     @property
     def running(self) -> int:
         """Requests being run."""
-        return len(self._tasks)
+        return len(self._tasks.difference(self._threads.abandoned))
+
+    @property
+    def abandoned_threads(self) -> int:
+        """Threads of synchronous tools that run on although their request has ended (its deadline passed, or its caller
+        left). Each keeps its place among ``concurrency`` until the tool returns."""
+        return len(self._threads.abandoned)
 
     @property
     def repeats(self) -> int:
@@ -208,12 +209,15 @@ class ToolServer:
                 limit=lambda: self._transport.max_message_bytes,
                 max_payload=self.max_payload,
             )
+            runner = self._runner = RequestRunner(
+                self._invoke, self._answers, self._recall, self._kept, self._refuse, id=self.id, now=self._now
+            )
             if self._telemetry.traces != "off":
                 from dispatch.telemetry.serving import (
                     ServiceTracing,  # the rest of OpenTelemetry's API, when it is needed
                 )
 
-                self._tracing = ServiceTracing(
+                runner.tracing = ServiceTracing(
                     self._telemetry,
                     service=self.id,
                     instance=self.instance,
@@ -234,7 +238,7 @@ class ToolServer:
         if self._telemetry.metrics:
             from dispatch.telemetry.services import Services  # prometheus-client, when it is needed
 
-            self._durations = Services.of(self._telemetry).add(self)
+            runner.durations = Services.of(self._telemetry).add(self)
         logger.info("%s serves %s, answers on %s", self.instance, self.request_queue, self.response_queue)
 
     async def _be_present(self, replies: ReplyRouter) -> None:
@@ -269,6 +273,8 @@ class ToolServer:
         for work in (*incomplete, *self._queue):
             self._refuse(work, Refusal.DRAINING)
         self._queue.clear()
+        for task in self._threads.abandoned:
+            task.cancel()  # it only holds a place
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.drain_timeout):
                 await self._idle.wait()
@@ -289,11 +295,12 @@ class ToolServer:
         try:
             await self.drain()
         finally:
-            if self._durations is not None:
+            if self._runner is not None and self._runner.durations is not None:
                 from dispatch.telemetry.services import Services
 
                 Services.of(self._telemetry).remove(self)
             self._kept.end()
+            self._threads.close()
             if self._presence is not None:
                 await self._presence.close()
             if self._replies is not None:
@@ -354,7 +361,7 @@ class ToolServer:
             self._refuse(work, Refusal.EXPIRED)
         elif len(self._tasks) < self.concurrency:
             self._begin(work)
-        elif len(self._queue) < self.max_queued:
+        elif len(self._queue) < self.max_queued and not self._is_stuck:
             self._queue.append(work)
         else:
             self._refuse(work, Refusal.OVERLOADED)
@@ -387,7 +394,14 @@ class ToolServer:
         self._kept.ended(ended)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("a request ended without an answer: %s", type(error).__name__, exc_info=error)
-        while self._queue and len(self._tasks) < self.concurrency:
+        while len(self._tasks) < self.concurrency and (work := self._next_queued()) is not None:
+            self._begin(work)
+        if not self._tasks:
+            self._idle.set()
+
+    def _next_queued(self) -> Work | None:
+        """The next request that waits for a place and whose caller still waits for it."""
+        while self._queue:
             work = self._queue.popleft()
             if work.abandoned:
                 self._works.pop(work.id, None)
@@ -395,70 +409,31 @@ class ToolServer:
             elif self._late(work):
                 self._refuse(work, Refusal.EXPIRED)
             else:
-                self._begin(work)
-        if not self._tasks:
-            self._idle.set()
+                return work
+        return None
 
     async def _run(self, work: Work) -> None:
+        assert self._runner is not None  # as below
         try:
-            request = decode_request(work.message.data())
-        except MalformedMessage as error:
-            self._refuse(work, Refusal.INVALID_REQUEST, str(error))
-            return
-        except Exception as error:  # as above; its caller is told all the same
-            self._refuse(work, Refusal.INVALID_REQUEST, f"the request is not readable: {type(error).__name__}")
-            return
-        began, end = self._now(), "stopped"
-        if self._tracing is not None:
-            work.trace = self._tracing.process(work.id, work.properties, began)
-            if work.trace is not None:
-                work.trace.enter()
-        try:
-            async with asyncio.timeout_at(work.deadline) as limit:
-                key = work.properties.get(Property.IDEMPOTENCY_KEY)
-                if key is not None and await self._answered_before(work, request.user, key):
-                    return
-                result = await self._invoke(request)
-                if type(result) is not str and isinstance(result, AsyncIterator):
-                    await self._says.stream(work, result)
-                else:
-                    await self._says.result(work, result_text(result))
-                end = "ok"
-        except asyncio.CancelledError:
-            if not work.abandoned and not self._kept.leave(work):
-                stopped = "The service stopped before the tool had finished."
-                self._says.fail(work, "cancelled", stopped, ErrorType.CANCELLED)
-            elif work.trace is not None:
-                work.trace.failed(ErrorType.CANCELLED)
-            raise
-        except DispatchError as error:
-            end = "error"
-            self._says.fail(work, error.type, error.message)
-        except BaseException as error:  # one that leaves the task, such as SystemExit, would end the event loop
-            if isinstance(error, GeneratorExit) and not _is_running(work.task):
-                raise  # the coroutine is being closed
-            if isinstance(error, TimeoutError) and limit.expired():
-                # Not the tool's own error: the caller's limit, which its own clock is about to notice too.
-                self._refuse(work, Refusal.STOPPED)
-                return
-            end = "error"
-            logger.debug("%s failed", self.id, exc_info=error)
-            self._says.fail(work, type(error).__name__, error)
+            await self._runner.run(work)
         finally:
-            if work.trace is not None:
-                work.trace.ended()
-            if self._durations is not None:
-                self._durations[end].observe(self._now() - began)
+            await self._hold_place(work)
 
-    async def _answered_before(self, work: Work, user: str, key: str) -> bool:
-        """Was this idempotency key here before? Then the answer of the first request with it is the answer."""
-        first = await self._memory.first(work, user, key)
-        if first is None:
-            return False
-        if not first.messages:
-            self._refuse(work, Refusal.FORGOTTEN)
-        self._memory.replay(work, first)
-        return True
+    async def _hold_place(self, work: Work) -> None:
+        """Keep the request's place until the thread of its tool has returned, should that outlive the request."""
+        returned = None if work.task is None else self._threads.abandoned.get(work.task)
+        if returned is None or self._draining:
+            return
+        self._works.pop(work.id, None)  # its caller has its answer: a cancellation must not give the place away
+        if self._is_stuck:
+            while (waiting := self._next_queued()) is not None:
+                self._refuse(waiting, Refusal.OVERLOADED)
+        await returned
+
+    @property
+    def _is_stuck(self) -> bool:
+        """Is every place held by an abandoned thread? Then it cannot be known when one becomes free."""
+        return self.abandoned_threads >= self.concurrency
 
     async def _out(self, work: Work) -> None:
         assert self._replies is not None  # as below
@@ -477,16 +452,13 @@ class ToolServer:
     def _refuse(self, work: Work, reason: str, detail: str = "") -> None:
         if reason == Refusal.OVERLOADED and not detail:
             detail = f"{self.id} runs {self.concurrency} requests and {self.max_queued} wait."
+            if self._is_stuck:
+                detail = (
+                    f"All {self.concurrency} places of {self.id} are held by threads that run on after their deadline."
+                )
         self._works.pop(work.id, None)
         self._says.refuse(work, reason, detail)
         self._kept.ended(work)
-
-
-def _is_running(task: asyncio.Task[None] | None) -> bool:
-    try:
-        return task is not None and asyncio.current_task() is task
-    except RuntimeError:  # no loop is running
-        return False
 
 
 async def serve(service: object, broker: str | Transport, **options: Any) -> None:

@@ -28,6 +28,8 @@ _WAYS = (
 
 Invoke = Callable[[Request], Awaitable[Any]]
 """Runs the tool; the result is a value, or an async iterator: a stream."""
+RunInThread = Callable[[Callable[[Request], Any], Request], Awaitable[Any]]
+"""Calls a function with a request in a thread."""
 
 
 class ToolService:
@@ -54,8 +56,8 @@ class ToolService:
 
         Returns:
             A string; or anything JSON can say; or an async iterator of those (write ``yield``): a stream, whose items are
-            sent as they come. A plain ``def`` runs in a thread of the loop's
-            default executor.
+            sent as they come. A plain ``def`` runs in a thread of the server's own executor, which has ``concurrency``
+            threads, with a copy of the request's context variables.
 
         Raises:
             ToolError: the tool's own error: its type and message reach the caller. Any other exception, ``SystemExit``
@@ -64,8 +66,8 @@ class ToolService:
         raise NotImplementedError
 
 
-def read_invoke(service: object) -> Invoke:
-    """How to call ``service.invoke``, whichever of the three ways it is written in.
+def read_invoke(service: object, run_in_thread: RunInThread = asyncio.to_thread) -> Invoke:
+    """How to call ``service.invoke``, whichever of the three ways it is written in; a plain ``def`` with ``run_in_thread``.
 
     Raises:
         TypeError: there is no ``invoke``, or its parameters cannot be understood. The message shows the ways.
@@ -99,7 +101,7 @@ def read_invoke(service: object) -> Invoke:
             raise RuntimeError("the tool raised StopIteration") from error
 
     async def in_thread(request: Request) -> Any:
-        result = await asyncio.to_thread(guarded, request)
+        result = await run_in_thread(guarded, request)
         return await result if inspect.isawaitable(result) else result
 
     return in_thread

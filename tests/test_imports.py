@@ -40,6 +40,8 @@ SERVING = (
     "gathering",
     "answers",
     "work",
+    "runner",
+    "executor",
 )
 PATH = (
     *(

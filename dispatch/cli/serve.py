@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _THREADS = "dispatch-serve"
 _OWN_THREADS = 8
-"""Threads beside the tools': pulsar-client's calls that block."""
+"""Threads of the default executor beside those that tools take with ``asyncio.to_thread``."""
 _THREAD_END_S = 0.5
 """How long idle threads may take to end; one that runs a tool is not waited for."""
 

@@ -31,6 +31,12 @@ _COUNTS = {
     "lost_answers": "Answers that could not be sent.",
 }
 
+_GAUGES = {
+    "running": "Requests being run.",
+    "queued": "Requests that wait for a place.",
+    "abandoned_threads": "Threads of synchronous tools that run on although their requests have ended; each keeps a place.",
+}
+
 
 class Serving(Protocol):
     """A tool server, as a scrape sees it. Asked on any thread."""
@@ -45,6 +51,10 @@ class Serving(Protocol):
     @property
     def queued(self) -> int:
         """Requests that wait for a place."""
+
+    @property
+    def abandoned_threads(self) -> int:
+        """Threads whose request has ended, and that still run its tool."""
 
     def counts(self) -> Mapping[str, int]:
         """Since its start, by the names of ``_COUNTS``."""
@@ -115,6 +125,7 @@ class Services(Collector):
             for each in serving:
                 now["running", self._label(each)] += each.running
                 now["queued", self._label(each)] += each.queued
+                now["abandoned_threads", self._label(each)] += each.abandoned_threads
         return _families(counted, now)
 
     def _counted(self, serving: Iterable[Serving]) -> Tally[tuple[str, ...]]:
@@ -143,7 +154,7 @@ def _families(counted: Mapping[tuple[str, ...], int], now: Mapping[tuple[str, st
         if kind == "refused":
             refused.add_metric((service, *reason), value)
     yield refused
-    for name, text in (("running", "Requests being run."), ("queued", "Requests that wait for a place.")):
+    for name, text in _GAUGES.items():
         gauge = GaugeMetricFamily(f"dispatch_service_{name}", text, labels=("service",))
         for (kind, service), value in now.items():
             if kind == name:
