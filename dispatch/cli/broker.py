@@ -24,14 +24,21 @@ Json = Annotated[bool, typer.Option("--json", help="Where it is, as one line of 
 @takes()
 def start(
     settings: Settings,
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="For clients; 0: any free one.")] = 6650,
+    port: Annotated[
+        int | None,
+        typer.Option("--port", min=0, max=65535, help="For clients; 0: any free one.", show_default="6650"),
+    ] = None,
     web_port: Annotated[
-        int, typer.Option("--web-port", min=0, max=65535, help="For the admin interface; 0: any free one.")
-    ] = 8080,
+        int | None,
+        typer.Option(
+            "--web-port", min=0, max=65535, help="For the admin interface; 0: any free one.", show_default="8080"
+        ),
+    ] = None,
     wipe: Annotated[bool, typer.Option("--wipe", help="Begin without the data of earlier starts.")] = False,
     json: Json = False,
 ) -> None:
-    """Start a broker that goes on when this command ends, with tenant and namespaces; or show the one that runs.
+    """Start a broker that goes on when this command ends, with tenant and namespaces; or show the one that runs. It is an
+    error to ask for another port than that one has.
 
     The first time Pulsar is fetched (233 MiB, about half a minute); then it takes 6 to 10 s. It needs Java 17 and Maven, or
     Docker. It listens on the loopback only.

@@ -18,7 +18,7 @@ a guard has refused it would refuse again, and nobody waits for what was abandon
 HOPELESS = frozenset(
     {
         *("too-much", "payload-too-large", "too-large"),
-        *("no-instance", "no-such-namespace", "bad-topic", "unauthorized", "untrusted"),
+        *("no-instance", "no-such-namespace", "bad-topic", "unauthorized", "untrusted", "wrong-protocol"),
         "closed",
     }
 )

@@ -20,8 +20,9 @@ _FIX = (
     f"    apt-get install openjdk-{MINIMUM_JAVA}-jre-headless maven\n"
     f"    (macOS: brew install openjdk@{MINIMUM_JAVA} maven)\n"
     f"or start a Docker engine (then the image {IMAGE} is used),\n"
-    "or set PULSAR_URL, and PULSAR_ADMIN_URL, to a Pulsar that is running, for instance\n"
-    "    PULSAR_URL=pulsar://localhost:6650 PULSAR_ADMIN_URL=http://localhost:8080"
+    "or use a Pulsar that is running:\n"
+    "    DISPATCH_BROKER=pulsar://HOST:6650 (or --broker) for the dispatch command,\n"
+    "    PULSAR_URL=pulsar://HOST:6650 PULSAR_ADMIN_URL=http://HOST:8080 for tests and benchmarks"
 )
 
 

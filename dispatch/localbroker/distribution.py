@@ -103,7 +103,8 @@ def unpack_with_maven(folder: Path, report: Report) -> None:
         last_lines = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
         raise LocalBrokerError(
             f"Maven could not fetch Pulsar {VERSION} (exit status {child.returncode}):\n{last_lines}\n"
-            "Check the network and Maven's settings.xml (mirrors, proxies), or set PULSAR_URL to a Pulsar that runs."
+            "Check the network and Maven's settings.xml (mirrors, proxies), or use a Pulsar that is running "
+            "(DISPATCH_BROKER; PULSAR_URL for tests and benchmarks)."
         )
     report(f"fetched Pulsar {VERSION} in {time.monotonic() - start:.0f} s")
 

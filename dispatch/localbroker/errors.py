@@ -52,9 +52,12 @@ class AdminError(LocalBrokerError):
         what = "no answer" if status is None else f"HTTP {status}"
         fix = ""
         if status in (401, 403):
-            fix = "; a token of a super user is needed (PULSAR_TOKEN)"
+            fix = "; a token of a super user is needed (DISPATCH_TOKEN; PULSAR_TOKEN for tests and benchmarks)"
         elif status is None:
-            fix = "; is the broker running, and is this its admin address (PULSAR_ADMIN_URL)?"
+            fix = (
+                "; is the broker running, and is this its admin address "
+                "(DISPATCH_ADMIN; PULSAR_ADMIN_URL for tests and benchmarks)?"
+            )
         super().__init__(f"{request}: {what}: {reason}{fix}" if request else f"{what}: {reason}{fix}")
         self.status = status
         self.reason = reason

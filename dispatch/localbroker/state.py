@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
 from .admin import Admin, prepare
 from .backend import choose_backend
@@ -68,7 +69,7 @@ class State:
 
 
 def start_detached(
-    report: Report = quiet, port: int = DEFAULT_PORT, web_port: int = DEFAULT_WEB_PORT, wipe: bool = False
+    report: Report = quiet, port: int | None = None, web_port: int | None = None, wipe: bool = False
 ) -> State:
     """Start a broker that outlives this process, with tenant and namespaces; or return the one that already runs.
 
@@ -76,14 +77,14 @@ def start_detached(
 
     Args:
         report: takes the progress.
-        port: where clients connect; 0 for any free one.
-        web_port: where the admin interface is; 0 for any free one.
+        port: where clients connect; 0 for any free one; None for 6650, or the port of the broker that already runs.
+        web_port: where the admin interface is; 0 for any free one; None for 8080, or the port of the one that runs.
         wipe: begin without the data of earlier starts.
 
     Raises:
         LocalBrokerUnavailable: this machine lacks what it needs.
         PortInUse: a port is taken.
-        LocalBrokerError: it did not start, or `wipe` while one runs.
+        LocalBrokerError: it did not start, or one runs already and `wipe` or another port was asked for.
     """
     with exclusive(_folder() / "lock", waiting=_BUSY, report=report):
         running = _read()
@@ -92,12 +93,23 @@ def start_detached(
                 raise LocalBrokerError(
                     f"a broker runs on these data ({running.service_url}): dispatch broker stop, first"
                 )
+            for wanted, option, url in (
+                (port, "--port", running.service_url),
+                (web_port, "--web-port", running.web_url),
+            ):
+                if wanted and urlsplit(url).port != wanted:
+                    raise LocalBrokerError(
+                        f"a broker runs already at {running.service_url} (admin interface {running.web_url}), so none was "
+                        f"started with {option} {wanted}. Use that one, or stop it first: dispatch broker stop"
+                    )
             report(f"a broker runs already: {running.service_url}")
             admin = Admin(running.web_url)
             # Its starter may have been killed before it was ready.
             wait_ready(admin, running.ended, logs=_logs(running), report=report)
             prepare(admin)
             return running
+        port = DEFAULT_PORT if port is None else port
+        web_port = DEFAULT_WEB_PORT if web_port is None else web_port
         for wanted, option in ((port, "--port"), (web_port, "--web-port")):
             if wanted:
                 require_free(wanted, f"choose another with {option}, 0 for any free one, or stop what uses it")

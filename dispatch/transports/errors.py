@@ -99,6 +99,21 @@ def untrusted(url: str, said: str) -> TransportError:
     )
 
 
+def wrong_protocol(url: str, host: str, port: int, *, http: bool) -> TransportError:
+    """The port speaks HTTP; or else Pulsar with TLS where ``url`` says without, or the other way round."""
+    at = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    if http:
+        said = "speaks HTTP, as Pulsar's admin interface does"
+        fix = "Use the broker's own port: pulsar://HOST:6650, or pulsar+ssl://HOST:6651 with TLS"
+    elif url.startswith("pulsar+ssl://"):
+        said = "speaks Pulsar without TLS"
+        fix = f"Use the broker's TLS port (6651 by default), or pulsar://{at} if the connection need not be encrypted"
+    else:
+        said = "speaks TLS"
+        fix = f"Use pulsar+ssl://{at}"
+    return TransportError("wrong-protocol", f"Cannot connect to {url}: {at} {said}. {fix}.", sent=False)
+
+
 def sending_failed(name: str, *, topic: str) -> TransportError:
     """Why a publish failed. ``sent`` stays True where the message may have got through."""
     sent = name not in _NEVER_SENT

@@ -128,6 +128,25 @@ def test_starting_again_returns_the_one_that_runs_prepared(
     assert said == ["a broker runs already: pulsar://127.0.0.1:1"]
 
 
+@pytest.mark.parametrize(("port", "web_port"), [(1, None), (0, 0)])
+def test_the_ports_of_the_one_that_runs_and_any_free_one_are_its_own(
+    folder: Path, process: Child, admin_stand_in: AdminStandIn, port: int, web_port: int | None
+) -> None:
+    state = remember(folder, process, admin_stand_in.url)
+
+    assert start_detached(port=port, web_port=web_port) == state
+
+
+@pytest.mark.parametrize(("port", "web_port", "option"), [(7000, None, "--port 7000"), (None, 7001, "--web-port 7001")])
+def test_another_port_than_that_of_the_one_that_runs_is_an_error(
+    folder: Path, process: Child, port: int | None, web_port: int | None, option: str
+) -> None:
+    state = remember(folder, process)
+
+    with pytest.raises(LocalBrokerError, match=f"runs already at {state.service_url} .*{option}.*dispatch broker stop"):
+        start_detached(port=port, web_port=web_port)
+
+
 def test_the_data_of_a_running_broker_are_not_wiped(folder: Path, process: Child) -> None:
     remember(folder, process)
 
@@ -187,7 +206,7 @@ def test_a_genuine_broker_outlives_its_starter_and_keeps_its_data(linked_cache: 
         starter = subprocess.run([sys.executable, "-c", START], stdout=subprocess.PIPE, check=True)
         first = State(**json.loads(starter.stdout))
         assert status() == first
-        assert start_detached() == first  # whatever the ports: it runs
+        assert start_detached() == first  # no port was asked for
         client = pulsar.Client(first.service_url, logger=quiet)
         try:
             client.subscribe(topic, "s").close()

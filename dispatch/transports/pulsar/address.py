@@ -24,9 +24,10 @@ def endpoints(url: str) -> list[tuple[str, int]]:
             found.append((host, int(port)))
         else:
             return found
+    admin = " (http is for Pulsar's admin interface)" if scheme in ("http", "https") else ""
     raise TransportError(
         "bad-address",
-        f"'{url}' is no broker address; write pulsar://HOST:6650, pulsar+ssl://HOST:6651 or memory://",
+        f"'{url}' is no broker address{admin}; write pulsar://HOST:6650, pulsar+ssl://HOST:6651 or memory://",
         sent=False,
     )
 

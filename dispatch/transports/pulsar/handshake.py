@@ -11,19 +11,24 @@ import asyncio
 import contextlib
 import ssl
 import struct
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 from dispatch.outcome import TransportError
-from dispatch.transports.errors import unauthorized, unreachable, untrusted
+from dispatch.transports.errors import unauthorized, unreachable, untrusted, wrong_protocol
 from dispatch.transports.pulsar.address import endpoints
 from dispatch.transports.security import Security
 
 TIMEOUT_S = 3.0
 """How long a broker may take to answer the handshake: as long as pulsar-client waits for a connection."""
 
+PROBE_S = 1.0
+"""How long a port may take to show which protocol it speaks, after a handshake that failed."""
+
 FAREWELL_S = 0.5
 """How long a broker may take to say goodbye over TLS; asyncio would wait 30 s for one that has stopped."""
 
+_HTTP = b"HTTP"
+_TLS_ALERT = b"\x15\x03"
 _CONNECT, _CONNECTED, _ERROR = 2, 3, 14
 _AUTHENTICATION_ERROR, _AUTHORIZATION_ERROR = 3, 4
 _MAX_MESSAGE_SIZE = 3
@@ -36,7 +41,8 @@ async def shake_hands(url: str, security: Security, timeout: float = TIMEOUT_S) 
     Returns its ``maxMessageSize`` in bytes, if it says one.
 
     Raises:
-        TransportError: ``unreachable``, ``unauthorized`` or ``untrusted`` (TLS); each names the fix.
+        TransportError: ``unreachable``, ``unauthorized``, ``untrusted`` (TLS) or ``wrong-protocol`` (TLS and plain mixed up,
+            or an HTTP port); each names the fix.
     """
     problem = unreachable(url)
     context, greeting = _prepared(url, security)
@@ -44,13 +50,39 @@ async def shake_hands(url: str, security: Security, timeout: float = TIMEOUT_S) 
         try:
             async with asyncio.timeout(timeout):
                 return await _shake(url, host, port, context, greeting)
-        except ssl.SSLError as error:
+        except ssl.SSLCertVerificationError as error:
             problem = untrusted(url, error.reason or str(error))
+        except ssl.SSLError as error:
+            problem = await _mismatch(url, host, port, timeout) or untrusted(url, error.reason or str(error))
+        except _HungUpError:
+            problem = await _mismatch(url, host, port, timeout) or problem
         except (OSError, TimeoutError, asyncio.IncompleteReadError, ValueError):
             pass  # the next one may answer
         except TransportError as error:
             problem = error
     raise problem
+
+
+class _HungUpError(Exception):
+    """The peer closed the connection before it sent anything, or sent a TLS alert: it may expect TLS, or expect none."""
+
+
+async def _mismatch(url: str, host: str, port: int, timeout: float) -> TransportError | None:
+    """Probe the port without TLS where ``url`` says TLS, and the other way round. None: neither Pulsar nor HTTP answers."""
+    tls = url.startswith("pulsar+ssl://")
+    context = None
+    if not tls:
+        context = ssl.create_default_context()
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE  # nothing secret is sent: neither token nor certificate
+    try:
+        async with asyncio.timeout(min(timeout, PROBE_S)), _connection(host, port, context) as (reader, writer):
+            begin = await _ask(reader, writer, _connect_command(Security()))
+    except (OSError, TimeoutError, asyncio.IncompleteReadError, _HungUpError):
+        return None
+    if begin == _HTTP or 4 <= int.from_bytes(begin, "big") <= _MAX_FRAME:
+        return wrong_protocol(url, host, port, http=begin == _HTTP)
+    return None
 
 
 def _prepared(url: str, security: Security) -> tuple[ssl.SSLContext | None, bytes]:
@@ -71,26 +103,53 @@ def _prepared(url: str, security: Security) -> tuple[ssl.SSLContext | None, byte
         ) from None
 
 
-async def _shake(url: str, host: str, port: int, context: ssl.SSLContext | None, greeting: bytes) -> int | None:
+@contextlib.asynccontextmanager
+async def _connection(
+    host: str, port: int, context: ssl.SSLContext | None
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """A connection, with TLS if there is a ``context``; it is closed at the end."""
     # Without a name to check against, asyncio would refuse to open a TLS connection at all.
-    reader, writer = await asyncio.open_connection(
-        host,
-        port,
-        ssl=context,
-        server_hostname=host if context else None,
-        ssl_shutdown_timeout=FAREWELL_S if context else None,
-    )
     try:
-        writer.write(_frame(greeting))
-        await writer.drain()
-        (size,) = struct.unpack(">I", await reader.readexactly(4))
-        if not 4 <= size <= _MAX_FRAME:
-            raise ValueError("not a Pulsar frame")
-        frame = await reader.readexactly(size)
+        reader, writer = await asyncio.open_connection(
+            host,
+            port,
+            ssl=context,
+            server_hostname=host if context else None,
+            ssl_shutdown_timeout=FAREWELL_S if context else None,
+        )
+    except ConnectionResetError:  # in the TLS handshake
+        raise _HungUpError from None
+    try:
+        yield reader, writer
     finally:
         writer.close()
         with contextlib.suppress(OSError, ssl.SSLError):
             await writer.wait_closed()
+
+
+async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, greeting: bytes) -> bytes:
+    """Send ``greeting``, and return the first four bytes of the answer."""
+    try:
+        writer.write(_frame(greeting))
+        await writer.drain()
+        return await reader.readexactly(4)
+    except (ConnectionError, asyncio.IncompleteReadError) as error:
+        if isinstance(error, asyncio.IncompleteReadError) and error.partial:
+            raise
+        raise _HungUpError from None
+
+
+async def _shake(url: str, host: str, port: int, context: ssl.SSLContext | None, greeting: bytes) -> int | None:
+    async with _connection(host, port, context) as (reader, writer):
+        begin = await _ask(reader, writer, greeting)
+        if begin == _HTTP:
+            raise wrong_protocol(url, host, port, http=True)
+        if begin.startswith(_TLS_ALERT):
+            raise _HungUpError
+        size = int.from_bytes(begin, "big")
+        if not 4 <= size <= _MAX_FRAME:
+            raise ValueError("not a Pulsar frame")
+        frame = await reader.readexactly(size)
     (command_size,) = struct.unpack_from(">I", frame)
     command = dict(_fields(frame[4 : 4 + command_size]))
     if command.get(1) == _ERROR:

@@ -96,7 +96,11 @@ async def greeter(answer: bytes | Answer, *, tls: ssl.SSLContext | None = None) 
         writers.add(writer)
         made.certificates.append(writer.get_extra_info("peercert"))
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
-            total, size = struct.unpack(">II", await reader.readexactly(8))
+            first = await reader.readexactly(8)
+            if first[0] == 0x16 and tls is None:  # a TLS hello: Pulsar resets what is no frame of a possible size
+                writer.transport.abort()
+                return
+            total, size = struct.unpack(">II", first)
             assert total == size + 4
             command = fields(await reader.readexactly(size))
             assert command[1] == 2, "BaseCommand.Type CONNECT"

@@ -118,8 +118,8 @@ async def test_a_refusal_in_an_odd_shape_is_one_all_the_same(answer: bytes) -> N
 @pytest.mark.parametrize(
     "answer",
     [
-        b"HTTP/1.1 400 Bad Request\r\n\r\n",
         b"SSH-2.0-OpenSSH_9.6\r\n",
+        b"\x15\x03\x03\x00\x02\x02\x0a",
         b"\0\0\0\0",
         b"\0\0\0\x03abc",
         b"\0\0\0\x04\0\0\0\0",
@@ -139,6 +139,11 @@ async def test_a_refusal_in_an_odd_shape_is_one_all_the_same(answer: bytes) -> N
 async def test_rubbish_is_no_broker(answer: bytes) -> None:
     async with greeter(answer) as broker:
         assert (await refused(broker.url(), limit=SOON_S)).type == "unreachable"
+
+
+async def test_a_port_that_speaks_http_is_told_as_such() -> None:
+    async with greeter(b"HTTP/1.1 400 Bad Request\r\n\r\n") as broker:
+        assert (await refused(broker.url())).type == "wrong-protocol"
 
 
 async def _closes(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -110,10 +110,19 @@ async def test_our_own_certificate_is_shown_and_named(identity: Identity) -> Non
     assert broker.certificates[0]["subject"] == ((("commonName", "agent"),),)
 
 
-async def test_a_port_that_speaks_no_tls_is_told_as_such(identity: Identity) -> None:
+@pytest.mark.parametrize(
+    ("answer", "kind", "fix"),
+    [
+        (CONNECTED, "wrong-protocol", "the broker's TLS port"),
+        (b"SSH-2.0-\r\n", "untrusted", "the port that speaks TLS"),
+    ],
+)
+async def test_a_port_that_speaks_no_tls_is_told_as_such(
+    identity: Identity, answer: bytes, kind: str, fix: str
+) -> None:
     async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(5)
-        writer.write(CONNECTED)
+        writer.write(answer)
         await reader.read()
         writer.close()
 
@@ -121,13 +130,16 @@ async def test_a_port_that_speaks_no_tls_is_told_as_such(identity: Identity) -> 
     async with server:
         port = server.sockets[0].getsockname()[1]
         problem = await problem_with(f"pulsar+ssl://127.0.0.1:{port}", Security(trust_certs=identity.authority))
-    assert problem.type == "untrusted"
-    assert "the port that speaks TLS" in problem.message
+    assert problem.type == kind
+    assert fix in problem.message
 
 
-async def test_a_plain_greeting_to_a_port_that_speaks_tls_is_no_broker(identity: Identity) -> None:
+async def test_a_plain_greeting_to_a_port_that_speaks_tls_is_told_as_such(identity: Identity) -> None:
     async with greeter(CONNECTED, tls=identity.server) as broker:
-        assert (await problem_with(f"pulsar://127.0.0.1:{broker.port}", Security())).type == "unreachable"
+        problem = await problem_with(f"pulsar://127.0.0.1:{broker.port}", Security(token="abc"))
+    assert problem.type == "wrong-protocol"
+    assert f"Use pulsar+ssl://127.0.0.1:{broker.port}" in problem.message
+    assert all(3 not in greeting for greeting in broker.greetings), "no token to a broker that is not trusted"
 
 
 @pytest.mark.parametrize(
