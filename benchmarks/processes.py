@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -31,14 +31,18 @@ class Child:
 
     It lives in a session of its own, so that a Ctrl-C reaches the driver only; it ends with its stdin, so with this
     process in any case.
+
+    Args:
+        module: the module to run, and the name of the process in errors.
+        command: the command line to run instead.
     """
 
-    def __init__(self, module: str) -> None:
+    def __init__(self, module: str, command: Sequence[str] | None = None) -> None:
         self.module = module
         self._answers: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._last_words: deque[str] = deque(maxlen=30)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", f"benchmarks.children.{module}"],
+            list(command) if command is not None else [sys.executable, "-m", f"benchmarks.children.{module}"],
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))},
             stdin=subprocess.PIPE,
@@ -147,12 +151,12 @@ class Child:
 
 def start(module: str, stack: contextlib.ExitStack) -> Child:
     """A :class:`Child` that ends with ``stack``. A Ctrl-C meanwhile waits until the stack knows of it."""
-    with _held_back(signal.SIGINT, signal.SIGTERM):
+    with held_back(signal.SIGINT, signal.SIGTERM):
         return stack.enter_context(Child(module))
 
 
 @contextlib.contextmanager
-def _held_back(*numbers: signal.Signals) -> Iterator[None]:
+def held_back(*numbers: signal.Signals) -> Iterator[None]:
     """Signals that come within the block are handled after it."""
     if threading.current_thread() is not threading.main_thread():
         yield  # no handler runs here

@@ -1,0 +1,143 @@
+"""What a scenario works with: brokers of its own, worker processes, progress."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import time
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pulsar
+
+from benchmarks.incidents import workers
+from benchmarks.incidents.progress import Progress
+from dispatch.localbroker import Admin, LocalBroker, LocalBrokerError, prepare
+
+ROUND_TRIP_S = 60.0
+"""Seconds from a broker's start until a message goes through it."""
+REACH_S = 30.0
+"""Seconds until the first call of a healthy service succeeds."""
+
+
+class Brokers:
+    """One plain broker and one with authorization, started when first needed. A context manager: leaving it stops both.
+
+    Both have free ports and a temporary data folder of their own.
+    """
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._stack = contextlib.ExitStack()
+        self._made: dict[bool, LocalBroker] = {}
+
+    def get(self, *, security: bool = False) -> LocalBroker:
+        """The broker, running.
+
+        Raises:
+            LocalBrokerError: it does not start.
+        """
+        broker = self._made.get(security)
+        if broker is None:
+            self._progress.step(f"starting a broker{' with authorization' if security else ''}", 10)
+            broker = self._stack.enter_context(LocalBroker.start(security=security))
+            self._made[security] = broker
+            prepare(broker.admin())
+        elif not broker.alive():
+            restart(broker)
+        return broker
+
+    def __enter__(self) -> Brokers:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
+
+
+def restart(broker: LocalBroker) -> float:
+    """Start a broker that was killed, and wait until a message goes through it.
+
+    Returns:
+        The moment it was back, on the monotonic clock.
+    """
+    broker.restart()
+    wait_for_round_trip(broker.service_url)
+    return time.monotonic()
+
+
+def wait_for_round_trip(url: str) -> None:
+    """Wait until a message goes through the broker: the first lookup after a start can take seconds.
+
+    Raises:
+        LocalBrokerError: none did within a minute.
+    """
+    end = time.monotonic() + ROUND_TRIP_S
+    while not _round_trip(url):
+        if time.monotonic() > end:
+            raise LocalBrokerError(f"no message went through {url} within {ROUND_TRIP_S:g} s of its start")
+
+
+def _round_trip(url: str) -> bool:
+    # Its own console logger would write to stdout, where the table goes.
+    silent = pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)
+    client = pulsar.Client(url, operation_timeout_seconds=5, logger=silent)
+    try:
+        topic = f"non-persistent://tg/notify/incidents-{secrets.token_hex(4)}"
+        consumer = client.subscribe(topic, "incidents")
+        client.create_producer(topic, send_timeout_millis=5_000).send(b"")
+        consumer.receive(timeout_millis=5_000)
+    except pulsar.PulsarException:
+        return False
+    finally:
+        client.close()
+    return True
+
+
+@dataclass(frozen=True)
+class Lab:
+    """The means of one run of one scenario.
+
+    Attributes:
+        product: the checkout whose ``dispatch`` is measured.
+        short: a quick pass.
+    """
+
+    product: Path
+    short: bool
+    progress: Progress
+    brokers: Brokers
+
+    def start(self, role: str, spec: dict[str, Any], stack: contextlib.ExitStack) -> workers.Worker:
+        """A worker with the measured ``dispatch``; it ends with ``stack``."""
+        return workers.start(role, self.product, spec, stack)
+
+
+def unique(what: str) -> str:
+    """A name that no other topic of the run has."""
+    return f"{what}-{secrets.token_hex(4)}"
+
+
+def queues(topic: str) -> dict[str, str]:
+    """The request topic and the response topic of a service, for a worker's spec."""
+    return {"request": f"non-persistent://tg/request/{topic}", "response": f"non-persistent://tg/response/{topic}"}
+
+
+def grant(broker: LocalBroker, namespace: str, role: str, *actions: str) -> None:
+    """``pulsar-admin namespaces grant-permission NAMESPACE --role ROLE --actions ACTIONS``."""
+    request = urllib.request.Request(
+        f"{broker.web_url}/admin/v2/namespaces/{namespace}/permissions/{role}",
+        method="POST",
+        data=json.dumps(actions).encode(),
+        headers={"Content-Type": "application/json", "Authorization": f"Bearer {broker.token()}"},
+    )
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=10):
+        pass
+
+
+def topics(admin: Admin, namespace: str, *names: str) -> list[str]:
+    """Topics of the namespace that contain one of ``names``."""
+    return [topic for topic in admin.topics(namespace) if any(name in topic for name in names)]

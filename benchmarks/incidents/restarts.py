@@ -1,0 +1,57 @@
+"""Broker restarts with a dispatcher and a service connected: file descriptors and threads of both."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+
+from benchmarks.incidents.connects import open_files, threads
+from benchmarks.incidents.figures import RIGHT, Figure
+from benchmarks.incidents.lab import REACH_S, Lab, queues, restart, unique
+from benchmarks.incidents.scenario import Scenario
+
+SETTLE_S = 2.0
+"""What a replaced connection takes to go."""
+BACK_S = 120.0
+"""Circuits that an outage opened may stay open for minutes."""
+
+
+def run(lab: Lab) -> list[Figure]:
+    """Measure it."""
+    count = 1 if lab.short else 20
+    broker = lab.brokers.get()
+    with ExitStack() as stack:
+        spec = {"url": broker.service_url, **queues(unique("restarts"))}
+        service = lab.start("service", spec, stack)
+        caller = lab.start("caller", {**spec, "timeout": 3}, stack)
+        caller.ask({"do": "reach", "seconds": REACH_S}, REACH_S + 10)
+        time.sleep(SETTLE_S)
+        both = {"dispatcher": caller.pid, "service": service.pid}
+        before = {name: (open_files(pid), threads(pid)) for name, pid in both.items()}
+        again = 0
+        for number in range(1, count + 1):
+            lab.progress.step(f"restarts: broker restart {number} of {count}", 10)
+            broker.kill()
+            restart(broker)
+            found = caller.ask({"do": "reach", "seconds": BACK_S}, BACK_S + 30)
+            again += found["kind"] == RIGHT
+            time.sleep(SETTLE_S)
+        figures = [Figure("restarts after which calls succeeded again", again, wanted=str(count))]
+        for name, pid in both.items():
+            for what, was, now in zip(
+                ("file descriptors", "threads"), before[name], (open_files(pid), threads(pid)), strict=True
+            ):
+                figures += [
+                    Figure(f"{name}: {what} before", was),
+                    Figure(f"{name}: {what} after {count} restarts", now, wanted="as before"),
+                ]
+        return figures
+
+
+SCENARIO = Scenario(
+    "restarts",
+    "the broker is killed and started again with a dispatcher and a service connected",
+    run,
+    seconds=300,
+    short_seconds=30,
+)

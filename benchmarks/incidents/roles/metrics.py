@@ -1,0 +1,95 @@
+"""A dispatcher with many tools, each called once, whose metrics are scraped on its event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from benchmarks.children.channel import Channel
+from benchmarks.incidents.roles.caller import dispatcher_of
+
+TICK_S = 0.001
+SCOPE = {
+    "type": "http",
+    "method": "GET",
+    "path": "/metrics",
+    "query_string": b"",
+    "headers": [(b"accept", b"application/openmetrics-text; version=1.0.0")],
+}
+
+
+class Ticker:
+    """The longest time for which the event loop ran nothing else than one callback."""
+
+    def __init__(self) -> None:
+        self.longest = 0.0
+        self._task = asyncio.create_task(self._tick())
+
+    async def _tick(self) -> None:
+        last = time.monotonic()
+        while True:
+            await asyncio.sleep(TICK_S)
+            now = time.monotonic()
+            self.longest = max(self.longest, now - last - TICK_S)
+            last = now
+
+    def take(self) -> float:
+        """The longest stall since this was last asked, in seconds."""
+        longest, self.longest = self.longest, 0.0
+        return longest
+
+    def end(self) -> None:
+        """Tick no more."""
+        self._task.cancel()
+
+
+async def scrape(app: Callable[[Any, Any, Any], Awaitable[None]]) -> bytes:
+    """The body that an ASGI application answers a scrape with."""
+    body = bytearray()
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: dict[str, Any]) -> None:
+        body.extend(message.get("body", b""))
+
+    await app(dict(SCOPE), receive, send)
+    return bytes(body)
+
+
+async def main() -> None:
+    """Call every tool once; then scrape for each command."""
+    channel = Channel()
+    spec = channel.read()
+    if spec is None:
+        return
+    async with dispatcher_of(spec, spec["tools"]) as dispatcher:
+        names = list(dispatcher.catalog.tools)
+        channel.ready()
+        room = asyncio.Semaphore(16)
+
+        async def one(name: str) -> None:
+            async with room:
+                await dispatcher.execute(name, {"secret": name}, timeout=10)
+
+        app = dispatcher.metrics_app()
+        while (command := await asyncio.to_thread(channel.read)) is not None:
+            if command["do"] == "call":
+                await asyncio.gather(*map(one, names))
+                channel.say({"calls": len(names)})
+                continue
+            ticker = Ticker()
+            await asyncio.sleep(0.5)
+            idle = ticker.take()
+            began = time.monotonic()
+            body = await scrape(app)
+            took = time.monotonic() - began
+            await asyncio.sleep(0.05)
+            channel.say({"idle": idle, "stall": ticker.take(), "took": took, "lines": body.count(b"\n")})
+            ticker.end()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,57 @@
+"""A service instance with one healthy tool."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import dispatch
+from benchmarks.children.channel import Channel
+from benchmarks.incidents.roles.load import answer_to
+
+
+class Digest(dispatch.ToolService):
+    """Answers a digest of the argument ``secret``, so that a forged answer can be told from a right one."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    async def invoke(self, config: dict[str, Any], arguments: dict[str, Any], user: str = "") -> str:
+        """The tool."""
+        if self._seconds:
+            await asyncio.sleep(self._seconds)
+        return answer_to(arguments["secret"])
+
+
+def set_clock_back(seconds: float) -> None:
+    """Let the wall clock of this process be behind, as on a machine that was restarted without the right time."""
+    real_s, real_ns = time.time, time.time_ns
+    time.time = lambda: real_s() - seconds
+    time.time_ns = lambda: real_ns() - int(seconds * 1e9)
+
+
+async def main() -> None:
+    """Serve until the driver ends this process or closes its stdin."""
+    channel = Channel()
+    spec = channel.read()
+    if spec is None:
+        return
+    if spec.get("clock_behind"):
+        set_clock_back(spec["clock_behind"])
+    async with dispatch.ToolServer(
+        Digest(spec.get("tool_seconds", 0.0)),
+        spec["url"],
+        request_queue=spec["request"],
+        response_queue=spec["response"],
+        id="digest",
+        instance=spec.get("instance"),
+        security=dispatch.Security(token=spec.get("token")),
+    ):
+        channel.ready()
+        while await asyncio.to_thread(channel.read) is not None:
+            channel.say({})
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,28 @@
+"""What a scenario is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from benchmarks.incidents.figures import Figure
+from benchmarks.incidents.lab import Lab
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One incident, measured.
+
+    Attributes:
+        name: as ``--only`` takes it.
+        title: what happens, in a line.
+        run: measures it.
+        seconds: about how long that takes.
+        short_seconds: the same with ``--short``.
+    """
+
+    name: str
+    title: str
+    run: Callable[[Lab], list[Figure]]
+    seconds: float
+    short_seconds: float

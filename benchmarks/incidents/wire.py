@@ -1,0 +1,147 @@
+"""Forged messages, with the names of properties and topics written out: the same for every version that is measured.
+
+Two layouts of topics are addressed. In the older one hello topics and the instances' own topics are in the response
+namespace; in the newer one they are in the request namespace, and an announcement must answer a challenge. Names that the
+broker lists are used beside the literal ones, so that another rule for names changes nothing here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+GENUINE = "web-1"
+"""The genuine instance."""
+FORGED = "bad-1"
+"""The forged one: as long as the genuine one, so that a rule that counts characters gives a proper name."""
+LATER = "7fffffffffffffff-ffffffff"
+"""An incarnation that is later than any clock says."""
+FEATURES = "repair,parts,cancel"
+SETTLED = "fffffffffff"
+"""A request number that no dispatcher reaches."""
+
+REQUESTS = "non-persistent://tg/request/"
+RESPONSES = "non-persistent://tg/response/"
+
+
+@dataclass(frozen=True)
+class Names:
+    """What a forger knows of a service and a dispatcher: more than any attacker does.
+
+    Attributes:
+        topic: the service's short name, part of the names of all its topics.
+        dispatcher: the dispatcher's name.
+        listed: whole names of topics, as the broker lists them.
+    """
+
+    topic: str
+    dispatcher: str
+    listed: tuple[str, ...] = ()
+
+    @property
+    def request(self) -> str:
+        """The service's request topic."""
+        return REQUESTS + self.topic
+
+    @property
+    def hellos(self) -> list[str]:
+        """Topics where instances announce themselves."""
+        return _once(
+            (REQUESTS + f"dispatch-hello-{self.topic}", RESPONSES + f"dispatch-hello-{self.topic}"),
+            (each for each in self.listed if "hello" in each),
+        )
+
+    @property
+    def replies(self) -> list[str]:
+        """Topics of the dispatcher's own."""
+        return _once(
+            (RESPONSES + f"dispatch-reply-{self.dispatcher}",),
+            (each for each in self.listed if self.dispatcher in each),
+        )
+
+    @property
+    def own(self) -> list[str]:
+        """Topics of the genuine instance's own, in both layouts."""
+        name = f"dispatch-control-{self.topic}-{GENUINE}"
+        return _once((REQUESTS + name, RESPONSES + name), (each for each in self.listed if GENUINE in each))
+
+    @property
+    def forged(self) -> list[str]:
+        """Topics that a forged instance says are its own."""
+        return [topic.replace(GENUINE, FORGED) for topic in self.own]
+
+
+def _once(*groups: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(topic for group in groups for topic in group))
+
+
+def message(topic: str, properties: Mapping[str, str], payload: str = "") -> dict[str, Any]:
+    """One message for the forger."""
+    return {"topic": topic, "properties": dict(properties), "payload": payload}
+
+
+def announcements(
+    names: Names,
+    controls: Sequence[str],
+    instance: str,
+    *,
+    incarnation: str = LATER,
+    template: Mapping[str, str] | None = None,
+) -> list[dict[str, Any]]:
+    """``here`` to everybody who could listen, one instance for each topic of ``controls``.
+
+    Args:
+        instance: its name; further ones get a number.
+        template: a genuine announcement that was read; its other properties are taken over.
+    """
+    made = []
+    for number, control in enumerate(controls):
+        properties = {
+            "features": FEATURES,
+            **(template or {}),
+            "here": names.request,
+            "instance": instance if number == 0 else f"{instance}-{number}",
+            "incarnation": incarnation,
+            "control": control,
+        }
+        properties.pop("refused", None)
+        made += [message(topic, properties) for topic in (*names.hellos, *names.replies)]
+    return made
+
+
+def many(names: Names, count: int, template: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
+    """``count`` announcements of instances that do not exist, in both layouts."""
+    return [
+        each
+        for number in range(count)
+        for control in names.own
+        for each in announcements(
+            names, [control.replace(GENUINE, f"no-{number:03}")], f"no-{number:03}", template=template
+        )
+    ]
+
+
+def later_life(names: Names, template: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
+    """The genuine instance's name with a later incarnation, once for each topic that a forged instance could have."""
+    return [each for control in names.forged for each in announcements(names, [control], GENUINE, template=template)]
+
+
+def settled(names: Names, prefixes: Iterable[str]) -> list[dict[str, Any]]:
+    """Requests under the ids of other dispatchers that say that nothing is waited for any more."""
+    payload = json.dumps({"user": "", "config": "{}", "arguments": json.dumps({"secret": "forged"})})
+    return [
+        message(
+            topic,
+            {
+                "id": f"{prefix}-{SETTLED}",
+                "reply-to": RESPONSES + "dispatch-reply-forged",
+                "settled": SETTLED,
+            },
+            payload,
+        )
+        for prefix in prefixes
+        for topic in (names.request, *names.own)
+        for _ in range(2)
+    ]

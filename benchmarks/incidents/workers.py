@@ -1,0 +1,72 @@
+"""Worker processes: this benchmark's code with the ``dispatch`` of any checkout."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks.processes import ROOT, BenchmarkError, Child, held_back
+
+BOOTSTRAP = """\
+import runpy, sys
+product, here, module = sys.argv[1:4]
+sys.path.insert(0, product)
+import dispatch
+if not dispatch.__file__.startswith(product):
+    raise SystemExit(f"dispatch was imported from {dispatch.__file__}, not from {product}")
+sys.path[0] = here
+runpy.run_module(module, run_name="__main__", alter_sys=True)
+"""
+"""Imports ``dispatch`` from one folder and everything else from another: both hold packages of the same names."""
+
+
+class Worker(Child):
+    """A process with one of the modules of :mod:`benchmarks.incidents.roles`.
+
+    Args:
+        role: the module's name.
+        product: the checkout whose ``dispatch`` is imported.
+    """
+
+    def __init__(self, role: str, product: Path) -> None:
+        module = f"benchmarks.incidents.roles.{role}"
+        super().__init__(role, [sys.executable, "-P", "-c", BOOTSTRAP, str(product), str(ROOT), module])
+        self._killed = False
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit status, negative for a signal; None while it runs."""
+        return self._process.poll()
+
+    def kill(self) -> None:
+        """End it at once. Nothing happens if it has ended."""
+        self._killed = True
+        super().kill()
+
+    def close(self) -> None:
+        """Let it end by itself. One that does not end, or ends badly, is reported and killed: its figures are there."""
+        if self._killed:
+            return
+        try:
+            super().close()
+        except BenchmarkError as error:
+            print(error, file=sys.stderr, flush=True)
+
+
+def start(role: str, product: Path, spec: dict[str, Any], stack: contextlib.ExitStack) -> Worker:
+    """A worker that ends with ``stack``, ready for commands.
+
+    Raises:
+        BenchmarkError: it was not ready in time, or ended.
+    """
+    with held_back(signal.SIGINT, signal.SIGTERM):
+        worker = Worker(role, product)
+        stack.enter_context(worker)
+    worker.begin(spec)
+    return worker
+
+
+__all__ = ["BenchmarkError", "Worker", "start"]
