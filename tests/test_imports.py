@@ -197,7 +197,7 @@ def test_the_local_broker_stands_alone() -> None:
 @pytest.mark.parametrize(
     ("package", "rooms"),
     [
-        ("pulsar", ("transports.pulsar.link", "transports.pulsar.logs")),
+        ("pulsar", ("transports.pulsar.link", "transports.pulsar.logs", "transports.pulsar.reader")),
         ("typer", ("cli",)),
         ("rich", ("cli",)),
         ("opentelemetry.sdk", ()),

@@ -65,6 +65,8 @@ def opening_failed(name: str, *, url: str, topic: str) -> TransportError:
                 f"'{topic}' is no topic name; write non-persistent://TENANT/NAMESPACE/NAME.",
                 sent=False,
             )
+        case "AlreadyClosed":
+            return TransportError("closed", f"The connection was closed before {topic} was open.", sent=False)
         case _:
             return TransportError("transport", f"The broker at {url} refused {topic}: {name}.", sent=False)
 

@@ -108,7 +108,7 @@ async def _accept(client: _Side, exchange: Exchange, host: str, port: int) -> No
         client.transport.resume_reading()
 
 
-async def _main(host: str, port: int, seed: int, memory: int) -> None:
+async def _main(host: str, port: int, seed: int, memory: int, listen_on: int) -> None:
     shared = Shared.from_buffer(mmap.mmap(memory, ctypes.sizeof(Shared)))
     loop = asyncio.get_running_loop()
     dice = random.Random(f"{seed} out"), random.Random(f"{seed} in")  # or one direction would disturb the other
@@ -126,7 +126,7 @@ async def _main(host: str, port: int, seed: int, memory: int) -> None:
             accepting.add(task)
             task.add_done_callback(accepting.discard)
 
-    server = await loop.create_server(Client, "127.0.0.1", 0)
+    server = await loop.create_server(Client, "127.0.0.1", listen_on)
     url = f"pulsar://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     sys.stdout.write(url + "\n")
     sys.stdout.flush()
@@ -145,6 +145,8 @@ class LossyProxy:
         loss_out: the chance from client to broker. Both can be set while it runs, and hold from then on.
         loss_in: the chance from broker to client.
         rng: decides which; the same one loses the same, as far as messages come in the same order. None: seed 0.
+        port: where the proxy listens; 0 for any free one. A second proxy on the port of one that has stopped looks like a
+            broker that was away.
     """
 
     url: str
@@ -159,7 +161,9 @@ class LossyProxy:
         loss_out: float | None = None,
         loss_in: float | None = None,
         rng: random.Random | None = None,
+        port: int = 0,
     ) -> None:
+        self._port = port
         self._target = (target_host, target_port)
         self._seed = (rng or random.Random(0)).getrandbits(64)
         self._shared = Shared()
@@ -228,7 +232,10 @@ class LossyProxy:
             self._shared = shared
             host, port = self._target
             self.process = subprocess.Popen(
-                [sys.executable, "-m", __name__, host, str(port), str(self._seed), str(memory.fileno())],
+                [
+                    *(sys.executable, "-m", __name__),
+                    *(host, str(port), str(self._seed), str(memory.fileno()), str(self._port)),
+                ],
                 cwd=ROOT,
                 pass_fds=[memory.fileno()],
                 stdin=subprocess.PIPE,

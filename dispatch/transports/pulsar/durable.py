@@ -134,6 +134,7 @@ class Durable:
 
     def end(self) -> None:
         """Wait for nothing any more."""
+        self.raw = self._link = None
         self._unsure.clear()
         if self._asking is not None:
             self._asking.cancel()

@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import threading
 import uuid
+import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -25,6 +26,7 @@ from dispatch.transports.base import Mode
 from dispatch.transports.errors import opening_failed
 from dispatch.transports.pulsar.blocking import DaemonThreads
 from dispatch.transports.pulsar.logs import client_logger
+from dispatch.transports.pulsar.reader import ListenedReader
 from dispatch.transports.security import Security
 
 Receipt = Callable[[Any, Any], None]
@@ -79,11 +81,19 @@ class Link:
 
     def __init__(self, url: str, security: Security) -> None:
         self.url = url
-        self._client = _client(url, security)
+        self._held: Any = _client(url, security)
         self._turn = asyncio.Semaphore(OPENINGS)
         self._awaited: set[asyncio.Future[Any]] = set()
         self._opening = 0
         self._opened = threading.Condition()
+        self._readers: weakref.WeakSet[ListenedReader] = weakref.WeakSet()
+
+    @property
+    def _client(self) -> Any:
+        client = self._held
+        if client is None:
+            raise pulsar.AlreadyClosed("the client was closed")
+        return client
 
     async def producer(self, topic: str) -> Any:
         """A producer for ``topic``, unbatched: a batch goes to one consumer and defeats the broker's round-robin."""
@@ -101,36 +111,50 @@ class Link:
     async def consumer(
         self, topic: str, mode: Mode, name: str, listener: Callable[[Any, Any], None], *, after: Any = None
     ) -> Any:
-        """A consumer (or, for FANOUT, a reader: its subscription is not durable and leaves nothing behind). ``after``: the
-        id of the message behind which a reader begins; None: with what comes from now on."""
+        """A consumer, or what behaves like one, that calls ``listener(consumer, message)`` on a thread of its own.
+
+        Nothing of a FANOUT consumer is left on the broker when it ends, however it ends: on a non-persistent topic it is an
+        exclusive consumer, whose subscription ends with it; on a persistent one it is a reader, whose subscription is not
+        durable. Both need the right to consume the topic and no other one.
+
+        Args:
+            topic: where from.
+            mode: see :class:`Mode`.
+            name: the subscription's name (SHARED), or what it begins with (FANOUT).
+            listener: must not raise.
+            after: the id of the message after which a reader begins; None: with messages from now on.
+        """
         if mode is Mode.SHARED:
+            return await self._open(topic, lambda: self._subscribe(topic, name, pulsar.ConsumerType.Shared, listener))
+        unique = f"{name}-{uuid.uuid4().hex[:8]}"  # a second consumer of an exclusive subscription would be refused
+        if not topic.startswith("persistent://"):
             return await self._open(
-                topic,
-                lambda: self._settled(
-                    topic,
-                    self._client.subscribe(
-                        topic,
-                        name,
-                        consumer_type=pulsar.ConsumerType.Shared,
-                        message_listener=listener,
-                        receiver_queue_size=RECEIVER_QUEUE,
-                    ),
-                ),
+                topic, lambda: self._subscribe(topic, unique, pulsar.ConsumerType.Exclusive, listener)
             )
-        return await self._open(
+        return await self._open(topic, lambda: self._read(topic, unique, listener, after))
+
+    def _subscribe(self, topic: str, name: str, type: Any, listener: Callable[[Any, Any], None]) -> Any:
+        return self._settled(
             topic,
-            lambda: self._settled(
-                topic,
-                self._client.create_reader(
-                    topic,
-                    pulsar.MessageId.latest if after is None else after,
-                    reader_listener=listener,
-                    receiver_queue_size=RECEIVER_QUEUE,
-                    reader_name=f"{name}-{uuid.uuid4().hex[:8]}",
-                    subscription_role_prefix=name,
-                ),
+            self._client.subscribe(
+                topic, name, consumer_type=type, message_listener=listener, receiver_queue_size=RECEIVER_QUEUE
             ),
         )
+
+    def _read(self, topic: str, name: str, listener: Callable[[Any, Any], None], after: Any) -> Any:
+        reader = self._settled(
+            topic,
+            self._client.create_reader(
+                topic,
+                pulsar.MessageId.latest if after is None else after,
+                receiver_queue_size=RECEIVER_QUEUE,
+                reader_name=name,
+                subscription_role_prefix=name,
+            ),
+        )
+        listened = ListenedReader(reader, listener)
+        self._readers.add(listened)
+        return listened
 
     def _settled(self, topic: str, opened: Any) -> Any:
         # A round trip behind the permits, on the same connection: when it is back, the broker has them, and a message
@@ -194,7 +218,9 @@ class Link:
             async with asyncio.timeout(OPERATION_TIMEOUT_S + 1):
                 await asyncio.get_running_loop().run_in_executor(_threads, self._close)
         except TimeoutError:
-            self._client.shutdown()  # close() waits for the broker, which may hang
+            client = self._held
+            if client is not None:
+                client.shutdown()  # close() waits for the broker, which may hang
         finally:
             for handed in self._awaited:
                 if not handed.done():
@@ -203,11 +229,24 @@ class Link:
     def _close(self) -> None:
         with self._opened:
             self._opened.wait_for(lambda: not self._opening, OPENINGS_END_S)
-        _close_quietly(self._client)
+        self.close_now()
 
     def close_now(self) -> None:
-        """The last resort at interpreter exit: a client that is still open then aborts the process."""
-        _close_quietly(self._client)
+        """Close the client, blocking. The last resort at interpreter exit: a client that is still open then aborts the
+        process."""
+        client = self._held
+        if client is None:
+            return
+        readers = list(self._readers)
+        for reader in readers:
+            reader.end()
+        _close_quietly(client)
+        for reader in readers:
+            reader.join()
+        # Threads and file descriptors are released when nothing refers to the client any more. This must not wait for a
+        # garbage collection: pulsar.Client has a list of its consumers, and each of them refers to it.
+        getattr(client, "_consumers", []).clear()
+        self._held = None
 
 
 def _hand_over(handed: asyncio.Future[Any], opening: asyncio.Future[Any]) -> None:
@@ -225,6 +264,25 @@ def _hand_over(handed: asyncio.Future[Any], opening: asyncio.Future[Any]) -> Non
 def _close_quietly(opened: Any) -> None:
     with contextlib.suppress(Exception):
         opened.close()
+
+
+class Closed:
+    """Stands for a producer or a consumer after it was closed: a reference to the closed one itself would keep its client's
+    threads and file descriptors."""
+
+    def is_connected(self) -> bool:
+        """False."""
+        return False
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    def send_async(self, *_args: object, **_options: object) -> None:
+        """Raise pulsar.AlreadyClosed."""
+        raise pulsar.AlreadyClosed("the producer was closed")
+
+
+CLOSED = Closed()
 
 
 async def close_opened(opened: Any) -> None:

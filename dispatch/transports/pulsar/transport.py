@@ -23,7 +23,7 @@ from dispatch.outcome import TransportError
 from dispatch.transports.base import Handler, Mode
 from dispatch.transports.errors import sending_failed
 from dispatch.transports.pulsar.handles import PulsarPublisher, PulsarSubscription, PulsarTicket
-from dispatch.transports.pulsar.link import OK, RECEIVER_QUEUE, close_opened, pause
+from dispatch.transports.pulsar.link import CLOSED, OK, RECEIVER_QUEUE, close_opened, pause
 from dispatch.transports.pulsar.staying import Handle, Stay
 from dispatch.transports.pulsar.threads import keep_thread_state
 from dispatch.transports.security import Security
@@ -118,9 +118,12 @@ class PulsarTransport:
             subscription.handler = None
             if subscription.durable is not None:
                 subscription.durable.end()
+        handles = self.handles()
         self._subscriptions.clear()
         self._publishers.clear()
         await self._supervisor.close()
+        for handle in handles:
+            handle.raw = CLOSED
         self._take_receipts()
         self._forget_outstanding("AlreadyClosed")
         self._inbox.clear()
@@ -146,7 +149,8 @@ class PulsarTransport:
         if self._publishers.get(publisher.topic) is publisher:
             del self._publishers[publisher.topic]
             self._supervisor.aside.forget(publisher)
-            await close_opened(publisher.raw)
+            raw, publisher.raw = publisher.raw, CLOSED
+            await close_opened(raw)
 
     def submit(self, ticket: PulsarTicket, size: int) -> None:
         if self._closed:
@@ -278,10 +282,13 @@ class PulsarTransport:
             await durable.settled()
         self._subscriptions.discard(subscription)
         self._supervisor.aside.forget(subscription)
-        await close_opened(subscription.raw)
+        raw, subscription.raw = subscription.raw, CLOSED
+        await close_opened(raw)
         # What had arrived by then is still handled: on a non-persistent topic nobody else will get it.
         await self._handled(subscription)
         subscription.handler = None
+        if durable is not None:
+            durable.end()
 
     async def _handled(self, subscription: PulsarSubscription) -> None:
         """Wait until what has come for ``subscription`` is handled."""

@@ -13,12 +13,13 @@ import pytest
 from dispatch.outcome import TransportError
 from dispatch.transports import Mode
 from dispatch.transports.pulsar import link as link_module
-from dispatch.transports.pulsar.link import OPERATION_TIMEOUT_S, RECEIVER_QUEUE, Link, close_opened, pause
+from dispatch.transports.pulsar.link import CLOSED, OPERATION_TIMEOUT_S, RECEIVER_QUEUE, Link, close_opened, pause
 from dispatch.transports.security import Security
 from tests.support.clock import advance, idle, virtual_loop
 
 URL = "pulsar://broker.example:6650"
 TOPIC = "non-persistent://tg/request/work"
+KEPT = "persistent://tg/response/work"
 
 
 def ignore(_consumer: Any, _message: Any) -> None:
@@ -34,6 +35,14 @@ class Opened:
 
     def close(self) -> None:
         self.closed.set()
+
+    def is_connected(self) -> bool:
+        return not self.closed.is_set()
+
+    def read_next(self, timeout_millis: int) -> Any:
+        """Of a reader on which nothing arrives."""
+        self.closed.wait(timeout_millis / 1000)
+        raise pulsar.AlreadyClosed if self.closed.is_set() else pulsar.Timeout
 
 
 class FakeClient:
@@ -80,6 +89,9 @@ class FakeClient:
     def close(self) -> None:
         self._call("close")
         self.closed = True
+        for opened in self.opened:
+            if opened.kind == "reader":
+                opened.closed.set()
 
     def shutdown(self) -> None:
         self.shut_down = True
@@ -111,21 +123,35 @@ async def test_producers_are_unbatched_and_never_block(clients: list[FakeClient]
     await link.close()
 
 
-async def test_a_service_shares_and_a_dispatcher_reads_along(clients: list[FakeClient]) -> None:
+async def test_services_share_a_subscription_and_each_dispatcher_has_its_own() -> None:
     link = Link(URL, Security())
     shared = await link.consumer(TOPIC, Mode.SHARED, "work-request", ignore)
-    reader = await link.consumer(TOPIC, Mode.FANOUT, "dispatch-me", ignore)
-    again = await link.consumer(TOPIC, Mode.FANOUT, "dispatch-me", ignore)
-    assert (shared.kind, shared.options["name"]) == ("consumer", "work-request")
+    one = await link.consumer(TOPIC, Mode.FANOUT, "dispatch-me", ignore)
+    other = await link.consumer(TOPIC, Mode.FANOUT, "dispatch-me", ignore)
+    assert {each.kind for each in (shared, one, other)} == {"consumer"}
+    assert shared.options["name"] == "work-request"
     assert shared.options["consumer_type"] == pulsar.ConsumerType.Shared
-    assert shared.options["message_listener"] is ignore
-    assert reader.kind == "reader"
-    assert reader.options["start"] == pulsar.MessageId.latest
-    assert reader.options["reader_listener"] is ignore
-    assert reader.options["subscription_role_prefix"] == "dispatch-me", "how an operator sees it"
-    assert reader.options["reader_name"] != again.options["reader_name"], "or the second would be refused"
-    assert {each.options["receiver_queue_size"] for each in (shared, reader)} == {RECEIVER_QUEUE}
+    for each in (one, other):
+        assert each.options["name"].startswith("dispatch-me-"), "how an operator sees it"
+        assert each.options["consumer_type"] == pulsar.ConsumerType.Exclusive
+    assert one.options["name"] != other.options["name"], "or the second would be refused"
+    for each in (shared, one, other):
+        assert each.options["message_listener"] is ignore
+        assert each.options["receiver_queue_size"] == RECEIVER_QUEUE
     await link.close()
+
+
+async def test_a_fanout_consumer_of_a_persistent_topic_has_no_durable_subscription(clients: list[FakeClient]) -> None:
+    link = Link(URL, Security())
+    listened = await link.consumer(KEPT, Mode.FANOUT, "dispatch-me", ignore)
+    (opened,) = all_opened(clients)
+    assert (opened.kind, opened.options["start"]) == ("reader", pulsar.MessageId.latest)
+    assert opened.options["subscription_role_prefix"].startswith("dispatch-me-")
+    assert opened.options["receiver_queue_size"] == RECEIVER_QUEUE
+    assert "reader_listener" not in opened.options, "pulsar-client never frees a reader with one"
+    assert listened.is_connected()
+    await link.close()
+    assert not listened.is_connected()
 
 
 async def test_both_directions_share_one_client(clients: list[FakeClient]) -> None:
@@ -182,7 +208,9 @@ def opening(kind: str) -> Callable[[Link], Any]:
     def make(link: Link) -> Any:
         if kind == "producer":
             return link.producer(TOPIC)
-        return link.consumer(TOPIC, Mode.SHARED if kind == "consumer" else Mode.FANOUT, "name", ignore)
+        if kind == "consumer":
+            return link.consumer(TOPIC, Mode.SHARED, "name", ignore)
+        return link.consumer(KEPT, Mode.FANOUT, "name", ignore)
 
     return make
 
@@ -293,7 +321,8 @@ async def test_a_client_is_closed_behind_what_it_opens(clients: list[FakeClient]
     FakeClient.hold.set()
     await closing
     assert [client.closed for client in clients] == [True]
-    assert (await task).kind == kind
+    await task
+    assert [opened.kind for opened in all_opened(clients)] == [kind]
 
 
 async def test_an_opening_that_is_never_answered_ends_with_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -338,10 +367,12 @@ class Consumer:
         raise pulsar.AlreadyClosed
 
 
-async def test_a_reader_begins_behind_the_message_that_it_is_told() -> None:
+async def test_a_reader_begins_after_the_message_that_it_is_given(clients: list[FakeClient]) -> None:
     link = Link(URL, Security())
-    assert (await link.consumer(TOPIC, Mode.FANOUT, "x", ignore)).options["start"] == pulsar.MessageId.latest
-    assert (await link.consumer(TOPIC, Mode.FANOUT, "x", ignore, after="seven")).options["start"] == "seven"
+    await link.consumer(KEPT, Mode.FANOUT, "x", ignore)
+    await link.consumer(KEPT, Mode.FANOUT, "x", ignore, after="seven")
+    assert [opened.options["start"] for opened in all_opened(clients)] == [pulsar.MessageId.latest, "seven"]
+    await link.close()
 
 
 async def test_the_last_message_is_asked_for_off_the_loop_and_need_not_be_known() -> None:
@@ -372,3 +403,19 @@ async def test_a_consumer_that_cannot_be_paused_brings_nothing_anyway() -> None:
     consumer = Consumer()
     await pause(consumer)
     assert consumer.asked == 1
+
+
+async def test_nothing_is_opened_on_a_client_that_was_closed() -> None:
+    link = Link(URL, Security())
+    await link.close()
+    await link.close()
+    with pytest.raises(TransportError) as caught:
+        await link.producer(TOPIC)
+    assert (caught.value.type, caught.value.sent) == ("closed", False)
+
+
+async def test_a_closed_producer_takes_nothing_and_closes_again() -> None:
+    with pytest.raises(pulsar.AlreadyClosed):
+        CLOSED.send_async(b"")
+    assert not CLOSED.is_connected()
+    await close_opened(CLOSED)
