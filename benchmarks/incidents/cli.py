@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -83,26 +83,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 pass
     except (ValueError, OSError) as error:
         parser().error(str(error))  # exits with 2
+    runs: Runs = {**recorded, **{column: {} for column in products}}
+    failures: list[str] = []
+
+    def save() -> None:
+        if options.json is not None:
+            options.json.write_text(json.dumps(as_dict(runs, short=options.short), indent=1, ensure_ascii=False) + "\n")
+
     before = signal.signal(signal.SIGTERM, _terminated)
+    status = 0
     try:
-        runs, failures = run(scenarios, products, short=options.short, recorded=recorded)
+        run(scenarios, products, runs, failures, save, short=options.short)
     except LocalBrokerUnavailable as error:
         _say(str(error))
         return 2
     except KeyboardInterrupt:
-        _say("Interrupted.")
-        return 130
+        _say("Interrupted; the table has the scenarios that were complete.")
+        status = 130
     finally:
         signal.signal(signal.SIGTERM, before)
         if options.json is not None and options.json.stat().st_size == 0:
             options.json.unlink()
     print(report({each.name: each.title for each in scenarios}, runs), flush=True)
-    if options.json is not None:
-        options.json.write_text(json.dumps(as_dict(runs, short=options.short), indent=1, ensure_ascii=False) + "\n")
+    if options.json is not None and options.json.exists():
         _say(f"written: {options.json}")
     for failure in failures:
         _say(failure)
-    return 1 if failures else 0
+    return status or (1 if failures else 0)
 
 
 def plan(code: Path, against: Path | None) -> tuple[Runs, dict[str, Path]]:
@@ -130,15 +137,19 @@ def checkout(folder: Path) -> Path:
 
 
 def run(
-    scenarios: Sequence[Scenario], products: dict[str, Path], *, short: bool, recorded: Runs
-) -> tuple[Runs, list[str]]:
-    """The figures by column and scenario, and what failed.
+    scenarios: Sequence[Scenario],
+    products: dict[str, Path],
+    runs: Runs,
+    failures: list[str],
+    save: Callable[[], None],
+    *,
+    short: bool,
+) -> None:
+    """Measure ``products``. Figures go to ``runs`` and problems to ``failures``; ``save`` is called after each scenario.
 
     Raises:
         LocalBrokerUnavailable: no broker can be started here.
     """
-    runs: Runs = {**recorded, **{column: {} for column in products}}
-    failures = []
     seconds = sum(each.short_seconds if short else each.seconds for each in scenarios) * len(products)
     _say(f"{len(scenarios)} scenario(s), {len(products)} checkout(s): about {max(1, round(seconds / 60))} min")
     busy = load()
@@ -151,13 +162,13 @@ def run(
                 began = time.monotonic()
                 try:
                     runs[column][scenario.name] = scenario.run(Lab(product, short, progress, brokers))
+                    save()
                 except LocalBrokerUnavailable:
                     raise
                 except (BenchmarkError, LocalBrokerError, OSError) as error:
                     failures.append(f"{scenario.name} ({column}) failed: {error}")
                     progress.line(failures[-1])
                 progress.line(f"== {scenario.name} ({column}): {time.monotonic() - began:.0f} s")
-    return runs, failures
 
 
 def as_dict(runs: Runs, *, short: bool) -> dict[str, Any]:
