@@ -127,12 +127,18 @@ class Acknowledger:
             control, instance = next(iter(self._instances.items()))
             if len(self._instances) + room <= MAX_INSTANCES and now - instance.last < QUIET_S:
                 return
-            del self._instances[control]
-            if instance.publisher is not None:
-                self._send(instance, instance.publisher)
-            task = self._loop.create_task(_close(instance))
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
+            self.forget(control)
+
+    def forget(self, control: str) -> None:
+        """Close the topic of an instance; it is opened again if that asks for anything."""
+        instance = self._instances.pop(control, None)
+        if instance is None:
+            return
+        if instance.publisher is not None:
+            self._send(instance, instance.publisher)
+        task = self._loop.create_task(_close(instance))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
         """Close the control topics."""

@@ -66,10 +66,10 @@ class Calls:
         if isinstance(call, CallResult):
             return call
         try:
-            if target.shares and idempotency_key is None:
-                return engine.ended(call.guards, call.trace, await self._shared(call, started))
             # 4 attempts: the first one inline; retries and hedges, from one budget, only when it goes wrong or takes long
-            with engine.under_way:
+            with engine.generations.current:
+                if target.shares and idempotency_key is None:
+                    return engine.ended(call.guards, call.trace, await self._shared(call, started))
                 made = await self._attempt(call)
         except BaseException:
             engine.left(call.guards, call.trace, now() - started, call.requests)
@@ -163,9 +163,10 @@ class Calls:
     async def _shared(self, call: Call, started: float) -> CallResult:
         """As the others that are the same and under way."""
         engine = self._engine
+        under_way = engine.generations.current  # of whoever begins: the others may have come after a reload
 
         async def fly() -> CallResult:
-            with engine.under_way:
+            with under_way:
                 made = await self._attempt(call)
             return self._result(call, made, engine.now() - started)
 
@@ -237,7 +238,7 @@ class Calls:
         guards, trace = call.guards, call.trace
         kept: list[str] | None = [] if trace is not None and trace.records_content else None
         try:
-            with engine.under_way:
+            with engine.generations.current:
                 made = await self._first_chunk(call)
                 try:
                     if made.first is not None:

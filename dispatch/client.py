@@ -27,7 +27,8 @@ class ToolServiceClient:
 
     def __init__(self, dispatcher: Dispatcher, *, service: str) -> None:
         self._dispatcher = dispatcher
-        self._target = dispatcher.service_target(service)
+        self._service = service
+        dispatcher.service_target(service)
 
     async def call(self, *values: Any, timeout: float = DEFAULT_TIMEOUT_S, **named: Any) -> str:
         """``call(config, arguments, timeout=600)`` or ``call(user, config, arguments, timeout=600)``.
@@ -36,12 +37,13 @@ class ToolServiceClient:
             The answer; a stream's chunks put together.
 
         Raises:
-            DispatchError: a ``RuntimeError``, as TrustGraph's client raises, with type, message and advice.
+            DispatchError: a ``RuntimeError``, as TrustGraph's client raises, with type, message and advice; ``Rejected``
+                when a reload has removed the service.
             TypeError: neither dialect.
         """
         given = dialect(("config", "arguments", "timeout"), values, named | {"timeout": timeout})
         result = await self._dispatcher.calls.perform(
-            self._target,
+            self._dispatcher.service_target(self._service),
             config_text(given["config"]),
             given["arguments"] or {},
             user=given["user"],
@@ -63,7 +65,7 @@ class ToolServiceClient:
         given = dialect(("config", "arguments", "callback", "timeout"), values, named | {"timeout": timeout})
         chunks: list[str] = []
         stream = self._dispatcher.calls.stream(
-            self._target,
+            self._dispatcher.service_target(self._service),
             config_text(given["config"]),
             given["arguments"] or {},
             user=given["user"],

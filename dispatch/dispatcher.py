@@ -121,7 +121,7 @@ class Dispatcher:
         now = loop_clock()
         watch = Watch(self.telemetry, self._events, now)
         tracing = Tracing(self.telemetry, self.name, now()) if self.telemetry.traces != "off" else None
-        engine = Engine(self.transport, self.name, self._randomness, self.catalog, watch, tracing)
+        engine = Engine(self.transport, self.name, self._randomness, self._targets, watch, tracing)
         self._engine = engine
         self._calls = Calls(engine, lambda tool: self._targets.alternatives(tool))
 
@@ -170,7 +170,8 @@ class Dispatcher:
 
     def reload(self, catalog: Catalog | str | Path | None = None, *, policy: Policy | None = None) -> None:
         """Other services and tools, or another policy, from now on. Calls under way go on as they began; breakers keep their
-        state, and what was learnt of tools and instances stays.
+        state, and what was learnt of tools and instances stays. Topics that no service has any more are closed when the
+        calls under way have ended.
 
         Args:
             catalog: as in :func:`connect`; None: the one in force.
@@ -196,7 +197,7 @@ class Dispatcher:
             raise
         self._policy = policy
         if self._engine is not None:
-            self._engine.renew(catalog)
+            self._engine.renew(self._targets)
             self._engine.watch.reloaded(source, len(catalog.tools))
 
     @property

@@ -8,25 +8,28 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from dispatch.addressing import Addressing
 from dispatch.attempts import Attempts
 from dispatch.balancing.view import InstanceView
-from dispatch.catalog import Catalog
 from dispatch.exchange import Exchange
 from dispatch.fleets import Fleets
 from dispatch.guards.base import Randomness
 from dispatch.guards.breaker import State
 from dispatch.outcome import DispatchError, Outcome
+from dispatch.policy import Policy
 from dispatch.result import CallResult
 from dispatch.routes import Routes
 from dispatch.settled import Answer, Settled, Tally
 from dispatch.singleflight import SingleFlight
-from dispatch.targets import Target, meter_label
+from dispatch.targets import Target, Targets, meter_label
 from dispatch.telemetry.errortypes import error_type
 from dispatch.telemetry.logs import CALLS, say_call
 from dispatch.telemetry.names import OTHER
 from dispatch.toolguards import GuardTable, ToolGuards
 from dispatch.transports import Transport
+from dispatch.underway import Generations
 
 if TYPE_CHECKING:
     from dispatch.telemetry.calltrace import CallTrace
@@ -37,30 +40,6 @@ if TYPE_CHECKING:
 NOTHING: Mapping[str, str] = {}
 
 
-class UnderWay:
-    """Counts what is under way, and knows when it is nothing. Enter it as often as you like."""
-
-    __slots__ = ("_nothing", "count")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._nothing: asyncio.Event | None = None
-
-    def __enter__(self) -> None:
-        self.count += 1
-
-    def __exit__(self, *_exc: object) -> None:
-        self.count -= 1
-        if not self.count and self._nothing is not None:
-            self._nothing.set()
-
-    async def nothing(self) -> None:
-        """Wait until nothing is."""
-        if self.count:
-            self._nothing = asyncio.Event()
-            await self._nothing.wait()
-
-
 class Engine:
     """Made on the running loop, when the transport is connected.
 
@@ -68,7 +47,7 @@ class Engine:
         transport: the connection.
         name: the dispatcher's.
         randomness: see :class:`dispatch.Dispatcher`.
-        catalog: in force.
+        targets: of the catalogue in force.
         watch: what it tells of itself.
         tracing: its spans; None: there are none.
 
@@ -76,7 +55,7 @@ class Engine:
         now: the loop's clock.
         exchange, attempts, routes: what calls go through.
         flights: calls that share an exchange.
-        under_way: calls, streams and retries.
+        generations: calls, streams and retries under way, by the catalogue with which they began.
     """
 
     def __init__(
@@ -84,12 +63,12 @@ class Engine:
         transport: Transport,
         name: str,
         randomness: Randomness,
-        catalog: Catalog,
+        targets: Targets,
         watch: Watch,
         tracing: Tracing | None,
     ) -> None:
         self._transport = transport
-        self._catalog = catalog
+        self._catalog = targets.catalog
         self.watch = watch
         self._tracing = tracing
         strange = watch.service(OTHER)
@@ -98,12 +77,12 @@ class Engine:
         )
         self.now: Callable[[], float] = self.exchange.now
         self.routes = Routes(transport, self.exchange, name)
-        self._fleets = Fleets(self.routes, randomness, watch)
+        self.generations = Generations(self.exchange.loop, lambda number: self._fleets.close_former(number))
+        self._fleets = Fleets(self.routes, randomness, targets, self.generations, watch)
         self._guards = GuardTable(self.now, randomness, watch, lambda key: meter_label(key[1], is_tool=key[0]))
         addressing = Addressing(transport, self.exchange, self.routes)
         self.attempts = Attempts(self.exchange, addressing, self.routes, self._fleets)
         self.flights: SingleFlight[CallResult] = SingleFlight()
-        self.under_way = UnderWay()
         watch.observe(self)
 
     @property
@@ -171,11 +150,17 @@ class Engine:
         fleets = self._fleets.of_service(service)
         return fleets[0].instances() if fleets else ()
 
-    def renew(self, catalog: Catalog) -> None:
-        """Another catalogue, or policy: forget tools that have gone."""
-        self._catalog = catalog
-        self._guards.keep(lambda key: key[1] in (catalog.tools if key[0] else catalog.services))
-        self._fleets.renew(catalog.services)
+    def renew(self, targets: Targets) -> None:
+        """Take another catalogue, or policy, over. What is gone from it is closed when the calls under way have ended."""
+
+        def find(key: tuple[bool, str]) -> tuple[Policy, bool] | None:
+            target = targets.find(key[1], is_tool=key[0])
+            return None if target is None else (target.policy, target.repeatable)
+
+        self._catalog = catalog = targets.catalog
+        self._guards.renew(find)
+        self._fleets.renew(targets)
+        self.generations.begin()
         self.watch.keep(
             (*catalog.tools, *(meter_label(id, is_tool=False) for id in catalog.services)), catalog.services
         )
@@ -201,8 +186,17 @@ class Engine:
         return {each.label: each.waiting for each in self._guards.all()}
 
     def fleets(self) -> Iterable[tuple[str, tuple[InstanceView, ...]]]:
-        """Each service's instances, by the service's id."""
-        return [(service, fleet.glimpse()) for service, fleet in self._fleets.all()]
+        """Each service's instances, by the service's id. Each instance is there once, in the state in which calls of the
+        service see it, although tools with settings of their own may see it in another one."""
+        services: dict[str, dict[str, InstanceView]] = {}
+        for service, fleet in self._fleets.all():
+            views = services.setdefault(service, {})
+            for view in fleet.glimpse():
+                known = views.get(view.id)
+                if known is not None:
+                    view = msgspec.structs.replace(known, in_flight=known.in_flight + view.in_flight)
+                views[view.id] = view
+        return [(service, tuple(views.values())) for service, views in services.items()]
 
     def tools(self) -> Mapping[str, int]:
         """Tools in the catalogue, by where they come from."""
@@ -212,12 +206,13 @@ class Engine:
         """See :meth:`dispatch.Dispatcher.close`."""
         self.attempts.closing = True
         self._guards.close()
-        if drain > 0 and self.under_way.count:
+        if drain > 0 and self.generations.count:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(drain):
-                    await self.under_way.nothing()
+                    await self.generations.nothing()
         self.exchange.close()
         self.watch.close()
+        await self.generations.close()
         await self._fleets.close()
         await self.routes.close()
 

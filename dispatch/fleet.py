@@ -8,7 +8,7 @@ topic, whose broker spreads the requests over whoever listens there.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -87,8 +87,9 @@ class Fleet:
         meter: ServiceMeter | None = None,
     ) -> None:
         self._listener = listener
-        self.tally: Tally | None = None if meter is None else Tally(meter.replies)
-        self._asked: Callable[[int], object] = _unasked if meter is None else meter.retransmissions
+        self.tally: Tally | None
+        self._asked: Callable[[int], object]
+        self._measure(meter)
         self._routes = list(routes)
         self._addressed = addressed
         self._greet = greet
@@ -104,8 +105,30 @@ class Fleet:
             clock=clock,
             randomness=randomness,
             admits=self._admits,
-            listener=listener,
+            listener=None if listener is None else self._heard,
         )
+
+    def _measure(self, meter: ServiceMeter | None) -> None:
+        self.tally = None if meter is None else Tally(meter.replies)
+        self._asked = _unasked if meter is None else meter.retransmissions
+
+    def _heard(self, name: str, change: str, why: str) -> None:
+        if self._listener is not None:
+            self._listener(name, change, why)
+
+    def retire(self) -> None:
+        """The catalogue in force has these instances no more: only calls that began before may still use them. The listener
+        is told that they left, and nothing after that."""
+        if self._listener is not None:
+            self._tell(self._listener, self._places, {})
+            self._listener = None
+
+    def restore(self, listener: Listener | None, meter: ServiceMeter | None) -> None:
+        """A later catalogue has them again."""
+        self._listener = listener
+        self._measure(meter)
+        if listener is not None:
+            self._tell(listener, {}, self._places)
 
     @property
     def routes(self) -> list[Route]:
@@ -217,14 +240,15 @@ class Fleet:
         while len(self._lives) > MAX_LIVES:
             del self._lives[next(iter(self._lives))]
         if self._listener is not None:
-            self._tell(self._listener, there)
+            self._tell(self._listener, there, places)
 
-    def _tell(self, listener: Listener, former: Mapping[str, tuple[Route, Instance | None]]) -> None:
-        for name in self._places:
+    @staticmethod
+    def _tell(listener: Listener, former: Collection[str], now: Collection[str]) -> None:
+        for name in now:
             if name not in former and name != SHARED:
                 listener(name, "joined", "here")
         for name in former:
-            if name not in self._places and name != SHARED:
+            if name not in now and name != SHARED:
                 listener(name, "left", "gone")
 
     def glimpse(self) -> tuple[InstanceView, ...]:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Container
 from functools import partial
 from typing import TYPE_CHECKING
 
+from dispatch.balancing.health import Listener
 from dispatch.fleet import SHARED, Fleet
 from dispatch.guards.base import Randomness
 from dispatch.loopclock import loop_clock
 from dispatch.outcome import TransportError
 from dispatch.policy import NO_HEALTH
 from dispatch.routes import Route, Routes
-from dispatch.targets import FleetKey, Target
+from dispatch.targets import FleetKey, Target, Targets, Topics
+from dispatch.underway import Generations
 
 if TYPE_CHECKING:
+    from dispatch.telemetry.instruments import ServiceMeter
     from dispatch.telemetry.watch import Watch
 
 logger = logging.getLogger("dispatch.dispatcher")
@@ -31,16 +33,29 @@ class Fleets:
     Args:
         routes: opens topics.
         randomness: of the balancers.
+        targets: of the catalogue in force.
+        generations: the calls under way.
         watch: hears of instances, and has the meters of services; None: nobody does.
     """
 
-    def __init__(self, routes: Routes, randomness: Randomness, watch: Watch | None = None) -> None:
+    def __init__(
+        self,
+        routes: Routes,
+        randomness: Randomness,
+        targets: Targets,
+        generations: Generations,
+        watch: Watch | None = None,
+    ) -> None:
         self._watch = watch
         self._routes = routes
         self._randomness = randomness
+        self._targets = targets
+        self._topics = targets.topics
+        self._generations = generations
+        self._former: dict[FleetKey, tuple[Fleet, int]] = {}
+        """Fleets of former catalogues, each with the last generation of calls that may use it."""
         self._clock = loop_clock()
         self._fleets: dict[FleetKey, Fleet] = {}
-        self._stale: set[FleetKey] = set()
         self._missing: dict[FleetKey, set[str]] = {}
         self._again_at: dict[FleetKey, float] = {}
         self._opening: set[asyncio.Task[None]] = set()
@@ -48,13 +63,10 @@ class Fleets:
     def get(self, target: Target) -> Fleet | None:
         """The fleet of ``target``'s service, if it is open."""
         fleet = self._fleets.get(target.fleet)
-        if fleet is not None:
-            if self._stale and target.fleet in self._stale:
-                self._stale.discard(target.fleet)
-                policy = target.policy
-                fleet.configure(policy.balancing, policy.health or NO_HEALTH, addressed=policy.addressed)
-            if self._missing and target.fleet in self._missing:
-                self._seek(target, fleet)
+        if fleet is None:
+            return self._former[target.fleet][0] if target.fleet in self._former else None
+        if self._missing and target.fleet in self._missing:
+            self._seek(target, fleet)
         return fleet
 
     async def open(self, target: Target, deadline: float) -> Fleet:
@@ -94,24 +106,38 @@ class Fleets:
         if not there:
             assert failure is not None
             raise failure
-        policy = target.policy
-        fleet = self._fleets.get(target.fleet)  # another caller may have been here before
-        if fleet is None:
-            fleet = self._fleets[target.fleet] = Fleet(
-                there,
-                balancing=policy.balancing,
-                health=policy.health or NO_HEALTH,
-                addressed=policy.addressed,
-                clock=self._clock,
-                randomness=self._randomness,
-                greet=self._routes.greet,
-                listener=None if self._watch is None else partial(self._watch.instance, service.id),
-                meter=None if self._watch is None else self._watch.service(service.id),
-            )
-            if missing:
-                self._missing[target.fleet] = missing
-                self._again_at[target.fleet] = self._clock() + AGAIN_S
+        return self.get(target) or self._add(target, there, missing)
+
+    def _add(self, target: Target, there: list[tuple[str, float, Route]], missing: set[str]) -> Fleet:
+        key = target.fleet
+        in_force = self._targets.fleet_policy(key)
+        is_former = in_force is None  # the catalogue was reloaded while a call opened it
+        policy = target.policy if in_force is None else in_force
+        fleet = Fleet(
+            there,
+            balancing=policy.balancing,
+            health=policy.health or NO_HEALTH,
+            addressed=policy.addressed,
+            clock=self._clock,
+            randomness=self._randomness,
+            greet=self._routes.greet,
+            listener=None if is_former else self._listener(key),
+            meter=None if is_former else self._meter(key),
+        )
+        if is_former:
+            self._former[key] = fleet, self._generations.number - self._generations.are_former_pending
+            return fleet
+        self._fleets[key] = fleet
+        if missing:
+            self._missing[key] = missing
+            self._again_at[key] = self._clock() + AGAIN_S
         return fleet
+
+    def _listener(self, key: FleetKey) -> Listener | None:
+        return None if self._watch is None else partial(self._watch.instance, key.service)
+
+    def _meter(self, key: FleetKey) -> ServiceMeter | None:
+        return None if self._watch is None else self._watch.service(key.service)
 
     def _seek(self, target: Target, fleet: Fleet) -> None:
         if self._clock() < self._again_at[target.fleet]:
@@ -122,7 +148,7 @@ class Fleets:
         task.add_done_callback(self._opening.discard)
 
     async def _open_missing(self, target: Target, fleet: Fleet) -> None:
-        missing = self._missing[target.fleet]
+        missing = self._missing.get(target.fleet, set())
         for each in target.service.instances:
             if each.id in missing:
                 try:
@@ -136,18 +162,45 @@ class Fleets:
                     fleet.add(each.id, each.weight, route)
         if not missing:
             self._missing.pop(target.fleet, None)
+            self._again_at.pop(target.fleet, None)
+        self._routes.close_unused(self._is_wanted)  # the catalogue may have been reloaded meanwhile
 
-    def renew(self, services: Container[str]) -> None:
-        """Policies, or services, have changed: each fleet takes over what its next call brings, and those of services that
-        are no more are forgotten. Their topics stay open, because calls may be under way there."""
-        for key in [key for key in self._fleets if key.service not in services]:
-            del self._fleets[key]
-            self._missing.pop(key, None)
-        self._stale = set(self._fleets)
+    # -- another catalogue --------------------------------------------------------------------------------------
+
+    def renew(self, targets: Targets) -> None:
+        """Take another catalogue over. Fleets that it does not have stay open for the calls under way."""
+        self._targets = targets
+        self._topics = targets.topics
+        for key, (fleet, _) in list(self._former.items()):
+            if targets.fleet_policy(key) is not None:
+                del self._former[key]
+                self._fleets[key] = fleet
+                fleet.restore(self._listener(key), self._meter(key))
+        for key, fleet in list(self._fleets.items()):
+            policy = targets.fleet_policy(key)
+            if policy is not None:
+                fleet.configure(policy.balancing, policy.health or NO_HEALTH, addressed=policy.addressed)
+            else:
+                del self._fleets[key]
+                self._former[key] = fleet, self._generations.number
+                fleet.retire()
+
+    def close_former(self, generation: int) -> None:
+        """The calls of ``generation``, and of those before it, have ended: close what only they could use."""
+        for key, (_, last) in list(self._former.items()):
+            if last <= generation:
+                del self._former[key]
+                self._missing.pop(key, set()).clear()
+                self._again_at.pop(key, None)
+        self._routes.close_unused(self._is_wanted)
+
+    def _is_wanted(self, topics: Topics) -> bool:
+        return topics in self._topics or any(topics in key.pairs for key in self._former)
 
     def all(self) -> list[tuple[str, Fleet]]:
-        """Each with its service's id."""
-        return [(key.service, fleet) for key, fleet in list(self._fleets.items())]
+        """Each with its service's id; those of tools with settings of their own come last."""
+        fleets = sorted(self._fleets.copy().items(), key=lambda item: bool(item[0].tool))
+        return [(key.service, fleet) for key, fleet in fleets]
 
     def of_service(self, service: str) -> list[Fleet]:
         """The open fleets of the service of that id: one, unless tools of it have balancing settings of their own."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any
 
@@ -25,7 +25,8 @@ from dispatch.outcome import TransportError
 from dispatch.owntopics import control_prefix, hello_topic, reply_topic
 from dispatch.paced import PacedPublisher
 from dispatch.strangers import Strangers
-from dispatch.transports import Handler, Message, Mode, Publisher, Subscription, Transport
+from dispatch.subscriptions import SharedSubscriptions
+from dispatch.transports import Handler, Message, Publisher, Transport
 
 logger = logging.getLogger("dispatch.dispatcher")
 
@@ -76,11 +77,10 @@ class Routes:
         self._acknowledger = Acknowledger(transport)
         self._open: dict[tuple[str, str], Route] = {}
         self._opening: dict[tuple[str, str], asyncio.Task[Route]] = {}
-        self._subscriptions: dict[str, asyncio.Task[Subscription]] = {}
+        self._subscriptions = SharedSubscriptions(transport, f"dispatch-{name}")
         self._meeting: dict[str, asyncio.Task[None]] = {}
         self._retired: list[Instance] = []
         self._closing: set[asyncio.Task[None]] = set()
-        self._further: dict[int, asyncio.Task[Transport]] = {}
         self._lanes: dict[str, Lanes] = {}
         self._strangers: dict[str, Strangers] = {}
 
@@ -111,15 +111,16 @@ class Routes:
             raise
 
     async def _make(self, request_queue: str, response_queue: str, copies: int) -> Route:
+        key = request_queue, response_queue
         reply_to = reply_topic(response_queue, self._name)
         # Both ends listen before the first request can leave.
         strangers = self._strangers.setdefault(response_queue, Strangers(self._exchange))
-        await self._subscribe(response_queue, strangers.on_message)
+        await self._subscriptions.acquire(key, response_queue, strangers.on_message)
         lanes = self._lanes.get(reply_to)
         if lanes is None:
             lanes = Lanes(Lane(reply_to, self._transport), partial(self._open_lane, response_queue))
             lanes = self._lanes.setdefault(reply_to, lanes)
-        await self._subscribe(reply_to, self._own_replies(control_prefix(reply_to), lanes))
+        await self._subscriptions.acquire(key, reply_to, self._own_replies(control_prefix(reply_to), lanes))
         publisher = await self._transport.publisher(request_queue)
         if not TopicName.parse(request_queue).persistent:
             # A persistent topic loses nothing, so that nothing is paid for it there.
@@ -132,55 +133,36 @@ class Routes:
             # Not every broker lets us open topics that nobody has made; the exchange is the plain one then.
             with contextlib.suppress(TransportError):
                 hello = hello_topic(request_queue, response_queue)
-                await self._subscribe(hello, self._announcements(control_prefix(reply_to)))
+                await self._subscriptions.acquire(key, hello, self._announcements(control_prefix(reply_to)))
                 route.hello = await self._transport.publisher(hello)
         self._open[request_queue, response_queue] = route
         if route.hello is not None:
             await self._meet(route)
         if copies > 1 and not len(route.instances) and not TopicName.parse(response_queue).persistent:
-            await self._listen_again(response_queue, strangers, copies)
+            await self._listen_again(key, strangers, copies)
         return route
 
-    async def _listen_again(self, response_queue: str, strangers: Strangers, copies: int) -> None:
+    async def _listen_again(self, key: tuple[str, str], strangers: Strangers, copies: int) -> None:
         """Listen for others' answers on further connections: what a broker drops for one, it may deliver to another."""
+        response_queue = key[1]
         for number in range(1, copies):
             try:
-                connection = await self._connection(number)
-                await connection.subscribe(
-                    response_queue,
-                    partial(strangers.on_message, via=number),
-                    mode=Mode.FANOUT,
-                    name=f"dispatch-{self._name}-{number}",
-                )
+                handler = partial(strangers.on_message, via=number)
+                await self._subscriptions.acquire(key, response_queue, handler, number)
             except TransportError as error:
                 logger.warning(
                     "answers on %s are listened for only %d times: %s", response_queue, number, error.message
                 )
                 return
 
-    async def _connection(self, number: int) -> Transport:
-        """The further connection of that number, from 1.
-
-        Raises:
-            TransportError: it cannot be opened.
-        """
-        opening = self._further.get(number)
-        if opening is None:
-            opening = self._further[number] = asyncio.create_task(_started(self._transport.another()))
-        try:
-            return await asyncio.shield(opening)
-        except TransportError:
-            if self._further.get(number) is opening:
-                del self._further[number]
-            raise
-
     async def _open_lane(self, response_queue: str, number: int) -> Lane:
-        connection = await self._connection(number)
         topic = reply_topic(response_queue, self._name, number)
-        first = reply_topic(response_queue, self._name)
-        handler = self._own_replies(control_prefix(topic), self._lanes[first])
-        await connection.subscribe(topic, handler, mode=Mode.FANOUT, name=f"dispatch-{self._name}-{number}")
-        return Lane(topic, connection)
+        lanes = self._lanes.get(reply_topic(response_queue, self._name))
+        if lanes is None:
+            raise TransportError("closed", "The response topic is not used any more.", sent=False)
+        handler = self._own_replies(control_prefix(topic), lanes)
+        await self._subscriptions.acquire(lanes, topic, handler, number)
+        return Lane(topic, await self._subscriptions.connection(number))
 
     # -- instances ----------------------------------------------------------------------------------------------
 
@@ -290,10 +272,7 @@ class Routes:
             if instance.in_flight:
                 waiting.append(instance)
                 continue
-            task = asyncio.create_task(instance.publisher.close())
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
-            task.add_done_callback(_seen)
+            self._close_later(instance.publisher.close())
         self._retired = waiting
 
     # -- replies ------------------------------------------------------------------------------------------------
@@ -326,19 +305,54 @@ class Routes:
 
         return handle
 
-    async def _subscribe(self, topic: str, handler: Handler) -> None:
-        task = self._subscriptions.get(topic)
-        if task is None:
-            task = self._subscriptions[topic] = asyncio.create_task(
-                self._transport.subscribe(topic, handler, mode=Mode.FANOUT, name=f"dispatch-{self._name}")
-            )
-            task.add_done_callback(_seen)
-        try:
-            await asyncio.shield(task)
-        except Exception:
-            if self._subscriptions.get(topic) is task:
-                del self._subscriptions[topic]  # the next call may find the broker back
-            raise
+    # -- the end ------------------------------------------------------------------------------------------------
+
+    def close_unused(self, is_wanted: Callable[[tuple[str, str]], bool]) -> None:
+        """Close, in the background, each route that is not wanted any more, and what no other route uses.
+
+        Args:
+            is_wanted: of a request topic and the response topic that belongs to it.
+        """
+        for key, opening in self._opening.items():
+            if not is_wanted(key):
+                opening.add_done_callback(lambda _: self.close_unused(is_wanted))
+        # A route that could not be opened may have left subscriptions.
+        users = {user for user in self._subscriptions.users if isinstance(user, tuple)}
+        for key in (self._open.keys() | users) - self._opening.keys():
+            if not is_wanted(key):
+                self._close_route(key)
+
+    def _close_route(self, key: tuple[str, str]) -> None:
+        route, lanes = self._open.pop(key, None), None
+        for topic in self._subscriptions.release(key):
+            self._strangers.pop(topic, None)
+            lanes = self._lanes.pop(topic, None) or lanes
+        self._close_later(self._end(route, lanes))
+
+    async def _end(self, route: Route | None, lanes: Lanes | None) -> None:
+        if lanes is not None:
+            await lanes.close()
+            self._subscriptions.release(lanes)
+        if route is None:
+            return
+        if self._meeting:  # one of these instances may be about to become known
+            await asyncio.wait(list(self._meeting.values()))
+        known = {instance.topic for other in self._open.values() for instance in other.instances}
+        for instance in (*route.instances, *self._retired):
+            if instance.topic not in known:
+                self._acknowledger.forget(instance.topic)
+        self._sweep()
+        for instance in route.instances:
+            await instance.publisher.close()
+        if route.hello is not None:
+            await route.hello.close()
+        await route.publisher.close()
+
+    def _close_later(self, closing: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(closing)
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+        task.add_done_callback(_seen)
 
     async def close(self) -> None:
         """Close everything."""
@@ -347,13 +361,9 @@ class Routes:
         openings: list[asyncio.Task[Any]] = [*self._opening.values(), *self._meeting.values()]
         for opening in openings:
             opening.cancel()
-        subscriptions = list(self._subscriptions.values())
-        if openings or subscriptions:
-            await asyncio.wait([*openings, *subscriptions])
-        for task in subscriptions:
-            if not task.cancelled() and task.exception() is None:
-                with contextlib.suppress(TransportError):
-                    await task.result().close()
+        if openings:
+            await asyncio.wait(openings)
+        await self._subscriptions.close()
         for route in self._open.values():
             await route.publisher.close()
             if route.hello is not None:
@@ -366,23 +376,12 @@ class Routes:
         if self._closing:
             await asyncio.wait(list(self._closing))
         await self._acknowledger.close()
-        for starting in self._further.values():
-            starting.cancel()
-            with contextlib.suppress(asyncio.CancelledError, TransportError):
-                await (await starting).close()
-        self._further.clear()
-        self._subscriptions.clear()
         self._open.clear()
 
 
 def _ask_taken(_sequence: int) -> Mapping[str, str]:
     """Our services say at once that they have a request with this; others do not know it and answer as ever."""
     return {Property.ACK: "1"}
-
-
-async def _started(transport: Transport) -> Transport:
-    await transport.start()
-    return transport
 
 
 def _unheard(_error: TransportError) -> None:

@@ -19,6 +19,10 @@ _BALANCED = frozenset({"balancing", "health", "addressed"})
 MAX_ALTERNATIVES = 3
 
 
+Topics = tuple[str, str]
+"""A request topic and the response topic that belongs to it."""
+
+
 class FleetKey(NamedTuple):
     """What calls must have in common to share what is known of a service's instances.
 
@@ -30,9 +34,14 @@ class FleetKey(NamedTuple):
     """
 
     service: str
-    topics: tuple[str, str]
+    topics: Topics
     instances: tuple[Instance, ...]
     tool: str = ""
+
+    @property
+    def pairs(self) -> tuple[Topics, ...]:
+        """The topics of its instances; where they have none of their own, the service's."""
+        return tuple((each.request_queue, each.response_queue) for each in self.instances) or (self.topics,)
 
 
 def _fleet_key(service: ServiceDescriptor, tool: str = "") -> FleetKey:
@@ -94,6 +103,7 @@ class Targets:
         self.catalog = catalog
         self._policy = policy
         self._tools: dict[str, Target] = {}
+        self._services: dict[str, Target] = {}
 
     def check(self) -> Targets:
         """These, if each service's and tool's policy goes with ``policy``. They were checked over the defaults only.
@@ -171,20 +181,44 @@ class Targets:
         Raises:
             Rejected: there is no such service; the message has the near names.
         """
-        try:
-            descriptor = self.catalog.service(id)
-        except UnknownService as error:
-            raise Rejected("unknown-service", str(error), rejected_by="catalog", alternatives=error.near) from None
-        return Target(
-            id,
-            descriptor,
-            "{}",
-            self._policy.merged(descriptor.policy),
-            repeatable=False,
-            fleet=_fleet_key(descriptor),
-            kept=_kept(descriptor),
-            is_tool=False,
-        )
+        target = self._services.get(id)
+        if target is None:
+            try:
+                descriptor = self.catalog.service(id)
+            except UnknownService as error:
+                raise Rejected("unknown-service", str(error), rejected_by="catalog", alternatives=error.near) from None
+            target = self._services[id] = Target(
+                id,
+                descriptor,
+                "{}",
+                self._policy.merged(descriptor.policy),
+                repeatable=False,
+                fleet=_fleet_key(descriptor),
+                kept=_kept(descriptor),
+                is_tool=False,
+            )
+        return target
+
+    def find(self, label: str, *, is_tool: bool) -> Target | None:
+        """The target of the tool, or the service, that is called ``label``; None: there is none."""
+        if label not in (self.catalog.tools if is_tool else self.catalog.services):
+            return None
+        return self.tool(label) if is_tool else self.service(label)
+
+    def fleet_policy(self, key: FleetKey) -> Policy | None:
+        """The policy of the instances that are known as ``key``; None: no call of this catalogue has that key."""
+        service = self.catalog.services.get(key.service)
+        if service is None or _fleet_key(service, key.tool) != key:
+            return None
+        if not key.tool:
+            return self.service(service.id).policy
+        target = self.find(key.tool, is_tool=True)
+        return target.policy if target is not None and target.fleet == key else None
+
+    @property
+    def topics(self) -> frozenset[Topics]:
+        """The topics of all services."""
+        return frozenset(pair for service in self.catalog.services.values() for pair in _fleet_key(service).pairs)
 
 
 def _kept(service: ServiceDescriptor) -> bool:

@@ -244,7 +244,7 @@ class GuardTable:
         self._users: dict[Rate, Users[LimiterBucket]] = {}
 
     def of(self, key: Any, policy: Policy, *, repeatable: bool) -> ToolGuards:
-        """The guards known as ``key``; with another policy than theirs, they take it over."""
+        """The guards known as ``key``; new ones have that policy, those there are keep theirs until :meth:`renew`."""
         guards = self._guards.get(key)
         if guards is None:
             guards = self._guards[key] = ToolGuards(
@@ -256,16 +256,21 @@ class GuardTable:
                 watch=self._watch,
                 label=self._label(key),
             )
-        elif guards.policy is not policy or guards.repeatable != repeatable:
-            if guards.policy != policy or guards.repeatable != repeatable:
-                guards.reconfigure(policy, repeatable=repeatable)
-            guards.policy = policy  # of equal ones the one that comes next time, too: to compare them takes longer
         return guards
 
-    def keep(self, wanted: Callable[[Any], bool]) -> None:
-        """Forget those whose key is not wanted any more. What is in flight there finishes with what it has."""
-        for key in [key for key in self._guards if not wanted(key)]:
-            del self._guards[key]
+    def renew(self, find: Callable[[Any], tuple[Policy, bool] | None]) -> None:
+        """Take another catalogue over.
+
+        Args:
+            find: the policy of a key, and whether its tool is repeatable. None: the guards of that key are dropped; calls in
+                flight finish with those they have.
+        """
+        for key, guards in list(self._guards.items()):
+            found = find(key)
+            if found is None:
+                del self._guards[key]
+            elif found != (guards.policy, guards.repeatable):
+                guards.reconfigure(found[0], repeatable=found[1])
         shared = {guards.policy.shared_user_rate for guards in self._guards.values()}
         for rate in [rate for rate in self._users if rate not in shared]:
             del self._users[rate]

@@ -52,6 +52,8 @@ PATH = (
         "addressing",
         "targets",
         "routes",
+        "subscriptions",
+        "underway",
         "acknowledger",
         "result",
         "tool",

@@ -1,0 +1,356 @@
+"""A client that was made before ``reload`` applied its former policy to all later calls; each reload of other topics left
+publishers, subscriptions and a pool open, and counted instances twice. Now the catalogue in force decides, and what only
+former ones use is closed as soon as the calls that began with them have ended."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import pytest
+
+from dispatch import Catalog, Dispatcher, InstanceChanged, Throttled, ToolServiceClient
+from dispatch.outcome import TransportError
+from dispatch.transports import Handler, Mode, OnFailure, Publisher, Subscription, Ticket
+from dispatch.transports.memory import MemoryTransport
+from tests.support.stand import BROKER, Peer, catalog, dispatching, serving
+from tests.telemetry.made import Board, telling
+
+NAMESPACES = "non-persistent://tg/request", "non-persistent://tg/response"
+
+
+class CountedPublisher:
+    """See :class:`dispatch.transports.base.Publisher`."""
+
+    def __init__(self, transport: CountedTransport, inner: Publisher) -> None:
+        self._transport = transport
+        self._inner = inner
+        self.topic = inner.topic
+        self._closed = False
+
+    def publish(self, payload: bytes, properties: Mapping[str, str], *, flow: str, on_failure: OnFailure) -> Ticket:
+        if self._closed:
+            raise TransportError("closed", "The publisher is closed.", sent=False)
+        return self._inner.publish(payload, properties, flow=flow, on_failure=on_failure)
+
+    async def writable(self, flow: str) -> None:
+        await self._inner.writable(flow)
+
+    async def close(self) -> None:
+        assert not self._closed
+        self._closed = True
+        self._transport.open["publisher", self.topic] -= 1
+        await self._inner.close()
+
+
+class CountedSubscription:
+    """See :class:`dispatch.transports.base.Subscription`."""
+
+    def __init__(self, transport: CountedTransport, inner: Subscription) -> None:
+        self._transport = transport
+        self._inner = inner
+        self.topic = inner.topic
+
+    async def close(self) -> None:
+        await asyncio.sleep(0.01)
+        await self._inner.close()
+        self._transport.open[self._transport.kind, self.topic] -= 1
+
+
+class CountedTransport(MemoryTransport):
+    """Counts what is open, over all further connections."""
+
+    def __init__(self) -> None:
+        super().__init__(BROKER)
+        self.open: Counter[tuple[str, str]] = Counter()
+        self.slow = 0.0
+        """Seconds that it takes to open a publisher."""
+        self.kind = "subscription"
+        self.further = 0
+
+    def another(self) -> CountedTransport:
+        further = CountedTransport()
+        further.open = self.open
+        further.kind = f"subscription {1 + self.further}"
+        self.further += 1
+        return further
+
+    async def publisher(self, topic: str) -> CountedPublisher:  # type: ignore[override] # a wrapper around its own
+        await asyncio.sleep(self.slow)
+        self.open["publisher", topic] += 1
+        return CountedPublisher(self, await super().publisher(topic))
+
+    async def subscribe(  # type: ignore[override] # likewise
+        self, topic: str, handler: Handler, *, mode: Mode, name: str
+    ) -> CountedSubscription:
+        assert self.open[self.kind, topic] == 0, "it is not opened before it was closed"
+        self.open[self.kind, topic] += 1
+        return CountedSubscription(self, await super().subscribe(topic, handler, mode=mode, name=name))
+
+    @property
+    def left_open(self) -> dict[tuple[str, str], int]:
+        return {name: count for name, count in self.open.items() if count}
+
+
+def services(*names: str, **tool: Any) -> Catalog:
+    """A service with a tool for each name; ``name@n`` is served on topics of version ``n``."""
+    made = []
+    for each in names:
+        name, _, version = each.partition("@")
+        request, response = (f"{namespace}/{name}{version}" for namespace in NAMESPACES)
+        made.append({"id": name, "request-queue": request, "response-queue": response})
+    tools = [
+        {"type": "tool-service", "name": each["id"], "description": "", "service": each["id"], **tool} for each in made
+    ]
+    return Catalog.of(made, tools)
+
+
+@contextlib.asynccontextmanager
+async def servers(*names: str, work: Any = lambda _: "done") -> AsyncIterator[None]:
+    async with contextlib.AsyncExitStack() as stack:
+        for each in names:
+            name = each.replace("@", "")
+            request, response = (f"{namespace}/{name}" for namespace in NAMESPACES)
+            options = {"request_queue": request, "response_queue": response, "instance": f"{name}-i"}
+            await stack.enter_async_context(serving(work, **options))
+        yield
+
+
+async def opened_by(tools: Catalog, *names: str) -> dict[tuple[str, str], int]:
+    """What a dispatcher that never had another catalogue has open after a call of each tool."""
+    transport = CountedTransport()
+    async with dispatching(tools, transport=transport, name="d") as dispatcher:
+        for name in names:
+            assert (await dispatcher.execute(name)).ok
+        return dict(transport.left_open)
+
+
+# -- the policy in force ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("also_the_tool", [False, True])
+async def test_a_client_made_before_a_reload_keeps_to_the_new_policy(also_the_tool: bool) -> None:
+    rate = {"rate": "2/m", "burst": 2, "queue": 0}
+    async with serving(lambda _: "done"), dispatching(catalog()) as dispatcher:
+        client = ToolServiceClient(dispatcher, service="lab")
+        await client.call("alice", {}, {})
+        dispatcher.reload(catalog(service={"policy": {"user-rate": rate}}))
+        other = ToolServiceClient(dispatcher, service="lab")
+        passed = 0
+        for number in range(80):
+            with contextlib.suppress(Throttled):
+                await (other if also_the_tool and number % 2 else client).call("alice", {}, {})
+                passed += 1
+        assert passed <= 3
+
+
+async def test_a_call_that_began_before_a_reload_does_not_undo_it() -> None:
+    """Its retry used to bring the former settings of the balancer and of the guards back."""
+    tools = {"idempotent": True, "policy": {"attempt-timeout": 1, "retry": {"base": 0.01}}}
+    async with Peer.as_service() as peer, dispatching(catalog(work=tools)) as dispatcher:
+        call = asyncio.create_task(dispatcher.execute("work", timeout=10))
+        await peer.request()
+        dispatcher.reload(catalog(service={"policy": {"health": {"consecutive": 77}}}, work=tools))
+        _, properties = await peer.request()
+        await peer.answer(properties, "done")
+        assert (await call).ok
+        (fleet,) = dispatcher._running._fleets.of_service("lab")
+        assert fleet.balancer._health.settings.consecutive == 77
+
+
+# -- what is open -----------------------------------------------------------------------------------------------------
+
+
+async def test_reloads_leave_nothing_open() -> None:
+    names = [f"a@{number}" for number in range(20)]
+    transport = CountedTransport()
+    async with servers(*names, "b"):
+        async with dispatching(services(names[0], "b"), transport=transport, name="d") as dispatcher:
+            for name in names:
+                dispatcher.reload(services(name, "b"))
+                for tool in "ab":
+                    assert (await dispatcher.execute(tool)).ok
+            await asyncio.sleep(1)
+            assert transport.left_open == await opened_by(services(names[-1], "b"), "a", "b")
+            dispatcher.reload(Catalog.empty())
+            await asyncio.sleep(1)
+            assert transport.left_open == {}
+        assert transport.left_open == {}
+
+
+async def test_calls_that_began_before_a_reload_end_as_they_began() -> None:
+    gate = asyncio.Event()
+
+    async def wait(_: dict[str, Any]) -> str:
+        await gate.wait()
+        return "done"
+
+    transport = CountedTransport()
+    async with (
+        servers("a@1", work=wait),
+        servers("a@2"),
+        dispatching(services("a@1"), transport=transport, name="d") as dispatcher,
+    ):
+        calls = [asyncio.create_task(dispatcher.execute("a")) for _ in range(3)]
+        await asyncio.sleep(1)
+        dispatcher.reload(services("a@2"))
+        assert (await dispatcher.execute("a")).ok
+        await asyncio.sleep(1)
+        assert any(topic.endswith("/a1") for _, topic in transport.left_open)
+        gate.set()
+        assert all(result.ok for result in await asyncio.gather(*calls))
+        await asyncio.sleep(1)
+        assert transport.left_open == await opened_by(services("a@2"), "a")
+
+
+async def test_a_call_that_began_before_a_reload_is_repeated_where_it_began() -> None:
+    tool = {"idempotent": True, "policy": {"attempt-timeout": 1, "retry": {"base": 0.01}}}
+    transport = CountedTransport()
+    request = f"{NAMESPACES[0]}/a1"
+    async with (
+        Peer._listening(request) as peer,
+        dispatching(services("a@1", **tool), transport=transport) as dispatcher,
+    ):
+        call = asyncio.create_task(dispatcher.execute("a", timeout=10))
+        await peer.request()
+        dispatcher.reload(Catalog.empty())
+        await asyncio.sleep(0.5)
+        _, properties = await peer.request()
+        await peer.answer(properties, "done")
+        assert (await call).text == "done"
+        await asyncio.sleep(1)
+        assert transport.left_open == {}
+
+
+async def test_a_catalogue_that_comes_back_finds_its_pool() -> None:
+    gate = asyncio.Event()
+
+    async def wait(arguments: dict[str, Any]) -> str:
+        if arguments:
+            await gate.wait()
+        return "done"
+
+    async with servers("a@1", "a@2", work=wait), dispatching(services("a@1")) as dispatcher:
+        call = asyncio.create_task(dispatcher.execute("a", {"wait": 1}))
+        await asyncio.sleep(1)
+        (before,) = dispatcher._running._fleets.of_service("a")
+        dispatcher.reload(services("a@2"))
+        assert (await dispatcher.execute("a")).ok
+        dispatcher.reload(services("a@1"))
+        assert dispatcher._running._fleets.of_service("a") == [before]
+        gate.set()
+        assert (await call).ok
+        await asyncio.sleep(1)
+        result = await dispatcher.execute("a")
+        assert result.ok
+        assert result.duration == 0.0
+
+
+async def test_topics_that_services_share_are_closed_with_the_last_of_them() -> None:
+    """Both have one response topic, and a policy with further connections for large answers."""
+    shared = f"{NAMESPACES[1]}/shared"
+
+    def tools(*names: str) -> Catalog:
+        made = [{"id": name, "request-queue": f"{NAMESPACES[0]}/{name}", "response-queue": shared} for name in names]
+        policy = {"reply-connections": 4, "reply-subscriptions": 3, "concurrency": 200}
+        named = [
+            {"type": "tool-service", "name": name, "description": "", "service": name, "policy": policy}
+            for name in names
+        ]
+        return Catalog.of(made, named)
+
+    def large(_: dict[str, Any]) -> str:
+        return "x" * 40_000
+
+    transport = CountedTransport()
+    async with contextlib.AsyncExitStack() as stack:
+        for name in "ab":
+            options = {"request_queue": f"{NAMESPACES[0]}/{name}", "response_queue": shared}
+            await stack.enter_async_context(serving(large, **options))
+        dispatcher = await stack.enter_async_context(dispatching(tools("a", "b"), transport=transport, name="d"))
+        for name in "ab":
+            for _ in range(3):
+                results = await asyncio.gather(*(dispatcher.execute(name) for _ in range(150)))
+                assert all(result.ok for result in results)
+        assert sum("dispatch-reply-" in topic for _, topic in transport.left_open) > 1
+        dispatcher.reload(tools("b"))
+        await asyncio.sleep(1)
+        assert ("subscription", shared) in transport.left_open
+        assert ("publisher", f"{NAMESPACES[0]}/a") not in transport.left_open
+        assert (await dispatcher.execute("b")).ok
+        dispatcher.reload(Catalog.empty())
+        await asyncio.sleep(1)
+        assert transport.left_open == {}
+        dispatcher.reload(tools("a"))
+        assert (await dispatcher.execute("a")).ok
+
+
+async def test_further_subscriptions_for_third_party_answers_are_closed_too() -> None:
+    transport = CountedTransport()
+    tools = services("a", policy={"reply-subscriptions": 3})
+    async with Peer._listening(f"{NAMESPACES[0]}/a") as peer, dispatching(tools, transport=transport) as dispatcher:
+        for _ in range(2):
+            dispatcher.reload(tools)
+            call = asyncio.create_task(dispatcher.execute("a"))
+            _, properties = await peer.request()
+            await peer.answer(properties, "done", topic=f"{NAMESPACES[1]}/a")
+            assert (await call).ok
+            await asyncio.sleep(1)
+            assert transport.open["subscription 1", f"{NAMESPACES[1]}/a"] == 1
+            dispatcher.reload(Catalog.empty())
+            await asyncio.sleep(1)
+            assert transport.left_open == {}
+
+
+@pytest.mark.parametrize("then", ["ends", "is closed"])
+async def test_topics_that_are_being_opened_during_a_reload_are_closed_too(then: str) -> None:
+    transport = CountedTransport()
+    async with servers("a"):
+        dispatcher = Dispatcher(transport, services("a"))
+        await dispatcher.start()
+        transport.slow = 1.0
+        call = asyncio.create_task(dispatcher.execute("a"))
+        await asyncio.sleep(0.5)
+        dispatcher.reload(Catalog.empty())
+        if then == "ends":
+            assert (await call).ok
+            await asyncio.sleep(5)
+            assert transport.left_open == {}
+        await dispatcher.close()
+        assert (await call).ok == (then == "ends")
+
+
+# -- what is known ----------------------------------------------------------------------------------------------------
+
+
+async def test_what_is_known_of_services_that_stay_stays() -> None:
+    transport = CountedTransport()
+    async with servers("a", "b"), dispatching(services("a", "b"), transport=transport) as dispatcher:
+        for tool in "ab":
+            assert (await dispatcher.execute(tool)).ok
+        breaker, before = dispatcher.breaker("b"), dispatcher.instances("b")
+        dispatcher.reload(services("b"))
+        await asyncio.sleep(1)
+        assert dispatcher.breaker("b") is breaker
+        assert [view.id for view in dispatcher.instances("b")] == [view.id for view in before] == ["b-i"]
+        opened = dict(transport.left_open)
+        assert (await dispatcher.execute("b")).duration == 0.0
+        assert transport.left_open == opened
+
+
+async def test_instances_are_counted_once() -> None:
+    board = Board()
+    async with servers("a@1", "a@2"), telling(board.telemetry(), services("a@1")) as dispatcher:
+        joined: list[tuple[str, str]] = []
+        dispatcher.on_event(
+            lambda event: joined.append((event.instance, event.change)) if isinstance(event, InstanceChanged) else None
+        )
+        assert (await dispatcher.execute("a")).ok
+        dispatcher.reload(services("a@2"))
+        assert (await dispatcher.execute("a")).ok
+        counted = {name: value for name, value in board.read().items() if name.startswith("instances a ")}
+        assert sum(counted.values()) == 1
+        assert joined == [("a1-i", "joined"), ("a1-i", "left"), ("a2-i", "joined")]
