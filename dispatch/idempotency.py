@@ -1,7 +1,8 @@
-"""Idempotency keys: a caller's own name for a piece of work. Who asks for the same work again gets the first answer.
+"""Idempotency keys: a caller's own name for a piece of work. A request with a known key gets the answer of the first one.
 
 Unlike an id, a key spans calls, and dispatchers. It holds for one user, on one service instance, for as long as that is not
-restarted; our dispatchers send the same key to the same instance.
+restarted; our dispatchers send the same key to the same instance. Only what the tool answers is an answer: a request that is
+refused because its deadline has passed leaves the tool running, and the key gets the tool's answer.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from dispatch.ledger import Message
 KEY_AGE_S = 600.0
 """How long an answer is kept: longer than a caller that was cut off takes to come back."""
 MAX_KEYS = 10_000
+MAX_DUPLICATES = 1_024
+"""Requests that wait for the answer of the first one with their key; the next one is refused. They take no place among
+those that run."""
 MAX_BYTES = 64 * 1024 * 1024
 """Bytes of answers kept."""
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
@@ -21,7 +25,7 @@ MAX_ANSWER_BYTES = 8 * 1024 * 1024
 
 
 class Keyed:
-    """The work of one key: its replies so far."""
+    """The work of one key: the tool's replies so far."""
 
     __slots__ = ("born", "ended", "messages", "size", "too_large")
 

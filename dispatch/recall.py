@@ -99,26 +99,30 @@ class Recall:
             self._replies.taken(work.properties)
         return DEALT_WITH
 
-    async def first(self, work: Work, user: str, key: str) -> Keyed | None:
-        """Claim the idempotency ``key`` for ``work``. None: it is the first with it, and its replies are kept. Else what was
-        done for the first one, as soon as that has ended."""
+    def claim(self, work: Work, user: str, key: str) -> Keyed | None:
+        """Claim the idempotency ``key`` for ``work``. None: it is the first with it, and its replies are kept. Else the work
+        of the first one, which may not have ended."""
         keyed, first = self.keys.claim(user, key, self._now())
         if first:
             work.keyed = keyed
             return None
-        await keyed.ended.wait()
         return keyed
 
     def widen(self, work: Work, size: int, most: int) -> None:
         """Keep what is sent next to ``work``, ``size`` bytes, although it is much; see :meth:`Ledger.widen`."""
-        if work.entry is not None:
+        if work.entry is not None and not work.refused:
             self.ledger.widen(work.entry, size, most)
 
     def send(self, work: Work, payload: bytes, properties: Mapping[str, str], *, last: bool) -> None:
-        """Send a reply to ``work``, and keep it; ``last``: it ends with that."""
+        """Send a reply to ``work``, and keep it; ``last``: it ends with that. What follows a refusal is kept for the
+        idempotency key alone, which in turn has no use for the refusal."""
         message = (payload, properties)
-        if work.keyed is not None:
+        is_refusal = Property.REFUSED in properties
+        if work.keyed is not None and not is_refusal:
             self.keys.record(work.keyed, message, last=last)
+        if work.refused:
+            return
+        work.refused = is_refusal
         ticket = self._replies.send(work.properties, payload, properties)
         if work.entry is not None:
             work.entry.ticket = ticket

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dispatch.answers import Answers
+from dispatch.idempotency import KEY_AGE_S, Keyed
 from dispatch.kept import KeptRequests
-from dispatch.messages import MalformedMessage, Property, Refusal, decode_request, result_text
+from dispatch.messages import MalformedMessage, Property, Refusal, Request, decode_request, result_text
 from dispatch.outcome import DispatchError
 from dispatch.recall import Recall
 from dispatch.service import Invoke
@@ -59,26 +60,77 @@ class RequestRunner:
         self.tracing: ServiceTracing | None = None
         self.durations: Mapping[str, Timing] | None = None
 
-    async def run(self, work: Work) -> None:
-        """Run ``work``'s tool until its caller's deadline, and answer. Only a cancellation of the task is raised."""
+    async def run(self, work: Work) -> Keyed | None:
+        """Run ``work``'s tool, and answer. Only a cancellation of the task is raised.
+
+        The tool is cancelled at the caller's deadline. Under an idempotency key it runs on, for the next request with
+        that key, until the key is too old to be kept.
+
+        Returns:
+            None: it is done. Else it is a duplicate of this work under the same idempotency key, and nothing was run: see
+            :meth:`answer_duplicate`.
+        """
         try:
             request = decode_request(work.message.data())
         except MalformedMessage as error:
             self._refuse(work, Refusal.INVALID_REQUEST, str(error))
-            return
+            return None
         except Exception as error:  # whatever a message makes the client library raise
             self._refuse(work, Refusal.INVALID_REQUEST, f"the request is not readable: {type(error).__name__}")
-            return
-        began, end = self._now(), "stopped"
+            return None
+        key = work.properties.get(Property.IDEMPOTENCY_KEY)
+        if key is not None and (first := self._recall.claim(work, request.user, key)) is not None:
+            return first
+        await self._run_tool(work, request)
+        return None
+
+    async def answer_duplicate(self, work: Work, first: Keyed) -> None:
+        """Answer ``work`` as the ``first`` one with its idempotency key is answered, as soon as that is done."""
+        self._trace(work)
+        try:
+            async with asyncio.timeout_at(work.deadline):
+                await first.ended.wait()
+            if not first.messages:
+                self._refuse(work, Refusal.FORGOTTEN)
+            self._recall.replay(work, first)
+        except TimeoutError:
+            self._refuse(work, Refusal.STOPPED, "The caller's time had run out before the first request was answered.")
+        except asyncio.CancelledError:
+            self._cancelled(work)
+            raise
+        finally:
+            if work.trace is not None:
+                work.trace.ended()
+
+    def _trace(self, work: Work) -> None:
         if self.tracing is not None:
-            work.trace = self.tracing.process(work.id, work.properties, began)
+            work.trace = self.tracing.process(work.id, work.properties, self._now())
             if work.trace is not None:
                 work.trace.enter()
+
+    def _cancelled(self, work: Work) -> None:
+        if not work.abandoned and not self._kept.leave(work):
+            stopped = "The service stopped before the tool had finished."
+            self._answers.fail(work, "cancelled", stopped, ErrorType.CANCELLED)
+        elif work.trace is not None:
+            work.trace.failed(ErrorType.CANCELLED)
+
+    def _on_deadline(self, work: Work) -> None:
+        """The deadline of the caller of ``work``, which has an idempotency key, has passed."""
+        detail = (
+            "The caller's time had run out. The tool runs on: a request with the same idempotency key gets its answer."
+        )
+        self._refuse(work, Refusal.STOPPED, detail)
+
+    async def _run_tool(self, work: Work, request: Request) -> None:
+        began, end = self._now(), "stopped"
+        self._trace(work)
+        stop_at, timer = work.deadline, None
+        if work.keyed is not None and work.deadline is not None:
+            stop_at = max(work.deadline, work.keyed.born + KEY_AGE_S)
+            timer = asyncio.get_running_loop().call_at(work.deadline, self._on_deadline, work)
         try:
-            async with asyncio.timeout_at(work.deadline) as limit:
-                key = work.properties.get(Property.IDEMPOTENCY_KEY)
-                if key is not None and await self._answered_before(work, request.user, key):
-                    return
+            async with asyncio.timeout_at(stop_at) as limit:
                 result = await self._invoke(request)
                 if type(result) is not str and isinstance(result, AsyncIterator):
                     await self._answers.stream(work, result)
@@ -86,11 +138,7 @@ class RequestRunner:
                     await self._answers.result(work, result_text(result))
                 end = "ok"
         except asyncio.CancelledError:
-            if not work.abandoned and not self._kept.leave(work):
-                stopped = "The service stopped before the tool had finished."
-                self._answers.fail(work, "cancelled", stopped, ErrorType.CANCELLED)
-            elif work.trace is not None:
-                work.trace.failed(ErrorType.CANCELLED)
+            self._cancelled(work)
             raise
         except DispatchError as error:
             end = "error"
@@ -100,29 +148,22 @@ class RequestRunner:
                 raise  # the coroutine is being closed
             if isinstance(error, TimeoutError) and limit.expired():
                 # Not the tool's own error: the caller's limit, which its own clock is about to notice too.
-                self._refuse(work, Refusal.STOPPED)
+                if not work.refused:
+                    self._refuse(work, Refusal.STOPPED)
                 return
             end = "error"
             logger.debug("%s failed", self._id, exc_info=error)
             self._answers.fail(work, type(error).__name__, error)
         finally:
+            if timer is not None:
+                timer.cancel()
             if work.trace is not None:
                 work.trace.ended()
             if self.durations is not None:
                 self.durations[end].observe(self._now() - began)
 
-    async def _answered_before(self, work: Work, user: str, key: str) -> bool:
-        """Was this idempotency key here before? Then the answer of the first request with it is the answer."""
-        first = await self._recall.first(work, user, key)
-        if first is None:
-            return False
-        if not first.messages:
-            self._refuse(work, Refusal.FORGOTTEN)
-        self._recall.replay(work, first)
-        return True
 
-
-def _is_running(task: asyncio.Task[None] | None) -> bool:
+def _is_running(task: asyncio.Task[Any] | None) -> bool:
     try:
         return task is not None and asyncio.current_task() is task
     except RuntimeError:  # no loop is running

@@ -21,6 +21,7 @@ from typing import Any
 from dispatch.answers import REASONS, Answers
 from dispatch.catalog.topics import TopicName
 from dispatch.executor import ToolExecutor
+from dispatch.idempotency import MAX_DUPLICATES, Keyed
 from dispatch.kept import KeptRequests
 from dispatch.loopclock import loop_clock
 from dispatch.messages import (
@@ -131,7 +132,8 @@ class ToolServer:
         self._presence: Presence | None = None
         self._recall: Recall | None = None
         self._answers: Answers | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Keyed | None]] = set()
+        self._waiting: set[asyncio.Task[None]] = set()  # for the answer of the first request with their idempotency key
         self._queue: deque[Work] = deque()
         self._works: dict[str, Work] = {}  # those that a dispatcher of ours asked for, until they end
         self._kept = KeptRequests(self._out)
@@ -278,10 +280,11 @@ class ToolServer:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.drain_timeout):
                 await self._idle.wait()
-        for task in list(self._tasks):
+        cut_off = [*self._tasks, *self._waiting]
+        for task in cut_off:
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(list(self._tasks))
+        if cut_off:
+            await asyncio.wait(cut_off)
         if self._replies is not None:
             # Bounded: while the broker is away answers cannot leave, and a process that was told to end must end.
             with contextlib.suppress(TimeoutError):
@@ -370,8 +373,8 @@ class ToolServer:
     def _cancel(self, id: str) -> None:
         """Nobody waits for the request ``id`` any more."""
         work = self._works.get(id)
-        # Others may wait for what goes under an idempotency key.
-        if work is None or work.abandoned or Property.IDEMPOTENCY_KEY in work.properties:
+        # Others may wait for what runs under an idempotency key.
+        if work is None or work.abandoned or work.keyed is not None:
             return
         work.abandoned = True
         self.cancelled += 1
@@ -387,17 +390,42 @@ class ToolServer:
         self._idle.clear()
         task.add_done_callback(partial(self._ended, work))
 
-    def _ended(self, ended: Work, task: asyncio.Task[None]) -> None:
+    def _ended(self, ended: Work, task: asyncio.Task[Keyed | None]) -> None:
         self._tasks.discard(task)
-        self._works.pop(ended.id, None)
-        self._memory.ended(ended)
-        self._kept.ended(ended)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("a request ended without an answer: %s", type(error).__name__, exc_info=error)
+        first = None if task.cancelled() or task.exception() is not None else task.result()
+        if first is None or not self._wait_for(ended, first):
+            self._conclude(ended, task)
         while len(self._tasks) < self.concurrency and (work := self._next_queued()) is not None:
             self._begin(work)
-        if not self._tasks:
+        if not self._tasks and not self._waiting:
             self._idle.set()
+
+    def _wait_for(self, work: Work, first: Keyed) -> bool:
+        """Let ``work`` wait for the answer of ``first``, outside of the places of those that run. False: it does not."""
+        if work.abandoned:
+            return False
+        if len(self._waiting) >= MAX_DUPLICATES:
+            self._refuse(work, Refusal.OVERLOADED, f"{MAX_DUPLICATES} requests with known idempotency keys wait.")
+            return False
+        assert self._runner is not None  # it found the first one
+        task = work.task = asyncio.get_running_loop().create_task(self._runner.answer_duplicate(work, first))
+        self._waiting.add(task)
+        task.add_done_callback(partial(self._waited, work))
+        return True
+
+    def _waited(self, work: Work, task: asyncio.Task[None]) -> None:
+        self._waiting.discard(task)
+        self._conclude(work, task)
+        if not self._tasks and not self._waiting:
+            self._idle.set()
+
+    def _conclude(self, work: Work, task: asyncio.Task[Any]) -> None:
+        """``task``, the last one of ``work``, has ended."""
+        self._works.pop(work.id, None)
+        self._memory.ended(work)
+        self._kept.ended(work)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("a request ended without an answer: %s", type(error).__name__, exc_info=error)
 
     def _next_queued(self) -> Work | None:
         """The next request that waits for a place and whose caller still waits for it."""
@@ -412,10 +440,10 @@ class ToolServer:
                 return work
         return None
 
-    async def _run(self, work: Work) -> None:
+    async def _run(self, work: Work) -> Keyed | None:
         assert self._runner is not None  # as below
         try:
-            await self._runner.run(work)
+            return await self._runner.run(work)
         finally:
             await self._hold_place(work)
 

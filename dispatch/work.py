@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dispatch.idempotency import Keyed
 from dispatch.ledger import Entry
@@ -20,7 +20,19 @@ DEALT_WITH = ""
 class Work:
     """A request that was taken and is not answered yet."""
 
-    __slots__ = ("abandoned", "deadline", "entry", "id", "keyed", "message", "problem", "properties", "task", "trace")
+    __slots__ = (
+        "abandoned",
+        "deadline",
+        "entry",
+        "id",
+        "keyed",
+        "message",
+        "problem",
+        "properties",
+        "refused",
+        "task",
+        "trace",
+    )
 
     def __init__(self, id: str, properties: Mapping[str, str], deadline: float | None, message: Message) -> None:
         self.id = id
@@ -31,10 +43,12 @@ class Work:
         """Where its replies are kept, should its caller ask again."""
         self.keyed: Keyed | None = None
         """The same under its idempotency key."""
-        self.task: asyncio.Task[None] | None = None
+        self.task: asyncio.Task[Any] | None = None
         """Runs it; None: it waits."""
         self.abandoned = False
         """Nobody waits for it any more."""
+        self.refused = False
+        """Its caller was told that it is refused; its tool may run on, for the idempotency key."""
         self.trace: WorkTrace | None = None
         """Its span, while it runs; None: nobody listens."""
         self.problem = ""
