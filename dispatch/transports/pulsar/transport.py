@@ -32,7 +32,7 @@ from dispatch.transports.window import PublishWindow, QueueFull
 logger = logging.getLogger("dispatch.transport")
 
 CLOSE_FLUSH_S = 2.0
-"""How long closing waits for the receipts of what was published before it."""
+"""Longest time, in seconds, that closing a connection or a publisher waits for receipts."""
 RECEIPT_BATCH = 32
 """Good receipts that nobody waits for are looked at so many at a time, off the way of a reply: half the default window."""
 DRAIN_BATCH = 512
@@ -146,9 +146,20 @@ class PulsarTransport:
             return publisher
 
     async def drop_publisher(self, publisher: PulsarPublisher) -> None:
-        if self._publishers.get(publisher.topic) is publisher:
-            del self._publishers[publisher.topic]
-            self._supervisor.aside.forget(publisher)
+        if self._publishers.get(publisher.topic) is not publisher:
+            return
+        del self._publishers[publisher.topic]
+        self._supervisor.aside.forget(publisher)
+        try:
+            # Closing a producer fails its messages whose receipts are under way, and pulsar-client logs a line for each
+            # receipt that arrives afterwards.
+            if self.connected:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(CLOSE_FLUSH_S):
+                        await self._wait_until(
+                            lambda: all(each.publisher is not publisher for each in self._outstanding)
+                        )
+        finally:
             raw, publisher.raw = publisher.raw, CLOSED
             await close_opened(raw)
 

@@ -13,7 +13,18 @@ from dispatch.transports.pulsar import transport as transport_module
 from dispatch.transports.pulsar.transport import CLOSE_FLUSH_S, PulsarTransport
 from dispatch.transports.security import Security
 from tests.support.clock import advance, idle
-from tests.transports.pulsar.fakes import REPLACED_S, SEEN_S, TOPIC, URL, Failures, FakeBroker, connected, listen, send
+from tests.transports.pulsar.fakes import (
+    OTHER,
+    REPLACED_S,
+    SEEN_S,
+    TOPIC,
+    URL,
+    Failures,
+    FakeBroker,
+    connected,
+    listen,
+    send,
+)
 
 
 async def test_a_topic_has_one_producer_however_many_ask_for_it(broker: FakeBroker) -> None:
@@ -202,3 +213,43 @@ async def test_whoever_is_cancelled_while_closing_has_closed(broker: FakeBroker)
     assert broker.link.closed
     assert not transport.connected
     await idle()
+
+
+async def test_closing_a_publisher_waits_for_its_receipts(broker: FakeBroker) -> None:
+    failures = Failures()
+    async with connected() as transport:
+        publisher, other = await transport.publisher(TOPIC), await transport.publisher(OTHER)
+        send(publisher, failures, "a1", "a2")
+        send(other, failures, "b1")
+        raw = broker.producer(TOPIC)
+        closing = asyncio.create_task(publisher.close())
+        raw.receipts(1)
+        await idle()
+        assert not raw.closed
+        raw.receipts(1)
+        await closing
+        assert raw.closed, "the receipts of another publisher are not waited for"
+        broker.producer(OTHER).receipts()
+    assert failures.told == []
+
+
+async def test_closing_a_publisher_without_receipts_takes_a_bounded_time(broker: FakeBroker) -> None:
+    async with connected() as transport:
+        publisher = await transport.publisher(TOPIC)
+        send(publisher, Failures(), "a1")
+        raw = broker.producer(TOPIC)
+        closing = asyncio.create_task(publisher.close())
+        await advance(CLOSE_FLUSH_S + 0.01)
+        assert closing.done()
+        assert raw.closed
+
+
+async def test_closing_a_publisher_without_a_connection_does_not_wait(broker: FakeBroker) -> None:
+    async with connected() as transport:
+        publisher = await transport.publisher(TOPIC)
+        send(publisher, Failures(), "a1")
+        broker.up = False
+        await advance(SEEN_S)
+        began = asyncio.get_running_loop().time()
+        await publisher.close()
+        assert asyncio.get_running_loop().time() == began
