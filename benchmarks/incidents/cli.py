@@ -145,7 +145,7 @@ def run(
     *,
     short: bool,
 ) -> None:
-    """Measure ``products``. Figures go to ``runs`` and problems to ``failures``; ``save`` is called after each scenario.
+    """Measure ``products``. Figures go to ``runs`` and problems to ``failures``; ``save`` is called after each figure.
 
     Raises:
         LocalBrokerUnavailable: no broker can be started here.
@@ -160,14 +160,18 @@ def run(
             for column, product in products.items():
                 progress.line(f"== {scenario.name} ({column})")
                 began = time.monotonic()
+                lab = Lab(product, short, progress, brokers)
+                figures = runs[column][scenario.name] = []
                 try:
-                    runs[column][scenario.name] = scenario.run(Lab(product, short, progress, brokers))
-                    save()
+                    for figure in scenario.run(lab):
+                        figures.append(figure)
+                        save()
                 except LocalBrokerUnavailable:
                     raise
                 except (BenchmarkError, LocalBrokerError, OSError) as error:
-                    failures.append(f"{scenario.name} ({column}) failed: {error}")
-                    progress.line(failures[-1])
+                    lab.failures.append(f"failed: {error}")
+                    progress.line(lab.failures[-1])
+                failures += [f"{scenario.name} ({column}): {failure}" for failure in lab.failures]
                 progress.line(f"== {scenario.name} ({column}): {time.monotonic() - began:.0f} s")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -33,11 +34,10 @@ def signal_name(returncode: int | None) -> str:
     return signal.Signals(-returncode).name if returncode < 0 else f"exit status {returncode}"
 
 
-def run(lab: Lab) -> list[Figure]:
+def run(lab: Lab) -> Iterator[Figure]:
     """Measure it."""
     count, step = (20, 10) if lab.short else (400, 40)
     broker = lab.brokers.get()
-    figures = []
     with ExitStack() as stack:
         topic = unique("connects")
         spec: dict[str, Any] = {"url": broker.service_url, **queues(topic)}
@@ -47,33 +47,31 @@ def run(lab: Lab) -> list[Figure]:
         for what in ("dispatchers", "services"):
             lab.progress.step(f"connects: {count} {what} connect and close", count * 0.15)
             worker = lab.start("connects", {**spec, "what": what}, stack)
-            figures += measured(worker, what, count, step)
-    return figures
+            yield from measured(worker, what, count, step)
 
 
 def measured(worker: Worker, what: str, count: int, step: int) -> list[Figure]:
-    """The figures of ``count`` connects in ``worker``; its end by a signal is one of them."""
+    """The figures of ``count`` connects in ``worker``; its end by a signal is one of them, and leaves the last batch out."""
     worker.ask({"times": 1}, 60)
     fds, running = [open_files(worker.pid)], [threads(worker.pid)]
-    done, ended = 0, "no"
-    while done < count:
+    done, tried, error, ended = 0, 0, None, "no"
+    while tried < count:
         try:
             answer = worker.ask({"times": step}, 120)
-        except BenchmarkError as error:
-            ended = "hung" if "gave no answer" in str(error) else signal_name(worker.returncode)
+        except BenchmarkError as failed:
+            ended = "hung" if "gave no answer" in str(failed) else signal_name(worker.returncode)
             break
         fds.append(open_files(worker.pid))
         running.append(threads(worker.pid))
+        tried += step
         done += answer["done"]
-        if answer["error"] is not None:
-            ended = f"error {answer['error']}"
-            break
-    each = (len(fds) - 1) * step
+        error = answer["error"] or error
     return [
         Figure(f"{what}: connects made, of {count}", done, wanted=str(count)),
+        Figure(f"{what}: error of the others", error or "none", wanted="none"),
         Figure(f"{what}: file descriptors after the first", fds[0]),
         Figure(f"{what}: file descriptors at the last look", fds[-1], wanted="as after the first"),
-        Figure(f"{what}: file descriptors for each connect", (fds[-1] - fds[0]) / each if each else None, wanted="0"),
+        Figure(f"{what}: file descriptors for each connect", (fds[-1] - fds[0]) / done if done else None, wanted="0"),
         Figure(f"{what}: threads after the first", running[0]),
         Figure(f"{what}: threads at the last look", running[-1], wanted="as after the first"),
         Figure(f"{what}: process ended early", ended, wanted="no"),

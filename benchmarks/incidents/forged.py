@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from benchmarks.incidents import wire
@@ -47,7 +48,7 @@ Tokens = dict[str, str | None]
 """The tokens of ``service``, ``agent`` (the caller) and ``forger``."""
 
 
-def with_agents_token(lab: Lab) -> list[Figure]:
+def with_agents_token(lab: Lab) -> Iterator[Figure]:
     """The forger has the token of an agent's role: it produces to the request namespace and consumes from the other."""
     broker = lab.brokers.get(security=True)
     run = unique("role")
@@ -63,11 +64,11 @@ def with_agents_token(lab: Lab) -> list[Figure]:
         for who in ("service", "agent"):
             for namespace in ("tg/request", "tg/response"):
                 grant(broker, namespace, f"{run}-{who}", "produce", "consume")
-    figures = [Figure("grants that service and caller need", needed, "", "TrustGraph's")]
-    return figures + attacked(lab, broker, tokens)
+    yield Figure("grants that service and caller need", needed, "", "TrustGraph's")
+    yield from attacked(lab, broker, tokens)
 
 
-def with_any_connection(lab: Lab) -> list[Figure]:
+def with_any_connection(lab: Lab) -> Iterator[Figure]:
     """Nobody is asked for a token: the forger produces anywhere, and consumes from the response namespace."""
     return attacked(lab, lab.brokers.get(), {"service": None, "agent": None, "forger": None})
 
@@ -85,12 +86,11 @@ def works(lab: Lab, broker: LocalBroker, tokens: Tokens) -> bool:
             return False
 
 
-def attacked(lab: Lab, broker: LocalBroker, tokens: Tokens) -> list[Figure]:
+def attacked(lab: Lab, broker: LocalBroker, tokens: Tokens) -> Iterator[Figure]:
     """The figures of all attacks."""
-    figures: list[Figure] = []
-    for number, attack in enumerate(ATTACKS):
-        figures += one(lab, broker, tokens, attack, reading=number == 0)
-    return figures
+    for attack in ATTACKS:
+        part = partial(one, lab, broker, tokens, attack, reading=attack is ATTACKS[0])
+        yield from lab.attempt(attack.name, part)
 
 
 def one(lab: Lab, broker: LocalBroker, tokens: Tokens, attack: Attack, *, reading: bool) -> list[Figure]:

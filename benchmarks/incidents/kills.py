@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 
 from benchmarks.incidents.figures import (
     CIRCUIT_OPEN,
@@ -45,16 +47,19 @@ class Round:
     healthy: list[Call]
 
 
-def run(lab: Lab) -> list[Figure]:
+def run(lab: Lab) -> Iterator[Figure]:
     """Measure it."""
-    figures = []
     for instances, rate in ((2, 400),) if lab.short else ((2, 400), (4, 500)):
         for seconds in (SLOW_S,) if lab.short else (FAST_S, SLOW_S):
-            # Whether the circuit opens depends on what was under way at that moment: more rounds of the slow tool.
-            count = 1 if lab.short else 5 if seconds == SLOW_S else 3
-            rounds = [one(lab, instances, rate, seconds) for _ in range(count)]
-            figures += figures_of(f"1 of {instances}, {rate}/s, {1e3 * seconds:.0f} ms", rounds, rate)
-    return figures
+            name = f"1 of {instances}, {rate}/s, {1e3 * seconds:.0f} ms"
+            yield from lab.attempt(name, partial(rounds_of, lab, name, instances, rate, seconds))
+
+
+def rounds_of(lab: Lab, name: str, instances: int, rate: int, tool_seconds: float) -> list[Figure]:
+    """The figures of several kills."""
+    # Whether the circuit opens depends on what was under way at that moment: more rounds of the slow tool.
+    count = 1 if lab.short else 5 if tool_seconds == SLOW_S else 3
+    return figures_of(name, [one(lab, instances, rate, tool_seconds) for _ in range(count)], rate)
 
 
 def one(lab: Lab, instances: int, rate: float, tool_seconds: float) -> Round:

@@ -8,18 +8,21 @@ import os
 import secrets
 import time
 import urllib.request
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pulsar
 
 from benchmarks.incidents import workers
+from benchmarks.incidents.figures import Figure
 from benchmarks.incidents.progress import Progress
-from dispatch.localbroker import Admin, LocalBroker, LocalBrokerError, prepare
+from benchmarks.processes import BenchmarkError
+from dispatch.localbroker import Admin, LocalBroker, LocalBrokerError, LocalBrokerUnavailable, prepare
 
-ROUND_TRIP_S = 60.0
-"""Seconds from a broker's start until a message goes through it."""
+ROUND_TRIP_S = 120.0
+"""Seconds from a broker's start until a message goes through it, at most."""
 REACH_S = 30.0
 """Seconds until the first call of a healthy service succeeds."""
 
@@ -47,6 +50,7 @@ class Brokers:
             broker = self._stack.enter_context(LocalBroker.start(security=security))
             self._made[security] = broker
             prepare(broker.admin())
+            wait_for_round_trip(broker)
         elif not broker.alive():
             restart(broker)
         return broker
@@ -65,28 +69,30 @@ def restart(broker: LocalBroker) -> float:
         The moment it was back, on the monotonic clock.
     """
     broker.restart()
-    wait_for_round_trip(broker.service_url)
+    wait_for_round_trip(broker)
     return time.monotonic()
 
 
-def wait_for_round_trip(url: str) -> None:
-    """Wait until a message goes through the broker: the first lookup after a start can take seconds.
+def wait_for_round_trip(broker: LocalBroker) -> None:
+    """Wait until messages go through the broker: the first lookup in a namespace can take seconds after a start.
 
     Raises:
-        LocalBrokerError: none did within a minute.
+        LocalBrokerError: none did in time.
     """
     end = time.monotonic() + ROUND_TRIP_S
-    while not _round_trip(url):
-        if time.monotonic() > end:
-            raise LocalBrokerError(f"no message went through {url} within {ROUND_TRIP_S:g} s of its start")
+    for namespace in ("tg/request", "tg/response"):
+        while not _round_trip(broker, f"non-persistent://{namespace}/{unique('round-trip')}"):
+            if time.monotonic() > end:
+                raise LocalBrokerError(f"no message went through the broker within {ROUND_TRIP_S:g} s of its start")
 
 
-def _round_trip(url: str) -> bool:
+def _round_trip(broker: LocalBroker, topic: str) -> bool:
+    token = broker.super_user_token
+    options = {} if token is None else {"authentication": pulsar.AuthenticationToken(token)}
     # Its own console logger would write to stdout, where the table goes.
     silent = pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)
-    client = pulsar.Client(url, operation_timeout_seconds=5, logger=silent)
+    client = pulsar.Client(broker.service_url, operation_timeout_seconds=5, logger=silent, **options)
     try:
-        topic = f"non-persistent://tg/notify/incidents-{secrets.token_hex(4)}"
         consumer = client.subscribe(topic, "incidents")
         client.create_producer(topic, send_timeout_millis=5_000).send(b"")
         consumer.receive(timeout_millis=5_000)
@@ -104,12 +110,28 @@ class Lab:
     Attributes:
         product: the checkout whose ``dispatch`` is measured.
         short: a quick pass.
+        failures: takes a line for each part that could not be measured.
     """
 
     product: Path
     short: bool
     progress: Progress
     brokers: Brokers
+    failures: list[str] = field(default_factory=list)
+
+    def attempt(self, what: str, part: Callable[[], list[Figure]]) -> list[Figure]:
+        """The figures of one part of a scenario. A part that fails is tried once more; then it is a failure without
+        figures, and the scenario goes on."""
+        for last in (False, True):
+            try:
+                return part()
+            except LocalBrokerUnavailable:
+                raise
+            except (BenchmarkError, LocalBrokerError, OSError) as error:
+                self.progress.line(f"{what} failed{'' if last else ', once more'}: {error}")
+                if last:
+                    self.failures.append(f"{what} failed: {str(error).strip().splitlines()[-1]}")
+        return []
 
     def start(self, role: str, spec: dict[str, Any], stack: contextlib.ExitStack) -> workers.Worker:
         """A worker with the measured ``dispatch``; it ends with ``stack``."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 
 from benchmarks.incidents.figures import RIGHT, Call, Figure, begun, calls_of, common_failures, first_right, share
 from benchmarks.incidents.lab import REACH_S, Lab, queues, restart, unique
@@ -19,13 +21,11 @@ START_S = 7.0
 """What a broker takes to start: it is begun so much before the outage should end."""
 
 
-def run(lab: Lab) -> list[Figure]:
+def run(lab: Lab) -> Iterator[Figure]:
     """Measure it."""
-    figures = []
     for seconds in (5,) if lab.short else (5, 20, 60):
         for way in ("killed",) if lab.short else ("killed", "paused"):
-            figures += one(lab, seconds, way)
-    return figures
+            yield from lab.attempt(f"outage, {way} {seconds} s", partial(one, lab, seconds, way))
 
 
 def one(lab: Lab, seconds: float, way: str) -> list[Figure]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from benchmarks.incidents.figures import Figure
@@ -16,13 +16,13 @@ class Scenario:
     Attributes:
         name: as ``--only`` takes it.
         title: what happens, in a line.
-        run: measures it.
+        run: measures it; what it has given counts even if it fails afterwards.
         seconds: about how long that takes.
         short_seconds: the same with ``--short``.
     """
 
     name: str
     title: str
-    run: Callable[[Lab], list[Figure]]
+    run: Callable[[Lab], Iterable[Figure]]
     seconds: float
     short_seconds: float

@@ -27,6 +27,7 @@ def run(lab: Lab) -> list[Figure]:
         Figure("longest stall of the event loop", median([1e3 * each["stall"] for each in found]), "ms", "≤ 10 ms"),
         Figure("longest stall, worst scrape", max(1e3 * each["stall"] for each in found), "ms"),
         Figure("longest stall without a scrape", median([1e3 * each["idle"] for each in found]), "ms"),
+        Figure("processor time of a scrape", median([1e3 * each["processor"] for each in found]), "ms"),
         Figure("whole scrape", median([1e3 * each["took"] for each in found]), "ms"),
     ]
 

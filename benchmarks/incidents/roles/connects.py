@@ -51,9 +51,9 @@ async def main() -> None:
             try:
                 await one(spec)
             except dispatch.DispatchError as failed:
-                error = failed.type
-                break
-            done += 1
+                error = failed.type  # an agent goes on after an error: whether the process survives is of interest
+            else:
+                done += 1
         gc.collect()
         await asyncio.sleep(SETTLE_S)
         channel.say({"done": done, "error": error})

@@ -83,11 +83,13 @@ async def main() -> None:
             ticker = Ticker()
             await asyncio.sleep(0.5)
             idle = ticker.take()
-            began = time.monotonic()
+            began, processor = time.monotonic(), time.process_time()
             body = await scrape(app)
-            took = time.monotonic() - began
+            took, processor = time.monotonic() - began, time.process_time() - processor
             await asyncio.sleep(0.05)
-            channel.say({"idle": idle, "stall": ticker.take(), "took": took, "lines": body.count(b"\n")})
+            channel.say(
+                {"idle": idle, "stall": ticker.take(), "took": took, "processor": processor, "lines": body.count(b"\n")}
+            )
             ticker.end()
 
 
