@@ -2,7 +2,7 @@
 # make test   every test, against a genuine Pulsar broker; needs Java 17 and Maven too (or PULSAR_URL)
 # make setup  .venv with everything; then: . .venv/bin/activate
 # make bench  the benchmarks: guards beside other libraries', then calls on a genuine broker
-# make dashboards  the dashboards' JSON, and pictures of them from a live run; needs prometheus
+# make dashboards  the dashboards' JSON, and pictures of them from live runs; needs prometheus
 # make simulate  services in trouble, in virtual time: unguarded, naive guards, dispatch; no broker
 # make mutation  mutants of breaker, budget, limiter and correlation against their tests; ARGS='dispatch.guards.budget*' for some
 # make coverage  branches of guards and balancing that their own tests take: all of them
@@ -70,6 +70,7 @@ bench: $(VENV)/.dev $(VENV)/.peers
 dashboards: $(VENV)/.dev
 	@$(BIN)/python -m dashboards.generate
 	@$(BIN)/python -m dashboards.draw
+	@$(BIN)/python -m dashboards.draw --demo
 
 simulate: $(VENV)/.dev
 	@$(BIN)/python -m benchmarks.simulate $(ARGS)

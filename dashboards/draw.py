@@ -1,15 +1,17 @@
-"""Draw the dashboards as pictures, from calls in trouble and a genuine Prometheus that scrapes them for a while; or, with
-``--prometheus http://127.0.0.1:9090``, from what that one has. A developer's tool, which the wheel does not have."""
+"""Draw the dashboards as pictures, from calls in trouble and a genuine Prometheus that scrapes them for a while; with
+``--demo`` the overview alone, from ``dispatch demo``; with ``--prometheus http://127.0.0.1:9090`` from what that one has.
+A developer's tool, which the wheel does not have."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import logging
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 
@@ -20,7 +22,9 @@ from prometheus_client import CollectorRegistry
 from dashboards.asking import Asked
 from dashboards.figures import Shown, figure
 from dashboards.reading import Json, filled, load, panels, queries
+from dashboards.variables import OVERVIEW
 from dispatch import Telemetry
+from dispatch.localbroker import free_ports
 from dispatch.telemetry.exposition import served
 from tests.support.prometheus import PrometheusMissing
 from tests.support.scraped import Prometheus, until
@@ -52,6 +56,26 @@ async def run(seconds: float, folder: Path) -> None:
         _draw(prometheus, [TOOL, *(tool for tool in TOOLS if tool != TOOL)], SCRAPE_S, folder, start, end)
 
 
+def of_the_demo(seconds: float, folder: Path) -> None:
+    """Run ``dispatch demo`` for so long, and draw the overview into ``folder``, as ``demo.png``.
+
+    Raises:
+        LookupError: the demo did not go as planned.
+    """
+    (port,) = free_ports(1)
+    command = [sys.executable, "-m", "dispatch", "demo", "--seconds", f"{seconds:g}", "--metrics-port", str(port)]
+    with (
+        tempfile.TemporaryDirectory(prefix="dispatch-prometheus-") as data,
+        Prometheus([port], Path(data), every=SCRAPE_S) as prometheus,
+    ):
+        start = time.time()
+        ended = subprocess.run([*command, "--json"], stdout=subprocess.DEVNULL, check=False)
+        end = time.time()
+        if ended.returncode:
+            raise LookupError(f"the demo ended with exit code {ended.returncode}")
+        _draw(prometheus, [""], SCRAPE_S, folder, start, end, {OVERVIEW: "demo.png"})
+
+
 def of_another(url: str, tool: str | None, minutes: float, folder: Path) -> None:
     """Draw what the Prometheus at ``url`` has of the last so many minutes.
 
@@ -71,17 +95,31 @@ def of_another(url: str, tool: str | None, minutes: float, folder: Path) -> None
     _draw(prometheus, others if tool is None else [tool, *others], every, folder, end - 60 * minutes, end)
 
 
-def _draw(prometheus: Asked, tools: Sequence[str], every: float, folder: Path, start: float, end: float) -> None:
+def _draw(
+    prometheus: Asked,
+    tools: Sequence[str],
+    every: float,
+    folder: Path,
+    start: float,
+    end: float,
+    files: Mapping[str, str] | None = None,
+) -> None:
+    """``files``: names of the pictures by uid, of the dashboards to draw; all of them by default."""
     folder.mkdir(parents=True, exist_ok=True)
-    for uid, dashboard in load().items():
+    dashboards = load()
+    for uid, file in (files or {uid: f"dashboards-{uid.removeprefix('dispatch-')}.png" for uid in dashboards}).items():
+        dashboard = dashboards[uid]
         shown = {
             each["id"]: _shown(prometheus, dashboard, each, tools, every, start, end) for each in panels(dashboard)
         }
-        path = folder / f"dashboards-{uid.removeprefix('dispatch-')}.png"
+        path = folder / file
         drawn = BytesIO()
         figure(dashboard, shown, start, end).savefig(drawn)
         # With a palette: a third of its size.
-        Image.open(drawn).convert("RGB").quantize(255).save(path, optimize=True)
+        palette = (
+            Image.open(drawn).convert("RGB").quantize(255, Image.Quantize.MAXCOVERAGE)
+        )  # keeps small areas' colours
+        palette.save(path, optimize=True)
         sys.stdout.write(f"{path}\n")
 
 
@@ -121,7 +159,8 @@ def _of_tool(
 def main(arguments: list[str] | None = None) -> int:
     """Returns the exit code: 1 when there is nothing to draw from."""
     parser = argparse.ArgumentParser(prog="python -m dashboards.draw", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=SECONDS, help=f"of trouble; {SECONDS:g}")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help=f"of trouble, or of the demo; {SECONDS:g}")
+    parser.add_argument("--demo", action="store_true", help="draw the demo's overview (demo.png), instead")
     parser.add_argument("--prometheus", metavar="URL", help="draw what this one has, instead")
     parser.add_argument("--minutes", type=float, default=10.0, help="of that; 10")
     parser.add_argument("--tool", metavar="NAME", help="whose dashboard is drawn of that; the first one's")
@@ -133,6 +172,8 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if given.prometheus is not None:
             of_another(given.prometheus, given.tool, given.minutes, given.folder or Path("dashboards-drawn"))
+        elif given.demo:
+            of_the_demo(given.seconds, given.folder or IMAGES)
         else:
             asyncio.run(run(given.seconds, given.folder or IMAGES))
     except OSError as error:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from dashboards.asking import Sample
-from dashboards.reading import Json, queries
+from dashboards.colours import HEX
+from dashboards.reading import Json, panels, queries
 
 mpl.use("Agg")
 
@@ -23,15 +26,13 @@ COLUMN_IN, LINE_IN = 0.78, 0.36
 DOTS = 80
 ABOVE, BELOW = 0.12, 0.28
 """Of a panel's height: its title, and its legend."""
-COLOURS = ("#3b78d8", "#e07b39", "#3d9c55", "#b04ab5", "#c9a400", "#2aa6b8", "#8c6d46", "#d04a6a", "#6a6ad6", "#7f8c8d")
-NAMED = {
-    "red": "#d23f3f",
-    "orange": "#e8912d",
-    "green": "#3d9c55",
-    "gray": "#9aa0a6",
-    "purple": "#8e44ad",
-    "blue": "#3b78d8",
-}
+PALETTE = (
+    *("#2aa6b8", "#8c6d46", "#b04ab5", "#6b8e23", "#4a4e8c", "#e58fb1", "#3f4a54"),
+    *("#c9a46c", "#12766b", "#a3586d", "#7b68c8", "#a9c09a", "#5d2e46", "#83c5be"),
+)
+"""Of tools, instances and processes, by name: none of the colours that have a meaning."""
+LIGHTER = 0.28
+"""How much lighter the next series of one meaning is."""
 
 Drawn = Sequence[tuple[str, Sample]]
 """Series with their names."""
@@ -75,6 +76,7 @@ def figure(dashboard: Json, shown: Mapping[int, Shown], start: float, end: float
         start, end: the time that is drawn.
     """
     everything = dashboard["panels"]
+    plain = _by_name(dashboard, shown)
     height = max(each["gridPos"]["y"] + each["gridPos"]["h"] for each in everything)
     made = Figure(figsize=(24 * COLUMN_IN, height * LINE_IN + 0.6), dpi=DOTS, facecolor="white")
     top = 1 - 0.6 / made.get_figheight()
@@ -93,11 +95,52 @@ def figure(dashboard: Json, shown: Mapping[int, Shown], start: float, end: float
         what = shown[panel["id"]]
         title = panel["title"] + (f"  ({what.note})" if what.note else "")
         axes.set_title(title, loc="left", fontsize=10, weight="bold", pad=4)
-        _KINDS[panel["type"]](axes, panel, what, start, end)
+        if panel["type"] == "timeseries":
+            _lines(axes, panel, what, plain, start, end)
+        else:
+            _KINDS[panel["type"]](axes, panel, what, start, end)
     return made
 
 
-def _lines(axes: Axes, panel: Json, what: Shown, start: float, end: float) -> None:
+def _by_name(dashboard: Json, shown: Mapping[int, Shown]) -> dict[str, str]:
+    """A colour for each series that has no meaning of its own, the same in every panel."""
+    names = {
+        name
+        for panel in panels(dashboard)
+        if panel["type"] == "timeseries"
+        for name, _ in shown[panel["id"]].named(panel)
+        if _meaning(panel, name) is None
+    }
+    return {name: PALETTE[number % len(PALETTE)] for number, name in enumerate(sorted(names))}
+
+
+def _meaning(panel: Json, name: str) -> tuple[str, str] | None:
+    """Which override of the panel's colours is for that series, and the colour's name."""
+    for override in panel["fieldConfig"].get("overrides") or ():
+        matcher, (chosen, *_) = override["matcher"], override["properties"]
+        wanted = matcher["options"]
+        matches = re.search(wanted.strip("/"), name) if matcher["id"] == "byRegexp" else wanted == name
+        if matches and chosen["id"] == "color":
+            return wanted, chosen["value"]["fixedColor"]
+    return None
+
+
+def _colours(panel: Json, names: Sequence[str], plain: Mapping[str, str]) -> list[str]:
+    """Of each series: that of its meaning, lighter for each further one of the same meaning; else that of its name."""
+    found, seen = [], Counter[str]()
+    for name in names:
+        meaning = _meaning(panel, name)
+        if meaning is None:
+            found.append(plain[name])
+            continue
+        wanted, colour = meaning
+        white = 1 - (1 - LIGHTER) ** seen[wanted]
+        seen[wanted] += 1
+        found.append(to_hex([part + (1 - part) * white for part in to_rgb(HEX[colour])]))
+    return found
+
+
+def _lines(axes: Axes, panel: Json, what: Shown, plain: Mapping[str, str], start: float, end: float) -> None:
     custom = panel["fieldConfig"]["defaults"]["custom"]
     series = what.named(panel)
     stacked = custom.get("stacking", {}).get("mode") == "normal"
@@ -106,29 +149,35 @@ def _lines(axes: Axes, panel: Json, what: Shown, start: float, end: float) -> No
     x = [at - start for at in moments]
     step = moments[1] - moments[0]
     below = [0.0] * len(moments)
-    for number, (name, (_, values)) in enumerate(series):
-        colour = COLOURS[number % len(COLOURS)]
+    drawn: list[Any] = []
+    colours = _colours(panel, [name for name, _ in series], plain)
+    for colour, (_, (_, values)) in zip(colours, series, strict=True):
         known = {round(at, 3): value for at, value in values}
         if not stacked:
-            axes.plot(x, [known.get(at, math.nan) for at in moments], color=colour, lw=1.4, label=name)
+            drawn += axes.plot(x, [known.get(at, math.nan) for at in moments], color=colour, lw=1.4)
             continue
         heights = [known.get(at, 0.0) for at in moments]
         above = [low + y for low, y in zip(below, heights, strict=True)]
         if bars:
-            axes.bar(x, heights, bottom=below, color=colour, width=-0.9 * step, align="edge", label=name)
+            drawn.append(axes.bar(x, heights, bottom=below, color=colour, width=-0.9 * step, align="edge"))
         else:
-            axes.fill_between(x, below, above, color=colour, alpha=0.75, lw=0, label=name)
+            drawn.append(axes.fill_between(x, below, above, color=colour, alpha=0.85, lw=0))
         below = above
     _points(axes, what, start)
     _frame(axes, panel, start, end)
     axes.set_ylim(bottom=0)
     for step in panel["fieldConfig"]["defaults"].get("thresholds", {}).get("steps", ()):
         if step["value"] is not None and custom.get("thresholdsStyle"):
-            axes.axhline(step["value"], color=NAMED[step["color"]], ls="--", lw=1)
+            axes.axhline(step["value"], color=HEX[step["color"]], ls="--", lw=1)
     if series:
         widest = max(len(name) for name, _ in series)
         columns = min(6, max(1, 13 * panel["gridPos"]["w"] // (widest + 6)))
-        axes.legend(fontsize=7, loc="upper left", bbox_to_anchor=(-0.02, -0.09), ncols=columns, **_LEGEND)
+        numbers = [str(number) for number in range(len(series))]
+        legend = axes.legend(
+            drawn, numbers, fontsize=7, loc="upper left", bbox_to_anchor=(-0.02, -0.09), ncols=columns, **_LEGEND
+        )
+        for text, (name, _) in zip(legend.get_texts(), series, strict=True):
+            text.set_text(name)  # afterwards: matplotlib leaves out names that begin with "_", such as _OTHER
 
 
 _LEGEND: Mapping[str, Any] = {"frameon": False, "handlelength": 1, "columnspacing": 1, "handletextpad": 0.4}
@@ -168,8 +217,8 @@ def _number(axes: Axes, panel: Json, what: Shown, start: float, end: float) -> N
     if len(values) > 1:
         line = axes.inset_axes((0.0, 0.0, 1.0, 0.38))
         line.set_axis_off()
-        line.fill_between(range(len(values)), values, color=NAMED[colour], alpha=0.2, lw=0)
-    axes.text(0.5, 0.62, text, fontsize=20, ha="center", va="center", color=NAMED[colour], weight="bold")
+        line.fill_between(range(len(values)), values, color=HEX[colour], alpha=0.2, lw=0)
+    axes.text(0.5, 0.62, text, fontsize=20, ha="center", va="center", color=HEX[colour], weight="bold")
 
 
 def _heatmap(axes: Axes, panel: Json, what: Shown, start: float, end: float) -> None:
@@ -208,7 +257,7 @@ def _states(axes: Axes, panel: Json, what: Shown, start: float, end: float) -> N
     names = list(reversed(colours))
     for line, state in enumerate(names):
         there = [(at - start - step / 2, step) for at, value in values.get(state, {}).items() if value]
-        axes.broken_barh(there, (line - 0.4, 0.8), color=NAMED[colours[state]], lw=0)
+        axes.broken_barh(there, (line - 0.4, 0.8), color=HEX[colours[state]], lw=0)
     axes.set_yticks(range(len(names)), names, fontsize=7)
     axes.set_xlim(0, end - start)
     axes.set_ylim(-0.6, len(names) - 0.4)
@@ -217,7 +266,6 @@ def _states(axes: Axes, panel: Json, what: Shown, start: float, end: float) -> N
 
 
 _KINDS: Mapping[str, Callable[[Axes, Json, Shown, float, float], None]] = {
-    "timeseries": _lines,
     "stat": _number,
     "heatmap": _heatmap,
     "state-timeline": _states,

@@ -6,7 +6,18 @@ from grafana_foundation_sdk.builders.dashboard import Dashboard
 from grafana_foundation_sdk.models import dashboard as model
 
 from dashboards import variables
-from dashboards.panels import BAD, GOOD, lines, number, page, query
+from dashboards.colours import (
+    BAD,
+    DISPOSITIONS,
+    GOOD,
+    INSTANCE_STATES,
+    LOSSES,
+    REFUSAL_REASONS,
+    RELOAD_RESULTS,
+    RUN_RESULTS,
+    last,
+)
+from dashboards.panels import lines, number, page, query
 from dashboards.queries import AT_SERVICE, HERE, INSTANCE, SERVICE, happened, quantile, rate, series, total
 
 IN_FORCE = model.ValueMap(
@@ -32,6 +43,7 @@ def dashboard() -> Dashboard:
             query(seen, "{{service}} {{state}}"),
             links=one,
             stacked=True,
+            colours=last(INSTANCE_STATES),
         ),
         lines(
             "In flight by instance",
@@ -64,6 +76,7 @@ def dashboard() -> Dashboard:
             "reqps",
             query(total(rate("dispatch_replies_total", SERVICE), "disposition"), "{{disposition}}"),
             stacked=True,
+            colours=DISPOSITIONS,
         ),
         lines(
             "Replies that no call took",
@@ -75,6 +88,7 @@ def dashboard() -> Dashboard:
                 "{{service}} {{disposition}}",
             ),
             links=one,
+            colours=last(DISPOSITIONS),
         ),
         lines(
             "Answers asked for again",
@@ -97,6 +111,7 @@ def dashboard() -> Dashboard:
             ),
             links=one,
             stacked=True,
+            colours=last(RUN_RESULTS),
         ),
         lines(
             "Run time, p95",
@@ -133,6 +148,7 @@ def dashboard() -> Dashboard:
             ),
             links=one,
             stacked=True,
+            colours=last(REFUSAL_REASONS),
         ),
         lines(
             "Stopped, lost, unreadable",
@@ -143,6 +159,7 @@ def dashboard() -> Dashboard:
             query(total(rate("dispatch_service_lost_answers_total", AT_SERVICE), "service"), "{{service}} lost"),
             query(total(rate("dispatch_service_malformed_total", AT_SERVICE), "service"), "{{service}} unreadable"),
             links=one,
+            colours=last(LOSSES),
         ),
     )
     dispatchers = (
@@ -197,6 +214,7 @@ def dashboard() -> Dashboard:
             query(total(happened("dispatch_catalog_reloads_total", HERE), "source", "result"), "{{source}} {{result}}"),
             bars=True,
             stacked=True,
+            colours=last(RELOAD_RESULTS),
         ),
     )
     return page(

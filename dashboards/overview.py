@@ -5,7 +5,8 @@ from __future__ import annotations
 from grafana_foundation_sdk.builders.dashboard import Dashboard
 
 from dashboards import variables
-from dashboards.panels import BAD, GOOD, POOR, lines, number, page, query
+from dashboards.colours import BAD, GOOD, OUTCOMES, POOR, REFUSED_BY, WINDOWS
+from dashboards.panels import lines, number, page, query
 from dashboards.queries import (
     FAILED,
     HERE,
@@ -108,7 +109,12 @@ def dashboard() -> Dashboard:
             links=link,
         ),
         lines(
-            "Outcomes", "How calls end, a second.", "reqps", query(total(calls, "outcome"), "{{outcome}}"), stacked=True
+            "Outcomes",
+            "How calls end, a second.",
+            "reqps",
+            query(total(calls, "outcome"), "{{outcome}}"),
+            stacked=True,
+            colours=OUTCOMES,
         ),
         lines(
             "Refusals by whom",
@@ -117,6 +123,7 @@ def dashboard() -> Dashboard:
             "reqps",
             query(total(rate("dispatch_rejections_total", TOOLS), "by"), "{{by}}"),
             stacked=True,
+            colours=REFUSED_BY,
         ),
         lines(
             "Refused attempts by tool",
@@ -132,7 +139,8 @@ def dashboard() -> Dashboard:
             "How many times faster than the objective allows calls go unanswered, over windows that grow. Short and "
             f"long ones above {FAST:g}: somebody is woken; above {SLOW:g}: soon; above 1: the budget will not last.",
             "none",
-            *(query(burn(window), window) for window in ("5m", "1h", "6h")),
+            *(query(burn(window), window) for window in WINDOWS),
+            colours=WINDOWS,
             thresholds={1: GOOD, SLOW: POOR, FAST: BAD},
         ),
         lines(

@@ -13,11 +13,11 @@ from grafana_foundation_sdk.models import dashboard as model
 from grafana_foundation_sdk.models import heatmap as heat
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
+from dashboards.colours import GOOD
 from dashboards.variables import METRICS, TAG
 
 WIDTH = 24
 """Columns of Grafana's grid."""
-BAD, POOR, GOOD, DIM = "red", "orange", "green", "gray"
 
 Panel = timeseries.Panel | heatmap.Panel | statetimeline.Panel | stat.Panel
 Links = Iterable[build.DashboardLink]
@@ -46,6 +46,7 @@ def lines(
     links: Links = (),
     stacked: bool = False,
     bars: bool = False,
+    colours: Mapping[str, str] | None = None,
     thresholds: Mapping[float, str] | None = None,
     top: float | None = None,
 ) -> timeseries.Panel:
@@ -54,10 +55,18 @@ def lines(
     Args:
         stacked: they add up.
         bars: each is of an interval of its own.
+        colours: of series with a meaning, by name; or by a regular expression between slashes, with shades of that colour
+            for the series that match. The others get a colour by name, which is the same in every panel.
         thresholds: lines at these values, with their colours.
         top: the most that there can be.
     """
     made = _common(timeseries.Panel(), title, description, unit, queries, links)
+    made.color_scheme(build.FieldColor().mode(model.FieldColorModeId.PALETTE_CLASSIC_BY_NAME))
+    for name, colour in (colours or {}).items():
+        shades = name.startswith("/")
+        value = {"mode": "shades" if shades else "fixed", "fixedColor": colour}
+        override = made.override_by_regexp if shades else made.override_by_name
+        override(name, [model.DynamicConfigValue("color", value)])
     made.min(0).line_width(1).show_points(looks.VisibilityMode.NEVER).fill_opacity(60 if stacked or bars else 8)
     made.legend(
         common.VizLegendOptions()

@@ -5,18 +5,10 @@ from __future__ import annotations
 from grafana_foundation_sdk.builders.dashboard import Dashboard
 
 from dashboards import variables
-from dashboards.panels import BAD, DIM, GOOD, POOR, buckets, lines, page, query, states
+from dashboards.colours import ATTEMPT_REASONS, CIRCUIT_STATES, OUTCOMES, QUANTILES, RATE_SCOPES, REFUSED_BY
+from dashboards.panels import buckets, lines, page, query, states
 from dashboards.queries import INTERVAL, TOOL, quantile, rate, series, share, total
 
-STATES = {
-    "closed": GOOD,
-    "half-open": POOR,
-    "open": BAD,
-    "forced-open": "purple",
-    "disabled": DIM,
-    "metrics-only": "blue",
-}
-"""Of a circuit breaker, in the order in which they are drawn."""
 DURATION = "dispatch_call_duration_seconds"
 
 
@@ -41,6 +33,7 @@ def dashboard() -> Dashboard:
                 query(quantile(q, DURATION, TOOL, 'outcome_class="ok"'), f"p{q * 100:g}", exemplars=q == 0.95)
                 for q in (0.5, 0.95, 0.99)
             ),
+            colours=QUANTILES,
             links=(variables.to_traces(),),
         ).span(12),
     )
@@ -52,13 +45,14 @@ def dashboard() -> Dashboard:
             query(total(rate("dispatch_calls_total", TOOL), "outcome"), "{{outcome}}"),
             links=(variables.to_traces(' && span.dispatch.outcome="${__field.labels.outcome}"'),),
             stacked=True,
+            colours=OUTCOMES,
         ),
         states(
             "Circuit",
             "The state of the tool's circuit breaker, and how many dispatchers have it there.",
             "none",
             query(total(series("dispatch_circuit_state", TOOL), "state"), "{{state}}"),
-            STATES,
+            CIRCUIT_STATES,
             links=(instances,),
         ),
         lines(
@@ -68,6 +62,7 @@ def dashboard() -> Dashboard:
             query(total(f"increase({series('dispatch_circuit_transitions_total', TOOL)}[{INTERVAL}])", "to"), "{{to}}"),
             bars=True,
             stacked=True,
+            colours=CIRCUIT_STATES,
         ),
     )
     work = (
@@ -77,6 +72,7 @@ def dashboard() -> Dashboard:
             "reqps",
             query(total(rate("dispatch_attempts_total", TOOL), "reason"), "{{reason}}"),
             stacked=True,
+            colours=ATTEMPT_REASONS,
         ),
         lines(
             "Attempts a call",
@@ -112,6 +108,7 @@ def dashboard() -> Dashboard:
             "So long wait half, and 95 of 100, of the attempts that have to wait for a rate or for room.",
             "s",
             *(query(quantile(q, "dispatch_queue_wait_seconds", TOOL), f"p{q * 100:g}") for q in (0.5, 0.95)),
+            colours=QUANTILES,
         ),
         lines(
             "Rate limits by scope",
@@ -119,6 +116,7 @@ def dashboard() -> Dashboard:
             "reqps",
             query(total(rate("dispatch_rate_limited_total", TOOL), "scope"), "{{scope}}"),
             stacked=True,
+            colours=RATE_SCOPES,
         ),
         lines(
             "Refusals by whom",
@@ -126,6 +124,7 @@ def dashboard() -> Dashboard:
             "reqps",
             query(total(rate("dispatch_rejections_total", TOOL), "by"), "{{by}}"),
             stacked=True,
+            colours=REFUSED_BY,
             links=(instances,),
         ).span(12),
         lines(
@@ -137,6 +136,7 @@ def dashboard() -> Dashboard:
                 query(quantile(q, "dispatch_first_chunk_seconds", TOOL), f"p{q * 100:g}", exemplars=q == 0.95)
                 for q in (0.5, 0.95, 0.99)
             ),
+            colours=QUANTILES,
             links=(variables.to_traces(),),
         ).span(12),
     )

@@ -147,10 +147,10 @@ def test_durations_have_exemplars_and_a_way_to_traces() -> None:
 
 
 def test_each_state_of_a_circuit_has_its_colour() -> None:
-    from dashboards.tool import STATES
+    from dashboards.colours import CIRCUIT_STATES
     from dispatch.guards.breaker import State
 
-    assert set(STATES) == {str(state) for state in State}
+    assert set(CIRCUIT_STATES) == {str(state) for state in State}
 
 
 def test_the_document_shows_every_dashboard_and_has_a_line_for_every_panel() -> None:
