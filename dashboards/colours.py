@@ -58,6 +58,8 @@ REFUSAL_REASONS: Final = {
     "expired": "dark-blue",
     "stopped": DIM,
     "invalid-request": "yellow",
+    "former": "light-purple",
+    "forgotten": "purple",
 }
 """Why a service refuses a request."""
 

@@ -11,7 +11,8 @@ from matplotlib.colors import to_hex
 
 from dashboards.figures import Shown, figure
 from dashboards.reading import Json, load, panels, queries
-from dispatch.balancing.view import InstanceView
+from dispatch.guards.breaker import State
+from dispatch.messages import Refusal
 from dispatch.outcome import Outcome
 from dispatch.settled import Disposition
 from dispatch.telemetry.instruments import REJECTED_BY
@@ -38,11 +39,17 @@ MEANINGS: dict[str, set[str]] = {
     "{{outcome}}": {str(each) for each in Outcome},
     "{{by}}": set(REJECTED_BY),
     "{{disposition}}": {str(each) for each in Disposition},
-    "{{result}}": set(RESULTS),
     "{{reason}}": {"first", "retry", "hedge"},
     "{{scope}}": {"tool", "user"},
+    "{{to}}": {str(each) for each in State},
+    "{{service}} {{state}}": {"up", "warming", "paused", "ejected"},
+    "{{service}} {{disposition}}": {str(each) for each in Disposition},
+    "{{service}} {{result}}": set(RESULTS),
+    "{{service}} {{reason}}": {value for name, value in vars(Refusal).items() if name.isupper()},
+    "{{source}} {{result}}": {"ok", "failed"},
 }
-"""The values of labels with a meaning, by the legend of a panel that shows nothing else."""
+"""The values of labels with a meaning, by the legends of the panels that show them."""
+WITH_MEANING = [each for each in LINES if {query["legendFormat"] for query in queries(each.values[0])} & set(MEANINGS)]
 TOOLS = ["_OTHER", "appraise", "forecast", "look-up"]
 
 
@@ -55,22 +62,18 @@ def colours(panel: Json) -> dict[str, str]:
     return found
 
 
-def titled(uid: str, *titles: str) -> list[Json]:
-    return [panel for panel in panels(DASHBOARDS[uid]) if panel["title"] in titles]
-
-
 def test_outcomes_have_the_same_colours_wherever_they_are_shown() -> None:
     shown = [panel for dashboard in DASHBOARDS.values() for panel in panels(dashboard) if panel["title"] == "Outcomes"]
     assert len(shown) == 2
+    assert len(WITH_MEANING) == 13
     for panel in shown:
         assert colours(panel) == OUTCOMES
 
 
-@pytest.mark.parametrize("panel", LINES)
+@pytest.mark.parametrize("panel", WITH_MEANING)
 def test_every_value_with_a_meaning_has_a_colour(panel: Json) -> None:
-    legends = {query["legendFormat"] for query in queries(panel)}
-    for legend in legends & set(MEANINGS):
-        assert set(colours(panel)) == MEANINGS[legend]
+    (legend,) = {query["legendFormat"] for query in queries(panel)}
+    assert set(colours(panel)) == MEANINGS[legend]
 
 
 @pytest.mark.parametrize("panel", LINES)
@@ -85,13 +88,6 @@ def test_a_word_has_one_colour_in_all_panels() -> None:
             for name, colour in colours(panel).items():
                 found.setdefault(name, set()).add(colour)
     assert {name: each for name, each in found.items() if len(each) > 1} == {}
-
-
-def test_states_of_instances_have_colours() -> None:
-    (panel,) = titled("dispatch-instances", "Instances by state")
-    assert InstanceView.__doc__ is not None
-    assert set(colours(panel)) == {"up", "warming", "paused", "ejected"}
-    assert (colours(panel)["up"], colours(panel)["ejected"]) == ("green", "red")
 
 
 def drawn(label: str, values: dict[str, float]) -> list[tuple[dict[str, Any], list[tuple[float, float]]]]:
