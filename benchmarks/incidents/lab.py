@@ -21,6 +21,8 @@ from benchmarks.incidents.progress import Progress
 from benchmarks.processes import BenchmarkError
 from dispatch.localbroker import Admin, LocalBroker, LocalBrokerError, LocalBrokerUnavailable, prepare
 
+READY_S = 300.0
+"""Seconds that a broker may take to start: 7 by itself, minutes on a machine that does much else."""
 ROUND_TRIP_S = 120.0
 """Seconds from a broker's start until a message goes through it, at most."""
 REACH_S = 30.0
@@ -47,7 +49,7 @@ class Brokers:
         broker = self._made.get(security)
         if broker is None:
             self._progress.step(f"starting a broker{' with authorization' if security else ''}", 10)
-            broker = self._stack.enter_context(LocalBroker.start(security=security))
+            broker = self._stack.enter_context(LocalBroker.start(security=security, ready_timeout=READY_S))
             self._made[security] = broker
             prepare(broker.admin())
             wait_for_round_trip(broker)

@@ -1,8 +1,9 @@
 """Forged messages, with the names of properties and topics written out: the same for every version that is measured.
 
 Two layouts of topics are addressed. In the older one hello topics and the instances' own topics are in the response
-namespace; in the newer one they are in the request namespace, and an announcement must answer a challenge. Names that the
-broker lists are used beside the literal ones, so that another rule for names changes nothing here.
+namespace, and ids are ``PREFIX-NUMBER``. In the newer one both kinds of topics are in the request namespace, an announced
+instance must answer a challenge, and ids are ``PREFIX-NUMBER-RANDOM``. Names that the broker lists are used beside the
+literal ones, so that another rule for names changes nothing here.
 """
 
 from __future__ import annotations
@@ -46,11 +47,19 @@ class Names:
         return REQUESTS + self.topic
 
     @property
-    def hellos(self) -> list[str]:
-        """Topics where instances announce themselves."""
+    def announced(self) -> list[str]:
+        """Topics where dispatchers may learn of instances, in both layouts."""
         return _once(
-            (REQUESTS + f"dispatch-hello-{self.topic}", RESPONSES + f"dispatch-hello-{self.topic}"),
-            (each for each in self.listed if "hello" in each),
+            (
+                REQUESTS + f"dispatch-hello-{self.topic}",
+                RESPONSES + f"dispatch-hello-{self.topic}",
+                RESPONSES + f"dispatch-announce-{self.topic}",
+            ),
+            (
+                each
+                for each in self.listed
+                if each.startswith(RESPONSES) and each != RESPONSES + self.topic and GENUINE not in each
+            ),
         )
 
     @property
@@ -107,7 +116,7 @@ def announcements(
             "control": control,
         }
         properties.pop("refused", None)
-        made += [message(topic, properties) for topic in (*names.hellos, *names.replies)]
+        made += [message(topic, properties) for topic in dict.fromkeys((*names.announced, *names.replies))]
     return made
 
 
@@ -135,13 +144,13 @@ def settled(names: Names, prefixes: Iterable[str]) -> list[dict[str, Any]]:
         message(
             topic,
             {
-                "id": f"{prefix}-{SETTLED}",
+                "id": id,
                 "reply-to": RESPONSES + "dispatch-reply-forged",
                 "settled": SETTLED,
             },
             payload,
         )
         for prefix in prefixes
+        for id in (f"{prefix}-{SETTLED}", f"{prefix}-{SETTLED}-0123456789abcdef")
         for topic in (names.request, *names.own)
-        for _ in range(2)
     ]

@@ -91,11 +91,11 @@ def test_forged_messages_go_to_both_layouts_and_to_the_names_that_the_broker_lis
     names = Names("search", "agent-7", listed)
     assert names.forged[-1] == "non-persistent://tg/request/own-9-bad-1"
     assert len(FORGED) == len(GENUINE)
-    assert {topic.split("/")[3] for topic in names.hellos} == {"request", "response"}
+    assert {topic.split("/")[3] for topic in names.announced} == {"request", "response"}
     assert listed[1] in names.replies
     announced = wire.announcements(names, names.forged, FORGED, template={"proof": "x", "instance": "web-1"})
     assert {each["properties"]["control"] for each in announced} == set(names.forged)
-    assert {each["topic"] for each in announced} == {*names.hellos, *names.replies}
+    assert {each["topic"] for each in announced} == {*names.announced, *names.replies}
     assert {each["properties"]["instance"] for each in announced} == {"bad-1", "bad-1-1", "bad-1-2"}
     assert all(each["properties"]["proof"] == "x" for each in announced)
     later = wire.later_life(names)

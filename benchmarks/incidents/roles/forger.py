@@ -61,7 +61,7 @@ class Forger:
         payload, properties = message.data(), message.properties()
         with self._lock:
             self.secrets.update(SECRET.findall(payload))
-            prefix, dash, _ = properties.get("id", "").rpartition("-")
+            prefix, dash, _ = properties.get("id", "").partition("-")
             if dash and "forged" not in prefix:
                 self.prefixes.add(prefix)
             if "here" in properties:
