@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dispatch.fleet import Place
+from dispatch.fleet import Fleet, Place
 from dispatch.guards.hedging import NoHedge
-from dispatch.guards.retrying import Again, WhyNot
+from dispatch.guards.retrying import Again, WhyNot, may_have_run
 from dispatch.instances import Instance, Line
+from dispatch.keyholders import Claim, Holder
 from dispatch.messages import Property, whole_number
 from dispatch.outcome import DispatchError, Outcome, TransportError
 from dispatch.passage import Passage
@@ -47,7 +48,8 @@ class Call(msgspec.Struct, eq=False):
 
     Attributes:
         requests: sent so far, over all attempts.
-        keeper: who has the request, and knows its idempotency key.
+        keeper: the instance that may have run the request, and knows its idempotency key.
+        refused: names of instances that refused the request.
     """
 
     target: Target
@@ -63,6 +65,7 @@ class Call(msgspec.Struct, eq=False):
     trace: CallTrace | None = None
     requests: int = 0
     keeper: Instance | None = None
+    refused: list[str] = []
 
     def retried(self, verdict: Again | WhyNot) -> None:
         """After an attempt that failed: there is to be another one, or why not."""
@@ -95,6 +98,7 @@ class Attempt(msgspec.Struct, eq=False):
         span: of its request.
         reason: why it is made: ``first``, ``retry``, ``hedge``.
         meter: counts it, if it left; None: nobody does.
+        claimed: the idempotency key, as claimed for the instance of its last request; and the call's keeper before that.
     """
 
     passage: Passage
@@ -114,11 +118,28 @@ class Attempt(msgspec.Struct, eq=False):
     span: SendTrace | None = None
     reason: str = "first"
     meter: ToolMeter | None = None
+    claimed: tuple[Claim, Instance | None] | None = None
 
     @property
     def error_type(self) -> str | None:
         """The ``type`` of its error."""
         return None if self.error is None else self.error.type
+
+    def claim(self, call: Call, fleet: Fleet, instance: Instance) -> None:
+        """Record that ``instance`` may do the work of the call's idempotency key."""
+        assert call.key is not None
+        holder = Holder(instance.name, instance.incarnation)
+        self.claimed = fleet.keys.claim(call.user, call.key, holder), call.keeper
+        call.keeper = instance
+
+    def _release(self, call: Call) -> None:
+        """The request surely did not run: its instance knows nothing of the key."""
+        if self.claimed is not None:
+            claim, call.keeper = self.claimed
+            self.claimed = None
+            claim.undo()
+            if self.sent:  # and was refused there
+                call.refused.append(claim.holder.name)
 
     def refused(self, error: DispatchError) -> None:
         """One of our own guards said no."""
@@ -150,6 +171,8 @@ class Attempt(msgspec.Struct, eq=False):
         if self.sent and (never_left or error.rejected_by == "exchange"):
             self.sent = False
             call.requests -= 1
+        if not may_have_run(self.outcome, sent=self.sent):
+            self._release(call)
 
     def left(self) -> None:
         """Finish what concerns the instance. Guards are told that an impatient one was abandoned."""

@@ -220,6 +220,8 @@ class Attempts:
             call.guards,
             tried,
             key=call.key if where is _HOME else None,
+            user=call.user,
+            refused=call.refused,
             parts=self._addressing.large(call.payload),
         )
         if place is None:
@@ -241,8 +243,8 @@ class Attempts:
         )
         made.sent = True
         call.requests += 1
-        if call.key is not None:
-            call.keeper = place.instance
+        if call.key is not None and where is _HOME and place.instance is not None:
+            made.claim(call, fleet, place.instance)
         return publisher, properties, made.line
 
     def _slice(self, call: Call, now: float, number: int) -> tuple[float, str, float]:

@@ -19,6 +19,7 @@ from dispatch.balancing.view import InstanceView
 from dispatch.guards.base import Clock, Randomness
 from dispatch.guards.breaker import BreakerPermit
 from dispatch.instances import Instance
+from dispatch.keyholders import Holder, KeyHolders
 from dispatch.policy import Balancing, Health
 from dispatch.routes import Route
 from dispatch.settled import Tally
@@ -71,6 +72,7 @@ class Fleet:
 
     Attributes:
         tally: counts its replies.
+        keys: who may have done the work of which idempotency key.
     """
 
     def __init__(
@@ -99,6 +101,7 @@ class Fleet:
         self._only: str | None = None  # there is nothing to choose
         self._seen = -1
         self._asking: ToolGuards | None = None
+        self.keys = KeyHolders()
         self.balancer = Balancer(
             balancing=balancing,
             health=health,
@@ -152,13 +155,22 @@ class Fleet:
         self._seen = -1
 
     def pick(
-        self, guards: ToolGuards, tried: Collection[str] = (), *, key: str | None = None, parts: bool = False
+        self,
+        guards: ToolGuards,
+        tried: Collection[str] = (),
+        *,
+        key: str | None = None,
+        user: str = "",
+        refused: Collection[str] = (),
+        parts: bool = False,
     ) -> Place | None:
         """Where the next request goes, of a tool with these ``guards``.
 
         Args:
             tried: names of instances that should not have it, because they had it before.
-            key: an idempotency key: it goes to the one instance that remembers it (rendezvous hashing).
+            key: an idempotency key of ``user``: it goes to the instance that may have done its work, if that is known, and
+                otherwise to the one to which all dispatchers send it (rendezvous hashing).
+            refused: names of instances that refused this request with that key: another one is used, if there is one.
             parts: only who takes requests in parts is of use.
 
         Returns:
@@ -171,7 +183,7 @@ class Fleet:
             seen += route.instances.version
         if seen != self._seen:
             self._look(seen)
-        home = self._only if key is None and not parts else self._home(key, parts)
+        home = self._only if key is None and not parts else self._home(key, user, refused, parts)
         if home is not None:
             pick = self.balancer.take(home)
         else:
@@ -190,8 +202,13 @@ class Fleet:
                 probe = permit if type(permit) is BreakerPermit else None
         return Place(route, instance, pick, probe, self._asked)
 
-    def _home(self, key: str | None, parts: bool) -> str | None:
-        """Who alone is of use, or nobody in particular."""
+    def _home(self, key: str | None, user: str, refused: Collection[str], parts: bool) -> str | None:
+        """The name of the only instance that is of use; None: there is no such instance."""
+        holder = None if key is None else self.keys.get(user, key)
+        if holder is not None:
+            instance = self._places.get(holder.name, (None, None))[1]
+            if instance is not None and holder == Holder(instance.name, instance.incarnation):
+                return holder.name
         named = [
             name
             for name, (_, instance) in self._places.items()
@@ -200,7 +217,8 @@ class Fleet:
         if not named:
             return None
         if key is not None:
-            return max(named, key=lambda name: _weight(name, key))
+            willing = [name for name in named if name not in refused] or named
+            return max(willing, key=lambda name: _weight(name, key))
         return min(named, key=lambda name: self._in_flight(name))
 
     def _in_flight(self, name: str) -> int:

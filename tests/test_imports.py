@@ -58,7 +58,7 @@ PATH = (
         "result",
         "tool",
     ),
-    *("attempt", "attempts", "passage", "toolguards", "refusals", "fleet", "fleets"),
+    *("attempt", "attempts", "passage", "toolguards", "refusals", "fleet", "fleets", "keyholders"),
     *("retries", "hedges", "singleflight", "ratelimits", "bulkheads"),
 )
 SEAM = (
