@@ -126,16 +126,18 @@ class Dispatcher:
         self._calls = Calls(engine, lambda tool: self._targets.alternatives(tool))
 
     async def close(self, *, drain: float = 0.0) -> None:
-        """End what waits (its callers get a typed error) and disconnect. Idempotent.
+        """End what waits (its callers get a typed error) and disconnect. Idempotent. A timeout around it, or its
+        cancellation, ends the drain; the connection is closed all the same, before the timeout or cancellation is raised.
 
         Args:
             drain: seconds that calls under way may still take. What waits in a line is refused at once, and so is what
                 comes; nothing is retried any more.
         """
-        if self._engine is not None:
-            await self._engine.close(drain)
-        await self.transport.close()
-        self._events.close()
+        async with contextlib.AsyncExitStack() as stack:
+            stack.callback(self._events.close)
+            stack.push_async_callback(self.transport.close)
+            if self._engine is not None:
+                await self._engine.close(drain)
 
     async def __aenter__(self) -> Dispatcher:
         await self.start()

@@ -206,15 +206,16 @@ class Engine:
         """See :meth:`dispatch.Dispatcher.close`."""
         self.attempts.closing = True
         self._guards.close()
-        if drain > 0 and self.generations.count:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(drain):
-                    await self.generations.nothing()
-        self.exchange.close()
-        self.watch.close()
-        await self.generations.close()
-        await self._fleets.close()
-        await self.routes.close()
+        async with contextlib.AsyncExitStack() as stack:  # runs all of them, also when the drain is cut short
+            stack.push_async_callback(self.routes.close)
+            stack.push_async_callback(self._fleets.close)
+            stack.push_async_callback(self.generations.close)
+            stack.callback(self.watch.close)
+            stack.callback(self.exchange.close)
+            if drain > 0 and self.generations.count:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(drain):
+                        await self.generations.nothing()
 
 
 def _say(

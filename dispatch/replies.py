@@ -7,12 +7,12 @@ control topic of the instance's own.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping
 
+from dispatch.cancellation import cancel_and_wait
 from dispatch.catalog.topics import TopicName
 from dispatch.delivery import MAX_CREDIT_BYTES
 from dispatch.gate import Gate
@@ -242,10 +242,7 @@ class ReplyRouter:
         """Close the topics. What is sent from now on is lost."""
         self._closed = True
         opening = [topic.opening for topic in self._topics.values() if topic.opening is not None]
-        for task in [*opening, *self._closing]:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        await cancel_and_wait([*opening, *self._closing])
         for topic in self._topics.values():
             if topic.gate is not None:
                 await topic.gate.close()

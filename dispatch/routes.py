@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from dispatch.acknowledger import Acknowledger
+from dispatch.cancellation import cancel_and_wait
 from dispatch.catalog.topics import TopicName
 from dispatch.delivery import CREDIT_BYTES
 from dispatch.exchange import Exchange, read_properties
@@ -355,15 +356,13 @@ class Routes:
         task.add_done_callback(_seen)
 
     async def close(self) -> None:
-        """Close everything."""
-        for lanes in self._lanes.values():
-            await lanes.close()
-        openings: list[asyncio.Task[Any]] = [*self._opening.values(), *self._meeting.values()]
-        for opening in openings:
-            opening.cancel()
-        if openings:
-            await asyncio.wait(openings)
-        await self._subscriptions.close()
+        """Close everything (further connections even if it is cancelled meanwhile)."""
+        try:
+            for lanes in self._lanes.values():
+                await lanes.close()
+            await cancel_and_wait([*self._opening.values(), *self._meeting.values()])
+        finally:
+            await self._subscriptions.close()
         for route in self._open.values():
             await route.publisher.close()
             if route.hello is not None:

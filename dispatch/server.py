@@ -292,24 +292,27 @@ class ToolServer:
                     await self._replies.flush()
 
     async def close(self) -> None:
-        """Stop at once: what runs is cancelled, its callers are told."""
+        """Stop at once: what runs is cancelled, its callers are told. The connection is closed even if this is cancelled."""
         self._draining = True
         self.drain_timeout = 0.0
-        try:
-            await self.drain()
-        finally:
-            if self._runner is not None and self._runner.durations is not None:
-                from dispatch.telemetry.services import Services
-
-                Services.of(self._telemetry).remove(self)
-            self._kept.end()
-            self._threads.close()
-            if self._presence is not None:
-                await self._presence.close()
-            if self._replies is not None:
-                await self._replies.close()
+        async with contextlib.AsyncExitStack() as stack:
             if self._owns_transport:
-                await self._transport.close()
+                stack.push_async_callback(self._transport.close)
+            if self._replies is not None:
+                stack.push_async_callback(self._replies.close)
+            if self._presence is not None:
+                stack.push_async_callback(self._presence.close)
+            stack.callback(self._forget)
+            await self.drain()
+
+    def _forget(self) -> None:
+        """End what needs no waiting."""
+        if self._runner is not None and self._runner.durations is not None:
+            from dispatch.telemetry.services import Services
+
+            Services.of(self._telemetry).remove(self)
+        self._kept.end()
+        self._threads.close()
 
     async def __aenter__(self) -> ToolServer:
         await self.start()

@@ -9,6 +9,7 @@ import contextlib
 from collections.abc import Hashable
 from functools import partial
 
+from dispatch.cancellation import cancel_and_wait
 from dispatch.outcome import TransportError
 from dispatch.transports import Handler, Mode, Subscription, Transport
 
@@ -112,25 +113,31 @@ class SharedSubscriptions:
             del self._closing[key]
 
     async def close(self) -> None:
-        """Close everything, the further connections too."""
-        shared = list(self._shared.values())
-        tasks: list[asyncio.Task[Subscription] | asyncio.Task[None]] = [each.opening for each in shared]
-        tasks += self._closing.values()
-        if tasks:
-            await asyncio.wait(tasks)
-        for each in shared:
-            await _close(each.opening)
-        self._shared.clear()
-        for starting in self._further.values():
-            starting.cancel()
-            with contextlib.suppress(asyncio.CancelledError, TransportError):
-                await (await starting).close()
+        """Close everything, the further connections too (these even if it is cancelled meanwhile)."""
+        async with contextlib.AsyncExitStack() as stack:
+            for starting in self._further.values():
+                stack.push_async_callback(_close_connection, starting)
+            shared = list(self._shared.values())
+            tasks: list[asyncio.Task[Subscription] | asyncio.Task[None]] = [each.opening for each in shared]
+            tasks += self._closing.values()
+            if tasks:
+                await asyncio.wait(tasks)
+            for each in shared:
+                await _close(each.opening)
+            self._shared.clear()
         self._further.clear()
 
 
 async def _started(transport: Transport) -> Transport:
     await transport.start()
     return transport
+
+
+async def _close_connection(starting: asyncio.Task[Transport]) -> None:
+    await cancel_and_wait([starting])
+    if not starting.cancelled() and starting.exception() is None:
+        with contextlib.suppress(TransportError):
+            await starting.result().close()
 
 
 async def _close(opening: asyncio.Task[Subscription]) -> None:

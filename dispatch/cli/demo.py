@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import sys
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dispatch.cancellation import cancel_and_wait
 from dispatch.cli.metrics import LOOPBACK, MetricsAddress, MetricsPort, serving_metrics
 from dispatch.cli.output import is_terminal, put, put_json, say
 from dispatch.cli.running import run_async
@@ -127,7 +127,4 @@ async def _watched(run: Demo, show: Callable[[], None], every: float) -> Summary
             looking.result()  # raises what went wrong: it never ends otherwise
         return running.result()
     finally:
-        for task in (running, looking):
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError, Exception):
-                await task
+        await cancel_and_wait((running, looking))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import math
 import os
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dispatch.cancellation import cancel_and_wait
 from dispatch.cli.metrics import LOOPBACK, MetricsAddress, MetricsPort, serving_metrics
 from dispatch.cli.output import put_json, say
 from dispatch.cli.running import run_async
@@ -228,10 +228,7 @@ async def _drain(server: ToolServer, at_once: asyncio.Event, loop: asyncio.Abstr
         late = server.drain_timeout <= loop.time() - began
         return f"Not all had finished after {server.drain_timeout:g} s: the rest is cut off." if late else _DRAINED
     finally:
-        for task in (draining, impatient):
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        await cancel_and_wait((draining, impatient))
 
 
 def _left_behind() -> bool:

@@ -368,9 +368,11 @@ class MemoryTransport:
         self._broker = None
 
     async def close(self) -> None:
-        for subscription in list(self._subscriptions):
-            await subscription.close()
-        self._broker = None
+        try:
+            for subscription in list(self._subscriptions):
+                await subscription.close()
+        finally:
+            self._broker = None
 
 
 _brokers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.WeakValueDictionary[str, MemoryBroker]] = (

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
+from dispatch.cancellation import cancel_and_wait
 from dispatch.outcome import TransportError
 from dispatch.transports.errors import unreachable
 from dispatch.transports.pulsar.aside import Aside
@@ -124,11 +125,7 @@ class Stay:
         """The same, and let whoever waits for a connection know."""
         self._ended = True
         self._up.set()
-        for task in (self._task, self._retrying):
-            if task is not None:
-                task.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await task
+        await cancel_and_wait((self._task, self._retrying))
 
     async def close(self) -> None:
         """Close the client."""

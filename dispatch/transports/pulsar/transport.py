@@ -110,24 +110,28 @@ class PulsarTransport:
     async def _end(self) -> None:
         self._closed = True
         _open_transports.discard(self)
-        await self._supervisor.end()
-        closed = TransportError("closed", "The connection was closed.", sent=False)
-        for ticket in self._window.drain():
-            ticket.fail(closed)
-        for subscription in self._subscriptions:
-            subscription.handler = None
-            if subscription.durable is not None:
-                subscription.durable.end()
-        handles = self.handles()
-        self._subscriptions.clear()
-        self._publishers.clear()
-        await self._supervisor.close()
-        for handle in handles:
-            handle.raw = CLOSED
-        self._take_receipts()
-        self._forget_outstanding("AlreadyClosed")
-        self._inbox.clear()
-        self._release_writers()
+        try:
+            await self._supervisor.end()
+        finally:
+            closed = TransportError("closed", "The connection was closed.", sent=False)
+            for ticket in self._window.drain():
+                ticket.fail(closed)
+            for subscription in self._subscriptions:
+                subscription.handler = None
+                if subscription.durable is not None:
+                    subscription.durable.end()
+            handles = self.handles()
+            self._subscriptions.clear()
+            self._publishers.clear()
+            try:
+                await self._supervisor.close()
+            finally:
+                for handle in handles:
+                    handle.raw = CLOSED
+                self._take_receipts()
+                self._forget_outstanding("AlreadyClosed")
+                self._inbox.clear()
+                self._release_writers()
 
     async def flush(self) -> None:
         await self._wait_until(lambda: not (self._window.queued or self._outstanding))

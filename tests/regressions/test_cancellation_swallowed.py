@@ -1,0 +1,102 @@
+"""Three places waited for a task of their own in a way that swallowed the cancellation of ``close``: it went on as if it had
+not been cancelled. Closing raises its cancellation, and has closed the connection by then."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+
+import pytest
+
+import dispatch
+from dispatch.messages import Property
+from dispatch.transports.memory import MemoryPublisher, MemoryTransport
+from tests.support.clock import advance
+from tests.support.stand import BROKER, REQUESTS, RESPONSES, Peer, Service, dispatching
+from tests.transports.pulsar.conftest import broker as broker
+from tests.transports.pulsar.fakes import SEEN_S, FakeBroker, connected
+
+
+async def cancelled(closing: Awaitable[None]) -> None:
+    task = asyncio.ensure_future(closing)
+    await advance(1)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+class Slow:
+    """Something that takes 3 s to end when it is cancelled."""
+
+    def __init__(self) -> None:
+        self.begun = asyncio.Event()
+
+    async def run(self) -> None:
+        self.begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await asyncio.sleep(3)
+            raise
+
+
+async def test_a_dispatcher_whose_further_connection_is_just_being_opened() -> None:
+    slow = Slow()
+
+    class Further(MemoryTransport):
+        async def start(self) -> None:
+            await slow.run()
+
+    class First(MemoryTransport):
+        def another(self) -> MemoryTransport:
+            return Further(self.url)
+
+    transport = First(BROKER)
+    policy = dispatch.Policy(reply_subscriptions=2, timeout=60)
+    async with Peer.as_service(), dispatching(transport=transport, policy=policy) as dispatcher:
+        call = asyncio.create_task(dispatcher.execute("work"))
+        await slow.begun.wait()
+        await cancelled(dispatcher.close())
+        assert not transport.connected
+        assert isinstance((await call).error, dispatch.TransportError)
+        await advance(3)
+
+
+async def test_a_service_whose_reply_topic_is_just_being_opened() -> None:
+    slow = Slow()
+
+    class Transport(MemoryTransport):
+        async def publisher(self, topic: str) -> MemoryPublisher:
+            if topic.endswith("caller"):
+                await slow.run()
+            return await super().publisher(topic)
+
+    transport = Transport(BROKER)
+    server = dispatch.ToolServer(Service(lambda _: "done"), transport, request_queue=REQUESTS, response_queue=RESPONSES)
+    await transport.start()
+    await server.start()
+    async with Peer.as_caller() as caller:
+        await caller.ask(b'{"config": "{}", "arguments": "{}"}', id="1", **{Property.REPLY_TO: f"{RESPONSES}-caller"})
+        await slow.begun.wait()
+        closing = asyncio.create_task(server.close())
+        await advance(3)  # it gives the answer 2 s to leave
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        await advance(3)
+    await transport.close()
+
+
+async def test_a_connection_whose_supervisor_is_just_looking_for_the_broker(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = Slow()
+    async with connected() as transport:
+        await transport.publisher(REQUESTS)
+        broker.restarts()
+        monkeypatch.setattr("dispatch.transports.pulsar.staying.shake_hands", lambda *_: slow.run())
+        await advance(SEEN_S)
+        await slow.begun.wait()
+        await cancelled(transport.close())
+        assert broker.link.closed
+        await advance(3)
