@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 from dispatch.messages import Property, Reply, encode_reply
-from dispatch.outcome import TransportError
+from dispatch.outcome import Origin, TransportError
 from dispatch.transports import Handler, Mode, OnFailure, Publisher, Subscription
 
 ANSWER = encode_reply(Reply(None, "done", True))
@@ -96,6 +96,12 @@ class AnsweringTransport:
         self._held: list[tuple[Mapping[str, str], OnFailure]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
 
+    async def await_connection(self, deadline: float) -> bool:
+        return True
+
+    def was_disconnected_since(self, instant: float) -> bool:
+        return False
+
     def asked(self, properties: Mapping[str, str], on_failure: OnFailure) -> None:
         """A request came."""
         self.requests += 1
@@ -113,7 +119,8 @@ class AnsweringTransport:
     def _answer(self, properties: Mapping[str, str], on_failure: OnFailure) -> None:
         assert self._loop is not None
         if self.sick:
-            self._loop.call_soon(on_failure, TransportError("connection-lost", "The connection was lost."))
+            failure = TransportError("malformed-reply", "The service is sick.", origin=Origin.TOOL)
+            self._loop.call_soon(on_failure, failure)
         else:
             self._loop.call_soon(self._handlers[properties[Property.REPLY_TO]], _Answer(properties[Property.ID]))
 

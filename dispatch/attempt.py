@@ -11,8 +11,8 @@ from dispatch.guards.hedging import NoHedge
 from dispatch.guards.retrying import Again, WhyNot, may_have_run
 from dispatch.instances import Instance, Line
 from dispatch.keyholders import Claim, Holder
-from dispatch.messages import Property, whole_number
-from dispatch.outcome import DispatchError, Outcome, TransportError
+from dispatch.messages import Property, Refusal, whole_number
+from dispatch.outcome import DispatchError, Origin, Outcome, TransportError
 from dispatch.passage import Passage
 from dispatch.pending import ReplyStream
 from dispatch.result import error_of
@@ -27,7 +27,11 @@ if TYPE_CHECKING:
 else:
     CallTrace = SendTrace = ToolMeter = Any  # msgspec looks annotations up
 
-_SUCCESS, _ABANDONED = Outcome.SUCCESS, Outcome.ABANDONED
+_SUCCESS, _ABANDONED, _REJECTED = Outcome.SUCCESS, Outcome.ABANDONED, Outcome.REJECTED
+FAILURES = frozenset({Outcome.TIMEOUT, Outcome.TRANSPORT})
+"""Outcomes that have an :class:`Origin`."""
+_ENDED_LIVES = frozenset({"instance-lost", Refusal.FORMER})
+"""Types of errors of requests whose instance died, or was restarted."""
 _NOT_THE_SERVICES = frozenset({"payload-too-large", "too-large", "too-much"})
 """Types of errors of transport that are about what the caller sent, or asked for."""
 
@@ -86,8 +90,10 @@ class Attempt(msgspec.Struct, eq=False):
     Attributes:
         outcome: how it ended. ABANDONED until it is known; REJECTED when one of our guards refused it.
         impatient: it ended with a timeout that was shorter than the tool usually takes: no word about the service.
+        counts_for_instance, counts_for_tool: the failure counts as one of the instance, and as one of the tool.
         settled: how its exchange ended; None: there was none.
         error: what its caller would be told; None for SUCCESS.
+        began: when it had passed the guards.
         sent: the request left, or may have.
         retry_after: seconds that the service asked to be left alone for.
         outpaced: its hedge was answered first.
@@ -107,6 +113,9 @@ class Attempt(msgspec.Struct, eq=False):
     settled: Settled | None = None
     error: DispatchError | None = None
     impatient: bool = False
+    counts_for_instance: bool = True
+    counts_for_tool: bool = True
+    began: float = 0.0
     sent: bool = False
     retry_after: float | None = None
     outpaced: bool = False
@@ -174,6 +183,36 @@ class Attempt(msgspec.Struct, eq=False):
         if not may_have_run(self.outcome, sent=self.sent):
             self._release(call)
 
+    def answered(self, guards: ToolGuards, now: float) -> None:
+        """Its instance has answered."""
+        assert self.place is not None
+        guards.answered_by, guards.answered_at = self.place.pick.instance, now
+
+    def attribute(self, guards: ToolGuards, *, disconnected: bool, now: float) -> None:
+        """Find where a failure arose, and so what counts it.
+
+        Args:
+            guards: of the tool.
+            disconnected: the broker was out of reach at some time since the request was sent.
+            now: the moment, on the guards' clock.
+        """
+        error, place = self.error, self.place
+        if error is None or self.outcome not in FAILURES:
+            return
+        if disconnected or not self.sent or place is None:
+            error.origin = Origin.LOCAL
+        if error.origin is Origin.LOCAL or place is None:
+            self.counts_for_instance = self.counts_for_tool = False
+            return
+        if guards.is_answered_elsewhere(place.pick.instance, now):
+            error.origin = Origin.INSTANCE
+            self.counts_for_tool = False
+        instance = place.instance
+        if instance is not None and error.type in _ENDED_LIVES:
+            if instance.is_loss_counted:
+                self.counts_for_instance = self.counts_for_tool = False
+            instance.is_loss_counted = True
+
     def left(self) -> None:
         """Finish what concerns the instance. Guards are told that an impatient one was abandoned."""
         place, self.place = self.place, None
@@ -190,6 +229,8 @@ class Attempt(msgspec.Struct, eq=False):
         if place.pick.learns and type(settled) is Answer:
             running = whole_number(settled.properties, Property.IN_FLIGHT)
         outcome = self.outcome if not self.impatient else _ABANDONED
+        if not self.counts_for_instance:
+            outcome = _REJECTED  # says nothing about how long an answer takes, either
         transmissions = 1 if self.line is None else self.line.repair.transmissions
         if transmissions > 1:
             place.asked(transmissions - 1)
@@ -203,7 +244,7 @@ class Attempt(msgspec.Struct, eq=False):
     def finish(self) -> None:
         """f: every permit gets the outcome."""
         self.left()
-        outcome = self.outcome if not self.impatient else _ABANDONED
-        self.passage.finish(outcome, sent=self.sent, retry_after=self.retry_after)
+        outcome = self.outcome if not self.impatient and self.counts_for_instance else _ABANDONED
+        self.passage.finish(outcome, sent=self.sent, retry_after=self.retry_after, counts=self.counts_for_tool)
         if self.error is not None:
             self.passage.tell(self.error)

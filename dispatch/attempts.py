@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Mapping
 
 from dispatch.addressing import Addressing
-from dispatch.attempt import Attempt, Call
+from dispatch.attempt import FAILURES, Attempt, Call
 from dispatch.exchange import Exchange
 from dispatch.fleet import Fleet
 from dispatch.fleets import Fleets
@@ -23,15 +23,16 @@ from dispatch.instances import Line
 from dispatch.messages import Property, Refusal
 from dispatch.outcome import DispatchError, Outcome, TransportError
 from dispatch.passage import Passage
-from dispatch.refusals import closed, refusal
+from dispatch.refusals import closed, disconnected, refusal
 from dispatch.routes import Routes
 from dispatch.settled import Answer, Lost, Settled, TimedOut
-from dispatch.transports import Publisher
+from dispatch.toolguards import ToolGuards
+from dispatch.transports import Publisher, Transport
 
 MAX_HOPS = 4
 """Instances that are tried in turn, when each says that it is about to leave and has not run the request."""
 
-_SUCCESS, _TIMEOUT = Outcome.SUCCESS, Outcome.TIMEOUT
+_SUCCESS, _TIMEOUT, _TOOL_ERROR = Outcome.SUCCESS, Outcome.TIMEOUT, Outcome.TOOL_ERROR
 _HOME = Where.HOME
 _TIMED = ANSWERED | {_TIMEOUT}
 _KEEPER_GONE = (
@@ -46,10 +47,14 @@ class Attempts:
     """Makes attempts, for one dispatcher.
 
     Args:
+        transport: the connection.
         exchange, addressing, routes, fleets: the dispatcher's.
     """
 
-    def __init__(self, exchange: Exchange, addressing: Addressing, routes: Routes, fleets: Fleets) -> None:
+    def __init__(
+        self, transport: Transport, exchange: Exchange, addressing: Addressing, routes: Routes, fleets: Fleets
+    ) -> None:
+        self._transport = transport
         self._exchange = exchange
         self._addressing = addressing
         self._routes = routes
@@ -74,7 +79,7 @@ class Attempts:
             fleet = await self._enter(made, call, hedge=hedge)
             if fleet is None:
                 return made
-            began = self._now()
+            began = made.began = self._now()
             deadline, clock, limit = self._slice(call, began, number)
             hops = 0
             while True:
@@ -98,14 +103,19 @@ class Attempts:
                 made.left()
             ended = self._now()
             took = ended - began
-            if made.outcome is _TIMEOUT:
-                made.impatient = took < (guards.usual.value(ended) or 0.0)
-            if guards.hedging is None and made.outcome in _TIMED and not made.impatient:
+            if made.outcome is _SUCCESS or made.outcome is _TOOL_ERROR:
+                made.answered(guards, ended)
+            else:
+                self._attribute(made, guards)
+                if made.outcome is _TIMEOUT:
+                    made.impatient = took < (guards.usual.value(ended) or 0.0)
+            if guards.hedging is None and made.outcome in _TIMED and made.counts_for_instance and not made.impatient:
                 guards.durations.learn(took)
             if line is not None and not line.resent and type(settled) is Answer:
                 guards.patience.learn(took)
         except DispatchError as failure:
             made.failed(failure, call)
+            self._attribute(made, guards)
         except asyncio.CancelledError as cancelled:
             made.outpaced = cancelled.args == (OUTPACED,)
             raise
@@ -123,6 +133,7 @@ class Attempts:
             fleet = await self._enter(made, call, hedge=False)
             if fleet is None:
                 return made
+            made.began = self._now()
             hops = 0
             while True:
                 hops += 1
@@ -143,6 +154,7 @@ class Attempts:
                 made.first = await anext(replies, None)
                 if made.first is not None:
                     made.outcome = _SUCCESS
+                    made.answered(guards, self._now())
                     return made
                 self._stream_ended(made, call)
                 if hops >= MAX_HOPS or not self._gone(made, replies.settled):
@@ -150,6 +162,7 @@ class Attempts:
                 made.left()
         except DispatchError as failure:
             made.failed(failure, call)
+            self._attribute(made, guards)
             return made
         except BaseException:
             if made.replies is not None:
@@ -177,12 +190,24 @@ class Attempts:
         assert settled is not None
         idle = isinstance(settled, TimedOut) and settled.clock == "stream-idle"
         made.ended(settled, call, call.idle if idle else call.limit)
+        self._attribute(made, call.guards)
+
+    def _attribute(self, made: Attempt, guards: ToolGuards) -> None:
+        if made.outcome in FAILURES:
+            made.attribute(guards, disconnected=self._transport.was_disconnected_since(made.began), now=self._now())
 
     async def _enter(self, made: Attempt, call: Call, *, hedge: bool) -> Fleet | None:
-        """a, b, c: through the guards, and to the instances there are. None: ``made`` is refused."""
+        """a, b, c: through the guards, and to the instances there are. None: ``made`` is refused.
+
+        Raises:
+            TransportError: the broker is out of reach. No guard was asked.
+        """
         if self.closing:
             made.refused(closed())
             return None
+        transport = self._transport
+        if not transport.connected and not await transport.await_connection(call.deadline):
+            raise disconnected(call.target.label, transport.url)
         passage, target = made.passage, call.target
         refused = passage.enter(call.user, call.deadline)
         if passage.waits:

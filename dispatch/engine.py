@@ -81,7 +81,7 @@ class Engine:
         self._fleets = Fleets(self.routes, randomness, targets, self.generations, watch)
         self._guards = GuardTable(self.now, randomness, watch, lambda key: meter_label(key[1], is_tool=key[0]))
         addressing = Addressing(transport, self.exchange, self.routes)
-        self.attempts = Attempts(self.exchange, addressing, self.routes, self._fleets)
+        self.attempts = Attempts(transport, self.exchange, addressing, self.routes, self._fleets)
         self.flights: SingleFlight[CallResult] = SingleFlight()
         watch.observe(self)
 

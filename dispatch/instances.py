@@ -41,6 +41,7 @@ class Instance:
         "_since_settled",
         "cancels",
         "incarnation",
+        "is_loss_counted",
         "last_seen",
         "name",
         "parts",
@@ -76,6 +77,8 @@ class Instance:
         """Ids of requests of ours that it has and has not answered, the oldest first."""
         self.unanswered = 0
         """Questions it left unanswered, in a row, over all requests."""
+        self.is_loss_counted = False
+        """A request failed because this life of the instance ended: the others that did are the same failure."""
         self._since_settled = 0
 
     @property

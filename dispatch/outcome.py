@@ -30,11 +30,25 @@ class Outcome(StrEnum):
     """Refused before the tool ran; ``rejected_by`` says by whom."""
 
 
+class Origin(StrEnum):
+    """Where a timeout or a transport error arose, which decides what counts it as a failure."""
+
+    LOCAL = "local"
+    """In this process or at the broker: not sent, connection down, queue full, dropped at publish. No circuit breaker and no
+    outlier detection counts it."""
+    INSTANCE = "instance"
+    """At one instance, while another one answers: it was lost or restarted, or did not answer in time. It counts for that
+    instance alone."""
+    TOOL = "tool"
+    """At the service of the tool, as far as is known. It counts for the tool and for the instance."""
+
+
 class DispatchError(RuntimeError):
     """What every error of a call has. A ``RuntimeError``, because that is what TrustGraph's client raises.
 
     Attributes:
         outcome: the :class:`Outcome` of the call.
+        origin: where it arose, for TIMEOUT and TRANSPORT.
         type: a short name to act on, such as ``timeout`` or the service's own error type.
         message: what happened and what to do next; ``str(error)`` is the same.
         retryable: a repeat is safe *and* could help. False whenever the tool may have run.
@@ -44,6 +58,7 @@ class DispatchError(RuntimeError):
     """
 
     outcome = Outcome.TRANSPORT
+    origin = Origin.TOOL
 
     def __init__(
         self,
@@ -134,9 +149,11 @@ class TransportError(DispatchError):
         sent: bool = True,
         retryable: bool | None = None,
         retry_after: float | None = None,
+        origin: Origin = Origin.LOCAL,
     ) -> None:
         super().__init__(type, message, retryable=not sent if retryable is None else retryable, retry_after=retry_after)
         self.sent = sent
+        self.origin = origin
 
 
 class Rejected(DispatchError):

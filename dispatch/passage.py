@@ -124,17 +124,18 @@ class Passage(msgspec.Struct, eq=False):
         if meter is not None and error.rejected_by is not None:
             meter.refused(error)
 
-    def finish(self, outcome: Outcome, *, sent: bool, retry_after: float | None = None) -> None:
+    def finish(self, outcome: Outcome, *, sent: bool, retry_after: float | None = None, counts: bool = True) -> None:
         """The attempt has ended. Every permit it has gets its outcome; a second call does nothing.
 
         Args:
             outcome: how it ended.
             sent: the request left, or may have: what was not used of a rate goes back otherwise.
             retry_after: seconds that the service asked to be left alone for.
+            counts: the breaker counts it; otherwise it only takes its permit back.
         """
         # Each permit counts its first end only.
         if self._breaker is not None:
-            self._breaker.finish(outcome, retry_after=retry_after)
+            self._breaker.finish(outcome if counts else _ABANDONED, retry_after=retry_after)
         if self._place is not None:
             self._place.finish(outcome)
         if self._rate is not None:

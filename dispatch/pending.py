@@ -14,7 +14,7 @@ import msgspec
 
 from dispatch.instances import Line
 from dispatch.messages import Property, Reply, whole_number
-from dispatch.outcome import TransportError
+from dispatch.outcome import Origin, TransportError
 from dispatch.settled import ANSWERED, GIVEN_UP, Answer, Disposition, Overflow, Settled, Tally, TimedOut, Unreadable
 from dispatch.transports.base import Ticket
 
@@ -250,6 +250,7 @@ class ReplyStream(Slot, eq=False, kw_only=True):
                 f"The service instance that answered has gone after {self.chunks} chunk(s), and another one began anew: "
                 "what came so far is not the whole answer. Report that, or use another tool.",
                 retryable=True,
+                origin=Origin.TOOL,
             )
         )
 

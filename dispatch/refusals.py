@@ -76,6 +76,15 @@ def closed() -> TransportError:
     return TransportError("closed", "The dispatcher is closed; nothing was sent.", sent=False)
 
 
+def disconnected(tool: str, url: str) -> TransportError:
+    """The connection to the broker is down."""
+    return TransportError(
+        "disconnected",
+        f"'{tool}' was not executed: the broker at {url} is out of reach. Stop and report that.",
+        sent=False,
+    )
+
+
 def with_alternatives(error: DispatchError, tools: tuple[str, ...]) -> DispatchError:
     """``error``, with tools that could do instead: in its attribute and in its text."""
     if tools and not error.alternatives:

@@ -14,6 +14,7 @@ from dispatch.outcome import (
     CallTimeout,
     DispatchError,
     InvalidArguments,
+    Origin,
     Outcome,
     Rejected,
     Throttled,
@@ -127,17 +128,20 @@ def error_of(settled: Settled, *, tool: str, limit: float, repeatable: bool) -> 
             f"The service instance that {what} gave no sign of life for {settled.silent:.0f} s. "
             f"{_may_have_run(tool, repeatable)}",
             retryable=repeatable,
+            origin=Origin.TOOL,
         )
     if isinstance(settled, Unreadable):
         return TransportError(
             "malformed-reply",
             f"The service of '{tool}' answered, but not with a response ({settled.problem}). {_may_have_run(tool)}",
+            origin=Origin.TOOL,
         )
     if isinstance(settled, Overflow):
         return TransportError(
             "too-much",
             f"The answer of '{tool}' went over the limit '{settled.limit}' and was cut off. Ask for less at once, or "
             f"raise that key of the tool's policy. {_may_have_run(tool)}",
+            origin=Origin.TOOL,
         )
     return settled
 
@@ -174,7 +178,10 @@ def _answered_error(answer: Answer, tool: str, limit: float, repeatable: bool) -
     if refused in (Refusal.FORMER, Refusal.FORGOTTEN):
         why = "was restarted" if refused == Refusal.FORMER else "no longer has the answer"
         return TransportError(
-            refused, f"The service instance of '{tool}' {why}. {_may_have_run(tool, repeatable)}", retryable=repeatable
+            refused,
+            f"The service instance of '{tool}' {why}. {_may_have_run(tool, repeatable)}",
+            retryable=repeatable,
+            origin=Origin.TOOL,
         )
     return Rejected(
         type,

@@ -192,8 +192,10 @@ class Routes:
     def _say_hello(self, route: Route, now: float) -> None:
         assert route.hello is not None
         known = route.instances
-        for stale in known.stale(now):
-            self.retire(route, stale)
+        # No instance could be heard of while the broker was out of reach.
+        if not self._transport.was_disconnected_since(now - HELLO_EVERY_S):
+            for stale in known.stale(now):
+                self.retire(route, stale)
         route.hello_at = now + (HELLO_EVERY_S if len(known) else HELLO_AGAIN_S)
         self._sweep()
         properties = {Property.HELLO: route.request_queue, Property.REPLY_TO: route.replies.first.topic}

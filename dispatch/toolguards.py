@@ -50,6 +50,7 @@ class ToolGuards:
         durations: how long its attempts take.
         usual: below which nearly all stay.
         fleet: the instances it was called at last, which are told when its service is well again.
+        answered_by, answered_at: the instance that answered last, and when; ``""`` before the first answer.
         patience: how long to wait for an answer before asking for it.
         meter: counts its calls; None: nothing is measured.
     """
@@ -59,6 +60,8 @@ class ToolGuards:
         "_randomness",
         "_shared_users",
         "_watch",
+        "answered_at",
+        "answered_by",
         "breaker",
         "budget",
         "bulkhead",
@@ -97,6 +100,8 @@ class ToolGuards:
         self.policy = policy
         self.repeatable = repeatable
         self.fleet: Fleet | None = None
+        self.answered_by = ""
+        self.answered_at = 0.0
         self.durations = Durations(clock)
         self.usual = Quantile(self.durations, USUAL)
         retry = policy.retry or DEFAULT_RETRY  # hedges are paid from the budget, too
@@ -186,6 +191,14 @@ class ToolGuards:
             )
             self._instances[instance] = breaker
         return breaker
+
+    def is_answered_elsewhere(self, instance: str, now: float) -> bool:
+        """Has another instance, one that is still there, answered since ``instance`` last did, and within the breaker's
+        ``window-time``? A failure of ``instance`` says nothing about the tool then."""
+        answered_by, settings, fleet = self.answered_by, self.policy.breaker, self.fleet
+        if not answered_by or answered_by == instance or settings is None or fleet is None:
+            return False
+        return now - self.answered_at < settings.window_time and answered_by in fleet.balancer
 
     def admits(self, instance: str) -> bool:
         """Would the breaker at that instance let a call go? Nothing changes."""

@@ -16,7 +16,7 @@ from dispatch.guards.retrying import Where
 from dispatch.guards.slices import attempt_slice
 from dispatch.hedges import hedged
 from dispatch.messages import json_text
-from dispatch.outcome import CallTimeout, DispatchError, InvalidArguments, Outcome, ToolError, TransportError
+from dispatch.outcome import CallTimeout, DispatchError, InvalidArguments, Origin, Outcome, ToolError, TransportError
 from dispatch.passage import Passage
 from dispatch.policy import Annotations, Policy, PolicyError, check_repeats, check_seconds, repeatable
 from dispatch.policy.safety import UNDECLARED
@@ -299,7 +299,8 @@ class _Call:
             if guards.hedging is None and made.outcome in _TIMED:
                 guards.durations.learn(self._now() - began)
         finally:
-            passage.finish(made.outcome, sent=made.sent, retry_after=made.retry_after)
+            counts = made.error is None or made.error.origin is not Origin.LOCAL
+            passage.finish(made.outcome, sent=made.sent, retry_after=made.retry_after, counts=counts)
             if made.error is not None:
                 passage.tell(made.error)
         return made
@@ -346,7 +347,11 @@ class _Call:
         except Exception as error:
             made.failed(
                 _caused(
-                    TransportError("client-failed", f"The client of '{tool}' failed: {type(error).__name__}: {error}"),
+                    TransportError(
+                        "client-failed",
+                        f"The client of '{tool}' failed: {type(error).__name__}: {error}",
+                        origin=Origin.TOOL,
+                    ),
                     error,
                 )
             )

@@ -35,6 +35,9 @@ class Broker:
         self.handlers: dict[str, Any] = {}
         self.publishers: dict[str, FakePublisher] = {}
 
+    def was_disconnected_since(self, instant: float) -> bool:
+        return False
+
     async def publisher(self, topic: str) -> Any:
         await self.gate.wait()
         self.log.append(f"publish {topic}")

@@ -19,11 +19,12 @@ HOPELESS = frozenset(
     {
         *("too-much", "payload-too-large", "too-large"),
         *("no-instance", "no-such-namespace", "bad-topic", "unauthorized", "untrusted", "wrong-protocol"),
-        "closed",
+        *("closed", "disconnected"),
     }
 )
 """Errors of transport that the next attempt would meet again: too large an answer or request; nobody there although that was
-waited for, a place that has to be made first, a broker that knows us not; a closed dispatcher."""
+waited for, a place that has to be made first, a broker that knows us not; a closed dispatcher; a connection that did not
+come back although that was waited for."""
 _NOT_RUN = frozenset({Outcome.THROTTLED, Outcome.REJECTED})
 
 

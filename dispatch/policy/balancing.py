@@ -53,9 +53,10 @@ class Balancing(msgspec.Struct, frozen=True, rename="kebab"):
 class Health(msgspec.Struct, frozen=True, rename="kebab"):
     """When an instance is left alone (ejected), for how long, and how it comes back. Times are in seconds, shares in 0 to 1.
 
-    Timeouts and transport errors are failures. A throttled call is none: the instance is only given less work for as long as
-    it asked for. Calls ended by their caller, or by another guard, count as nothing. An attempt that was given up because
-    its hedge, begun later, was answered first counts in a row of failures, and nowhere else.
+    Timeouts and transport errors are failures, unless they arose locally (:class:`dispatch.Origin`). A throttled call is
+    none: the instance is only given less work for as long as it asked for. Calls ended by their caller, or by another guard,
+    count as nothing. An attempt that was given up because its hedge, begun later, was answered first counts in a row of
+    failures, and nowhere else.
 
     Attributes:
         consecutive: failures in a row that eject; None: never. 5 (Envoy, Finagle): by chance, one in three failing,

@@ -22,7 +22,8 @@ class Breaker(msgspec.Struct, frozen=True, rename="kebab"):
     """When a circuit breaker opens, for how long, and how it closes again. Times are in seconds, shares between 0 and 1.
 
     It opens by whichever of four rules sees trouble first: share of failures, share of slow calls, failures in a row, time
-    without a success. Timeouts and transport errors are failures. The default is that of Hystrix where nothing else is said.
+    without a success. Timeouts and transport errors are failures, unless they arose locally or at one instance while another
+    one answers (:class:`dispatch.Origin`). The default is that of Hystrix where nothing else is said.
 
     Attributes:
         failure_rate: share of failures that opens, over the last ``window`` calls or over the last ``window_time``,

@@ -6,6 +6,7 @@ Wraps any transport and works in both directions: on what is published, and on w
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from dispatch.testing.publisher import FaultyPublisher
 from dispatch.testing.subscription import FaultySubscription
 from dispatch.testing.way import Holding, Way
 from dispatch.transports import Handler, Mode, Publisher, Subscription, Transport
+from dispatch.transports.base import GRACE_S
 
 
 class FaultyTransport:
@@ -33,7 +35,7 @@ class FaultyTransport:
         """Handlers that raised on what had been held back."""
         self._number = self.injector.connection()
         self._now: Callable[[], float] = time.monotonic
-        self._gone_until = 0.0
+        self._gone_from = self._gone_until = -math.inf
         self._gone_in_epoch = -1
         self._outgoing = Holding()
         self._incoming = Holding()
@@ -51,6 +53,17 @@ class FaultyTransport:
     @property
     def connected(self) -> bool:
         return self.inner.connected and not self.gone
+
+    async def await_connection(self, deadline: float) -> bool:
+        ends = min(self._gone_until, self._gone_from + GRACE_S, deadline)
+        if self.gone and (wait := ends - self._now()) > 0:
+            await asyncio.sleep(wait)
+        return not self.gone and await self.inner.await_connection(deadline)
+
+    def was_disconnected_since(self, instant: float) -> bool:
+        # When a change of faults brought the connection back, the moment is not known.
+        until = self._gone_until if self._gone_in_epoch == self.injector.epoch else self._gone_from
+        return until >= instant or self.inner.was_disconnected_since(instant)
 
     def another(self) -> FaultyTransport:
         return FaultyTransport(self.inner.another(), self.injector)
@@ -99,6 +112,8 @@ class FaultyTransport:
     def disconnect(self, seconds: float) -> None:
         """The connection is gone for so long: publishing fails, and nothing arrives."""
         self._now = asyncio.get_running_loop().time  # a scrape asks on a thread of its own
+        if not self.gone:
+            self._gone_from = self._now()
         self._gone_until = self._now() + seconds
         self._gone_in_epoch = self.injector.epoch
 

@@ -13,6 +13,9 @@ from typing import Protocol
 
 from dispatch.outcome import TransportError
 
+GRACE_S = 1.0
+"""Seconds for which a lost connection may mend by itself: a topic that moves to another broker takes milliseconds."""
+
 
 class Message(Protocol):
     """An arrived message. Reading it is up to the receiver: what is not its own is never copied."""
@@ -146,6 +149,15 @@ class Transport(Protocol):
     @property
     def connected(self) -> bool:
         """False while the broker is known to be out of reach."""
+        ...
+
+    async def await_connection(self, deadline: float) -> bool:
+        """Is the broker in reach? For :data:`GRACE_S` after a connection was lost, wait until it is in reach again, but not
+        beyond ``deadline`` (on the loop's clock): clients mend most connections within that time."""
+        ...
+
+    def was_disconnected_since(self, instant: float) -> bool:
+        """Was the broker out of reach at some time since ``instant`` (on the loop's clock), as far as is known by now?"""
         ...
 
     @property

@@ -320,6 +320,12 @@ class MemoryTransport:
     def connected(self) -> bool:
         return self._broker is not None
 
+    async def await_connection(self, deadline: float) -> bool:
+        return self.connected
+
+    def was_disconnected_since(self, instant: float) -> bool:
+        return self._broker is None
+
     def another(self) -> MemoryTransport:
         return MemoryTransport(self.url)
 

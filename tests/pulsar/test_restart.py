@@ -91,7 +91,11 @@ async def test_a_killed_broker_costs_calls_their_deadline_and_no_more() -> None:
     for call in failed:
         error = call.result.error
         assert isinstance(error, dispatch.CallTimeout | dispatch.TransportError), error
-        assert isinstance(error, dispatch.CallTimeout) or error.type in ("not-sent", "connection-lost", "send-failed")
+        assert isinstance(error, dispatch.CallTimeout) or error.type in (
+            "disconnected",
+            "connection-lost",
+            "send-failed",
+        )
     # By its deadline: what is beyond it is the loop's own delay.
     assert max(e.ended - e.began for e in load.ended) < TIMEOUT + 1
     first = min(e.began for e in load.ended if e.result.ok and e.ended > killed + 0.5)
@@ -119,7 +123,7 @@ async def test_a_call_that_could_not_leave_says_so_and_never_runs_later() -> Non
                     await asyncio.sleep(0)
                 result = await dispatcher.execute("echo", {"text": "lost"}, timeout=0.5)
                 assert isinstance(result.error, dispatch.TransportError)
-                assert (result.error.type, result.error.sent, result.error.retryable) == ("not-sent", False, True)
+                assert (result.error.type, result.error.sent, result.error.retryable) == ("disconnected", False, True)
                 await asyncio.to_thread(broker.restart)
                 async with asyncio.timeout(30):
                     while not (await dispatcher.execute("echo", {"text": "after"}, timeout=1)).ok:

@@ -138,6 +138,12 @@ class ChannelTransport:
     def connected(self) -> bool:
         return self.inner.connected
 
+    async def await_connection(self, deadline: float) -> bool:
+        return await self.inner.await_connection(deadline)
+
+    def was_disconnected_since(self, instant: float) -> bool:
+        return self.inner.was_disconnected_since(instant)
+
     async def start(self) -> None:
         await self.inner.start()
 

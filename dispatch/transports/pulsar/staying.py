@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from dispatch.cancellation import cancel_and_wait
 from dispatch.outcome import TransportError
+from dispatch.transports.base import GRACE_S
 from dispatch.transports.errors import unreachable
 from dispatch.transports.pulsar.aside import Aside
 from dispatch.transports.pulsar.handshake import shake_hands
@@ -24,8 +26,8 @@ logger = logging.getLogger("dispatch.transport")
 
 POLL_S = 0.25
 """How often the connections are looked at."""
-GRACE_S = 1.0
-"""How long pulsar-client may mend a connection by itself (a topic that moves to another broker takes milliseconds)."""
+SILENT_S = 0.5
+"""How long a publish may go without its receipt before the broker is asked for a handshake: a receipt takes milliseconds."""
 RELINK_PAUSE_S = 0.75
 """Between new clients, when a broker answers but lets nothing be opened."""
 PROBE_TIMEOUT_S = 1.0
@@ -62,6 +64,10 @@ class Owner(Protocol):
         """Is ``handle`` one of them still?"""
         ...
 
+    def unacknowledged(self) -> object | None:
+        """A publish that has no receipt yet: the same one until it has. None: there is none."""
+        ...
+
     def greeted(self, limit: int | None) -> None:
         """A broker answers; ``limit`` is its ``maxMessageSize`` in bytes, if it said so."""
         ...
@@ -94,8 +100,12 @@ class Stay:
         self._lost: dict[Handle, float] = {}
         """What is lost while the rest is not, and since when."""
         self._ended = False
+        self._unacknowledged: object | None = None
+        self._unacknowledged_since = 0.0
         self.down_since: float | None = None
         """When the broker went out of reach; None: it is in reach."""
+        self.back_at = -math.inf
+        """When the broker was last in reach again; before any: it always was."""
         self.generation = 0
         """The number of the client."""
         self.aside: Aside[Handle] = Aside()
@@ -163,23 +173,61 @@ class Stay:
                 return opened
             await close_opened(opened)
 
+    async def await_connection(self, deadline: float) -> bool:
+        """See :class:`dispatch.transports.base.Transport`."""
+        await asyncio.sleep(0)  # a caller that calls again at once must not keep the loop from the supervisor
+        if self.down_since is not None and not self._ended:
+            ends = min(deadline, self.down_since + GRACE_S)
+            if ends > asyncio.get_running_loop().time():
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout_at(ends):
+                        await self._up.wait()
+        return self.down_since is None and not self._ended
+
+    def was_disconnected_since(self, instant: float) -> bool:
+        """See :class:`dispatch.transports.base.Transport`. A broker that hangs is not known to be out of reach at once, but
+        acknowledges nothing meanwhile."""
+        if self.down_since is not None or self.back_at >= instant:
+            return True
+        return self._silent_for(asyncio.get_running_loop().time()) >= SILENT_S
+
+    def _silent_for(self, now: float) -> float:
+        """Seconds for which a publish was seen to have no receipt."""
+        publish = self._owner.unacknowledged()
+        if publish is None or publish is not self._unacknowledged:
+            self._unacknowledged, self._unacknowledged_since = publish, now
+        return now - self._unacknowledged_since
+
+    async def _is_silent(self) -> bool:
+        """Does the broker answer nothing, while its connections are open? pulsar-client notices that after 30 to 60 s."""
+        if self._silent_for(asyncio.get_running_loop().time()) < SILENT_S:
+            return False
+        try:
+            self._owner.greeted(await shake_hands(self.url, self._security, PROBE_TIMEOUT_S))
+        except Exception as error:  # whatever it is: the supervisor must go on
+            logger.debug("no answer: %s: %s", type(error).__name__, error)
+            return True
+        self._unacknowledged = None  # slow, and not gone: its receipt gets another SILENT_S
+        return False
+
     async def _supervise(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(POLL_S)
             handles = [handle for handle in self._owner.handles() if handle not in self.aside]
             lost = [handle for handle in handles if not handle.raw.is_connected()]
-            if not lost and self.down_since is not None:
+            silent = not lost and await self._is_silent()
+            if not lost and not silent and self.down_since is not None:
                 self._back()
-            if self.down_since is None and (not lost or len(lost) < len(handles)):
+            if self.down_since is None and not silent and (not lost or len(lost) < len(handles)):
                 self._mend(lost, loop.time())  # the broker is there: the rest need not notice
                 continue
             self._lost.clear()
             if self.down_since is None:
-                self.down_since = loop.time()
+                self.down_since = self._unacknowledged_since if silent else loop.time()
                 self._up.clear()
                 logger.info("connection to %s lost", self.url)
-            if loop.time() - self.down_since >= GRACE_S:
+            if lost and loop.time() - self.down_since >= GRACE_S:
                 try:
                     self._owner.greeted(await shake_hands(self.url, self._security, PROBE_TIMEOUT_S))
                 except Exception as error:  # whatever it is: without a supervisor the connection would never come back
@@ -193,6 +241,7 @@ class Stay:
 
     def _back(self) -> None:
         self.down_since = None
+        self.back_at = asyncio.get_running_loop().time()
         self._up.set()
         logger.info("connected to %s again", self.url)
         self._owner.back()

@@ -63,6 +63,7 @@ class PulsarTransport:
         self._security = security if security is not None else Security.from_environment()
         self._window: PublishWindow[PulsarTicket] = PublishWindow(window, max_queued, max_queued_bytes)
         self._outstanding: set[PulsarTicket] = set()
+        self._watched: PulsarTicket | None = None
         self._receipts: deque[tuple[PulsarTicket, str | TransportError | None]] = deque()
         self._inbox: deque[tuple[PulsarSubscription, Any, Any]] = deque()
         self._wake_pending = False
@@ -86,6 +87,12 @@ class PulsarTransport:
     @property
     def connected(self) -> bool:
         return self._supervisor.down_since is None and not self._closed
+
+    async def await_connection(self, deadline: float) -> bool:
+        return await self._supervisor.await_connection(deadline)
+
+    def was_disconnected_since(self, instant: float) -> bool:
+        return self._supervisor.was_disconnected_since(instant)
 
     def another(self) -> PulsarTransport:
         return PulsarTransport(self.url, security=self._security, window=self._window.size)
@@ -361,6 +368,13 @@ class PulsarTransport:
     def wanted(self, handle: Handle) -> bool:
         """Is ``handle`` still in use?"""
         return handle in self._subscriptions or self._publishers.get(handle.topic) is handle
+
+    def unacknowledged(self) -> PulsarTicket | None:
+        """A publish that has no receipt yet: the same one until it has."""
+        self._take_receipts()
+        if self._watched not in self._outstanding:
+            self._watched = next(iter(self._outstanding), None)
+        return self._watched
 
     def greeted(self, limit: int | None) -> None:
         """The broker's ``maxMessageSize`` is over payload and properties."""

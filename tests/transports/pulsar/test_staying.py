@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from dispatch.outcome import TransportError
 from dispatch.transports.errors import unreachable
-from dispatch.transports.pulsar.staying import GRACE_S, POLL_S
+from dispatch.transports.pulsar.staying import GRACE_S, POLL_S, SILENT_S
 from tests.support.clock import advance
 from tests.transports.pulsar.fakes import (
     OTHER,
@@ -22,6 +23,11 @@ from tests.transports.pulsar.fakes import (
     listen,
     send,
 )
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
 
 GONE = TransportError("no-such-namespace", "The broker has no namespace 'tg/request'.", sent=False)
 
@@ -134,6 +140,69 @@ async def test_one_that_cannot_be_reached_among_those_that_are_gone_is_a_connect
         del broker.always_refused[OTHER]
         await advance(REPLACED_S)
         assert transport.connected
+
+
+async def test_a_broker_that_hangs_is_out_of_reach_until_it_answers(broker: FakeBroker) -> None:
+    """Its connections stay open, so that pulsar-client notices nothing for a minute."""
+    failures = Failures()
+    async with connected() as transport:
+        publisher = await transport.publisher(TOPIC)
+        before = now()
+        send(publisher, failures, "a1")
+        broker.handshake = unreachable(URL)
+        await advance(SILENT_S + 2 * POLL_S)
+        assert not transport.connected
+        assert transport.was_disconnected_since(before)
+        asked = now()
+        assert not await transport.await_connection(asked + 30)
+        assert now() - asked <= GRACE_S
+        asked = now()
+        assert not await transport.await_connection(asked + 30)
+        assert now() == asked, "it has been away for longer than a connection takes to mend"
+        send(publisher, failures, "a2")
+        assert broker.producer().payloads == [b"a1"], "held back: nobody could take it back from pulsar-client"
+        broker.handshake = None
+        broker.producer().receipts()
+        await advance(SEEN_S)
+        assert transport.connected
+        assert broker.producer().payloads == [b"a1", b"a2"]
+        assert (len(broker.links), transport.reconnects) == (1, 0)
+        broker.producer().receipts()
+        assert transport.was_disconnected_since(before)
+        await advance(1)
+        assert not transport.was_disconnected_since(now() - 0.5)
+    assert failures.told == []
+
+
+async def test_a_broker_that_answers_is_not_out_of_reach_because_a_receipt_is_late(broker: FakeBroker) -> None:
+    async with connected() as transport:
+        publisher = await transport.publisher(TOPIC)
+        sent_at = now()
+        send(publisher, Failures(), "a1")
+        await advance(10)
+        assert transport.connected
+        assert 5 <= broker.handshakes <= 20, "asked once for each time that the receipt is late"
+        broker.producer().receipts()
+        await advance(POLL_S)
+        asked = broker.handshakes
+        await advance(10)
+        assert broker.handshakes == asked
+        assert not transport.was_disconnected_since(sent_at)
+
+
+async def test_a_call_waits_for_a_connection_that_mends_at_once(broker: FakeBroker) -> None:
+    async with connected() as transport:
+        await transport.publisher(TOPIC)
+        assert await transport.await_connection(now() + 30)
+        broker.up = False
+        await advance(SEEN_S)
+        asked = now()
+        assert not await transport.await_connection(asked + 0.1), "not beyond the deadline"
+        assert now() - asked <= 0.1 + POLL_S
+        waiting = asyncio.create_task(transport.await_connection(now() + 30))
+        broker.up = True
+        assert await waiting
+    assert not await transport.await_connection(now() + 30), "closed"
 
 
 async def test_a_broker_that_says_how_much_it_takes_is_believed_each_time(
