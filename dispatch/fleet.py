@@ -171,7 +171,7 @@ class Fleet:
             key: an idempotency key of ``user``: it goes to the instance that may have done its work, if that is known, and
                 otherwise to the one to which all dispatchers send it (rendezvous hashing).
             refused: names of instances that refused this request with that key: another one is used, if there is one.
-            parts: only who takes requests in parts is of use.
+            parts: only instances that take requests in parts can serve it.
 
         Returns:
             None: there is nobody.
@@ -183,12 +183,16 @@ class Fleet:
             seen += route.instances.version
         if seen != self._seen:
             self._look(seen)
-        home = self._only if key is None and not parts else self._home(key, user, refused, parts)
+        home = self._only if key is None else self._home(key, user, refused, parts)
         if home is not None:
             pick = self.balancer.take(home)
         else:
             self._asking = guards
-            pick = self.balancer.pick(frozenset(tried)) if tried else self.balancer.pick()
+            if parts:
+                # Where none can, the request is refused with the reason, whichever instance is picked.
+                pick = self.balancer.pick(frozenset(tried), self._taking_parts() or None)
+            else:
+                pick = self.balancer.pick(frozenset(tried)) if tried else self.balancer.pick()
         if type(pick) is not Pick:
             return None
         name = pick.instance
@@ -202,9 +206,14 @@ class Fleet:
                 probe = permit if type(permit) is BreakerPermit else None
         return Place(route, instance, pick, probe, self._asked)
 
-    def _home(self, key: str | None, user: str, refused: Collection[str], parts: bool) -> str | None:
-        """The name of the only instance that is of use; None: there is no such instance."""
-        holder = None if key is None else self.keys.get(user, key)
+    def _taking_parts(self) -> frozenset[str]:
+        return frozenset(
+            name for name, (_, instance) in self._places.items() if instance is not None and instance.parts
+        )
+
+    def _home(self, key: str, user: str, refused: Collection[str], parts: bool) -> str | None:
+        """The name of the instance to which ``key`` belongs; None: no instance is known by name."""
+        holder = self.keys.get(user, key)
         if holder is not None:
             instance = self._places.get(holder.name, (None, None))[1]
             if instance is not None and holder == Holder(instance.name, instance.incarnation):
@@ -214,16 +223,8 @@ class Fleet:
             for name, (_, instance) in self._places.items()
             if instance is not None and (instance.parts or not parts)
         ]
-        if not named:
-            return None
-        if key is not None:
-            willing = [name for name in named if name not in refused] or named
-            return max(willing, key=lambda name: _weight(name, key))
-        return min(named, key=lambda name: self._in_flight(name))
-
-    def _in_flight(self, name: str) -> int:
-        instance = self._places[name][1]
-        return 0 if instance is None else instance.in_flight
+        willing = [name for name in named if name not in refused] or named
+        return max(willing, key=lambda name: _weight(name, key)) if willing else None
 
     def _admits(self, name: str) -> bool:
         instance = self._places[name][1]

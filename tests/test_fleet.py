@@ -143,10 +143,27 @@ def test_only_who_takes_parts_is_picked_for_a_request_in_parts() -> None:
         assert each is not None
         each.parts = True
     assert {stand.next(parts=True, key=f"key-{n}") for n in range(30)} == {"b", "c"}
-    busy = way.instances.get("b")
-    assert busy is not None
-    busy.waiting["x-1"] = None
-    assert stand.many(9, parts=True) == {"c": 9}, "the one with less to do"
+    assert stand.many(10, parts=True) == {"b": 5, "c": 5}
+    assert {stand.next("b", parts=True) for _ in range(5)} == {"c"}
+    assert {stand.next("b", "c", parts=True) for _ in range(5)} == {"b", "c"}
+
+
+def test_requests_in_parts_are_balanced_by_health() -> None:
+    way = Way("a", "b", "c")
+    stand = Stand((SHARED, 1, way), health=Health(consecutive=2, sigma=None), breaker=None)
+    for name in "bc":
+        each = way.instances.get(name)
+        assert each is not None
+        each.parts = True
+    while {view.id: view.state for view in stand.fleet.instances()}["b"] != "ejected":
+        place = stand.fleet.pick(stand.guards, parts=True)
+        assert place is not None
+        place.pick.finish(Outcome.TRANSPORT if place.pick.instance == "b" else Outcome.SUCCESS)
+    assert stand.many(9, parts=True) == {"c": 9}
+    way.remove("c")
+    assert stand.many(9, parts=True) == {"b": 9}, "rather an ejected one than one that cannot serve it"
+    way.remove("b")
+    assert stand.many(3, parts=True) == {"a": 3}, "it is refused there, with the reason"
 
 
 def test_a_key_stays_with_its_instance_and_keys_are_spread() -> None:

@@ -244,12 +244,14 @@ class Balancer:
         for id, weight in wanted.items():
             self.add(id, weight)
 
-    def pick(self, tried: AbstractSet[str] = _NONE) -> Pick | Rejection:
+    def pick(self, tried: AbstractSet[str] = _NONE, capable: AbstractSet[str] | None = None) -> Pick | Rejection:
         """Who gets this attempt. The pick must be finished.
 
         Args:
             tried: ids of instances that this call has been sent to already. They are left out, unless there is no other
                 that may be used.
+            capable: ids of the instances that can serve this attempt; None: each can. No other one is picked, even in
+                panic.
 
         Returns:
             The pick; or :data:`NO_INSTANCE`, when there is none at all.
@@ -259,10 +261,10 @@ class Balancer:
             self._sort(now)
         pool = self._opened() if self._gated else self._steady
         panic = self._panic
-        if not pool:
+        if not pool or (capable is not None and capable.isdisjoint(self._members)):
             return NO_INSTANCE
-        if tried:
-            state, refused = self._another(tried, pool, now)
+        if tried or capable is not None:
+            state, refused = self._another(tried, pool, now, capable)
             panic = panic or refused
         else:
             state = self._choose(pool, now) if len(pool) > 1 else pool[0]
@@ -289,20 +291,25 @@ class Balancer:
             state.credit = max(state.credit - 1.0, -MOST_CREDIT)
         return Pick(state.id, now, panic, self, state, state.epoch)
 
-    def _another(self, tried: AbstractSet[str], pool: list[InstanceState], now: float) -> tuple[InstanceState, bool]:
-        """The best of who was not tried and is admitted; and whether it was taken although nobody may be."""
-        admits = self._admits
-        for candidates in (pool, self._calm, self._fit):
+    def _another(
+        self, tried: AbstractSet[str], pool: list[InstanceState], now: float, capable: AbstractSet[str] | None = None
+    ) -> tuple[InstanceState, bool]:
+        """The best of the ``capable`` that was not tried and is admitted; and whether it was taken although none may be."""
+        admits, calm, fit, everyone = self._admits, self._calm, self._fit, self._everyone
+        if capable is not None:
+            pool, calm, fit, everyone = (
+                [state for state in candidates if state.id in capable] for candidates in (pool, calm, fit, everyone)
+            )
+        for candidates in (pool, calm, fit):
             left = [state for state in candidates if state.id not in tried and (admits is None or admits(state.id))]
             if left:
                 return self._one(left, now), False
-        for candidates in (self._calm, self._fit):
+        for candidates in (calm, fit):
             left = [state for state in candidates if admits is None or admits(state.id)]
             if left:
                 return self._one(left, now), False
-        assert admits is not None  # where nobody is asked, the second round has found somebody
         # Rather one that is ejected than one that is not there.
-        everyone = [state for state in self._everyone if admits(state.id)] or self._everyone
+        everyone = [state for state in everyone if admits is None or admits(state.id)] or everyone
         return self._one([state for state in everyone if state.id not in tried] or everyone, now), True
 
     def _one(self, candidates: list[InstanceState], now: float) -> InstanceState:

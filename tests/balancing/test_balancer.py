@@ -132,6 +132,35 @@ def test_a_throttled_one_is_other_enough_but_of_the_tried_ones_it_is_the_last() 
     assert [stand.pick("a", "b").instance for _ in range(3)] == ["b"] * 3
 
 
+# Requests that only some instances can serve
+
+
+def test_only_capable_instances_are_picked_in_the_order_of_the_strategy() -> None:
+    stand = Stand("abcd")
+    picks = [stand.balancer.pick(capable=frozenset("bd")) for _ in range(4)]
+    assert [pick.instance for pick in picks if isinstance(pick, Pick)] == ["b", "d", "b", "d"]
+    assert stand.balancer.pick(capable=frozenset("x")) is NO_INSTANCE
+    assert stand.balancer.pick(capable=frozenset()) is NO_INSTANCE
+
+
+def test_of_the_capable_ones_the_tried_and_the_ejected_come_last() -> None:
+    stand = Stand("abcd")
+    capable = frozenset("bcd")
+
+    def pick(*tried: str) -> tuple[str, bool]:
+        pick = stand.balancer.pick(frozenset(tried), capable)
+        assert isinstance(pick, Pick)
+        return pick.instance, pick.panic
+
+    stand.end("b", Outcome.THROTTLED, retry_after=10)
+    stand.eject("c")
+    assert {pick() for _ in range(3)} == {("d", False)}
+    assert {pick("d") for _ in range(3)} == {("b", False)}
+    assert {pick("d", "b") for _ in range(3)} == {("d", False)}
+    capable = frozenset("c")
+    assert {pick() for _ in range(3)} == {("c", True)}, "although another one is well"
+
+
 # Other guards
 
 

@@ -113,18 +113,23 @@ class BalancerMachine(RuleBasedStateMachine):
     def wait(self, seconds: float) -> None:
         self.now += seconds
 
-    @rule(tried=st.frozensets(IDS, max_size=3), count=st.integers(1, 6))
-    def pick(self, tried: frozenset[str], count: int) -> None:
+    @rule(
+        tried=st.frozensets(IDS, max_size=3),
+        capable=st.none() | st.frozensets(IDS, max_size=4),
+        count=st.integers(1, 6),
+    )
+    def pick(self, tried: frozenset[str], capable: frozenset[str] | None, count: int) -> None:
         for _ in range(count):
             members = self.members()
-            picked = self.balancer.pick(tried)
+            picked = self.balancer.pick(tried, capable)
             self.let_return()
-            if not members:
+            usable = {id: each for id, each in members.items() if capable is None or id in capable}
+            if not usable:
                 assert picked is NO_INSTANCE
                 return
             assert isinstance(picked, Pick)
-            known = members[picked.instance]
-            can_go = {id for id, each in members.items() if each.out_until is None and id not in self.shut}
+            known = usable[picked.instance]
+            can_go = {id for id, each in usable.items() if each.out_until is None and id not in self.shut}
             if can_go and not picked.panic:
                 assert picked.instance in can_go
                 assert picked.instance not in tried or can_go <= tried
@@ -134,9 +139,7 @@ class BalancerMachine(RuleBasedStateMachine):
             if not picked.panic:
                 assert can_go
             elif not can_go:
-                there = set(members) - self.shut or set(
-                    members
-                )  # rather one that is ejected than one that is not there
+                there = set(usable) - self.shut or set(usable)  # rather one that is ejected than one that is not there
                 assert picked.instance in there
                 assert picked.instance not in tried or there <= tried
             known.in_flight += 1
