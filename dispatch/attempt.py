@@ -188,6 +188,16 @@ class Attempt(msgspec.Struct, eq=False):
         assert self.place is not None
         guards.answered_by, guards.answered_at = self.place.pick.instance, now
 
+    def record_first_chunk(self, guards: ToolGuards, now: float) -> None:
+        """A stream has begun. Its instance has answered, and both breakers' permits are settled: they count their first end
+        only. The balancer's and the bulkhead's are not before the stream ends."""
+        self.outcome = _SUCCESS
+        self.answered(guards, now)
+        self.passage.record_first_chunk()
+        assert self.place is not None
+        if self.place.probe is not None:
+            self.place.probe.finish(_SUCCESS)
+
     def attribute(self, guards: ToolGuards, *, disconnected: bool, now: float) -> None:
         """Find where a failure arose, and so what counts it.
 

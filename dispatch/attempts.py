@@ -153,8 +153,7 @@ class Attempts:
                 )
                 made.first = await anext(replies, None)
                 if made.first is not None:
-                    made.outcome = _SUCCESS
-                    made.answered(guards, self._now())
+                    made.record_first_chunk(guards, self._now())
                     return made
                 self._stream_ended(made, call)
                 if hops >= MAX_HOPS or not self._gone(made, replies.settled):

@@ -15,6 +15,7 @@ from dispatch.guards.rate import RatePermit, Waiter
 from dispatch.outcome import DispatchError, Outcome
 from dispatch.toolguards import ToolGuards
 
+_SUCCESS = Outcome.SUCCESS
 _ABANDONED = Outcome.ABANDONED
 _REJECTED = Outcome.REJECTED
 
@@ -117,6 +118,11 @@ class Passage(msgspec.Struct, eq=False):
         if waiter is not None:
             assert self._guards.rates is not None
             self._guards.rates.leave(waiter)
+
+    def record_first_chunk(self) -> None:
+        """A stream has begun: the breaker counts it as a success now, because it may last longer than a probe's lease."""
+        if self._breaker is not None:
+            self._breaker.finish(_SUCCESS)
 
     def tell(self, error: DispatchError) -> None:
         """Count the attempt among those that were refused, if it was."""

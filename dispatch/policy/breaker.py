@@ -23,7 +23,9 @@ class Breaker(msgspec.Struct, frozen=True, rename="kebab"):
 
     It opens by whichever of four rules sees trouble first: share of failures, share of slow calls, failures in a row, time
     without a success. Timeouts and transport errors are failures, unless they arose locally or at one instance while another
-    one answers (:class:`dispatch.Origin`). The default is that of Hystrix where nothing else is said.
+    one answers (:class:`dispatch.Origin`). A stream is a success, and as slow as its first chunk, when that chunk is there;
+    what becomes of it later counts for its instance only (``health``). The default is that of Hystrix where nothing else is
+    said.
 
     Attributes:
         failure_rate: share of failures that opens, over the last ``window`` calls or over the last ``window_time``,
