@@ -96,6 +96,14 @@ class Instance:
         if self.suspect:
             self._on_suspect()
 
+    def say_goodbye(self, properties: Mapping[str, str]) -> None:
+        """Tell it that this dispatcher closes, so that it need not remember its requests. If that is lost, it forgets them
+        later. ``properties``: what a message to the instance needs, with an ``id`` that was never used."""
+        if self.cancels:
+            said = {**properties, Property.INCARNATION: self.incarnation, Property.CANCEL: "1", Property.GOODBYE: "1"}
+            with contextlib.suppress(TransportError):
+                self.publisher.publisher.publish(b"", said, flow="goodbye", on_failure=_asked_in_vain)
+
     def settled(self, id: str) -> str | None:
         """What the request ``id``, the next to go there, is to say about those before it (the property ``settled``); None:
         nothing, this time."""

@@ -13,6 +13,8 @@ from collections.abc import Collection, Mapping
 from itertools import islice
 from typing import Protocol
 
+from dispatch.evicted import Evicted
+
 MAX_ENTRIES = 20_000
 """Ended requests remembered at most: seconds of a busy service, where a repair takes tenths."""
 MAX_BYTES = 64 * 1024 * 1024
@@ -22,9 +24,13 @@ MAX_ENTRY_BYTES = 8 * 1024 * 1024
 MAX_LARGE_BYTES = 64 * 1024 * 1024
 """The same of ended answers that went in parts, so that one of them does not cost all others their place."""
 MAX_PEERS = 4_096
-"""Dispatchers remembered at once."""
+"""Dispatchers remembered at once, with what was answered to them. For a new one the one that was idle longest is evicted:
+of that, only the highest request number is kept."""
 PEER_AGE_S = 600.0
 """A dispatcher that was silent for so long has no request on its way here any more."""
+
+_UNKNOWN = 1 << 60
+"""More than any number: nothing is known of what the dispatcher sent."""
 
 Message = tuple[bytes, Mapping[str, str]]
 """A reply: payload and properties."""
@@ -37,22 +43,20 @@ class Waiting(Protocol):
     def waits(self) -> bool: ...
 
 
-class LedgerFull(Exception):
-    """As many dispatchers as can be remembered were here a moment ago; another one's requests could run twice."""
-
-
 class _Peer:
-    __slots__ = ("arrived", "entries", "excepted", "floor", "forgotten", "last", "running")
+    __slots__ = ("arrived", "entries", "excepted", "floor", "forgotten", "highest", "last", "running")
 
-    def __init__(self, now: float) -> None:
+    def __init__(self, forgotten: int, now: float) -> None:
         self.entries: dict[int, Entry] = {}
         self.arrived: deque[int] = deque()
         self.floor = 0
         """Below it nothing is waited for,"""
         self.excepted: frozenset[int] = frozenset()
         """but for these."""
-        self.forgotten = 0
+        self.forgotten = forgotten
         """Up to it, what is not in ``entries`` may have been dropped."""
+        self.highest = 0
+        """The highest number that has begun."""
         self.running = 0
         self.last = now
 
@@ -125,6 +129,8 @@ class Ledger:
         self._max_peers = max_peers
         self._peer_age = peer_age
         self._peers: OrderedDict[str, _Peer] = OrderedDict()
+        self._evicted = Evicted(peer_age)
+        self._now = 0.0
         self._ended: OrderedDict[Entry, None] = OrderedDict()
         self._large: OrderedDict[Entry, None] = OrderedDict()
         self._large_size = 0
@@ -141,14 +147,13 @@ class Ledger:
         """Has ``id`` the form that our dispatchers give?"""
         return _parts(id) is not None
 
-    def find(self, id: str, now: float) -> Entry | bool:
-        """The entry of ``id``; True: it may have been here, but is forgotten; False: it never was.
-
-        Raises:
-            LedgerFull: its dispatcher is not known, and there is no room for another one.
-        """
+    def find(self, id: str, now: float, *, is_again: bool = False) -> Entry | bool:
+        """The entry of ``id``; True: it may have been here, but is forgotten; False: it never was. ``is_again``: it is a
+        retransmission."""
         name, number = self._split(id)
         peer = self._peer(name, now)
+        if peer.forgotten == _UNKNOWN and not is_again:
+            peer.forgotten = number - 1
         entry = peer.entries.get(number)
         if entry is not None:
             if entry.ended:  # somebody waits for it: it is not the next to go for want of room
@@ -160,6 +165,7 @@ class Ledger:
         """``id``, which :meth:`find` never saw, begins."""
         name, number = self._split(id)
         peer = self._peer(name, now)
+        peer.highest = max(peer.highest, number)
         entry = peer.entries[number] = Entry(peer, number)
         peer.arrived.append(number)
         if len(peer.arrived) > 2 * len(peer.entries) + 1_024:
@@ -222,6 +228,15 @@ class Ledger:
         if entry._peer.settled(entry._number):
             self._drop(entry)
         self._make_room()
+        self._evict_idle()
+
+    def leave(self, id: str, now: float) -> None:
+        """The dispatcher of ``id`` says that it sends no more: evict it, unless a request of it runs."""
+        name, _ = self._split(id)
+        peer = self._peers.get(name)
+        if peer is not None and not peer.running:
+            self._now = now
+            self._evict(name, peer)
 
     def settled(self, id: str, below: int, now: float, excepted: Collection[int] = ()) -> None:
         """The dispatcher of ``id`` waits for nothing with a number under ``below`` any more, except for ``excepted``."""
@@ -256,16 +271,38 @@ class Ledger:
         self._grow(entry, -entry.size)
 
     def _peer(self, name: str, now: float) -> _Peer:
+        self._now = now
         peer = self._peers.get(name)
-        if peer is None:
-            self._forget_silent(now)
-            if len(self._peers) >= self._max_peers:
-                raise LedgerFull
-            peer = self._peers[name] = _Peer(now)
-        else:
+        if peer is not None:
             self._peers.move_to_end(name)
             peer.last = now
+            return peer
+        self._forget_silent(now)
+        forgotten = self._evicted.pop(name, now)
+        if forgotten is None:
+            # It may have been evicted, and that be forgotten: then what ran has a lower number than the next request that it
+            # sends for the first time.
+            forgotten = _UNKNOWN if self._evicted.is_uncertain(now) else 0
+        peer = self._peers[name] = _Peer(forgotten, now)
+        self._evict_idle(peer)
         return peer
+
+    def _evict_idle(self, new: _Peer | None = None) -> None:
+        """Evict the dispatchers that were idle longest, but not the ``new`` one, while there are too many. Those whose
+        requests run stay, even if that is too many: the service bounds how many run."""
+        while len(self._peers) > self._max_peers:
+            idle = next((each for each in self._peers.items() if not each[1].running), None)
+            if idle is None or idle[1] is new:
+                return
+            self._evict(*idle)
+
+    def _evict(self, name: str, peer: _Peer) -> None:
+        for entry in list(peer.entries.values()):
+            self._drop(entry)
+        del self._peers[name]
+        may_have_run = max(peer.highest, peer.forgotten, peer.floor - 1)
+        if 0 < may_have_run < _UNKNOWN:
+            self._evicted.add(name, may_have_run, self._now)
 
     def _forget_silent(self, now: float) -> None:
         for name in tuple(islice(self._peers, 2)):  # a little each time: bounded work, and room for one at the least

@@ -77,6 +77,8 @@ class Property:
 
     CANCEL: Final = "cancel"
     """To an instance's own topic, without a payload: nobody waits for the request ``id`` any more; it may stop."""
+    GOODBYE: Final = "goodbye"
+    """With ``cancel``: the dispatcher of ``id`` closes. It sends nothing more, and asks for nothing again."""
 
     # On both.
     PART: Final = "part"

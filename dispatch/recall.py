@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from dispatch.gathering import Gathering
 from dispatch.idempotency import Keyed, Keys
-from dispatch.ledger import Entry, Ledger, LedgerFull
+from dispatch.ledger import Entry, Ledger
 from dispatch.loopclock import loop_clock
 from dispatch.messages import Property, Refusal, whole_number
 from dispatch.parts import MAX_PAYLOAD_BYTES
@@ -53,10 +53,8 @@ class Recall:
             # Two of one name overlap when one is restarted, or by mistake: the older keeps out of the younger's business.
             return Refusal.FORMER if meant < self._incarnation else DEALT_WITH
         ledger, now = self.ledger, self._now()
-        try:
-            found = ledger.find(work.id, now)
-        except LedgerFull:
-            return Refusal.OVERLOADED
+        again = (whole_number(properties, Property.TRANSMISSION) or 1) > 1
+        found = ledger.find(work.id, now, is_again=again)
         settled = properties.get(Property.SETTLED)
         if settled is not None and len(settled) <= MAX_SETTLED_CHARS:
             with contextlib.suppress(ValueError):
@@ -71,11 +69,15 @@ class Recall:
                 self.gathering.acknowledge(work)  # a copy of a part of what is complete
                 return DEALT_WITH
             return self._repeat(work, found)
-        again = (whole_number(properties, Property.TRANSMISSION) or 1) > 1
         if found or (again and not in_parts and not work.message.data()):
             return Refusal.FORGOTTEN
         work.entry = ledger.begin(work.id, now)
         return self.gathering.take(work) if in_parts else None
+
+    def leave(self, id: str) -> None:
+        """The dispatcher of ``id`` says goodbye: forget what nobody will ask for any more."""
+        if Ledger.knows(id):
+            self.ledger.leave(id, self._now())
 
     def _repeat(self, work: Work, entry: Entry) -> str:
         """Answer a question for what ``entry`` is or was about."""

@@ -359,6 +359,9 @@ class Routes:
 
     async def close(self) -> None:
         """Close everything (further connections even if it is cancelled meanwhile)."""
+        for route in self._open.values():
+            for instance in route.instances:
+                instance.say_goodbye({Property.ID: self._exchange.new_id()})
         try:
             for lanes in self._lanes.values():
                 await lanes.close()

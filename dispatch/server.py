@@ -348,7 +348,10 @@ class ToolServer:
     def _take(self, work: Work) -> bool:
         """Run, queue or refuse ``work``. False: it was here before, or is no request."""
         if Property.CANCEL in work.properties:
-            self._cancel(work.id)
+            if Property.GOODBYE in work.properties:
+                self._memory.leave(work.id)
+            else:
+                self._cancel(work.id)
             return False
         refusal = self._memory.look(work)
         if refusal == DEALT_WITH:

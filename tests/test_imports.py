@@ -19,6 +19,7 @@ PURE = (
         "deadlines",
         "delivery",
         "doubling",
+        "evicted",
         "fairqueue",
         "ledger",
         "pacing",
@@ -42,6 +43,7 @@ SERVING = (
     "work",
     "runner",
     "executor",
+    "evicted",
 )
 PATH = (
     *(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from dispatch.ledger import MAX_ENTRY_BYTES, Entry, Ledger, LedgerFull
+from dispatch.ledger import MAX_ENTRY_BYTES, Entry, Ledger
 
 NAME = "0123456789abcdef"
 
@@ -197,14 +197,79 @@ def test_a_long_stream_keeps_its_end() -> None:
 
 
 def test_dispatchers_that_are_silent_for_long_make_room() -> None:
-    ledger = Ledger(max_peers=2, peer_age=600)
+    ledger = Ledger(max_peers=3, peer_age=600)
     done(ledger, 1, name="a")
     done(ledger, 1, name="b", now=1)
-    with pytest.raises(LedgerFull):
-        ledger.find(id_of(1, "c"), 599)
     assert ledger.find(id_of(1, "c"), 600) is False
     assert isinstance(ledger.find(id_of(1, "b"), 600), Entry)
-    assert len(ledger) == 1
+    assert (len(ledger), len(ledger._evicted)) == (1, 0)
+    assert ledger.find(id_of(1, "a"), 600) is False
+
+
+def test_the_dispatcher_that_was_idle_longest_makes_room_and_what_it_ran_stays_forbidden() -> None:
+    ledger = Ledger(max_peers=2)
+    for number, name in ((1, "a"), (1, "b"), (7, "a")):
+        done(ledger, number, name=name)
+    assert ledger.find(id_of(1, "c"), 1) is False
+    assert isinstance(ledger.find(id_of(7, "a"), 1), Entry), "b was idle longer"
+    assert [ledger.find(id_of(number, "b"), 1) for number in (1, 2)] == [True, False]
+    done(ledger, 9, name="b")
+    assert ledger.find(id_of(8, "c"), 1) is False
+    assert ledger.find(id_of(1, "d"), 1) is False
+    for number, name, may_have_run in ((9, "b", True), (10, "b", False), (7, "a", True), (8, "a", False)):
+        assert ledger.find(id_of(number, name), 2) is may_have_run, (name, number)
+
+
+def test_a_dispatcher_whose_request_runs_makes_no_room_and_a_new_one_is_not_refused() -> None:
+    ledger = Ledger(max_peers=2)
+    entries = {name: ledger.begin(id_of(1, name), 0) for name in "abcd"}
+    assert {name: ledger.find(id_of(1, name), 1) for name in "abcd"} == entries
+    assert ledger.find(id_of(1, "e"), 1) is False
+    for name in "abcd":
+        ledger.record(entries[name], (b"x", {}), last=True)
+    assert len(ledger._peers) == 2
+    assert [ledger.find(id_of(1, name), 2) for name in "ab"] == [True, True]
+
+
+def test_a_dispatcher_that_leaves_makes_room_and_what_it_ran_stays_forbidden() -> None:
+    ledger = Ledger(max_peers=2)
+    done(ledger, 3, name="a")
+    done(ledger, 3, name="b")
+    ledger.leave(id_of(9, "b"), 1)
+    ledger.leave(id_of(9, "nobody"), 1)
+    running = ledger.begin(id_of(1, "c"), 1)
+    ledger.leave(id_of(2, "c"), 1)
+    assert isinstance(ledger.find(id_of(3, "a"), 1), Entry), "it was idle longest, and is still here"
+    assert ledger.find(id_of(1, "c"), 1) is running
+    assert [ledger.find(id_of(number, "b"), 1) for number in (3, 4)] == [True, False]
+
+
+def test_of_evicted_dispatchers_so_many_are_remembered_and_beyond_them_no_retransmission_runs() -> None:
+    ledger = Ledger(max_peers=1, peer_age=600)
+    ledger._evicted.max_names = 4
+    for index in range(20):
+        done(ledger, 5, name=f"peer{index}", now=index)
+        assert len(ledger._evicted) <= 4
+    assert ledger.find(id_of(5, "peer0"), 20, is_again=True) is True
+    assert ledger.find(id_of(5, "peer0"), 20, is_again=True) is True
+    assert ledger.find(id_of(6, "peer0"), 20, is_again=True) is True, "it may have been its last one"
+    assert ledger.find(id_of(7, "peer0"), 20) is False, "what is sent for the first time is new"
+    assert ledger.find(id_of(8, "peer0"), 20, is_again=True) is False, "and so is what comes after it"
+    assert ledger.find(id_of(8, "peer1"), 21) is False, "so is a first transmission"
+    assert ledger.find(id_of(5, "peer1"), 21) is True
+    assert ledger.find(id_of(5, "peer2"), 700, is_again=True) is False, "nothing is on its way for so long"
+
+
+def test_evicted_dispatchers_are_forgotten_with_age() -> None:
+    ledger = Ledger(max_peers=1, peer_age=600)
+    done(ledger, 5, name="a", now=0)
+    done(ledger, 5, name="b", now=599)
+    done(ledger, 5, name="c", now=1_190)
+    assert ledger.find(id_of(5, "b"), 1_190) is True
+    ledger = Ledger(max_peers=1, peer_age=600)
+    for index in range(10):
+        done(ledger, 5, name=str(index), now=index * 1_200)
+    assert len(ledger._evicted) == 0
 
 
 def test_a_dispatcher_whose_request_runs_is_not_forgotten() -> None:
@@ -279,3 +344,51 @@ class Machine(RuleBasedStateMachine):
 
 
 TestMachine = Machine.TestCase
+
+
+class Evictions(RuleBasedStateMachine):
+    """More dispatchers than are remembered. Each numbers its requests in the order in which they arrive first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ledger = Ledger(max_peers=2)
+        self.ledger._evicted.max_names = 2
+        self.sent = dict.fromkeys("abcdefgh", 0)
+        self.begun: set[tuple[str, int]] = set()
+        self.running: list[Entry] = []
+
+    @rule(name=st.sampled_from("abcdefgh"), lost=st.integers(0, 2))
+    def arrives(self, name: str, lost: int) -> None:
+        self.sent[name] += 1 + lost
+        number = self.sent[name]
+        assert self.ledger.find(id_of(number, name), 0) is False, "what is new is never refused"
+        self.runs(name, number)
+
+    @rule(name=st.sampled_from("abcdefgh"), back=st.integers(0, 9))
+    def arrives_again(self, name: str, back: int) -> None:
+        number = max(1, self.sent[name] - back)
+        self.sent[name] = max(self.sent[name], number)
+        if self.ledger.find(id_of(number, name), 0, is_again=True) is False:
+            self.runs(name, number)
+
+    def runs(self, name: str, number: int) -> None:
+        assert (name, number) not in self.begun, "it would run twice"
+        self.begun.add((name, number))
+        self.running.append(self.ledger.begin(id_of(number, name), 0))
+
+    @rule(which=st.integers(0, 99))
+    def ends(self, which: int) -> None:
+        if self.running:
+            self.ledger.record(self.running.pop(which % len(self.running)), (b"x", {}), last=True)
+
+    @rule(name=st.sampled_from("abcdefgh"))
+    def leaves(self, name: str) -> None:
+        self.ledger.leave(id_of(self.sent[name] + 1, name), 0)
+
+    @invariant()
+    def it_is_bounded(self) -> None:
+        assert len(self.ledger._evicted) <= 2
+        assert len(self.ledger._peers) <= 2 + len(self.running) + 1
+
+
+TestEvictions = Evictions.TestCase

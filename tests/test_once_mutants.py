@@ -11,6 +11,7 @@ import pytest
 from dispatch.acknowledger import Acknowledger
 from dispatch.attempts import Attempts
 from dispatch.delivery import Credit
+from dispatch.evicted import Evicted
 from dispatch.idempotency import Keys
 from dispatch.instances import Line
 from dispatch.ledger import Entry, Ledger
@@ -25,13 +26,13 @@ EXAMPLES = 2_000
 """Stories among which a fault must be found. Most are within the first hundred."""
 
 
-def an_ended_request_is_forgotten(self: Ledger, id: str, now: float, *, find: Any = Ledger.find) -> Any:
-    found = find(self, id, now)
+def an_ended_request_is_forgotten(self: Ledger, *args: Any, find: Any = Ledger.find, **how: Any) -> Any:
+    found = find(self, *args, **how)
     return False if isinstance(found, Entry) and found.ended else found
 
 
-def what_had_no_room_counts_as_new(self: Ledger, id: str, now: float, *, find: Any = Ledger.find) -> Any:
-    found = find(self, id, now)
+def what_had_no_room_counts_as_new(self: Ledger, *args: Any, find: Any = Ledger.find, **how: Any) -> Any:
+    found = find(self, *args, **how)
     return found if isinstance(found, Entry) else False
 
 
@@ -93,6 +94,10 @@ def the_ledger_miscounts(self: Ledger, entry: Any, message: Any, *, last: bool, 
     self.size += 1
 
 
+def an_evicted_dispatcher_is_forgotten(self: Evicted, *_: Any) -> None:
+    return None
+
+
 def what_may_have_run_is_repeated(outcome: Any, *, sent: bool) -> bool:
     return False
 
@@ -100,6 +105,7 @@ def what_may_have_run_is_repeated(outcome: Any, *, sent: bool) -> bool:
 FAULTS: dict[str, Callable[..., Any]] = {
     "dispatch.ledger.Ledger.find": an_ended_request_is_forgotten,
     "dispatch.ledger.Ledger.find ": what_had_no_room_counts_as_new,
+    "dispatch.evicted.Evicted.add": an_evicted_dispatcher_is_forgotten,
     "dispatch.recall.Recall._repeat": a_question_runs_the_tool,
     "dispatch.recall.Recall.look": the_incarnation_is_not_looked_at,
     "dispatch.retries.may_have_run": what_may_have_run_is_repeated,

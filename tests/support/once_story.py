@@ -46,7 +46,7 @@ REFUSALS = {
     "places": {"overloaded"},
     "keys": {"forgotten"},
     "waiting": {"too-many-pending", "too-much"},
-    "peers": {"overloaded"},
+    "peers": {"forgotten"},
     "messages": {"payload-too-large"},
 }
 """What a call may be told then."""
@@ -173,6 +173,7 @@ class _Telling:
             ledger._max_entries, ledger._max_bytes, ledger._max_large = 1, 1_500, 3_000
         if "peers" in bounds:
             ledger._max_peers = 2
+            ledger._evicted.max_names = 2
         if "keys" in bounds:
             keys._max_keys, keys._max_bytes = 1, 400
 
