@@ -16,6 +16,7 @@ from dispatch.cancellation import cancel_and_wait
 from dispatch.catalog.topics import TopicName
 from dispatch.delivery import MAX_CREDIT_BYTES
 from dispatch.gate import Gate
+from dispatch.guards.bucket import LeakyBucket
 from dispatch.messages import MAX_PROPERTY_CHARS, Property, whole_number
 from dispatch.outcome import TransportError
 from dispatch.owntopics import control_prefix
@@ -27,8 +28,15 @@ logger = logging.getLogger("dispatch.service")
 MAX_REPLY_TOPICS = 4_096
 """Reply topics kept open at once, up to eight for a dispatcher that gets large answers; the one that was quiet longest is
 closed for a new one."""
+OPENINGS_PER_S = 128
+"""Reply topics opened a second on average, so that requests that name ever new topics do not take the connection from
+everything else: a quarter of the 480 that one connection opened on a busy machine with two processors."""
+OPENINGS_AT_ONCE = 512
+"""Openings beyond that average: the dispatchers that a service meets when it starts."""
 MAX_WAITING = 10_000
 """Answers that may wait for a reply topic to be opened, over all topics."""
+MAX_LOOKED_AT = 16
+"""Open topics that are looked at for one that can be closed."""
 MAX_TOPIC_CHARS = 512
 WARN_EVERY_S = 10.0
 """Lost answers are warned of once in so many seconds."""
@@ -37,10 +45,12 @@ WARN_EVERY_S = 10.0
 class _Topic:
     """An open reply topic, or one that is being opened: what is to be sent waits for it."""
 
-    __slots__ = ("gate", "opening", "waiting")
+    __slots__ = ("gate", "key", "opening", "waiting")
 
     def __init__(self) -> None:
         self.gate: Gate | PacedPublisher | None = None
+        self.key = ""
+        """What acknowledgements name the gate by."""
         self.opening: asyncio.Task[None] | None = None
         self.waiting: deque[tuple[bytes, Mapping[str, str], int | None]] = deque()
 
@@ -76,13 +86,17 @@ class ReplyRouter:
         self._gates: dict[str, Gate] = {}
         self._next_gate = 0
         self._life = os.urandom(3).hex()
+        self._openings = LeakyBucket(OPENINGS_AT_ONCE, OPENINGS_PER_S)
         self._closing: set[asyncio.Task[None]] = set()
         self._waiting = 0
         self._closed = False
         self._quiet_until = 0.0
+        self._unopened_quiet_until = 0.0
         self._known: dict[str, bool] = {}
         self.lost = 0
         """Answers that could not be sent."""
+        self.unopened = 0
+        """Messages whose reply topic was not opened, because too many were. Answers among them go to the response topic."""
 
     async def start(self) -> None:
         """Open the response topic and the control topic.
@@ -97,18 +111,20 @@ class ReplyRouter:
         publisher = await self._transport.publisher(self._response_queue)
         # Who listens there acknowledges nothing, and only a persistent topic keeps what its listener cannot take.
         persistent = TopicName.parse(self._response_queue).persistent
-        topic.gate = self._gate(publisher) if persistent else PacedPublisher(publisher)
+        if persistent:
+            self._make_gate(topic, publisher)
+        else:
+            topic.gate = PacedPublisher(publisher)
 
-    def _gate(self, publisher: Publisher) -> Gate:
+    def _make_gate(self, topic: _Topic, publisher: Publisher) -> None:
         self._next_gate += 1
         # What is meant for a former life of this instance, whose topic was the same, must not open a gate of ours.
-        key = f"{self._life}-{self._next_gate:x}"
+        key = topic.key = f"{self._life}-{self._next_gate:x}"
 
         def mark(sequence: int) -> Mapping[str, str]:
             return {Property.ACK: f"{key}:{sequence}", Property.CONTROL: self.control}
 
-        gate = self._gates[key] = Gate(publisher, mark, None)
-        return gate
+        topic.gate = self._gates[key] = Gate(publisher, mark, None)
 
     def _on_control(self, message: Message) -> None:
         properties = message.properties()
@@ -150,6 +166,8 @@ class ReplyRouter:
         credit = whole_number(request, Property.CREDIT) if name != self._response_queue else None
         topic = self._topics.get(name)
         if topic is None:
+            if not self._can_open():
+                return self._send_unopened(payload, properties)
             topic = self._topics[name] = _Topic()
             topic.opening = asyncio.get_running_loop().create_task(self._open(name, topic))
         elif topic.gate is not None:
@@ -162,6 +180,43 @@ class ReplyRouter:
         self._waiting += 1
         return None
 
+    def _can_open(self) -> bool:
+        """Is there room for another reply topic, and were not too many opened lately?"""
+        if not self._openings.take(1, asyncio.get_running_loop().time()):
+            return False
+        for _ in range(MAX_LOOKED_AT):
+            if len(self._topics) < MAX_REPLY_TOPICS:
+                return True
+            name, topic = next(iter(self._topics.items()))
+            if topic.gate is None or topic.gate.queued or name == self._response_queue:
+                self._topics.move_to_end(name)
+            else:
+                self._close_topic(name)
+        return False
+
+    def _close_topic(self, name: str) -> None:
+        topic = self._topics.pop(name)
+        self._gates.pop(topic.key, None)
+        if topic.gate is not None:
+            task = asyncio.get_running_loop().create_task(topic.gate.close())
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+    def _send_unopened(self, payload: bytes, properties: Mapping[str, str]) -> Ticket | None:
+        """Send an answer whose reply topic is not opened to the response topic, where its caller listens, too. Any other
+        message is dropped: its receiver asks again."""
+        self.unopened += 1
+        now = asyncio.get_running_loop().time()
+        if now >= self._unopened_quiet_until:
+            self._unopened_quiet_until = now + WARN_EVERY_S
+            logger.warning(
+                "too many reply topics: %d messages so far had theirs not opened; answers go to %s",
+                self.unopened,
+                self._response_queue,
+            )
+        shared = self._topics[self._response_queue].gate
+        return self._publish(shared, payload, properties, None) if payload and shared is not None else None
+
     def own_topic(self, request: Mapping[str, str]) -> bool:
         """Has the sender of ``request`` a reply topic of its own that we may use?"""
         return self.topic_for(request.get(Property.REPLY_TO)) != self._response_queue
@@ -173,7 +228,8 @@ class ReplyRouter:
 
     async def writable(self, request: Mapping[str, str]) -> None:
         """Wait until answers to this caller are not queued."""
-        topic = self._topics.get(self.topic_for(request.get(Property.REPLY_TO)))
+        name = self.topic_for(request.get(Property.REPLY_TO))
+        topic = self._topics.get(name) or self._topics.get(self._response_queue)
         if topic is None:
             return
         if topic.opening is not None:
@@ -183,7 +239,7 @@ class ReplyRouter:
 
     async def _open(self, name: str, topic: _Topic) -> None:
         try:
-            topic.gate = self._gate(await self._transport.publisher(name))
+            self._make_gate(topic, await self._transport.publisher(name))
         except Exception as error:  # whatever it is: the answers that wait here must go somewhere
             logger.warning("cannot answer on %s (%s): answering on %s", name, error, self._response_queue)
             del self._topics[name]
@@ -196,20 +252,6 @@ class ReplyRouter:
             elif fallback is not None:
                 self._publish(fallback, payload, properties, None)
         topic.waiting.clear()
-        self._close_quietest()
-
-    def _close_quietest(self) -> None:
-        for name in list(self._topics):
-            if len(self._topics) <= MAX_REPLY_TOPICS:
-                return
-            gate = self._topics[name].gate
-            if gate is None or gate.queued or name == self._response_queue:
-                continue
-            del self._topics[name]
-            self._gates = {key: kept for key, kept in self._gates.items() if kept is not gate}
-            task = asyncio.get_running_loop().create_task(gate.close())
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
 
     def _publish(
         self, gate: Gate | PacedPublisher, payload: bytes, properties: Mapping[str, str], credit: int | None
