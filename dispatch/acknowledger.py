@@ -10,7 +10,7 @@ from collections import OrderedDict
 
 from dispatch.delivery import CREDIT_BYTES
 from dispatch.loopclock import loop_clock
-from dispatch.messages import MAX_PROPERTY_CHARS, Property
+from dispatch.messages import Property, is_oversized
 from dispatch.outcome import TransportError
 from dispatch.transports import Publisher, Transport
 
@@ -65,7 +65,7 @@ class Acknowledger:
 
     def wanted(self, prefix: str, control: str | None, token: str) -> None:
         """A reply asked, on a control topic that must begin with ``prefix``, for the acknowledgement of ``token``."""
-        if control is None or not control.startswith(prefix) or len(control) > MAX_PROPERTY_CHARS:
+        if control is None or not control.startswith(prefix) or is_oversized(control):
             return
         if len(token) > MAX_TOKEN_CHARS:
             return

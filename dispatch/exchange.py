@@ -17,13 +17,13 @@ from dispatch.deadlines import Deadlines
 from dispatch.instances import Line
 from dispatch.loopclock import loop_clock
 from dispatch.messages import (
-    MAX_PROPERTY_CHARS,
     PLAIN_LAST,
     MalformedMessage,
     Property,
     Refusal,
     decode_plain,
     decode_reply,
+    is_oversized,
 )
 from dispatch.outcome import Throttled, TransportError
 from dispatch.pending import ReplyStream, Single, Slot
@@ -260,7 +260,7 @@ class Exchange:
 
     def _stray(self, id: object) -> Fate:
         """Nobody waits for this reply."""
-        if not isinstance(id, str) or not 0 < len(id) <= MAX_PROPERTY_CHARS:
+        if not isinstance(id, str) or not id or is_oversized(id):
             return Disposition.MALFORMED, self._strange
         return self._tombstones.get(id) or (Disposition.UNKNOWN, self._strange)
 

@@ -24,8 +24,8 @@ MAX_MESSAGE_BYTES: Final = 5 * 1024 * 1024 - PROPERTIES_BYTES
 """Largest payload we publish to a broker that says nothing else, in bytes. A Pulsar broker's default limit
 (``maxMessageSize``) is 5 MiB over payload *and* metadata."""
 
-MAX_PROPERTY_CHARS: Final = 8 * 1024
-"""Longest property value that is looked at, in characters; a longer one counts as malformed."""
+MAX_PROPERTY_BYTES: Final = 8 * 1024
+"""Largest property value that is sent or read, in bytes of UTF-8, as a broker counts; a larger one counts as malformed."""
 
 
 PLAIN_FROM: Final = 4_096
@@ -350,11 +350,16 @@ def result_text(result: object) -> str:
         ) from None
 
 
+def utf8_size(text: str) -> int:
+    """Return the bytes of ``text`` as UTF-8."""
+    return len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))
+
+
 def check_property(value: object, what: str) -> None:
     """Check that ``value`` may travel as a message property; None is no property at all.
 
     Raises:
-        TypeError: no text, or longer than :data:`MAX_PROPERTY_CHARS` (as UTF-8 bytes, because a broker counts those).
+        TypeError: no text, or larger than :data:`MAX_PROPERTY_BYTES`.
         UnicodeError: it cannot be written as UTF-8.
     """
     if value is None:
@@ -362,8 +367,13 @@ def check_property(value: object, what: str) -> None:
     if not isinstance(value, str):
         raise TypeError(f"{what} must be a text, not {type(value).__name__}")
     size = len(value.encode())
-    if size > MAX_PROPERTY_CHARS:
-        raise TypeError(f"{what} has {size:,} bytes, the limit is {MAX_PROPERTY_CHARS:,}: give a shorter one")
+    if size > MAX_PROPERTY_BYTES:
+        raise TypeError(f"{what} has {size:,} bytes, the limit is {MAX_PROPERTY_BYTES:,}: give a shorter one")
+
+
+def is_oversized(value: str) -> bool:
+    """Return whether a property value is larger than :data:`MAX_PROPERTY_BYTES`."""
+    return len(value) > MAX_PROPERTY_BYTES // 4 and utf8_size(value) > MAX_PROPERTY_BYTES  # 4 bytes a character at most
 
 
 def whole_number(properties: Mapping[str, str], name: str) -> int | None:

@@ -20,6 +20,8 @@ MAX_JOINING = 256
 """Requests of which a service has some parts at once."""
 JOIN_IDLE_S = 15.0
 """How long parts are kept while no further one comes. A caller who still waits asks every few seconds at the latest."""
+_LARGEST_CHAR = 4
+"""Bytes of a character in UTF-8, at most."""
 MAX_RANGES = 64
 """Gaps that are named at once: a property has a limit, and the next question names the others."""
 
@@ -30,11 +32,24 @@ def split_text(text: str, size: int, limit: int) -> Iterator[tuple[str, bool]]:
     Args:
         size: of the text, in bytes.
         limit: bytes of a message. Parts are much smaller, because JSON can make six of one.
+
+    Parts of a text that is not ASCII can be up to three bytes shorter, so that there can be one more than
+    :data:`MAX_PARTS`.
     """
-    # A part is counted in characters: at four bytes each it is no more than that much larger.
-    length = max(1, min(max(PART_BYTES, -(-size // MAX_PARTS)), limit // 8))
-    for start in range(0, len(text), length):
-        yield text[start : start + length], start + length < len(text)
+    length = min(max(PART_BYTES, -(-size // MAX_PARTS)), limit // 8)
+    if text.isascii():
+        length = max(1, length)
+        for start in range(0, len(text), length):
+            yield text[start : start + length], start + length < len(text)
+        return
+    length = max(_LARGEST_CHAR, length)
+    data = text.encode()
+    end = 0
+    while end < len(data):
+        start, end = end, min(end + length, len(data))
+        while end < len(data) and data[end] & 0xC0 == 0x80:  # a part ends before a character that would not fit
+            end -= 1
+        yield data[start:end].decode(), end < len(data)
 
 
 def parts_of(size: int, limit: int) -> int:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dispatch.instances import Line
-from dispatch.messages import Property, Reply, whole_number
+from dispatch.messages import Property, Reply, utf8_size, whole_number
 from dispatch.outcome import Origin, TransportError
 from dispatch.settled import ANSWERED, GIVEN_UP, Answer, Disposition, Overflow, Settled, Tally, TimedOut, Unreadable
 from dispatch.transports.base import Ticket
@@ -74,7 +74,7 @@ class Slot(msgspec.Struct, eq=False):
             if self.ahead is None:
                 self.ahead = {}
             self.ahead[index] = (reply, properties)
-            self.ahead_size += len(reply.response)
+            self.ahead_size += utf8_size(reply.response)
             if len(self.ahead) > MAX_AHEAD:
                 self.settle(Overflow("chunks ahead of a missing one"))
             elif self.size + self.ahead_size > self.max_bytes:
@@ -86,7 +86,7 @@ class Slot(msgspec.Struct, eq=False):
         self.take(reply, properties)
         while self.ahead and self.settled is None and self.next_chunk in self.ahead:
             reply, properties = self.ahead.pop(self.next_chunk)
-            self.ahead_size -= len(reply.response)
+            self.ahead_size -= utf8_size(reply.response)
             self.next_chunk += 1
             self.take(reply, properties)
         return _MATCHED
@@ -179,7 +179,7 @@ class Single(Slot, eq=False, kw_only=True):
         if reply.error is not None:
             self.settle(Answer("", reply.error.type, reply.error.message, properties, self.chunks))
             return
-        self.size += len(text)
+        self.size += utf8_size(text)
         if self.size > self.max_bytes:
             self.settle(Overflow("max-result"))
             return
@@ -219,7 +219,7 @@ class ReplyStream(Slot, eq=False, kw_only=True):
             self.settle(Answer("", reply.error.type, reply.error.message, properties, self.chunks))
             return
         if reply.response:
-            self.size += len(reply.response)
+            self.size += utf8_size(reply.response)
             if self.size > self.max_bytes:
                 self.settle(Overflow("max-result"))
                 return

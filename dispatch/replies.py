@@ -17,7 +17,7 @@ from dispatch.catalog.topics import TopicName
 from dispatch.delivery import MAX_CREDIT_BYTES
 from dispatch.gate import Gate
 from dispatch.guards.bucket import LeakyBucket
-from dispatch.messages import MAX_PROPERTY_CHARS, Property, whole_number
+from dispatch.messages import MAX_PROPERTY_BYTES, Property, whole_number
 from dispatch.outcome import TransportError
 from dispatch.owntopics import control_prefix
 from dispatch.paced import PacedPublisher
@@ -135,7 +135,7 @@ class ReplyRouter:
             self._on_request(message)
 
     def _acknowledged(self, tokens: str) -> None:
-        for token in tokens[:MAX_PROPERTY_CHARS].split(","):
+        for token in tokens[:MAX_PROPERTY_BYTES].split(","):
             key, _, sequence = token.partition(":")
             gate = self._gates.get(key)
             if gate is not None and sequence.isascii() and sequence.isdigit() and len(sequence) < 19:

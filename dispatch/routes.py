@@ -21,7 +21,7 @@ from dispatch.exchange import Exchange, read_properties
 from dispatch.gate import Gate
 from dispatch.instances import HELLO_AGAIN_S, HELLO_EVERY_S, MAX_INSTANCES, Instance, Instances
 from dispatch.lanes import Lane, Lanes
-from dispatch.messages import MAX_PROPERTY_CHARS, Feature, Property, Refusal
+from dispatch.messages import Feature, Property, Refusal, is_oversized
 from dispatch.outcome import TransportError
 from dispatch.owntopics import control_prefix, hello_topic, reply_topic
 from dispatch.paced import PacedPublisher
@@ -218,7 +218,7 @@ class Routes:
         incarnation = properties.get(Property.INCARNATION, "")
         if not (topic.startswith(prefix) and name and incarnation):
             return
-        if len(topic) + len(name) + len(incarnation) > MAX_PROPERTY_CHARS:
+        if is_oversized(topic + name + incarnation):
             return
         for route in self._open.values():
             if route.request_queue != properties[Property.HERE] or route.hello is None:

@@ -25,9 +25,9 @@ from dispatch.idempotency import MAX_DUPLICATES, Keyed
 from dispatch.kept import KeptRequests
 from dispatch.loopclock import loop_clock
 from dispatch.messages import (
-    MAX_PROPERTY_CHARS,
     Property,
     Refusal,
+    is_oversized,
     whole_number,
 )
 from dispatch.outcome import TransportError
@@ -329,7 +329,7 @@ class ToolServer:
         with contextlib.suppress(Exception):  # whatever a peer's message makes the client raise
             properties = message.properties()
             id = properties.get(Property.ID, "")
-        if not id or len(id) > MAX_PROPERTY_CHARS:
+        if not id or is_oversized(id):
             self.requests += 1
             self.malformed += 1
             logger.warning("a request without a usable property 'id' on %s: nobody can be answered", self.request_queue)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dispatch import Outcome
-from dispatch.messages import MAX_MESSAGE_BYTES, MAX_PROPERTY_CHARS
+from dispatch.messages import MAX_MESSAGE_BYTES, MAX_PROPERTY_BYTES
 from dispatch.outcome import InvalidArguments, Rejected
 from tests.support.clock import START, idle
 from tests.support.stand import Peer, Service, catalog, dispatching, stand
@@ -78,7 +78,7 @@ async def test_a_user_that_is_no_text(user: Any) -> None:
     assert (await mistake(user=user)).type == "invalid-arguments"
 
 
-@pytest.mark.parametrize("key", [5, b"key", "x" * (MAX_PROPERTY_CHARS + 1), "ü" * MAX_PROPERTY_CHARS, "\ud800"])
+@pytest.mark.parametrize("key", [5, b"key", "x" * (MAX_PROPERTY_BYTES + 1), "ü" * MAX_PROPERTY_BYTES, "\ud800"])
 async def test_an_idempotency_key_that_cannot_travel(key: Any) -> None:
     assert (await mistake(idempotency_key=key)).type == "invalid-arguments"
 

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from dispatch.exchange import Exchange, read_properties
-from dispatch.messages import MAX_PROPERTY_CHARS, Property
+from dispatch.messages import MAX_PROPERTY_BYTES, Property
 from dispatch.outcome import TransportError
 from dispatch.settled import Answer, Disposition, TimedOut, Unreadable
 from tests.support.clock import START, advance, idle
@@ -229,7 +229,7 @@ async def test_a_second_reply_is_a_duplicate() -> None:
 async def test_somebody_elses_reply_is_unknown_and_its_payload_is_never_read() -> None:
     bench = Bench()
     assert bench.take(OddMessage(b"", {"id": "somebody-else"}, raises="data")) is Disposition.UNKNOWN
-    for length in (1, MAX_PROPERTY_CHARS):
+    for length in (1, MAX_PROPERTY_BYTES):
         assert bench.take(OddMessage(b"rubbish", {"id": "x" * length})) is Disposition.UNKNOWN
 
 
@@ -238,7 +238,7 @@ async def test_somebody_elses_reply_is_unknown_and_its_payload_is_never_read() -
     [
         reply(None),
         reply(""),
-        reply("x" * (MAX_PROPERTY_CHARS + 1)),
+        reply("x" * (MAX_PROPERTY_BYTES + 1)),
         OddMessage(b"{}", {"id": "x"}, raises="properties"),
         OddMessage(b"{}", {"id": 5}),  # type: ignore[dict-item]
         OddMessage(b"{}", {"id": ["x"]}),  # type: ignore[dict-item]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.messages import MAX_PROPERTY_CHARS, check_property, whole_number
+from dispatch.messages import MAX_PROPERTY_BYTES, check_property, whole_number
 
 
 @pytest.mark.parametrize(("value", "number"), [("0", 0), ("7", 7), ("007", 7), ("9" * 18, 10**18 - 1)])
@@ -30,7 +30,7 @@ def test_a_missing_property_is_none() -> None:
     assert whole_number({}, "remaining-ms") is None
 
 
-@pytest.mark.parametrize("value", [None, "", "order-17", "x" * MAX_PROPERTY_CHARS, "ü" * (MAX_PROPERTY_CHARS // 2)])
+@pytest.mark.parametrize("value", [None, "", "order-17", "x" * MAX_PROPERTY_BYTES, "ü" * (MAX_PROPERTY_BYTES // 2)])
 def test_what_may_travel_as_a_property(value: str | None) -> None:
     check_property(value, "idempotency_key")
 
@@ -40,8 +40,8 @@ def test_what_may_travel_as_a_property(value: str | None) -> None:
     [
         (5, "must be a text, not int"),
         (b"key", "must be a text, not bytes"),
-        ("x" * (MAX_PROPERTY_CHARS + 1), "has 8,193 bytes, the limit is 8,192: give a shorter one"),
-        ("ü" * (MAX_PROPERTY_CHARS // 2 + 1), "has 8,194 bytes"),
+        ("x" * (MAX_PROPERTY_BYTES + 1), "has 8,193 bytes, the limit is 8,192: give a shorter one"),
+        ("ü" * (MAX_PROPERTY_BYTES // 2 + 1), "has 8,194 bytes"),
     ],
 )
 def test_what_may_not_is_told_by_its_name(value: object, problem: str) -> None:

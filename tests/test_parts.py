@@ -37,7 +37,7 @@ def test_a_text_comes_together_again_and_every_part_fits(text: str, limit: int) 
     parts = list(split_text(text, len(text.encode(errors="replace")), limit))
     assert "".join(part for part, _ in parts) == text
     assert [more for _, more in parts] == [True] * (len(parts) - 1) + [False] * bool(parts)
-    assert all(0 < len(part) <= max(1, limit // 8) for part, _ in parts)
+    assert all(0 < len(part.encode()) <= max(4, limit // 8) for part, _ in parts)
 
 
 @pytest.mark.parametrize("letter", ["x", "ü", "😀", "\x01", '"'])

@@ -6,14 +6,14 @@ import asyncio
 
 import pytest
 
-from dispatch.messages import MAX_PROPERTY_CHARS, Refusal, decode_reply
+from dispatch.messages import MAX_PROPERTY_BYTES, Refusal, decode_reply
 from dispatch.outcome import InvalidArguments
 from tests.support.clock import idle
 from tests.support.stand import Peer, Service, dispatching, serving, stand
 
 
 @pytest.mark.parametrize(
-    "properties", [{}, {"id": ""}, {"id": "x" * (MAX_PROPERTY_CHARS + 1)}], ids=["none", "empty", "oversized"]
+    "properties", [{}, {"id": ""}, {"id": "x" * (MAX_PROPERTY_BYTES + 1)}], ids=["none", "empty", "oversized"]
 )
 async def test_a_request_without_a_usable_id_is_counted_and_the_next_is_served(properties: dict[str, str]) -> None:
     service = Service(lambda _: "done")
@@ -28,7 +28,7 @@ async def test_a_request_without_a_usable_id_is_counted_and_the_next_is_served(p
 
 async def test_an_id_of_just_the_limit_is_served() -> None:
     async with serving(lambda _: "done"), Peer.as_caller() as caller:
-        await caller.ask(b"{}", id="x" * MAX_PROPERTY_CHARS)
+        await caller.ask(b"{}", id="x" * MAX_PROPERTY_BYTES)
         assert decode_reply((await caller.arrived.get()).data()).response == "done"
 
 

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Mapping
 
 from dispatch.messages import (
-    MAX_PROPERTY_CHARS,
+    MAX_PROPERTY_BYTES,
     PLAIN_CHUNK,
     PLAIN_LAST,
     ErrorInfo,
@@ -123,7 +123,7 @@ def with_other_id(rng: random.Random, properties: Mapping[str, str], how: str) -
                 others[Property.ID] = ""
             return others
         case "oversized_id":
-            return {**others, Property.ID: properties.get(Property.ID, "") + "x" * MAX_PROPERTY_CHARS}
+            return {**others, Property.ID: properties.get(Property.ID, "") + "x" * MAX_PROPERTY_BYTES}
         case _:
             return {**others, Property.ID: f"{rng.getrandbits(64):016x}-{rng.randrange(1000):x}"}
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dispatch.messages import MAX_PROPERTY_CHARS, ErrorInfo, MalformedMessage, Property, decode_reply, decode_request
+from dispatch.messages import MAX_PROPERTY_BYTES, ErrorInfo, MalformedMessage, Property, decode_reply, decode_request
 from dispatch.outcome import TransportError
 from dispatch.testing import Faults, FaultyTransport, advance, idle
 from dispatch.testing.faults import KINDS, ONLY
@@ -260,7 +260,7 @@ async def test_ids_are_missing_oversized_or_foreign(direction: str) -> None:
         await idle()
         missing, oversized, foreign = (message.properties().get(Property.ID, "") for message in seen.messages)
         assert missing == ""
-        assert len(oversized) > MAX_PROPERTY_CHARS
+        assert len(oversized) > MAX_PROPERTY_BYTES
         assert foreign not in ("", "3-0")
 
 

@@ -1,0 +1,115 @@
+"""Limits in bytes were compared with numbers of characters: an answer of other letters than ASCII could have up to four
+times ``max-result``, its parts four times their size, a property four times its limit. Now all count bytes of UTF-8."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from dispatch import Dispatcher
+from dispatch.messages import Property
+from dispatch.outcome import TransportError
+from dispatch.parts import PART_BYTES
+from dispatch.transports import Mode
+from dispatch.transports.memory import MemoryTransport
+from tests.support.clock import idle
+from tests.support.stand import BROKER, RESPONSES, UNGUARDED, Peer, catalog, dispatching, read, serving
+
+LETTERS = pytest.mark.parametrize(("letter", "size"), [("x", 1), ("ä", 2), ("€", 3), ("😀", 4)])
+LIMIT = 1_296
+MAX_PROPERTY_BYTES = 8_192
+
+
+def limited(**more: Any) -> Any:
+    return catalog(work={"policy": {**UNGUARDED, "max-result": LIMIT, **more}})
+
+
+async def _answer(peer: Peer, chunks: list[str], *, numbers: list[int] | None = None) -> None:
+    _, properties = await peer.request()
+    for index, chunk in enumerate(chunks):
+        number = {} if numbers is None else {"chunk": str(numbers[index])}
+        last = len(chunks) - 1 if numbers is None else max(numbers)
+        await peer.answer(properties, chunk, end=(numbers or range(len(chunks)))[index] == last, **number)
+
+
+@LETTERS
+@pytest.mark.parametrize("chunks", [1, 3])
+async def test_the_largest_answer_has_so_many_bytes(letter: str, size: int, chunks: int) -> None:
+    count = LIMIT // size // chunks
+    async with Peer.as_service() as peer, dispatching(limited()) as dispatcher:
+        call = asyncio.create_task(dispatcher.execute("work"))
+        await _answer(peer, [letter * count] * chunks)
+        assert (await call).text == letter * count * chunks
+        call = asyncio.create_task(dispatcher.execute("work"))
+        await _answer(peer, [letter * count] * (chunks - 1) + [letter * (count + 1)])
+        error = (await call).error
+        assert isinstance(error, TransportError)
+        assert (error.type, "max-result" in error.message) == ("too-much", True)
+
+
+@LETTERS
+async def test_a_stream_is_cut_off_at_so_many_bytes(letter: str, size: int) -> None:
+    async with Peer.as_service() as peer, dispatching(limited()) as dispatcher:
+        for more in (0, 1):
+            chunks = [letter * (LIMIT // size // 2), letter * (LIMIT // size // 2 + more)]
+            got: list[str] = []
+            reading = asyncio.create_task(read(dispatcher.stream("work"), got))
+            await _answer(peer, chunks)
+            if more:
+                with pytest.raises(TransportError, match="max-result"):
+                    await reading
+            else:
+                await reading
+            assert got == chunks[: 2 - more]
+
+
+@LETTERS
+async def test_chunks_ahead_of_a_missing_one_count_as_bytes(letter: str, size: int) -> None:
+    """The first chunk comes last: those kept until then are within the limit."""
+    async with Peer.as_service() as peer, dispatching(limited()) as dispatcher:
+        for more in (0, 1):
+            count = LIMIT // size // 2
+            call = asyncio.create_task(dispatcher.execute("work"))
+            await _answer(peer, [letter * (count + more), letter * count, ""], numbers=[2, 1, 0])
+            assert (await call).ok == (not more)
+
+
+@LETTERS
+async def test_a_part_of_an_answer_has_so_many_bytes(letter: str, size: int) -> None:
+    """On the wire each message is a part, its JSON and no more."""
+    limit = 8 * PART_BYTES
+    text = letter * (3 * limit // size)
+
+    def memory() -> MemoryTransport:
+        transport = MemoryTransport(BROKER)
+        transport.max_message_bytes = limit
+        return transport
+
+    network = memory()
+    await network.start()
+    sizes: list[int] = []
+    policy = {**UNGUARDED, "large-payloads": True}
+    async with (
+        serving(lambda _: text, broker=network),
+        Dispatcher(memory(), catalog(work={"policy": policy}), name="me") as dispatcher,
+    ):
+        topic = f"{RESPONSES.rpartition('/')[0]}/dispatch-reply-me"
+        await network.subscribe(topic, lambda message: sizes.append(len(message.data())), mode=Mode.FANOUT, name="tap")
+        assert await dispatcher.call("work") == text
+    await network.close()
+    parts = [each for each in sizes if each > PART_BYTES // 2]
+    assert max(parts) <= PART_BYTES + 100
+    assert len(parts) == 24
+
+
+@pytest.mark.parametrize(("letter", "size"), [("x", 1), ("😀", 4)])
+async def test_an_id_has_so_many_bytes(letter: str, size: int) -> None:
+    async with serving(lambda _: "done") as server, Peer.as_caller() as caller:
+        for count, malformed in ((MAX_PROPERTY_BYTES // size, 0), (MAX_PROPERTY_BYTES // size + 1, 1)):
+            await caller.ask(b"{}", id=letter * count)
+            await idle()
+            assert (server.requests - server.malformed, server.malformed) == (1, malformed)
+        message = await caller.arrived.get()
+        assert message.properties()[Property.ID] == letter * (MAX_PROPERTY_BYTES // size)
