@@ -7,6 +7,7 @@ Its first step is here; the others are :class:`dispatch.calls.Calls`, to be read
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import random
@@ -31,7 +32,13 @@ from dispatch.telemetry.settings import DEFAULT_TELEMETRY, Telemetry
 from dispatch.tool import Tool
 from dispatch.transports import Security, Transport, open_transport
 
+HOME_POLL_S = 0.1
+"""How often, in seconds, :meth:`Dispatcher.close` on another event loop checks whether the dispatcher's own still runs."""
 NO_ARGUMENTS: Mapping[str, Any] = {}
+OTHER_LOOP = (
+    "this dispatcher was started on another event loop and can be used on that one only; make one for each event loop "
+    "(every asyncio.run() has a loop of its own). close() works on any."
+)
 NOT_STARTED = "the dispatcher is not started; use 'async with dispatch.connect(...)' or await start()"
 
 
@@ -97,6 +104,7 @@ class Dispatcher:
         self._policy = policy
         self._randomness = randomness
         self._targets = Targets(catalog, policy).check()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._engine: Engine | None = None
         self._calls: Calls | None = None
 
@@ -122,17 +130,38 @@ class Dispatcher:
         watch = Watch(self.telemetry, self._events, now)
         tracing = Tracing(self.telemetry, self.name, now()) if self.telemetry.traces != "off" else None
         engine = Engine(self.transport, self.name, self._randomness, self._targets, watch, tracing)
+        self._loop = asyncio.get_running_loop()
         self._engine = engine
         self._calls = Calls(engine, lambda tool: self._targets.alternatives(tool))
 
     async def close(self, *, drain: float = 0.0) -> None:
         """End what waits (its callers get a typed error) and disconnect. Idempotent. A timeout around it, or its
         cancellation, ends the drain; the connection is closed all the same, before the timeout or cancellation is raised.
+        Works on any event loop, also when the one that the dispatcher was started on has ended; nothing is drained then.
 
         Args:
             drain: seconds that calls under way may still take. What waits in a line is refused at once, and so is what
                 comes; nothing is retried any more.
         """
+        home = self._loop
+        if home is None or home is asyncio.get_running_loop():
+            await self._close(drain)
+            return
+        if home.is_running():  # in another thread
+            closing = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._close(drain), home))
+            while home.is_running():
+                if (await asyncio.wait([closing], timeout=HOME_POLL_S))[0]:
+                    closing.result()
+                    return
+            closing.cancel()
+        async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_callback(self.transport.close)
+            if self._engine is not None:
+                await self._engine.abandon()
+        with contextlib.suppress(RuntimeError):  # a stream may wait on the event loop that is closed
+            self._events.close()
+
+    async def _close(self, drain: float) -> None:
         async with contextlib.AsyncExitStack() as stack:
             stack.callback(self._events.close)
             stack.push_async_callback(self.transport.close)
@@ -157,10 +186,12 @@ class Dispatcher:
         """Makes calls of targets, for whoever has found one already (the clients).
 
         Raises:
-            RuntimeError: not started.
+            RuntimeError: not started, or started on another event loop than the running one.
         """
         if self._calls is None:
             raise RuntimeError(NOT_STARTED)
+        if asyncio.get_running_loop() is not self._loop:
+            raise RuntimeError(OTHER_LOOP)
         return self._calls
 
     # -- the catalogue ------------------------------------------------------------------------------------------

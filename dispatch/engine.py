@@ -202,6 +202,12 @@ class Engine:
         """Tools in the catalogue, by where they come from."""
         return {self._catalog.source: len(self._catalog.tools)}
 
+    async def abandon(self) -> None:
+        """Close what does not need the event loop that this was made on, because that has ended."""
+        self.attempts.closing = True
+        self.watch.close()
+        await self.routes.abandon()
+
     async def close(self, drain: float) -> None:
         """See :meth:`dispatch.Dispatcher.close`."""
         self.attempts.closing = True

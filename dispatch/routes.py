@@ -357,6 +357,10 @@ class Routes:
         task.add_done_callback(self._closing.discard)
         task.add_done_callback(_seen)
 
+    async def abandon(self) -> None:
+        """Close the further connections. The event loop that the rest needs has ended."""
+        await self._subscriptions.abandon()
+
     async def close(self) -> None:
         """Close everything (further connections even if it is cancelled meanwhile)."""
         for route in self._open.values():

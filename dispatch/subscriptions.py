@@ -112,6 +112,13 @@ class SharedSubscriptions:
         if self._closing.get(key) is closing:
             del self._closing[key]
 
+    async def abandon(self) -> None:
+        """Close the further connections, on another event loop than that of their tasks."""
+        further, self._further = self._further, {}
+        for starting in further.values():
+            if starting.done() and not starting.cancelled() and starting.exception() is None:
+                await starting.result().close()
+
     async def close(self) -> None:
         """Close everything, the further connections too (these even if it is cancelled meanwhile)."""
         async with contextlib.AsyncExitStack() as stack:

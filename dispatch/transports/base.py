@@ -199,5 +199,5 @@ class Transport(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go of everything. Idempotent."""
+        """Let go of everything. Idempotent. Works on another event loop than that of :meth:`start` if that one has ended."""
         ...

@@ -174,10 +174,10 @@ class MemorySubscription:
         self.durable = mode is Mode.SHARED and topic.startswith("persistent://")
         self._handler: Handler | None = handler
         self._inbox: deque[MemoryMessage] = deque()
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._scheduled = False
         self._group: MemoryGroup | None = None
-        self.opened = self._loop.time()
+        self.opened = self.loop.time()
         self.unacknowledged: dict[MemoryMessage, None] = {}
         """Of a durable one: what it got and did not acknowledge, in order."""
 
@@ -194,7 +194,7 @@ class MemorySubscription:
             self.unacknowledged[message] = None
         if not self._scheduled:
             self._scheduled = True
-            self._loop.call_soon(self._drain)
+            self.loop.call_soon(self._drain)
         return True
 
     def _drain(self) -> None:
@@ -217,10 +217,10 @@ class MemorySubscription:
             self._group.again()
         if self._inbox and not self._scheduled:
             self._scheduled = True
-            self._loop.call_soon(self._drain)
+            self.loop.call_soon(self._drain)
 
     def _deliver(self, handler: Handler, message: MemoryMessage) -> None:
-        delivery = MemoryDelivery(self, message, self._loop.time())
+        delivery = MemoryDelivery(self, message, self.loop.time())
         try:
             handler(delivery)
         finally:
@@ -376,7 +376,10 @@ class MemoryTransport:
     async def close(self) -> None:
         try:
             for subscription in list(self._subscriptions):
-                await subscription.close()
+                if subscription.loop is asyncio.get_running_loop():
+                    await subscription.close()
+                else:
+                    subscription.cut()
         finally:
             self._broker = None
 

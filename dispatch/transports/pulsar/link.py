@@ -224,7 +224,8 @@ class Link:
         finally:
             for handed in self._awaited:
                 if not handed.done():
-                    handed.set_exception(TransportError("closed", "The connection was closed.", sent=False))
+                    with contextlib.suppress(RuntimeError):  # its event loop is closed: nothing waits for it any more
+                        handed.set_exception(TransportError("closed", "The connection was closed.", sent=False))
 
     def _close(self) -> None:
         with self._opened:

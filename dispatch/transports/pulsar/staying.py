@@ -131,6 +131,10 @@ class Stay:
         if self._task is not None:
             self._task.cancel()
 
+    def abandon(self) -> None:
+        """Open nothing any more. The event loop of the tasks has ended, and they with it."""
+        self._ended = True
+
     async def end(self) -> None:
         """The same, and let whoever waits for a connection know."""
         self._ended = True

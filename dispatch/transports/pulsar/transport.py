@@ -106,6 +106,9 @@ class PulsarTransport:
         if self._closing:
             return
         self._closing = True
+        if self._loop is not None and self._loop is not asyncio.get_running_loop():
+            await self._abandon()
+            return
         try:
             if self.connected and self._supervisor.started:
                 with contextlib.suppress(TimeoutError):
@@ -139,6 +142,27 @@ class PulsarTransport:
                 self._forget_outstanding("AlreadyClosed")
                 self._inbox.clear()
                 self._release_writers()
+
+    async def _abandon(self) -> None:
+        """Close on another event loop than that of :meth:`start`: what would need that one is dropped."""
+        self._closed = True
+        _open_transports.discard(self)
+        self._supervisor.abandon()
+        handles = self.handles()
+        for subscription in self._subscriptions:
+            subscription.handler = None
+        self._subscriptions.clear()
+        self._publishers.clear()
+        self._window.drain()
+        self._writers.clear()
+        try:
+            await self._supervisor.close()
+        finally:
+            for handle in handles:
+                handle.raw = CLOSED
+            self._outstanding.clear()
+            self._receipts.clear()
+            self._inbox.clear()
 
     async def flush(self) -> None:
         await self._wait_until(lambda: not (self._window.queued or self._outstanding))
