@@ -68,7 +68,7 @@ class Generations:
         self._former.append(self.current)
         self.current = UnderWay()
         self.number += 1
-        if self._watching is None:
+        if self._watching is None or self._watching.done():
             self._watching = self._loop.create_task(self._watch())
 
     async def _watch(self) -> None:
@@ -77,7 +77,6 @@ class Generations:
             ended = self.number - len(self._former)
             self._former.popleft()
             self._on_ended(ended)
-        self._watching = None
 
     async def nothing(self) -> None:
         """Wait until nothing is under way, of any generation."""

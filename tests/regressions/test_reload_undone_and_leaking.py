@@ -249,6 +249,19 @@ async def test_a_catalogue_that_comes_back_finds_its_pool() -> None:
         assert result.duration == 0.0
 
 
+async def test_topics_that_are_needed_again_while_they_are_being_closed_are_opened_after_that() -> None:
+    transport = CountedTransport()  # it refuses a second subscription of one name
+    async with servers("a"), dispatching(services("a"), transport=transport, name="d") as dispatcher:
+        assert (await dispatcher.execute("a")).ok
+        for _ in range(3):
+            dispatcher.reload(Catalog.empty())
+            await asyncio.sleep(0.001)
+            dispatcher.reload(services("a"))
+            assert (await dispatcher.execute("a")).ok
+        await asyncio.sleep(1)
+        assert transport.left_open == await opened_by(services("a"), "a")
+
+
 async def test_topics_that_services_share_are_closed_with_the_last_of_them() -> None:
     """Both have one response topic, and a policy with further connections for large answers."""
     shared = f"{NAMESPACES[1]}/shared"
