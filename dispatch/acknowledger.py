@@ -46,10 +46,12 @@ class Acknowledger:
 
     Args:
         transport: the dispatcher's connection.
+        secret: of the dispatcher's session, which each acknowledgement carries.
     """
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: Transport, secret: str) -> None:
         self._transport = transport
+        self._secret = secret
         self._loop = asyncio.get_running_loop()
         self._now = loop_clock()
         self._instances: OrderedDict[str, _Instance] = OrderedDict()
@@ -63,9 +65,10 @@ class Acknowledger:
         """What each instance may have on its way to us, in bytes: one connection receives from all of them."""
         return max(MIN_CREDIT, CREDIT_BYTES // (len(self._instances) or 1))
 
-    def wanted(self, prefix: str, control: str | None, token: str) -> None:
-        """A reply asked, on a control topic that must begin with ``prefix``, for the acknowledgement of ``token``."""
-        if control is None or not control.startswith(prefix) or is_oversized(control):
+    def wanted(self, prefixes: tuple[str, ...], control: str | None, token: str) -> None:
+        """A reply asked, on an instance's own topic that must begin with one of ``prefixes``, for the acknowledgement of
+        ``token``."""
+        if control is None or not control.startswith(prefixes) or is_oversized(control):
             return
         if len(token) > MAX_TOKEN_CHARS:
             return
@@ -110,7 +113,8 @@ class Acknowledger:
         if not instance.due:
             return  # a request has carried it meanwhile
         with contextlib.suppress(TransportError):  # the service asks again
-            publisher.publish(b"", {Property.ACKED: instance.take()}, flow=publisher.topic, on_failure=_lost)
+            properties = {Property.ACKED: instance.take(), Property.SESSION: self._secret}
+            publisher.publish(b"", properties, flow=publisher.topic, on_failure=_lost)
             self.sent += 1
 
     async def _open(self, control: str, instance: _Instance) -> None:

@@ -61,6 +61,16 @@ class Addressing:
                         async with asyncio.timeout(MEET_S / 4):
                             await routes[0].met.wait()
 
+    async def turn(self, fleet: Fleet, deadline: float) -> None:
+        """Wait while every instance is new and has not answered its first request, until ``deadline`` at most."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(deadline):
+                while held := fleet.held():
+                    turn = asyncio.Event()
+                    for instance in held:
+                        instance.on_turn(turn.set)
+                    await turn.wait()
+
     def request(
         self,
         target: Target,
@@ -102,6 +112,8 @@ class Addressing:
         if carried:
             properties |= carried
         properties[Property.INCARNATION] = instance.incarnation
+        if not instance.is_proven:
+            properties[Property.ACK] = "1"  # the next request waits for its acknowledgement
         if route.replies.mean >= PLAIN_FROM:
             properties[Property.PLAIN] = "1"
         settled = instance.settled(id)
@@ -132,6 +144,7 @@ class Addressing:
         properties = {
             Property.ID: id,
             Property.REPLY_TO: lane.topic,
+            Property.SESSION: self._exchange.session.secret,
             Property.REMAINING_MS: str(max(1, int(seconds * 1000))),
         }
         if route.acknowledged:

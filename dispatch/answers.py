@@ -203,7 +203,7 @@ class Answers:
 
     def _send(self, work: Work, payload: bytes, properties: Mapping[str, str], *, last: bool) -> None:
         if work.trace is not None:
-            topic = self._replies.topic_for(work.properties.get(Property.REPLY_TO))
+            topic = self._replies.topic_for(work.properties)
             properties = {**properties, **work.trace.answering(topic, last=last)}
         self._recall.send(work, payload, properties, last=last)
 

@@ -221,6 +221,8 @@ class Attempts:
         fleet = call.guards.fleet = self._fleets.get(target) or await self._fleets.open(target, call.deadline)
         if self._addressing.wants_ours(target, call.payload) and not fleet.known:
             await self._addressing.meet(fleet, call.deadline)
+        if fleet.new and fleet.held():
+            await self._addressing.turn(fleet, call.deadline)
         return fleet
 
     def _place(

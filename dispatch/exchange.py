@@ -27,6 +27,7 @@ from dispatch.messages import (
 )
 from dispatch.outcome import Throttled, TransportError
 from dispatch.pending import ReplyStream, Single, Slot
+from dispatch.sessions import SECRET_BYTES, Session
 from dispatch.settled import Disposition, Fate, Lost, Settled, Tally, TimedOut, Unreadable
 from dispatch.transports.base import Message, Publisher, Ticket
 
@@ -34,6 +35,10 @@ TOMBSTONE_AGE_S = 60.0
 """How long an ended id is remembered. Late replies come within the service's own time limit; a minute covers most."""
 MAX_TOMBSTONES = 100_000
 """Ids remembered at most: about 20 MB."""
+OWN_TOPIC = -1
+"""The number of the connection for replies that come on a reply topic of the dispatcher's own."""
+_NONCE_BYTES = 6
+"""Random bytes in each id: who reads one reply on a shared response topic cannot guess the next request's id."""
 MAX_PENDING = 65_536
 """Requests that may wait for replies at once."""
 
@@ -65,8 +70,8 @@ class Exchange:
         """Replies by disposition, since the start."""
         self.received_bytes = 0
         """Payloads of replies that were waited for, since the start."""
-        # 64 random bits name this table, a counter its requests: an id can never come twice.
-        self._prefix = f"{os.urandom(8).hex()}-"
+        self.session = Session(os.urandom(SECRET_BYTES).hex())
+        """Whose requests these are."""
         self._count = 0
         self._pending: dict[str, Slot] = {}
         self._deadlines = Deadlines(self._pending)
@@ -92,9 +97,9 @@ class Exchange:
         return len(self._tombstones)
 
     def new_id(self) -> str:
-        """An id that was never used before."""
+        """Return an id that was never used before: the session's key, a number that counts up, and random digits."""
         self._count += 1
-        return f"{self._prefix}{self._count:x}"
+        return f"{self.session.prefix}{self._count:x}-{os.urandom(_NONCE_BYTES).hex()}"
 
     async def request(
         self,
@@ -229,13 +234,13 @@ class Exchange:
         if not self._pending:
             self._unwatch()
 
-    def on_message(self, message: Message, via: int = 0) -> None:
+    def on_message(self, message: Message, via: int = OWN_TOPIC) -> None:
         """Take a reply from any topic (a transport's handler). Never raises, whatever the message holds."""
         self.receive(message, read_properties(message), via)
 
-    def receive(self, message: Message, properties: Mapping[str, str], via: int = 0) -> None:
-        """As :meth:`on_message`, with the message's properties, none when they cannot be read. ``via``: the number of the
-        connection it came on, where several bring the same."""
+    def receive(self, message: Message, properties: Mapping[str, str], via: int = OWN_TOPIC) -> None:
+        """As :meth:`on_message`, with the message's properties, none when they cannot be read. ``via``:
+        :data:`OWN_TOPIC`, or the number of the connection to a response topic that other agents share."""
         if Property.TAKEN in properties:
             # Not a reply: the request has arrived, nothing more.
             slot = self._pending.get(properties.get(Property.ID, ""))
@@ -243,6 +248,8 @@ class Exchange:
                 if slot.line is not None:
                     slot.line.part(self.now(), properties)
             elif slot is not None:
+                if via == OWN_TOPIC and slot.via is None:
+                    slot.via = via
                 if slot.ticket is not None:
                     slot.ticket.taken()
                 if slot.line is not None:
@@ -265,6 +272,9 @@ class Exchange:
         return self._tombstones.get(id) or (Disposition.UNKNOWN, self._strange)
 
     def _taken(self, slot: Slot, message: Message, properties: Mapping[str, str], via: int) -> Disposition:
+        if via != OWN_TOPIC and (slot.line is not None or slot.via == OWN_TOPIC):
+            # Any agent can make a service answer any id on a shared topic; its instance answers on the reply topic.
+            return Disposition.UNKNOWN
         if not slot.heard:
             slot.heard = True
             if slot.ticket is not None:
@@ -276,6 +286,13 @@ class Exchange:
                 if not line.disowned(now):
                     self.schedule(slot, line.repair.next_at)
                     return Disposition.MATCHED
+            elif (
+                properties.get(Property.REFUSED) == Refusal.FORGOTTEN
+                and line.repair.transmissions == 1
+                and slot.id.startswith(self.session.prefix)
+            ):
+                # The instance takes a new number for an old one: begin a series of which it knows none.
+                self.session.renew()
             if Property.TRANSMISSION in properties:
                 line.resent = True
         try:

@@ -100,6 +100,8 @@ class Fleet:
         self._lives: dict[str, str] = {}
         self._only: str | None = None  # there is nothing to choose
         self._seen = -1
+        self.new: list[Instance] = []
+        """Instances that have not answered a request yet, as far as :meth:`held` has not found otherwise."""
         self._asking: ToolGuards | None = None
         self.keys = KeyHolders()
         self.balancer = Balancer(
@@ -206,6 +208,15 @@ class Fleet:
                 probe = permit if type(permit) is BreakerPermit else None
         return Place(route, instance, pick, probe, self._asked)
 
+    def held(self) -> list[Instance]:
+        """The instances, if each of them is new and has not answered its first request; else none."""
+        seen = sum(route.instances.version for _, _, route in self._routes)
+        if seen != self._seen:
+            self._look(seen)
+        self.new = [each for each in self.new if not each.is_proven]
+        held = [each for each in self.new if each.is_held]
+        return held if len(held) == len(self._places) else []
+
     def _taking_parts(self) -> frozenset[str]:
         return frozenset(
             name for name, (_, instance) in self._places.items() if instance is not None and instance.parts
@@ -221,14 +232,14 @@ class Fleet:
         named = [
             name
             for name, (_, instance) in self._places.items()
-            if instance is not None and (instance.parts or not parts)
+            if instance is not None and (instance.parts or not parts) and not instance.is_held
         ]
         willing = [name for name in named if name not in refused] or named
         return max(willing, key=lambda name: _weight(name, key)) if willing else None
 
     def _admits(self, name: str) -> bool:
         instance = self._places[name][1]
-        if instance is not None and instance.suspect:
+        if instance is not None and (instance.suspect or instance.is_held):
             return False
         guards = self._asking
         return guards is None or guards.admits(name)
@@ -247,6 +258,7 @@ class Fleet:
                 places[name] = route, None
                 weights[name] = weight
         there, self._places = self._places, places
+        self.new = [each for _, each in places.values() if each is not None and not each.is_proven]
         self._only = next(iter(places)) if len(places) == 1 else None
         self.balancer.replace(weights)
         for name, (_, instance) in places.items():

@@ -1,7 +1,7 @@
 """The instances of a service that a dispatcher knows by name, and the requests it has sent to each.
 
-Only instances that said so themselves (``here``, with the feature ``repair``) are in here: what would confuse others is
-never sent to them.
+Only instances that announced themselves (``here``, with the feature ``repair``) and answered a challenge are in here. A new
+instance gets one request at a time until it has answered one.
 """
 
 from __future__ import annotations
@@ -39,9 +39,11 @@ class Instance:
     __slots__ = (
         "_on_suspect",
         "_since_settled",
+        "_turns",
         "cancels",
         "incarnation",
         "is_loss_counted",
+        "is_proven",
         "last_seen",
         "name",
         "parts",
@@ -79,6 +81,9 @@ class Instance:
         """Questions it left unanswered, in a row, over all requests."""
         self.is_loss_counted = False
         """A request failed because this life of the instance ended: the others that did are the same failure."""
+        self.is_proven = False
+        """It has acknowledged or answered a request."""
+        self._turns: list[Callable[[], object]] = []
         self._since_settled = 0
 
     @property
@@ -89,6 +94,29 @@ class Instance:
     @property
     def suspect(self) -> bool:
         return self.unanswered >= SUSPECT_AFTER
+
+    @property
+    def is_held(self) -> bool:
+        """It is new and has a request: it gets the next one when it has acknowledged or answered this one."""
+        return not self.is_proven and len(self.waiting) > 0
+
+    def on_turn(self, callback: Callable[[], object]) -> None:
+        """Call ``callback`` once, when this instance may be given the next request."""
+        self._turns.append(callback)
+
+    def alive(self, now: float) -> None:
+        """It gave a sign of life that only the receiver of a request can give."""
+        self.unanswered = 0
+        self.last_seen = now
+        if not self.is_proven:
+            self.is_proven = True
+            self.next_turn()
+
+    def next_turn(self) -> None:
+        """It may be given the next request, or has gone."""
+        turns, self._turns = self._turns, []
+        for callback in turns:
+            callback()
 
     def missed(self) -> None:
         """It left another question unanswered."""
@@ -194,8 +222,8 @@ class Line:
             self.parted.resend(properties.get(Property.MISSING, ""))
 
     def disowned(self, now: float) -> bool:
-        """A later life of the instance says that the request was not meant for it. True: and the former one is silent. For
-        while one takes over from the other, both are there: then the former one says so."""
+        """Another run of the instance says that the request was not meant for it. True: and the run that was meant is
+        silent. While one takes over from the other, both are there."""
         if 0 < self._disowned < self.repair.transmissions:
             return True
         if not self._disowned:
@@ -206,8 +234,7 @@ class Line:
     def _alive(self, now: float) -> None:
         self._disowned = 0
         self.payload = None  # it is there: no need to send it again
-        self.instance.unanswered = 0
-        self.instance.last_seen = now
+        self.instance.alive(now)
 
     def ask(self, now: float, remaining: float, wanted: str) -> bool:
         """Ask for ``wanted`` (see :attr:`Slot.wanted`), if anybody is still there. False: the instance counts as gone."""
@@ -238,7 +265,7 @@ class Line:
             return
         properties = {
             name: self.properties[name]
-            for name in (Property.ID, Property.REPLY_TO, Property.INCARNATION)
+            for name in (Property.ID, Property.REPLY_TO, Property.SESSION, Property.INCARNATION)
             if name in self.properties
         }
         with contextlib.suppress(TransportError):
@@ -259,12 +286,13 @@ class Line:
         if self.parted is not None:
             self.parted.stop()
         if answered:
-            self.instance.unanswered = 0
-            self.instance.last_seen = now
+            self.instance.alive(now)
+        elif not self.instance.is_proven:
+            self.instance.next_turn()
 
 
 def _number(id: str) -> str:
-    return id.rpartition("-")[2]
+    return id.split("-")[1]
 
 
 def _asked_in_vain(_error: TransportError) -> None:

@@ -39,7 +39,7 @@ class KeptRequests:
 
     def remaining(self, id: str, milliseconds: int, message: KeptMessage, now: float) -> int:
         """What is left of the time that a request had when it was published."""
-        age = self._ages.age(id.rpartition("-")[0], message.lag, now, backlog=message.backlog)
+        age = self._ages.age(id.partition("-")[0], message.lag, now, backlog=message.backlog)
         return max(0, milliseconds - int(age * 1000))
 
     def take(self, work: Work, message: KeptMessage, take: Callable[[Work], bool]) -> None:

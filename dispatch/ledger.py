@@ -1,9 +1,9 @@
 """What a service remembers of requests, so that asking twice never runs a tool twice. Pure bookkeeping, clock handed in.
 
-Per request: it runs, or it has ended and these were its replies. Ids of our dispatchers are ``<dispatcher>-<number>``,
-the number counting up; a dispatcher says now and then below which number it waits for nothing any more, but for a few
-that it names, so that most entries go within milliseconds. Whatever is dropped for want of room stays forbidden by its
-number: it is never run again.
+Per request: it runs, or it has ended and these were its replies. Ids of our dispatchers are
+``<dispatcher>-<number>-<random>``, the number counting up; a dispatcher says now and then below which number it waits for
+nothing any more, but for a few that it names, so that most entries go within milliseconds. Whatever is dropped for want of
+room stays forbidden by its number: it is never run again.
 """
 
 from __future__ import annotations
@@ -95,7 +95,8 @@ class Entry:
 
 
 def _parts(id: str) -> tuple[str, int] | None:
-    name, _, number = id.rpartition("-")
+    name, _, rest = id.partition("-")
+    number = rest.partition("-")[0]
     if not name or not number or len(number) > 15:
         return None
     try:

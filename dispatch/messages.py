@@ -44,6 +44,9 @@ class Property:
     # On requests.
     REPLY_TO: Final = "reply-to"
     """A whole topic name. A service of ours answers there if its owner allows that namespace."""
+    SESSION: Final = "session"
+    """The secret of the dispatcher that sends this (:mod:`dispatch.sessions`), on everything it sends to services. What has
+    another dispatcher's ``id`` or ``reply-to``, or comes to an instance's own topic without it, is not answered there."""
     REMAINING_MS: Final = "remaining-ms"
     """Time the caller will still wait, in milliseconds, counted from the moment the message arrives."""
     ATTEMPT: Final = "attempt"
@@ -55,7 +58,8 @@ class Property:
     """Reply bytes that may be on their way to ``reply-to`` unacknowledged. It says that the caller acknowledges."""
 
     INCARNATION: Final = "incarnation"
-    """On a request to an instance's own topic: which life of it is meant. On ``here``: which life this is."""
+    """A random name of one run of an instance. On a request or a challenge to its own topic: the run that is meant. On
+    ``here``: the run that announces itself."""
     TRANSMISSION: Final = "transmission"
     """How often the request ``id`` was sent, from 2: a question for an answer that should be here. Without a payload it
     may only be answered, not run. On a reply: which question it answers, when it was sent before."""
@@ -72,8 +76,8 @@ class Property:
     """On a persistent topic: the tool may be repeated, so that another instance may be given the request when the one that
     has it dies."""
     SETTLED: Final = "settled"
-    """The sender waits for none of its requests to this instance with a number (the last part of ``id``, hexadecimal) below
-    the first of these, except for the others: ``1f3,2a,2c``."""
+    """The sender waits for none of its requests to this instance with a number (the second part of ``id``, hexadecimal)
+    below the first of these, except for the others: ``1f3,2a,2c``."""
 
     CANCEL: Final = "cancel"
     """To an instance's own topic, without a payload: nobody waits for the request ``id`` any more; it may stop."""
@@ -101,7 +105,7 @@ class Property:
     RETRY_AFTER_MS: Final = "retry-after-ms"
     """With a refusal: when to come back, in milliseconds."""
     CONTROL: Final = "control"
-    """The instance's own topic, where acknowledgements go, and requests that are meant for it alone."""
+    """With ``ack``: the instance's own topic, where acknowledgements go."""
     FEATURES: Final = "features"
     """On ``here``: what the instance can do beyond the basic exchange, names with a comma between."""
 
@@ -113,10 +117,18 @@ class Property:
     HELLO: Final = "hello"
     """To the hello topic of a request topic, whose name is the value: who serves it?"""
     HERE: Final = "here"
-    """To ``reply-to``: ``instance`` serves the request topic that is the value. Empty: it no longer does."""
+    """To ``reply-to`` or the announcement topic: ``instance`` serves the request topic that is the value; with ``refused``:
+    it no longer does. A dispatcher believes it after a challenge."""
+    CHALLENGE: Final = "challenge"
+    """To an instance's own topic, with ``incarnation``: send ``here`` and this random value to ``reply-to``. So the instance
+    proves that it consumes its own topic, which lies in the request namespace. On ``here``: the answer."""
     ACKED: Final = "acked"
     """To ``control``: the replies that asked with these values, separated by commas, have arrived, and so has everything
     before each. Alone, or on a request."""
+
+
+REPLY_ONLY: Final = frozenset({Property.INSTANCE, Property.REFUSED, Property.TAKEN, Property.HERE})
+"""Properties that only what services send has: a message with one of them is no request."""
 
 
 class Refusal:
@@ -186,6 +198,8 @@ class _WireRequest(msgspec.Struct):
     user: str | None = None
     config: str | dict[str, Any] | None = None
     arguments: str | dict[str, Any] | None = None
+    response: str | None = None
+    end_of_stream: bool | None = None
 
 
 class _WireReply(msgspec.Struct):
@@ -260,6 +274,8 @@ def decode_request(payload: bytes) -> Request:
         wire = _request_decoder.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise MalformedMessage(f"the request is not readable: {error}") from None
+    if wire.config is None and wire.arguments is None and (wire.response, wire.end_of_stream) != (None, None):
+        raise MalformedMessage("the message is a reply, not a request")
     return Request(_object(wire.config, "config"), _object(wire.arguments, "arguments"), wire.user or "")
 
 

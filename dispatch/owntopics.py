@@ -1,31 +1,55 @@
-"""Names of the topics that our two sides have beside a service's own: a rule that both must keep.
+"""Names of the topics that dispatchers and instances use beside a service's own.
 
-All of them lie in the namespace of the service's response topic, and are kept or not as that is.
+They follow TrustGraph's permissions: agents produce to the request namespace and consume from the response namespace,
+services the reverse. What a dispatcher sends to instances is therefore in the namespace of the service's request topic,
+what instances send to dispatchers in the namespace of its response topic.
 """
 
 from __future__ import annotations
 
 from dispatch.catalog.topics import TopicName
+from dispatch.sessions import KEY_CHARS
+
+_REPLY = "dispatch-reply-"
 
 
 def reply_topic(response_queue: str, dispatcher: str, lane: int = 0) -> str:
-    """Where a dispatcher gets its own replies; ``lane``: on which of its connections."""
-    return str(TopicName.parse(response_queue).sibling(f"dispatch-reply-{dispatcher}{f'-{lane}' if lane else ''}"))
+    """Return the topic on which a dispatcher receives its own replies.
+
+    Args:
+        dispatcher: the key of its session, a hyphen and its name.
+        lane: the number of the connection, where it has several.
+    """
+    return str(TopicName.parse(response_queue).sibling(f"{_REPLY}{dispatcher}{f'-{lane}' if lane else ''}"))
 
 
-def control_prefix(topic: str) -> str:
-    """What the control topic of an instance that answers on ``topic`` begins with: its own topic, for acknowledgements and
-    for requests that are meant for it alone."""
-    return str(TopicName.parse(topic).sibling("dispatch-control-"))
+def reply_key(topic: TopicName) -> str | None:
+    """Return the session key in the name of a reply topic; None: it is no reply topic."""
+    if not topic.name.startswith(_REPLY):
+        return None
+    key, _, _ = topic.name.removeprefix(_REPLY).partition("-")
+    return key if len(key) == KEY_CHARS else None
 
 
-def own_name(request_queue: str, instance: str) -> str:
-    """What the control topic of an instance that serves ``request_queue`` ends with. Two services of one namespace may have
-    instances of the same name."""
-    return f"{TopicName.parse(request_queue).name}-{instance}"
+def instance_prefix(request_queue: str) -> str:
+    """Return the beginning of the names of all instances' own topics in the namespace of ``request_queue``."""
+    return str(TopicName.parse(request_queue).sibling("dispatch-instance-"))
 
 
-def hello_topic(request_queue: str, response_queue: str) -> str:
-    """Where the instances of ours that serve ``request_queue`` listen for whoever looks for them."""
+def instance_topic(request_queue: str, instance: str) -> str:
+    """Return the topic of one instance: for requests, challenges and acknowledgements that are meant for it alone."""
     name = TopicName.parse(request_queue).name
-    return str(TopicName.parse(response_queue).sibling(f"dispatch-hello-{name}"))
+    # With the length of its first part a name is unambiguous: instance `web-1` of `search` is not `1` of `search-web`.
+    return f"{instance_prefix(request_queue)}{len(name)}-{name}-{instance}"
+
+
+def hello_topic(request_queue: str) -> str:
+    """Return the topic on which the instances that serve ``request_queue`` listen for dispatchers that look for them."""
+    topic = TopicName.parse(request_queue)
+    return str(topic.sibling(f"dispatch-hello-{topic.name}"))
+
+
+def announcement_topic(request_queue: str, response_queue: str) -> str:
+    """Return the topic on which the instances that serve ``request_queue`` announce that they come and go."""
+    name = TopicName.parse(request_queue).name
+    return str(TopicName.parse(response_queue).sibling(f"dispatch-announce-{name}"))

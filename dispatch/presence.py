@@ -1,34 +1,43 @@
-"""A service instance says that it is here, when it comes, to dispatchers that ask, and when it leaves: on a topic beside the
-one it answers on.
+"""An instance announces itself: when it starts, to dispatchers that ask, and when it begins to drain.
 
-Others' services and clients never see that topic, and a broker drops what is said where nobody listens.
+Dispatchers ask on the hello topic, in the request namespace, and send challenges to the instance's own topic there. The
+instance answers on their reply topics, and announces itself on a topic in the response namespace. Third-party services and
+clients never see these topics; a broker drops messages to a non-persistent topic without a consumer.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping
 
-from dispatch.messages import Feature, Property, Refusal
+from dispatch.messages import Feature, Property, Refusal, is_oversized
 from dispatch.outcome import TransportError
-from dispatch.owntopics import hello_topic
+from dispatch.owntopics import announcement_topic, hello_topic
 from dispatch.replies import ReplyRouter
 from dispatch.transports import Message, Mode, Publisher, Subscription, Transport
 
+logger = logging.getLogger("dispatch.service")
+
 SAID_AT_S = (0.0, 0.1, 0.5)
-"""When that is said after coming: each may be lost."""
+"""Seconds after the start at which an instance announces itself: each announcement may be lost."""
+LINGER_S = 0.1
+"""Seconds for which an instance that leaves still refuses what arrives: many times what the announcement takes to arrive."""
+WARN_EVERY_S = 60.0
+"""Seconds between two warnings about another instance of the same name."""
 
 
 class Presence:
-    """Answers ``hello`` for one instance.
+    """Answers ``hello`` and challenges for one instance.
 
     Args:
         transport: the service's connection.
         replies: sends the answers.
         request_queue, response_queue: the topics of the service.
         instance: the instance's id.
-        incarnation: which life of it this is.
+        incarnation: the random name of this run of it.
+        on_other: called with the incarnation of another running instance of the same name.
     """
 
     def __init__(
@@ -40,52 +49,80 @@ class Presence:
         *,
         instance: str,
         incarnation: str,
+        on_other: Callable[[str], object],
     ) -> None:
         self._transport = transport
         self._replies = replies
         self._request_queue = request_queue
-        self._topic = hello_topic(request_queue, response_queue)
+        self._instance = instance
+        self._incarnation = incarnation
+        self._on_other = on_other
+        self._warn_at = 0.0
+        self._hello_topic = hello_topic(request_queue)
+        self._announcements = announcement_topic(request_queue, response_queue)
         self._here = {
             Property.HERE: request_queue,
             Property.INSTANCE: instance,
             Property.INCARNATION: incarnation,
-            Property.CONTROL: replies.control,
             Property.FEATURES: ",".join((Feature.REPAIR, Feature.PARTS, Feature.CANCEL)),
         }
         self._subscription: Subscription | None = None
         self._publisher: Publisher | None = None
         self._timers: list[asyncio.TimerHandle] = []
         self._leaving = False
+        self._left_at = 0.0
 
     async def start(self) -> None:
-        """Listen for whoever asks, and say that it is here.
+        """Listen for dispatchers that ask, and announce the instance.
 
         Raises:
-            TransportError: the topic cannot be opened.
+            TransportError: a topic cannot be opened.
         """
         self._subscription = await self._transport.subscribe(
-            self._topic, self._on_hello, mode=Mode.FANOUT, name="dispatch-hello"
+            self._hello_topic, self._on_hello, mode=Mode.FANOUT, name="dispatch-hello"
         )
-        self._publisher = await self._transport.publisher(self._topic)
+        self._publisher = await self._transport.publisher(self._announcements)
         loop = asyncio.get_running_loop()
         self._timers = [loop.call_later(delay, self._say, self._here) for delay in SAID_AT_S]
 
     def _say(self, properties: Mapping[str, str]) -> None:
         assert self._publisher is not None
         with contextlib.suppress(TransportError):  # whoever needs to know will ask
-            self._publisher.publish(b"", properties, flow=self._topic, on_failure=_unheard)
+            self._publisher.publish(b"", properties, flow=self._announcements, on_failure=_unheard)
 
     def _on_hello(self, message: Message) -> None:
         properties: Mapping[str, str] = message.properties()
         if self._leaving or properties.get(Property.HELLO) != self._request_queue:
             return
         if self._replies.own_topic(properties):
-            self._replies.send({Property.REPLY_TO: properties[Property.REPLY_TO]}, b"", self._here)
+            self._replies.send(properties, b"", self._here)
+
+    def on_challenge(self, properties: Mapping[str, str]) -> None:
+        """Prove to a dispatcher that this instance consumes its own topic (:attr:`Property.CHALLENGE`)."""
+        challenge, meant = properties[Property.CHALLENGE], properties.get(Property.INCARNATION, "")
+        if is_oversized(challenge + meant) or not self._replies.own_topic(properties):
+            return
+        if meant == self._incarnation:
+            if not self._leaving:
+                self._replies.send(properties, b"", {**self._here, Property.CHALLENGE: challenge})
+            return
+        # Each run challenges are sent to has announced itself a moment before.
+        self._on_other(meant)
+        now = asyncio.get_running_loop().time()
+        if not self._leaving and now >= self._warn_at:
+            self._warn_at = now + WARN_EVERY_S
+            logger.warning(
+                "another instance of %s is named %s: give each instance a name of its own, or wait until the former one "
+                "has ended",
+                self._request_queue,
+                self._instance,
+            )
 
     def leave(self) -> None:
-        """Tell everyone to send nothing new."""
+        """Tell dispatchers to send nothing new."""
         if not self._leaving:
             self._leaving = True
+            self._left_at = asyncio.get_running_loop().time()
             self._forget_timers()
             if self._publisher is not None:
                 self._say({**self._here, Property.REFUSED: Refusal.DRAINING})
@@ -96,9 +133,11 @@ class Presence:
         self._timers.clear()
 
     async def close(self) -> None:
-        """Listen no more."""
+        """Listen no more, :data:`LINGER_S` after :meth:`leave`."""
         self._leaving = True
         self._forget_timers()
+        if self._publisher is not None:
+            await asyncio.sleep(self._left_at + LINGER_S - asyncio.get_running_loop().time())
         if self._subscription is not None:
             await self._subscription.close()
         if self._publisher is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import OrderedDict
 from collections.abc import Mapping
 
 from dispatch.gathering import Gathering
@@ -12,10 +13,13 @@ from dispatch.loopclock import loop_clock
 from dispatch.messages import Property, Refusal, whole_number
 from dispatch.parts import MAX_PAYLOAD_BYTES
 from dispatch.replies import ReplyRouter
+from dispatch.sessions import is_sender
 from dispatch.work import DEALT_WITH, Work
 
 MAX_SETTLED_CHARS = 1_024
 """Longest property ``settled`` that is looked at. Ours have a tenth of that."""
+MAX_OTHERS = 16
+"""Other instances of the same name that are remembered; there should be one at most, during a restart."""
 MAX_RESENT = 256
 """Chunks of a stream that one question brings; the next question brings more."""
 MAX_RESENT_BYTES = 4 * 1024 * 1024
@@ -27,13 +31,14 @@ class Recall:
 
     Args:
         replies: sends what is answered from memory.
-        incarnation: which life this is; a later one's name is greater.
+        incarnation: the random name of this run of the instance.
         max_payload: bytes of requests that come in parts, of one and of all that are not complete.
     """
 
     def __init__(self, replies: ReplyRouter, incarnation: str, max_payload: int = MAX_PAYLOAD_BYTES) -> None:
         self._replies = replies
         self._incarnation = incarnation
+        self._others: OrderedDict[str, None] = OrderedDict()
         self._now = loop_clock()
         self.ledger = Ledger()
         self.keys = Keys()
@@ -42,16 +47,22 @@ class Recall:
         self.repeats = 0
         """Requests that came again, because their answer was asked for."""
 
+    def meet(self, incarnation: str) -> None:
+        """Remember that another instance of the same name runs: requests that are meant for it are its business."""
+        self._others[incarnation] = None
+        while len(self._others) > MAX_OTHERS:
+            self._others.popitem(last=False)
+
     def look(self, work: Work) -> str | None:
         """Has ``work`` been here? None: it is new, run it. :data:`DEALT_WITH`: yes, and its caller was told what there is to
         tell. Else why it is refused."""
         properties = work.properties
-        if Property.REPLY_TO not in properties or not Ledger.knows(work.id):
-            return None  # not from a dispatcher of ours: ids of others say nothing
+        if not is_sender(properties.get(Property.SESSION), work.id) or not Ledger.knows(work.id):
+            return None  # not from a dispatcher of ours: the ids of others have no numbers
         meant = properties.get(Property.INCARNATION, self._incarnation)
         if meant != self._incarnation:
-            # Two of one name overlap when one is restarted, or by mistake: the older keeps out of the younger's business.
-            return Refusal.FORMER if meant < self._incarnation else DEALT_WITH
+            # An instance of the same name that is running answers for itself.
+            return DEALT_WITH if meant in self._others else Refusal.FORMER
         ledger, now = self.ledger, self._now()
         again = (whole_number(properties, Property.TRANSMISSION) or 1) > 1
         found = ledger.find(work.id, now, is_again=again)

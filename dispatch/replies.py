@@ -7,6 +7,7 @@ control topic of the instance's own.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 from collections import OrderedDict, deque
@@ -19,8 +20,9 @@ from dispatch.gate import Gate
 from dispatch.guards.bucket import LeakyBucket
 from dispatch.messages import MAX_PROPERTY_BYTES, Property, whole_number
 from dispatch.outcome import TransportError
-from dispatch.owntopics import control_prefix
+from dispatch.owntopics import reply_key
 from dispatch.paced import PacedPublisher
+from dispatch.sessions import MAX_SECRET_CHARS, is_sender, session_key
 from dispatch.transports import Handler, Message, Mode, Publisher, Subscription, Ticket, Transport
 
 logger = logging.getLogger("dispatch.service")
@@ -60,10 +62,10 @@ class ReplyRouter:
 
     Args:
         transport: the service's connection.
-        response_queue: the service's response topic, for everyone who has no topic of their own.
+        response_queue: the service's response topic, for callers without a reply topic of their own.
         namespaces: ``tenant/namespace`` where callers' topics may lie, besides the response queue's own.
-        instance: what its control topic's name ends with.
-        on_request: takes what comes on the control topic and is no acknowledgement.
+        control: the instance's own topic.
+        on_request: takes what comes on the instance's own topic and is no acknowledgement.
     """
 
     def __init__(
@@ -72,13 +74,13 @@ class ReplyRouter:
         response_queue: str,
         namespaces: Iterable[str] = (),
         *,
-        instance: str = "server",
+        control: str,
         on_request: Handler | None = None,
     ) -> None:
         self._transport = transport
         self._response_queue = response_queue
         self._allowed = {TopicName.parse(response_queue).namespace_path, *namespaces}
-        self.control = control_prefix(response_queue) + instance
+        self.control = control
         """The instance's own topic."""
         self._on_request = on_request
         self._subscription: Subscription | None = None
@@ -92,7 +94,9 @@ class ReplyRouter:
         self._closed = False
         self._quiet_until = 0.0
         self._unopened_quiet_until = 0.0
-        self._known: dict[str, bool] = {}
+        self._known: dict[str, str | None] = {}
+        self.forged = 0
+        """Messages to the instance's own topic without the session of the dispatcher that they name."""
         self.lost = 0
         """Answers that could not be sent."""
         self.unopened = 0
@@ -105,7 +109,7 @@ class ReplyRouter:
             TransportError: one cannot be opened.
         """
         self._subscription = await self._transport.subscribe(
-            self.control, self._on_control, mode=Mode.FANOUT, name="dispatch-control"
+            self.control, self._on_control, mode=Mode.FANOUT, name="dispatch-instance"
         )
         topic = self._topics[self._response_queue] = _Topic()
         publisher = await self._transport.publisher(self._response_queue)
@@ -128,33 +132,50 @@ class ReplyRouter:
 
     def _on_control(self, message: Message) -> None:
         properties = message.properties()
+        secret = properties.get(Property.SESSION)
+        if secret is None or len(secret) > MAX_SECRET_CHARS:
+            self.forged += 1
+            return
         acked = properties.get(Property.ACKED)
         if acked is not None:
-            self._acknowledged(acked)
-        if self._on_request is not None and (acked is None or Property.ID in properties):
+            self._acknowledged(acked, session_key(secret))
+        if Property.ID in properties and not is_sender(secret, properties[Property.ID]):
+            self.forged += 1
+        elif self._on_request is not None and (acked is None or Property.ID in properties):
             self._on_request(message)
 
-    def _acknowledged(self, tokens: str) -> None:
+    def _acknowledged(self, tokens: str, sender: str) -> None:
         for token in tokens[:MAX_PROPERTY_BYTES].split(","):
             key, _, sequence = token.partition(":")
             gate = self._gates.get(key)
-            if gate is not None and sequence.isascii() and sequence.isdigit() and len(sequence) < 19:
+            if gate is None or self._owner(gate.topic) != sender:
+                continue
+            if sequence.isascii() and sequence.isdigit() and len(sequence) < 19:
                 gate.acknowledge(int(sequence))
 
-    def topic_for(self, reply_to: str | None) -> str:
-        """``reply_to`` if it is a topic in a namespace that we may answer in, else the response topic."""
-        if not reply_to or len(reply_to) > MAX_TOPIC_CHARS:
+    def topic_for(self, request: Mapping[str, str]) -> str:
+        """Return the ``reply-to`` of ``request`` (its properties) if it is a reply topic in an allowed namespace and belongs
+        to the sender of the request; else the response topic."""
+        reply_to, secret = request.get(Property.REPLY_TO), request.get(Property.SESSION)
+        if not reply_to or secret is None or len(reply_to) > MAX_TOPIC_CHARS or len(secret) > MAX_SECRET_CHARS:
             return self._response_queue
-        allowed = self._known.get(reply_to)
-        if allowed is None:
-            try:
-                allowed = TopicName.parse(reply_to).namespace_path in self._allowed
-            except ValueError:
-                allowed = False
-            if len(self._known) >= 4 * MAX_REPLY_TOPICS:
-                self._known.clear()
-            self._known[reply_to] = allowed
-        return reply_to if allowed else self._response_queue
+        owner = self._owner(reply_to)
+        return reply_to if owner is not None and owner == session_key(secret) else self._response_queue
+
+    def _owner(self, topic: str) -> str | None:
+        """Return the session key of the dispatcher whose reply topic this is; None: it is no reply topic, or in a namespace
+        that is not allowed."""
+        if topic in self._known:
+            return self._known[topic]
+        owner = None
+        with contextlib.suppress(ValueError):
+            name = TopicName.parse(topic)
+            if name.namespace_path in self._allowed:
+                owner = reply_key(name)
+        if len(self._known) >= 4 * MAX_REPLY_TOPICS:
+            self._known.clear()
+        self._known[topic] = owner
+        return owner
 
     def send(self, request: Mapping[str, str], payload: bytes, properties: Mapping[str, str]) -> Ticket | None:
         """Send an answer to the caller that sent ``request`` (its properties). Never raises. What cannot be sent is
@@ -162,7 +183,7 @@ class ReplyRouter:
         if self._closed:
             self.lost += 1
             return None
-        name = self.topic_for(request.get(Property.REPLY_TO))
+        name = self.topic_for(request)
         credit = whole_number(request, Property.CREDIT) if name != self._response_queue else None
         topic = self._topics.get(name)
         if topic is None:
@@ -219,7 +240,7 @@ class ReplyRouter:
 
     def own_topic(self, request: Mapping[str, str]) -> bool:
         """Has the sender of ``request`` a reply topic of its own that we may use?"""
-        return self.topic_for(request.get(Property.REPLY_TO)) != self._response_queue
+        return self.topic_for(request) != self._response_queue
 
     def taken(self, request: Mapping[str, str]) -> None:
         """Tell the caller that its request is here, if it has a topic of its own."""
@@ -228,8 +249,7 @@ class ReplyRouter:
 
     async def writable(self, request: Mapping[str, str]) -> None:
         """Wait until answers to this caller are not queued."""
-        name = self.topic_for(request.get(Property.REPLY_TO))
-        topic = self._topics.get(name) or self._topics.get(self._response_queue)
+        topic = self._topics.get(self.topic_for(request)) or self._topics.get(self._response_queue)
         if topic is None:
             return
         if topic.opening is not None:

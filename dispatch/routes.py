@@ -1,7 +1,8 @@
 """Routes: what has to be open before a service can be called, opened once, on first use.
 
-For each service: a publisher to its request queue, a subscription to its response queue (where others' services answer),
-and one to a topic of our own in the same namespace (where ours answer, so that nobody else receives our replies).
+For each service: a publisher to its request queue, a subscription to its response queue (where third-party services answer),
+one to the dispatcher's own reply topic in the same namespace (where instances of dispatch's service base answer), and one to
+the topic on which these announce themselves.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 from dispatch.acknowledger import Acknowledger
 from dispatch.cancellation import cancel_and_wait
 from dispatch.catalog.topics import TopicName
+from dispatch.challenges import Challenge, Challenges
 from dispatch.delivery import CREDIT_BYTES
 from dispatch.exchange import Exchange, read_properties
 from dispatch.gate import Gate
@@ -23,7 +25,7 @@ from dispatch.instances import HELLO_AGAIN_S, HELLO_EVERY_S, MAX_INSTANCES, Inst
 from dispatch.lanes import Lane, Lanes
 from dispatch.messages import Feature, Property, Refusal, is_oversized
 from dispatch.outcome import TransportError
-from dispatch.owntopics import control_prefix, hello_topic, reply_topic
+from dispatch.owntopics import announcement_topic, hello_topic, instance_prefix, instance_topic, reply_topic
 from dispatch.paced import PacedPublisher
 from dispatch.strangers import Strangers
 from dispatch.subscriptions import SharedSubscriptions
@@ -48,7 +50,17 @@ class Route:
             goes over that is not lost.
     """
 
-    __slots__ = ("acknowledged", "hello", "hello_at", "instances", "met", "publisher", "replies", "request_queue")
+    __slots__ = (
+        "acknowledged",
+        "hello",
+        "hello_at",
+        "instances",
+        "met",
+        "publisher",
+        "replaced",
+        "replies",
+        "request_queue",
+    )
 
     def __init__(self, request_queue: str, publisher: Publisher, replies: Lanes, *, acknowledged: bool) -> None:
         self.request_queue = request_queue
@@ -60,6 +72,8 @@ class Route:
         self.hello_at = 0.0
         self.met = asyncio.Event()
         """An instance is known."""
+        self.replaced: dict[str, str] = {}
+        """By the name of an instance: the incarnation that its current one has replaced."""
 
 
 class Routes:
@@ -68,18 +82,21 @@ class Routes:
     Args:
         transport: the connection.
         exchange: takes the replies.
-        name: the dispatcher's id, part of its reply topics' names.
+        name: the dispatcher's id, part of its reply topics' names, after the key of its session.
     """
 
     def __init__(self, transport: Transport, exchange: Exchange, name: str) -> None:
         self._transport = transport
         self._exchange = exchange
         self._name = name
-        self._acknowledger = Acknowledger(transport)
+        self._address = f"{exchange.session.key}-{name}"
+        self._acknowledger = Acknowledger(transport, exchange.session.secret)
+        self._challenges = Challenges()
+        self._prefixes: dict[str, tuple[str, ...]] = {}
         self._open: dict[tuple[str, str], Route] = {}
         self._opening: dict[tuple[str, str], asyncio.Task[Route]] = {}
         self._subscriptions = SharedSubscriptions(transport, f"dispatch-{name}")
-        self._meeting: dict[str, asyncio.Task[None]] = {}
+        self._meeting: dict[tuple[str, str, str], asyncio.Task[None]] = {}
         self._retired: list[Instance] = []
         self._closing: set[asyncio.Task[None]] = set()
         self._lanes: dict[str, Lanes] = {}
@@ -113,7 +130,10 @@ class Routes:
 
     async def _make(self, request_queue: str, response_queue: str, copies: int) -> Route:
         key = request_queue, response_queue
-        reply_to = reply_topic(response_queue, self._name)
+        reply_to = reply_topic(response_queue, self._address)
+        prefixes = self._prefixes.get(reply_to, ())
+        if (prefix := instance_prefix(request_queue)) not in prefixes:
+            self._prefixes[reply_to] = (*prefixes, prefix)
         # Both ends listen before the first request can leave.
         strangers = self._strangers.setdefault(response_queue, Strangers(self._exchange))
         await self._subscriptions.acquire(key, response_queue, strangers.on_message)
@@ -121,7 +141,7 @@ class Routes:
         if lanes is None:
             lanes = Lanes(Lane(reply_to, self._transport), partial(self._open_lane, response_queue))
             lanes = self._lanes.setdefault(reply_to, lanes)
-        await self._subscriptions.acquire(key, reply_to, self._own_replies(control_prefix(reply_to), lanes))
+        await self._subscriptions.acquire(key, reply_to, self._own_replies(reply_to, lanes))
         publisher = await self._transport.publisher(request_queue)
         if not TopicName.parse(request_queue).persistent:
             # A persistent topic loses nothing, so that nothing is paid for it there.
@@ -133,9 +153,9 @@ class Routes:
         if acknowledged and not TopicName.parse(request_queue).persistent:
             # Not every broker lets us open topics that nobody has made; the exchange is the plain one then.
             with contextlib.suppress(TransportError):
-                hello = hello_topic(request_queue, response_queue)
-                await self._subscriptions.acquire(key, hello, self._announcements(control_prefix(reply_to)))
-                route.hello = await self._transport.publisher(hello)
+                announcements = announcement_topic(request_queue, response_queue)
+                await self._subscriptions.acquire(key, announcements, self._on_announcement)
+                route.hello = await self._transport.publisher(hello_topic(request_queue))
         self._open[request_queue, response_queue] = route
         if route.hello is not None:
             await self._meet(route)
@@ -157,12 +177,12 @@ class Routes:
                 return
 
     async def _open_lane(self, response_queue: str, number: int) -> Lane:
-        topic = reply_topic(response_queue, self._name, number)
-        lanes = self._lanes.get(reply_topic(response_queue, self._name))
+        topic = reply_topic(response_queue, self._address, number)
+        first = reply_topic(response_queue, self._address)
+        lanes = self._lanes.get(first)
         if lanes is None:
             raise TransportError("closed", "The response topic is not used any more.", sent=False)
-        handler = self._own_replies(control_prefix(topic), lanes)
-        await self._subscriptions.acquire(lanes, topic, handler, number)
+        await self._subscriptions.acquire(lanes, topic, self._own_replies(first, lanes), number)
         return Lane(topic, await self._subscriptions.connection(number))
 
     # -- instances ----------------------------------------------------------------------------------------------
@@ -198,27 +218,29 @@ class Routes:
                 self.retire(route, stale)
         route.hello_at = now + (HELLO_EVERY_S if len(known) else HELLO_AGAIN_S)
         self._sweep()
-        properties = {Property.HELLO: route.request_queue, Property.REPLY_TO: route.replies.first.topic}
+        properties = {
+            Property.HELLO: route.request_queue,
+            Property.REPLY_TO: route.replies.first.topic,
+            Property.SESSION: self._exchange.session.secret,
+        }
         with contextlib.suppress(TransportError):  # the next one is due soon
             route.hello.publish(b"", properties, flow=route.hello.topic, on_failure=_unheard)
 
-    def _announcements(self, prefix: str) -> Handler:
-        """The handler of a hello topic, where instances say that they come and go."""
+    def _on_announcement(self, message: Message) -> None:
+        """Take a message from a topic on which instances announce that they come and go."""
+        properties = read_properties(message)
+        if Property.HERE in properties:
+            self._on_here(properties)
 
-        def handle(message: Message) -> None:
-            properties = message.properties()
-            if Property.HERE in properties:
-                self._on_here(prefix, properties)
-
-        return handle
-
-    def _on_here(self, prefix: str, properties: Mapping[str, str]) -> None:
-        """An instance says that it serves a topic, or no longer does."""
-        topic, name = properties.get(Property.CONTROL, ""), properties.get(Property.INSTANCE, "")
-        incarnation = properties.get(Property.INCARNATION, "")
-        if not (topic.startswith(prefix) and name and incarnation):
+    def _on_here(self, properties: Mapping[str, str]) -> None:
+        """An instance says that it serves a topic, or no longer does. Who may produce to the response namespace can say so,
+        hence the challenge."""
+        name, incarnation = properties.get(Property.INSTANCE, ""), properties.get(Property.INCARNATION, "")
+        if not (name and incarnation) or is_oversized(name + incarnation):
             return
-        if is_oversized(topic + name + incarnation):
+        challenge = properties.get(Property.CHALLENGE)
+        if challenge is not None:
+            self._challenges.answer(challenge, name, incarnation)
             return
         for route in self._open.values():
             if route.request_queue != properties[Property.HERE] or route.hello is None:
@@ -230,26 +252,44 @@ class Routes:
             elif known is not None and known.incarnation == incarnation:
                 known.last_seen = asyncio.get_running_loop().time()
                 known.unanswered = 0
-            elif known is not None and known.incarnation > incarnation:
-                pass  # a former life that has not ended yet
             elif Feature.REPAIR in (features := properties.get(Property.FEATURES, "").split(",")):
-                self._know(route, name, incarnation, topic, frozenset(features))
+                self._challenge(route, name, incarnation, frozenset(features))
 
-    def _know(self, route: Route, name: str, incarnation: str, topic: str, features: frozenset[str]) -> None:
-        if topic in self._meeting or len(route.instances) + len(self._meeting) >= MAX_INSTANCES:
+    def _challenge(self, route: Route, name: str, incarnation: str, features: frozenset[str]) -> None:
+        key = (route.request_queue, name, incarnation)
+        if key in self._meeting or len(route.instances) >= MAX_INSTANCES:
             return
-        task = self._meeting[topic] = asyncio.create_task(self._add(route, name, incarnation, topic, features))
-        task.add_done_callback(lambda _: self._meeting.pop(topic, None))
+        challenge = self._challenges.begin(name, incarnation)
+        if challenge is None:
+            return  # it announces itself again
+        task = self._meeting[key] = asyncio.create_task(self._meet_instance(route, challenge, features))
+        task.add_done_callback(lambda _: self._meeting.pop(key, None))
+        task.add_done_callback(lambda _: self._challenges.end(challenge))
         task.add_done_callback(_seen)
 
-    async def _add(self, route: Route, name: str, incarnation: str, topic: str, features: frozenset[str]) -> None:
-        publisher = Gate(await self._transport.publisher(topic), _ask_taken, CREDIT_BYTES, acknowledges=True)
+    async def _meet_instance(self, route: Route, challenge: Challenge, features: frozenset[str]) -> None:
+        """Know the instance from now on, if it proves that it consumes its own topic."""
+        name, incarnation = challenge.name, challenge.incarnation
+        topic = instance_topic(route.request_queue, name)
+        publisher = await self._transport.publisher(topic)
+        properties = {
+            Property.REPLY_TO: route.replies.first.topic,
+            Property.SESSION: self._exchange.session.secret,
+        }
+        try:
+            is_genuine = await self._challenges.pose(challenge, publisher, properties)
+        except BaseException:
+            await publisher.close()
+            raise
+        if not is_genuine:
+            await publisher.close()
+            return
         now = asyncio.get_running_loop().time()
         instance = Instance(
             name,
             incarnation,
             topic,
-            publisher,
+            Gate(publisher, _ask_taken, CREDIT_BYTES, acknowledges=True),
             now,
             lambda: self._suspected(route),
             parts=Feature.PARTS in features,
@@ -257,13 +297,26 @@ class Routes:
         )
         former = route.instances.add(instance)
         if former is not None:
+            if route.replaced.get(name) == incarnation:
+                logger.warning(
+                    "two instances that serve %s are both named %s: give each instance a name of its own",
+                    route.request_queue,
+                    name,
+                )
+            route.replaced[name] = former.incarnation
+            while len(route.replaced) > MAX_INSTANCES:
+                del route.replaced[next(iter(route.replaced))]
             self._retired.append(former)
+            former.next_turn()
+        for other in route.instances:
+            other.next_turn()  # requests that wait for a new instance may go to this one
         route.met.set()
 
     def retire(self, route: Route, instance: Instance) -> None:
         """Send nothing new to ``instance``: it goes, or has gone."""
         if route.instances.remove(instance):
             self._retired.append(instance)
+            instance.next_turn()
             if not len(route.instances):
                 route.met.clear()
                 route.hello_at = 0.0
@@ -289,18 +342,18 @@ class Routes:
         """What a request that goes to ``instance`` now is to carry as ``acked``."""
         return self._acknowledger.carried(instance.topic) if instance.publisher.open else None
 
-    def _own_replies(self, prefix: str, lanes: Lanes) -> Handler:
+    def _own_replies(self, first: str, lanes: Lanes) -> Handler:
         """The handler of a reply topic of our own: acknowledges where that is asked for, and takes the reply. In this order:
         to read a large one takes as long as the way to the service and back."""
-        exchange, acknowledger = self._exchange, self._acknowledger
+        exchange, acknowledger, prefixes = self._exchange, self._acknowledger, self._prefixes
 
         def handle(message: Message) -> None:
             properties = read_properties(message)
             token = properties.get(Property.ACK)
             if token is not None:
-                acknowledger.wanted(prefix, properties.get(Property.CONTROL), token)
+                acknowledger.wanted(prefixes[first], properties.get(Property.CONTROL), token)
             if Property.HERE in properties:
-                self._on_here(prefix, properties)
+                self._on_here(properties)
                 return
             before = exchange.received_bytes
             exchange.receive(message, properties)
@@ -365,7 +418,9 @@ class Routes:
         """Close everything (further connections even if it is cancelled meanwhile)."""
         for route in self._open.values():
             for instance in route.instances:
-                instance.say_goodbye({Property.ID: self._exchange.new_id()})
+                instance.say_goodbye(
+                    {Property.ID: self._exchange.new_id(), Property.SESSION: self._exchange.session.secret}
+                )
         try:
             for lanes in self._lanes.values():
                 await lanes.close()

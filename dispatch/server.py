@@ -25,19 +25,21 @@ from dispatch.idempotency import MAX_DUPLICATES, Keyed
 from dispatch.kept import KeptRequests
 from dispatch.loopclock import loop_clock
 from dispatch.messages import (
+    REPLY_ONLY,
     Property,
     Refusal,
     is_oversized,
     whole_number,
 )
 from dispatch.outcome import TransportError
-from dispatch.owntopics import own_name, reply_topic
+from dispatch.owntopics import instance_topic, reply_topic
 from dispatch.parts import MAX_PAYLOAD_BYTES
 from dispatch.presence import Presence
 from dispatch.recall import Recall
 from dispatch.replies import ReplyRouter
 from dispatch.runner import RequestRunner
 from dispatch.service import read_invoke
+from dispatch.sessions import is_sender
 from dispatch.telemetry.settings import DEFAULT_TELEMETRY, Telemetry
 from dispatch.transports import KeptMessage, Message, Mode, Security, Subscription, Transport, open_transport
 from dispatch.work import DEALT_WITH, Work
@@ -112,8 +114,8 @@ class ToolServer:
         self.response_queue = response_queue
         self.id = id or request_queue.rpartition("/")[2]
         self.instance = instance or f"{self.id}-{os.urandom(4).hex()}"
-        self.incarnation = f"{time.time_ns():016x}-{os.urandom(4).hex()}"
-        """Which life of the instance this is, in the order of time: what was meant for another one is not run."""
+        self.incarnation = os.urandom(8).hex()
+        """The random name of this run of the instance: a request that is meant for another one is not run."""
         self.concurrency = concurrency
         self._threads = ToolExecutor(concurrency, name=f"dispatch-tool-{self.id}")
         self._invoke = read_invoke(service, self._threads.run)
@@ -176,7 +178,7 @@ class ToolServer:
         """Since the start, for metrics."""
         return {
             "requests": self.requests,
-            "malformed": self.malformed,
+            "malformed": self.malformed + (0 if self._replies is None else self._replies.forged),
             "cancelled": self.cancelled,
             "repeats": self.repeats,
             "lost_answers": 0 if self._replies is None else self._replies.lost,
@@ -197,8 +199,8 @@ class ToolServer:
                 self._transport,
                 self.response_queue,
                 self._reply_namespaces,
-                instance=own_name(self.request_queue, self.instance),
-                on_request=self._on_message,
+                control=instance_topic(self.request_queue, self.instance),
+                on_request=self._on_own_message,
             )
             self._recall = Recall(self._replies, self.incarnation, self.max_payload)
             self._answers = Answers(
@@ -251,6 +253,7 @@ class ToolServer:
             self.response_queue,
             instance=self.instance,
             incarnation=self.incarnation,
+            on_other=self._memory.meet,
         )
         try:
             await self._presence.start()
@@ -323,12 +326,24 @@ class ToolServer:
 
     # -- a request ----------------------------------------------------------------------------------------------
 
+    def _on_own_message(self, message: Message) -> None:
+        """A message on the instance's own topic, from the dispatcher that it names."""
+        properties = message.properties()
+        if Property.CHALLENGE not in properties:
+            self._on_message(message)
+        elif self._presence is not None:
+            self._presence.on_challenge(properties)
+
     def _on_message(self, message: Message) -> None:
         properties: Mapping[str, str] = {}
         id = ""
         with contextlib.suppress(Exception):  # whatever a peer's message makes the client raise
             properties = message.properties()
             id = properties.get(Property.ID, "")
+        if not REPLY_ONLY.isdisjoint(properties):
+            self.malformed += 1
+            logger.warning("a reply arrived on %s, where requests are expected: it is ignored", self.request_queue)
+            return
         if not id or is_oversized(id):
             self.requests += 1
             self.malformed += 1
@@ -348,6 +363,8 @@ class ToolServer:
     def _take(self, work: Work) -> bool:
         """Run, queue or refuse ``work``. False: it was here before, or is no request."""
         if Property.CANCEL in work.properties:
+            if not is_sender(work.properties.get(Property.SESSION), work.id):
+                return False
             if Property.GOODBYE in work.properties:
                 self._memory.leave(work.id)
             else:

@@ -12,7 +12,7 @@ from dispatch.delivery import CREDIT_BYTES
 from tests.support.clock import advance, idle
 from tests.support.fakes import FakePublisher, lost
 
-PREFIX = "non-persistent://tg/response/dispatch-control-"
+PREFIX = "non-persistent://tg/request/dispatch-instance-"
 
 
 class Broker:
@@ -35,17 +35,17 @@ class Broker:
 
 
 def made(broker: Broker) -> Acknowledger:
-    return Acknowledger(broker)  # type: ignore[arg-type]
+    return Acknowledger(broker, "secret")  # type: ignore[arg-type]
 
 
 async def test_only_the_last_of_a_burst_is_acknowledged_for_each_gate() -> None:
     broker = Broker()
     acknowledging = made(broker)
     for token in ("1:1", "1:2", "2:7", "1:3"):
-        acknowledging.wanted(PREFIX, PREFIX + "one", token)
+        acknowledging.wanted((PREFIX,), PREFIX + "one", token)
     await idle()
     assert broker.told("one") == ["1:3,2:7"], "in one message"
-    acknowledging.wanted(PREFIX, PREFIX + "one", "1:4")
+    acknowledging.wanted((PREFIX,), PREFIX + "one", "1:4")
     await idle()
     assert broker.told("one") == ["1:3,2:7", "1:4"]
     assert acknowledging.sent == 2
@@ -56,10 +56,10 @@ async def test_only_the_last_of_a_burst_is_acknowledged_for_each_gate() -> None:
 async def test_a_request_carries_what_is_due() -> None:
     broker = Broker()
     acknowledging = made(broker)
-    acknowledging.wanted(PREFIX, PREFIX + "one", "1:1")
+    acknowledging.wanted((PREFIX,), PREFIX + "one", "1:1")
     await idle()
-    acknowledging.wanted(PREFIX, PREFIX + "one", "1:2")
-    acknowledging.wanted(PREFIX, PREFIX + "one", "2:5")
+    acknowledging.wanted((PREFIX,), PREFIX + "one", "1:2")
+    acknowledging.wanted((PREFIX,), PREFIX + "one", "2:5")
     assert acknowledging.carried(PREFIX + "one") == "1:2,2:5"
     assert acknowledging.carried(PREFIX + "one") is None, "once"
     assert acknowledging.carried(PREFIX + "two") is None
@@ -72,7 +72,7 @@ async def test_a_request_carries_what_is_due() -> None:
 async def test_who_got_the_reply_has_a_turn_to_ask_the_next_question() -> None:
     broker = Broker()
     acknowledging = made(broker)
-    acknowledging.wanted(PREFIX, PREFIX + "one", "1:1")
+    acknowledging.wanted((PREFIX,), PREFIX + "one", "1:1")
     await idle()
     got: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -82,7 +82,7 @@ async def test_who_got_the_reply_has_a_turn_to_ask_the_next_question() -> None:
 
     asking = asyncio.create_task(caller())
     await asyncio.sleep(0)
-    acknowledging.wanted(PREFIX, PREFIX + "one", "1:2")
+    acknowledging.wanted((PREFIX,), PREFIX + "one", "1:2")
     got.set_result(None)
     assert await asking == "1:2"
     await acknowledging.close()
@@ -91,8 +91,8 @@ async def test_who_got_the_reply_has_a_turn_to_ask_the_next_question() -> None:
 async def test_each_instance_is_told_its_own() -> None:
     broker = Broker()
     acknowledging = made(broker)
-    acknowledging.wanted(PREFIX, PREFIX + "one", "1:1")
-    acknowledging.wanted(PREFIX, PREFIX + "two", "1:2")
+    acknowledging.wanted((PREFIX,), PREFIX + "one", "1:1")
+    acknowledging.wanted((PREFIX,), PREFIX + "two", "1:2")
     await idle()
     assert (broker.told("one"), broker.told("two")) == (["1:1"], ["1:2"])
     await acknowledging.close()
@@ -112,7 +112,7 @@ async def test_each_instance_is_told_its_own() -> None:
 async def test_nobody_makes_us_publish_elsewhere_or_endlessly(control: str | None, token: str) -> None:
     broker = Broker()
     acknowledging = made(broker)
-    acknowledging.wanted(PREFIX, control, token)
+    acknowledging.wanted((PREFIX,), control, token)
     await idle()
     assert not broker.opened
     await acknowledging.close()
@@ -123,7 +123,7 @@ async def test_what_comes_while_a_topic_opens_is_told_when_it_is_open() -> None:
     broker.gate.clear()
     acknowledging = made(broker)
     for token in ("1:1", "1:2"):
-        acknowledging.wanted(PREFIX, PREFIX + "one", token)
+        acknowledging.wanted((PREFIX,), PREFIX + "one", token)
         await idle()
     broker.gate.set()
     await idle()
@@ -135,11 +135,11 @@ async def test_a_topic_that_cannot_be_opened_is_tried_again_at_the_next_wish() -
     broker = Broker()
     broker.refuses = lost(sent=False)
     acknowledging = made(broker)
-    acknowledging.wanted(PREFIX, PREFIX + "one", "1:1")
+    acknowledging.wanted((PREFIX,), PREFIX + "one", "1:1")
     await idle()
     assert not broker.opened
     broker.refuses = None
-    acknowledging.wanted(PREFIX, PREFIX + "one", "1:2")
+    acknowledging.wanted((PREFIX,), PREFIX + "one", "1:2")
     await idle()
     assert broker.told("one") == ["1:2"]
     await acknowledging.close()
@@ -148,11 +148,11 @@ async def test_a_topic_that_cannot_be_opened_is_tried_again_at_the_next_wish() -
 async def test_an_acknowledgement_that_cannot_be_sent_is_nobodys_trouble() -> None:
     broker = Broker()
     acknowledging = made(broker)
-    acknowledging.wanted(PREFIX, PREFIX + "one", "1:1")
+    acknowledging.wanted((PREFIX,), PREFIX + "one", "1:1")
     await idle()
     broker.opened[PREFIX + "one"].sent[0].on_failure(lost())
     broker.opened[PREFIX + "one"].refusal = lost()
-    acknowledging.wanted(PREFIX, PREFIX + "one", "1:2")
+    acknowledging.wanted((PREFIX,), PREFIX + "one", "1:2")
     await idle()
     assert acknowledging.sent == 1
     await acknowledging.close()
@@ -162,7 +162,7 @@ async def test_instances_share_the_credit_but_each_has_some() -> None:
     acknowledging = made(Broker())
     shares = [acknowledging.credit]
     for number in range(20):
-        acknowledging.wanted(PREFIX, f"{PREFIX}{number}", "1:1")
+        acknowledging.wanted((PREFIX,), f"{PREFIX}{number}", "1:1")
         shares.append(acknowledging.credit)
     assert shares[:4] == [CREDIT_BYTES, CREDIT_BYTES, CREDIT_BYTES // 2, CREDIT_BYTES // 3]
     assert shares[-1] == MIN_CREDIT
@@ -174,11 +174,11 @@ async def test_an_instance_that_went_quiet_is_forgotten_when_another_comes() -> 
     broker = Broker()
     acknowledging = made(broker)
     for instance in ("old", "busy"):
-        acknowledging.wanted(PREFIX, PREFIX + instance, "1:1")
+        acknowledging.wanted((PREFIX,), PREFIX + instance, "1:1")
     await advance(QUIET_S - 1)
-    acknowledging.wanted(PREFIX, PREFIX + "busy", "1:2")
+    acknowledging.wanted((PREFIX,), PREFIX + "busy", "1:2")
     await advance(1)
-    acknowledging.wanted(PREFIX, PREFIX + "new", "1:1")
+    acknowledging.wanted((PREFIX,), PREFIX + "new", "1:1")
     await idle()
     assert {topic.removeprefix(PREFIX): publisher.closed for topic, publisher in broker.opened.items()} == {
         "old": True,
@@ -194,7 +194,7 @@ async def test_instances_are_bounded_in_number(monkeypatch: pytest.MonkeyPatch) 
     broker = Broker()
     acknowledging = made(broker)
     for number in range(10):
-        acknowledging.wanted(PREFIX, f"{PREFIX}{number}", "1:1")
+        acknowledging.wanted((PREFIX,), f"{PREFIX}{number}", "1:1")
         await idle()
     assert [topic[-1] for topic, publisher in broker.opened.items() if not publisher.closed] == ["7", "8", "9"]
     await acknowledging.close()
@@ -204,10 +204,10 @@ async def test_who_makes_room_is_told_what_was_due(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(acknowledger, "MAX_INSTANCES", 1)
     broker = Broker()
     acknowledging = made(broker)
-    acknowledging.wanted(PREFIX, PREFIX + "one", "1:1")
+    acknowledging.wanted((PREFIX,), PREFIX + "one", "1:1")
     await idle()
-    acknowledging.wanted(PREFIX, PREFIX + "one", "1:2")
-    acknowledging.wanted(PREFIX, PREFIX + "two", "1:1")
+    acknowledging.wanted((PREFIX,), PREFIX + "one", "1:2")
+    acknowledging.wanted((PREFIX,), PREFIX + "two", "1:1")
     await idle()
     assert broker.told("one") == ["1:1", "1:2"]
     assert broker.told("two") == ["1:1"]
@@ -219,7 +219,7 @@ async def test_closing_while_a_topic_opens_leaves_nothing() -> None:
     broker = Broker()
     broker.gate.clear()
     acknowledging = made(broker)
-    acknowledging.wanted(PREFIX, PREFIX + "one", "1:1")
+    acknowledging.wanted((PREFIX,), PREFIX + "one", "1:1")
     await idle()
     await acknowledging.close()
     assert not broker.opened

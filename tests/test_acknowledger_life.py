@@ -15,7 +15,7 @@ from dispatch.transports.memory import DRAIN_BATCH, MemoryTransport
 from tests.support.clock import advance, idle
 from tests.support.fakes import FakePublisher
 
-PREFIX = "non-persistent://tg/response/dispatch-control-"
+PREFIX = "non-persistent://tg/request/dispatch-instance-"
 REPLIES = "non-persistent://tg/response/dispatch-reply-me"
 
 
@@ -51,7 +51,7 @@ class Broker:
 
 
 def made(broker: Broker) -> Acknowledger:
-    return Acknowledger(broker)  # type: ignore[arg-type]
+    return Acknowledger(broker, "secret")  # type: ignore[arg-type]
 
 
 async def test_a_burst_of_replies_is_acknowledged_once_for_each_turn_of_the_loop() -> None:
@@ -62,11 +62,11 @@ async def test_a_burst_of_replies_is_acknowledged_once_for_each_turn_of_the_loop
     await transport.subscribe(
         PREFIX + "one", lambda message: told.append(message.properties()["acked"]), mode=Mode.FANOUT, name="service"
     )
-    acknowledging = Acknowledger(transport)
+    acknowledging = Acknowledger(transport, "secret")
 
     def handle(message: Message) -> None:
         properties = message.properties()
-        acknowledging.wanted(PREFIX, properties[Property.CONTROL], properties[Property.ACK])
+        acknowledging.wanted((PREFIX,), properties[Property.CONTROL], properties[Property.ACK])
 
     await transport.subscribe(REPLIES, handle, mode=Mode.FANOUT, name="dispatcher")
     publisher = await transport.publisher(REPLIES)
@@ -86,11 +86,11 @@ async def test_whoever_went_quiet_gives_its_share_back_even_if_nobody_new_comes(
     broker = Broker()
     acknowledging = made(broker)
     for number in range(100):
-        acknowledging.wanted(PREFIX, f"{PREFIX}{number}", "1:1")
+        acknowledging.wanted((PREFIX,), f"{PREFIX}{number}", "1:1")
     await idle()
     assert acknowledging.credit < CREDIT_BYTES // 10
     await advance(QUIET_S)
-    acknowledging.wanted(PREFIX, f"{PREFIX}7", "1:2")
+    acknowledging.wanted((PREFIX,), f"{PREFIX}7", "1:2")
     await idle()
     assert acknowledging.credit == CREDIT_BYTES
     assert broker.open_now() == {"7"}
@@ -103,7 +103,7 @@ async def test_as_many_as_may_be_open_stay_open(monkeypatch: pytest.MonkeyPatch)
     acknowledging = made(broker)
     for turn in range(3):
         for instance in "abc":
-            acknowledging.wanted(PREFIX, PREFIX + instance, f"1:{turn}")
+            acknowledging.wanted((PREFIX,), PREFIX + instance, f"1:{turn}")
             await idle()
     assert broker.openings == 3, "none was closed for another that was there already"
     await acknowledging.close()
@@ -114,7 +114,7 @@ async def test_the_one_that_spoke_last_stays(monkeypatch: pytest.MonkeyPatch) ->
     broker = Broker()
     acknowledging = made(broker)
     for instance in ("a", "b", "a", "c"):
-        acknowledging.wanted(PREFIX, PREFIX + instance, "1:1")
+        acknowledging.wanted((PREFIX,), PREFIX + instance, "1:1")
         await idle()
     assert broker.open_now() == {"a", "c"}
     await acknowledging.close()
@@ -126,7 +126,7 @@ async def test_instances_that_come_and_go_leave_nothing(monkeypatch: pytest.Monk
     acknowledging = made(broker)
     for turn in range(5):
         for number in range(10):
-            acknowledging.wanted(PREFIX, f"{PREFIX}{turn}-{number}", "1:1")
+            acknowledging.wanted((PREFIX,), f"{PREFIX}{turn}-{number}", "1:1")
             assert acknowledging.credit >= CREDIT_BYTES // 3, "bounded at every moment, not only after the turn"
         await idle()
     assert broker.open_now() == {"4-7", "4-8", "4-9"}
@@ -140,8 +140,8 @@ async def test_what_waits_for_a_topic_is_bounded_whatever_a_peer_makes_up() -> N
     broker.gate.clear()
     acknowledging = made(broker)
     for number in range(1_000):
-        acknowledging.wanted(PREFIX, PREFIX + "one", f"{number}:1")
-        acknowledging.wanted(PREFIX, PREFIX + "one", f"0:{number}")
+        acknowledging.wanted((PREFIX,), PREFIX + "one", f"{number}:1")
+        acknowledging.wanted((PREFIX,), PREFIX + "one", f"0:{number}")
         await idle()
     broker.gate.set()
     await idle()
@@ -158,7 +158,7 @@ async def test_a_topic_that_cannot_be_opened_for_an_odd_reason_is_nobodys_troubl
     broker.refuses = error
     acknowledging = made(broker)
     for number in range(3):
-        acknowledging.wanted(PREFIX, PREFIX + "odd", f"1:{number}")
+        acknowledging.wanted((PREFIX,), PREFIX + "odd", f"1:{number}")
         await idle()
     assert broker.openings == 3
     assert acknowledging.sent == 0
@@ -170,7 +170,7 @@ async def test_one_opening_at_a_time_for_each_instance() -> None:
     broker.gate.clear()
     acknowledging = made(broker)
     for number in range(20):
-        acknowledging.wanted(PREFIX, PREFIX + "one", f"1:{number}")
+        acknowledging.wanted((PREFIX,), PREFIX + "one", f"1:{number}")
         await idle()
     assert broker.openings == 1
     await acknowledging.close()
@@ -181,10 +181,10 @@ async def test_closing_waits_for_those_that_are_being_closed_already(monkeypatch
     broker = Broker()
     acknowledging = made(broker)
     for instance in "ab":
-        acknowledging.wanted(PREFIX, PREFIX + instance, "1:1")
+        acknowledging.wanted((PREFIX,), PREFIX + instance, "1:1")
         await idle()
         broker.close_gate.clear()
-    acknowledging.wanted(PREFIX, PREFIX + "c", "1:1")  # b's closing hangs, and a's before it
+    acknowledging.wanted((PREFIX,), PREFIX + "c", "1:1")  # b's closing hangs, and a's before it
     await idle()
     closing = asyncio.create_task(acknowledging.close())
     await idle()
@@ -198,7 +198,7 @@ async def test_closing_can_be_cancelled_while_a_topic_still_opens() -> None:
     broker = Broker()
     broker.gate.clear()
     acknowledging = made(broker)
-    acknowledging.wanted(PREFIX, PREFIX + "one", "1:1")
+    acknowledging.wanted((PREFIX,), PREFIX + "one", "1:1")
     await idle()
     closing = asyncio.create_task(acknowledging.close())
     await asyncio.sleep(0)

@@ -10,6 +10,7 @@ import pytest
 from dispatch import Outcome, Policy
 from dispatch.messages import decode_request
 from dispatch.outcome import CallTimeout, ToolError, TransportError
+from dispatch.sessions import session_key
 from tests.support.clock import START, advance, idle
 from tests.support.rubbish import RUBBISH
 from tests.support.stand import RESPONSES, Peer, Service, catalog, dispatching, stand
@@ -99,8 +100,10 @@ async def sent(dispatching_: Any = None, **options: Any) -> dict[str, str]:
 
 async def test_a_request_has_just_these_properties() -> None:
     properties = await sent({"name": "one"})
-    assert properties.keys() == {"id", "reply-to", "remaining-ms", "credit"}
-    assert properties["reply-to"] == "non-persistent://tg/response/dispatch-reply-one"
+    assert properties.keys() == {"id", "reply-to", "session", "remaining-ms", "credit"}
+    key = session_key(properties["session"])
+    assert properties["reply-to"] == f"non-persistent://tg/response/dispatch-reply-{key}-one"
+    assert properties["id"].startswith(f"{key}.1-")
 
 
 async def test_an_idempotency_key_travels() -> None:

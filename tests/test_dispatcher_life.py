@@ -124,11 +124,11 @@ async def test_calls_that_come_together_open_their_route_once_and_nothing_leaves
         assert await dispatcher.call("work") == "done"
         assert transport.subscribed == [
             "non-persistent://tg/response/lab",
-            "non-persistent://tg/response/dispatch-reply-one",
-            "non-persistent://tg/response/dispatch-hello-lab",
+            f"non-persistent://tg/response/dispatch-reply-{dispatcher.exchange.session.key}-one",
+            "non-persistent://tg/response/dispatch-announce-lab",
         ]
-        own = f"non-persistent://tg/response/dispatch-control-lab-{server.instance}"
-        hello = "non-persistent://tg/response/dispatch-hello-lab"
+        own = f"non-persistent://tg/request/dispatch-instance-3-lab-{server.instance}"
+        hello = "non-persistent://tg/request/dispatch-hello-lab"
         assert transport.published == ["non-persistent://tg/request/lab", hello, own]
 
 
@@ -171,9 +171,9 @@ async def test_services_of_one_namespace_share_the_reply_topic() -> None:
         assert sorted(transport.subscribed) == [
             "non-persistent://tg/response/a",
             "non-persistent://tg/response/b",
-            "non-persistent://tg/response/dispatch-hello-a",
-            "non-persistent://tg/response/dispatch-hello-b",
-            "non-persistent://tg/response/dispatch-reply-one",
+            "non-persistent://tg/response/dispatch-announce-a",
+            "non-persistent://tg/response/dispatch-announce-b",
+            f"non-persistent://tg/response/dispatch-reply-{dispatcher.exchange.session.key}-one",
         ]
 
 
@@ -269,7 +269,7 @@ async def test_closing_gives_back_what_was_opened_before_the_connection_goes(mon
         await dispatcher.execute("work", timeout=1)
     assert log == [
         "non-persistent://tg/request/lab",
-        "non-persistent://tg/response/dispatch-hello-lab",
+        "non-persistent://tg/request/dispatch-hello-lab",
         "the connection",
     ]
 

@@ -284,7 +284,7 @@ async def test_ids_are_never_used_twice_and_fit_into_a_property() -> None:
     assert len(set(ids)) == len(ids)
     assert all(len(id) < 64 and id.isascii() for id in ids)
     for exchange in exchanges[:2]:
-        assert re.fullmatch("[0-9a-f]{16}-c9", exchange.new_id()), "64 random bits, and a number from 1"
+        assert re.fullmatch(f"{exchange.session.key}[.]1-c9-[0-9a-f]{{12}}", exchange.new_id()), "key, number, chance"
 
 
 # -- what the transport is told -------------------------------------------------------------------------------------

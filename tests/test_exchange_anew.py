@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from dispatch.exchange import OWN_TOPIC
 from dispatch.outcome import TransportError
 from dispatch.settled import Answer, Disposition
 from tests.support.clock import START, idle
@@ -71,16 +72,16 @@ async def test_a_stream_without_numbers_comes_from_the_connection_that_brought_i
     assert await read(stream) == ["a", "b", "c"]
 
 
-async def test_the_connection_that_is_not_named_is_the_first() -> None:
+async def test_the_connection_that_is_not_named_is_that_of_the_dispatchers_own_topic() -> None:
     bench = Bench()
     stream = bench.open()
     first = reply(stream.id, "a", end=False)
     bench.exchange.on_message(first)
-    assert bench.take(reply(stream.id, "b", end=False), via=0) is Disposition.MATCHED
+    assert bench.take(reply(stream.id, "b", end=False), via=OWN_TOPIC) is Disposition.MATCHED
     another = bench.open()
     first = reply(another.id, "a", end=False)
     bench.exchange.receive(first, first.properties())
-    assert bench.take(reply(another.id, "b"), via=0) is Disposition.MATCHED
+    assert bench.take(reply(another.id, "b"), via=OWN_TOPIC) is Disposition.MATCHED
     assert await read(another) == ["a", "b"]
     stream.close()
 
@@ -88,6 +89,27 @@ async def test_the_connection_that_is_not_named_is_the_first() -> None:
 async def test_a_stream_with_numbers_comes_from_any_connection() -> None:
     bench = Bench()
     stream = bench.open()
-    assert bench.take(reply(stream.id, "a", end=False, chunk=0)) is Disposition.MATCHED
+    assert bench.take(reply(stream.id, "a", end=False, chunk=0), via=0) is Disposition.MATCHED
     assert bench.take(reply(stream.id, "b", chunk=1), via=1) is Disposition.MATCHED
     assert await read(stream) == ["a", "b"]
+
+
+async def test_a_reply_on_a_shared_topic_does_not_end_a_request_to_an_instance() -> None:
+    bench = Bench()
+    id, task, line = await bench.ask()
+    assert bench.take(reply(id, "forged"), via=0) is Disposition.UNKNOWN
+    assert not task.done()
+    assert bench.take(reply(id, "genuine")) is Disposition.MATCHED
+    settled = await task
+    assert isinstance(settled, Answer)
+    assert settled.text == "genuine"
+    assert ("end", START, True) in line.told
+
+
+async def test_once_the_own_topic_brought_something_a_shared_one_brings_nothing() -> None:
+    bench = Bench()
+    stream = bench.open()
+    bench.word(stream.id)
+    assert bench.take(reply(stream.id, "forged"), via=0) is Disposition.UNKNOWN
+    bench.take(reply(stream.id, "a"))
+    assert await read(stream) == ["a"]

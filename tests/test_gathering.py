@@ -7,6 +7,7 @@ import pytest
 from dispatch.messages import Property
 from dispatch.parts import JOIN_IDLE_S, part_at, write_parts
 from tests.support.clock import advance, idle
+from tests.support.session import REPLY_TOPIC, from_peer, request_id
 from tests.support.stand import Peer, Service, serving
 
 
@@ -25,23 +26,23 @@ def told(arguments: dict[str, object]) -> str:
     ],
 )
 async def test_what_makes_no_sense_is_refused_and_nothing_is_kept(odd: dict[str, str]) -> None:
-    topic = "non-persistent://tg/response/dispatch-reply-peer"
+    topic = REPLY_TOPIC
     service = Service(told)
     async with serving(service) as server, Peer.as_caller(topic) as peer:
         assert server._replies is not None
         assert server._recall is not None
-        await peer.send(server._replies.control, b"1234", {"id": "0123-1", "reply-to": topic, **odd})
+        await peer.send(server._replies.control, b"1234", from_peer(1, **odd))
         assert (await peer.arrived.get()).properties()[Property.REFUSED] == "invalid-request"
         assert (len(server._recall.gathering), service.requests) == (0, [])
 
 
 async def test_what_was_not_heard_of_for_a_while_may_begin_again() -> None:
-    topic = "non-persistent://tg/response/dispatch-reply-peer"
+    topic = REPLY_TOPIC
     service = Service(told)
     payload = b'{"arguments":"{}"}'
     async with serving(service) as server, Peer.as_caller(topic) as peer:
         assert server._replies is not None
-        properties = {"id": "0123-1", "reply-to": topic, "parts": write_parts(2, len(payload)), "ack": "1"}
+        properties = from_peer(1, parts=write_parts(2, len(payload)), ack="1")
 
         async def part(index: int) -> None:
             start, end = part_at(index, 2, len(payload))
@@ -64,24 +65,24 @@ async def test_what_was_not_heard_of_for_a_while_may_begin_again() -> None:
 
 
 async def test_only_an_acknowledgement_that_is_asked_for_is_sent() -> None:
-    topic = "non-persistent://tg/response/dispatch-reply-peer"
+    topic = REPLY_TOPIC
     async with serving(Service(told)) as server, Peer.as_caller(topic) as peer:
         assert server._replies is not None
-        properties = {"id": "0123-1", "reply-to": topic, "parts": "3/9"}
+        properties = from_peer(1, parts="3/9")
         await peer.send(server._replies.control, b"123", properties | {"part": "0"})
         await peer.send(server._replies.control, b"456", properties | {"part": "1", "ack": "1"})
         await idle()
-        assert peer.arrived.get_nowait().properties() == {"id": "0123-1", "taken": "1", "part": "1"}
+        assert peer.arrived.get_nowait().properties() == {"id": request_id(1), "taken": "1", "part": "1"}
         assert peer.arrived.empty()
 
 
 async def test_a_late_copy_of_a_part_runs_nothing_and_gets_its_acknowledgement() -> None:
-    topic = "non-persistent://tg/response/dispatch-reply-peer"
+    topic = REPLY_TOPIC
     service = Service(lambda _: "done")
     payload = b'{"arguments":"{}"}'
     async with serving(service) as server, Peer.as_caller(topic) as peer:
         assert server._replies is not None
-        properties = {"id": "0123-1", "reply-to": topic, "parts": write_parts(2, len(payload)), "ack": "1"}
+        properties = from_peer(1, parts=write_parts(2, len(payload)), ack="1")
         for index in (0, 1, 0, 1):
             start, end = part_at(index, 2, len(payload))
             await peer.send(server._replies.control, payload[start:end], properties | {"part": str(index)})
@@ -101,7 +102,7 @@ async def test_a_caller_that_has_no_topic_of_its_own_is_told_nothing_that_would_
     """Nobody of ours does that; and the response topic is everybody's."""
     async with serving(Service(told)) as server, Peer.as_caller() as peer:
         assert server._replies is not None
-        properties = {"id": "0123-1", "reply-to": "non-persistent://else/where/mine", "parts": "3/9", "ack": "1"}
+        properties = from_peer(1, "non-persistent://else/where/mine", parts="3/9", ack="1")
         await peer.send(server._replies.control, b"123", properties | {"part": "0"})
         await idle()
         assert peer.arrived.empty()

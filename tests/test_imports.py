@@ -12,7 +12,7 @@ import pytest
 import dispatch
 
 ROOT = Path(dispatch.__file__).parent
-GROUND = ("messages", "outcome", "policy", "fairqueue", "delivery", "version")
+GROUND = ("messages", "outcome", "policy", "fairqueue", "delivery", "sessions", "version")
 PURE = (
     *(
         "ages",
@@ -25,6 +25,7 @@ PURE = (
         "pacing",
         "parts",
         "repair",
+        "sessions",
         "transports.window",
     ),
     *("outcome", "policy", "messages", "guards", "balancing"),
@@ -64,7 +65,7 @@ PATH = (
     *("retries", "hedges", "singleflight", "ratelimits", "bulkheads"),
 )
 SEAM = (
-    *("exchange", "pending", "settled", "transports", "gate", "instances", "parted", "repair"),
+    *("exchange", "pending", "settled", "transports", "gate", "instances", "parted", "repair", "challenges"),
     *("deadlines", "paced", "pacing"),
 )
 

@@ -14,6 +14,7 @@ from dispatch.settled import Disposition
 from dispatch.transports import Message, Mode
 from dispatch.transports.memory import MemoryTransport
 from tests.support.clock import advance, idle
+from tests.support.session import from_peer
 from tests.support.stand import BROKER, Peer, catalog, dispatching, read, serving
 
 KEPT_REQUESTS, KEPT_RESPONSES = "persistent://tg/request/lab", "persistent://tg/response/lab"
@@ -185,7 +186,7 @@ async def test_a_request_that_comes_twice_runs_once_and_is_answered() -> None:
         await dispatcher.transport.subscribe(KEPT_RESPONSES, replies.append, mode=Mode.FANOUT, name="x")
 
         def again(repeatable: bool, number: int) -> None:
-            properties = {Property.ID: f"{'f' * 16}-{number}", Property.REPLY_TO: KEPT_RESPONSES}
+            properties = from_peer(number, KEPT_RESPONSES)
             if repeatable:
                 properties[Property.REPEATABLE] = "1"
             publisher.publish(
@@ -334,11 +335,10 @@ async def test_an_answer_that_waits_for_credit_keeps_its_request() -> None:
     """What was answered, but has not left, would be lost with the instance."""
     broker = await witness()
     caller = await broker.publisher(KEPT_REQUESTS)
-    reply_to = "non-persistent://tg/response/slow"
     second = Runs()
     async with keeping(lambda arguments: "x" * 48_000, "a", answers=False) as one:
         for number in range(1, 4):
-            properties = {Property.ID: f"{'f' * 16}-{number}", Property.REPLY_TO: reply_to}
+            properties = from_peer(number)
             properties |= {Property.CREDIT: "48000", Property.REPEATABLE: "1"}
             caller.publish(encode_request("{}", "{}"), properties, flow="", on_failure=lambda error: None)
         await idle()

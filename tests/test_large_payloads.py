@@ -18,6 +18,7 @@ from dispatch.recall import MAX_RESENT_BYTES
 from dispatch.transports.memory import MemoryTransport
 from tests.support.clock import advance, idle
 from tests.support.faults import FaultPlan, FaultyTransport
+from tests.support.session import REPLY_TOPIC, from_peer
 from tests.support.stand import BROKER, UNGUARDED, Peer, Service, catalog, read, serving
 
 LIMIT = 1_000
@@ -139,10 +140,9 @@ async def test_one_question_brings_a_bounded_piece_of_a_large_answer() -> None:
     size = 3 * MAX_RESENT_BYTES
     async with (
         serving(lambda _: text(10) * (size // 10)) as server,
-        Peer.as_caller("non-persistent://tg/response/dispatch-reply-peer") as peer,
+        Peer.as_caller(REPLY_TOPIC) as peer,
     ):
-        topic = "non-persistent://tg/response/dispatch-reply-peer"
-        properties = {"id": "0123-1", "reply-to": topic, "largest": str(size)}
+        properties = from_peer(1, largest=str(size))
         await peer.send(server._replies.control, b'{"arguments":"{}"}', properties)
         count = 0
         while "more" in (await peer.arrived.get()).properties():

@@ -226,7 +226,7 @@ async def test_closing_fails_what_waits_and_closes_the_publisher() -> None:
 @pytest.mark.parametrize(("topic", "paced"), [(RESPONSES, True), ("persistent://tg/response/lab", False)])
 async def test_answers_on_a_response_topic_are_paced_unless_it_keeps_them(topic: str, paced: bool) -> None:
     broker = Broker()
-    router = ReplyRouter(broker, topic, instance="one")  # type: ignore[arg-type]
+    router = ReplyRouter(broker, topic, control="the instance's own")  # type: ignore[arg-type]
     await router.start()
     for number in range(20):
         router.send(asked(), b"x" * 100_000, {"id": str(number)})

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from dispatch import Dispatcher
+from dispatch.exchange import OWN_TOPIC
 from dispatch.messages import PLAIN_FROM, PLAIN_LAST, Property, decode_reply, encode_request
 from dispatch.outcome import ToolError, TransportError
 from dispatch.transports.base import Message
@@ -40,7 +41,7 @@ class Replies:
         exchange = dispatcher.exchange
         receive = exchange.receive
 
-        def noting(message: Message, properties: Any, via: int = 0) -> None:
+        def noting(message: Message, properties: Any, via: int = OWN_TOPIC) -> None:
             if Property.CHUNK in properties or message.data():
                 self.messages.append(message)
             receive(message, properties, via)

@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 
 from dispatch import replies
 from dispatch.outcome import TransportError
+from dispatch.sessions import session_key
 from tests.support.clock import idle, run
 from tests.support.fakes import lost
-from tests.support.reply_broker import ANSWER, OWN, Broker, asked, router
+from tests.support.reply_broker import ANSWER, CONTROL, OWN, Broker, asked, router
+from tests.support.session import KEY, SECRET
 from tests.support.stand import RESPONSES, Peer, serving
 
 
@@ -23,45 +25,54 @@ from tests.support.stand import RESPONSES, Peer, serving
     ("reply_to", "allowed"),
     [
         (OWN, True),
-        ("persistent://tg/response/mine", True),
-        ("non-persistent://tg/responses/mine", False),
-        ("non-persistent://tg/response2/mine", False),
-        ("non-persistent://other/response/mine", False),
+        (OWN.replace("non-persistent", "persistent"), True),
+        (OWN.replace("/response/", "/responses/"), False),
+        (OWN.replace("/response/", "/response2/"), False),
+        (OWN.replace("tg/", "other/"), False),
+        ("non-persistent://tg/response/mine", False),
+        (OWN.replace(KEY, session_key("another dispatcher's")), False),
+        (OWN.replace(KEY, ""), False),
         ("non-persistent://tg/request/lab", False),
+        ("non-persistent://tg/response/lab", False),
+        ("non-persistent://tg/response/dispatch-announce-lab", False),
+        ("non-persistent://tg/request/dispatch-hello-lab", False),
+        (CONTROL, False),
         ("non-persistent://tg/response/../request/lab", False),
         ("non-persistent://tg/response/a/b", False),
         ("non-persistent://tg/response/", False),
         ("non-persistent://tg/response/a b", False),
         ("tg/response/mine", False),
         ("http://tg/response/mine", False),
-        ("non-persistent://tg/response/".ljust(512, "x"), True),
-        ("non-persistent://tg/response/".ljust(513, "x"), False),
+        (OWN.ljust(512, "x"), True),
+        (OWN.ljust(513, "x"), False),
         ("", False),
         (None, False),
-        ("non-persistent://extra/space/mine", True),
+        (OWN.replace("tg/response", "extra/space"), True),
     ],
 )
-async def test_only_topics_in_allowed_namespaces_are_answered(reply_to: str | None, allowed: bool) -> None:
+async def test_only_the_senders_reply_topics_in_allowed_namespaces_are_answered(
+    reply_to: str | None, allowed: bool
+) -> None:
     made = await router(Broker(), "extra/space")
     for _ in range(2):  # the second time from memory
-        assert made.topic_for(reply_to) == (reply_to if allowed else RESPONSES)
+        assert made.topic_for(asked(reply_to)) == (reply_to if allowed else RESPONSES)
+        assert made.topic_for({"reply-to": reply_to or ""}) == RESPONSES
 
 
 @given(st.text())
 def test_any_text_is_a_topic_we_may_use_or_is_not_used(reply_to: str) -> None:
     async def scene() -> None:
         made = await router(Broker())
-        assert made.topic_for(reply_to) in (reply_to, RESPONSES)
-        assert made.topic_for(reply_to) == RESPONSES or "://tg/response/" in reply_to
+        assert made.topic_for(asked(reply_to)) == RESPONSES or "://tg/response/dispatch-reply-" in reply_to
 
     run(scene)
 
 
 async def test_a_service_answers_where_it_is_asked_to_if_it_may() -> None:
     async with serving(lambda _: "done"), Peer.as_caller(OWN) as mine, Peer.as_caller(RESPONSES) as common:
-        await mine.ask(b"{}", id="1", reply_to=OWN)
+        await mine.ask(b"{}", id="1", reply_to=OWN, session=SECRET)
         assert (await mine.arrived.get()).properties()["id"] == "1"
-        await mine.ask(b"{}", id="2", reply_to="non-persistent://secret/place/mine")
+        await mine.ask(b"{}", id="2", reply_to=OWN.replace("tg/response", "secret/place"), session=SECRET)
         await mine.ask(b"{}", id="3")
         assert [(await common.arrived.get()).properties()["id"] for _ in range(2)] == ["2", "3"]
         await idle()
@@ -147,7 +158,7 @@ async def test_what_is_known_of_topics_is_bounded(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(replies, "MAX_REPLY_TOPICS", 8)
     made = await router(Broker())
     for number in range(1_000):
-        made.topic_for(f"{OWN}-{number}")
+        made.topic_for(asked(f"{OWN}-{number}"))
         assert len(made._known) <= 32
 
 

@@ -12,6 +12,7 @@ from tests.support.clock import advance, idle
 from tests.support.fakes import FakeTicket
 from tests.support.reply_broker import ANSWER, CONTROL, OWN, Broker, asked, router
 from tests.support.rubbish import OddMessage
+from tests.support.session import SECRET, request_id
 from tests.support.stand import RESPONSES
 
 
@@ -131,7 +132,7 @@ async def test_one_message_acknowledges_for_several_gates_and_may_be_a_request_t
     made = ReplyRouter(
         broker,  # type: ignore[arg-type]
         RESPONSES,
-        instance="one",
+        control=CONTROL,
         on_request=lambda message: requests.append(message.properties()["id"]),
     )
     await made.start()
@@ -142,11 +143,11 @@ async def test_one_message_acknowledges_for_several_gates_and_may_be_a_request_t
     lanes = [broker.opened[topic].sent for topic in (OWN, f"{OWN}-1")]
     before = [len(out) for out in lanes]
     acked = ",".join(tokens(out)[-1] for out in lanes)
-    broker.handlers[CONTROL](OddMessage(b"work", {"id": "x", "acked": acked}))
+    broker.handlers[CONTROL](OddMessage(b"work", {"id": request_id(1), "acked": acked, "session": SECRET}))
     assert all(len(out) > passed for out, passed in zip(lanes, before, strict=True))
-    assert requests == ["x"]
-    broker.handlers[CONTROL](OddMessage(b"", {"acked": acked}))
-    assert requests == ["x"], "an acknowledgement alone is no request"
+    assert requests == [request_id(1)]
+    broker.handlers[CONTROL](OddMessage(b"", {"acked": acked, "session": SECRET}))
+    assert requests == [request_id(1)], "an acknowledgement alone is no request"
     await made.close()
 
 

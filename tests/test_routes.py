@@ -13,10 +13,12 @@ from dispatch.gate import Gate
 from dispatch.outcome import TransportError
 from dispatch.paced import PacedPublisher
 from dispatch.routes import Routes
+from dispatch.sessions import Session
 from dispatch.transports import Mode
 from tests.support.clock import idle
 from tests.support.fakes import FakePublisher, lost, reply
 from tests.support.rubbish import OddMessage
+from tests.support.session import KEY, SECRET
 from tests.support.stand import catalog
 
 SERVICE = catalog().services["lab"]
@@ -70,12 +72,15 @@ class Broker:
 
 
 REQUEST, RESPONSE = "non-persistent://tg/request/lab", "non-persistent://tg/response/lab"
-HELLO = "non-persistent://tg/response/dispatch-hello-lab"
-OWN = "non-persistent://tg/response/dispatch-reply-one"
+HELLO = "non-persistent://tg/request/dispatch-hello-lab"
+ANNOUNCEMENTS = "non-persistent://tg/response/dispatch-announce-lab"
+OWN = f"non-persistent://tg/response/dispatch-reply-{KEY}-one"
 
 
 def routes(broker: Broker) -> Routes:
-    return Routes(broker, Exchange(), "one")  # type: ignore[arg-type]
+    exchange = Exchange()
+    exchange.session = Session(SECRET)
+    return Routes(broker, exchange, "one")  # type: ignore[arg-type]
 
 
 async def test_both_ends_listen_before_the_publisher_is_there() -> None:
@@ -86,7 +91,7 @@ async def test_both_ends_listen_before_the_publisher_is_there() -> None:
         f"listen {RESPONSE}",
         f"listen {OWN}",
         f"publish {REQUEST}",
-        f"listen {HELLO}",
+        f"listen {ANNOUNCEMENTS}",
         f"publish {HELLO}",
     ]
     assert route.replies.first.topic == OWN
@@ -99,7 +104,7 @@ async def test_an_own_topic_is_of_the_same_kind_as_the_services() -> None:
     made = routes(broker)
     assert (
         await made.open(REQUEST, "persistent://corp/tools/lab")
-    ).replies.first.topic == "persistent://corp/tools/dispatch-reply-one"
+    ).replies.first.topic == f"persistent://corp/tools/dispatch-reply-{KEY}-one"
     await made.close()
 
 
@@ -119,7 +124,7 @@ async def test_replies_on_our_own_topic_are_acknowledged_where_they_ask_and_othe
     broker = Broker()
     made = routes(broker)
     await made.open(*QUEUES)
-    control = "non-persistent://tg/response/dispatch-control-x"
+    control = "non-persistent://tg/request/dispatch-instance-3-lab-x"
     for topic, token in ((RESPONSE, "1:1"), (OWN, "1:2")):
         broker.handlers[topic](reply("somebody-else", ack=token, control=control))
         broker.handlers[topic](reply("somebody-else"))
@@ -140,7 +145,7 @@ async def test_closing_closes_all_of_it_even_if_some_of_it_cannot(error: Excepti
     broker.close_error = error
     await made.close()
     assert sorted(line for line in broker.log if line.startswith("closed")) == sorted(
-        f"closed {topic}" for topic in (REQUEST, RESPONSE, OWN, HELLO, HELLO)
+        f"closed {topic}" for topic in (REQUEST, RESPONSE, OWN, HELLO, ANNOUNCEMENTS)
     )
 
 

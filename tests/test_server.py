@@ -15,6 +15,7 @@ from dispatch.outcome import CallTimeout, Throttled, ToolError
 from dispatch.settled import Disposition
 from dispatch.transports.memory import MemoryTransport
 from tests.support.clock import START, advance, idle
+from tests.support.session import REPLY_TOPIC, SECRET
 from tests.support.stand import BROKER, REQUESTS, RESPONSES, UNGUARDED, Peer, Service, dispatching, serving, stand
 
 
@@ -246,13 +247,12 @@ async def test_answers_say_how_much_runs() -> None:
 
 
 async def test_a_request_that_asks_is_told_at_once_that_it_is_here() -> None:
-    own = "non-persistent://tg/response/dispatch-reply-1"
     gate = Gate()
-    async with serving(gate), Peer.as_caller(own) as caller:
-        await caller.ask(b"{}", id="1", reply_to=own, ack="1")
+    async with serving(gate), Peer.as_caller(REPLY_TOPIC) as caller:
+        await caller.ask(b"{}", id="1", reply_to=REPLY_TOPIC, session=SECRET, ack="1")
         message = await caller.arrived.get()
         assert (message.properties()["id"], "taken" in message.properties()) == ("1", True)
-        await caller.ask(b"{}", id="2", reply_to=own)
+        await caller.ask(b"{}", id="2", reply_to=REPLY_TOPIC, session=SECRET)
         await idle()
         assert caller.arrived.empty()
         gate.open.set()

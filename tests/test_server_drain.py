@@ -18,6 +18,7 @@ import pytest
 from dispatch import ToolServer, serve
 from dispatch.messages import Refusal
 from dispatch.outcome import CallTimeout, Rejected, ToolError, TransportError
+from dispatch.presence import LINGER_S
 from dispatch.server import FLUSH_S
 from tests.support.clock import START, advance, idle, run
 from tests.support.stand import BROKER, REQUESTS, RESPONSES, Peer, Service, dispatching, serving, stand
@@ -95,7 +96,7 @@ async def test_closing_stops_what_runs_at_once_and_answers_everyone() -> None:
         assert stopped == ["stopped"] * 2
         assert [result.error.type for result in await asyncio.gather(*running)] == ["cancelled"] * 2  # type: ignore[union-attr]
         assert (await waiting).error.type == "draining"  # type: ignore[union-attr]
-        assert asyncio.get_running_loop().time() == START
+        assert asyncio.get_running_loop().time() == pytest.approx(START + LINGER_S)
         assert (server.running, server.queued) == (0, 0)
 
 
@@ -153,7 +154,7 @@ async def test_serve_serves_until_it_is_cancelled() -> None:
         with pytest.raises(asyncio.CancelledError):
             await serving
         assert (await call).error.type == "cancelled"  # type: ignore[union-attr]
-        assert asyncio.get_running_loop().time() == pytest.approx(START + 11, abs=0.01)
+        assert asyncio.get_running_loop().time() == pytest.approx(START + 11 + LINGER_S, abs=0.01)
 
 
 async def test_serve_tells_at_once_what_it_cannot_do() -> None:

@@ -12,9 +12,8 @@ from dispatch.instances import MAX_EXCEPTED, SETTLED_EVERY
 from dispatch.messages import Property, encode_request
 from dispatch.recall import MAX_SETTLED_CHARS
 from tests.support.clock import advance, idle
-from tests.support.stand import RESPONSES, Peer, serving, stand
-
-NAME = "00112233445566ff"
+from tests.support.session import REPLY_TOPIC, from_peer
+from tests.support.stand import Peer, serving, stand
 
 
 async def work(arguments: dict[str, Any]) -> str:
@@ -41,9 +40,9 @@ async def test_calls_that_take_long_do_not_make_it_remember_all_that_came_since(
 
 @pytest.mark.parametrize("said", ["", "x", "5,x", ",", "5,,3", "-5", "9" * (MAX_SETTLED_CHARS + 1)])
 async def test_what_cannot_be_read_settles_nothing(said: str) -> None:
-    async with serving(work) as server, Peer.as_caller() as peer:
+    async with serving(work) as server, Peer.as_caller(REPLY_TOPIC) as peer:
         for number, settled in ((1, None), (2, said)):
-            properties = {Property.ID: f"{NAME}-{number:x}", Property.REPLY_TO: RESPONSES}
+            properties = from_peer(number)
             if settled is not None:
                 properties[Property.SETTLED] = settled
             await peer.send(server.request_queue, encode_request("{}", "{}"), properties)
@@ -52,9 +51,9 @@ async def test_what_cannot_be_read_settles_nothing(said: str) -> None:
 
 
 async def test_what_is_settled_is_forgotten_but_for_what_is_named() -> None:
-    async with serving(work) as server, Peer.as_caller() as peer:
+    async with serving(work) as server, Peer.as_caller(REPLY_TOPIC) as peer:
         for number in range(1, 10):
-            properties = {Property.ID: f"{NAME}-{number:x}", Property.REPLY_TO: RESPONSES}
+            properties = from_peer(number)
             if number == 9:
                 properties[Property.SETTLED] = "8,2,5"
             await peer.send(server.request_queue, encode_request("{}", "{}"), properties)

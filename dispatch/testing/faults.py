@@ -20,7 +20,7 @@ KINDS: Final = (
 """The faults that happen to single messages: each is a field of :class:`Faults`."""
 ONLY: Final[Mapping[str, Direction]] = {"error": "out", "late_error": "out", "raising": "in"}
 """What can happen in one direction only."""
-OWN_NAMES: Final = ("/dispatch-reply-", "/dispatch-control-")
+OWN_NAMES: Final = ("/dispatch-reply-", "/dispatch-instance-")
 """Topics whose names end with the id of a dispatcher or an instance, which may be another one in each run."""
 
 

@@ -9,9 +9,9 @@ from collections.abc import Awaitable
 import pytest
 
 import dispatch
-from dispatch.messages import Property
 from dispatch.transports.memory import MemoryPublisher, MemoryTransport
 from tests.support.clock import advance
+from tests.support.session import REPLY_TOPIC, from_peer
 from tests.support.stand import BROKER, REQUESTS, RESPONSES, Peer, Service, dispatching
 from tests.transports.pulsar.conftest import broker as broker
 from tests.transports.pulsar.fakes import SEEN_S, FakeBroker, connected
@@ -67,7 +67,7 @@ async def test_a_service_whose_reply_topic_is_just_being_opened() -> None:
 
     class Transport(MemoryTransport):
         async def publisher(self, topic: str) -> MemoryPublisher:
-            if topic.endswith("caller"):
+            if topic == REPLY_TOPIC:
                 await slow.run()
             return await super().publisher(topic)
 
@@ -76,7 +76,7 @@ async def test_a_service_whose_reply_topic_is_just_being_opened() -> None:
     await transport.start()
     await server.start()
     async with Peer.as_caller() as caller:
-        await caller.ask(b'{"config": "{}", "arguments": "{}"}', id="1", **{Property.REPLY_TO: f"{RESPONSES}-caller"})
+        await caller.ask(b'{"config": "{}", "arguments": "{}"}', **from_peer(1))
         await slow.begun.wait()
         closing = asyncio.create_task(server.close())
         await advance(3)  # it gives the answer 2 s to leave

@@ -72,6 +72,7 @@ async def test_what_a_leaving_instance_refuses_goes_to_another() -> None:
         calls = [here.call(key) for key in KEYS]
         await asyncio.sleep(0.1)
         await here.instance("b")
+        await asyncio.sleep(0.1)  # until the dispatcher knows it
         draining = asyncio.create_task(leaving.drain())
         await asyncio.sleep(0.1)
         here.go.set()

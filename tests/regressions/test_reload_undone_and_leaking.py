@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
@@ -20,6 +21,8 @@ from tests.support.stand import BROKER, Peer, catalog, dispatching, serving
 from tests.telemetry.made import Board, telling
 
 NAMESPACES = "non-persistent://tg/request", "non-persistent://tg/response"
+
+_SESSION_KEY = re.compile("(?<=dispatch-reply-)[0-9a-f]{24}-")
 
 
 class CountedPublisher:
@@ -92,7 +95,8 @@ class CountedTransport(MemoryTransport):
 
     @property
     def left_open(self) -> dict[tuple[str, str], int]:
-        return {name: count for name, count in self.open.items() if count}
+        """What is open; the key of a dispatcher's session, in the names of its reply topics, is left out."""
+        return {(kind, _SESSION_KEY.sub("", topic)): count for (kind, topic), count in self.open.items() if count}
 
 
 def services(*names: str, **tool: Any) -> Catalog:

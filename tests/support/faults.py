@@ -57,7 +57,7 @@ class _Further(testing.FaultyTransport):
 
 
 def _counting(topic: str, handler: Handler, handed: Counter[str]) -> Handler:
-    if "/dispatch-hello-" in topic:
+    if "/dispatch-announce-" in topic:
         return handler
 
     def counting(message: Message) -> None:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from dispatch.exchange import Exchange
+from dispatch.exchange import OWN_TOPIC, Exchange
 from dispatch.instances import Line
 from dispatch.messages import Property
 from dispatch.pending import ReplyStream
@@ -99,7 +99,7 @@ class Bench:
             line=line,
         )
 
-    def take(self, message: Any, via: int = 0) -> Disposition:
+    def take(self, message: Any, via: int = OWN_TOPIC) -> Disposition:
         before = dict(self.exchange.replies)
         self.exchange.on_message(message, via)
         (changed,) = [what for what, count in self.exchange.replies.items() if count != before[what]]

@@ -9,15 +9,16 @@ from dispatch.replies import ReplyRouter
 from dispatch.transports import Mode
 from tests.support.fakes import FakePublisher
 from tests.support.rubbish import OddMessage
+from tests.support.session import REPLY_TOPIC, SECRET
 from tests.support.stand import RESPONSES
 
-OWN = "non-persistent://tg/response/dispatch-reply-1"
-CONTROL = "non-persistent://tg/response/dispatch-control-one"
+OWN = REPLY_TOPIC
+CONTROL = "non-persistent://tg/request/dispatch-instance-3-lab-one"
 
 
 def asked(reply_to: str | None = None, **properties: str) -> dict[str, str]:
-    """The properties of a request."""
-    named = {"id": "1"} | {key.replace("_", "-"): value for key, value in properties.items()}
+    """The properties of a dispatcher's request."""
+    named = {"id": "1", "session": SECRET} | {key.replace("_", "-"): value for key, value in properties.items()}
     return named if reply_to is None else named | {"reply-to": reply_to}
 
 
@@ -48,7 +49,7 @@ class Broker:
 
     def acknowledge(self, token: str) -> None:
         """What a caller does for a reply that asks for it."""
-        self.handlers[CONTROL](OddMessage(b"", {"acked": token}))
+        self.handlers[CONTROL](OddMessage(b"", {"acked": token, "session": SECRET}))
 
     async def publisher(self, topic: str) -> FakePublisher:
         await self.gate.wait()
@@ -65,6 +66,6 @@ class Broker:
 
 
 async def router(broker: Broker, *namespaces: str) -> ReplyRouter:
-    made = ReplyRouter(broker, RESPONSES, namespaces, instance="one")  # type: ignore[arg-type]
+    made = ReplyRouter(broker, RESPONSES, namespaces, control=CONTROL)  # type: ignore[arg-type]
     await made.start()
     return made

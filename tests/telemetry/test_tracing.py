@@ -119,10 +119,11 @@ async def test_what_each_span_says() -> None:
         "dispatch.service": "lab",
         "dispatch.instance": "here",
     }
+    key = dispatcher.exchange.session.key
     assert attributes(reply) == {
         **messaging,
         **sends,
-        "messaging.destination.name": "non-persistent://tg/response/dispatch-reply-me",
+        "messaging.destination.name": f"non-persistent://tg/response/dispatch-reply-{key}-me",
         "messaging.destination.template": "non-persistent://tg/response/dispatch-reply-{dispatcher}",
         "messaging.destination.temporary": True,
         "messaging.client.id": "here",

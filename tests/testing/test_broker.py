@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from dispatch import Catalog, CatalogError, Outcome, Policy, ToolService
+from dispatch.presence import LINGER_S
 from dispatch.testing import EmbeddedBroker, FaultInjector, Faults
 from dispatch.testing.clock import START, run
 from tests.support.catalogs import catalog_of
@@ -24,7 +25,7 @@ async def test_brokers_do_not_hear_each_other() -> None:
     one, other = EmbeddedBroker(), EmbeddedBroker()
     async with one.serve(Number(), "lab"), other.connect(catalog(), policy=Policy(timeout=1)) as dispatcher:
         assert (await dispatcher.execute("work", {"n": 1})).outcome is Outcome.TIMEOUT
-    assert asyncio.get_running_loop().time() == pytest.approx(START + 1)
+    assert asyncio.get_running_loop().time() == pytest.approx(START + 1 + LINGER_S)
 
 
 async def test_services_come_and_go_with_their_dispatcher() -> None:
@@ -81,7 +82,7 @@ def story(kind: str, seed: int) -> list[tuple[str, str | None, int, float]]:
         policy = Policy(timeout=3, **UNGUARDED)
         async with broker.connect(catalog(), services={"lab": Number()}, policy=policy) as dispatcher:
             await dispatcher.call("work", {"n": 0})
-            fault = {"latency": (0.5, 4.0)} if kind == "latency" else {kind: 0.3}
+            fault = {"latency": (0.2, 2.0)} if kind == "latency" else {kind: 0.3}
             injector.inject(Faults(**fault, seed=seed))  # type: ignore[arg-type]
             for _ in range(3):
                 results = await asyncio.gather(*(dispatcher.execute("work", {"n": n}) for n in range(20)))
