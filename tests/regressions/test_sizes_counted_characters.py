@@ -11,6 +11,7 @@ import pytest
 from dispatch import Dispatcher
 from dispatch.messages import Property
 from dispatch.outcome import TransportError
+from dispatch.owntopics import reply_topic
 from dispatch.parts import PART_BYTES
 from dispatch.transports import Mode
 from dispatch.transports.memory import MemoryTransport
@@ -95,7 +96,7 @@ async def test_a_part_of_an_answer_has_so_many_bytes(letter: str, size: int) -> 
         serving(lambda _: text, broker=network),
         Dispatcher(memory(), catalog(work={"policy": policy}), name="me") as dispatcher,
     ):
-        topic = f"{RESPONSES.rpartition('/')[0]}/dispatch-reply-me"
+        topic = reply_topic(RESPONSES, f"{dispatcher.exchange.session.key}-me")
         await network.subscribe(topic, lambda message: sizes.append(len(message.data())), mode=Mode.FANOUT, name="tap")
         assert await dispatcher.call("work") == text
     await network.close()
