@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Mapping
 
 from dispatch.cancellation import cancel_and_wait
@@ -37,6 +37,8 @@ OPENINGS_AT_ONCE = 512
 """Openings beyond that average: the dispatchers that a service meets when it starts."""
 MAX_WAITING = 10_000
 """Answers that may wait for a reply topic to be opened, over all topics."""
+TOPICS_OF_ONE = 16
+"""Reply topics of one dispatcher: twice as many as it has connections."""
 MAX_LOOKED_AT = 16
 """Open topics that are looked at for one that can be closed."""
 MAX_TOPIC_CHARS = 512
@@ -47,9 +49,11 @@ WARN_EVERY_S = 10.0
 class _Topic:
     """An open reply topic, or one that is being opened: what is to be sent waits for it."""
 
-    __slots__ = ("gate", "key", "opening", "waiting")
+    __slots__ = ("gate", "key", "opening", "owner", "waiting")
 
-    def __init__(self) -> None:
+    def __init__(self, owner: str = "") -> None:
+        self.owner = owner
+        """The session key of the dispatcher whose topic this is."""
         self.gate: Gate | PacedPublisher | None = None
         self.key = ""
         """What acknowledgements name the gate by."""
@@ -88,6 +92,8 @@ class ReplyRouter:
         self._gates: dict[str, Gate] = {}
         self._next_gate = 0
         self._life = os.urandom(3).hex()
+        self._owned: Counter[str] = Counter()
+        """How many of the topics each dispatcher has, by its session key."""
         self._openings = LeakyBucket(OPENINGS_AT_ONCE, OPENINGS_PER_S)
         self._closing: set[asyncio.Task[None]] = set()
         self._waiting = 0
@@ -187,9 +193,11 @@ class ReplyRouter:
         credit = whole_number(request, Property.CREDIT) if name != self._response_queue else None
         topic = self._topics.get(name)
         if topic is None:
-            if not self._can_open():
+            owner = self._owner(name) or ""
+            if not self._can_open(owner):
                 return self._send_unopened(payload, properties)
-            topic = self._topics[name] = _Topic()
+            topic = self._topics[name] = _Topic(owner)
+            self._owned[owner] += 1
             topic.opening = asyncio.get_running_loop().create_task(self._open(name, topic))
         elif topic.gate is not None:
             self._topics.move_to_end(name)
@@ -201,31 +209,36 @@ class ReplyRouter:
         self._waiting += 1
         return None
 
-    def _can_open(self) -> bool:
-        """Is there room for another reply topic, and were not too many opened lately?"""
+    def _can_open(self, owner: str) -> bool:
+        """Is there room for another reply topic of ``owner``, and were not too many opened lately?"""
+        if self._owned[owner] >= TOPICS_OF_ONE:
+            return False
         if not self._openings.take(1, asyncio.get_running_loop().time()):
             return False
         for _ in range(MAX_LOOKED_AT):
             if len(self._topics) < MAX_REPLY_TOPICS:
                 return True
-            name, topic = next(iter(self._topics.items()))
-            if topic.gate is None or topic.gate.queued or name == self._response_queue:
-                self._topics.move_to_end(name)
+            quietest, topic = next(iter(self._topics.items()))
+            if topic.gate is None or topic.gate.queued or quietest == self._response_queue:
+                self._topics.move_to_end(quietest)
             else:
-                self._close_topic(name)
+                self._forget_topic(quietest, topic)
+                task = asyncio.get_running_loop().create_task(topic.gate.close())
+                self._closing.add(task)
+                task.add_done_callback(self._closing.discard)
         return False
 
-    def _close_topic(self, name: str) -> None:
-        topic = self._topics.pop(name)
+    def _forget_topic(self, name: str, topic: _Topic) -> None:
+        del self._topics[name]
         self._gates.pop(topic.key, None)
-        if topic.gate is not None:
-            task = asyncio.get_running_loop().create_task(topic.gate.close())
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
+        self._owned[topic.owner] -= 1
+        if not self._owned[topic.owner]:
+            del self._owned[topic.owner]
 
     def _send_unopened(self, payload: bytes, properties: Mapping[str, str]) -> Ticket | None:
-        """Send an answer whose reply topic is not opened to the response topic, where its caller listens, too. Any other
-        message is dropped: its receiver asks again."""
+        """Send an answer whose reply topic is not opened to the response topic, where its caller listens, too; to one that
+        knows this instance, and takes its answers from its own topic alone, it is sent again when it asks. Any other message
+        is dropped: its receiver asks again."""
         self.unopened += 1
         now = asyncio.get_running_loop().time()
         if now >= self._unopened_quiet_until:
@@ -262,7 +275,7 @@ class ReplyRouter:
             self._make_gate(topic, await self._transport.publisher(name))
         except Exception as error:  # whatever it is: the answers that wait here must go somewhere
             logger.warning("cannot answer on %s (%s): answering on %s", name, error, self._response_queue)
-            del self._topics[name]
+            self._forget_topic(name, topic)
         topic.opening = None
         fallback = self._topics[self._response_queue].gate
         for payload, properties, credit in topic.waiting:

@@ -11,7 +11,10 @@ import logging
 import pytest
 
 from dispatch import replies
-from dispatch.replies import MAX_REPLY_TOPICS, OPENINGS_AT_ONCE, OPENINGS_PER_S
+from dispatch.outcome import TransportError
+from dispatch.owntopics import reply_topic
+from dispatch.replies import MAX_REPLY_TOPICS, OPENINGS_AT_ONCE, OPENINGS_PER_S, TOPICS_OF_ONE
+from dispatch.sessions import session_key
 from dispatch.transports import Publisher
 from tests.support.clock import START, advance, idle
 from tests.support.reply_broker import ANSWER, OWN, Broker, asked, router
@@ -20,13 +23,23 @@ from tests.support.stand import REQUESTS, RESPONSES, UNGUARDED, Peer, catalog, d
 FLOOD = 10_000
 
 
+def topic_of(number: int) -> str:
+    """The reply topic of a dispatcher of that number."""
+    return reply_topic(RESPONSES, f"{session_key(str(number))}-flood")
+
+
+def asked_by(number: int) -> dict[str, str]:
+    """The properties of a request of that dispatcher."""
+    return asked(topic_of(number), session=str(number))
+
+
 async def test_a_flood_opens_no_more_topics_than_the_bound_and_loses_no_answer(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     broker = Broker()
     made = await router(broker)
     for number in range(FLOOD):
-        made.send(asked(f"{OWN}-{number}"), b"%d" % number, ANSWER)
+        made.send(asked_by(number), b"%d" % number, ANSWER)
     await made.flush()
     assert len(broker.opened) - 1 == OPENINGS_AT_ONCE
     assert sum(len(broker.sent(topic)) for topic in broker.opened) == FLOOD
@@ -35,7 +48,7 @@ async def test_a_flood_opens_no_more_topics_than_the_bound_and_loses_no_answer(
 
     await advance(1)
     for number in range(FLOOD, 2 * FLOOD):
-        made.send(asked(f"{OWN}-{number}"), b"%d" % number, ANSWER)
+        made.send(asked_by(number), b"%d" % number, ANSWER)
     await made.flush()
     passed = asyncio.get_running_loop().time() - START  # the response topic takes its time for so many
     assert passed < 2
@@ -48,7 +61,7 @@ async def test_topics_are_bounded_in_all_and_what_was_kept_for_a_closed_one_is_g
     made = await router(broker)
     most = 0
     for number in range(2 * MAX_REPLY_TOPICS):
-        made.send(asked(f"{OWN}-{number}"), b"x", ANSWER)
+        made.send(asked_by(number), b"x", ANSWER)
         most = max(most, len(made._topics))
         if number % OPENINGS_PER_S == 0:
             await advance(1)
@@ -69,14 +82,50 @@ async def test_a_topic_that_cannot_be_closed_is_kept_and_the_rest_is_answered_al
     made = await router(broker)
     broker.gate.clear()
     for number in range(5):
-        made.send(asked(f"{OWN}-{number}"), b"%d" % number, ANSWER)
+        made.send(asked_by(number), b"%d" % number, ANSWER)
     assert broker.sent(RESPONSES) == [b"2", b"3", b"4"], "two topics are being opened"
     broker.gate.set()
     await made.flush()
-    assert [broker.sent(f"{OWN}-{number}") for number in range(2)] == [[b"0"], [b"1"]]
-    made.send(asked(f"{OWN}-5"), b"5", ANSWER)
+    assert [broker.sent(topic_of(number)) for number in range(2)] == [[b"0"], [b"1"]]
+    made.send(asked_by(5), b"5", ANSWER)
     await made.flush()
-    assert broker.sent(f"{OWN}-5") == [b"5"], "there is room again"
+    assert broker.sent(topic_of(5)) == [b"5"], "there is room again"
+    await made.close()
+
+
+async def test_one_dispatcher_has_so_many_topics_and_costs_others_no_opening() -> None:
+    broker = Broker()
+    made = await router(broker)
+    for number in range(FLOOD):
+        made.send(asked(f"{OWN}-{number}"), b"%d" % number, ANSWER)
+    for number in range(OPENINGS_AT_ONCE - TOPICS_OF_ONE):
+        made.send(asked_by(number), b"%d" % number, ANSWER)
+    await made.flush()
+    assert len(broker.opened) - 1 == OPENINGS_AT_ONCE
+    assert made.unopened == FLOOD - TOPICS_OF_ONE
+    assert sum(len(broker.sent(topic)) for topic in broker.opened) == FLOOD + OPENINGS_AT_ONCE - TOPICS_OF_ONE
+    await made.close()
+
+
+async def test_what_one_dispatcher_has_is_counted_when_topics_close_or_cannot_be_opened(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(replies, "TOPICS_OF_ONE", 1)
+    monkeypatch.setattr(replies, "MAX_REPLY_TOPICS", 2)
+    broker = Broker()
+    made = await router(broker)
+    broker.refusals[f"{OWN}-0"] = TransportError("refused", "no", sent=False)
+    for number, opens in ((0, False), (1, True), (2, False)):
+        made.send(asked(f"{OWN}-{number}"), b"x", ANSWER)
+        await made.flush()
+        assert (f"{OWN}-{number}" in broker.opened) is opens
+    made.send(asked_by(1), b"x", ANSWER)
+    await made.flush()
+    assert broker.opened[f"{OWN}-1"].closed, "it was the quietest"
+    made.send(asked(f"{OWN}-3"), b"x", ANSWER)
+    await made.flush()
+    assert f"{OWN}-3" in broker.opened
+    assert made.unopened == 1
     await made.close()
 
 
@@ -85,8 +134,8 @@ async def test_what_is_no_answer_is_not_sent_to_others(monkeypatch: pytest.Monke
     broker = Broker()
     made = await router(broker)
     for number in range(3):
-        made.taken(asked(f"{OWN}-{number}"))
-        await made.writable(asked(f"{OWN}-{number}"))
+        made.taken(asked_by(number))
+        await made.writable(asked_by(number))
     assert not broker.sent(RESPONSES)
     assert (made.unopened, made.lost) == (2, 0)
     await made.close()
@@ -106,7 +155,7 @@ async def test_ordinary_callers_are_answered_at_once_during_a_flood(monkeypatch:
         assert await known.call("work") == "done"
         async with Peer.as_caller() as flooding:
             for number in range(FLOOD):
-                await flooding.send(REQUESTS, b"{}", asked(f"{OWN}-{number}") | {"id": f"x{number}"})
+                await flooding.send(REQUESTS, b"{}", asked_by(number) | {"id": f"x{number}"})
             await idle()
             before = asyncio.get_running_loop().time()
             assert await known.call("work") == "done"
