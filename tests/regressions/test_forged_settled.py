@@ -1,0 +1,75 @@
+"""One forged ``settled`` with the prefix of a dispatcher's ids ended all its calls for ever. Now an instance changes what it
+knows of a dispatcher for that dispatcher's session alone, and a dispatcher whose new request is ``forgotten`` begins a new
+series of ids."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.support.clock import advance, idle
+from tests.support.stand import REQUESTS, Peer, dispatching, serving
+
+
+def own_topics(name: str) -> tuple[str, ...]:
+    """Where an agent can send something to the instance: the topics of either layout."""
+    return (
+        REQUESTS,
+        f"non-persistent://tg/response/dispatch-control-lab-{name}",
+        f"non-persistent://tg/request/dispatch-instance-3-lab-{name}",
+    )
+
+
+@pytest.mark.parametrize("session", [{}, {"session": "an agent's own"}])
+async def test_a_forged_settled_ends_no_call(session: dict[str, str]) -> None:
+    async with serving(lambda _: "genuine", instance="one"), dispatching() as dispatcher, Peer.as_caller() as agent:
+        result = await dispatcher.execute("work")
+        prefix = result.request_id.split("-")[0]
+        for topic in own_topics("one"):
+            forged = {"id": f"{prefix}-{'f' * 14}", "reply-to": "non-persistent://tg/response/lab", "settled": "f" * 14}
+            await agent.send(topic, b'{"config":"{}","arguments":"{}"}', forged | session)
+        await idle()
+        results = await asyncio.gather(*(dispatcher.execute("work", timeout=5) for _ in range(50)))
+        assert [result.text for result in results] == ["genuine"] * 50
+
+
+@pytest.mark.parametrize("session", [{}, {"session": "an agent's own"}])
+async def test_a_forged_cancellation_or_copy_ends_no_call(session: dict[str, str]) -> None:
+    go = asyncio.Event()
+
+    async def work(arguments: dict[str, Any]) -> str:
+        if "forged" in arguments:
+            return "forged"
+        await go.wait()
+        return "genuine"
+
+    ids: list[str] = []
+    async with serving(work, instance="one"), dispatching() as dispatcher, Peer.as_caller() as agent:
+        new_id = dispatcher.exchange.new_id
+        dispatcher.exchange.new_id = lambda: ids.append(new_id()) or ids[-1]  # type: ignore[method-assign, func-returns-value]
+        calls = [asyncio.create_task(dispatcher.execute("work")) for _ in range(10)]
+        await advance(1)
+        assert len(ids) == 10
+        for topic in own_topics("one"):
+            for id in ids:
+                for more in ({"cancel": "1"}, {}):
+                    await agent.send(
+                        topic, b'{"config":"{}","arguments":"{\\"forged\\":1}"}', {"id": id} | more | session
+                    )
+        await advance(1)
+        assert not any(call.done() for call in calls)
+        go.set()
+        assert [(await call).text for call in calls] == ["genuine"] * 10
+
+
+async def test_a_dispatcher_whose_new_request_is_forgotten_recovers() -> None:
+    async with serving(lambda _: "done") as server, dispatching() as dispatcher:
+        assert await dispatcher.call("work") == "done"
+        assert server._recall is not None
+        session = dispatcher.exchange.session
+        server._recall.ledger.settled(f"{session.prefix}{'f' * 14}-x", 0xFFFFFFFFFFF, asyncio.get_running_loop().time())
+        assert not (await dispatcher.execute("work", timeout=5)).ok
+        results = await asyncio.gather(*(dispatcher.execute("work", timeout=5) for _ in range(20)))
+        assert [result.text for result in results] == ["done"] * 20
