@@ -1,5 +1,9 @@
-"""What 1,000 tools cost: how long a scrape of their metrics holds the event loop. No broker.
-``python -m benchmarks.many_tools``.
+"""What 1,000 tools cost: a call of each in turn, beside calls of one tool, and how long a scrape of their metrics holds the
+event loop. No broker. ``python -m benchmarks.many_tools``.
+
+Costs are CPU time, measured as in :mod:`benchmarks.rounds`. They are measured twice: at full speed, where each tool is
+called some twenty times a second, and with a clock that goes 100 times as fast, where each is called every few seconds and
+has to move its windows on.
 
 A task of the loop sleeps 1 ms again and again; a stall is by how much one of its sleeps was longer. What it is without a
 scrape is measured too, and prometheus-client's own ASGI application on the same registry.
@@ -11,11 +15,13 @@ import argparse
 import asyncio
 import contextlib
 import gc
+import itertools
 import json
 import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -26,13 +32,24 @@ from benchmarks.answering import AnsweringTransport
 from benchmarks.machine import load
 from benchmarks.plan import rotated
 from benchmarks.report import aligned, shown
-from benchmarks.rounds import positive, promised, writable
-from benchmarks.statistics import spread
+from benchmarks.rounds import Costs, measure, positive, promised, writable
+from benchmarks.stacks import Call, Stack
+from benchmarks.statistics import ratios, spread
 from dispatch import Catalog, Dispatcher, Telemetry
 from dispatch.telemetry.exposition import served
 
 OPEN_METRICS, GZIP = "application/openmetrics-text; version=1.0.0", "gzip"
+BLOCK = 1_000
+"""Calls of one block: each of 1,000 tools once."""
 TICK_S = 0.001
+PATIENT = {"timeout": 3_600}
+"""Of every tool: a pause of the process is long on a fast clock."""
+SPEED = 100
+"""How much faster than time the clock goes on which tools are called seldom."""
+RATIO = 1.1
+"""What is promised of a call's cost with many tools of one service, at most, over its cost with one tool."""
+ONE, MANY, SERVICES = "one", "many", "many-services"
+
 PROMISED = (
     TEXT := "metrics_app, text",
     COMPRESSED := "metrics_app, OpenMetrics, gzip",
@@ -66,6 +83,13 @@ class Scrape:
     bytes: int
 
 
+class FastClockLoop(asyncio.SelectorEventLoop):
+    """A loop whose clock goes :data:`SPEED` times as fast as time."""
+
+    def time(self) -> float:
+        return super().time() * SPEED
+
+
 def catalog(tools: int, services: int = 20) -> Catalog:
     """So many tools of some services, on persistent topics: nothing is paid there for repairing what others lose."""
     made = [
@@ -77,19 +101,75 @@ def catalog(tools: int, services: int = 20) -> Catalog:
         for at in range(services)
     ]
     named = [
-        {"type": "tool-service", "name": f"tool-{at}", "description": "Does nothing.", "service": f"s{at % services}"}
+        {
+            "type": "tool-service",
+            "name": f"tool-{at}",
+            "description": "Does nothing.",
+            "service": f"s{at % services}",
+            "policy": PATIENT,
+        }
         for at in range(tools)
     ]
     return Catalog.of(made, named)
 
 
 @contextlib.asynccontextmanager
-async def dispatching(tools: int, telemetry: Telemetry) -> AsyncIterator[Dispatcher]:
+async def dispatching(tools: int, telemetry: Telemetry, services: int = 20) -> AsyncIterator[Dispatcher]:
     """A dispatcher that has called each of its tools twice."""
-    async with Dispatcher(AnsweringTransport(), catalog(tools), telemetry=telemetry) as dispatcher:
+    async with Dispatcher(AnsweringTransport(), catalog(tools, services), telemetry=telemetry) as dispatcher:
         for name in [*dispatcher.catalog.tools] * 2:
             await dispatcher.call(name)
         yield dispatcher
+
+
+def calling(tools: int, services: int) -> Callable[[], AbstractAsyncContextManager[Call]]:
+    """Calls of so many tools in turn."""
+
+    @contextlib.asynccontextmanager
+    async def make() -> AsyncIterator[Call]:
+        telemetry = Telemetry(registry=CollectorRegistry(), traces="off")
+        async with dispatching(tools, telemetry, services) as dispatcher:
+            names = itertools.cycle(dispatcher.catalog.tools)
+
+            async def call() -> object:
+                return await dispatcher.call(next(names))
+
+            yield call
+
+    return make
+
+
+def costs(tools: int, rounds: int, blocks: int, *, fast: bool) -> Costs:
+    """What a call costs, with one tool and with so many.
+
+    Args:
+        fast: on the clock of :class:`FastClockLoop`.
+    """
+    stacks = (
+        Stack(ONE, "1 tool", calling(1, 1)),
+        Stack(MANY, f"{tools:,} tools of one service", calling(tools, 1)),
+        Stack(SERVICES, f"{tools:,} tools of as many services", calling(tools, tools)),
+    )
+    found = Costs()
+    with asyncio.Runner(loop_factory=FastClockLoop if fast else None) as runner:
+        runner.run(measure(stacks, rounds, blocks, found, BLOCK))
+    return found
+
+
+def cost_rows(found: Costs, name: str, title: str) -> tuple[str, ...]:
+    """A contender's row."""
+    ratio = spread(ratios(found.costs[name], found.costs[ONE]).values())
+    assert ratio is not None
+    return title, shown(found.of(name)), *promised(ratio, RATIO if name == MANY else None)
+
+
+def cost_table(found: Costs, tools: int, title: str) -> str:
+    """The costs, and their ratios to the cost with one tool."""
+    rows: list[tuple[str, ...]] = [("", "µs a call", "ratio", "promised", "")]
+    rows.append(cost_rows(found, ONE, "1 tool"))
+    rows.append(cost_rows(found, MANY, f"{tools:,} tools of one service"))
+    rows.append(cost_rows(found, SERVICES, f"{tools:,} tools of as many services"))
+    return f"{title}\n" + aligned(rows, left=(0, 4))
 
 
 class Watcher:
@@ -203,17 +283,18 @@ def scrape_table(found: Sequence[Scrape]) -> str:
         assert stall is not None
         cells = promised(stall, STALL_MS if name in PROMISED else None)
         rows.append((name, *cells, shown(total), f"{mine[0].bytes:,}" if mine[0].bytes else ""))
-    return "A scrape\n" + aligned(rows, left=(0, 3))
+    return "A scrape of their metrics\n" + aligned(rows, left=(0, 3))
 
 
 def parser() -> argparse.ArgumentParser:
     """The options."""
     made = argparse.ArgumentParser(
         prog="python -m benchmarks.many_tools",
-        description="What many tools cost: how long a scrape of their metrics holds the event loop. No broker.",
+        description="What many tools cost: a call, and a scrape of their metrics. No broker.",
     )
     made.add_argument("--tools", type=positive, default=1_000, metavar="N", help="tools (default 1,000)")
     made.add_argument("--rounds", type=positive, default=9, metavar="N", help="rotated rounds (default 9)")
+    made.add_argument("--blocks", type=positive, default=8, metavar="N", help=f"of {BLOCK:,} calls each (default 8)")
     made.add_argument("--json", type=Path, metavar="FILE", help="write everything there, every round by itself")
     return made
 
@@ -224,10 +305,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not writable(options.json):
         return 2
     print(f"load before: {load()}", file=sys.stderr)
-    found = asyncio.run(scrapes(options.tools, options.rounds))
-    print(f"{options.tools:,} tools\n\n{scrape_table(found)}", flush=True)
+    tools, rounds = options.tools, options.rounds
+    often = costs(tools, rounds, options.blocks, fast=False)
+    print(cost_table(often, tools, "A call (CPU time)"), flush=True)
+    seldom = costs(tools, rounds, options.blocks, fast=True)
+    print(cost_table(seldom, tools, f"\nA call, on a clock that goes {SPEED} times as fast"), flush=True)
+    found = asyncio.run(scrapes(tools, rounds))
+    print(f"\n{scrape_table(found)}", flush=True)
     if options.json is not None:
-        options.json.write_text(json.dumps({"scrapes": [asdict(each) for each in found]}, indent=1) + "\n")
+        measured = {
+            "costs_us": often.costs_us(),
+            "costs_of_seldom_calls_us": seldom.costs_us(),
+            "scrapes": [asdict(each) for each in found],
+        }
+        options.json.write_text(json.dumps(measured, indent=1) + "\n")
     return 0
 
 

@@ -103,7 +103,7 @@ async def _metering() -> AsyncIterator[Call]:
     meter = Instruments.of(registry := CollectorRegistry()).tool("work")
 
     async def call() -> object:
-        meter.begun += 1
+        meter.in_flight += 1
         meter.finished(Outcome.SUCCESS, DURATION_S)
         return "done"
 

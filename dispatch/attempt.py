@@ -230,7 +230,8 @@ class Attempt(msgspec.Struct, eq=False):
             return
         meter = self.meter
         if meter is not None and self.sent:
-            meter.attempts[self.reason].value += 1
+            sent = meter.first if self.reason == "first" else meter.attempts[self.reason]
+            sent.value += 1
         settled = self.settled
         instance = place.instance
         if self.outcome is not _SUCCESS:

@@ -98,7 +98,7 @@ class Engine:
         """Somebody called a tool that there is not."""
         meter = self.watch.other
         if meter is not None:
-            meter.begun += 1
+            meter.in_flight += 1
             meter.finished(error.outcome, 0.0)
         if self._tracing is not None:
             self._tracing.unknown(tool, error, self.now())
@@ -106,7 +106,7 @@ class Engine:
     def begun(self, target: Target, guards: ToolGuards, started: float) -> CallTrace | None:
         """A call begins: count it; its span, if somebody listens."""
         if guards.meter is not None:
-            guards.meter.begun += 1
+            guards.meter.in_flight += 1
         tracing = self._tracing
         return None if tracing is None else tracing.call(target, started)
 

@@ -239,7 +239,7 @@ class _Call:
         meter, began = self._guards.meter, self._now()
         if meter is None:
             return await self._guarded(ask, hedge=hedge)
-        meter.begun += 1
+        meter.in_flight += 1
         outcome = Outcome.ABANDONED
         try:
             text = await self._guarded(ask, hedge=hedge)

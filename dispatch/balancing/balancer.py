@@ -279,7 +279,8 @@ class Balancer:
         """This instance and no other, however it is doing: for an attempt that is of use there alone. The pick must be
         finished. :data:`NO_INSTANCE`, when it is none of the members."""
         now = self._clock()
-        if now >= self._health.due:
+        # Slow start and success rates compare instances: a lone one has nothing to sort, unless it is to return.
+        if now >= self._health.due and (len(self._members) > 1 or self._health.ejected):
             self._sort(now)
         state = self._members.get(id)
         return NO_INSTANCE if state is None else self._taken(state, now, False)

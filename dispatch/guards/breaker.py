@@ -72,7 +72,7 @@ class BreakerPermit(msgspec.Struct, gc=False, eq=False):
             self.epoch = _DONE
             now = breaker._clock()
             tally = breaker._tally
-            if outcome is _SUCCESS and now < tally.ends and now - self.started < tally.usual:
+            if outcome is _SUCCESS and now - self.started < tally.usual and (now < tally.ends or tally.turn(now)):
                 tally.plain += 1
             else:
                 breaker._finish(self.probe, outcome, now - self.started, now, retry_after)

@@ -14,6 +14,8 @@ WINDOW_S = 10.0
 BUCKETS = 10
 """The window moves by a tenth of itself: it covers the last 9 to 10 s."""
 BUCKET_S = WINDOW_S / BUCKETS
+_FIELDS = 3
+"""Of a former bucket: its number, its calls, its repeats."""
 EPSILON = 1e-9
 """29 % of 100 calls are 29, although their product as floating-point numbers is a little less."""
 
@@ -21,7 +23,9 @@ EPSILON = 1e-9
 class Budget:
     """What a tool's retries and hedges are paid from; one for both, or each would add its own share.
 
-    In any ten buckets, the repeats are at most ``ratio`` times the calls, and ``floor`` times 10 s. Everything is O(1).
+    In any ten buckets, the repeats are at most ``ratio`` times the calls, and ``floor`` times 10 s. Everything is O(1), and
+    what nearly every call does, to count itself, has no loop: a tool that is called once a second begins a bucket with each
+    call.
 
     Args:
         ratio: repeats for each call, 0.2 for one in five.
@@ -32,45 +36,40 @@ class Budget:
         ratio, floor: may be set while it is in use, when a policy changes.
     """
 
-    __slots__ = (
-        "_at",
-        "_calls",
-        "_clock",
-        "_past_calls",
-        "_past_spent",
-        "_ring_calls",
-        "_ring_spent",
-        "_spent",
-        "_turn_at",
-        "floor",
-        "ratio",
-    )
+    __slots__ = ("_calls", "_clock", "_former", "_number", "_spent", "_turn_at", "floor", "ratio")
 
     def __init__(self, ratio: float, floor: float, clock: Clock) -> None:
         self.ratio = ratio
         self.floor = floor
         self._clock = clock
         self._turn_at = clock() + BUCKET_S
-        # The bucket of now is held apart, so that to count a call is one addition.
+        # The current bucket is held apart, so that to count a call is one addition.
+        self._number = BUCKETS
         self._calls = 0
         self._spent = 0
-        self._past_calls = 0
-        self._past_spent = 0
-        self._ring_calls = [0] * BUCKETS
-        self._ring_spent = [0] * BUCKETS
-        self._at = 0
+        self._former = [0] * (
+            BUCKETS * _FIELDS
+        )  # bucket n at n modulo BUCKETS; older ones stay there until overwritten
 
     @property
     def left(self) -> int:
         """Repeats that may be made now."""
-        self._turn()
-        allowed = self.ratio * (self._past_calls + self._calls) + self.floor * WINDOW_S
-        return max(0, int(allowed + EPSILON) - self._past_spent - self._spent)
+        now = self._clock()
+        if now >= self._turn_at:
+            self._turn(now)
+        former, oldest = self._former, self._number - BUCKETS
+        calls, spent = self._calls, self._spent
+        for at in range(0, BUCKETS * _FIELDS, _FIELDS):
+            if former[at] > oldest:
+                calls += former[at + 1]
+                spent += former[at + 2]
+        return max(0, int(self.ratio * calls + self.floor * WINDOW_S + EPSILON) - spent)
 
     def called(self) -> None:
         """A call came in: a whole one, however many attempts it will have."""
-        if self._clock() >= self._turn_at:
-            self._turn()
+        now = self._clock()
+        if now >= self._turn_at:
+            self._turn(now)
         self._calls += 1
 
     def withdraw(self) -> bool:
@@ -85,29 +84,19 @@ class Budget:
         if self._spent:  # the newest one; wherever the window is by now, it leaves it together with its bucket
             self._spent -= 1
             return
-        ring = self._ring_spent
-        for back in range(1, BUCKETS):
-            place = self._at - back  # negative ones count from the end
-            if ring[place]:
-                ring[place] -= 1
-                self._past_spent -= 1
+        former = self._former
+        for number in range(self._number - 1, self._number - BUCKETS, -1):
+            at = number % BUCKETS * _FIELDS
+            if former[at] == number and former[at + 2]:
+                former[at + 2] -= 1
                 return
 
-    def _turn(self) -> None:
-        """Move the window on to now."""
-        late = self._clock() - self._turn_at
-        if late < 0:
-            return
-        turns = int(late / BUCKET_S) + 1
+    def _turn(self, now: float) -> None:
+        """Begin the bucket of ``now``, because the current one has ended."""
+        turns = int((now - self._turn_at) / BUCKET_S) + 1
         self._turn_at += turns * BUCKET_S
-        calls, spent, at = self._ring_calls, self._ring_spent, self._at
-        calls[at], spent[at] = self._calls, self._spent
-        self._past_calls += self._calls
-        self._past_spent += self._spent
+        number = self._number
+        at = number % BUCKETS * _FIELDS
+        self._former[at : at + _FIELDS] = number, self._calls, self._spent
+        self._number = number + turns
         self._calls = self._spent = 0
-        for _ in range(min(turns, BUCKETS)):
-            at = (at + 1) % BUCKETS
-            self._past_calls -= calls[at]
-            self._past_spent -= spent[at]
-            calls[at] = spent[at] = 0
-        self._at = at

@@ -55,7 +55,7 @@ class BulkheadPermit(msgspec.Struct, eq=False, gc=False):
             guard._service_s = elapsed if mean is None else mean + RECENT * (elapsed - mean)
         if guard._adaptive is not None:
             guard._learn(guard._adaptive, outcome, self._since, now)
-        guard.released += 1
+        guard.in_flight -= 1
         if guard._line.length:
             guard._fill(now)
 
@@ -81,8 +81,8 @@ class BulkheadGuard:
     Attributes:
         settings: those in force.
         limit: how many may be in flight; moves when it is adaptive.
-        granted: places given since the start, and
-        released: places given back.
+        granted: places given since the start.
+        in_flight: places taken.
 
     Rejections have the reasons ``full`` (no place, and this call does not wait), ``queue-full``, ``too-late`` (the wait
     would outlive, or has outlived, the call's deadline), ``too-long`` (the same, of ``max-wait``), ``overload`` (others
@@ -97,8 +97,8 @@ class BulkheadGuard:
         "_ranks",
         "_service_s",
         "granted",
+        "in_flight",
         "limit",
-        "released",
         "settings",
     )
 
@@ -108,7 +108,7 @@ class BulkheadGuard:
         self._service_s: float | None = None
         self._adaptive: AdaptiveLimit | None = None
         self.granted = 0
-        self.released = 0
+        self.in_flight = 0
         self._apply(settings)
         self._line = self._new_line()
 
@@ -142,9 +142,9 @@ class BulkheadGuard:
         return WaitingLine(len(settings.priorities), settings.queue, settings.overload_after)
 
     @property
-    def in_flight(self) -> int:
-        """Places taken."""
-        return self.granted - self.released
+    def released(self) -> int:
+        """Places given back since the start."""
+        return self.granted - self.in_flight
 
     @property
     def waiting(self) -> int:
@@ -175,8 +175,9 @@ class BulkheadGuard:
 
     def admit(self) -> BulkheadPermit | Rejection:
         """A place, if one is free now."""
-        if self.granted - self.released < self.limit and not self._closed:
+        if self.in_flight < self.limit and not self._closed:
             self.granted += 1
+            self.in_flight += 1
             return BulkheadPermit(self, self._clock())
         return Rejection(BY, "closed") if self._closed else self._rejection("full")
 
@@ -191,7 +192,7 @@ class BulkheadGuard:
             priority: one of the settings' priorities; None: the most urgent. One that a reload has removed is the least
                 urgent.
         """
-        if self._closed or self.granted - self.released < self.limit:
+        if self._closed or self.in_flight < self.limit:
             return self.admit()
         now = self._clock()
         line = self._line
@@ -238,7 +239,7 @@ class BulkheadGuard:
         waiter.decide(self._rejection("too-late" if late else "too-long"))
 
     def _learn(self, adaptive: AdaptiveLimit, outcome: Outcome, since: float, now: float) -> None:
-        in_flight = self.granted - self.released
+        in_flight = self.in_flight
         if outcome is _SUCCESS or outcome is _TOOL_ERROR:
             adaptive.answered(now - since, in_flight, now)
         elif outcome is _TIMEOUT or outcome is _THROTTLED:
@@ -250,12 +251,13 @@ class BulkheadGuard:
         line = self._line
         self.expire(now)  # a timer may be late; a place must not go to a call that has ended
         age = None
-        while self.granted - self.released < self.limit and (waiter := line.take(now)) is not None:
+        while self.in_flight < self.limit and (waiter := line.take(now)) is not None:
             self.granted += 1
+            self.in_flight += 1
             permit = BulkheadPermit(self, now)
             if not waiter.decide(permit):
                 permit._guard = None
-                self.released += 1
+                self.in_flight -= 1
             elif self._service_s is not None:
                 age = max(self.settings.shed_after, RESERVE * self._service_s / self.limit)
         # Only after others were served: where nothing moves, those who wait have lost nothing yet.

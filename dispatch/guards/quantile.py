@@ -30,6 +30,7 @@ RELOOK = 32
 """To work a quantile out costs some ten microseconds; so many durations later, or as large a part of those that are known,
 it is hardly another one."""
 _EPSILON = 1e-9
+_EMPTY = array("I", bytes(4 * BUCKETS))
 
 
 class Durations:
@@ -47,27 +48,28 @@ class Durations:
         learned: durations, since the start.
     """
 
-    __slots__ = ("_before", "_before_count", "_clock", "_count", "_half", "_now", "learned", "turn_at")
+    __slots__ = ("_before", "_before_count", "_clock", "_half", "_now", "_now_from", "learned", "turn_at")
 
     def __init__(self, clock: Clock, age: float = AGE_S) -> None:
         self._clock = clock
         self._half = age / 2
-        self._now = _empty()
-        self._count = 0
-        self._before = _empty()
+        self._now = _EMPTY[:]
+        self._now_from = 0  # as many had been learned before
+        self._before = _EMPTY[:]
         self._before_count = 0
         self.turn_at = clock() + self._half
         self.learned = 0
 
     def __len__(self) -> int:
         """Durations covered."""
-        self._turn()
-        return self._count + self._before_count
+        self._turn(self._clock())
+        return self.learned - self._now_from + self._before_count
 
     def learn(self, seconds: float) -> None:
         """Something took ``seconds``."""
-        if self._clock() >= self.turn_at:
-            self._turn()
+        now = self._clock()
+        if now >= self.turn_at:
+            self._turn(now)
         if seconds <= SHORTEST_S:
             place = 0
         elif seconds >= LONGEST_S:
@@ -75,7 +77,6 @@ class Durations:
         else:
             place = math.ceil(math.log(seconds) * _SCALE + _OFFSET)
         self._now[place] += 1
-        self._count += 1
         self.learned += 1
 
     def quantile(self, share: float) -> float | None:
@@ -96,17 +97,17 @@ class Durations:
             seen += now[place] + before[place]
         return min(SHORTEST_S * GROWTH**place, LONGEST_S)
 
-    def _turn(self) -> None:
-        late = self._clock() - self.turn_at
+    def _turn(self, now: float) -> None:
+        late = now - self.turn_at
         if late < 0:
             return
         if late < self._half:
-            self._before, self._before_count = self._now, self._count
+            self._before, self._before_count = self._now, self.learned - self._now_from
             self.turn_at += self._half
         else:
-            self._before, self._before_count = _empty(), 0
+            self._before, self._before_count = _EMPTY[:], 0
             self.turn_at += (int(late / self._half) + 1) * self._half
-        self._now, self._count = _empty(), 0
+        self._now, self._now_from = _EMPTY[:], self.learned
 
 
 class Quantile:
@@ -140,7 +141,3 @@ class Quantile:
 def needed(share: float) -> int:
     """Durations that must be known before their ``share``-quantile is told."""
     return round(TAIL / (1 - share))
-
-
-def _empty() -> array[int]:
-    return array("I", bytes(4 * BUCKETS))

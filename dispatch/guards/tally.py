@@ -11,13 +11,14 @@ SLOW_RATE = "slow-rate"
 NO_SUCCESS = "no-success"
 
 _NEVER = float("-inf")
+_ALWAYS = float("inf")
 
 
 class Tally:
     """The figures of one breaker.
 
-    Nearly every call is a success as quick as usual. Of those, whoever counts only raises ``plain``, while the clock is
-    before ``ends`` and the call took less than ``usual``; everything else goes through :meth:`add`.
+    Nearly every call is a success that took less than ``usual``. The breaker counts those in ``plain`` while the clock is
+    before ``ends``, or after :meth:`turn`; all others go through :meth:`add`.
 
     Attributes:
         plain: successes that the windows do not have yet, all of them after the last failure and before ``ends``.
@@ -72,6 +73,19 @@ class Tally:
             self._run_since = now
         self._run += 1
 
+    def turn(self, now: float) -> bool:
+        """Begin the part of the time window that ``now`` is in, because the current one has ended.
+
+        Returns:
+            False: calls are not counted, or none has been.
+        """
+        if self.ends == _NEVER:
+            return False
+        self._take_over()
+        self._by_time.advance(now)
+        self.ends = self._by_time.ends
+        return True
+
     def trouble(self, failed: bool, slow: bool, now: float) -> str | None:
         """Which rule is broken after such a call, or None. A call that was well breaks none, whatever the windows hold."""
         settings = self._settings
@@ -120,7 +134,7 @@ class Tally:
 
     def _set(self, settings: Breaker) -> None:
         self._settings = settings
-        self.usual = float("inf") if settings.slow_after is None else settings.slow_after
+        self.usual = _ALWAYS if settings.slow_after is None else settings.slow_after
 
     def _take_over(self) -> None:
         plain = self.plain

@@ -17,6 +17,8 @@ SLOW = 2
 SLOTS = 10
 """Parts of a time window, as in Hystrix and Polly: finer ones would cost memory and tell nothing more."""
 _STEP = 3  # calls, failures and slow calls of a part lie side by side
+_EMPTY = array("Q", bytes(SLOTS * _STEP * 8))
+_PLACES = tuple(range(0, SLOTS * _STEP, _STEP)) * 2  # of the parts, twice around the ring
 
 
 class CountWindow:
@@ -109,7 +111,7 @@ class TimeWindow:
     def clear(self) -> None:
         """Forget all calls."""
         self.calls = self.failures = self.slow = 0
-        self._counts = array("Q", bytes(SLOTS * _STEP * 8))
+        self._counts = _EMPTY[:]
         self.ends = float("-inf")  # the next call finds its part by the clock
 
     def add_plain(self, count: int) -> None:
@@ -140,12 +142,15 @@ class TimeWindow:
             self.clear()
         else:
             counts = self._counts
-            for each in range(self._tick + 1, tick + 1):
-                slot = each % SLOTS * _STEP
-                self.calls -= counts[slot]
-                self.failures -= counts[slot + 1]
-                self.slow -= counts[slot + 2]
-                counts[slot] = counts[slot + 1] = counts[slot + 2] = 0
+            first = (self._tick + 1) % SLOTS
+            for slot in _PLACES[first : first + tick - self._tick]:
+                if calls := counts[slot]:
+                    self.calls -= calls
+                    counts[slot] = 0
+                    if self.failures or self.slow:
+                        self.failures -= counts[slot + 1]
+                        self.slow -= counts[slot + 2]
+                        counts[slot + 1] = counts[slot + 2] = 0
         self._tick = tick
         self._slot = tick % SLOTS * _STEP
         self.ends = (tick + 1) * self._width

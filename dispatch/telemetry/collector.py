@@ -93,8 +93,7 @@ class LiveCollector(Collector):
         """The families, as they are when they are read."""
         yield _connected(self._connected)
         yield _pending(lambda: [((), sum(each.pending for each in self._all()))])
-        # Ended calls are read first: while a scrape reads on its own thread, a call may begin and end in between.
-        yield _in_flight(lambda: (((meter.label,), -meter.ended + meter.begun) for meter in self._instruments.tools()))
+        yield _in_flight(lambda: (((meter.label,), meter.in_flight) for meter in self._instruments.tools()))
         yield _queued(lambda: _summed((each.queued() for each in self._all()), self._tool_labels()))
         yield _circuits(self._circuits)
         yield _instances(self._instances)

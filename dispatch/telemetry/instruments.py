@@ -49,7 +49,9 @@ class ToolMeter:
     """One tool's series.
 
     Attributes:
-        begun: calls that have.
+        in_flight: calls under way. A small number, which Python has one object of: a count of all calls would be one in
+            each tool's memory, and slower to reach the more tools there are.
+        first: counts first attempts, as ``attempts["first"]`` does.
         calls: counts a call of that outcome; successes are those that ``ok`` has timed.
         ok, error: time calls that succeeded, and those that failed.
         attempts: counts attempts, by reason: ``first``, ``retry``, ``hedge``.
@@ -62,13 +64,13 @@ class ToolMeter:
     """
 
     __slots__ = (
-        *("attempts", "begun", "calls", "error", "first_chunk", "label", "limited", "ok", "rejected"),
+        *("attempts", "calls", "error", "first", "first_chunk", "in_flight", "label", "limited", "ok", "rejected"),
         *("transitions", "unpaid", "waited"),
     )
 
     def __init__(self, made: Instruments, label: str) -> None:
         self.label = label
-        self.begun = 0
+        self.in_flight = 0
         self.ok = made.duration.labels(label, "ok")
         made.calls.counts(self.ok, label, str(_SUCCESS))  # in its place: first, and once a call less to do
         self.calls: dict[Outcome, Count] = {
@@ -76,6 +78,7 @@ class ToolMeter:
         }
         self.error = made.duration.labels(label, "error")
         self.attempts = {each: made.attempts.labels(label, each) for each in ("first", "retry", "hedge")}
+        self.first = self.attempts["first"]
         self.rejected: dict[str, Inc] = {each: made.rejected.labels(label, each).inc for each in REJECTED_BY}
         self.limited: dict[str, Inc] = {each: made.limited.labels(label, each).inc for each in ("tool", "user")}
         self.waited = made.waited.labels(label)
@@ -83,19 +86,15 @@ class ToolMeter:
         self.transitions: dict[State, Inc] = {each: made.transitions.labels(label, str(each)).inc for each in State}
         self.unpaid: Inc = made.unpaid.labels(label).inc
 
-    @property
-    def ended(self) -> int:
-        """Calls that have."""
-        return self.ok.count + int(sum(each.value for each in self.calls.values()))
-
     def finished(self, outcome: Outcome, seconds: float, exemplar: dict[str, str] | None = None) -> None:
-        """A call that was counted in ``begun`` has ended.
+        """A call that was counted in ``in_flight`` has ended.
 
         Args:
             outcome: how.
             seconds: since it began.
             exemplar: ``trace_id`` and ``span_id`` of its span, if that is sampled.
         """
+        self.in_flight -= 1
         if outcome is _SUCCESS:
             self.ok.observe(seconds, exemplar)
             return

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Generic, TypeVar
@@ -44,13 +45,23 @@ class Timing:
         bounds: upper ones of its buckets, but for the last, which has none.
     """
 
-    __slots__ = ("_bounds", "counts", "exemplars", "sum")
+    __slots__ = ("_bounds", "_numbers", "exemplars")
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        self.exemplars: list[Exemplar | None] = [None] * len(self.counts)
-        self.sum = 0.0
+        # The count of each bucket, and the sum. An array has the numbers themselves side by side, a list an object for each.
+        self._numbers = array("d", bytes(8 * (len(bounds) + 2)))
+        self.exemplars: list[Exemplar | None] = [None] * (len(bounds) + 1)
+
+    @property
+    def counts(self) -> list[int]:
+        """How many there were in each bucket."""
+        return [*map(int, self._numbers[:-1])]
+
+    @property
+    def sum(self) -> float:
+        """The sum of all of them."""
+        return self._numbers[-1]
 
     @property
     def count(self) -> int:
@@ -67,8 +78,9 @@ class Timing:
             exemplar: what its bucket points with, up to the next one.
         """
         at = bisect_left(self._bounds, amount)
-        self.counts[at] += 1
-        self.sum += amount
+        numbers = self._numbers
+        numbers[at] += 1.0
+        numbers[-1] += amount
         if exemplar is not None:
             self.exemplars[at] = Exemplar(exemplar, amount, time.time())
 
@@ -167,6 +179,6 @@ class LeanHistogram(_Lean[Timing]):
 
     def _family(self, series: Callable[[], Sequence[tuple[tuple[str, ...], Timing]]]) -> Metric:
         def timed() -> Iterable[Timed]:
-            return ((labels, one.counts.copy(), one.sum, one.exemplars) for labels, one in series())
+            return ((labels, one.counts, one.sum, one.exemplars) for labels, one in series())
 
         return HistogramFamily(self._name, self._help, self._labels, self._names, timed)

@@ -8,24 +8,38 @@ from pathlib import Path
 import pytest
 
 from benchmarks import many_tools
-from benchmarks.many_tools import Scrape, main, scrape_table
+from benchmarks.many_tools import MANY, ONE, SERVICES, Scrape, cost_table, main, scrape_table
+from benchmarks.rounds import Costs
 
 
 @pytest.fixture(autouse=True)
 def freezes(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the tests around this one made stays for the collector to look through."""
     monkeypatch.setattr(many_tools.gc, "freeze", lambda: None)
+    monkeypatch.setattr(many_tools, "BLOCK", 10)
 
 
 def test_every_contender_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "figures.json"
-    assert main(["--tools", "3", "--rounds", "2", "--json", str(path)]) == 0
-    scrapes = json.loads(path.read_text())["scrapes"]
+    assert main(["--tools", "3", "--rounds", "2", "--blocks", "1", "--json", str(path)]) == 0
+    written = json.loads(path.read_text())
+    for costs in (written["costs_us"], written["costs_of_seldom_calls_us"]):
+        assert {name: len(rounds) for name, rounds in costs.items()} == dict.fromkeys(
+            ("one", "many", "many-services"), 2
+        )
+    scrapes = written["scrapes"]
     names = {each["contender"] for each in scrapes}
     assert len(scrapes) == 2 * len(names)
     assert {each["contender"] for each in scrapes if not each["bytes"]} == {"no scrape"}
     out = capsys.readouterr().out
     assert all(name in out for name in names)
+
+
+def test_a_ratio_is_of_the_same_round() -> None:
+    found = Costs({ONE: {0: 30.0, 1: 60.0}, MANY: {0: 33.0, 1: 63.0}, SERVICES: {0: 45.0, 1: 90.0}})
+    lines = [line.split() for line in cost_table(found, 1_000, "A call").splitlines()]
+    assert lines[3][-3:] == ["≤", "1.1", "ok"]
+    assert "1.50" in lines[4]
 
 
 def test_the_table_says_what_was_missed() -> None:
