@@ -214,7 +214,7 @@ class Attempt(msgspec.Struct, eq=False):
         if error.origin is Origin.LOCAL or place is None:
             self.counts_for_instance = self.counts_for_tool = False
             return
-        if guards.is_answered_elsewhere(place.pick.instance, now):
+        if guards.record_failure(place.pick.instance, now):
             error.origin = Origin.INSTANCE
             self.counts_for_tool = False
         instance = place.instance

@@ -50,7 +50,8 @@ class ToolGuards:
         durations: how long its attempts take.
         usual: below which nearly all stay.
         fleet: the instances it was called at last, which are told when its service is well again.
-        answered_by, answered_at: the instance that answered last, and when; ``""`` before the first answer.
+        answered_by, answered_at: the instance that answered last, and when; ``""`` before the first answer, and when that
+            instance has failed since.
         patience: how long to wait for an answer before asking for it.
         meter: counts its calls; None: nothing is measured.
     """
@@ -192,11 +193,14 @@ class ToolGuards:
             self._instances[instance] = breaker
         return breaker
 
-    def is_answered_elsewhere(self, instance: str, now: float) -> bool:
-        """Has another instance, one that is still there, answered since ``instance`` last did, and within the breaker's
-        ``window-time``? A failure of ``instance`` says nothing about the tool then."""
+    def record_failure(self, instance: str, now: float) -> bool:
+        """Record a failure of ``instance``. True: it says nothing about the tool, because another instance, one that is
+        still there, has answered since ``instance`` last did, has not failed since, and answered within the breaker's
+        ``window-time``."""
         answered_by, settings, fleet = self.answered_by, self.policy.breaker, self.fleet
-        if not answered_by or answered_by == instance or settings is None or fleet is None:
+        if answered_by == instance:
+            self.answered_by = answered_by = ""
+        if not answered_by or settings is None or fleet is None:
             return False
         return now - self.answered_at < settings.window_time and answered_by in fleet.balancer
 

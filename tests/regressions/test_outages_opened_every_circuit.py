@@ -178,6 +178,24 @@ async def test_a_tool_whose_instances_all_answer_nothing_is_left_alone() -> None
         assert dispatcher.breaker("work").state is State.OPEN
 
 
+async def test_a_tool_that_nearly_always_fails_is_left_alone_although_now_and_then_an_instance_answers() -> None:
+    """Each answer of one instance must not excuse what all the others fail meanwhile."""
+    calls = 0
+
+    async def nearly_still(_arguments: Any) -> str:
+        nonlocal calls
+        calls += 1
+        await asyncio.sleep(0.01 if calls % 10 == 0 else 60)
+        return "done"
+
+    policy = {"attempt-timeout": 0.5, "retry": 1, "health": {"consecutive": None, "sigma": None}}
+    async with instances(nearly_still, *"abcdefgh", policy=policy) as (dispatcher, _, _):
+        await advance(1)
+        for _ in range(60):
+            await dispatcher.execute("work")
+        assert dispatcher.breaker("work").state is State.OPEN
+
+
 async def test_the_failures_of_the_only_instance_are_those_of_the_tool() -> None:
     async with instances(taking(0.01), "one", policy={"attempt-timeout": 0.5, "retry": 1}) as (
         dispatcher,
