@@ -13,20 +13,22 @@ _CIRCUIT = {
     "probing": "its service was in trouble, and a few other calls are finding out whether it is well again",
     "forced-open": "an operator has taken it out of use",
 }
-_BUSY = {
-    "queue-full": "too many calls wait for it already",
-    "too-late": "it has so much to do that its turn would come after the time of the call",
-    "too-long": "it has so much to do that its turn would come too late",
-    "overload": "it has more to do than it can",
-    "full": "it has too much to do",
-    "too-large": "one call costs more than its rate ever lets through at once",
+_LIMITED = {
+    "queue-full": "as many calls wait for a place as may (bulkhead.queue)",
+    "too-late": "the wait for a place would outlast the call's deadline",
+    "too-long": "the wait for a place would be longer than bulkhead.max-wait",
+    "overload": "calls come faster than places become free",
+    "full": "a hedge does not wait for a place",
 }
+"""Why a call did not get one of the bulkhead's places."""
 _OFTEN = {
+    "too-large": "one call costs more than its rate ever lets through at once",
     "too-late": "it may be called only so often",
     "queue-full": "it may be called only so often, and no more calls can wait for that",
 }
 
 _OFTEN_BY_USER = {
+    "too-large": _OFTEN["too-large"],
     "too-late": "this user may call it only so often",
     "queue-full": "this user may call it only so often, and no more calls can wait for that",
 }
@@ -50,13 +52,19 @@ def refusal(rejection: Rejection, tool: str) -> DispatchError:
             retry_after=after,
             rejected_by="breaker",
         )
-    if rejection.by in ("rate", "user-rate", "bulkhead"):
-        limited = rejection.by != "bulkhead"
-        why = _BUSY.get(rejection.reason, rejection.reason)
-        if limited:
-            why = (_OFTEN_BY_USER if rejection.by == "user-rate" else _OFTEN).get(rejection.reason, why)
+    if rejection.by == "bulkhead":
         return Throttled(
-            "rate-limited" if limited else "too-busy",
+            "too-busy",
+            f"'{tool}' was not executed: this dispatcher's limit of calls in flight (bulkhead.concurrency) is reached, and "
+            f"{_LIMITED.get(rejection.reason, rejection.reason)}. {_next(after)}",
+            retryable=True,
+            retry_after=after,
+            rejected_by=rejection.by,
+        )
+    if rejection.by in ("rate", "user-rate"):
+        why = (_OFTEN_BY_USER if rejection.by == "user-rate" else _OFTEN).get(rejection.reason, rejection.reason)
+        return Throttled(
+            "rate-limited",
             f"'{tool}' was not called: {why}. {_next(after)}",
             retryable=rejection.reason != "too-large",
             retry_after=after,

@@ -23,7 +23,8 @@ def test_every_refusal_says_who_and_why_and_what_to_do(by: str, reason: str, aft
     error = refusal(Rejection(by, reason, after), "work")
     assert type(error) is (Throttled if by in ("rate", "bulkhead") else Rejected)
     assert (error.rejected_by, error.retry_after) == (by, after)
-    assert error.message.startswith("'work' was not called: ")
+    done = "executed: this dispatcher's limit" if by == "bulkhead" else "called: "
+    assert error.message.startswith(f"'work' was not {done}")
     assert "Stop" in error.message
     assert "try again" not in error.message
     assert error.retryable == ((by, reason) not in (("breaker", "forced-open"), ("rate", "too-large")))
@@ -41,8 +42,9 @@ def test_a_time_is_told_and_never_too_early(after: float, text: str) -> None:
 @pytest.mark.parametrize(("by", "reason", "text"), [
     ("rate", "too-late", "it may be called only so often."),
     ("rate", "queue-full", "it may be called only so often, and no more calls can wait"),
-    ("bulkhead", "queue-full", "too many calls wait for it already"),
-    ("bulkhead", "too-late", "after the time of the call"),
+    ("bulkhead", "queue-full", "as many calls wait for a place as may (bulkhead.queue)"),
+    ("bulkhead", "too-late", "would outlast the call's deadline"),
+    ("bulkhead", "overload", "this dispatcher's limit of calls in flight (bulkhead.concurrency) is reached"),
     ("breaker", "open", "has failed too often"),
     ("breaker", "probing", "finding out whether it is well"),
     ("balancer", "no-instance", "no instance of its service is there"),

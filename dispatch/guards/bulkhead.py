@@ -20,6 +20,9 @@ from dispatch.policy.bulkhead import Bulkhead
 BY = "bulkhead"
 RECENT = 0.1
 """The weight of the newest service time: the mean looks back over some ten to twenty calls."""
+MARGIN = 4.0
+"""A call is refused at once when its wait is estimated at so many times ``max_wait``; below that it waits, and the clock
+decides. The mean of so few calls is noisy: after a burst it was seen 2.5 times too high."""
 RESERVE = 4
 """Places' worth of waiters that overload never sheds: so many may come free by chance before the next call arrives."""
 
@@ -205,7 +208,7 @@ class BulkheadGuard:
             wait = (line.ahead(rank, now) + 0.5) * self._service_s / self.limit
             if deadline is not None and wait > deadline - now:
                 return self._rejection("too-late")
-            if wait > patience:
+            if wait > MARGIN * patience:
                 return self._rejection("too-long")
         loser = None
         if line.full:

@@ -53,8 +53,9 @@ class Bulkhead(msgspec.Struct, frozen=True, rename="kebab"):
     Attributes:
         concurrency: calls in flight at most; not used when ``adaptive`` is on. 64: what one connection publishes without
             the broker dropping any (the publish window), and Little's law makes it 640 calls a second of 0.1 s each.
-        queue: calls that may wait for a place. 128: twice the places, so a burst is taken up and a standing line is not.
-            0: none waits.
+        queue: calls that may wait for a place. 10,000: a bound on memory (some kilobytes each) and not on bursts;
+            ``max_wait`` and ``shed_after`` limit the queue by waiting time, which is the same for a fast tool and a slow
+            one. 0: none waits.
         max_wait: the longest that one waits; never longer than its call's time left. 1 s: an agent that is told to go on
             elsewhere after a second has lost little; after 30 s its whole turn.
         adaptive: learn how many may be in flight from how long calls take. False: a learnt limit needs steady traffic to
@@ -69,15 +70,15 @@ class Bulkhead(msgspec.Struct, frozen=True, rename="kebab"):
         priorities: classes of calls, the most urgent first; a call that names none is of the first. Interactive before
             batch: somebody waits for the one.
         overload_after: a line that has stood this long without being empty for a moment is overload: from then on the
-            newest is served first, for it has the most time left. 0.5 s: longer than a burst takes to be worked off, and
-            half of ``max_wait``.
+            newest is served first, for it has the most time left. 1 s, as ``max_wait``: a burst that is worked off within
+            that time loses no call.
         shed_after: under overload, those that have waited this long are refused when a place goes to another. 0.1 s: a
             tenth of ``max_wait`` (CoDel's target is a twentieth to a tenth of its interval). It stretches by itself where
             places become free more seldom, so that no place stays empty.
     """
 
     concurrency: int = 64
-    queue: int = 128
+    queue: int = 10_000
     max_wait: float = 1.0
     adaptive: bool = False
     min_limit: int = 4
@@ -86,7 +87,7 @@ class Bulkhead(msgspec.Struct, frozen=True, rename="kebab"):
     max_limit_factor: float = 2.0
     freeze_at: float = 0.1
     priorities: tuple[str, ...] = ("interactive", "batch")
-    overload_after: float = 0.5
+    overload_after: float = 1.0
     shed_after: float = 0.1
 
     def __post_init__(self) -> None:

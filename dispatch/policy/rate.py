@@ -39,7 +39,7 @@ class Rate(msgspec.Struct, frozen=True, rename="kebab"):
             the service knows.
         burst: calls that may come at once after a quiet time; at least 1. None: the number in ``rate``, as in aiolimiter and
             resilience4j, because "10/m" is read as ten a minute whenever in it they come. 1 spaces them evenly.
-        queue: calls that may wait when there is no room, over all users. 128, as for the bulkhead: at 100 calls a second it
+        queue: calls that may wait when there is no room, over all users. 128: at 100 calls a second it
             is as long as the longest wait. A user alone gets half of it and more users share evenly, so that there is
             always a place for the next one. 0: nobody waits, every call too many is refused at once. At most 10,000.
         max_wait: seconds that a call may wait, never beyond its deadline. A call that would have to wait for longer is

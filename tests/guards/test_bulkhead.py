@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from dispatch.guards.base import Rejection
-from dispatch.guards.bulkhead import BulkheadPermit
+from dispatch.guards.bulkhead import MARGIN, BulkheadPermit
 from dispatch.outcome import Outcome
 from tests.guards.bulkhead_bench import OK, Bench, reconfigure
 
@@ -157,8 +157,8 @@ def test_a_wait_that_would_outlive_its_deadline_is_refused_at_once() -> None:
     assert bench.join("d", left=0.0) == Rejection("bulkhead", "too-late", 4.0)
 
 
-def test_a_wait_that_would_be_longer_than_the_longest_is_refused_at_once() -> None:
-    bench = Bench(concurrency=2, queue=9, max_wait=2.5)
+def test_a_wait_that_would_be_much_longer_than_the_longest_is_refused_at_once() -> None:
+    bench = Bench(concurrency=2, queue=9, max_wait=2.5 / MARGIN)
     bench.serve(2.0)
     bench.take()
     bench.take()
@@ -228,7 +228,7 @@ def test_no_priority_is_the_most_urgent_and_an_unknown_one_the_least(priority: s
 
 
 def test_only_those_that_go_first_count_for_the_wait() -> None:
-    bench = Bench(queue=9, max_wait=1.0)
+    bench = Bench(queue=9, max_wait=1.0 / MARGIN)
     bench.serve(0.41)
     bench.take()
     bench.wait("x", "y", priority="batch")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from dispatch.guards.base import Rejection
-from dispatch.guards.bulkhead import RECENT, RESERVE, BulkheadGuard, BulkheadPermit, BulkheadWaiter
+from dispatch.guards.bulkhead import MARGIN, RECENT, RESERVE, BulkheadGuard, BulkheadPermit, BulkheadWaiter
 from dispatch.outcome import Outcome
 from dispatch.policy.bulkhead import Bulkhead
 from tests.support.machines import machine
@@ -144,7 +144,7 @@ class BulkheadMachine(RuleBasedStateMachine):
             room = len(order) < self.settings.queue
             if left is not None and (left <= 0 or wait > left):
                 want = "too-late"
-            elif wait > self.settings.max_wait:
+            elif wait > MARGIN * self.settings.max_wait:
                 want = "too-long"
             elif not room and (not order or order[-1] in first):
                 want = "queue-full"

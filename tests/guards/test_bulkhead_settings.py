@@ -74,7 +74,7 @@ def test_calls_of_a_priority_that_is_no_more_become_the_least_urgent_unless_they
 
 
 def test_overload_outlasts_a_change_of_settings() -> None:
-    bench = Bench(max_wait=10)
+    bench = Bench(max_wait=10, overload_after=0.5)
     bench.take()
     bench.wait("a", "b")
     bench.now += 0.5

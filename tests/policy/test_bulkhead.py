@@ -14,7 +14,7 @@ from dispatch.policy.checks import PolicyError
 def test_the_defaults() -> None:
     assert msgspec.to_builtins(Bulkhead()) == {
         "concurrency": 64,
-        "queue": 128,
+        "queue": 10_000,
         "max-wait": 1.0,
         "adaptive": False,
         "min-limit": 4,
@@ -23,7 +23,7 @@ def test_the_defaults() -> None:
         "max-limit-factor": 2.0,
         "freeze-at": 0.1,
         "priorities": ("interactive", "batch"),
-        "overload-after": 0.5,
+        "overload-after": 1.0,
         "shed-after": 0.1,
     }
 
