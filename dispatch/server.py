@@ -475,7 +475,6 @@ class ToolServer:
         returned = None if work.task is None else self._threads.abandoned.get(work.task)
         if returned is None or self._draining:
             return
-        self._works.pop(work.id, None)  # its caller has its answer: a cancellation must not give the place away
         if self._is_stuck:
             while (waiting := self._next_queued()) is not None:
                 self._refuse(waiting, Refusal.OVERLOADED)

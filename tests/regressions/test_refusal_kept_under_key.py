@@ -17,7 +17,7 @@ from dispatch.idempotency import KEY_AGE_S
 from dispatch.messages import Refusal
 from dispatch.outcome import CallTimeout, Throttled, ToolError
 from tests.support.clock import START, advance, idle, virtual_loop
-from tests.support.stand import UNGUARDED, catalog, dispatching, read, serving, stand
+from tests.support.stand import UNGUARDED, Peer, catalog, dispatching, read, serving, stand
 
 TOOLS = catalog(work={"policy": UNGUARDED})
 
@@ -55,6 +55,19 @@ async def test_a_call_that_times_out_leaves_its_key_the_tools_answer() -> None:
         assert asyncio.get_running_loop().time() == pytest.approx(START + 5, abs=0.2)
         await advance(300)
         assert await dispatcher.call("work", {"seconds": 5}, idempotency_key="one", timeout=1) == "receipt 1"
+        assert till.sold == 1
+
+
+async def test_a_caller_that_was_refused_hears_nothing_more() -> None:
+    till = Till()
+    payload = b'{"arguments": "{\\"seconds\\": 5}"}'
+    async with serving(till) as server, Peer.as_caller() as caller:
+        await caller.ask(payload, id="1", remaining_ms="1000", idempotency_key="one")
+        assert (await caller.arrived.get()).properties()["refused"] == Refusal.STOPPED
+        await advance(10)
+        assert (server.running, caller.arrived.empty()) == (0, True)
+        await caller.ask(payload, id="2", remaining_ms="1000", idempotency_key="one")
+        assert b"receipt 1" in (await caller.arrived.get()).data()
         assert till.sold == 1
 
 
