@@ -11,7 +11,9 @@ from dispatch.outcome import TransportError
 
 FIRST_RETRY_S = 0.5
 LAST_RETRY_S = 30.0
-"""Between the tries: doubling from the first to the last."""
+"""Between the tries: doubling from the first to the last if the broker refuses. A broker that gives no answer in time (it
+has just started, say) is asked again after the first: each try waits for seconds already, and what it says of the topic is
+not known."""
 
 T = TypeVar("T")
 
@@ -48,7 +50,7 @@ class Aside(Generic[T]):
         if wait is None:
             self._waits[handle] = _Wait(now + FIRST_RETRY_S, error)
             return True
-        wait.delay = min(2 * wait.delay, LAST_RETRY_S)
+        wait.delay = FIRST_RETRY_S if error.type == "unreachable" else min(2 * wait.delay, LAST_RETRY_S)
         wait.due = now + wait.delay
         wait.error = error
         return False

@@ -28,8 +28,8 @@ POLL_S = 0.25
 """How often the connections are looked at."""
 SILENT_S = 0.5
 """How long a publish may go without its receipt before the broker is asked for a handshake: a receipt takes milliseconds."""
-RELINK_PAUSE_S = 0.75
-"""Between new clients, when a broker answers but lets nothing be opened."""
+RELINK_PAUSE_S = 0.25
+"""Between new clients, when a broker answers but lets nothing be opened: with the poll, 0.5 s until the next one."""
 PROBE_TIMEOUT_S = 1.0
 """How long a broker may take to answer while we wait for it to come back: one that starts accepts connections for some
 time before it answers on them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dispatch.outcome import TransportError
+from dispatch.transports.errors import unreachable
 from dispatch.transports.pulsar.aside import FIRST_RETRY_S, LAST_RETRY_S, Aside
 
 ERROR = TransportError("no-such-namespace", "None.", sent=False)
@@ -33,3 +34,10 @@ def test_what_is_open_again_begins_anew() -> None:
     assert (len(aside), aside.error("topic")) == (0, None)
     assert aside.failed("topic", ERROR, 10.0)
     assert aside.due(10.0 + FIRST_RETRY_S) == ["topic"]
+
+
+def test_a_broker_that_gives_no_answer_is_asked_again_soon_however_often() -> None:
+    aside: Aside[str] = Aside()
+    for now in range(0, 100, 5):  # a try takes pulsar-client's 5 s
+        aside.failed("topic", unreachable("pulsar://broker"), float(now))
+        assert aside.due(now + FIRST_RETRY_S) == ["topic"]
