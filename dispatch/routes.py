@@ -351,7 +351,7 @@ class Routes:
             properties = read_properties(message)
             token = properties.get(Property.ACK)
             if token is not None:
-                acknowledger.wanted(prefixes[first], properties.get(Property.CONTROL), token)
+                acknowledger.wanted(prefixes.get(first, ()), properties.get(Property.CONTROL), token)
             if Property.HERE in properties:
                 self._on_here(properties)
                 return
@@ -383,6 +383,7 @@ class Routes:
         for topic in self._subscriptions.release(key):
             self._strangers.pop(topic, None)
             lanes = self._lanes.pop(topic, None) or lanes
+            self._prefixes.pop(topic, None)
         self._close_later(self._end(route, lanes))
 
     async def _end(self, route: Route | None, lanes: Lanes | None) -> None:

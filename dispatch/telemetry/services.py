@@ -25,7 +25,7 @@ RESULTS = ("ok", "error", "stopped")
 
 _COUNTS = {
     "requests": "Requests that arrived, whatever became of them.",
-    "malformed": "Messages without a usable id: nobody could be answered.",
+    "malformed": "Messages that are no request: without a usable id, replies, or without their sender's session.",
     "cancelled": "Requests that were stopped, because their callers wait no more.",
     "repeats": "Requests that came again, because their answer was asked for.",
     "lost_answers": "Answers that could not be sent.",
