@@ -50,7 +50,11 @@ def opening_failed(name: str, *, url: str, topic: str) -> TransportError:
                 sent=False,
             )
         case "AuthenticationError" | "AuthorizationError" | "ErrorGettingAuthenticationData":
-            return unauthorized(url, f"our role has no rights in '{namespace}'")
+            return unauthorized(
+                url,
+                f"our role has no rights in '{namespace}'; agents produce to the request namespace and consume from the "
+                "response namespace, services the reverse: pulsar-admin namespaces grant-permission",
+            )
         case (
             "ConnectError" | "Timeout" | "NotConnected" | "ReadError" | "TooManyLookupRequestException" | "LookupError"
         ):
