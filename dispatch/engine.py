@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 
 NOTHING: Mapping[str, str] = {}
+MAX_NAME = 200
+"""Characters of an unknown tool's name that are logged."""
 
 
 class Engine:
@@ -102,6 +104,10 @@ class Engine:
             meter.finished(error.outcome, 0.0)
         if self._tracing is not None:
             self._tracing.unknown(tool, error, self.now())
+        if CALLS.isEnabledFor(logging.DEBUG):
+            # As in a Python literal, and bounded: a model may have invented it.
+            name = tool[:MAX_NAME].encode("unicode_escape").decode()
+            say_call(name, str(error.outcome), 0.0, call_id="", error_type=error_type(error), trace_id="")
 
     def begun(self, target: Target, guards: ToolGuards, started: float) -> CallTrace | None:
         """A call begins: count it; its span, if somebody listens."""

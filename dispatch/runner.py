@@ -14,6 +14,7 @@ from dispatch.messages import MalformedMessage, Property, Refusal, Request, deco
 from dispatch.outcome import DispatchError
 from dispatch.recall import Recall
 from dispatch.service import Invoke
+from dispatch.telemetry.logs import log_exception
 from dispatch.telemetry.names import ErrorType
 from dispatch.work import Work
 
@@ -37,6 +38,7 @@ class RequestRunner:
         refuse: answers a request with a refusal.
         id: the service's id, for logs.
         now: the loop's clock.
+        content: texts of exceptions may be logged.
     """
 
     def __init__(
@@ -49,7 +51,9 @@ class RequestRunner:
         *,
         id: str,
         now: Callable[[], float],
+        content: bool = False,
     ) -> None:
+        self._content = content
         self._invoke = invoke
         self._answers = answers
         self._recall = recall
@@ -152,7 +156,7 @@ class RequestRunner:
                     self._refuse(work, Refusal.STOPPED)
                 return
             end = "error"
-            logger.debug("%s failed", self._id, exc_info=error)
+            log_exception(logger, logging.DEBUG, f"{self._id} failed", error, content=self._content)
             self._answers.fail(work, type(error).__name__, error)
         finally:
             if timer is not None:

@@ -40,6 +40,7 @@ from dispatch.replies import ReplyRouter
 from dispatch.runner import RequestRunner
 from dispatch.service import read_invoke
 from dispatch.sessions import is_sender
+from dispatch.telemetry.logs import log_exception
 from dispatch.telemetry.settings import DEFAULT_TELEMETRY, Telemetry
 from dispatch.transports import KeptMessage, Message, Mode, Security, Subscription, Transport, open_transport
 from dispatch.work import DEALT_WITH, Work
@@ -214,7 +215,14 @@ class ToolServer:
                 max_payload=self.max_payload,
             )
             runner = self._runner = RequestRunner(
-                self._invoke, self._answers, self._recall, self._kept, self._refuse, id=self.id, now=self._now
+                self._invoke,
+                self._answers,
+                self._recall,
+                self._kept,
+                self._refuse,
+                id=self.id,
+                now=self._now,
+                content=self._telemetry.content,
             )
             if self._telemetry.traces != "off":
                 from dispatch.telemetry.serving import (
@@ -448,7 +456,8 @@ class ToolServer:
         self._memory.ended(work)
         self._kept.ended(work)
         if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("a request ended without an answer: %s", type(error).__name__, exc_info=error)
+            text = "a request ended without an answer"
+            log_exception(logger, logging.ERROR, text, error, content=self._telemetry.content)
 
     def _next_queued(self) -> Work | None:
         """The next request that waits for a place and whose caller still waits for it."""

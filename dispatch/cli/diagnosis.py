@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -77,6 +77,8 @@ class Diagnosis:
         yield address
         if address.status == "failed":
             return
+        if self._security.token is not None:
+            yield self._token(self._security.token)
         admin = await self._ask_admin()
         yield admin
         if self._repair:
@@ -141,6 +143,12 @@ class Diagnosis:
         took = (time.perf_counter() - started) * 1000
         who = "with our token" if self._security.token is not None else "without a token"
         return Finding("handshake", "ok", f"Pulsar lets us in {who} ({took:.0f} ms)")
+
+    @staticmethod
+    def _token(token: str | Callable[[], str]) -> Finding:
+        from dispatch.cli.token_expiry import token_expiry
+
+        return token_expiry(token() if callable(token) else token, time.time())
 
     # -- tenants and namespaces ---------------------------------------------------------------------------------
 

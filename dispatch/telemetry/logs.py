@@ -5,6 +5,7 @@ with how often it happened meanwhile. Each record has its facts as attributes (`
 from __future__ import annotations
 
 import logging
+import traceback
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
@@ -57,6 +58,21 @@ class Transitions:
             last[:] = [now, 0]
             self._last.move_to_end(key)
         self._logger.log(level, text, extra={f"dispatch_{name}": value for name, value in facts.items()})
+
+
+def log_exception(logger: logging.Logger, level: int, text: str, error: BaseException, *, content: bool) -> None:
+    """One line with the type of an exception, and where it was raised. Not its text, which often holds arguments.
+
+    Args:
+        content: arguments may be recorded (:attr:`dispatch.Telemetry.content`): its text, too.
+    """
+    if not logger.isEnabledFor(level):
+        return
+    if content:
+        logger.log(level, "%s: %s", text, type(error).__name__, exc_info=error)
+    else:
+        frames = "".join(traceback.format_tb(error.__traceback__)).rstrip()
+        logger.log(level, "%s: %s\n%s", text, type(error).__name__, frames)
 
 
 def say_call(tool: str, outcome: str, seconds: float, *, call_id: str, error_type: str, trace_id: str) -> None:

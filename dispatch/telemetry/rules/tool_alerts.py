@@ -104,9 +104,9 @@ TOOL_ALERTS = (
         _ended("1h", 'outcome="invalid_arguments"', COUNTED_CALLS, 0.3),
         "15m",
         TICKET,
-        "<share> of the calls of <tool> have wrong arguments",
-        "Callers of <tool> get its arguments wrong in <share> of the calls of the last "
-        "hour: its description does not say what it takes, or a prompt says something else.",
+        "<share> of the calls of <tool> cannot be sent or read",
+        "In the last hour <share> of the calls of <tool> were not sent, because their arguments "
+        "are too large or no JSON, or its service could not read them.",
         "tool",
     ),
     Alert(
