@@ -151,6 +151,8 @@ class Attempts:
                     line=line,
                     tally=fleet.tally,
                 )
+                if replies.settled is not None:
+                    await asyncio.sleep(0)  # as in Exchange.request
                 made.first = await anext(replies, None)
                 if made.first is not None:
                     made.record_first_chunk(guards, self._now())

@@ -119,6 +119,9 @@ class Exchange:
         says how to ask for the answer again; ``tally`` counts what comes for it."""
         slot = Single(self, id, deadline, clock, max_bytes, line, tally, waiter=self.loop.create_future())
         self._send(slot, publisher, payload, properties, flow)
+        if slot.waiter.done():
+            # Not sent. A caller that tries again at once must not keep the event loop from opening the topic again.
+            await asyncio.sleep(0)
         try:
             return await slot.waiter
         except asyncio.CancelledError:
