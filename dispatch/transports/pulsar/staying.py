@@ -102,6 +102,7 @@ class Stay:
         self._ended = False
         self._unacknowledged: object | None = None
         self._unacknowledged_since = 0.0
+        self._silent = False
         self.down_since: float | None = None
         """When the broker went out of reach; None: it is in reach."""
         self.back_at = -math.inf
@@ -203,14 +204,17 @@ class Stay:
         return now - self._unacknowledged_since
 
     async def _is_silent(self) -> bool:
-        """Does the broker answer nothing, while its connections are open? pulsar-client notices that after 30 to 60 s."""
-        if self._silent_for(asyncio.get_running_loop().time()) < SILENT_S:
+        """Does the broker answer nothing, while its connections are open? pulsar-client notices that after 30 to 60 s. Once
+        it is known, only a handshake proves the contrary: pulsar-client fails what has no receipt after 10 s."""
+        if not self._silent and self._silent_for(asyncio.get_running_loop().time()) < SILENT_S:
             return False
         try:
             self._owner.greeted(await shake_hands(self.url, self._security, PROBE_TIMEOUT_S))
         except Exception as error:  # whatever it is: the supervisor must go on
             logger.debug("no answer: %s: %s", type(error).__name__, error)
+            self._silent = True
             return True
+        self._silent = False
         self._unacknowledged = None  # slow, and not gone: its receipt gets another SILENT_S
         return False
 

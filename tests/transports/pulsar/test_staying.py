@@ -174,6 +174,24 @@ async def test_a_broker_that_hangs_is_out_of_reach_until_it_answers(broker: Fake
     assert failures.told == []
 
 
+async def test_a_broker_that_hangs_is_not_back_because_a_publish_has_failed(broker: FakeBroker) -> None:
+    """pulsar-client fails a publish that has had no receipt for 10 s: then nothing is unacknowledged any more."""
+    failures = Failures()
+    async with connected() as transport:
+        publisher = await transport.publisher(TOPIC)
+        send(publisher, failures, "a1")
+        broker.handshake = unreachable(URL)
+        await advance(SILENT_S + 2 * POLL_S)
+        broker.producer().sent[0].fails("Timeout")
+        for _ in range(20):
+            await advance(POLL_S)
+            assert not transport.connected
+        broker.handshake = None
+        await advance(SEEN_S)
+        assert transport.connected
+    assert failures.types == [("a1", "send-failed", True)]
+
+
 async def test_a_broker_that_answers_is_not_out_of_reach_because_a_receipt_is_late(broker: FakeBroker) -> None:
     async with connected() as transport:
         publisher = await transport.publisher(TOPIC)
