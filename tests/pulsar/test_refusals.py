@@ -87,8 +87,8 @@ async def test_token_and_tls() -> None:
                 ("unauthorized", broker.service_url_tls, Security(token=stranger, **trusted)),
                 ("untrusted", broker.service_url_tls, Security(token=right)),
                 # The wrong port: plain to where TLS is spoken, and the other way round.
-                ("unreachable", broker.service_url_tls.replace("+ssl", ""), Security(token=right)),
-                ("unreachable", broker.service_url.replace("://", "+ssl://"), Security(token=right, **trusted)),
+                ("wrong-protocol", broker.service_url_tls.replace("+ssl", ""), Security(token=right)),
+                ("wrong-protocol", broker.service_url.replace("://", "+ssl://"), Security(token=right, **trusted)),
             )
             for type, url, security in refused:
                 with pytest.raises(dispatch.TransportError) as caught:
@@ -96,7 +96,7 @@ async def test_token_and_tls() -> None:
                         await dispatcher.call("echo", timeout=20)
                 error = caught.value
                 assert (error.type, error.sent) == (type, False), (url, error.message)
-                fix = {"unauthorized": "DISPATCH_TOKEN", "untrusted": "--trust-certs", "unreachable": "--broker"}[type]
+                fix = {"unauthorized": "DISPATCH_TOKEN", "untrusted": "--trust-certs", "wrong-protocol": "TLS"}[type]
                 assert fix in error.message
                 assert "not-a-token" not in repr(security) + error.message
     finally:
