@@ -4,47 +4,56 @@ async with dispatch.connect("pulsar://localhost:6650", catalog="tools/") as disp
     text = await dispatcher.call("tell-joke", {"topic": "cats"}, user="alice", timeout=5)
 """
 
-from dispatch.catalog import Catalog, CatalogError
-from dispatch.client import ToolServiceClient
-from dispatch.dispatcher import Dispatcher, connect
-from dispatch.outcome import (
-    CallTimeout,
-    DispatchError,
-    InvalidArguments,
-    Origin,
-    Outcome,
-    Rejected,
-    Throttled,
-    ToolError,
-    TransportError,
-)
-from dispatch.policy import (
-    Annotations,
-    Balancing,
-    Breaker,
-    Bulkhead,
-    Health,
-    Hedge,
-    Policy,
-    PolicyError,
-    Rate,
-    Retry,
-    Slo,
-)
-from dispatch.result import CallResult
-from dispatch.server import ToolServer, serve
-from dispatch.service import ToolService
-from dispatch.telemetry.events import (
-    CatalogChanged,
-    CircuitChanged,
-    Event,
-    InstanceChanged,
-)
-from dispatch.telemetry.settings import Telemetry
-from dispatch.tool import Tool
-from dispatch.transports import Security
-from dispatch.version import __version__
-from dispatch.wrapped import WrappedClient, wrap
+import sys
+
+try:
+    from dispatch.catalog import Catalog, CatalogError
+    from dispatch.client import ToolServiceClient
+    from dispatch.dispatcher import Dispatcher, connect
+    from dispatch.outcome import (
+        CallTimeout,
+        DispatchError,
+        InvalidArguments,
+        Origin,
+        Outcome,
+        Rejected,
+        Throttled,
+        ToolError,
+        TransportError,
+    )
+    from dispatch.policy import (
+        Annotations,
+        Balancing,
+        Breaker,
+        Bulkhead,
+        Health,
+        Hedge,
+        Policy,
+        PolicyError,
+        Rate,
+        Retry,
+        Slo,
+    )
+    from dispatch.result import CallResult
+    from dispatch.server import ToolServer, serve
+    from dispatch.service import ToolService
+    from dispatch.telemetry.events import (
+        CatalogChanged,
+        CircuitChanged,
+        Event,
+        InstanceChanged,
+    )
+    from dispatch.telemetry.settings import Telemetry
+    from dispatch.tool import Tool
+    from dispatch.transports import Security
+    from dispatch.version import __version__
+    from dispatch.wrapped import WrappedClient, wrap
+except KeyboardInterrupt:
+    if sys.argv[:1] != ["-m"] and not sys.argv[0].endswith(("/dispatch", "\\dispatch.exe")):
+        raise
+    # The command line, which is still being imported: Ctrl-C is no fault. "-m" is what Python has there at that moment.
+    sys.stderr.write("Interrupted.\n")
+    sys.exit(130)
 
 __all__ = [
     "Annotations",

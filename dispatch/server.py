@@ -237,7 +237,13 @@ class ToolServer:
                     replies=reply_topic(self.response_queue, "{dispatcher}"),
                     responses=self.response_queue,
                 )
-            await self._replies.start()
+            try:
+                await self._replies.start()
+            except TransportError as error:
+                # The instance's own topic lies in the namespace of the request topic, which is the one that was given.
+                error.message = error.message.replace(self._replies.control, self.request_queue)
+                error.args = (error.message,)
+                raise
             self._subscription = await self._transport.subscribe(
                 self.request_queue, self._on_message, mode=Mode.SHARED, name=f"{self.id}-request"
             )

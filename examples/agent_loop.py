@@ -52,6 +52,10 @@ def words(text: str) -> set[str]:
     return set(re.findall(r"[a-z]{4,}", text.lower()))
 
 
+def hint(name: str) -> None:
+    print(f"   no answer of {name} yet: does its service run? `dispatch doctor` tells who listens", file=sys.stderr)
+
+
 async def agent(model: ScriptedModel, dispatcher: dispatch.Dispatcher, user: str) -> list[dict]:
     """Ask the model until it has no more calls to make. Gives the whole conversation."""
     tools = {name: dispatcher.tool(name, user=user) for name in dispatcher.catalog.tools}
@@ -64,10 +68,13 @@ async def agent(model: ScriptedModel, dispatcher: dispatch.Dispatcher, user: str
             return messages
         name, arguments = message["call"]["name"], message["call"]["arguments"]
         print(f"-> {name} {arguments}")
+        waiting = asyncio.get_running_loop().call_later(3, hint, name)
         try:
             content = await (tools.get(name) or dispatcher.tool(name)).invoke(**arguments)
         except dispatch.DispatchError as error:
             content = f"Error ({error.type}): {error}"  # the model reads it, and decides
+        finally:
+            waiting.cancel()
         print(f"<- {content}")
         messages.append({"role": "tool", "name": name, "content": content})
 

@@ -19,6 +19,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         import typer  # noqa: F401 - as above
 
         from dispatch.cli.app import run
+
+        return run(arguments)
     except ModuleNotFoundError as missing:
         if missing.name not in ("rich", "typer"):
             raise
@@ -29,4 +31,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         sys.stderr.write("Interrupted.\n")
         return 130
-    return run(arguments)

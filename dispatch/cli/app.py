@@ -80,12 +80,29 @@ app.add_typer(rules.app, name="rules")
 app.command("bench", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(bench.bench)
 
 
+def _without_flag_types(command: Any) -> Any:
+    """The command, whose help and whose subcommands' help has no ``<bool>`` beside flags."""
+    get_params = command.get_params
+
+    def params(ctx: Any) -> Any:
+        found = get_params(ctx)
+        for param in found:
+            if getattr(param, "is_flag", False) and param.metavar is None:
+                param.metavar = ""
+        return found
+
+    command.get_params = params
+    for each in getattr(command, "commands", {}).values():
+        _without_flag_types(each)
+    return command
+
+
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code. Never raises."""
     harden_streams()
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        typer.main.get_command(app).main(args=given or ["--help"], prog_name="dispatch")
+        _without_flag_types(typer.main.get_command(app)).main(args=given or ["--help"], prog_name="dispatch")
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else Exit.OK if end.code is None else Exit.FAILED
         return code if given else Exit.USAGE  # without a command nothing was done

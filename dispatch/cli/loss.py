@@ -165,8 +165,12 @@ def as_dict(findings: Findings, broker: str, requests: str, responses: str) -> d
         "namespaces": {"request": requests, "response": responses},
         "complete": findings.complete,
         "cells": [cell.as_dict() for cell in cells],
-        "advice": advice(cells),
+        "advice": advice(cells, _planned(findings)),
     }
+
+
+def _planned(findings: Findings) -> int | None:
+    return None if findings.complete else len(findings.plan.cells)
 
 
 def rows(cells: Sequence[Cell]) -> list[tuple[str, ...]]:
@@ -205,7 +209,7 @@ def show(findings: Findings) -> None:
         put(f"Only {len(cells)} of {len(findings.plan.cells)} lines were measured, the last perhaps in part.")
     put("")
     width = min(console().width, WIDTH) if terminal else 0
-    for line in advice(cells):
+    for line in advice(cells, _planned(findings)):
         text = f"- {printable(line)}"
         put(textwrap.fill(text, width, subsequent_indent="  ", break_on_hyphens=False) if width else text)
 

@@ -25,6 +25,11 @@ def paint(text: str, style: str, stream: TextIO) -> str:
     return f"\x1b[{_ANSI[style]}m{text}\x1b[0m"
 
 
+def counted(number: int, noun: str) -> str:
+    """``1 request``, ``2 requests``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def say(line: str) -> None:
     """A line to stderr, at once."""
     print(line, file=sys.stderr, flush=True)  # noqa: T201 - this is the command line's output

@@ -16,7 +16,7 @@ import typer
 
 from dispatch.cancellation import cancel_and_wait
 from dispatch.cli.metrics import LOOPBACK, MetricsAddress, MetricsPort, serving_metrics
-from dispatch.cli.output import put_json, say
+from dispatch.cli.output import counted, put_json, say
 from dispatch.cli.running import run_async
 from dispatch.cli.settings import Settings, takes
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _THREADS = "dispatch-serve"
 _OWN_THREADS = 8
 """Threads of the default executor beside those that tools take with ``asyncio.to_thread``."""
+IDLE_S = 15.0
+"""After so many seconds without a request, it is said once that none has come."""
 _THREAD_END_S = 0.5
 """How long idle threads may take to end; one that runs a tool is not waited for."""
 
@@ -188,7 +190,9 @@ async def serve_until_told(server: ToolServer, voice: Voice) -> signal.Signals:
             request_queue=server.request_queue,
             response_queue=server.response_queue,
         )
+        idle = loop.call_later(IDLE_S, _tell_idle, server, voice)
         await stop.wait()
+        idle.cancel()
         again = " Ctrl-C again stops at once." if received[0] is signal.SIGINT else ""
         voice.tell(
             "draining",
@@ -199,7 +203,7 @@ async def serve_until_told(server: ToolServer, voice: Voice) -> signal.Signals:
         drained = await _drain(server, at_once, loop)
         voice.tell(
             "stopped",
-            f"{drained} {server.requests:,} requests came, {sum(server.refused.values()):,} were refused.",
+            f"{drained} {counted(server.requests, 'request')} came, {sum(server.refused.values()):,} refused.",
             drained=drained == _DRAINED,
             requests=server.requests,
             refused=dict(server.refused),
@@ -213,6 +217,17 @@ async def serve_until_told(server: ToolServer, voice: Voice) -> signal.Signals:
     return received[0]
 
 
+def _tell_idle(server: ToolServer, voice: Voice) -> None:
+    """Say that no request has come, if none has: the topic may be another one than the callers'."""
+    if not server.requests:
+        voice.tell(
+            "idle",
+            f"No request has come in {IDLE_S:g} s. Callers must have {server.request_queue} as the service's request-queue, "
+            "on this broker: 'dispatch tools NAME' shows a tool's, 'dispatch doctor' looks at the whole path.",
+            request_queue=server.request_queue,
+        )
+
+
 _DRAINED = "Drained."
 
 
@@ -223,7 +238,7 @@ async def _drain(server: ToolServer, at_once: asyncio.Event, loop: asyncio.Abstr
     try:
         await asyncio.wait({draining, impatient}, return_when=asyncio.FIRST_COMPLETED)
         if not draining.done():
-            return f"Stopped at once: {server.running} requests are cut off."
+            return f"Stopped at once: {counted(server.running, 'request')} cut off."
         draining.result()
         late = server.drain_timeout <= loop.time() - began
         return f"Not all had finished after {server.drain_timeout:g} s: the rest is cut off." if late else _DRAINED

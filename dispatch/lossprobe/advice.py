@@ -9,11 +9,12 @@ from dispatch.lossprobe.findings import Cell, Run, lost_calls, share_text
 from dispatch.lossprobe.plan import size_text
 
 
-def advice(cells: Sequence[Cell]) -> list[str]:
+def advice(cells: Sequence[Cell], planned: int | None = None) -> list[str]:
     """Sentences for a person, the most important first.
 
     Args:
         cells: what was measured.
+        planned: how many cells were to be measured, if the measurement ended before all of them were; None: it is complete.
     """
     plain_lost, plain_calls = lost_calls(cell.plain for cell in cells)
     ours_lost, ours_calls = lost_calls(cell.credit for cell in cells)
@@ -25,7 +26,7 @@ def advice(cells: Sequence[Cell]) -> list[str]:
     if ours_lost:
         said += _about_ours(cells, ours_lost, ours_calls)
     if not plain_lost and not ours_lost:
-        said.append(_nothing_lost(plain_calls, ours_calls))
+        said.append(_nothing_lost(plain_calls, ours_calls, len(cells), planned))
     said += _about_failures(cells)
     said += _about_speed(cells)
     return said
@@ -106,12 +107,17 @@ def _about_ours(cells: Sequence[Cell], lost: int, calls: int) -> list[str]:
     ]
 
 
-def _nothing_lost(plain_calls: int, ours_calls: int) -> str:
+def _nothing_lost(plain_calls: int, ours_calls: int, cells: int, planned: int | None) -> str:
     parts = []
     if plain_calls:
         parts.append(f"none of a plain client's {plain_calls:,} calls")
     if ours_calls:
         parts.append(f"none of our {ours_calls:,}")
+    if planned is not None:
+        return (
+            f"This allows no conclusion: {cells} of {planned} lines were measured, perhaps not in full, and nothing was "
+            f"lost in them ({' and '.join(parts)}). Measure the others too, or only what you have: --sizes and --in-flight."
+        )
     return (
         f"Nothing was lost: {' and '.join(parts)}, at any size and number in flight that was tried. Loss comes with load: "
         "measure again while your broker and your network are as busy as they get."

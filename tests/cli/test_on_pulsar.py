@@ -94,7 +94,7 @@ def test_a_call_travels_and_each_end_has_its_exit_code(stand: Stand) -> None:
         )
         service.terminate()
         assert service.wait() == 0
-        assert "Drained. 3 requests came, 0 were refused." in service.err.text()
+        assert "Drained. 3 requests came, 0 refused." in service.err.text()
     code, out, err = stand.call("topic=cats", "--timeout", "0.5")
     assert (code, out) == (3, "")
     assert f"hint: does a service listen on non-persistent://tg/request/{stand.topic}?" in err
@@ -118,7 +118,7 @@ def test_ctrl_c_lets_a_call_that_runs_finish(stand: Stand) -> None:
         pipe.close()
         assert (caller.wait(), caller.out.text()) == (0, "finished\n")
         service.assert_interrupted()
-        assert "Drained. 1 requests came, 0 were refused." in service.err.text()
+        assert "Drained. 1 request came, 0 refused." in service.err.text()
 
 
 def test_a_second_ctrl_c_ends_it_even_while_a_tool_blocks_its_thread(stand: Stand) -> None:
@@ -127,7 +127,7 @@ def test_a_second_ctrl_c_ends_it_even_while_a_tool_blocks_its_thread(stand: Stan
         service.err.wait_for("Draining: 1 running")
         service.interrupt()
         service.assert_interrupted()
-        assert "Stopped at once: 1 requests are cut off." in service.err.text()
+        assert "Stopped at once: 1 request cut off." in service.err.text()
         assert caller.wait() == 1
         assert "type cancelled" in caller.err.text()
 

@@ -53,7 +53,7 @@ async def test_sigterm_drains_what_runs_finishes_and_the_rest_is_refused(capsys:
     assert out == ""
     lines = err.splitlines()
     assert lines[0].startswith(f"lab-1 serves {REQUESTS} and answers on {RESPONSES}.")
-    assert lines[1:] == ["Draining: 1 running, 1 queued; at most 30 s.", "Drained. 2 requests came, 1 were refused."]
+    assert lines[1:] == ["Draining: 1 running, 1 queued; at most 30 s.", "Drained. 2 requests came, 1 refused."]
 
 
 async def test_ctrl_c_drains_too_and_says_what_a_second_does(capsys: Captured) -> None:
@@ -80,7 +80,7 @@ async def test_a_second_ctrl_c_stops_at_once_and_callers_are_told(capsys: Captur
         assert asyncio.get_running_loop().time() == began
         assert result.error is not None
         assert result.error.type == "cancelled"
-    assert "Stopped at once: 1 requests are cut off." in capsys.readouterr().err
+    assert "Stopped at once: 1 request cut off." in capsys.readouterr().err
 
 
 async def test_what_has_not_finished_in_time_is_cut_off(capsys: Captured) -> None:
