@@ -16,7 +16,7 @@ from dispatch.testing.publisher import FaultyPublisher
 from dispatch.testing.subscription import FaultySubscription
 from dispatch.testing.way import Holding, Way
 from dispatch.transports import Handler, Mode, Publisher, Subscription, Transport
-from dispatch.transports.base import GRACE_S
+from dispatch.transports.base import RECONNECT_WAIT_S
 
 
 class FaultyTransport:
@@ -55,7 +55,7 @@ class FaultyTransport:
         return self.inner.connected and not self.gone
 
     async def await_connection(self, deadline: float) -> bool:
-        ends = min(self._gone_until, self._gone_from + GRACE_S, deadline)
+        ends = min(self._gone_until, self._gone_from + RECONNECT_WAIT_S, deadline)
         if self.gone and (wait := ends - self._now()) > 0:
             await asyncio.sleep(wait)
         return not self.gone and await self.inner.await_connection(deadline)

@@ -13,8 +13,9 @@ from typing import Protocol
 
 from dispatch.outcome import TransportError
 
-GRACE_S = 1.0
-"""Seconds for which a lost connection may mend by itself: a topic that moves to another broker takes milliseconds."""
+RECONNECT_WAIT_S = 2.0
+"""Seconds after the loss of a connection for which calls wait for it. A client mends it within milliseconds to a second when
+its topics have moved to another broker; one that does not is replaced after a second."""
 
 
 class Message(Protocol):
@@ -152,8 +153,8 @@ class Transport(Protocol):
         ...
 
     async def await_connection(self, deadline: float) -> bool:
-        """Is the broker in reach? For :data:`GRACE_S` after a connection was lost, wait until it is in reach again, but not
-        beyond ``deadline`` (on the loop's clock): clients mend most connections within that time."""
+        """Is the broker in reach? For :data:`RECONNECT_WAIT_S` after a connection was lost, wait until it is in reach again,
+        but not beyond ``deadline`` (on the loop's clock)."""
         ...
 
     def was_disconnected_since(self, instant: float) -> bool:

@@ -94,7 +94,7 @@ async def test_after_an_outage_of_a_minute_calls_succeed_at_once() -> None:
         during = [result for at, result in ended if at < began + seconds - 1]
         after = [result for at, result in ended if at >= began + seconds]
         assert errors(during) == {"disconnected": len(during)}
-        assert max(result.duration for result in during) <= 1.01, "no call waits for its whole deadline"
+        assert max(result.duration for result in during) <= 2.01, "no call waits for its whole deadline"
         assert all(result.attempts == 0 for result in during)
         assert errors(after) == {"": len(after)}
         assert transitions == []
@@ -129,10 +129,10 @@ async def test_while_the_broker_is_away_no_other_guard_is_asked(policy: dict[str
         assert (await dispatcher.execute("work")).ok
 
 
-async def test_a_connection_that_is_back_within_a_second_costs_no_call() -> None:
+async def test_a_connection_that_is_back_within_two_seconds_costs_no_call() -> None:
     async with instances(taking(0.01), "one") as (dispatcher, connection, _):
         assert (await dispatcher.execute("work")).ok
-        connection.disconnect(0.7)
+        connection.disconnect(1.9)
         assert errors(await asyncio.gather(*(dispatcher.execute("work") for _ in range(20)))) == {"": 20}
 
 

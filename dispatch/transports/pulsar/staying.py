@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from dispatch.cancellation import cancel_and_wait
 from dispatch.outcome import TransportError
-from dispatch.transports.base import GRACE_S
+from dispatch.transports.base import RECONNECT_WAIT_S
 from dispatch.transports.errors import unreachable
 from dispatch.transports.pulsar.aside import Aside
 from dispatch.transports.pulsar.handshake import shake_hands
@@ -26,6 +26,8 @@ logger = logging.getLogger("dispatch.transport")
 
 POLL_S = 0.25
 """How often the connections are looked at."""
+GRACE_S = 1.0
+"""How long pulsar-client may mend a connection by itself (a topic that moves to another broker takes milliseconds)."""
 SILENT_S = 0.5
 """How long a publish may go without its receipt before the broker is asked for a handshake: a receipt takes milliseconds."""
 RELINK_PAUSE_S = 0.25
@@ -182,7 +184,7 @@ class Stay:
         """See :class:`dispatch.transports.base.Transport`."""
         await asyncio.sleep(0)  # a caller that calls again at once must not keep the loop from the supervisor
         if self.down_since is not None and not self._ended:
-            ends = min(deadline, self.down_since + GRACE_S)
+            ends = min(deadline, self.down_since + RECONNECT_WAIT_S)
             if ends > asyncio.get_running_loop().time():
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout_at(ends):
