@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from dispatch.arguments import nobody_takes_parts, nobody_there
 from dispatch.exchange import Exchange
 from dispatch.fleet import Fleet, Place
-from dispatch.instances import Line
 from dispatch.lanes import Lane
 from dispatch.messages import PLAIN_FROM, Property
 from dispatch.parted import PartedRequest
 from dispatch.policy import Policy
 from dispatch.repair import Patience, Repair
+from dispatch.retransmittable import Line
 from dispatch.routes import Route, Routes
 from dispatch.targets import Target
 from dispatch.transports import Publisher, Transport

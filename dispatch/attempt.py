@@ -6,16 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from dispatch.conclusion import error_of
 from dispatch.fleet import Fleet, Place
 from dispatch.guards.hedging import NoHedge
 from dispatch.guards.retrying import Again, WhyNot, may_have_run
-from dispatch.instances import Instance, Line
+from dispatch.instances import Instance
 from dispatch.keyholders import Claim, Holder
 from dispatch.messages import Property, Refusal, whole_number
 from dispatch.outcome import DispatchError, Origin, Outcome, TransportError
 from dispatch.passage import Passage
 from dispatch.pending import ReplyStream
-from dispatch.result import error_of
+from dispatch.retransmittable import Line
 from dispatch.settled import Answer, Settled
 from dispatch.targets import Target
 from dispatch.telemetry.names import HEDGE_EVENT, RETRY_EVENT, WAIT

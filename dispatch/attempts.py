@@ -19,11 +19,11 @@ from dispatch.guards.hedging import ANSWERED
 from dispatch.guards.retrying import Where
 from dispatch.guards.slices import attempt_slice
 from dispatch.hedges import OUTPACED
-from dispatch.instances import Line
 from dispatch.messages import Property, Refusal
 from dispatch.outcome import DispatchError, Outcome, TransportError
 from dispatch.passage import Passage
 from dispatch.refusals import closed, disconnected, refusal
+from dispatch.retransmittable import Line
 from dispatch.routes import Routes
 from dispatch.settled import Answer, Lost, Settled, TimedOut
 from dispatch.toolguards import ToolGuards

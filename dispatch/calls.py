@@ -13,6 +13,7 @@ import msgspec
 
 from dispatch.arguments import check_priority, invalid, request_payload
 from dispatch.attempt import Attempt, Call
+from dispatch.conclusion import conclude
 from dispatch.engine import Engine
 from dispatch.guards.retrying import Where
 from dispatch.hedges import hedged
@@ -20,7 +21,7 @@ from dispatch.messages import PayloadTooLarge, check_property, json_text
 from dispatch.outcome import CallTimeout, DispatchError, Outcome
 from dispatch.policy import PolicyError, check_seconds
 from dispatch.refusals import with_alternatives
-from dispatch.result import CallResult, conclude
+from dispatch.result import CallResult
 from dispatch.retries import go_on
 from dispatch.targets import Target
 

@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 from dispatch.deadlines import Deadlines
-from dispatch.instances import Line
 from dispatch.loopclock import loop_clock
 from dispatch.messages import (
     PLAIN_LAST,
@@ -27,6 +26,7 @@ from dispatch.messages import (
 )
 from dispatch.outcome import Throttled, TransportError
 from dispatch.pending import ReplyStream, Single, Slot
+from dispatch.retransmittable import Line
 from dispatch.sessions import SECRET_BYTES, Session
 from dispatch.settled import Disposition, Fate, Lost, Settled, Tally, TimedOut, Unreadable
 from dispatch.transports.base import Message, Publisher, Ticket

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -17,13 +17,12 @@ from dispatch.balancing.balancer import Balancer, Pick
 from dispatch.balancing.health import Listener
 from dispatch.balancing.view import InstanceView
 from dispatch.guards.base import Clock, Randomness
-from dispatch.guards.breaker import BreakerPermit
+from dispatch.guards.breaker import BreakerPermit, CircuitBreaker
 from dispatch.instances import Instance
 from dispatch.keyholders import Holder, KeyHolders
 from dispatch.policy import Balancing, Health
 from dispatch.routes import Route
 from dispatch.settled import Tally
-from dispatch.toolguards import ToolGuards
 
 if TYPE_CHECKING:
     from dispatch.telemetry.instruments import ServiceMeter
@@ -56,6 +55,18 @@ class Place(msgspec.Struct, frozen=True, eq=False, gc=False):
     def topic(self) -> str:
         """Where the request goes."""
         return self.route.request_queue if self.instance is None else self.instance.topic
+
+
+class InstanceAdmission(Protocol):
+    """The circuit breakers of one tool at each instance."""
+
+    def at(self, instance: str) -> CircuitBreaker | None:
+        """The breaker of this tool at one instance; None: off."""
+        ...
+
+    def admits(self, instance: str) -> bool:
+        """Would the breaker at that instance let a call go? Nothing changes."""
+        ...
 
 
 class Fleet:
@@ -102,7 +113,7 @@ class Fleet:
         self._seen = -1
         self.new: list[Instance] = []
         """Instances that have not answered a request yet, as far as :meth:`held` has not found otherwise."""
-        self._asking: ToolGuards | None = None
+        self._asking: InstanceAdmission | None = None
         self.keys = KeyHolders()
         self.balancer = Balancer(
             balancing=balancing,
@@ -158,7 +169,7 @@ class Fleet:
 
     def pick(
         self,
-        guards: ToolGuards,
+        guards: InstanceAdmission,
         tried: Collection[str] = (),
         *,
         key: str | None = None,

@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from dispatch.balancing.health import Listener
+from dispatch.catalog import ServiceDescriptor
 from dispatch.fleet import SHARED, Fleet
+from dispatch.fleetkey import FleetKey, Topics
 from dispatch.guards.base import Randomness
 from dispatch.loopclock import loop_clock
 from dispatch.outcome import TransportError
-from dispatch.policy import NO_HEALTH
+from dispatch.policy import NO_HEALTH, Policy
 from dispatch.routes import Route, Routes
-from dispatch.targets import FleetKey, Target, Targets, Topics
 from dispatch.underway import Generations
 
 if TYPE_CHECKING:
@@ -25,6 +26,38 @@ logger = logging.getLogger("dispatch.dispatcher")
 
 AGAIN_S = 5.0
 """How often an instance whose topics could not be opened is tried again, while its service is called."""
+
+
+class PoolUser(Protocol):
+    """What a call must say to find the instances of its service."""
+
+    @property
+    def fleet(self) -> FleetKey:
+        """The key of the pool."""
+        ...
+
+    @property
+    def service(self) -> ServiceDescriptor:
+        """Where it is served."""
+        ...
+
+    @property
+    def policy(self) -> Policy:
+        """Balancing, health and connections."""
+        ...
+
+
+class PoolPolicies(Protocol):
+    """The pools of the catalogue in force."""
+
+    @property
+    def topics(self) -> frozenset[Topics]:
+        """All topics that its services use."""
+        ...
+
+    def fleet_policy(self, key: FleetKey) -> Policy | None:
+        """The policy of a pool; None: the catalogue has no such pool."""
+        ...
 
 
 class Fleets:
@@ -42,7 +75,7 @@ class Fleets:
         self,
         routes: Routes,
         randomness: Randomness,
-        targets: Targets,
+        targets: PoolPolicies,
         generations: Generations,
         watch: Watch | None = None,
     ) -> None:
@@ -60,7 +93,7 @@ class Fleets:
         self._again_at: dict[FleetKey, float] = {}
         self._opening: set[asyncio.Task[None]] = set()
 
-    def get(self, target: Target) -> Fleet | None:
+    def get(self, target: PoolUser) -> Fleet | None:
         """The fleet of ``target``'s service, if it is open."""
         fleet = self._fleets.get(target.fleet)
         if fleet is None:
@@ -69,7 +102,7 @@ class Fleets:
             self._seek(target, fleet)
         return fleet
 
-    async def open(self, target: Target, deadline: float) -> Fleet:
+    async def open(self, target: PoolUser, deadline: float) -> Fleet:
         """The same, opening it: at least one of its topics.
 
         Raises:
@@ -108,7 +141,7 @@ class Fleets:
             raise failure
         return self.get(target) or self._add(target, there, missing)
 
-    def _add(self, target: Target, there: list[tuple[str, float, Route]], missing: set[str]) -> Fleet:
+    def _add(self, target: PoolUser, there: list[tuple[str, float, Route]], missing: set[str]) -> Fleet:
         key = target.fleet
         in_force = self._targets.fleet_policy(key)
         is_former = in_force is None  # the catalogue was reloaded while a call opened it
@@ -139,7 +172,7 @@ class Fleets:
     def _meter(self, key: FleetKey) -> ServiceMeter | None:
         return None if self._watch is None else self._watch.service(key.service)
 
-    def _seek(self, target: Target, fleet: Fleet) -> None:
+    def _seek(self, target: PoolUser, fleet: Fleet) -> None:
         if self._clock() < self._again_at[target.fleet]:
             return
         self._again_at[target.fleet] = self._clock() + AGAIN_S
@@ -147,7 +180,7 @@ class Fleets:
         self._opening.add(task)
         task.add_done_callback(self._opening.discard)
 
-    async def _open_missing(self, target: Target, fleet: Fleet) -> None:
+    async def _open_missing(self, target: PoolUser, fleet: Fleet) -> None:
         missing = self._missing.get(target.fleet, set())
         for each in target.service.instances:
             if each.id in missing:
@@ -167,7 +200,7 @@ class Fleets:
 
     # -- another catalogue --------------------------------------------------------------------------------------
 
-    def renew(self, targets: Targets) -> None:
+    def renew(self, targets: PoolPolicies) -> None:
         """Take another catalogue over. Fleets that it does not have stay open for the calls under way."""
         self._targets = targets
         self._topics = targets.topics

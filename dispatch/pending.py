@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dispatch.instances import Line
 from dispatch.messages import Property, Reply, utf8_size, whole_number
 from dispatch.outcome import Origin, TransportError
+from dispatch.retransmittable import Line
 from dispatch.settled import ANSWERED, GIVEN_UP, Answer, Disposition, Overflow, Settled, Tally, TimedOut, Unreadable
 from dispatch.transports.base import Ticket
 

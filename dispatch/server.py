@@ -224,19 +224,13 @@ class ToolServer:
                 now=self._now,
                 content=self._telemetry.content,
             )
-            if self._telemetry.traces != "off":
-                from dispatch.telemetry.serving import (
-                    ServiceTracing,  # the rest of OpenTelemetry's API, when it is needed
-                )
-
-                runner.tracing = ServiceTracing(
-                    self._telemetry,
-                    service=self.id,
-                    instance=self.instance,
-                    topic=self.request_queue,
-                    replies=reply_topic(self.response_queue, "{dispatcher}"),
-                    responses=self.response_queue,
-                )
+            runner.tracing = self._telemetry.service_tracing(
+                service=self.id,
+                instance=self.instance,
+                topic=self.request_queue,
+                replies=reply_topic(self.response_queue, "{dispatcher}"),
+                responses=self.response_queue,
+            )
             try:
                 await self._replies.start()
             except TransportError as error:
@@ -253,10 +247,9 @@ class ToolServer:
             if self._owns_transport:
                 await self._transport.close()
             raise
-        if self._telemetry.metrics:
-            from dispatch.telemetry.services import Services  # prometheus-client, when it is needed
-
-            runner.durations = Services.of(self._telemetry).add(self)
+        metrics = self._telemetry.service_metrics()
+        if metrics is not None:
+            runner.durations = metrics.add(self)
         logger.info("%s serves %s, answers on %s", self.instance, self.request_queue, self.response_queue)
 
     async def _be_present(self, replies: ReplyRouter) -> None:
@@ -324,10 +317,9 @@ class ToolServer:
 
     def _forget(self) -> None:
         """End what needs no waiting."""
-        if self._runner is not None and self._runner.durations is not None:
-            from dispatch.telemetry.services import Services
-
-            Services.of(self._telemetry).remove(self)
+        metrics = self._telemetry.service_metrics()
+        if metrics is not None and self._runner is not None and self._runner.durations is not None:
+            metrics.remove(self)
         self._kept.end()
         self._threads.close()
 

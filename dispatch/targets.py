@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from dispatch.catalog import Catalog, ServiceDescriptor, ToolDescriptor, UnknownService, UnknownTool
-from dispatch.catalog.descriptors import Instance
 from dispatch.catalog.topics import TopicName
+from dispatch.fleetkey import FleetKey, Topics
 from dispatch.messages import json_text
 from dispatch.outcome import Rejected
 from dispatch.policy import Policy, PolicyError
@@ -18,31 +18,6 @@ from dispatch.policy import Policy, PolicyError
 _BALANCED = frozenset({"balancing", "health", "addressed"})
 """Keys of a policy that a tool with one of its own does not share with the others of its service."""
 MAX_ALTERNATIVES = 3
-
-
-Topics = tuple[str, str]
-"""A request topic and the response topic that belongs to it."""
-
-
-class FleetKey(msgspec.Struct, frozen=True, cache_hash=True):
-    """What calls must have in common to share what is known of a service's instances.
-
-    Attributes:
-        service: its id.
-        topics: where it is served.
-        instances: where each is, if they have topics of their own.
-        tool: the tool, if its policy has settings for its instances alone; else ``""``.
-    """
-
-    service: str
-    topics: Topics
-    instances: tuple[Instance, ...]
-    tool: str = ""
-
-    @property
-    def pairs(self) -> tuple[Topics, ...]:
-        """The topics of its instances; where they have none of their own, the service's."""
-        return tuple((each.request_queue, each.response_queue) for each in self.instances) or (self.topics,)
 
 
 def _fleet_key(service: ServiceDescriptor, tool: str = "") -> FleetKey:

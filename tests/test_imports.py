@@ -58,6 +58,7 @@ PATH = (
         "subscriptions",
         "underway",
         "acknowledger",
+        "conclusion",
         "result",
         "tool",
     ),
@@ -65,7 +66,18 @@ PATH = (
     *("retries", "hedges", "singleflight", "ratelimits", "bulkheads"),
 )
 SEAM = (
-    *("exchange", "pending", "settled", "transports", "gate", "instances", "parted", "repair", "challenges"),
+    *(
+        "exchange",
+        "pending",
+        "settled",
+        "transports",
+        "gate",
+        "instances",
+        "retransmittable",
+        "parted",
+        "repair",
+        "challenges",
+    ),
     *("deadlines", "paced", "pacing"),
 )
 

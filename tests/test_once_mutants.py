@@ -13,12 +13,12 @@ from dispatch.attempts import Attempts
 from dispatch.delivery import Credit
 from dispatch.evicted import Evicted
 from dispatch.idempotency import Keys
-from dispatch.instances import Line
 from dispatch.ledger import Entry, Ledger
 from dispatch.messages import Property, whole_number
 from dispatch.pending import Slot
 from dispatch.recall import Recall
 from dispatch.repair import Repair
+from dispatch.retransmittable import Line
 from dispatch.settled import Answer
 from tests.once_shard import examine
 
@@ -115,9 +115,9 @@ FAULTS: dict[str, Callable[..., Any]] = {
     "dispatch.acknowledger.Acknowledger.wanted": nothing_is_acknowledged,
     "dispatch.pending.Slot.offer": a_chunk_is_shown_again,
     "dispatch.pending.Slot.offer ": chunks_are_shown_as_they_come,
-    "dispatch.instances.Line.ask": nobody_asks,
+    "dispatch.retransmittable.Line.ask": nobody_asks,
     "dispatch.repair.Repair.ask": silence_is_death,
-    "dispatch.instances.Line.end": a_request_that_ended_still_counts,
+    "dispatch.retransmittable.Line.end": a_request_that_ended_still_counts,
     "dispatch.pending.Slot.abandon": who_cancels_stays_in_the_table,
     "dispatch.ledger.Ledger.record": the_ledger_miscounts,
 }

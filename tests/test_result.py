@@ -8,6 +8,7 @@ import re
 
 import pytest
 
+from dispatch.conclusion import error_of
 from dispatch.outcome import (
     CallTimeout,
     DispatchError,
@@ -18,7 +19,7 @@ from dispatch.outcome import (
     ToolError,
     TransportError,
 )
-from dispatch.result import CallResult, error_of
+from dispatch.result import CallResult
 from dispatch.settled import Answer, Overflow, Settled, TimedOut, Unreadable
 
 

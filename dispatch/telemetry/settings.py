@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
     from prometheus_client import CollectorRegistry
 
+    from dispatch.telemetry.services import Services
+    from dispatch.telemetry.serving import ServiceTracing
+
 Redact = Callable[[str, str, str], str | None]
 """Takes ``"arguments"`` or ``"result"``, the tool's name and the text that would be recorded; gives what may be recorded
 instead, or None for nothing."""
@@ -46,6 +49,27 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             raise ValueError(f"traces: 'native', 'propagation-only' or 'off', not {self.traces!r}")
         if not 0.0 <= self.sample <= 1.0:
             raise ValueError(f"sample: from 0 (no call) to 1 (every call), not {self.sample!r}")
+
+    def service_metrics(self) -> Services | None:
+        """Return the metrics of tool services; None: they are off. Imports prometheus-client."""
+        if not self.metrics:
+            return None
+        from dispatch.telemetry.services import Services
+
+        return Services.of(self)
+
+    def service_tracing(
+        self, *, service: str, instance: str, topic: str, replies: str, responses: str
+    ) -> ServiceTracing | None:
+        """Return the spans of a tool service; None: they are off. Imports the rest of OpenTelemetry's API. For the arguments
+        see :class:`~dispatch.telemetry.serving.ServiceTracing`."""
+        if self.traces == "off":
+            return None
+        from dispatch.telemetry.serving import ServiceTracing
+
+        return ServiceTracing(
+            self, service=service, instance=instance, topic=topic, replies=replies, responses=responses
+        )
 
 
 DEFAULT_TELEMETRY = Telemetry()

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from dispatch.exchange import OWN_TOPIC, Exchange
-from dispatch.instances import Line
 from dispatch.messages import Property
 from dispatch.pending import ReplyStream
 from dispatch.repair import Repair
+from dispatch.retransmittable import Line
 from dispatch.settled import Disposition, Settled
 from tests.support.clock import idle, virtual_loop
 from tests.support.fakes import FakePublisher
