@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dispatch.cli.output import paint, printable, put, put_json
+from dispatch.cli.output import counted, paint, printable, put, put_json
 from dispatch.cli.settings import Settings, takes
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def _verdict(folder: str, counts: dict[str, int], loaded: tuple[int, int] | None
     if loaded is None:
         return f"{printable(folder)}: {said}. Nothing is loaded until the errors are mended."
     services, tools = loaded
-    return f"{printable(folder)}: {services} services, {tools} tools, {said}."
+    return f"{printable(folder)}: {counted(services, 'service')}, {counted(tools, 'tool')}, {said}."
 
 
 def _show_plans(plans: list[ToolPlan], *, full: bool) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dispatch.cli.output import console, is_terminal, paint, printable, put, put_json
+from dispatch.cli.output import console, counted, is_terminal, paint, printable, put, put_json
 from dispatch.cli.running import run_async
 from dispatch.cli.settings import Settings, takes
 
@@ -153,9 +153,13 @@ def _catalog(settings: Settings) -> tuple[Catalog | None, Finding | None]:
     catalog, problems = check_directory(folder)
     if catalog is None:
         errors = sum(problem.severity == "error" for problem in problems)
-        return None, Finding("catalogue", "failed", f"{folder}: {errors} mistakes", f"dispatch check {folder}")
+        return None, Finding(
+            "catalogue", "failed", f"{folder}: {counted(errors, 'mistake')}", f"dispatch check {folder}"
+        )
     return catalog, Finding(
-        "catalogue", "ok", f"{folder}: {len(catalog.services)} services, {len(catalog.tools)} tools"
+        "catalogue",
+        "ok",
+        f"{folder}: {counted(len(catalog.services), 'service')}, {counted(len(catalog.tools), 'tool')}",
     )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from dispatch.cli.output import console, is_terminal, printable, put, put_json
+from dispatch.cli.output import console, counted, is_terminal, printable, put, put_json
 from dispatch.cli.running import run_async
 from dispatch.cli.settings import Settings
 
@@ -104,7 +104,7 @@ def namespaces(settings: Settings) -> tuple[str, str]:
 def _extent(plan: Plan) -> str:
     runs = 2 * len(plan.cells)
     if plan.seconds is None:
-        return f"{runs} runs of {plan.calls:,} calls"
+        return f"{runs} runs of {counted(plan.calls or 0, 'call')}"
     return f"{runs} runs of {plan.seconds:.2g} s, about {max(1, round(runs * plan.seconds)):,} s"
 
 
@@ -206,7 +206,8 @@ def show(findings: Findings) -> None:
     put("")
     put(LEGEND)
     if not findings.complete:
-        put(f"Only {len(cells)} of {len(findings.plan.cells)} lines were measured, the last perhaps in part.")
+        were = "was" if len(cells) == 1 else "were"
+        put(f"Only {len(cells)} of {len(findings.plan.cells)} lines {were} measured, the last perhaps in part.")
     put("")
     width = min(console().width, WIDTH) if terminal else 0
     for line in advice(cells, _planned(findings)):

@@ -110,7 +110,7 @@ def _about_ours(cells: Sequence[Cell], lost: int, calls: int) -> list[str]:
 def _nothing_lost(plain_calls: int, ours_calls: int, cells: int, planned: int | None) -> str:
     parts = []
     if plain_calls:
-        parts.append(f"none of a plain client's {plain_calls:,} calls")
+        parts.append(f"none of a plain client's {plain_calls:,} call{'' if plain_calls == 1 else 's'}")
     if ours_calls:
         parts.append(f"none of our {ours_calls:,}")
     if planned is not None:

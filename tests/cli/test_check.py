@@ -19,7 +19,7 @@ def break_it(folder: Path) -> None:
 def test_without_mistakes_it_says_what_is_there(run: Run, catalog_folder: Path) -> None:
     end = run("check", str(catalog_folder), "--plan", "none")
     assert (end.code, end.err) == (0, "")
-    assert end.out == f"{catalog_folder}: 1 services, 1 tools, no mistakes.\n"
+    assert end.out == f"{catalog_folder}: 1 service, 1 tool, no mistakes.\n"
 
 
 def test_every_mistake_with_file_key_and_fix(run: Run, catalog_folder: Path) -> None:
@@ -56,7 +56,7 @@ def test_warnings_are_shown_and_are_no_failure(run: Run, catalog_folder: Path) -
 def test_the_folder_may_come_from_where_the_catalogue_does(run: Run, tmp_path: Path) -> None:
     assert run("check").code == 2
     write_catalog(tmp_path / "tools")
-    assert run("check").out.startswith("tools: 1 services")
+    assert run("check").out.startswith("tools: 1 service,")
 
 
 def test_a_folder_that_is_not_there(run: Run) -> None:

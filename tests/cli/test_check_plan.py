@@ -36,7 +36,7 @@ def test_by_default_a_short_block_a_tool_and_the_defaults_once(run: Run, tools: 
     end = run("check", tools, "--policy", policy_file(hedge="p95", breaker={"open-for": 3}, timeout=20))
     assert (end.code, end.err) == (0, "")
     assert end.out.splitlines() == [
-        f"{tools}: 1 services, 1 tools, no mistakes.",
+        f"{tools}: 1 service, 1 tool, no mistakes.",
         "",
         "tell-joke (joke-service)",
         "  guards        retry, breaker, bulkhead, rate, balancing, health",
@@ -131,7 +131,7 @@ def test_mistakes_in_the_policy_are_told_beside_the_others(run: Run, tools: str)
     text = run("check", tools, "--policy", "mine.json")
     assert text.code == 1
     assert "error: mine.json: timeout: 0 is out of range\n  fix: give seconds above 0" in text.out
-    assert text.out.endswith("1 services, 1 tools, 2 errors.\n")
+    assert text.out.endswith("1 service, 1 tool, 2 errors.\n")
 
 
 def test_a_policy_that_goes_with_one_tool_and_not_with_another(run: Run, tools: str) -> None:

@@ -216,7 +216,7 @@ def test_ctrl_c_shows_what_was_measured_by_then(
         assert end.json["cells"][0]["with_credit"]["calls"] == 100
     else:
         assert "1 kB    1          100" in end.out
-        assert "Only 1 of 3 lines were measured" in end.out
+        assert "Only 1 of 3 lines was measured" in end.out
 
 
 def test_what_ended_it_early_is_told_after_the_table(run: RunCommand, monkeypatch: pytest.MonkeyPatch) -> None:
