@@ -22,7 +22,7 @@ def work(arguments: dict[str, Any]) -> str:
 
 async def lines(caplog: pytest.LogCaptureFixture, **settings: Any) -> str:
     telemetry = Telemetry(registry=Board().registry, **settings)
-    with caplog.at_level(logging.DEBUG):
+    with caplog.at_level(logging.DEBUG), caplog.at_level(logging.DEBUG, "dispatch"):
         async with serving(work, telemetry=telemetry), telling(telemetry) as dispatcher:
             result = await dispatcher.execute("work", {"number": SECRET})
             await dispatcher.execute("find\nnothing", {"number": SECRET})
