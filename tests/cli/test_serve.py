@@ -11,6 +11,7 @@ import pytest
 
 from dispatch import Rejected, ToolServer
 from dispatch.cli import serve
+from dispatch.presence import LINGER_S
 from tests.cli.conftest import Run
 from tests.support.clock import advance, idle
 from tests.support.stand import BROKER, REQUESTS, RESPONSES, Service, dispatching
@@ -77,7 +78,7 @@ async def test_a_second_ctrl_c_stops_at_once_and_callers_are_told(capsys: Captur
             await idle()
         assert await serving is signal.SIGINT
         result = await running
-        assert asyncio.get_running_loop().time() == began
+        assert asyncio.get_running_loop().time() == pytest.approx(began + LINGER_S)
         assert result.error is not None
         assert result.error.type == "cancelled"
     assert "Stopped at once: 1 request cut off." in capsys.readouterr().err
