@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from dispatch import Dispatcher, Outcome, Policy, ToolServer, ToolService, routes
+from dispatch.gate import Gate
 from dispatch.messages import Property
 from dispatch.settled import Disposition
 from dispatch.transports import Publisher
@@ -109,11 +110,11 @@ async def test_the_same_calls_without_credit_lose_answers() -> None:
 
 
 async def test_the_same_calls_without_a_gate_for_requests_lose_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_gate(publisher: Publisher, *_args: object, **_options: object) -> Publisher:
-        return publisher
+    def no_gate(publisher: Publisher, *_args: object, **_options: object) -> Gate:
+        return Gate(publisher, lambda sequence: {}, None)  # no credit: everything passes
 
     monkeypatch.setattr(routes, "Gate", no_gate)
-    monkeypatch.setattr(routes, "PacedPublisher", no_gate)
+    monkeypatch.setattr(routes, "PacedPublisher", lambda publisher, **_options: publisher)
     async with lab() as made:
         await made.all_at_once(many(random.Random(2)))
         assert made.to_service.lost > MANY // 10
