@@ -8,8 +8,8 @@ import asyncio
 import contextlib
 from collections import OrderedDict
 
+from dispatch._internal.clock import loop_clock
 from dispatch.delivery import CREDIT_BYTES
-from dispatch.loopclock import loop_clock
 from dispatch.messages import Property, is_oversized
 from dispatch.outcome import TransportError
 from dispatch.transports import Publisher, Transport

@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
+from dispatch._internal.permit import Rejection
 from dispatch.addressing import Addressing
 from dispatch.attempt import FAILURES, Attempt, Call
 from dispatch.exchange import Exchange
 from dispatch.fleet import Fleet
 from dispatch.fleets import Fleets
-from dispatch.guards.base import Rejection
 from dispatch.guards.hedging import ANSWERED
 from dispatch.guards.retrying import Where
 from dispatch.guards.slices import attempt_slice

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from dispatch.guards.base import Rejection
+from dispatch._internal.clock import loop_clock
+from dispatch._internal.permit import Rejection
 from dispatch.guards.bulkhead import BulkheadGuard, BulkheadPermit
-from dispatch.loopclock import loop_clock
 from dispatch.outcome import Outcome
 from dispatch.policy.bulkhead import Bulkhead
 

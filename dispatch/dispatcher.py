@@ -15,14 +15,14 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from dispatch._internal.clock import loop_clock
+from dispatch._internal.permit import Randomness
 from dispatch.balancing.view import InstanceView
 from dispatch.calls import Calls
 from dispatch.catalog import Catalog, CatalogError, load_directory
 from dispatch.engine import Engine
 from dispatch.exchange import Exchange
-from dispatch.guards.base import Randomness
 from dispatch.guards.breaker import CircuitBreaker
-from dispatch.loopclock import loop_clock
 from dispatch.outcome import DispatchError
 from dispatch.policy import DEFAULT_POLICY, Policy, PolicyError
 from dispatch.result import CallResult

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from dispatch._internal.permit import Randomness
 from dispatch.addressing import Addressing
 from dispatch.attempts import Attempts
 from dispatch.balancing.view import InstanceView
 from dispatch.exchange import Exchange
 from dispatch.fleets import Fleets
-from dispatch.guards.base import Randomness
 from dispatch.guards.breaker import State
 from dispatch.outcome import DispatchError, Outcome
 from dispatch.policy import Policy

@@ -13,8 +13,8 @@ import os
 from collections import deque
 from collections.abc import Callable, Mapping
 
+from dispatch._internal.clock import loop_clock
 from dispatch.deadlines import Deadlines
-from dispatch.loopclock import loop_clock
 from dispatch.messages import (
     PLAIN_LAST,
     MalformedMessage,

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from dispatch._internal.permit import Clock, Randomness
 from dispatch.balancing.balancer import Balancer, Pick
 from dispatch.balancing.health import Listener
 from dispatch.balancing.view import InstanceView
-from dispatch.guards.base import Clock, Randomness
 from dispatch.guards.breaker import BreakerPermit, CircuitBreaker
 from dispatch.instances import Instance
 from dispatch.keyholders import Holder, KeyHolders

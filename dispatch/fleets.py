@@ -7,12 +7,12 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from dispatch._internal.clock import loop_clock
+from dispatch._internal.permit import Randomness
 from dispatch.balancing.health import Listener
 from dispatch.catalog import ServiceDescriptor
 from dispatch.fleet import SHARED, Fleet
 from dispatch.fleetkey import FleetKey, Topics
-from dispatch.guards.base import Randomness
-from dispatch.loopclock import loop_clock
 from dispatch.outcome import TransportError
 from dispatch.policy import NO_HEALTH, Policy
 from dispatch.routes import Route, Routes

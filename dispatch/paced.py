@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Protocol, runtime_checkable
 
+from dispatch._internal.clock import loop_clock
 from dispatch.delivery import MESSAGE_OVERHEAD
-from dispatch.loopclock import loop_clock
 from dispatch.outcome import TransportError
 from dispatch.pacing import Pace
 from dispatch.transports import OnFailure, Publisher, Ticket

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from dispatch.guards.base import Rejection
+from dispatch._internal.permit import Rejection
 from dispatch.guards.breaker import BreakerPermit
 from dispatch.guards.bulkhead import BulkheadPermit
 from dispatch.guards.rate import RatePermit, Waiter

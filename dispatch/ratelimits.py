@@ -14,11 +14,11 @@ from typing import Any
 
 from aiolimiter import AsyncLimiter
 
-from dispatch.guards.base import Rejection
+from dispatch._internal.clock import loop_clock
+from dispatch._internal.permit import Rejection
 from dispatch.guards.bucket import NEVER, Both, Bucket, LeakyBucket
 from dispatch.guards.rate import RateLimiter, RatePermit, Waiter
 from dispatch.guards.users import MAX_USERS, Users
-from dispatch.loopclock import loop_clock
 from dispatch.policy.rate import Rate
 
 AMPLE = 0.5

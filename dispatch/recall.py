@@ -6,10 +6,10 @@ import contextlib
 from collections import OrderedDict
 from collections.abc import Mapping
 
+from dispatch._internal.clock import loop_clock
 from dispatch.gathering import Gathering
 from dispatch.idempotency import Keyed, Keys
 from dispatch.ledger import Entry, Ledger
-from dispatch.loopclock import loop_clock
 from dispatch.messages import Property, Refusal, whole_number
 from dispatch.parts import MAX_PAYLOAD_BYTES
 from dispatch.replies import ReplyRouter

@@ -13,7 +13,7 @@ import os
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Mapping
 
-from dispatch.cancellation import cancel_and_wait
+from dispatch._internal.cancellation import cancel_and_wait
 from dispatch.catalog.topics import TopicName
 from dispatch.delivery import MAX_CREDIT_BYTES
 from dispatch.gate import Gate

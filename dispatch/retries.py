@@ -12,8 +12,8 @@ from typing import Protocol, TypeVar
 
 from tenacity import AsyncRetrying, RetryCallState
 
+from dispatch._internal.clock import loop_clock
 from dispatch.guards.retrying import Again, Retrying, Where, WhyNot, may_have_run
-from dispatch.loopclock import loop_clock
 from dispatch.outcome import Outcome
 
 

@@ -14,8 +14,8 @@ from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any
 
+from dispatch._internal.cancellation import cancel_and_wait
 from dispatch.acknowledger import Acknowledger
-from dispatch.cancellation import cancel_and_wait
 from dispatch.catalog.topics import TopicName
 from dispatch.challenges import Challenge, Challenges
 from dispatch.delivery import CREDIT_BYTES

@@ -18,12 +18,12 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
+from dispatch._internal.clock import loop_clock
 from dispatch.answers import REASONS, Answers
 from dispatch.catalog.topics import TopicName
 from dispatch.executor import ToolExecutor
 from dispatch.idempotency import MAX_DUPLICATES, Keyed
 from dispatch.kept import KeptRequests
-from dispatch.loopclock import loop_clock
 from dispatch.messages import (
     REPLY_ONLY,
     Property,

@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Hashable
 from functools import partial
 
-from dispatch.cancellation import cancel_and_wait
+from dispatch._internal.cancellation import cancel_and_wait
 from dispatch.outcome import TransportError
 from dispatch.transports import Handler, Mode, Subscription, Transport
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from dispatch._internal.permit import Clock, Randomness
 from dispatch.bulkheads import WaitingBulkhead
-from dispatch.guards.base import Clock, Randomness
 from dispatch.guards.breaker import CircuitBreaker
 from dispatch.guards.budget import Budget
 from dispatch.guards.hedging import Hedging, NoHedge

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol, TypeVar
 
-from dispatch.fairqueue import FairQueue, QueueFull
+from dispatch._internal.fair_queue import FairQueue, QueueFull
 from dispatch.outcome import TransportError
 
 

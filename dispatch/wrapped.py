@@ -7,9 +7,9 @@ import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from dispatch._internal.permit import Rejection
 from dispatch.balancing.view import InstanceView
 from dispatch.dialects import DEFAULT_TIMEOUT_S, dialect, takes_user, tell
-from dispatch.guards.base import Rejection
 from dispatch.guards.breaker import CircuitBreaker, State
 from dispatch.guards.hedging import ANSWERED
 from dispatch.guards.retrying import Where

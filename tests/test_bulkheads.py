@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from dispatch._internal.permit import Rejection
 from dispatch.bulkheads import WaitingBulkhead
-from dispatch.guards.base import Rejection
 from dispatch.guards.bulkhead import BulkheadPermit
 from dispatch.outcome import Outcome
 from dispatch.policy.bulkhead import Bulkhead

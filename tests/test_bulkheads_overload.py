@@ -11,8 +11,8 @@ from collections import Counter, deque
 
 import pytest
 
+from dispatch._internal.permit import Rejection
 from dispatch.bulkheads import WaitingBulkhead
-from dispatch.guards.base import Rejection
 from dispatch.outcome import Outcome
 from dispatch.policy.bulkhead import Bulkhead
 from tests.support.clock import advance, virtual_loop

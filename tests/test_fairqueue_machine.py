@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from dispatch.fairqueue import FairQueue, QueueFull
+from dispatch._internal.fair_queue import FairQueue, QueueFull
 from tests.support.machines import machine
 
 FLOWS = st.sampled_from("abcd")

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dispatch.guards.base import Clock
+from dispatch._internal.permit import Clock
 from dispatch.guards.budget import Budget
 from dispatch.guards.hedging import FLOOR, Hedging, NoHedge
 from dispatch.guards.quantile import Durations

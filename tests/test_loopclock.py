@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from dispatch.loopclock import loop_clock
+from dispatch._internal.clock import loop_clock
 from tests.support.clock import advance
 
 

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from dispatch.guards.base import Rejection
+from dispatch._internal.permit import Rejection
 from dispatch.guards.rate import RatePermit, Waiter
 from dispatch.outcome import Outcome
 from dispatch.policy.rate import Rate

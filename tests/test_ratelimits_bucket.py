@@ -10,7 +10,7 @@ from aiolimiter import AsyncLimiter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.guards.base import Rejection
+from dispatch._internal.permit import Rejection
 from dispatch.guards.bucket import LeakyBucket
 from dispatch.guards.rate import RatePermit, Waiter
 from dispatch.ratelimits import LimiterBucket, _at_once

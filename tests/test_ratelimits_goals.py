@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from dispatch.guards.base import Rejection
+from dispatch._internal.permit import Rejection
 from dispatch.policy.rate import Rate
 from dispatch.ratelimits import RateLimits
 from tests.support.clock import START, virtual_loop

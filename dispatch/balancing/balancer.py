@@ -8,6 +8,7 @@ from collections.abc import Set as AbstractSet
 
 import msgspec
 
+from dispatch._internal.permit import Clock, Randomness, Rejection
 from dispatch.balancing.base import NEVER, InstanceState, Strategy
 from dispatch.balancing.health import HealthWatch, Listener
 from dispatch.balancing.leastrequest import LeastRequest
@@ -16,7 +17,6 @@ from dispatch.balancing.peakewma import PeakEwma
 from dispatch.balancing.roundrobin import RoundRobin
 from dispatch.balancing.view import InstanceView, view
 from dispatch.balancing.weighted import SmoothWeighted
-from dispatch.guards.base import Clock, Randomness, Rejection
 from dispatch.outcome import Outcome
 from dispatch.policy.balancing import Balancing, Health
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dispatch._internal.permit import Randomness
 from dispatch.balancing.base import InstanceState
 from dispatch.balancing.p2c import PowerOfTwoChoices
-from dispatch.guards.base import Randomness
 
 
 class LeastRequest(PowerOfTwoChoices):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dispatch._internal.permit import Randomness
 from dispatch.balancing.base import InstanceState
 from dispatch.balancing.twochoices import TwoChoices
-from dispatch.guards.base import Randomness
 from dispatch.outcome import Outcome
 
 MUCH_SLOWER = 2.0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dispatch._internal.permit import Randomness
 from dispatch.balancing.base import InstanceState, Learning
-from dispatch.guards.base import Randomness
 
 
 def draw_two(candidates: Sequence[InstanceState], randomness: Randomness) -> tuple[InstanceState, InstanceState]:

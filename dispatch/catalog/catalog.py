@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from dispatch._internal.suggestions import excerpt, listed, near_names, one_of
 from dispatch.catalog.descriptors import ServiceDescriptor, ToolDescriptor
 from dispatch.catalog.jsonvalues import FrozenDict
-from dispatch.catalog.names import excerpt, listed, near_names, one_of
 
 
 class _UnknownError(LookupError):

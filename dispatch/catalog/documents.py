@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from dispatch.catalog.names import excerpt
+from dispatch._internal.suggestions import excerpt
 
 YAML_EXTRA: Final = "pip install 'tool-dispatch[yaml]'"
 

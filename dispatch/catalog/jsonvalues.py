@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NoReturn, TypeVar
 
-from dispatch.catalog.names import excerpt
+from dispatch._internal.suggestions import excerpt
 from dispatch.catalog.problems import Report
 
 V = TypeVar("V")

@@ -6,10 +6,10 @@ import logging
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
+from dispatch._internal.suggestions import excerpt, listed, near_names
 from dispatch.catalog.catalog import Catalog
 from dispatch.catalog.descriptors import ServiceDescriptor, ToolDescriptor
 from dispatch.catalog.jsonvalues import frozen, kind
-from dispatch.catalog.names import excerpt, listed, near_names
 from dispatch.catalog.problems import CatalogError, Problem, Report
 from dispatch.catalog.service_reader import read_service
 from dispatch.catalog.tool_reader import read_tool

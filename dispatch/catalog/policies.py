@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from dispatch._internal.suggestions import excerpt
 from dispatch.catalog.jsonvalues import FrozenDict
-from dispatch.catalog.names import excerpt
 from dispatch.catalog.problems import Report
 from dispatch.policy import DEFAULT_POLICY, Policy, PolicyError, parse_policy
 

@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final
 
+from dispatch._internal.suggestions import excerpt, near_names
 from dispatch.catalog.jsonvalues import join, kind, shown
-from dispatch.catalog.names import excerpt, near_names
 from dispatch.catalog.problems import Report
 from dispatch.catalog.topics import TopicError, TopicName
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from dispatch._internal.suggestions import excerpt
 from dispatch.catalog.descriptors import ConfigParam, Instance, ServiceDescriptor
-from dispatch.catalog.names import excerpt
 from dispatch.catalog.policies import check_policy
 from dispatch.catalog.problems import Report
 from dispatch.catalog.reader import UNENFORCED, ObjectReader

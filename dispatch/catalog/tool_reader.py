@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
+from dispatch._internal.suggestions import excerpt, near_names
 from dispatch.catalog.descriptors import ARGUMENT_TYPES, Argument, ServiceDescriptor, ToolDescriptor
 from dispatch.catalog.jsonvalues import FrozenDict
-from dispatch.catalog.names import excerpt, near_names
 from dispatch.catalog.policies import check_policy
 from dispatch.catalog.problems import Report
 from dispatch.catalog.reader import UNENFORCED, ObjectReader

@@ -7,7 +7,7 @@ from typing import Final, NoReturn
 
 import msgspec
 
-from dispatch.catalog.names import excerpt, near_names
+from dispatch._internal.suggestions import excerpt, near_names
 
 EXAMPLE: Final = "non-persistent://tg/request/joke"
 

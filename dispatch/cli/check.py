@@ -102,8 +102,8 @@ def _plans(
 ) -> tuple[list[ToolPlan], list[Problem]]:
     """The plan of each tool, and where the user's policy does not go with what services and tools say: once for each reason,
     however many tools it concerns."""
+    from dispatch._internal.suggestions import excerpt, listed
     from dispatch.catalog import Problem
-    from dispatch.catalog.names import excerpt, listed
     from dispatch.plan import plan_of
     from dispatch.policy import PolicyError
 

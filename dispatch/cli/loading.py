@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from dispatch.catalog.names import near_names, one_of
+from dispatch._internal.suggestions import near_names, one_of
 from dispatch.cli.failures import CliError
 from dispatch.service import ToolService, read_invoke
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
+from dispatch._internal.suggestions import excerpt
 from dispatch.catalog import Problem
 from dispatch.catalog.documents import DocumentError, parse_json
 from dispatch.catalog.jsonvalues import kind
-from dispatch.catalog.names import excerpt
 from dispatch.catalog.policies import check_policy
 from dispatch.catalog.problems import Report
 from dispatch.cli.failures import CliError

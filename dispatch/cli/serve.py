@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dispatch.cancellation import cancel_and_wait
+from dispatch._internal.cancellation import cancel_and_wait
 from dispatch.cli.metrics import LOOPBACK, MetricsAddress, MetricsPort, serving_metrics
 from dispatch.cli.output import counted, put_json, say
 from dispatch.cli.running import run_async

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from dispatch._internal.suggestions import near_names, one_of
 from dispatch.catalog import Argument, ToolDescriptor
-from dispatch.catalog.names import near_names, one_of
 from dispatch.cli.failures import CliError
 from dispatch.messages import MAX_MESSAGE_BYTES
 

@@ -12,7 +12,7 @@ from enum import StrEnum
 
 import msgspec
 
-from dispatch.guards.base import Clock, Randomness, Rejection
+from dispatch._internal.permit import Clock, Randomness, Rejection
 from dispatch.guards.opening import OpenTime
 from dispatch.guards.probing import RECOVERED, Probing
 from dispatch.guards.tally import Tally
@@ -65,7 +65,7 @@ class BreakerPermit(msgspec.Struct, gc=False, eq=False):
     probe: int = 0
 
     def finish(self, outcome: Outcome, *, retry_after: float | None = None) -> None:
-        """How the attempt ended; see :class:`dispatch.guards.base.Permit`. How long it took is told by the clock."""
+        """How the attempt ended; see :class:`dispatch._internal.permit.Permit`. How long it took is told by the clock."""
         epoch = self.epoch
         breaker = self.breaker
         if epoch == breaker.epoch:

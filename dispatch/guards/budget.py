@@ -7,7 +7,7 @@ little it is called.
 
 from __future__ import annotations
 
-from dispatch.guards.base import Clock
+from dispatch._internal.permit import Clock
 
 WINDOW_S = 10.0
 """As Finagle's: long enough for the ratio to mean something, short enough that a quiet hour buys no storm."""

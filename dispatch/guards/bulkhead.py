@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import msgspec
 
+from dispatch._internal.permit import Clock, Rejection
 from dispatch.guards.adaptive import AdaptiveLimit
-from dispatch.guards.base import Clock, Rejection
 from dispatch.guards.overload import Waiter, WaitingLine
 from dispatch.outcome import Outcome
 from dispatch.policy.bulkhead import Bulkhead
@@ -40,7 +40,7 @@ waited has gone, so that the place goes to the next."""
 
 
 class BulkheadPermit(msgspec.Struct, eq=False, gc=False):
-    """A place. See :class:`dispatch.guards.base.Permit`. Nothing holds on to it but its caller."""
+    """A place. See :class:`dispatch._internal.permit.Permit`. Nothing holds on to it but its caller."""
 
     _guard: BulkheadGuard | None
     _since: float

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from dispatch.guards.base import Clock
+from dispatch._internal.permit import Clock
 from dispatch.guards.budget import Budget
 from dispatch.guards.quantile import Durations, Quantile
 from dispatch.outcome import Outcome

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dispatch.guards.base import Randomness
+from dispatch._internal.permit import Randomness
 from dispatch.policy.breaker import Breaker
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from array import array
 
-from dispatch.guards.base import Clock
+from dispatch._internal.permit import Clock
 
 GROWTH = 1.05
 """From one bucket to the next: what a quantile may be told too high, at most."""

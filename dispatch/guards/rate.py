@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from dispatch.guards.base import Clock, Rejection
+from dispatch._internal.permit import Clock, Rejection
 from dispatch.guards.bucket import Bucket
 from dispatch.guards.fair import WeightedFairQueue
 from dispatch.outcome import Outcome
@@ -40,7 +40,7 @@ class RatePermit(msgspec.Struct, gc=False, eq=False):
     _at: float
 
     def finish(self, outcome: Outcome, *, retry_after: float | None = None) -> None:
-        """See :class:`dispatch.guards.base.Permit`. REJECTED gives back; whatever else became of the call, it was made.
+        """See :class:`dispatch._internal.permit.Permit`. REJECTED gives back; whatever else became of the call, it was made.
 
         THROTTLED does not, and ``retry_after`` stops nobody here: it is one instance that asked to be left alone, and the
         breakers see to it.

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import msgspec
 
-from dispatch.guards.base import Randomness
+from dispatch._internal.permit import Randomness
 from dispatch.guards.budget import Budget
 from dispatch.guards.quantile import Durations, Quantile
 from dispatch.outcome import Outcome

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
-from dispatch.fairqueue import FairQueue, QueueFull
+from dispatch._internal.fair_queue import FairQueue, QueueFull
 
 __all__ = ["PublishWindow", "QueueFull"]
 

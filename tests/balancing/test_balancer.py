@@ -11,6 +11,7 @@ import tracemalloc
 
 import pytest
 
+from dispatch._internal.permit import Rejection
 from dispatch.balancing.balancer import (
     NO_INSTANCE,
     Balancer,
@@ -22,7 +23,6 @@ from dispatch.balancing.p2c import PowerOfTwoChoices
 from dispatch.balancing.peakewma import PeakEwma
 from dispatch.balancing.roundrobin import RoundRobin
 from dispatch.balancing.weighted import SmoothWeighted
-from dispatch.guards.base import Rejection
 from dispatch.outcome import Outcome
 from dispatch.policy.balancing import STRATEGIES, Balancing, Health
 from tests.balancing.made import START, Stand

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch.catalog.names import excerpt, listed, near_names, one_of
+from dispatch._internal.suggestions import excerpt, listed, near_names, one_of
 
 TOOLS = ("tell-joke", "tell-story", "calculate", "query-customers", "query-products")
 

@@ -11,7 +11,7 @@ import random
 
 import pytest
 
-from dispatch.guards.base import Rejection
+from dispatch._internal.permit import Rejection
 from dispatch.guards.breaker import State
 from dispatch.guards.users import Users
 from dispatch.outcome import Outcome

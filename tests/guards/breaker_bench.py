@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dispatch.guards.base import Rejection
+from dispatch._internal.permit import Rejection
 from dispatch.guards.breaker import BreakerPermit, CircuitBreaker, State
 from dispatch.outcome import Outcome
 from dispatch.policy.breaker import Breaker

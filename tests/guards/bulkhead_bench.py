@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from dispatch.guards.base import Rejection
+from dispatch._internal.permit import Rejection
 from dispatch.guards.bulkhead import BulkheadGuard, BulkheadPermit, BulkheadWaiter
 from dispatch.outcome import Outcome
 from dispatch.policy.bulkhead import Bulkhead

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from dispatch.guards.base import Rejection
+from dispatch._internal.permit import Rejection
 from dispatch.guards.bucket import LeakyBucket
 from dispatch.guards.rate import RateLimiter, RatePermit, Waiter
 from dispatch.guards.users import Users

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch.guards.base import Rejection
+from dispatch._internal.permit import Rejection
 from dispatch.guards.breaker import CircuitBreaker, State
 from dispatch.outcome import Outcome
 from dispatch.policy.breaker import Breaker

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from dispatch.guards.base import Rejection
+from dispatch._internal.permit import Rejection
 from dispatch.guards.breaker import BreakerPermit, CircuitBreaker, State
 from dispatch.guards.opening import OpenTime
 from dispatch.guards.tally import Tally

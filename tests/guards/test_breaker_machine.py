@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from dispatch.guards.base import Rejection
+from dispatch._internal.permit import Rejection
 from dispatch.guards.breaker import BreakerPermit, CircuitBreaker
 from dispatch.outcome import Outcome
 from dispatch.policy.breaker import Breaker

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch.guards.base import Rejection
+from dispatch._internal.permit import Rejection
 from dispatch.guards.bulkhead import MARGIN, BulkheadPermit
 from dispatch.outcome import Outcome
 from tests.guards.bulkhead_bench import OK, Bench, reconfigure

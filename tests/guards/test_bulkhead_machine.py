@@ -11,7 +11,7 @@ import msgspec
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from dispatch.guards.base import Rejection
+from dispatch._internal.permit import Rejection
 from dispatch.guards.bulkhead import MARGIN, RECENT, RESERVE, BulkheadGuard, BulkheadPermit, BulkheadWaiter
 from dispatch.outcome import Outcome
 from dispatch.policy.bulkhead import Bulkhead

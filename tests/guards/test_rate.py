@@ -8,7 +8,7 @@ import math
 
 import pytest
 
-from dispatch.guards.base import Rejection
+from dispatch._internal.permit import Rejection
 from dispatch.guards.bucket import LeakyBucket
 from dispatch.guards.rate import STEP_S, RateLimiter, RatePermit, Waiter
 from dispatch.outcome import Outcome

@@ -11,7 +11,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from dispatch.guards.base import Rejection
+from dispatch._internal.permit import Rejection
 from dispatch.guards.bucket import LeakyBucket
 from dispatch.guards.rate import STEP_S, RateLimiter, RatePermit, Waiter
 from dispatch.guards.users import Users

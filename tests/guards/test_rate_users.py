@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 
-from dispatch.guards.base import Rejection
+from dispatch._internal.permit import Rejection
 from dispatch.guards.bucket import LeakyBucket
 from dispatch.guards.rate import STEP_S, RateLimiter, RatePermit, Waiter
 from dispatch.guards.users import Users

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch.guards.base import Rejection
+from dispatch._internal.permit import Rejection
 from dispatch.guards.rate import STEP_S, RatePermit
 from tests.guards.rateworld import World
 

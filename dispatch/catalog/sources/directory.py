@@ -8,10 +8,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
+from dispatch._internal.suggestions import excerpt, near_names
 from dispatch.catalog.catalog import Catalog
 from dispatch.catalog.documents import DocumentError, parse_json, parse_yaml
 from dispatch.catalog.loader import KINDS, Item, Unreadable, check_items, settle
-from dispatch.catalog.names import excerpt, near_names
 from dispatch.catalog.problems import Problem, Severity
 
 MAX_FILE_BYTES: Final = 1024 * 1024

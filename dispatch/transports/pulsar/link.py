@@ -21,10 +21,10 @@ from typing import Any
 
 import pulsar
 
+from dispatch._internal.daemon_executor import DaemonThreads
 from dispatch.outcome import TransportError
 from dispatch.transports.base import Mode
 from dispatch.transports.errors import opening_failed
-from dispatch.transports.pulsar.blocking import DaemonThreads
 from dispatch.transports.pulsar.logs import client_logger
 from dispatch.transports.pulsar.reader import ListenedReader
 from dispatch.transports.security import Security

@@ -13,7 +13,7 @@ import math
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
-from dispatch.cancellation import cancel_and_wait
+from dispatch._internal.cancellation import cancel_and_wait
 from dispatch.outcome import TransportError
 from dispatch.transports.base import RECONNECT_WAIT_S
 from dispatch.transports.errors import unreachable

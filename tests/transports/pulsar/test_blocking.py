@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from dispatch.transports.pulsar.blocking import DaemonThreads
+from dispatch._internal.daemon_executor import DaemonThreads
 from tests.support.echo_service import ROOT
 
 WAIT_S = 30.0

@@ -1,0 +1,1 @@
+"""Helpers without domain knowledge: clock, queues, permits, suggestions."""
