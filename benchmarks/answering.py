@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 
-from dispatch.messages import Property, Reply, encode_reply
+from dispatch.messaging.wire.codec import Property, Reply, encode_reply
 from dispatch.outcome import Origin, TransportError
 from dispatch.transports import Handler, Mode, OnFailure, Publisher, Subscription
 

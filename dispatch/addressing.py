@@ -12,7 +12,7 @@ from dispatch.arguments import nobody_takes_parts, nobody_there
 from dispatch.exchange import Exchange
 from dispatch.fleet import Fleet, Place
 from dispatch.lanes import Lane
-from dispatch.messages import PLAIN_FROM, Property
+from dispatch.messaging.wire.codec import PLAIN_FROM, Property
 from dispatch.parted import PartedRequest
 from dispatch.policy import Policy
 from dispatch.repair import Patience, Repair

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
-from dispatch.messages import (
+from dispatch.messaging.wire.codec import (
     PLAIN_CHUNK,
     PLAIN_FROM,
     PLAIN_LAST,
@@ -22,7 +22,7 @@ from dispatch.messages import (
     result_text,
     whole_number,
 )
-from dispatch.parts import split_text
+from dispatch.messaging.wire.fragments import split_text
 from dispatch.recall import Recall
 from dispatch.replies import ReplyRouter
 from dispatch.telemetry.names import ErrorType

@@ -12,7 +12,7 @@ from dispatch.guards.hedging import NoHedge
 from dispatch.guards.retrying import Again, WhyNot, may_have_run
 from dispatch.instances import Instance
 from dispatch.keyholders import Claim, Holder
-from dispatch.messages import Property, Refusal, whole_number
+from dispatch.messaging.wire.codec import Property, Refusal, whole_number
 from dispatch.outcome import DispatchError, Origin, Outcome, TransportError
 from dispatch.passage import Passage
 from dispatch.pending import ReplyStream

@@ -19,7 +19,7 @@ from dispatch.guards.hedging import ANSWERED
 from dispatch.guards.retrying import Where
 from dispatch.guards.slices import attempt_slice
 from dispatch.hedges import OUTPACED
-from dispatch.messages import Property, Refusal
+from dispatch.messaging.wire.codec import Property, Refusal
 from dispatch.outcome import DispatchError, Outcome, TransportError
 from dispatch.passage import Passage
 from dispatch.refusals import closed, disconnected, refusal

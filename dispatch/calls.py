@@ -17,7 +17,7 @@ from dispatch.conclusion import conclude
 from dispatch.engine import Engine
 from dispatch.guards.retrying import Where
 from dispatch.hedges import hedged
-from dispatch.messages import PayloadTooLarge, check_property, json_text
+from dispatch.messaging.wire.codec import PayloadTooLarge, check_property, json_text
 from dispatch.outcome import CallTimeout, DispatchError, Outcome
 from dispatch.policy import PolicyError, check_seconds
 from dispatch.refusals import with_alternatives

@@ -11,7 +11,7 @@ import contextlib
 import os
 from collections.abc import Mapping
 
-from dispatch.messages import Property
+from dispatch.messaging.wire.codec import Property
 from dispatch.outcome import TransportError
 from dispatch.transports import Publisher
 

@@ -3,7 +3,7 @@ been executed, and what to do next."""
 
 from __future__ import annotations
 
-from dispatch.messages import Property, Refusal, whole_number
+from dispatch.messaging.wire.codec import Property, Refusal, whole_number
 from dispatch.outcome import (
     CallTimeout,
     DispatchError,

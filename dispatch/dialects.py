@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from dispatch.messages import json_text
+from dispatch.messaging.wire.codec import json_text
 from dispatch.outcome import InvalidArguments
 
 DEFAULT_TIMEOUT_S = 600.0

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 
 from dispatch._internal.clock import loop_clock
 from dispatch.deadlines import Deadlines
-from dispatch.messages import (
+from dispatch.messaging.wire.codec import (
     PLAIN_LAST,
     MalformedMessage,
     Property,
@@ -24,10 +24,10 @@ from dispatch.messages import (
     decode_reply,
     is_oversized,
 )
+from dispatch.messaging.wire.sessions import SECRET_BYTES, Session
 from dispatch.outcome import Throttled, TransportError
 from dispatch.pending import ReplyStream, Single, Slot
 from dispatch.retransmittable import Line
-from dispatch.sessions import SECRET_BYTES, Session
 from dispatch.settled import Disposition, Fate, Lost, Settled, Tally, TimedOut, Unreadable
 from dispatch.transports.base import Message, Publisher, Ticket
 

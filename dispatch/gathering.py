@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 
 from dispatch.ledger import Ledger
-from dispatch.messages import Property, Refusal, whole_number
-from dispatch.parts import Join, JoinRefused, Joins, read_parts
+from dispatch.messaging.wire.codec import Property, Refusal, whole_number
+from dispatch.messaging.wire.fragments import Join, JoinRefused, Joins, read_parts
 from dispatch.replies import ReplyRouter
 from dispatch.work import DEALT_WITH, Joined, Work
 

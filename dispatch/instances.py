@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any
 
 from dispatch.gate import Gate
-from dispatch.messages import Property
+from dispatch.messaging.wire.codec import Property
 from dispatch.outcome import TransportError
 from dispatch.repair import SUSPECT_AFTER
 

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from dispatch.ages import Ages
-from dispatch.messages import Property
+from dispatch.messaging.wire.codec import Property
 from dispatch.transports import KeptMessage
 from dispatch.work import Work
 

@@ -13,7 +13,7 @@ import msgspec
 
 from dispatch.catalog import Catalog, ServiceDescriptor, ToolDescriptor
 from dispatch.catalog.jsonvalues import FrozenDict
-from dispatch.catalog.topics import TopicName
+from dispatch.messaging.wire.topic_name import TopicName
 from dispatch.policy import DEFAULT_POLICY, Policy, Rate
 from dispatch.targets import Target, Targets
 from dispatch.telemetry.rules.objectives import promise

@@ -10,10 +10,10 @@ from dispatch._internal.clock import loop_clock
 from dispatch.gathering import Gathering
 from dispatch.idempotency import Keyed, Keys
 from dispatch.ledger import Entry, Ledger
-from dispatch.messages import Property, Refusal, whole_number
-from dispatch.parts import MAX_PAYLOAD_BYTES
+from dispatch.messaging.wire.codec import Property, Refusal, whole_number
+from dispatch.messaging.wire.fragments import MAX_PAYLOAD_BYTES
+from dispatch.messaging.wire.sessions import is_sender
 from dispatch.replies import ReplyRouter
-from dispatch.sessions import is_sender
 from dispatch.work import DEALT_WITH, Work
 
 MAX_SETTLED_CHARS = 1_024

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from dispatch.gate import Gate
-from dispatch.messages import Property, whole_number
+from dispatch.messaging.wire.codec import Property, whole_number
 from dispatch.outcome import TransportError
 from dispatch.parted import PartedRequest
 from dispatch.repair import Repair

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from dispatch.answers import Answers
 from dispatch.idempotency import KEY_AGE_S, Keyed
 from dispatch.kept import KeptRequests
-from dispatch.messages import MalformedMessage, Property, Refusal, Request, decode_request, result_text
+from dispatch.messaging.wire.codec import MalformedMessage, Property, Refusal, Request, decode_request, result_text
 from dispatch.outcome import DispatchError
 from dispatch.recall import Recall
 from dispatch.service import Invoke

@@ -20,26 +20,26 @@ from typing import Any
 
 from dispatch._internal.clock import loop_clock
 from dispatch.answers import REASONS, Answers
-from dispatch.catalog.topics import TopicName
 from dispatch.executor import ToolExecutor
 from dispatch.idempotency import MAX_DUPLICATES, Keyed
 from dispatch.kept import KeptRequests
-from dispatch.messages import (
+from dispatch.messaging.wire.codec import (
     REPLY_ONLY,
     Property,
     Refusal,
     is_oversized,
     whole_number,
 )
+from dispatch.messaging.wire.fragments import MAX_PAYLOAD_BYTES
+from dispatch.messaging.wire.sessions import is_sender
+from dispatch.messaging.wire.topic_name import TopicName
+from dispatch.messaging.wire.topics import instance_topic, reply_topic
 from dispatch.outcome import TransportError
-from dispatch.owntopics import instance_topic, reply_topic
-from dispatch.parts import MAX_PAYLOAD_BYTES
 from dispatch.presence import Presence
 from dispatch.recall import Recall
 from dispatch.replies import ReplyRouter
 from dispatch.runner import RequestRunner
 from dispatch.service import read_invoke
-from dispatch.sessions import is_sender
 from dispatch.telemetry.logs import log_exception
 from dispatch.telemetry.settings import DEFAULT_TELEMETRY, Telemetry
 from dispatch.transports import KeptMessage, Message, Mode, Security, Subscription, Transport, open_transport

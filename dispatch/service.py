@@ -17,7 +17,7 @@ import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-from dispatch.messages import Request
+from dispatch.messaging.wire.codec import Request
 
 _KNOWN = ("user", "config", "arguments")
 _BY_COUNT = {2: ("config", "arguments"), 3: _KNOWN}

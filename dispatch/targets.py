@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 
 from dispatch.catalog import Catalog, ServiceDescriptor, ToolDescriptor, UnknownService, UnknownTool
-from dispatch.catalog.topics import TopicName
 from dispatch.fleetkey import FleetKey, Topics
-from dispatch.messages import json_text
+from dispatch.messaging.wire.codec import json_text
+from dispatch.messaging.wire.topic_name import TopicName
 from dispatch.outcome import Rejected
 from dispatch.policy import Policy, PolicyError
 

@@ -15,7 +15,7 @@ from dispatch.guards.hedging import ANSWERED
 from dispatch.guards.retrying import Where
 from dispatch.guards.slices import attempt_slice
 from dispatch.hedges import hedged
-from dispatch.messages import json_text
+from dispatch.messaging.wire.codec import json_text
 from dispatch.outcome import CallTimeout, DispatchError, InvalidArguments, Origin, Outcome, ToolError, TransportError
 from dispatch.passage import Passage
 from dispatch.policy import Annotations, Policy, PolicyError, check_repeats, check_seconds, repeatable

@@ -9,7 +9,7 @@ import pytest
 from dispatch import acknowledger
 from dispatch.acknowledger import MAX_GATES, QUIET_S, Acknowledger
 from dispatch.delivery import CREDIT_BYTES
-from dispatch.messages import Property
+from dispatch.messaging.wire.codec import Property
 from dispatch.transports import Message, Mode
 from dispatch.transports.memory import DRAIN_BATCH, MemoryTransport
 from tests.support.clock import advance, idle

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from dispatch.arguments import invalid, nobody_takes_parts, request_payload
-from dispatch.messages import PayloadTooLarge, decode_request
-from dispatch.parts import MAX_PARTS
+from dispatch.messaging.wire.codec import PayloadTooLarge, decode_request
+from dispatch.messaging.wire.fragments import MAX_PARTS
 from dispatch.policy import Policy, PolicyError
 
 LIMIT = 1_000

@@ -13,7 +13,7 @@ import pytest
 
 from dispatch import Dispatcher, Outcome, Policy, ToolServer, ToolService, routes
 from dispatch.gate import Gate
-from dispatch.messages import Property
+from dispatch.messaging.wire.codec import Property
 from dispatch.settled import Disposition
 from dispatch.transports import Publisher
 from dispatch.transports.memory import MemoryTransport

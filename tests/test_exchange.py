@@ -8,7 +8,7 @@ import re
 import pytest
 
 from dispatch.exchange import Exchange, read_properties
-from dispatch.messages import MAX_PROPERTY_BYTES, Property
+from dispatch.messaging.wire.codec import MAX_PROPERTY_BYTES, Property
 from dispatch.outcome import TransportError
 from dispatch.settled import Answer, Disposition, TimedOut, Unreadable
 from tests.support.clock import START, advance, idle

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from dispatch.messages import Refusal
+from dispatch.messaging.wire.codec import Refusal
 from dispatch.settled import Answer, Disposition, TimedOut
 from tests.support.clock import START, advance
 from tests.support.fakes import lost, reply

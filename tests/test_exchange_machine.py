@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from dispatch.exchange import Exchange
-from dispatch.messages import Property
+from dispatch.messaging.wire.codec import Property
 from dispatch.outcome import Throttled, TransportError
 from dispatch.pending import ReplyStream
 from dispatch.settled import Answer, Disposition, TimedOut, Unreadable

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatch.exchange import Exchange
-from dispatch.messages import Property
+from dispatch.messaging.wire.codec import Property
 from dispatch.outcome import Throttled, TransportError
 from dispatch.pending import ReplyStream
 from dispatch.settled import Answer, Disposition, Overflow, TimedOut, Unreadable

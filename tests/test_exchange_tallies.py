@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from dispatch.messages import Property
+from dispatch.messaging.wire.codec import Property
 from dispatch.settled import Disposition, Tally
 from tests.support.clock import advance
 from tests.support.exchange_bench import Bench

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch.messages import Property
-from dispatch.parts import JOIN_IDLE_S, part_at, write_parts
+from dispatch.messaging.wire.codec import Property
+from dispatch.messaging.wire.fragments import JOIN_IDLE_S, part_at, write_parts
 from tests.support.clock import advance, idle
 from tests.support.session import REPLY_TOPIC, from_peer, request_id
 from tests.support.stand import Peer, Service, serving

@@ -12,7 +12,7 @@ import pytest
 
 from dispatch import CallTimeout, Catalog, Dispatcher, Policy, Rejected, Throttled, ToolError, TransportError
 from dispatch.guards.breaker import State
-from dispatch.messages import Property
+from dispatch.messaging.wire.codec import Property
 from dispatch.outcome import Outcome
 from dispatch.policy import Breaker, Bulkhead
 from tests.support.clock import advance, idle

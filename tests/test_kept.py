@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dispatch import CallTimeout, Catalog, Dispatcher, ToolServer, TransportError
-from dispatch.messages import Property, encode_request
+from dispatch.messaging.wire.codec import Property, encode_request
 from dispatch.settled import Disposition
 from dispatch.transports import Message, Mode
 from dispatch.transports.memory import MemoryTransport

@@ -13,7 +13,7 @@ from dispatch.delivery import CREDIT_BYTES
 from dispatch.dispatcher import Dispatcher
 from dispatch.doubling import MEAN_OF
 from dispatch.lanes import CROWDED, RETRY_S, SUSTAINED, Lane, Lanes
-from dispatch.messages import Property
+from dispatch.messaging.wire.codec import Property
 from dispatch.outcome import TransportError
 from dispatch.transports.memory import MemoryTransport
 from tests.support.clock import advance, idle, run
@@ -250,7 +250,7 @@ async def test_two_large_answers_at_a_time_never_go_to_the_first() -> None:
 
 
 def test_its_name_says_where_it_belongs() -> None:
-    from dispatch.owntopics import reply_topic
+    from dispatch.messaging.wire.topics import reply_topic
 
     topic = "non-persistent://tg/response/work"
     assert reply_topic(topic, "abc") == "non-persistent://tg/response/dispatch-reply-abc"

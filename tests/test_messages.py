@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.messages import (
+from dispatch.messaging.wire.codec import (
     MAX_MESSAGE_BYTES,
     ErrorInfo,
     MalformedMessage,

@@ -14,7 +14,7 @@ from dispatch.delivery import Credit
 from dispatch.evicted import Evicted
 from dispatch.idempotency import Keys
 from dispatch.ledger import Entry, Ledger
-from dispatch.messages import Property, whole_number
+from dispatch.messaging.wire.codec import Property, whole_number
 from dispatch.pending import Slot
 from dispatch.recall import Recall
 from dispatch.repair import Repair

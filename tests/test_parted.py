@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch.messages import Property
+from dispatch.messaging.wire.codec import Property
 from dispatch.outcome import TransportError
 from dispatch.parted import PartedRequest
 from tests.support.clock import advance, idle

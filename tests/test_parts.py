@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from dispatch.messages import MAX_MESSAGE_BYTES, Reply, encode_reply
-from dispatch.parts import (
+from dispatch.messaging.wire.codec import MAX_MESSAGE_BYTES, Reply, encode_reply
+from dispatch.messaging.wire.fragments import (
     MAX_PARTS,
     MAX_RANGES,
     PART_BYTES,

@@ -10,7 +10,7 @@ import pytest
 
 from dispatch import Dispatcher
 from dispatch.exchange import OWN_TOPIC
-from dispatch.messages import PLAIN_FROM, PLAIN_LAST, Property, decode_reply, encode_request
+from dispatch.messaging.wire.codec import PLAIN_FROM, PLAIN_LAST, Property, decode_reply, encode_request
 from dispatch.outcome import ToolError, TransportError
 from dispatch.transports.base import Message
 from tests.support.stand import Peer, dispatching, serving, stand

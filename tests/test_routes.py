@@ -10,10 +10,10 @@ import pytest
 from dispatch.delivery import CREDIT_BYTES
 from dispatch.exchange import Exchange
 from dispatch.gate import Gate
+from dispatch.messaging.wire.sessions import Session
 from dispatch.outcome import TransportError
 from dispatch.paced import PacedPublisher
 from dispatch.routes import Routes
-from dispatch.sessions import Session
 from dispatch.transports import Mode
 from tests.support.clock import idle
 from tests.support.fakes import FakePublisher, lost, reply

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dispatch import Policy, ToolServer
-from dispatch.messages import Refusal, decode_reply
+from dispatch.messaging.wire.codec import Refusal, decode_reply
 from dispatch.outcome import CallTimeout, Throttled, ToolError
 from dispatch.settled import Disposition
 from dispatch.transports.memory import MemoryTransport

@@ -11,7 +11,7 @@ import pytest
 
 from dispatch import ToolService
 from dispatch.answers import MAX_ERROR_CHARS
-from dispatch.messages import MAX_MESSAGE_BYTES
+from dispatch.messaging.wire.codec import MAX_MESSAGE_BYTES
 from dispatch.outcome import InvalidArguments, Throttled, ToolError
 from tests.support.clock import VirtualClockLoop, idle
 from tests.support.stand import Peer, Service, catalog, read, serving, stand

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from dispatch import ToolServer, serve
-from dispatch.messages import Refusal
+from dispatch.messaging.wire.codec import Refusal
 from dispatch.outcome import CallTimeout, Rejected, ToolError, TransportError
 from dispatch.presence import LINGER_S
 from dispatch.server import FLUSH_S

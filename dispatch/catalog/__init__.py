@@ -16,7 +16,7 @@ from dispatch.catalog.descriptors import (
 from dispatch.catalog.loader import Item, check_items, load_items
 from dispatch.catalog.problems import CatalogError, Problem, Severity
 from dispatch.catalog.sources.directory import check_directory, load_directory
-from dispatch.catalog.topics import TopicError, TopicName
+from dispatch.messaging.wire.topic_name import TopicError, TopicName
 
 __all__ = [
     "ARGUMENT_TYPES",

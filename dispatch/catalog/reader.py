@@ -9,7 +9,7 @@ from typing import Any, Final
 from dispatch._internal.suggestions import excerpt, near_names
 from dispatch.catalog.jsonvalues import join, kind, shown
 from dispatch.catalog.problems import Report
-from dispatch.catalog.topics import TopicError, TopicName
+from dispatch.messaging.wire.topic_name import TopicError, TopicName
 
 MAX_NAME_CHARS: Final = 256
 """Characters in a name or an id. They end up in metric labels, in log lines and in what a model reads."""

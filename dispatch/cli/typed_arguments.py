@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 from dispatch._internal.suggestions import near_names, one_of
 from dispatch.catalog import Argument, ToolDescriptor
 from dispatch.cli.failures import CliError
-from dispatch.messages import MAX_MESSAGE_BYTES
+from dispatch.messaging.wire.codec import MAX_MESSAGE_BYTES
 
 Warn = Callable[[str], None]
 

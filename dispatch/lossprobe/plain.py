@@ -14,7 +14,7 @@ from typing import Any
 
 from dispatch.lossprobe.load import FailedCall, LostCall
 from dispatch.lossprobe.overtaken import Overtaken
-from dispatch.messages import Reply, encode_reply, encode_request
+from dispatch.messaging.wire.codec import Reply, encode_reply, encode_request
 from dispatch.transports import Mode, Security
 from dispatch.transports.pulsar.link import OK, Link
 from dispatch.transports.pulsar.threads import keep_thread_state

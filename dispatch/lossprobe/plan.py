@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 
-from dispatch.messages import MAX_MESSAGE_BYTES
+from dispatch.messaging.wire.codec import MAX_MESSAGE_BYTES
 
 DEFAULT_SIZES = "120,1k,10k,100k,1M"
 DEFAULT_IN_FLIGHT = "1,16,64,256"

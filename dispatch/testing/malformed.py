@@ -6,7 +6,7 @@ import json
 import random
 from collections.abc import Callable, Mapping
 
-from dispatch.messages import (
+from dispatch.messaging.wire.codec import (
     MAX_PROPERTY_BYTES,
     PLAIN_CHUNK,
     PLAIN_LAST,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dispatch.catalog import Argument, ToolDescriptor
 from dispatch.cli.failures import CliError
 from dispatch.cli.typed_arguments import read_arguments
-from dispatch.messages import MAX_MESSAGE_BYTES
+from dispatch.messaging.wire.codec import MAX_MESSAGE_BYTES
 
 TYPES = ("string", "number", "integer", "boolean", "object", "array")
 TOOL = ToolDescriptor("work", "Works.", "service", tuple(Argument(f"a-{type}", type, "…") for type in TYPES))

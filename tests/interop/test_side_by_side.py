@@ -8,7 +8,7 @@ import contextlib
 import pytest
 
 import dispatch
-from dispatch.messages import MAX_MESSAGE_BYTES
+from dispatch.messaging.wire.codec import MAX_MESSAGE_BYTES
 from dispatch.settled import Disposition
 from tests.interop.behaviour import PREFIX
 from tests.interop.conftest import TheirService

@@ -13,7 +13,7 @@ import pytest
 from dispatch.lossprobe import plain
 from dispatch.lossprobe.load import FailedCall, LostCall
 from dispatch.lossprobe.plain import GRACE_S, LOOK_EVERY_S, PlainClient, PlainEcho, answer_payload
-from dispatch.messages import Reply, decode_reply
+from dispatch.messaging.wire.codec import Reply, decode_reply
 from dispatch.transports import Mode, Security
 from dispatch.transports.pulsar.link import OK
 

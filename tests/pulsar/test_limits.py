@@ -13,7 +13,7 @@ import pytest
 import dispatch
 from dispatch.localbroker import Admin, LocalBroker, prepare
 from dispatch.localbroker.configuration import Configuration
-from dispatch.messages import MAX_MESSAGE_BYTES, PROPERTIES_BYTES
+from dispatch.messaging.wire.codec import MAX_MESSAGE_BYTES, PROPERTIES_BYTES
 from tests.support.catalogs import catalog_of, unique_topic
 from tests.support.echo_service import Echo
 from tests.support.stand import UNGUARDED

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from dispatch import ToolService
-from dispatch.messages import decode_reply
+from dispatch.messaging.wire.codec import decode_reply
 from dispatch.outcome import ToolError
 from dispatch.work import Joined, Work
 from tests.support.clock import idle

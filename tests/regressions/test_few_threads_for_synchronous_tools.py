@@ -17,7 +17,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from dispatch import Telemetry, ToolService
-from dispatch.messages import Refusal, decode_reply
+from dispatch.messaging.wire.codec import Refusal, decode_reply
 from tests.support.clock import idle, virtual_loop
 from tests.support.stand import UNGUARDED, Peer, catalog, serving, stand
 

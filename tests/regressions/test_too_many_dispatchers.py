@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dispatch import Dispatcher, ToolServer
-from dispatch.messages import Property, Refusal
+from dispatch.messaging.wire.codec import Property, Refusal
 from dispatch.transports import Message
 from tests.support.clock import idle
 from tests.support.stand import UNGUARDED, Peer, catalog, dispatching, serving

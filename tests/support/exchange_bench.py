@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from dispatch.exchange import Exchange
-from dispatch.messages import Property
+from dispatch.messaging.wire.codec import Property
 from dispatch.settled import Disposition, Settled
 from tests.support.clock import idle
 from tests.support.fakes import FakePublisher

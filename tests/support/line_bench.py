@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dispatch.exchange import OWN_TOPIC, Exchange
-from dispatch.messages import Property
+from dispatch.messaging.wire.codec import Property
 from dispatch.pending import ReplyStream
 from dispatch.repair import Repair
 from dispatch.retransmittable import Line

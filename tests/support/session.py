@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dispatch.messages import Property
-from dispatch.sessions import session_key
+from dispatch.messaging.wire.codec import Property
+from dispatch.messaging.wire.sessions import session_key
 
 SECRET = "the secret of a hand-made dispatcher"
 KEY = session_key(SECRET)

@@ -12,7 +12,14 @@ from typing import Any
 
 import pytest
 
-from dispatch.messages import MAX_PROPERTY_BYTES, ErrorInfo, MalformedMessage, Property, decode_reply, decode_request
+from dispatch.messaging.wire.codec import (
+    MAX_PROPERTY_BYTES,
+    ErrorInfo,
+    MalformedMessage,
+    Property,
+    decode_reply,
+    decode_request,
+)
 from dispatch.outcome import TransportError
 from dispatch.testing import Faults, FaultyTransport, advance, idle
 from dispatch.testing.faults import KINDS, ONLY

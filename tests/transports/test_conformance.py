@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from dispatch.messages import MAX_MESSAGE_BYTES
+from dispatch.messaging.wire.codec import MAX_MESSAGE_BYTES
 from dispatch.outcome import TransportError
 from dispatch.transports import Message, Mode, Transport, open_transport
 

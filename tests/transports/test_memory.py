@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dispatch.messages import MAX_MESSAGE_BYTES
+from dispatch.messaging.wire.codec import MAX_MESSAGE_BYTES
 from dispatch.outcome import TransportError
 from dispatch.transports import KeptMessage, Message, Mode
 from dispatch.transports.memory import DRAIN_BATCH, RECEIVER_QUEUE, MemoryTransport

@@ -45,7 +45,7 @@ class Property:
     REPLY_TO: Final = "reply-to"
     """A whole topic name. A service of ours answers there if its owner allows that namespace."""
     SESSION: Final = "session"
-    """The secret of the dispatcher that sends this (:mod:`dispatch.sessions`), on everything it sends to services. What has
+    """The secret of the dispatcher that sends this (:mod:`dispatch.messaging.wire.sessions`), on everything it sends to services. What has
     another dispatcher's ``id`` or ``reply-to``, or comes to an instance's own topic without it, is not answered there."""
     REMAINING_MS: Final = "remaining-ms"
     """Time the caller will still wait, in milliseconds, counted from the moment the message arrives."""

@@ -7,8 +7,8 @@ what instances send to dispatchers in the namespace of its response topic.
 
 from __future__ import annotations
 
-from dispatch.catalog.topics import TopicName
-from dispatch.sessions import KEY_CHARS
+from dispatch.messaging.wire.sessions import KEY_CHARS
+from dispatch.messaging.wire.topic_name import TopicName
 
 _REPLY = "dispatch-reply-"
 

@@ -1,0 +1,1 @@
+"""Endpoints over a transport: wire format, request and reply, flow control."""

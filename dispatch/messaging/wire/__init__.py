@@ -1,0 +1,1 @@
+"""The wire format: payloads, message properties, topic names, fragments."""
