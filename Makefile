@@ -15,7 +15,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # Processes that share the tests. Much of their time they wait for brokers and services: 3 keep two processors busy.
 JOBS ?= 3
-SOURCES := pyproject.toml dispatch/version.py
+SOURCES := pyproject.toml dispatch/_version.py
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint bench simulate dashboards mutation coverage clean

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 
+from dispatch.errors import Origin, TransportError
 from dispatch.messaging.wire.codec import Property, Reply, encode_reply
-from dispatch.outcome import Origin, TransportError
 from dispatch.transports import Handler, Mode, OnFailure, Publisher, Subscription
 
 ANSWER = encode_reply(Reply(None, "done", True))

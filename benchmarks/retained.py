@@ -23,7 +23,7 @@ from benchmarks.report import aligned, number
 from benchmarks.sdk import Dropping, exporting
 from benchmarks.stacks import catalog
 from dispatch import Dispatcher, Telemetry, engine
-from dispatch.outcome import Outcome
+from dispatch.errors import Outcome
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider

@@ -16,9 +16,9 @@ from typing import Any, cast
 
 from benchmarks.answering import AnsweringTransport
 from dispatch import Catalog, Dispatcher, Rejected
+from dispatch.errors import Outcome
 from dispatch.fleet import Fleet
 from dispatch.instances import Instances
-from dispatch.outcome import Outcome
 from dispatch.passage import Passage
 from dispatch.policy import Balancing, Health, Policy
 from dispatch.routes import Route

@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry
 
 from benchmarks.sdk import recording, refusing
 from benchmarks.stacks import Call, Stack, bare, catalog, whole_call
-from dispatch.outcome import Outcome
+from dispatch.errors import Outcome
 from dispatch.policy import DEFAULT_POLICY
 from dispatch.settled import Disposition
 from dispatch.targets import Targets

@@ -7,10 +7,11 @@ async with dispatch.connect("pulsar://localhost:6650", catalog="tools/") as disp
 import sys
 
 try:
+    from dispatch._version import __version__
     from dispatch.catalog import Catalog, CatalogError
     from dispatch.client import ToolServiceClient
     from dispatch.dispatcher import Dispatcher, connect
-    from dispatch.outcome import (
+    from dispatch.errors import (
         CallTimeout,
         DispatchError,
         InvalidArguments,
@@ -46,7 +47,6 @@ try:
     from dispatch.telemetry.settings import Telemetry
     from dispatch.tool import Tool
     from dispatch.transports import Security
-    from dispatch.version import __version__
     from dispatch.wrapped import WrappedClient, wrap
 except KeyboardInterrupt:
     if sys.argv[:1] != ["-m"] and not sys.argv[0].endswith(("/dispatch", "\\dispatch.exe")):

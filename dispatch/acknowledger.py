@@ -10,8 +10,8 @@ from collections import OrderedDict
 
 from dispatch._internal.clock import loop_clock
 from dispatch.delivery import CREDIT_BYTES
+from dispatch.errors import TransportError
 from dispatch.messaging.wire.codec import Property, is_oversized
-from dispatch.outcome import TransportError
 from dispatch.transports import Publisher, Transport
 
 MAX_INSTANCES = 1_024

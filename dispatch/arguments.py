@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dispatch.errors import InvalidArguments, TransportError
 from dispatch.messaging.wire.codec import PayloadTooLarge, encode_request, json_text
 from dispatch.messaging.wire.fragments import MAX_PARTS
-from dispatch.outcome import InvalidArguments, TransportError
 from dispatch.policy import Policy, PolicyError
 
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dispatch.conclusion import error_of
+from dispatch.errors import DispatchError, Origin, Outcome, TransportError
 from dispatch.fleet import Fleet, Place
 from dispatch.guards.hedging import NoHedge
 from dispatch.guards.retrying import Again, WhyNot, may_have_run
 from dispatch.instances import Instance
 from dispatch.keyholders import Claim, Holder
 from dispatch.messaging.wire.codec import Property, Refusal, whole_number
-from dispatch.outcome import DispatchError, Origin, Outcome, TransportError
 from dispatch.passage import Passage
 from dispatch.pending import ReplyStream
 from dispatch.retransmittable import Line

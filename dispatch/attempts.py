@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dispatch._internal.permit import Rejection
 from dispatch.addressing import Addressing
 from dispatch.attempt import FAILURES, Attempt, Call
+from dispatch.errors import DispatchError, Outcome, TransportError
 from dispatch.exchange import Exchange
 from dispatch.fleet import Fleet
 from dispatch.fleets import Fleets
@@ -20,7 +21,6 @@ from dispatch.guards.retrying import Where
 from dispatch.guards.slices import attempt_slice
 from dispatch.hedges import OUTPACED
 from dispatch.messaging.wire.codec import Property, Refusal
-from dispatch.outcome import DispatchError, Outcome, TransportError
 from dispatch.passage import Passage
 from dispatch.refusals import closed, disconnected, refusal
 from dispatch.retransmittable import Line

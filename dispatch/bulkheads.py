@@ -6,8 +6,8 @@ import asyncio
 
 from dispatch._internal.clock import loop_clock
 from dispatch._internal.permit import Rejection
+from dispatch.errors import Outcome
 from dispatch.guards.bulkhead import BulkheadGuard, BulkheadPermit
-from dispatch.outcome import Outcome
 from dispatch.policy.bulkhead import Bulkhead
 
 

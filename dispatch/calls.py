@@ -15,10 +15,10 @@ from dispatch.arguments import check_priority, invalid, request_payload
 from dispatch.attempt import Attempt, Call
 from dispatch.conclusion import conclude
 from dispatch.engine import Engine
+from dispatch.errors import CallTimeout, DispatchError, Outcome
 from dispatch.guards.retrying import Where
 from dispatch.hedges import hedged
 from dispatch.messaging.wire.codec import PayloadTooLarge, check_property, json_text
-from dispatch.outcome import CallTimeout, DispatchError, Outcome
 from dispatch.policy import PolicyError, check_seconds
 from dispatch.refusals import with_alternatives
 from dispatch.result import CallResult

@@ -11,8 +11,8 @@ import contextlib
 import os
 from collections.abc import Mapping
 
+from dispatch.errors import TransportError
 from dispatch.messaging.wire.codec import Property
-from dispatch.outcome import TransportError
 from dispatch.transports import Publisher
 
 MAX_CHALLENGES = 64

@@ -3,8 +3,7 @@ been executed, and what to do next."""
 
 from __future__ import annotations
 
-from dispatch.messaging.wire.codec import Property, Refusal, whole_number
-from dispatch.outcome import (
+from dispatch.errors import (
     CallTimeout,
     DispatchError,
     InvalidArguments,
@@ -15,6 +14,7 @@ from dispatch.outcome import (
     ToolError,
     TransportError,
 )
+from dispatch.messaging.wire.codec import Property, Refusal, whole_number
 from dispatch.result import CallResult
 from dispatch.settled import Answer, Lost, Overflow, Settled, TimedOut, Unreadable
 

@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from dispatch.errors import InvalidArguments
 from dispatch.messaging.wire.codec import json_text
-from dispatch.outcome import InvalidArguments
 
 DEFAULT_TIMEOUT_S = 600.0
 """TrustGraph's own default for a tool service."""

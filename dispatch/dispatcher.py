@@ -21,9 +21,9 @@ from dispatch.balancing.view import InstanceView
 from dispatch.calls import Calls
 from dispatch.catalog import Catalog, CatalogError, load_directory
 from dispatch.engine import Engine
+from dispatch.errors import DispatchError
 from dispatch.exchange import Exchange
 from dispatch.guards.breaker import CircuitBreaker
-from dispatch.outcome import DispatchError
 from dispatch.policy import DEFAULT_POLICY, Policy, PolicyError
 from dispatch.result import CallResult
 from dispatch.targets import Target, Targets

@@ -14,10 +14,10 @@ from dispatch._internal.permit import Randomness
 from dispatch.addressing import Addressing
 from dispatch.attempts import Attempts
 from dispatch.balancing.view import InstanceView
+from dispatch.errors import DispatchError, Outcome
 from dispatch.exchange import Exchange
 from dispatch.fleets import Fleets
 from dispatch.guards.breaker import State
-from dispatch.outcome import DispatchError, Outcome
 from dispatch.policy import Policy
 from dispatch.result import CallResult
 from dispatch.routes import Routes

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 
 from dispatch._internal.clock import loop_clock
 from dispatch.deadlines import Deadlines
+from dispatch.errors import Throttled, TransportError
 from dispatch.messaging.wire.codec import (
     PLAIN_LAST,
     MalformedMessage,
@@ -25,7 +26,6 @@ from dispatch.messaging.wire.codec import (
     is_oversized,
 )
 from dispatch.messaging.wire.sessions import SECRET_BYTES, Session
-from dispatch.outcome import Throttled, TransportError
 from dispatch.pending import ReplyStream, Single, Slot
 from dispatch.retransmittable import Line
 from dispatch.settled import Disposition, Fate, Lost, Settled, Tally, TimedOut, Unreadable

@@ -11,9 +11,9 @@ from dispatch._internal.clock import loop_clock
 from dispatch._internal.permit import Randomness
 from dispatch.balancing.health import Listener
 from dispatch.catalog import ServiceDescriptor
+from dispatch.errors import TransportError
 from dispatch.fleet import SHARED, Fleet
 from dispatch.fleetkey import FleetKey, Topics
-from dispatch.outcome import TransportError
 from dispatch.policy import NO_HEALTH, Policy
 from dispatch.routes import Route, Routes
 from dispatch.underway import Generations

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 from dispatch.delivery import MESSAGE_OVERHEAD, Credit
-from dispatch.outcome import TransportError
+from dispatch.errors import TransportError
 from dispatch.transports import OnFailure, Publisher, Ticket
 from dispatch.waitingroom import WaitingRoom
 

@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
+from dispatch.errors import Outcome
 from dispatch.guards.hedging import ANSWERED, Hedging, NoHedge
-from dispatch.outcome import Outcome
 
 
 class Raced(Protocol):

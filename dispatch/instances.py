@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Any
 
+from dispatch.errors import TransportError
 from dispatch.gate import Gate
 from dispatch.messaging.wire.codec import Property
-from dispatch.outcome import TransportError
 from dispatch.repair import SUSPECT_AFTER
 
 MAX_INSTANCES = 256

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from dispatch.delivery import CREDIT_BYTES
 from dispatch.doubling import Doubling
-from dispatch.outcome import TransportError
+from dispatch.errors import TransportError
 
 logger = logging.getLogger("dispatch.dispatcher")
 

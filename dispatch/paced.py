@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 
 from dispatch._internal.clock import loop_clock
 from dispatch.delivery import MESSAGE_OVERHEAD
-from dispatch.outcome import TransportError
+from dispatch.errors import TransportError
 from dispatch.pacing import Pace
 from dispatch.transports import OnFailure, Publisher, Ticket
 from dispatch.waitingroom import WaitingRoom

@@ -9,10 +9,10 @@ from __future__ import annotations
 import msgspec
 
 from dispatch._internal.permit import Rejection
+from dispatch.errors import DispatchError, Outcome
 from dispatch.guards.breaker import BreakerPermit
 from dispatch.guards.bulkhead import BulkheadPermit
 from dispatch.guards.rate import RatePermit, Waiter
-from dispatch.outcome import DispatchError, Outcome
 from dispatch.toolguards import ToolGuards
 
 _SUCCESS = Outcome.SUCCESS

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from dispatch.errors import Origin, TransportError
 from dispatch.messaging.wire.codec import Property, Reply, utf8_size, whole_number
-from dispatch.outcome import Origin, TransportError
 from dispatch.retransmittable import Line
 from dispatch.settled import ANSWERED, GIVEN_UP, Answer, Disposition, Overflow, Settled, Tally, TimedOut, Unreadable
 from dispatch.transports.base import Ticket

@@ -12,9 +12,9 @@ import contextlib
 import logging
 from collections.abc import Callable, Mapping
 
+from dispatch.errors import TransportError
 from dispatch.messaging.wire.codec import Feature, Property, Refusal, is_oversized
 from dispatch.messaging.wire.topics import announcement_topic, hello_topic
-from dispatch.outcome import TransportError
 from dispatch.replies import ReplyRouter
 from dispatch.transports import Message, Mode, Publisher, Subscription, Transport
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from dispatch._internal.permit import Rejection
-from dispatch.outcome import DispatchError, Rejected, Throttled, TransportError
+from dispatch.errors import DispatchError, Rejected, Throttled, TransportError
 
 _CIRCUIT = {
     "open": "its service has failed too often lately, and is left alone for now",

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from dispatch.outcome import DispatchError, Outcome
+from dispatch.errors import DispatchError, Outcome
 
 _SUCCESS = Outcome.SUCCESS
 

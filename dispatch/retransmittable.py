@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import Mapping
 from typing import Protocol
 
+from dispatch.errors import TransportError
 from dispatch.gate import Gate
 from dispatch.messaging.wire.codec import Property, whole_number
-from dispatch.outcome import TransportError
 from dispatch.parted import PartedRequest
 from dispatch.repair import Repair
 from dispatch.transports import Ticket

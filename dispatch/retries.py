@@ -13,8 +13,8 @@ from typing import Protocol, TypeVar
 from tenacity import AsyncRetrying, RetryCallState
 
 from dispatch._internal.clock import loop_clock
+from dispatch.errors import Outcome
 from dispatch.guards.retrying import Again, Retrying, Where, WhyNot, may_have_run
-from dispatch.outcome import Outcome
 
 
 class Attempted(Protocol):

@@ -18,6 +18,7 @@ from dispatch._internal.cancellation import cancel_and_wait
 from dispatch.acknowledger import Acknowledger
 from dispatch.challenges import Challenge, Challenges
 from dispatch.delivery import CREDIT_BYTES
+from dispatch.errors import TransportError
 from dispatch.exchange import Exchange, read_properties
 from dispatch.gate import Gate
 from dispatch.instances import HELLO_AGAIN_S, HELLO_EVERY_S, MAX_INSTANCES, Instance, Instances
@@ -25,7 +26,6 @@ from dispatch.lanes import Lane, Lanes
 from dispatch.messaging.wire.codec import Feature, Property, Refusal, is_oversized
 from dispatch.messaging.wire.topic_name import TopicName
 from dispatch.messaging.wire.topics import announcement_topic, hello_topic, instance_prefix, instance_topic, reply_topic
-from dispatch.outcome import TransportError
 from dispatch.paced import PacedPublisher
 from dispatch.strangers import Strangers
 from dispatch.subscriptions import SharedSubscriptions

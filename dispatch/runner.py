@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dispatch.answers import Answers
+from dispatch.errors import DispatchError
 from dispatch.idempotency import KEY_AGE_S, Keyed
 from dispatch.kept import KeptRequests
 from dispatch.messaging.wire.codec import MalformedMessage, Property, Refusal, Request, decode_request, result_text
-from dispatch.outcome import DispatchError
 from dispatch.recall import Recall
 from dispatch.service import Invoke
 from dispatch.telemetry.logs import log_exception

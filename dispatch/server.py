@@ -20,6 +20,7 @@ from typing import Any
 
 from dispatch._internal.clock import loop_clock
 from dispatch.answers import REASONS, Answers
+from dispatch.errors import TransportError
 from dispatch.executor import ToolExecutor
 from dispatch.idempotency import MAX_DUPLICATES, Keyed
 from dispatch.kept import KeptRequests
@@ -34,7 +35,6 @@ from dispatch.messaging.wire.fragments import MAX_PAYLOAD_BYTES
 from dispatch.messaging.wire.sessions import is_sender
 from dispatch.messaging.wire.topic_name import TopicName
 from dispatch.messaging.wire.topics import instance_topic, reply_topic
-from dispatch.outcome import TransportError
 from dispatch.presence import Presence
 from dispatch.recall import Recall
 from dispatch.replies import ReplyRouter

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from dispatch.outcome import Throttled, TransportError
+from dispatch.errors import Throttled, TransportError
 
 
 class Disposition(StrEnum):

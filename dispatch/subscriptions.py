@@ -10,7 +10,7 @@ from collections.abc import Hashable
 from functools import partial
 
 from dispatch._internal.cancellation import cancel_and_wait
-from dispatch.outcome import TransportError
+from dispatch.errors import TransportError
 from dispatch.transports import Handler, Mode, Subscription, Transport
 
 Key = tuple[int, str]

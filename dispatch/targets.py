@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 
 from dispatch.catalog import Catalog, ServiceDescriptor, ToolDescriptor, UnknownService, UnknownTool
+from dispatch.errors import Rejected
 from dispatch.fleetkey import FleetKey, Topics
 from dispatch.messaging.wire.codec import json_text
 from dispatch.messaging.wire.topic_name import TopicName
-from dispatch.outcome import Rejected
 from dispatch.policy import Policy, PolicyError
 
 _BALANCED = frozenset({"balancing", "health", "addressed"})

@@ -6,7 +6,7 @@ import asyncio
 from typing import Protocol, TypeVar
 
 from dispatch._internal.fair_queue import FairQueue, QueueFull
-from dispatch.outcome import TransportError
+from dispatch.errors import TransportError
 
 
 class Waits(Protocol):

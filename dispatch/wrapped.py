@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from dispatch._internal.permit import Rejection
 from dispatch.balancing.view import InstanceView
 from dispatch.dialects import DEFAULT_TIMEOUT_S, dialect, takes_user, tell
+from dispatch.errors import CallTimeout, DispatchError, InvalidArguments, Origin, Outcome, ToolError, TransportError
 from dispatch.guards.breaker import CircuitBreaker, State
 from dispatch.guards.hedging import ANSWERED
 from dispatch.guards.retrying import Where
 from dispatch.guards.slices import attempt_slice
 from dispatch.hedges import hedged
 from dispatch.messaging.wire.codec import json_text
-from dispatch.outcome import CallTimeout, DispatchError, InvalidArguments, Origin, Outcome, ToolError, TransportError
 from dispatch.passage import Passage
 from dispatch.policy import Annotations, Policy, PolicyError, check_repeats, check_seconds, repeatable
 from dispatch.policy.safety import UNDECLARED

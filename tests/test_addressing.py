@@ -8,7 +8,7 @@ import pytest
 
 from dispatch import Dispatcher, Policy
 from dispatch.addressing import MEET_S
-from dispatch.outcome import CallTimeout, TransportError
+from dispatch.errors import CallTimeout, TransportError
 from dispatch.routes import HELLO_WAIT_S
 from dispatch.transports.memory import MemoryTransport
 from tests.support.clock import advance

@@ -15,8 +15,8 @@ import pytest
 
 from dispatch._internal.permit import Rejection
 from dispatch.bulkheads import WaitingBulkhead
+from dispatch.errors import Outcome
 from dispatch.guards.bulkhead import BulkheadPermit
-from dispatch.outcome import Outcome
 from dispatch.policy.bulkhead import Bulkhead
 from tests.support.clock import idle, virtual_loop
 

@@ -13,7 +13,7 @@ import pytest
 
 from dispatch._internal.permit import Rejection
 from dispatch.bulkheads import WaitingBulkhead
-from dispatch.outcome import Outcome
+from dispatch.errors import Outcome
 from dispatch.policy.bulkhead import Bulkhead
 from tests.support.clock import advance, virtual_loop
 

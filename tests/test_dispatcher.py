@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from dispatch import Outcome, Policy
+from dispatch.errors import CallTimeout, ToolError, TransportError
 from dispatch.messaging.wire.codec import decode_request
 from dispatch.messaging.wire.sessions import session_key
-from dispatch.outcome import CallTimeout, ToolError, TransportError
 from tests.support.clock import START, advance, idle
 from tests.support.rubbish import RUBBISH
 from tests.support.stand import RESPONSES, Peer, Service, catalog, dispatching, stand

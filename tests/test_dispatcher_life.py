@@ -10,7 +10,7 @@ import pytest
 
 import dispatch
 from dispatch import Catalog, CatalogError, Dispatcher, Outcome, Policy
-from dispatch.outcome import CallTimeout, TransportError
+from dispatch.errors import CallTimeout, TransportError
 from dispatch.transports.memory import MemoryTransport
 from tests.support.clock import START, advance, idle
 from tests.support.fakes import lost

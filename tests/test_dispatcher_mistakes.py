@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from dispatch import Outcome
+from dispatch.errors import InvalidArguments, Rejected
 from dispatch.messaging.wire.codec import MAX_MESSAGE_BYTES, MAX_PROPERTY_BYTES
-from dispatch.outcome import InvalidArguments, Rejected
 from tests.support.clock import START, idle
 from tests.support.stand import Peer, Service, catalog, dispatching, stand
 

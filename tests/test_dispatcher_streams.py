@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dispatch import Policy
-from dispatch.outcome import CallTimeout, InvalidArguments, Throttled, ToolError, TransportError
+from dispatch.errors import CallTimeout, InvalidArguments, Throttled, ToolError, TransportError
 from tests.support.clock import START, advance, idle
 from tests.support.stand import UNGUARDED, Peer, catalog, dispatching, read, stand
 

@@ -7,9 +7,9 @@ import re
 
 import pytest
 
+from dispatch.errors import TransportError
 from dispatch.exchange import Exchange, read_properties
 from dispatch.messaging.wire.codec import MAX_PROPERTY_BYTES, Property
-from dispatch.outcome import TransportError
 from dispatch.settled import Answer, Disposition, TimedOut, Unreadable
 from tests.support.clock import START, advance, idle
 from tests.support.exchange_bench import Bench

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from dispatch.errors import TransportError
 from dispatch.exchange import OWN_TOPIC
-from dispatch.outcome import TransportError
 from dispatch.settled import Answer, Disposition
 from tests.support.clock import START, idle
 from tests.support.fakes import reply

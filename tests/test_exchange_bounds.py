@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from dispatch.outcome import Throttled
+from dispatch.errors import Throttled
 from dispatch.pending import MAX_AHEAD
 from dispatch.settled import Answer, Disposition, Overflow
 from tests.support.clock import advance, idle

@@ -12,9 +12,9 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from dispatch.errors import Throttled, TransportError
 from dispatch.exchange import Exchange
 from dispatch.messaging.wire.codec import Property
-from dispatch.outcome import Throttled, TransportError
 from dispatch.pending import ReplyStream
 from dispatch.settled import Answer, Disposition, TimedOut, Unreadable
 from tests.support.clock import VirtualClockLoop, advance, idle

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dispatch.errors import Throttled, TransportError
 from dispatch.exchange import Exchange
 from dispatch.messaging.wire.codec import Property
-from dispatch.outcome import Throttled, TransportError
 from dispatch.pending import ReplyStream
 from dispatch.settled import Answer, Disposition, Overflow, TimedOut, Unreadable
 from tests.support.clock import START, advance, idle, run

@@ -6,9 +6,9 @@ import random
 from collections import Counter
 from typing import Any, cast
 
+from dispatch.errors import Outcome
 from dispatch.fleet import SHARED, Fleet
 from dispatch.instances import Instance, Instances
-from dispatch.outcome import Outcome
 from dispatch.policy import Balancing, Breaker, Health, Policy
 from dispatch.repair import SUSPECT_AFTER
 from dispatch.routes import Route

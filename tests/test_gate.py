@@ -9,8 +9,8 @@ import pytest
 
 from dispatch import waitingroom
 from dispatch.delivery import MESSAGE_OVERHEAD
+from dispatch.errors import TransportError
 from dispatch.gate import FIRST_PATIENCE_S, MAX_PATIENCE_S, MAX_PROBES, PATIENCE_S, Gate
-from dispatch.outcome import TransportError
 from dispatch.transports import Ticket
 from tests.support.clock import START, advance, idle
 from tests.support.fakes import FakePublisher, lost

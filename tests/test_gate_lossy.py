@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatch.delivery import CREDIT_BYTES, MESSAGE_OVERHEAD
+from dispatch.errors import TransportError
 from dispatch.gate import FIRST_PATIENCE_S, MAX_PATIENCE_S, MAX_PROBES, PATIENCE_S, Gate
-from dispatch.outcome import TransportError
 from dispatch.transports import Ticket
 from tests.support.channel import HIGH_WATER, Channel, ChannelPublisher, stalls
 from tests.support.clock import advance, idle, run

@@ -11,11 +11,11 @@ import msgspec
 import pytest
 
 from dispatch._internal.permit import Clock
+from dispatch.errors import Outcome
 from dispatch.guards.budget import Budget
 from dispatch.guards.hedging import FLOOR, Hedging, NoHedge
 from dispatch.guards.quantile import Durations
 from dispatch.hedges import OUTPACED, hedged
-from dispatch.outcome import Outcome
 from dispatch.policy.retry import Hedge
 from tests.support.clock import START, advance
 

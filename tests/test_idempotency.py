@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
+from dispatch.errors import TransportError
 from dispatch.idempotency import MAX_ANSWER_BYTES, Keys
-from dispatch.outcome import TransportError
 from tests.support.clock import advance, idle
 from tests.support.stand import stand
 

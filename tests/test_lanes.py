@@ -12,9 +12,9 @@ from dispatch import Policy, ToolService
 from dispatch.delivery import CREDIT_BYTES
 from dispatch.dispatcher import Dispatcher
 from dispatch.doubling import MEAN_OF
+from dispatch.errors import TransportError
 from dispatch.lanes import CROWDED, RETRY_S, SUSTAINED, Lane, Lanes
 from dispatch.messaging.wire.codec import Property
-from dispatch.outcome import TransportError
 from dispatch.transports.memory import MemoryTransport
 from tests.support.clock import advance, idle, run
 from tests.support.stand import BROKER, dispatching, serving

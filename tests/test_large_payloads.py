@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from dispatch import Dispatcher, Policy, ToolServer
+from dispatch.errors import InvalidArguments, Throttled, ToolError, TransportError
 from dispatch.messaging.wire.fragments import JOIN_IDLE_S
-from dispatch.outcome import InvalidArguments, Throttled, ToolError, TransportError
 from dispatch.recall import MAX_RESENT_BYTES
 from dispatch.transports.memory import MemoryTransport
 from tests.support.clock import advance, idle

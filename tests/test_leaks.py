@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from dispatch.errors import Outcome
 from dispatch.exchange import MAX_TOMBSTONES
-from dispatch.outcome import Outcome
 from dispatch.settled import Disposition
 from tests.support.clock import virtual_loop
 from tests.support.faults import FaultPlan

@@ -11,8 +11,8 @@ from collections import Counter
 import pytest
 
 from dispatch import CallResult
+from dispatch.errors import Outcome, TransportError
 from dispatch.ledger import Ledger
-from dispatch.outcome import Outcome, TransportError
 from tests.support.clock import advance
 from tests.support.faults import FaultPlan
 from tests.support.once_world import World

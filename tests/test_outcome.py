@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 
-from dispatch.outcome import (
+from dispatch.errors import (
     CallTimeout,
     DispatchError,
     InvalidArguments,

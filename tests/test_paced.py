@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dispatch import waitingroom
 from dispatch.delivery import MESSAGE_OVERHEAD
-from dispatch.outcome import TransportError
+from dispatch.errors import TransportError
 from dispatch.paced import NOTED_BYTES, RECEIPT_S, PacedPublisher
 from dispatch.pacing import PACE_RATE, Pace
 from dispatch.replies import ReplyRouter

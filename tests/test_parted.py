@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from dispatch.errors import TransportError
 from dispatch.messaging.wire.codec import Property
-from dispatch.outcome import TransportError
 from dispatch.parted import PartedRequest
 from tests.support.clock import advance, idle
 from tests.support.fakes import FakePublisher, FakeTicket, lost

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dispatch.catalog import Catalog
-from dispatch.outcome import Rejected
+from dispatch.errors import Rejected
 from dispatch.plan import DEFAULT, GUARDS, SERVICE, Row, ToolPlan, plan_of, plans
 from dispatch.policy import DEFAULT_POLICY, Policy, PolicyError
 from dispatch.ratelimits import user_buckets

@@ -9,8 +9,8 @@ import random
 import pytest
 
 from dispatch._internal.permit import Rejection
+from dispatch.errors import Outcome
 from dispatch.guards.rate import RatePermit, Waiter
-from dispatch.outcome import Outcome
 from dispatch.policy.rate import Rate
 from dispatch.ratelimits import RateLimits, user_buckets
 from tests.support.clock import START, advance, idle, virtual_loop

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dispatch._internal.permit import Rejection
-from dispatch.outcome import DispatchError, Rejected, Throttled, TransportError
+from dispatch.errors import DispatchError, Rejected, Throttled, TransportError
 from dispatch.refusals import closed, refusal, with_alternatives
 
 REASONS = {

@@ -9,7 +9,7 @@ import re
 import pytest
 
 from dispatch.conclusion import error_of
-from dispatch.outcome import (
+from dispatch.errors import (
     CallTimeout,
     DispatchError,
     InvalidArguments,

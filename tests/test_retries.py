@@ -15,10 +15,10 @@ import msgspec
 import pytest
 
 from dispatch import retries
+from dispatch.errors import Outcome
 from dispatch.guards.budget import Budget
 from dispatch.guards.quantile import Durations
 from dispatch.guards.retrying import Again, Retrying, Where, WhyNot
-from dispatch.outcome import Outcome
 from dispatch.policy.retry import Retry
 from dispatch.retries import go_on
 from tests.support.clock import START, advance

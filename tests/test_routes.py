@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from dispatch.delivery import CREDIT_BYTES
+from dispatch.errors import TransportError
 from dispatch.exchange import Exchange
 from dispatch.gate import Gate
 from dispatch.messaging.wire.sessions import Session
-from dispatch.outcome import TransportError
 from dispatch.paced import PacedPublisher
 from dispatch.routes import Routes
 from dispatch.transports import Mode

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dispatch import Policy
-from dispatch.outcome import CallTimeout
+from dispatch.errors import CallTimeout
 from dispatch.policy import PolicyError
 from dispatch.settled import Disposition
 from dispatch.transports import Handler, Mode, Subscription

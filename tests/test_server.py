@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from dispatch import Policy, ToolServer
+from dispatch.errors import CallTimeout, Throttled, ToolError
 from dispatch.messaging.wire.codec import Refusal, decode_reply
-from dispatch.outcome import CallTimeout, Throttled, ToolError
 from dispatch.settled import Disposition
 from dispatch.transports.memory import MemoryTransport
 from tests.support.clock import START, advance, idle

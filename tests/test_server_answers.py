@@ -11,8 +11,8 @@ import pytest
 
 from dispatch import ToolService
 from dispatch.answers import MAX_ERROR_CHARS
+from dispatch.errors import InvalidArguments, Throttled, ToolError
 from dispatch.messaging.wire.codec import MAX_MESSAGE_BYTES
-from dispatch.outcome import InvalidArguments, Throttled, ToolError
 from tests.support.clock import VirtualClockLoop, idle
 from tests.support.stand import Peer, Service, catalog, read, serving, stand
 

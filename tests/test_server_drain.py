@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from dispatch import ToolServer, serve
+from dispatch.errors import CallTimeout, Rejected, ToolError, TransportError
 from dispatch.messaging.wire.codec import Refusal
-from dispatch.outcome import CallTimeout, Rejected, ToolError, TransportError
 from dispatch.presence import LINGER_S
 from dispatch.server import FLUSH_S
 from tests.support.clock import START, advance, idle, run

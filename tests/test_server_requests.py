@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from dispatch.errors import InvalidArguments
 from dispatch.messaging.wire.codec import MAX_PROPERTY_BYTES, Refusal, decode_reply
-from dispatch.outcome import InvalidArguments
 from tests.support.clock import idle
 from tests.support.stand import Peer, Service, dispatching, serving, stand
 

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from dispatch.delivery import CREDIT_BYTES
+from dispatch.errors import Outcome
 from dispatch.exchange import Exchange
-from dispatch.outcome import Outcome
 from dispatch.pacing import PACE_RATE
 from dispatch.strangers import MEAN_OF, Strangers
 from tests.support.clock import advance, idle, virtual_loop

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from dispatch import Policy, PolicyError, Retry
-from dispatch.outcome import Rejected
+from dispatch.errors import Rejected
 from dispatch.targets import Targets
 from tests.support.stand import catalog
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dispatch.outcome import InvalidArguments, ToolError
+from dispatch.errors import InvalidArguments, ToolError
 from tests.support.stand import Service, catalog, stand
 
 TOOLS = catalog(

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from dispatch import waitingroom
-from dispatch.outcome import TransportError
+from dispatch.errors import TransportError
 from dispatch.waitingroom import WaitingRoom
 from tests.support.clock import idle
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import dispatch
-from dispatch.outcome import CallTimeout, InvalidArguments, Throttled, ToolError, TransportError
+from dispatch.errors import CallTimeout, InvalidArguments, Throttled, ToolError, TransportError
 from dispatch.wrapped import TIDY_S
 from tests.support.clock import START, idle
 

@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.simulation.record import BIN_S, Record
 from benchmarks.simulation.scenarios import FAILS_AFTER_S, Scenario
 from dispatch import ToolError, ToolServer, ToolService
-from dispatch.outcome import TransportError
+from dispatch.errors import TransportError
 from dispatch.transports.memory import MemoryTransport
 
 SPREAD = 0.3

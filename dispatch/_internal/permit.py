@@ -7,7 +7,7 @@ from typing import Protocol
 
 import msgspec
 
-from dispatch.outcome import Outcome
+from dispatch.errors import Outcome
 
 Clock = Callable[[], float]
 """Seconds on a clock that never goes back."""

@@ -17,7 +17,7 @@ from dispatch.balancing.peakewma import PeakEwma
 from dispatch.balancing.roundrobin import RoundRobin
 from dispatch.balancing.view import InstanceView, view
 from dispatch.balancing.weighted import SmoothWeighted
-from dispatch.outcome import Outcome
+from dispatch.errors import Outcome
 from dispatch.policy.balancing import Balancing, Health
 
 MAX_INSTANCES = 256

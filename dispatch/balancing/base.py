@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import exp
 from typing import Protocol
 
-from dispatch.outcome import Outcome
+from dispatch.errors import Outcome
 
 NEVER = float("inf")
 """A moment that does not come."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import ceil, sqrt
 
 from dispatch.balancing.base import NEVER, InstanceState
-from dispatch.outcome import Outcome
+from dispatch.errors import Outcome
 from dispatch.policy.balancing import Health
 
 Listener = Callable[[str, str, str], object]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dispatch._internal.permit import Randomness
 from dispatch.balancing.base import InstanceState
 from dispatch.balancing.twochoices import TwoChoices
-from dispatch.outcome import Outcome
+from dispatch.errors import Outcome
 
 MUCH_SLOWER = 2.0
 """So many times slower than usual: then its calls count for more."""

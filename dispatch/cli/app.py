@@ -10,11 +10,11 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from dispatch._version import __version__
 from dispatch.cli import bench, broker, call, check, dashboards, demo, doctor, rules, serve, tools
 from dispatch.cli.failures import EXIT_CODES_HELP, Exit, expected_errors, report
 from dispatch.cli.output import harden_streams, say
 from dispatch.cli.settings import Settings, takes
-from dispatch.version import __version__
 
 
 class Boundary(TyperGroup):

@@ -74,7 +74,7 @@ def call(
     from dispatch.catalog import UnknownTool
     from dispatch.cli.typed_arguments import read_arguments
     from dispatch.dispatcher import connect
-    from dispatch.outcome import Rejected
+    from dispatch.errors import Rejected
     from dispatch.result import CallResult
 
     broker = settings.genuine_broker_url("dispatch call")
@@ -101,7 +101,7 @@ async def call_tool(
     dispatcher: Dispatcher, tool: str, arguments: dict[str, Any], *, user: str, timeout: float | None
 ) -> CallResult:
     """Connect, call, disconnect. A connection that cannot be made is a result as any other."""
-    from dispatch.outcome import DispatchError
+    from dispatch.errors import DispatchError
     from dispatch.result import CallResult
 
     started = time.monotonic()
@@ -116,7 +116,7 @@ async def stream_tool(
     dispatcher: Dispatcher, tool: str, arguments: dict[str, Any], *, user: str, timeout: float | None, json: bool
 ) -> CallResult:
     """The same, and each chunk goes to stdout when it comes."""
-    from dispatch.outcome import DispatchError, Outcome
+    from dispatch.errors import DispatchError, Outcome
     from dispatch.result import CallResult
 
     chunks: list[str] = []
@@ -162,7 +162,7 @@ def show(result: CallResult, service: ServiceDescriptor | None, *, streamed: boo
 
 
 def _hint(result: CallResult, service: ServiceDescriptor | None) -> str:
-    from dispatch.outcome import Outcome
+    from dispatch.errors import Outcome
 
     if service is not None and result.outcome is Outcome.TIMEOUT and result.chunks == 0 and result.instance is None:
         return f"does a service listen on {service.request_queue}? 'dispatch doctor' tells; 'dispatch serve' starts one"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from dispatch.cli.demo_view import COLUMNS, milliseconds, rows
 from dispatch.cli.output import console, is_terminal, paint, put
 from dispatch.demo.scoreboard import nearest_rank
-from dispatch.outcome import Outcome
+from dispatch.errors import Outcome
 
 if TYPE_CHECKING:
     from dispatch.demo import Summary

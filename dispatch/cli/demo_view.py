@@ -6,7 +6,7 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from dispatch.demo.scoreboard import ToolScore
-from dispatch.outcome import Outcome
+from dispatch.errors import Outcome
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

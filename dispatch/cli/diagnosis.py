@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dispatch.catalog import Catalog, ServiceDescriptor, TopicName
 from dispatch.cli.self_call import call_ourselves
-from dispatch.outcome import TransportError
+from dispatch.errors import TransportError
 from dispatch.transports import Security, Transport, open_transport
 from dispatch.transports.pulsar.address import endpoints
 

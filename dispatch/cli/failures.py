@@ -8,7 +8,7 @@ from enum import IntEnum
 
 from dispatch.catalog import CatalogError
 from dispatch.cli.output import paint, printable, say
-from dispatch.outcome import DispatchError, Outcome
+from dispatch.errors import DispatchError, Outcome
 from dispatch.policy import PolicyError
 
 

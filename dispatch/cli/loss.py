@@ -56,9 +56,9 @@ def measure_loss(
         typer.Exit: with 1: calls of ours were lost.
     """
     from dispatch.cli.failures import CliError, Exit
+    from dispatch.errors import DispatchError
     from dispatch.lossprobe import Findings, PlanError, ProbeFailed, make_plan
     from dispatch.lossprobe.plan import DEFAULT_IN_FLIGHT, DEFAULT_SIZES
-    from dispatch.outcome import DispatchError
     from dispatch.transports.pulsar.address import endpoints
 
     try:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from dispatch.demo.scoreboard import Scoreboard
 from dispatch.dispatcher import Dispatcher
-from dispatch.outcome import DispatchError
+from dispatch.errors import DispatchError
 from dispatch.result import CallResult
 
 Step = tuple[str, dict[str, Any]]

@@ -19,7 +19,7 @@ from dispatch.demo.services import Archive, BrokenService, Calculator, CustomRag
 from dispatch.demo.summary import Summary
 from dispatch.demo.watch import Guards, look
 from dispatch.dispatcher import Dispatcher
-from dispatch.outcome import TransportError
+from dispatch.errors import TransportError
 from dispatch.server import ToolServer
 from dispatch.service import ToolService
 from dispatch.transports import Security, Transport, open_transport

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from dispatch.outcome import DispatchError, Outcome
+from dispatch.errors import DispatchError, Outcome
 
 MAX_LATENCIES: Final = 4_096
 """Durations kept for each tool, the latest ones: far more than a demonstration makes."""

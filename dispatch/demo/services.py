@@ -9,8 +9,8 @@ import random
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
+from dispatch.errors import ToolError
 from dispatch.messaging.wire.codec import Property, decode_request
-from dispatch.outcome import ToolError
 from dispatch.service import ToolService
 from dispatch.transports import Message, Mode, Publisher, Subscription, Transport
 

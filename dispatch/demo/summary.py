@@ -8,7 +8,7 @@ from typing import Any
 
 from dispatch.demo.acts import Act
 from dispatch.demo.scoreboard import Scoreboard
-from dispatch.outcome import Outcome
+from dispatch.errors import Outcome
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,10 @@ from enum import StrEnum
 import msgspec
 
 from dispatch._internal.permit import Clock, Randomness, Rejection
+from dispatch.errors import Outcome
 from dispatch.guards.opening import OpenTime
 from dispatch.guards.probing import RECOVERED, Probing
 from dispatch.guards.tally import Tally
-from dispatch.outcome import Outcome
 from dispatch.policy.breaker import Breaker
 
 

@@ -12,9 +12,9 @@ from collections.abc import Callable
 import msgspec
 
 from dispatch._internal.permit import Clock, Rejection
+from dispatch.errors import Outcome
 from dispatch.guards.adaptive import AdaptiveLimit
 from dispatch.guards.overload import Waiter, WaitingLine
-from dispatch.outcome import Outcome
 from dispatch.policy.bulkhead import Bulkhead
 
 BY = "bulkhead"

@@ -9,9 +9,9 @@ from __future__ import annotations
 from enum import StrEnum
 
 from dispatch._internal.permit import Clock
+from dispatch.errors import Outcome
 from dispatch.guards.budget import Budget
 from dispatch.guards.quantile import Durations, Quantile
-from dispatch.outcome import Outcome
 from dispatch.policy.retry import Hedge
 
 MIN_DELAY_S = 0.001

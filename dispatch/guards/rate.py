@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 
 from dispatch._internal.permit import Clock, Rejection
+from dispatch.errors import Outcome
 from dispatch.guards.bucket import Bucket
 from dispatch.guards.fair import WeightedFairQueue
-from dispatch.outcome import Outcome
 
 STEP_S = 1e-6
 """Two times that differ by less are the same: sums of floats and the turns of a timer are no more exact."""

@@ -7,9 +7,9 @@ from enum import StrEnum
 import msgspec
 
 from dispatch._internal.permit import Randomness
+from dispatch.errors import Outcome
 from dispatch.guards.budget import Budget
 from dispatch.guards.quantile import Durations, Quantile
-from dispatch.outcome import Outcome
 from dispatch.policy.retry import Retry
 
 IMPROVABLE = frozenset({Outcome.TRANSPORT, Outcome.TIMEOUT, Outcome.THROTTLED})

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import dispatch
 from dispatch.catalog import Catalog
 from dispatch.dispatcher import Dispatcher
+from dispatch.errors import Outcome, TransportError
 from dispatch.lossprobe.findings import Run, Side
 from dispatch.lossprobe.load import FailedCall, Load, LostCall
-from dispatch.outcome import Outcome, TransportError
 from dispatch.transports import Security, open_transport
 
 if TYPE_CHECKING:

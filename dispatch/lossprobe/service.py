@@ -13,8 +13,8 @@ import os
 import sys
 from typing import Any
 
+from dispatch.errors import TransportError
 from dispatch.lossprobe.plain import PlainEcho, answer_text
-from dispatch.outcome import TransportError
 from dispatch.server import ToolServer
 from dispatch.transports import Security
 

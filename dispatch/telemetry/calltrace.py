@@ -11,7 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-from dispatch.outcome import DispatchError, Outcome
+from dispatch.errors import DispatchError, Outcome
 from dispatch.result import CallResult
 
 

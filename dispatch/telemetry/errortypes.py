@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dispatch.outcome import CallTimeout, DispatchError, Outcome, TransportError
+from dispatch.errors import CallTimeout, DispatchError, Outcome, TransportError
 from dispatch.telemetry.names import ErrorType
 
 _REJECTED = {

@@ -23,7 +23,7 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder, gzip_accepted
 
-from dispatch.outcome import TransportError
+from dispatch.errors import TransportError
 from dispatch.telemetry.settings import Telemetry
 from dispatch.telemetry.textfamily import TextFamily
 

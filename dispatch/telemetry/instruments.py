@@ -16,12 +16,12 @@ from weakref import WeakKeyDictionary
 
 from prometheus_client import CollectorRegistry, Gauge
 
+from dispatch._version import __version__
+from dispatch.errors import DispatchError, Outcome
 from dispatch.guards.breaker import State
-from dispatch.outcome import DispatchError, Outcome
 from dispatch.settled import Disposition
 from dispatch.telemetry.lean import Count, LeanCounter, LeanHistogram
 from dispatch.telemetry.names import DURATION_BUCKETS, FIRST_CHUNK_BUCKETS, OTHER, WAIT_BUCKETS
-from dispatch.version import __version__
 
 logger = logging.getLogger("dispatch.telemetry")
 

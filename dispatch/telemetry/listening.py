@@ -7,9 +7,9 @@ from typing import Final
 from opentelemetry import trace
 from opentelemetry.trace import NoOpTracerProvider, ProxyTracerProvider, Tracer
 
+from dispatch._version import __version__
 from dispatch.telemetry.names import SCHEMA_URL
 from dispatch.telemetry.settings import Telemetry
-from dispatch.version import __version__
 
 LOOK_S: Final = 1.0
 """How often it is looked: to ask for the provider reads the environment, 3 µs, as long as there is none."""

@@ -25,7 +25,7 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
-from dispatch.outcome import DispatchError, Outcome
+from dispatch.errors import DispatchError, Outcome
 from dispatch.result import CallResult
 from dispatch.targets import Target
 from dispatch.telemetry.calltrace import CallTrace, Passed, SendTrace, unsampled

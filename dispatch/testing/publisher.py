@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from dispatch.outcome import TransportError
+from dispatch.errors import TransportError
 from dispatch.testing.faults import Dice
 from dispatch.testing.malformed import as_tool_error, rubbish, with_other_id
 from dispatch.testing.way import Held

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Protocol
 
-from dispatch.outcome import TransportError
+from dispatch.errors import TransportError
 
 RECONNECT_WAIT_S = 2.0
 """Seconds after the loss of a connection for which calls wait for it. A client mends it within milliseconds to a second when

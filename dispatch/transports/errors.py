@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dispatch.outcome import TransportError
+from dispatch.errors import TransportError
 
 # The request surely never left: nothing can have run, so that a repeat is safe.
 _NEVER_SENT = frozenset(

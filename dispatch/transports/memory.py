@@ -15,8 +15,8 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
 
+from dispatch.errors import TransportError
 from dispatch.messaging.wire.codec import MAX_MESSAGE_BYTES
-from dispatch.outcome import TransportError
 from dispatch.transports.base import Handler, KeptMessage, Mode, OnFailure
 from dispatch.transports.errors import sending_failed
 

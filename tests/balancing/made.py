@@ -8,7 +8,7 @@ from typing import Any
 
 from dispatch.balancing.balancer import Balancer, Pick
 from dispatch.balancing.base import InstanceState
-from dispatch.outcome import Outcome
+from dispatch.errors import Outcome
 from dispatch.policy.balancing import Balancing, Health
 
 START = 1_000.0

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from dispatch.balancing.balancer import Balancer, Pick
-from dispatch.outcome import Outcome
+from dispatch.errors import Outcome
 from dispatch.policy.balancing import Balancing, Health
 
 MEAN_S = 0.02

@@ -23,7 +23,7 @@ from dispatch.balancing.p2c import PowerOfTwoChoices
 from dispatch.balancing.peakewma import PeakEwma
 from dispatch.balancing.roundrobin import RoundRobin
 from dispatch.balancing.weighted import SmoothWeighted
-from dispatch.outcome import Outcome
+from dispatch.errors import Outcome
 from dispatch.policy.balancing import STRATEGIES, Balancing, Health
 from tests.balancing.made import START, Stand
 

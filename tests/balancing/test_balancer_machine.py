@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from dispatch.balancing.balancer import NO_INSTANCE, Balancer, Pick
-from dispatch.outcome import Outcome
+from dispatch.errors import Outcome
 from dispatch.policy.balancing import STRATEGIES, Balancing, Health
 from tests.balancing.made import START
 from tests.support.machines import machine

@@ -15,7 +15,7 @@ from dispatch.balancing.balancer import (
     NO_INSTANCE,
     Pick,
 )
-from dispatch.outcome import Outcome
+from dispatch.errors import Outcome
 from tests.balancing.made import START, Stand
 
 

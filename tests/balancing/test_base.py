@@ -10,7 +10,7 @@ import math
 import pytest
 
 from dispatch.balancing.base import LEAST_S, MOST_OTHERS, InstanceState, Learning, Unlearning
-from dispatch.outcome import Outcome
+from dispatch.errors import Outcome
 from tests.balancing.made import START
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch.outcome import Outcome
+from dispatch.errors import Outcome
 from dispatch.policy.balancing import STRATEGIES, Balancing, Health
 from tests.balancing.simulation import MEAN_S, Host, Simulation, farm
 

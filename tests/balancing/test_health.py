@@ -11,7 +11,7 @@ import math
 import pytest
 
 from dispatch.balancing.balancer import Pick
-from dispatch.outcome import Outcome
+from dispatch.errors import Outcome
 from tests.balancing.made import START, Stand
 
 FAILURES = [Outcome.TIMEOUT, Outcome.TRANSPORT]

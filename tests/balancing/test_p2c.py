@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dispatch.balancing.p2c import FALL, MUCH_SLOWER, RISE, PowerOfTwoChoices
-from dispatch.outcome import Outcome
+from dispatch.errors import Outcome
 from tests.balancing.made import START, in_turn, states
 
 

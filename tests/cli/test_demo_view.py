@@ -13,7 +13,7 @@ from dispatch.cli.demo_view import event_lines, live_view, plain_line, rows
 from dispatch.demo import Demo
 from dispatch.demo.acts import Event
 from dispatch.demo.pace import LEAST_SECONDS
-from dispatch.outcome import ToolError
+from dispatch.errors import ToolError
 from tests.support.clock import advance
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dispatch.cli.failures import CliError, Exit, code_of, report
-from dispatch.localbroker import LocalBrokerUnavailable
-from dispatch.outcome import (
+from dispatch.errors import (
     CallTimeout,
     DispatchError,
     InvalidArguments,
@@ -16,6 +15,7 @@ from dispatch.outcome import (
     ToolError,
     TransportError,
 )
+from dispatch.localbroker import LocalBrokerUnavailable
 
 ERRORS: list[tuple[DispatchError, int]] = [
     (ToolError("no-joke", "nothing funny"), 1),

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from dashboards.queries import FAILED, INSTANCE
 from dashboards.reading import load, panels, queries
 from dispatch import Telemetry
-from dispatch.outcome import Outcome
+from dispatch.errors import Outcome
 from tests.support.troubled import Troubled
 
 UNSHOWN: Mapping[str, str] = {

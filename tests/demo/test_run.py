@@ -11,7 +11,7 @@ from dispatch import TransportError
 from dispatch.demo import Demo
 from dispatch.demo.acts.incidents import EXPECTED
 from dispatch.demo.pace import LEAST_SECONDS
-from dispatch.outcome import Outcome
+from dispatch.errors import Outcome
 from tests.support.clock import advance
 
 

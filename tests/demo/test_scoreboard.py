@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatch.demo.scoreboard import SNIPPET_CHARS, Scoreboard, nearest_rank, snippet
-from dispatch.outcome import Outcome, ToolError
+from dispatch.errors import Outcome, ToolError
 
 
 def test_a_call_counts_once_however_it_ends() -> None:

@@ -10,7 +10,7 @@ import pytest
 from dispatch.demo.descriptors import demo_catalog
 from dispatch.demo.pace import Pace
 from dispatch.demo.services import Calculator, CustomRag, Joke
-from dispatch.outcome import ToolError
+from dispatch.errors import ToolError
 
 
 @pytest.mark.parametrize(

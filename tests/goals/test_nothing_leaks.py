@@ -12,9 +12,9 @@ import random
 import pytest
 
 from dispatch._internal.permit import Rejection
+from dispatch.errors import Outcome
 from dispatch.guards.breaker import State
 from dispatch.guards.users import Users
-from dispatch.outcome import Outcome
 from dispatch.passage import Passage
 from dispatch.policy import Breaker, Bulkhead, Policy, Rate
 from dispatch.ratelimits import LimiterBucket, user_buckets

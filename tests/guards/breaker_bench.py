@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from dispatch._internal.permit import Rejection
+from dispatch.errors import Outcome
 from dispatch.guards.breaker import BreakerPermit, CircuitBreaker, State
-from dispatch.outcome import Outcome
 from dispatch.policy.breaker import Breaker
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from dispatch._internal.permit import Rejection
+from dispatch.errors import Outcome
 from dispatch.guards.bulkhead import BulkheadGuard, BulkheadPermit, BulkheadWaiter
-from dispatch.outcome import Outcome
 from dispatch.policy.bulkhead import Bulkhead
 
 OK = Outcome.SUCCESS

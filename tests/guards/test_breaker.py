@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import pytest
 
+from dispatch.errors import Outcome
 from dispatch.guards.breaker import BreakerPermit, State
-from dispatch.outcome import Outcome
 from tests.guards.breaker_bench import Bench
 
 FAILURES = (Outcome.TIMEOUT, Outcome.TRANSPORT)

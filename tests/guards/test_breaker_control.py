@@ -7,8 +7,8 @@ from __future__ import annotations
 import pytest
 
 from dispatch._internal.permit import Rejection
+from dispatch.errors import Outcome
 from dispatch.guards.breaker import CircuitBreaker, State
-from dispatch.outcome import Outcome
 from dispatch.policy.breaker import Breaker
 from tests.guards.breaker_bench import Bench
 

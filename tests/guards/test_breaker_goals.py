@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from dispatch._internal.permit import Rejection
+from dispatch.errors import Outcome
 from dispatch.guards.breaker import BreakerPermit, CircuitBreaker, State
 from dispatch.guards.opening import OpenTime
 from dispatch.guards.tally import Tally
 from dispatch.guards.windows import CountWindow, TimeWindow
-from dispatch.outcome import Outcome
 from dispatch.policy.breaker import Breaker
 from tests.guards.breaker_bench import Bench
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from dispatch._internal.permit import Rejection
+from dispatch.errors import Outcome
 from dispatch.guards.breaker import BreakerPermit, CircuitBreaker
-from dispatch.outcome import Outcome
 from dispatch.policy.breaker import Breaker
 from tests.support.machines import machine
 

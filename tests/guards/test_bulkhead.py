@@ -9,8 +9,8 @@ from __future__ import annotations
 import pytest
 
 from dispatch._internal.permit import Rejection
+from dispatch.errors import Outcome
 from dispatch.guards.bulkhead import MARGIN, BulkheadPermit
-from dispatch.outcome import Outcome
 from tests.guards.bulkhead_bench import OK, Bench, reconfigure
 
 

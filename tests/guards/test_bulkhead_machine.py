@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from dispatch._internal.permit import Rejection
+from dispatch.errors import Outcome
 from dispatch.guards.bulkhead import MARGIN, RECENT, RESERVE, BulkheadGuard, BulkheadPermit, BulkheadWaiter
-from dispatch.outcome import Outcome
 from dispatch.policy.bulkhead import Bulkhead
 from tests.support.machines import machine
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dispatch._internal.permit import Rejection
-from dispatch.outcome import Outcome
+from dispatch.errors import Outcome
 from tests.guards.bulkhead_bench import OK, Bench, reconfigure
 
 

@@ -7,10 +7,10 @@ import random
 
 import pytest
 
+from dispatch.errors import Outcome
 from dispatch.guards.budget import Budget
 from dispatch.guards.hedging import ANSWERED, FLOOR, MIN_DELAY_S, Hedging, NoHedge
 from dispatch.guards.quantile import GROWTH, Durations
-from dispatch.outcome import Outcome
 from dispatch.policy.retry import Hedge
 
 FAR = 1e9

@@ -9,9 +9,9 @@ import math
 import pytest
 
 from dispatch._internal.permit import Rejection
+from dispatch.errors import Outcome
 from dispatch.guards.bucket import LeakyBucket
 from dispatch.guards.rate import STEP_S, RateLimiter, RatePermit, Waiter
-from dispatch.outcome import Outcome
 from tests.guards.rateworld import NEVER, World
 
 

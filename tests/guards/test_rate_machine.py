@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from dispatch._internal.permit import Rejection
+from dispatch.errors import Outcome
 from dispatch.guards.bucket import LeakyBucket
 from dispatch.guards.rate import STEP_S, RateLimiter, RatePermit, Waiter
 from dispatch.guards.users import Users
-from dispatch.outcome import Outcome
 from tests.support.machines import machine
 
 MAX_WAIT = 2.0

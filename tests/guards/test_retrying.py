@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dispatch.errors import Outcome
 from dispatch.guards.budget import Budget
 from dispatch.guards.quantile import Durations
 from dispatch.guards.retrying import HOPELESS, IMPROVABLE, Again, Retrying, Where, WhyNot, may_have_run
-from dispatch.outcome import Outcome
 from dispatch.policy.retry import DEFAULT_RETRY, Retry
 
 NOW = 1_000.0

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
+from dispatch.errors import TransportError
 from dispatch.localbroker import Endpoint
 from dispatch.lossprobe import Probe, ProbeFailed, Side, load
-from dispatch.outcome import TransportError
 from dispatch.transports import Security
 
 pytestmark = pytest.mark.pulsar

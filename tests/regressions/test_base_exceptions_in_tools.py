@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from dispatch import ToolService
+from dispatch.errors import ToolError
 from dispatch.messaging.wire.codec import decode_reply
-from dispatch.outcome import ToolError
 from dispatch.work import Joined, Work
 from tests.support.clock import idle
 from tests.support.stand import Peer, Service, catalog, dispatching, read, serving, stand

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 import dispatch
-from dispatch.outcome import TransportError
+from dispatch.errors import TransportError
 from dispatch.transports.memory import MemoryPublisher, MemoryTransport
 from tests.support.stand import BROKER, UNGUARDED, dispatching, serving
 

@@ -11,9 +11,9 @@ import logging
 import pytest
 
 from dispatch import replies
+from dispatch.errors import TransportError
 from dispatch.messaging.wire.sessions import session_key
 from dispatch.messaging.wire.topics import reply_topic
-from dispatch.outcome import TransportError
 from dispatch.replies import MAX_REPLY_TOPICS, OPENINGS_AT_ONCE, OPENINGS_PER_S, TOPICS_OF_ONE
 from dispatch.transports import Publisher
 from tests.support.clock import START, advance, idle

@@ -10,8 +10,8 @@ import uuid
 import pulsar
 import pytest
 
+from dispatch.errors import TransportError
 from dispatch.localbroker import Endpoint
-from dispatch.outcome import TransportError
 from dispatch.transports.pulsar.logs import client_logger
 from dispatch.transports.pulsar.transport import PulsarTransport
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from dispatch import Policy, ToolService
+from dispatch.errors import CallTimeout, Throttled, ToolError
 from dispatch.idempotency import KEY_AGE_S
 from dispatch.messaging.wire.codec import Refusal
-from dispatch.outcome import CallTimeout, Throttled, ToolError
 from tests.support.clock import START, advance, idle, virtual_loop
 from tests.support.stand import UNGUARDED, Peer, catalog, dispatching, read, serving, stand
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from dispatch import Catalog, Dispatcher, InstanceChanged, Throttled, ToolServiceClient
-from dispatch.outcome import TransportError
+from dispatch.errors import TransportError
 from dispatch.transports import Handler, Mode, OnFailure, Publisher, Subscription, Ticket
 from dispatch.transports.memory import MemoryTransport
 from tests.support.stand import BROKER, Peer, catalog, dispatching, serving

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from dispatch import Dispatcher
+from dispatch.errors import TransportError
 from dispatch.messaging.wire.codec import Property
 from dispatch.messaging.wire.fragments import PART_BYTES
 from dispatch.messaging.wire.topics import reply_topic
-from dispatch.outcome import TransportError
 from dispatch.transports import Mode
 from dispatch.transports.memory import MemoryTransport
 from tests.support.clock import idle

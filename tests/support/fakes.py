@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from dispatch.errors import TransportError
 from dispatch.messaging.wire.codec import ErrorInfo, Property, Reply, encode_reply
-from dispatch.outcome import TransportError
 from dispatch.transports import OnFailure
 from tests.support.rubbish import OddMessage
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dispatch.outcome import TransportError
+from dispatch.errors import TransportError
 from dispatch.transports import OnFailure, Publisher, Ticket
 from dispatch.transports.memory import MemoryTransport
 

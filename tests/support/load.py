@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dispatch import Dispatcher, Outcome, ToolServer, ToolService
+from dispatch.errors import DispatchError, ToolError
 from dispatch.gate import Gate
-from dispatch.outcome import DispatchError, ToolError
 from dispatch.settled import Disposition
 from dispatch.transports.memory import MemoryTransport
 from tests.support.clock import advance

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from dispatch import Catalog, Dispatcher, Policy, ToolServer, ToolService
+from dispatch.errors import TransportError
 from dispatch.messaging.wire.codec import ErrorInfo, Property, Reply, Request, decode_request, encode_reply
-from dispatch.outcome import TransportError
 from dispatch.transports import Message, Mode, Publisher, Subscription, Transport
 from dispatch.transports.memory import MemoryTransport
 

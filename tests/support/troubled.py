@@ -12,7 +12,7 @@ from typing import Any
 
 from dispatch import Catalog, Dispatcher, DispatchError, Policy, Telemetry, ToolError, ToolServer, ToolService
 from dispatch.catalog import CatalogError
-from dispatch.outcome import TransportError
+from dispatch.errors import TransportError
 from dispatch.policy import Breaker
 from dispatch.testing import Faults, FaultyTransport
 from dispatch.transports import Publisher

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dispatch.outcome import Outcome
+from dispatch.errors import Outcome
 from tests.support.clock import advance
 from tests.support.stand import UNGUARDED, serving
 from tests.telemetry.made import Board, telling

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dispatch import Catalog, Dispatcher, DispatchError, ToolError
-from dispatch.outcome import Outcome
+from dispatch.errors import Outcome
 from tests.support.clock import advance, idle
 from tests.support.stand import UNGUARDED, Peer, catalog, read, serving
 from tests.telemetry.made import Board, telling

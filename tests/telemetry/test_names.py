@@ -10,9 +10,9 @@ from typing import Any
 from opentelemetry.semconv._incubating.attributes import messaging_attributes
 from opentelemetry.semconv.attributes import error_attributes
 
-from dispatch import outcome
+from dispatch import errors as outcome
+from dispatch.errors import CallTimeout, DispatchError, Outcome, Rejected, Throttled, TransportError
 from dispatch.guards.breaker import State
-from dispatch.outcome import CallTimeout, DispatchError, Outcome, Rejected, Throttled, TransportError
 from dispatch.settled import Disposition
 from dispatch.telemetry import names
 from dispatch.telemetry.collector import INSTANCE_STATES

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatch.catalog import Catalog
-from dispatch.outcome import Outcome
+from dispatch.errors import Outcome
 from dispatch.policy import Policy, PolicyError, Slo
 from dispatch.policy.slo import MAX_LATENCY
 from dispatch.telemetry.names import DURATION_BUCKETS

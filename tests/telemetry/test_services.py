@@ -11,7 +11,7 @@ from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from dispatch import Dispatcher, Telemetry, ToolServer
-from dispatch.outcome import ToolError
+from dispatch.errors import ToolError
 from dispatch.telemetry.settings import SILENT
 from dispatch.transports.memory import MemoryTransport
 from tests.support.stand import BROKER, REQUESTS, RESPONSES, UNGUARDED, Service, catalog

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from dispatch.errors import TransportError
 from dispatch.messaging.wire.codec import (
     MAX_PROPERTY_BYTES,
     ErrorInfo,
@@ -20,7 +21,6 @@ from dispatch.messaging.wire.codec import (
     decode_reply,
     decode_request,
 )
-from dispatch.outcome import TransportError
 from dispatch.testing import Faults, FaultyTransport, advance, idle
 from dispatch.testing.faults import KINDS, ONLY
 from dispatch.testing.malformed import INJECTED_ERROR

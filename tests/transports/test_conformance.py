@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import pytest
 
+from dispatch.errors import TransportError
 from dispatch.messaging.wire.codec import MAX_MESSAGE_BYTES
-from dispatch.outcome import TransportError
 from dispatch.transports import Message, Mode, Transport, open_transport
 
 

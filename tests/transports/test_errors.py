@@ -5,7 +5,7 @@ from __future__ import annotations
 import pulsar
 import pytest
 
-from dispatch.outcome import Outcome, TransportError
+from dispatch.errors import Outcome, TransportError
 from dispatch.transports import errors
 from dispatch.transports.errors import (
     namespace_of,

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from dispatch.errors import TransportError
 from dispatch.messaging.wire.codec import MAX_MESSAGE_BYTES
-from dispatch.outcome import TransportError
 from dispatch.transports import KeptMessage, Message, Mode
 from dispatch.transports.memory import DRAIN_BATCH, RECEIVER_QUEUE, MemoryTransport
 from tests.support.clock import idle, run

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from dispatch.demo.acts.base import Act, Stage
 from dispatch.demo.pace import USER_RATE
-from dispatch.outcome import Outcome
+from dispatch.errors import Outcome
 
 TOOL: Final = "search-web"
 HOG: Final = "hog"

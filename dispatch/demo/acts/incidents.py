@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from dispatch.demo.acts.base import Act, Stage
 from dispatch.demo.agents import WARM_UP_TIMEOUT_S
-from dispatch.outcome import Outcome
+from dispatch.errors import Outcome
 
 EXPECTED: Final = {
     Outcome.TOOL_ERROR: 1,

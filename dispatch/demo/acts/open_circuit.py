@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from dispatch.demo.acts.base import Act, Stage, chain
 from dispatch.demo.ailing import RATES, Rates
+from dispatch.errors import Outcome
 from dispatch.guards.breaker import State
-from dispatch.outcome import Outcome
 
 TOOL: Final = "exchange-rate"
 INSTEAD: Final = "last-known-rate"

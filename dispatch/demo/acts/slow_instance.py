@@ -10,7 +10,7 @@ from typing import Any, Final
 from dispatch.balancing.view import InstanceView
 from dispatch.demo.acts.base import Act, Stage, chain
 from dispatch.demo.ailing import WORDS, Translator
-from dispatch.outcome import Outcome
+from dispatch.errors import Outcome
 
 SERVICE: Final = "translate-service"
 TOOL: Final = "translate"

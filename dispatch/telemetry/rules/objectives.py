@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from dispatch.outcome import Outcome
+from dispatch.errors import Outcome
 from dispatch.policy import Slo
 from dispatch.telemetry.names import DURATION_BUCKETS
 

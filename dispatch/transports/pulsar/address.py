@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dispatch.outcome import TransportError
+from dispatch.errors import TransportError
 
 _PORTS = {"pulsar": 6650, "pulsar+ssl": 6651}
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
-from dispatch.outcome import TransportError
+from dispatch.errors import TransportError
 
 FIRST_RETRY_S = 0.5
 LAST_RETRY_S = 30.0

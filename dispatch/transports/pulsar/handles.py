@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from dispatch.outcome import TransportError
+from dispatch.errors import TransportError
 from dispatch.transports.base import Handler, Mode, OnFailure
 from dispatch.transports.pulsar.durable import Durable
 from dispatch.transports.pulsar.link import close_opened

@@ -13,7 +13,7 @@ import ssl
 import struct
 from collections.abc import AsyncIterator, Iterator
 
-from dispatch.outcome import TransportError
+from dispatch.errors import TransportError
 from dispatch.transports.errors import unauthorized, unreachable, untrusted, wrong_protocol
 from dispatch.transports.pulsar.address import endpoints
 from dispatch.transports.security import Security

@@ -22,7 +22,7 @@ from typing import Any
 import pulsar
 
 from dispatch._internal.daemon_executor import DaemonThreads
-from dispatch.outcome import TransportError
+from dispatch.errors import TransportError
 from dispatch.transports.base import Mode
 from dispatch.transports.errors import opening_failed
 from dispatch.transports.pulsar.logs import client_logger

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from dispatch._internal.cancellation import cancel_and_wait
-from dispatch.outcome import TransportError
+from dispatch.errors import TransportError
 from dispatch.transports.base import RECONNECT_WAIT_S
 from dispatch.transports.errors import unreachable
 from dispatch.transports.pulsar.aside import Aside

@@ -18,8 +18,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from dispatch.errors import TransportError
 from dispatch.messaging.wire.codec import MAX_MESSAGE_BYTES, PROPERTIES_BYTES
-from dispatch.outcome import TransportError
 from dispatch.transports.base import Handler, Mode
 from dispatch.transports.errors import sending_failed
 from dispatch.transports.pulsar.handles import PulsarPublisher, PulsarSubscription, PulsarTicket

@@ -7,7 +7,7 @@ import pytest
 from dispatch.demo import Demo
 from dispatch.demo.acts import incidents
 from dispatch.demo.pace import LEAST_SECONDS
-from dispatch.outcome import Outcome
+from dispatch.errors import Outcome
 from tests.demo.acts.playing import played
 
 

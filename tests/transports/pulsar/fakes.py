@@ -11,7 +11,7 @@ from typing import Any
 import pulsar
 import pytest
 
-from dispatch.outcome import TransportError
+from dispatch.errors import TransportError
 from dispatch.transports import KeptMessage, Mode, Publisher, Ticket
 from dispatch.transports.errors import unreachable
 from dispatch.transports.pulsar.handles import PulsarSubscription

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.outcome import TransportError
+from dispatch.errors import TransportError
 from dispatch.transports import open_transport
 from dispatch.transports.pulsar.address import endpoints
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dispatch.outcome import TransportError
+from dispatch.errors import TransportError
 from dispatch.transports.errors import unreachable
 from dispatch.transports.pulsar.aside import FIRST_RETRY_S, LAST_RETRY_S, Aside
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dispatch.outcome import TransportError
+from dispatch.errors import TransportError
 from dispatch.transports.pulsar.handshake import shake_hands
 from dispatch.transports.security import Security
 from tests.transports.pulsar.greeter import (

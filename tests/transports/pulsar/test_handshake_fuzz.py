@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dispatch.outcome import TransportError
+from dispatch.errors import TransportError
 from dispatch.transports.pulsar import handshake
 from dispatch.transports.pulsar.handshake import _fields, shake_hands
 from dispatch.transports.security import Security

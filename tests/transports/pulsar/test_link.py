@@ -10,7 +10,7 @@ from typing import Any
 import pulsar
 import pytest
 
-from dispatch.outcome import TransportError
+from dispatch.errors import TransportError
 from dispatch.transports import Mode
 from dispatch.transports.pulsar import link as link_module
 from dispatch.transports.pulsar.link import CLOSED, OPERATION_TIMEOUT_S, RECEIVER_QUEUE, Link, close_opened, pause

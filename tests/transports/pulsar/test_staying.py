@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dispatch.outcome import TransportError
+from dispatch.errors import TransportError
 from dispatch.transports.base import RECONNECT_WAIT_S
 from dispatch.transports.errors import unreachable
 from dispatch.transports.pulsar.staying import GRACE_S, POLL_S, SILENT_S

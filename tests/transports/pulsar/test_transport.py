@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from dispatch.outcome import TransportError
+from dispatch.errors import TransportError
 from tests.support.clock import idle
 from tests.transports.pulsar.fakes import (
     DROPPED,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dispatch.outcome import TransportError
+from dispatch.errors import TransportError
 from dispatch.transports import open_transport
 from dispatch.transports.pulsar import transport as transport_module
 from dispatch.transports.pulsar.transport import CLOSE_FLUSH_S, PulsarTransport

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dispatch.outcome import TransportError
+from dispatch.errors import TransportError
 from dispatch.transports import Message, Mode
 from dispatch.transports.pulsar import transport as transport_module
 from dispatch.transports.pulsar.transport import DRAIN_BATCH, PulsarTransport

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dispatch.outcome import TransportError
+from dispatch.errors import TransportError
 from dispatch.transports.errors import unreachable
 from dispatch.transports.pulsar.staying import POLL_S, RELINK_PAUSE_S
 from tests.support.clock import advance, idle
