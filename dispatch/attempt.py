@@ -9,13 +9,13 @@ import msgspec
 from dispatch.conclusion import error_of
 from dispatch.errors import DispatchError, Origin, Outcome, TransportError
 from dispatch.fleet import Fleet, Place
-from dispatch.guards.hedging import NoHedge
-from dispatch.guards.retrying import Again, WhyNot, may_have_run
 from dispatch.instances import Instance
 from dispatch.keyholders import Claim, Holder
 from dispatch.messaging.wire.codec import Property, Refusal, whole_number
 from dispatch.passage import Passage
 from dispatch.pending import ReplyStream
+from dispatch.resilience.hedging.decision import NoHedge
+from dispatch.resilience.retry.decision import Again, WhyNot, may_have_run
 from dispatch.retransmittable import Line
 from dispatch.settled import Answer, Settled
 from dispatch.targets import Target

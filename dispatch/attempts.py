@@ -16,13 +16,13 @@ from dispatch.errors import DispatchError, Outcome, TransportError
 from dispatch.exchange import Exchange
 from dispatch.fleet import Fleet
 from dispatch.fleets import Fleets
-from dispatch.guards.hedging import ANSWERED
-from dispatch.guards.retrying import Where
-from dispatch.guards.slices import attempt_slice
-from dispatch.hedges import OUTPACED
 from dispatch.messaging.wire.codec import Property, Refusal
 from dispatch.passage import Passage
 from dispatch.refusals import closed, disconnected, refusal
+from dispatch.resilience.attempt_timeout import attempt_slice
+from dispatch.resilience.hedging.decision import ANSWERED
+from dispatch.resilience.hedging.race import OUTPACED
+from dispatch.resilience.retry.decision import Where
 from dispatch.retransmittable import Line
 from dispatch.routes import Routes
 from dispatch.settled import Answer, Lost, Settled, TimedOut

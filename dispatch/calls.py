@@ -16,13 +16,13 @@ from dispatch.attempt import Attempt, Call
 from dispatch.conclusion import conclude
 from dispatch.engine import Engine
 from dispatch.errors import CallTimeout, DispatchError, Outcome
-from dispatch.guards.retrying import Where
-from dispatch.hedges import hedged
 from dispatch.messaging.wire.codec import PayloadTooLarge, check_property, json_text
 from dispatch.policy import PolicyError, check_seconds
 from dispatch.refusals import with_alternatives
+from dispatch.resilience.hedging.race import hedged
+from dispatch.resilience.retry.decision import Where
+from dispatch.resilience.retry.loop import go_on
 from dispatch.result import CallResult
-from dispatch.retries import go_on
 from dispatch.targets import Target
 
 MISTAKES = (TypeError, PayloadTooLarge, PolicyError, UnicodeError)

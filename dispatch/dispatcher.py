@@ -23,8 +23,8 @@ from dispatch.catalog import Catalog, CatalogError, load_directory
 from dispatch.engine import Engine
 from dispatch.errors import DispatchError
 from dispatch.exchange import Exchange
-from dispatch.guards.breaker import CircuitBreaker
 from dispatch.policy import DEFAULT_POLICY, Policy, PolicyError
+from dispatch.resilience.breaker.breaker import CircuitBreaker
 from dispatch.result import CallResult
 from dispatch.targets import Target, Targets
 from dispatch.telemetry.events import Event, Events, EventStream

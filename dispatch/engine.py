@@ -17,12 +17,12 @@ from dispatch.balancing.view import InstanceView
 from dispatch.errors import DispatchError, Outcome
 from dispatch.exchange import Exchange
 from dispatch.fleets import Fleets
-from dispatch.guards.breaker import State
 from dispatch.policy import Policy
+from dispatch.resilience.breaker.breaker import State
+from dispatch.resilience.single_flight import SingleFlight
 from dispatch.result import CallResult
 from dispatch.routes import Routes
 from dispatch.settled import Answer, Settled, Tally
-from dispatch.singleflight import SingleFlight
 from dispatch.targets import Target, Targets, meter_label
 from dispatch.telemetry.errortypes import error_type
 from dispatch.telemetry.logs import CALLS, say_call

@@ -17,10 +17,10 @@ from dispatch._internal.permit import Clock, Randomness
 from dispatch.balancing.balancer import Balancer, Pick
 from dispatch.balancing.health import Listener
 from dispatch.balancing.view import InstanceView
-from dispatch.guards.breaker import BreakerPermit, CircuitBreaker
 from dispatch.instances import Instance
 from dispatch.keyholders import Holder, KeyHolders
 from dispatch.policy import Balancing, Health
+from dispatch.resilience.breaker.breaker import BreakerPermit, CircuitBreaker
 from dispatch.routes import Route
 from dispatch.settled import Tally
 

@@ -10,9 +10,9 @@ import msgspec
 
 from dispatch._internal.permit import Rejection
 from dispatch.errors import DispatchError, Outcome
-from dispatch.guards.breaker import BreakerPermit
-from dispatch.guards.bulkhead import BulkheadPermit
-from dispatch.guards.rate import RatePermit, Waiter
+from dispatch.resilience.breaker.breaker import BreakerPermit
+from dispatch.resilience.bulkhead.bulkhead import BulkheadPermit
+from dispatch.resilience.rate_limit.limiter import RatePermit, Waiter
 from dispatch.toolguards import ToolGuards
 
 _SUCCESS = Outcome.SUCCESS

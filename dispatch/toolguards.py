@@ -6,16 +6,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from dispatch._internal.permit import Clock, Randomness
-from dispatch.bulkheads import WaitingBulkhead
-from dispatch.guards.breaker import CircuitBreaker
-from dispatch.guards.budget import Budget
-from dispatch.guards.hedging import Hedging, NoHedge
-from dispatch.guards.quantile import Durations, Quantile
-from dispatch.guards.retrying import Again, Retrying, WhyNot
-from dispatch.guards.users import Users
 from dispatch.policy import DEFAULT_RETRY, Policy, Rate
-from dispatch.ratelimits import LimiterBucket, RateLimits, user_buckets
 from dispatch.repair import Patience
+from dispatch.resilience.breaker.breaker import CircuitBreaker
+from dispatch.resilience.bulkhead.aio import WaitingBulkhead
+from dispatch.resilience.hedging.decision import Hedging, NoHedge
+from dispatch.resilience.latency_histogram import Durations, Quantile
+from dispatch.resilience.rate_limit.aio import LimiterBucket, RateLimits, user_buckets
+from dispatch.resilience.rate_limit.user_buckets import Users
+from dispatch.resilience.retry.budget import Budget
+from dispatch.resilience.retry.decision import Again, Retrying, WhyNot
 
 if TYPE_CHECKING:
     from dispatch.fleet import Fleet

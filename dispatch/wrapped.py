@@ -11,18 +11,18 @@ from dispatch._internal.permit import Rejection
 from dispatch.balancing.view import InstanceView
 from dispatch.dialects import DEFAULT_TIMEOUT_S, dialect, takes_user, tell
 from dispatch.errors import CallTimeout, DispatchError, InvalidArguments, Origin, Outcome, ToolError, TransportError
-from dispatch.guards.breaker import CircuitBreaker, State
-from dispatch.guards.hedging import ANSWERED
-from dispatch.guards.retrying import Where
-from dispatch.guards.slices import attempt_slice
-from dispatch.hedges import hedged
 from dispatch.messaging.wire.codec import json_text
 from dispatch.passage import Passage
 from dispatch.policy import Annotations, Policy, PolicyError, check_repeats, check_seconds, repeatable
 from dispatch.policy.safety import UNDECLARED
-from dispatch.ratelimits import user_buckets
 from dispatch.refusals import refusal
-from dispatch.retries import go_on
+from dispatch.resilience.attempt_timeout import attempt_slice
+from dispatch.resilience.breaker.breaker import CircuitBreaker, State
+from dispatch.resilience.hedging.decision import ANSWERED
+from dispatch.resilience.hedging.race import hedged
+from dispatch.resilience.rate_limit.aio import user_buckets
+from dispatch.resilience.retry.decision import Where
+from dispatch.resilience.retry.loop import go_on
 from dispatch.telemetry.events import Event, Events
 from dispatch.telemetry.settings import DEFAULT_TELEMETRY, Telemetry
 from dispatch.toolguards import ToolGuards
@@ -189,7 +189,7 @@ class WrappedClient:
 
 
 class _Attempt:
-    """How one attempt ended. See :class:`dispatch.retries.Attempted`."""
+    """How one attempt ended. See :class:`dispatch.resilience.retry.loop.Attempted`."""
 
     __slots__ = ("error", "outcome", "sent", "text")
 

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from dispatch._internal.permit import Rejection
-from dispatch.bulkheads import WaitingBulkhead
 from dispatch.errors import Outcome
-from dispatch.guards.bulkhead import BulkheadPermit
 from dispatch.policy.bulkhead import Bulkhead
+from dispatch.resilience.bulkhead.aio import WaitingBulkhead
+from dispatch.resilience.bulkhead.bulkhead import BulkheadPermit
 from tests.support.clock import idle, virtual_loop
 
 OK = Outcome.SUCCESS

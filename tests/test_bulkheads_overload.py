@@ -12,9 +12,9 @@ from collections import Counter, deque
 import pytest
 
 from dispatch._internal.permit import Rejection
-from dispatch.bulkheads import WaitingBulkhead
 from dispatch.errors import Outcome
 from dispatch.policy.bulkhead import Bulkhead
+from dispatch.resilience.bulkhead.aio import WaitingBulkhead
 from tests.support.clock import advance, virtual_loop
 
 OK = Outcome.SUCCESS

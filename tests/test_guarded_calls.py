@@ -12,9 +12,9 @@ import pytest
 
 from dispatch import CallTimeout, Catalog, Dispatcher, Policy, Rejected, Throttled, ToolError, TransportError
 from dispatch.errors import Outcome
-from dispatch.guards.breaker import State
 from dispatch.messaging.wire.codec import Property
 from dispatch.policy import Breaker, Bulkhead
+from dispatch.resilience.breaker.breaker import State
 from tests.support.clock import advance, idle
 from tests.support.stand import Peer, Service, catalog, dispatching, serving, stand
 

@@ -12,11 +12,11 @@ import pytest
 
 from dispatch._internal.permit import Clock
 from dispatch.errors import Outcome
-from dispatch.guards.budget import Budget
-from dispatch.guards.hedging import FLOOR, Hedging, NoHedge
-from dispatch.guards.quantile import Durations
-from dispatch.hedges import OUTPACED, hedged
 from dispatch.policy.retry import Hedge
+from dispatch.resilience.hedging.decision import FLOOR, Hedging, NoHedge
+from dispatch.resilience.hedging.race import OUTPACED, hedged
+from dispatch.resilience.latency_histogram import Durations
+from dispatch.resilience.retry.budget import Budget
 from tests.support.clock import START, advance
 
 OWN = int(10 * FLOOR)

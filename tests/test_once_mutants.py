@@ -110,7 +110,7 @@ FAULTS: dict[str, Callable[..., Any]] = {
     "dispatch.evicted.Evicted.add": an_evicted_dispatcher_is_forgotten,
     "dispatch.recall.Recall._repeat": a_question_runs_the_tool,
     "dispatch.recall.Recall.look": the_incarnation_is_not_looked_at,
-    "dispatch.retries.may_have_run": what_may_have_run_is_repeated,
+    "dispatch.resilience.retry.loop.may_have_run": what_may_have_run_is_repeated,
     "dispatch.attempts.Attempts._gone": another_may_run_what_a_former_life_had,
     "dispatch.idempotency.Keys.claim": a_key_is_always_new,
     "dispatch.delivery.Credit.acknowledge": credit_never_comes_back,

@@ -12,7 +12,7 @@ from dispatch.catalog import Catalog
 from dispatch.errors import Rejected
 from dispatch.plan import DEFAULT, GUARDS, SERVICE, Row, ToolPlan, plan_of, plans
 from dispatch.policy import DEFAULT_POLICY, Policy, PolicyError
-from dispatch.ratelimits import user_buckets
+from dispatch.resilience.rate_limit.aio import user_buckets
 from dispatch.targets import Targets
 from dispatch.toolguards import ToolGuards
 

@@ -10,9 +10,9 @@ import pytest
 
 from dispatch._internal.permit import Rejection
 from dispatch.errors import Outcome
-from dispatch.guards.rate import RatePermit, Waiter
 from dispatch.policy.rate import Rate
-from dispatch.ratelimits import RateLimits, user_buckets
+from dispatch.resilience.rate_limit.aio import RateLimits, user_buckets
+from dispatch.resilience.rate_limit.limiter import RatePermit, Waiter
 from tests.support.clock import START, advance, idle, virtual_loop
 from tests.support.ratelimited import FAR, figures, limits, now
 

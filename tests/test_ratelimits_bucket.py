@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatch._internal.permit import Rejection
-from dispatch.guards.bucket import LeakyBucket
-from dispatch.guards.rate import RatePermit, Waiter
-from dispatch.ratelimits import LimiterBucket, _at_once
+from dispatch.resilience.rate_limit.aio import LimiterBucket, _at_once
+from dispatch.resilience.rate_limit.leaky_bucket import LeakyBucket
+from dispatch.resilience.rate_limit.limiter import RatePermit, Waiter
 from tests.support.clock import START, VirtualClockLoop, advance, run
 from tests.support.ratelimited import FAR, figures, limits, now
 
@@ -32,7 +32,7 @@ async def test_the_bucket_is_aiolimiters_and_nobody_waits_in_it(monkeypatch: pyt
             await super().acquire(amount)
             assert not self._waiters
 
-    monkeypatch.setattr("dispatch.ratelimits.AsyncLimiter", Watched)
+    monkeypatch.setattr("dispatch.resilience.rate_limit.aio.AsyncLimiter", Watched)
     tested = limits("10/m", burst=4)
     for _ in range(4):
         tested.admit("ann", FAR)

@@ -14,7 +14,7 @@ import pytest
 
 from dispatch._internal.permit import Rejection
 from dispatch.policy.rate import Rate
-from dispatch.ratelimits import RateLimits
+from dispatch.resilience.rate_limit.aio import RateLimits
 from tests.support.clock import START, virtual_loop
 
 SECONDS = 60.0

@@ -14,13 +14,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from dispatch import retries
 from dispatch.errors import Outcome
-from dispatch.guards.budget import Budget
-from dispatch.guards.quantile import Durations
-from dispatch.guards.retrying import Again, Retrying, Where, WhyNot
 from dispatch.policy.retry import Retry
-from dispatch.retries import go_on
+from dispatch.resilience.latency_histogram import Durations
+from dispatch.resilience.retry import loop as retries
+from dispatch.resilience.retry.budget import Budget
+from dispatch.resilience.retry.decision import Again, Retrying, Where, WhyNot
+from dispatch.resilience.retry.loop import go_on
 from tests.support.clock import START, advance
 
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from dispatch.singleflight import SingleFlight
+from dispatch.resilience.single_flight import SingleFlight
 from tests.support.clock import START, advance, idle
 
 LATER = START + 1_000

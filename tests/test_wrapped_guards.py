@@ -9,8 +9,8 @@ import pytest
 
 import dispatch
 from dispatch import Annotations, CallTimeout, Policy, PolicyError, Rejected, Throttled, ToolError, TransportError
-from dispatch.guards.breaker import State
 from dispatch.policy import Hedge, Retry
+from dispatch.resilience.breaker.breaker import State
 from tests.support.clock import advance, idle
 
 IDEMPOTENT = Annotations(idempotent=True)

@@ -9,7 +9,7 @@ from dispatch.demo.acts.open_circuit import TOOL as CIRCUIT
 from dispatch.demo.acts.slow_instance import SERVICE
 from dispatch.demo.scoreboard import UserScore
 from dispatch.dispatcher import Dispatcher
-from dispatch.guards.breaker import State
+from dispatch.resilience.breaker.breaker import State
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from dispatch.balancing.view import InstanceView
-from dispatch.guards.breaker import State
+from dispatch.resilience.breaker.breaker import State
 from dispatch.telemetry.instruments import MAX_INSTANCES, Instruments
 from dispatch.telemetry.names import OTHER
 from dispatch.telemetry.textfamily import ValueFamily, Values

@@ -39,7 +39,7 @@ class CircuitChanged(Event, frozen=True, tag="circuit"):
     Attributes:
         tool: whose.
         instance: of the tool at this instance alone; None: of the tool.
-        old, new: states, as :class:`dispatch.guards.breaker.State` has them.
+        old, new: states, as :class:`dispatch.resilience.breaker.breaker.State` has them.
         why: in a word.
     """
 

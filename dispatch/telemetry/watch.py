@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 
-from dispatch.guards.breaker import Listener, State
+from dispatch.resilience.breaker.breaker import Listener, State
 from dispatch.telemetry.collector import LiveCollector, Observed
 from dispatch.telemetry.events import CatalogChanged, CircuitChanged, Event, Events, InstanceChanged
 from dispatch.telemetry.exposition import registry_of

@@ -13,11 +13,11 @@ import pytest
 
 from dispatch._internal.permit import Rejection
 from dispatch.errors import Outcome
-from dispatch.guards.breaker import State
-from dispatch.guards.users import Users
 from dispatch.passage import Passage
 from dispatch.policy import Breaker, Bulkhead, Policy, Rate
-from dispatch.ratelimits import LimiterBucket, user_buckets
+from dispatch.resilience.breaker.breaker import State
+from dispatch.resilience.rate_limit.aio import LimiterBucket, user_buckets
+from dispatch.resilience.rate_limit.user_buckets import Users
 from dispatch.toolguards import ToolGuards
 from tests.support.clock import advance, virtual_loop
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from dispatch._internal.permit import Rejection
 from dispatch.errors import Outcome
-from dispatch.guards.breaker import BreakerPermit, CircuitBreaker, State
 from dispatch.policy.breaker import Breaker
+from dispatch.resilience.breaker.breaker import BreakerPermit, CircuitBreaker, State
 
 
 class Bench:

@@ -8,8 +8,8 @@ import msgspec
 
 from dispatch._internal.permit import Rejection
 from dispatch.errors import Outcome
-from dispatch.guards.bulkhead import BulkheadGuard, BulkheadPermit, BulkheadWaiter
 from dispatch.policy.bulkhead import Bulkhead
+from dispatch.resilience.bulkhead.bulkhead import BulkheadGuard, BulkheadPermit, BulkheadWaiter
 
 OK = Outcome.SUCCESS
 

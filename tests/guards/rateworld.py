@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from dispatch._internal.permit import Rejection
-from dispatch.guards.bucket import LeakyBucket
-from dispatch.guards.rate import RateLimiter, RatePermit, Waiter
-from dispatch.guards.users import Users
+from dispatch.resilience.rate_limit.leaky_bucket import LeakyBucket
+from dispatch.resilience.rate_limit.limiter import RateLimiter, RatePermit, Waiter
+from dispatch.resilience.rate_limit.user_buckets import Users
 
 NEVER = math.inf
 

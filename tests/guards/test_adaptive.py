@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dispatch.guards.adaptive import LOOK_EVERY, MAX_TIMES, WITNESSES, AdaptiveLimit, correlation
+from dispatch.resilience.bulkhead.adaptive_limit import LOOK_EVERY, MAX_TIMES, WITNESSES, AdaptiveLimit, correlation
 
 START = 1_000.0
 

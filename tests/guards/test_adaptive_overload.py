@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dispatch.guards.adaptive import AdaptiveLimit
+from dispatch.resilience.bulkhead.adaptive_limit import AdaptiveLimit
 
 
 def simulate(duration: Any, *, servers: int, load: float, seconds: float, seed: int) -> tuple[list[int], float]:

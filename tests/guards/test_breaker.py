@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from dispatch.errors import Outcome
-from dispatch.guards.breaker import BreakerPermit, State
+from dispatch.resilience.breaker.breaker import BreakerPermit, State
 from tests.guards.breaker_bench import Bench
 
 FAILURES = (Outcome.TIMEOUT, Outcome.TRANSPORT)

@@ -8,8 +8,8 @@ import pytest
 
 from dispatch._internal.permit import Rejection
 from dispatch.errors import Outcome
-from dispatch.guards.breaker import CircuitBreaker, State
 from dispatch.policy.breaker import Breaker
+from dispatch.resilience.breaker.breaker import CircuitBreaker, State
 from tests.guards.breaker_bench import Bench
 
 

@@ -16,11 +16,11 @@ import pytest
 
 from dispatch._internal.permit import Rejection
 from dispatch.errors import Outcome
-from dispatch.guards.breaker import BreakerPermit, CircuitBreaker, State
-from dispatch.guards.opening import OpenTime
-from dispatch.guards.tally import Tally
-from dispatch.guards.windows import CountWindow, TimeWindow
 from dispatch.policy.breaker import Breaker
+from dispatch.resilience.breaker.breaker import BreakerPermit, CircuitBreaker, State
+from dispatch.resilience.breaker.failure_rules import Tally
+from dispatch.resilience.breaker.open_duration import OpenTime
+from dispatch.resilience.breaker.windows import CountWindow, TimeWindow
 from tests.guards.breaker_bench import Bench
 
 WITH_PERMITS = (State.CLOSED, State.HALF_OPEN, State.DISABLED, State.METRICS_ONLY)

@@ -13,8 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from dispatch._internal.permit import Rejection
 from dispatch.errors import Outcome
-from dispatch.guards.breaker import BreakerPermit, CircuitBreaker
 from dispatch.policy.breaker import Breaker
+from dispatch.resilience.breaker.breaker import BreakerPermit, CircuitBreaker
 from tests.support.machines import machine
 
 SMALL = Breaker(

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from dispatch.errors import Outcome
-from dispatch.guards.breaker import State
+from dispatch.resilience.breaker.breaker import State
 from tests.guards.breaker_bench import Bench
 
 

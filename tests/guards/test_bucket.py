@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.guards.bucket import NEVER, Both, LeakyBucket
+from dispatch.resilience.rate_limit.leaky_bucket import NEVER, Both, LeakyBucket
 
 
 def taken(bucket: LeakyBucket | Both, now: float, cost: float = 1.0) -> int:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from dispatch.guards.budget import BUCKET_S, BUCKETS, WINDOW_S, Budget
+from dispatch.resilience.retry.budget import BUCKET_S, BUCKETS, WINDOW_S, Budget
 from tests.support.machines import machine
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from dispatch._internal.permit import Rejection
 from dispatch.errors import Outcome
-from dispatch.guards.bulkhead import MARGIN, BulkheadPermit
+from dispatch.resilience.bulkhead.bulkhead import MARGIN, BulkheadPermit
 from tests.guards.bulkhead_bench import OK, Bench, reconfigure
 
 

@@ -13,8 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from dispatch._internal.permit import Rejection
 from dispatch.errors import Outcome
-from dispatch.guards.bulkhead import MARGIN, RECENT, RESERVE, BulkheadGuard, BulkheadPermit, BulkheadWaiter
 from dispatch.policy.bulkhead import Bulkhead
+from dispatch.resilience.bulkhead.bulkhead import MARGIN, RECENT, RESERVE, BulkheadGuard, BulkheadPermit, BulkheadWaiter
 from tests.support.machines import machine
 
 NAMES = ("interactive", "batch", "night")

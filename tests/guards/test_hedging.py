@@ -8,10 +8,10 @@ import random
 import pytest
 
 from dispatch.errors import Outcome
-from dispatch.guards.budget import Budget
-from dispatch.guards.hedging import ANSWERED, FLOOR, MIN_DELAY_S, Hedging, NoHedge
-from dispatch.guards.quantile import GROWTH, Durations
 from dispatch.policy.retry import Hedge
+from dispatch.resilience.hedging.decision import ANSWERED, FLOOR, MIN_DELAY_S, Hedging, NoHedge
+from dispatch.resilience.latency_histogram import GROWTH, Durations
+from dispatch.resilience.retry.budget import Budget
 
 FAR = 1e9
 DEFAULT = Hedge()

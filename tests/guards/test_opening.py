@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.guards.opening import OpenTime
 from dispatch.policy.breaker import Breaker
+from dispatch.resilience.breaker.open_duration import OpenTime
 
 DEFAULT = Breaker()
 EXACT = Breaker(jitter=0)

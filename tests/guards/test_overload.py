@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch.guards.overload import SLACK, Waiter, WaitingLine
+from dispatch.resilience.bulkhead.wait_queue import SLACK, Waiter, WaitingLine
 
 
 class Named(Waiter):

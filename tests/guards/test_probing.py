@@ -5,8 +5,8 @@ are lost and wedge it for ever, and against one lucky success closing it."""
 
 from __future__ import annotations
 
-from dispatch.guards.probing import PROBE_FAILED, PROBE_SLOW, RECOVERED, Probing
 from dispatch.policy.breaker import Breaker
+from dispatch.resilience.breaker.half_open import PROBE_FAILED, PROBE_SLOW, RECOVERED, Probing
 
 DEFAULT = Breaker(probe_lease=20)
 

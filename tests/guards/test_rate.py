@@ -10,8 +10,8 @@ import pytest
 
 from dispatch._internal.permit import Rejection
 from dispatch.errors import Outcome
-from dispatch.guards.bucket import LeakyBucket
-from dispatch.guards.rate import STEP_S, RateLimiter, RatePermit, Waiter
+from dispatch.resilience.rate_limit.leaky_bucket import LeakyBucket
+from dispatch.resilience.rate_limit.limiter import STEP_S, RateLimiter, RatePermit, Waiter
 from tests.guards.rateworld import NEVER, World
 
 

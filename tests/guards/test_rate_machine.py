@@ -13,9 +13,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from dispatch._internal.permit import Rejection
 from dispatch.errors import Outcome
-from dispatch.guards.bucket import LeakyBucket
-from dispatch.guards.rate import STEP_S, RateLimiter, RatePermit, Waiter
-from dispatch.guards.users import Users
+from dispatch.resilience.rate_limit.leaky_bucket import LeakyBucket
+from dispatch.resilience.rate_limit.limiter import STEP_S, RateLimiter, RatePermit, Waiter
+from dispatch.resilience.rate_limit.user_buckets import Users
 from tests.support.machines import machine
 
 MAX_WAIT = 2.0

@@ -8,9 +8,9 @@ import itertools
 import pytest
 
 from dispatch._internal.permit import Rejection
-from dispatch.guards.bucket import LeakyBucket
-from dispatch.guards.rate import STEP_S, RateLimiter, RatePermit, Waiter
-from dispatch.guards.users import Users
+from dispatch.resilience.rate_limit.leaky_bucket import LeakyBucket
+from dispatch.resilience.rate_limit.limiter import STEP_S, RateLimiter, RatePermit, Waiter
+from dispatch.resilience.rate_limit.user_buckets import Users
 from tests.guards.rateworld import NEVER, World
 
 

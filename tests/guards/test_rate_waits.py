@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dispatch._internal.permit import Rejection
-from dispatch.guards.rate import STEP_S, RatePermit
+from dispatch.resilience.rate_limit.limiter import STEP_S, RatePermit
 from tests.guards.rateworld import World
 
 

@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatch.errors import Outcome
-from dispatch.guards.budget import Budget
-from dispatch.guards.quantile import Durations
-from dispatch.guards.retrying import HOPELESS, IMPROVABLE, Again, Retrying, Where, WhyNot, may_have_run
 from dispatch.policy.retry import DEFAULT_RETRY, Retry
+from dispatch.resilience.latency_histogram import Durations
+from dispatch.resilience.retry.budget import Budget
+from dispatch.resilience.retry.decision import HOPELESS, IMPROVABLE, Again, Retrying, Where, WhyNot, may_have_run
 
 NOW = 1_000.0
 

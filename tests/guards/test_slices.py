@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.guards.slices import attempt_slice
+from dispatch.resilience.attempt_timeout import attempt_slice
 
 NOW = 1_000.0
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch.guards.tally import Tally
 from dispatch.policy.breaker import Breaker
+from dispatch.resilience.breaker.failure_rules import Tally
 
 ALL_OFF = {"failures_in_a_row": None, "no_success_for": None}
 

@@ -10,8 +10,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from dispatch.guards.bucket import NEVER, LeakyBucket
-from dispatch.guards.users import LOOKS, MAX_USERS, Users
+from dispatch.resilience.rate_limit.leaky_bucket import NEVER, LeakyBucket
+from dispatch.resilience.rate_limit.user_buckets import LOOKS, MAX_USERS, Users
 from tests.support.machines import machine
 
 BURST = 5.0

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatch.guards.windows import FAILED, PLAIN, SLOTS, SLOW, CountWindow, TimeWindow
+from dispatch.resilience.breaker.windows import FAILED, PLAIN, SLOTS, SLOW, CountWindow, TimeWindow
 
 KINDS = st.sampled_from([PLAIN, FAILED, SLOW, FAILED | SLOW])
 

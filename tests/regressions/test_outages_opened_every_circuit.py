@@ -16,8 +16,8 @@ import pytest
 
 import dispatch
 from dispatch import CallResult, CallTimeout, Dispatcher, Event, Origin
-from dispatch.guards.breaker import State
 from dispatch.localbroker import Endpoint
+from dispatch.resilience.breaker.breaker import State
 from dispatch.testing import FaultyTransport
 from dispatch.transports.memory import MemoryTransport
 from tests.support.catalogs import catalog_of, unique_topic

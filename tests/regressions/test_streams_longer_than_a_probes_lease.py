@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from dispatch import CallTimeout, Dispatcher, Rejected, ToolError
-from dispatch.guards.breaker import State
 from dispatch.policy import Breaker, Policy
+from dispatch.resilience.breaker.breaker import State
 from tests.support.clock import advance
 from tests.support.stand import dispatching, read, serving, stand
 

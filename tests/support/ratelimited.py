@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dispatch.policy.rate import Rate
-from dispatch.ratelimits import RateLimits
+from dispatch.resilience.rate_limit.aio import RateLimits
 from tests.support.clock import virtual_loop
 
 FAR = 1e9

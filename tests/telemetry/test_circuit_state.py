@@ -12,7 +12,7 @@ import hypothesis.strategies as st
 from hypothesis import given, settings
 
 from dispatch import Dispatcher, Rejected, ToolError
-from dispatch.guards.breaker import State
+from dispatch.resilience.breaker.breaker import State
 from dispatch.telemetry.events import CircuitChanged, Event
 from dispatch.transports.memory import MemoryTransport
 from tests.support.clock import advance, run

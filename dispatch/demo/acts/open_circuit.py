@@ -11,7 +11,7 @@ from typing import Any, Final
 from dispatch.demo.acts.base import Act, Stage, chain
 from dispatch.demo.ailing import RATES, Rates
 from dispatch.errors import Outcome
-from dispatch.guards.breaker import State
+from dispatch.resilience.breaker.breaker import State
 
 TOOL: Final = "exchange-rate"
 INSTEAD: Final = "last-known-rate"

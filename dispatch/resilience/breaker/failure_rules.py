@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dispatch.guards.windows import FAILED, SLOW, CountWindow, TimeWindow
 from dispatch.policy.breaker import Breaker
+from dispatch.resilience.breaker.windows import FAILED, SLOW, CountWindow, TimeWindow
 
 FAILURES_IN_A_ROW = "failures-in-a-row"
 FAILURE_RATE = "failure-rate"

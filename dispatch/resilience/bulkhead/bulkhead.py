@@ -13,9 +13,9 @@ import msgspec
 
 from dispatch._internal.permit import Clock, Rejection
 from dispatch.errors import Outcome
-from dispatch.guards.adaptive import AdaptiveLimit
-from dispatch.guards.overload import Waiter, WaitingLine
 from dispatch.policy.bulkhead import Bulkhead
+from dispatch.resilience.bulkhead.adaptive_limit import AdaptiveLimit
+from dispatch.resilience.bulkhead.wait_queue import Waiter, WaitingLine
 
 BY = "bulkhead"
 RECENT = 0.1

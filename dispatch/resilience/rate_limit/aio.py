@@ -1,6 +1,6 @@
 """Rate limits on an event loop: aiolimiter's bucket for each tool and each user, one timer a tool, one future a wait.
 
-The rules are those of :mod:`dispatch.guards.rate`. Here is what they need of a loop, and nothing is bound to one before its
+The rules are those of :mod:`dispatch.resilience.rate_limit.limiter`. Here is what they need of a loop, and nothing is bound to one before its
 first use: a dispatcher that is made at import, or used again after its loop has ended, works on the loop that runs then.
 """
 
@@ -16,10 +16,10 @@ from aiolimiter import AsyncLimiter
 
 from dispatch._internal.clock import loop_clock
 from dispatch._internal.permit import Rejection
-from dispatch.guards.bucket import NEVER, Both, Bucket, LeakyBucket
-from dispatch.guards.rate import RateLimiter, RatePermit, Waiter
-from dispatch.guards.users import MAX_USERS, Users
 from dispatch.policy.rate import Rate
+from dispatch.resilience.rate_limit.leaky_bucket import NEVER, Both, Bucket, LeakyBucket
+from dispatch.resilience.rate_limit.limiter import RateLimiter, RatePermit, Waiter
+from dispatch.resilience.rate_limit.user_buckets import MAX_USERS, Users
 
 AMPLE = 0.5
 """The part of a bucket up to which it is not worth asking aiolimiter: no rounding makes half full of full."""

@@ -8,9 +8,9 @@ import msgspec
 
 from dispatch._internal.permit import Randomness
 from dispatch.errors import Outcome
-from dispatch.guards.budget import Budget
-from dispatch.guards.quantile import Durations, Quantile
 from dispatch.policy.retry import Retry
+from dispatch.resilience.latency_histogram import Durations, Quantile
+from dispatch.resilience.retry.budget import Budget
 
 IMPROVABLE = frozenset({Outcome.TRANSPORT, Outcome.TIMEOUT, Outcome.THROTTLED})
 """The outcomes that another attempt can change. A tool's own error is its answer, an argument does not mend itself, whom

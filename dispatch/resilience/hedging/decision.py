@@ -10,9 +10,9 @@ from enum import StrEnum
 
 from dispatch._internal.permit import Clock
 from dispatch.errors import Outcome
-from dispatch.guards.budget import Budget
-from dispatch.guards.quantile import Durations, Quantile
 from dispatch.policy.retry import Hedge
+from dispatch.resilience.latency_histogram import Durations, Quantile
+from dispatch.resilience.retry.budget import Budget
 
 MIN_DELAY_S = 0.001
 """However fast a tool is: below this the machine's own hiccups decide (Finagle's ``BackupRequestFilter`` has the same)."""

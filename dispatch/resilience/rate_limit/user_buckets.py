@@ -14,7 +14,7 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Generic, TypeVar
 
-from dispatch.guards.bucket import NEVER, Bucket
+from dispatch.resilience.rate_limit.leaky_bucket import NEVER, Bucket
 
 B = TypeVar("B", bound=Bucket)
 

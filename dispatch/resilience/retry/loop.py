@@ -14,7 +14,7 @@ from tenacity import AsyncRetrying, RetryCallState
 
 from dispatch._internal.clock import loop_clock
 from dispatch.errors import Outcome
-from dispatch.guards.retrying import Again, Retrying, Where, WhyNot, may_have_run
+from dispatch.resilience.retry.decision import Again, Retrying, Where, WhyNot, may_have_run
 
 
 class Attempted(Protocol):

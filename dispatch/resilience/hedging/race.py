@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
 from dispatch.errors import Outcome
-from dispatch.guards.hedging import ANSWERED, Hedging, NoHedge
+from dispatch.resilience.hedging.decision import ANSWERED, Hedging, NoHedge
 
 
 class Raced(Protocol):

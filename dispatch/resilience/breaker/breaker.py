@@ -14,10 +14,10 @@ import msgspec
 
 from dispatch._internal.permit import Clock, Randomness, Rejection
 from dispatch.errors import Outcome
-from dispatch.guards.opening import OpenTime
-from dispatch.guards.probing import RECOVERED, Probing
-from dispatch.guards.tally import Tally
 from dispatch.policy.breaker import Breaker
+from dispatch.resilience.breaker.failure_rules import Tally
+from dispatch.resilience.breaker.half_open import RECOVERED, Probing
+from dispatch.resilience.breaker.open_duration import OpenTime
 
 
 class State(StrEnum):

@@ -16,8 +16,8 @@ import msgspec
 
 from dispatch._internal.permit import Clock, Rejection
 from dispatch.errors import Outcome
-from dispatch.guards.bucket import Bucket
-from dispatch.guards.fair import WeightedFairQueue
+from dispatch.resilience.rate_limit.leaky_bucket import Bucket
+from dispatch.resilience.rate_limit.weighted_fair_queue import WeightedFairQueue
 
 STEP_S = 1e-6
 """Two times that differ by less are the same: sums of floats and the turns of a timer are no more exact."""

@@ -1,4 +1,4 @@
-"""Waiting for a place in a bulkhead: the side of :mod:`dispatch.guards.bulkhead` that knows the loop."""
+"""Waiting for a place in a bulkhead: the side of :mod:`dispatch.resilience.bulkhead.bulkhead` that knows the loop."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import asyncio
 from dispatch._internal.clock import loop_clock
 from dispatch._internal.permit import Rejection
 from dispatch.errors import Outcome
-from dispatch.guards.bulkhead import BulkheadGuard, BulkheadPermit
 from dispatch.policy.bulkhead import Bulkhead
+from dispatch.resilience.bulkhead.bulkhead import BulkheadGuard, BulkheadPermit
 
 
 class WaitingBulkhead:

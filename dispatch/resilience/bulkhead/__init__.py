@@ -1,0 +1,1 @@
+"""Bulkhead: bounded concurrency with a bounded wait."""

@@ -1,0 +1,1 @@
+"""Hedging: a second attempt beside a slow first one."""

@@ -1,0 +1,1 @@
+"""Rate limits, with a fair queue and a bucket for each user."""

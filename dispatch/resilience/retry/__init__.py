@@ -1,0 +1,1 @@
+"""Retries: which outcomes are repeated, their budget, the loop."""
