@@ -17,7 +17,7 @@ from typing import Any
 
 from dispatch._internal.clock import loop_clock
 from dispatch._internal.permit import Randomness
-from dispatch.balancing.view import InstanceView
+from dispatch.balancing.snapshot import InstanceView
 from dispatch.calls import Calls
 from dispatch.catalog import Catalog, CatalogError, load_directory
 from dispatch.engine import Engine

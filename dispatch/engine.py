@@ -13,7 +13,7 @@ import msgspec
 from dispatch._internal.permit import Randomness
 from dispatch.addressing import Addressing
 from dispatch.attempts import Attempts
-from dispatch.balancing.view import InstanceView
+from dispatch.balancing.snapshot import InstanceView
 from dispatch.errors import DispatchError, Outcome
 from dispatch.exchange import Exchange
 from dispatch.fleets import Fleets

@@ -15,8 +15,8 @@ import msgspec
 
 from dispatch._internal.permit import Clock, Randomness
 from dispatch.balancing.balancer import Balancer, Pick
-from dispatch.balancing.health import Listener
-from dispatch.balancing.view import InstanceView
+from dispatch.balancing.outlier_detection import Listener
+from dispatch.balancing.snapshot import InstanceView
 from dispatch.instances import Instance
 from dispatch.keyholders import Holder, KeyHolders
 from dispatch.policy import Balancing, Health

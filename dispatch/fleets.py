@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from dispatch._internal.clock import loop_clock
 from dispatch._internal.permit import Randomness
-from dispatch.balancing.health import Listener
+from dispatch.balancing.outlier_detection import Listener
 from dispatch.catalog import ServiceDescriptor
 from dispatch.errors import TransportError
 from dispatch.fleet import SHARED, Fleet

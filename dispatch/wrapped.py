@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dispatch._internal.permit import Rejection
-from dispatch.balancing.view import InstanceView
+from dispatch.balancing.snapshot import InstanceView
 from dispatch.dialects import DEFAULT_TIMEOUT_S, dialect, takes_user, tell
 from dispatch.errors import CallTimeout, DispatchError, InvalidArguments, Origin, Outcome, ToolError, TransportError
 from dispatch.messaging.wire.codec import json_text

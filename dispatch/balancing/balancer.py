@@ -9,14 +9,14 @@ from collections.abc import Set as AbstractSet
 import msgspec
 
 from dispatch._internal.permit import Clock, Randomness, Rejection
-from dispatch.balancing.base import NEVER, InstanceState, Strategy
-from dispatch.balancing.health import HealthWatch, Listener
-from dispatch.balancing.leastrequest import LeastRequest
-from dispatch.balancing.p2c import PowerOfTwoChoices
-from dispatch.balancing.peakewma import PeakEwma
-from dispatch.balancing.roundrobin import RoundRobin
-from dispatch.balancing.view import InstanceView, view
-from dispatch.balancing.weighted import SmoothWeighted
+from dispatch.balancing.instance_state import NEVER, InstanceState, Strategy
+from dispatch.balancing.least_request import LeastRequest
+from dispatch.balancing.outlier_detection import HealthWatch, Listener
+from dispatch.balancing.peak_ewma import PeakEwma
+from dispatch.balancing.power_of_two_choices import PowerOfTwoChoices
+from dispatch.balancing.round_robin import RoundRobin
+from dispatch.balancing.snapshot import InstanceView, view
+from dispatch.balancing.weighted_round_robin import SmoothWeighted
 from dispatch.errors import Outcome
 from dispatch.policy.balancing import Balancing, Health
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dispatch._internal.permit import Randomness
-from dispatch.balancing.base import InstanceState, Learning
+from dispatch.balancing.instance_state import InstanceState, Learning
 
 
 def draw_two(candidates: Sequence[InstanceState], randomness: Randomness) -> tuple[InstanceState, InstanceState]:

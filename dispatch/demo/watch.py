@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from dispatch.balancing.view import InstanceView
+from dispatch.balancing.snapshot import InstanceView
 from dispatch.demo.acts.open_circuit import TOOL as CIRCUIT
 from dispatch.demo.acts.slow_instance import SERVICE
 from dispatch.demo.scoreboard import UserScore

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from dispatch.balancing.view import InstanceView
+from dispatch.balancing.snapshot import InstanceView
 from dispatch.resilience.breaker.breaker import State
 from dispatch.telemetry.instruments import MAX_INSTANCES, Instruments
 from dispatch.telemetry.names import OTHER

@@ -34,7 +34,7 @@ MAX_INSTANCES = 2_000
 the first ones."""
 
 EJECTED_FOR = ("failures", "success-rate")
-"""Why instances are ejected (:mod:`dispatch.balancing.health`)."""
+"""Why instances are ejected (:mod:`dispatch.balancing.outlier_detection`)."""
 REJECTED_BY = ("breaker", "rate", "bulkhead", "balancer", "service", "exchange")
 """Who refuses calls. The catalogue does, too, but never a call of a tool that there is."""
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from dispatch.balancing.balancer import Balancer, Pick
-from dispatch.balancing.base import InstanceState
+from dispatch.balancing.instance_state import InstanceState
 from dispatch.errors import Outcome
 from dispatch.policy.balancing import Balancing, Health
 

@@ -18,11 +18,11 @@ from dispatch.balancing.balancer import (
     Pick,
     make_strategy,
 )
-from dispatch.balancing.leastrequest import LeastRequest
-from dispatch.balancing.p2c import PowerOfTwoChoices
-from dispatch.balancing.peakewma import PeakEwma
-from dispatch.balancing.roundrobin import RoundRobin
-from dispatch.balancing.weighted import SmoothWeighted
+from dispatch.balancing.least_request import LeastRequest
+from dispatch.balancing.peak_ewma import PeakEwma
+from dispatch.balancing.power_of_two_choices import PowerOfTwoChoices
+from dispatch.balancing.round_robin import RoundRobin
+from dispatch.balancing.weighted_round_robin import SmoothWeighted
 from dispatch.errors import Outcome
 from dispatch.policy.balancing import STRATEGIES, Balancing, Health
 from tests.balancing.made import START, Stand

@@ -9,7 +9,7 @@ import math
 
 import pytest
 
-from dispatch.balancing.base import LEAST_S, MOST_OTHERS, InstanceState, Learning, Unlearning
+from dispatch.balancing.instance_state import LEAST_S, MOST_OTHERS, InstanceState, Learning, Unlearning
 from dispatch.errors import Outcome
 from tests.balancing.made import START
 

@@ -6,7 +6,7 @@ and against a bad past that outweighs a good present.
 
 from __future__ import annotations
 
-from dispatch.balancing.health import outliers
+from dispatch.balancing.outlier_detection import outliers
 from dispatch.errors import Outcome
 from dispatch.policy.balancing import Health
 from tests.balancing.made import START, Stand

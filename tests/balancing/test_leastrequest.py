@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from dispatch.balancing.leastrequest import LeastRequest
+from dispatch.balancing.least_request import LeastRequest
 from tests.balancing.made import START, in_turn, states
 
 

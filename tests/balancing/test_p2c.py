@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dispatch.balancing.p2c import FALL, MUCH_SLOWER, RISE, PowerOfTwoChoices
+from dispatch.balancing.power_of_two_choices import FALL, MUCH_SLOWER, RISE, PowerOfTwoChoices
 from dispatch.errors import Outcome
 from tests.balancing.made import START, in_turn, states
 

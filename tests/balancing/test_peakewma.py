@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dispatch.balancing.peakewma import UNKNOWN, PeakEwma
+from dispatch.balancing.peak_ewma import UNKNOWN, PeakEwma
 from tests.balancing.made import START, in_turn, states
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch.balancing.roundrobin import RoundRobin
+from dispatch.balancing.round_robin import RoundRobin
 from tests.balancing.made import START, states
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch.balancing.view import InstanceView, view
+from dispatch.balancing.snapshot import InstanceView, view
 from tests.balancing.made import START, states
 
 

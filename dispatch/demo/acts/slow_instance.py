@@ -7,7 +7,7 @@ from collections.abc import Coroutine, Iterator, Mapping
 from itertools import cycle
 from typing import Any, Final
 
-from dispatch.balancing.view import InstanceView
+from dispatch.balancing.snapshot import InstanceView
 from dispatch.demo.acts.base import Act, Stage, chain
 from dispatch.demo.ailing import WORDS, Translator
 from dispatch.errors import Outcome

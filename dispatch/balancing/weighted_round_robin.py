@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dispatch.balancing.base import InstanceState, Unlearning
+from dispatch.balancing.instance_state import InstanceState, Unlearning
 
 
 class SmoothWeighted(Unlearning):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dispatch._internal.permit import Randomness
-from dispatch.balancing.base import InstanceState
+from dispatch.balancing.instance_state import InstanceState
 from dispatch.balancing.twochoices import TwoChoices
 from dispatch.errors import Outcome
 

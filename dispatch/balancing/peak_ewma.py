@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import exp
 
-from dispatch.balancing.base import InstanceState
+from dispatch.balancing.instance_state import InstanceState
 from dispatch.balancing.twochoices import TwoChoices
 
 UNKNOWN = 1e12

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dispatch._internal.permit import Randomness
-from dispatch.balancing.base import InstanceState
-from dispatch.balancing.p2c import PowerOfTwoChoices
+from dispatch.balancing.instance_state import InstanceState
+from dispatch.balancing.power_of_two_choices import PowerOfTwoChoices
 
 
 class LeastRequest(PowerOfTwoChoices):

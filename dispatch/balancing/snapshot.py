@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from dispatch.balancing.base import InstanceState
+from dispatch.balancing.instance_state import InstanceState
 
 
 class InstanceView(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from operator import attrgetter
 
-from dispatch.balancing.base import InstanceState, Unlearning
+from dispatch.balancing.instance_state import InstanceState, Unlearning
 
 _PLACE = attrgetter("place")
 

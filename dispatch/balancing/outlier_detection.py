@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from math import ceil, sqrt
 
-from dispatch.balancing.base import NEVER, InstanceState
+from dispatch.balancing.instance_state import NEVER, InstanceState
 from dispatch.errors import Outcome
 from dispatch.policy.balancing import Health
 
