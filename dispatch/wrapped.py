@@ -14,7 +14,7 @@ from dispatch.errors import CallTimeout, DispatchError, InvalidArguments, Origin
 from dispatch.messaging.wire.codec import json_text
 from dispatch.passage import Passage
 from dispatch.policy import Annotations, Policy, PolicyError, check_repeats, check_seconds, repeatable
-from dispatch.policy.safety import UNDECLARED
+from dispatch.policy.repeat_safety import UNDECLARED
 from dispatch.refusals import refusal
 from dispatch.resilience.attempt_timeout import attempt_slice
 from dispatch.resilience.breaker.breaker import CircuitBreaker, State

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dispatch.policy.balancing import NO_HEALTH, Balancing, Health
 from dispatch.policy.breaker import Breaker
 from dispatch.policy.bulkhead import Bulkhead
-from dispatch.policy.checks import MAX_SECONDS, PolicyError, check_seconds
 from dispatch.policy.policy import (
     DEFAULT_POLICY,
     MAX_REPLY_CONNECTIONS,
@@ -14,9 +13,10 @@ from dispatch.policy.policy import (
     parse_policy,
 )
 from dispatch.policy.rate import Rate
+from dispatch.policy.repeat_safety import Annotations, check_repeats, repeatable
 from dispatch.policy.retry import DEFAULT_RETRY, Hedge, Retry
-from dispatch.policy.safety import Annotations, check_repeats, repeatable
 from dispatch.policy.slo import Slo
+from dispatch.policy.validation import MAX_SECONDS, PolicyError, check_seconds
 
 __all__ = [
     "DEFAULT_POLICY",

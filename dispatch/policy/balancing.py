@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from dispatch.policy.checks import PolicyError, check_count, check_flag, check_seconds, laid_over
+from dispatch.policy.validation import PolicyError, check_count, check_flag, check_seconds, laid_over
 
 STRATEGIES: Final = ("round-robin", "weighted", "least-request", "p2c", "peak-ewma")
 """The names that ``Balancing.strategy`` takes."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from dispatch.policy.checks import PolicyError, check_count, check_flag, check_seconds, laid_over
+from dispatch.policy.validation import PolicyError, check_count, check_flag, check_seconds, laid_over
 
 MAX_BREAKER_WINDOW = 100_000
 """Calls in a breaker's count window, at most: each takes a byte."""

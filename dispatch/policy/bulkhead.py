@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from dispatch.policy.checks import PolicyError, check_flag, check_seconds, laid_over
+from dispatch.policy.validation import PolicyError, check_flag, check_seconds, laid_over
 
 MAX_CONCURRENCY = 10_000
 """More calls of one tool in flight than this were never seen to help; it is a slip, or a limit that limits nothing."""

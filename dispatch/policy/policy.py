@@ -14,10 +14,10 @@ import msgspec
 from dispatch.policy.balancing import Balancing, Health, parse_balancing, parse_health
 from dispatch.policy.breaker import Breaker, parse_breaker
 from dispatch.policy.bulkhead import Bulkhead, parse_bulkhead
-from dispatch.policy.checks import PolicyError, check_flag, check_seconds, laid_over
 from dispatch.policy.rate import Rate, parse_rate
 from dispatch.policy.retry import DEFAULT_RETRY, Hedge, Retry, parse_hedge, parse_retry
 from dispatch.policy.slo import Slo, parse_slo
+from dispatch.policy.validation import PolicyError, check_flag, check_seconds, laid_over
 
 MAX_REPLY_SUBSCRIPTIONS = 4
 """More than three were never seen to help."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from dispatch.policy.checks import PolicyError, check_seconds
+from dispatch.policy.validation import PolicyError, check_seconds
 
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 """What a rate can be counted over, in seconds."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from dispatch.policy.checks import PolicyError, check_seconds, laid_over
+from dispatch.policy.validation import PolicyError, check_seconds, laid_over
 
 MAX_ATTEMPTS = 10
 """More is a slip: whoever failed ten times will fail again."""
@@ -44,7 +44,7 @@ def _check_number(value: object, key: str, least: float, most: float, fix: str) 
 
 class Retry(msgspec.Struct, frozen=True, rename="kebab"):
     """How often, how soon and how many of all calls are tried once more. What *may* be repeated is no setting: see
-    :mod:`dispatch.policy.safety`.
+    :mod:`dispatch.policy.repeat_safety`.
 
     Attributes:
         attempts: of one call, the first one included; 1: never again. 3: more seldom help and load a service in trouble

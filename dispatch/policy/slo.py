@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from dispatch.policy.checks import PolicyError, check_seconds, laid_over
+from dispatch.policy.validation import PolicyError, check_seconds, laid_over
 
 MIN_OBJECTIVE, MAX_OBJECTIVE = 0.5, 0.9999
 """A promise that half of the calls break is none; one broken call in more than ten thousand is too seldom to measure in the

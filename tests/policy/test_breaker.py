@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatch.policy.breaker import MAX_BREAKER_WINDOW, MAX_PROBES, MAX_RAMP, MIN_OPEN_SECONDS, Breaker
-from dispatch.policy.checks import MAX_SECONDS, PolicyError
+from dispatch.policy.validation import MAX_SECONDS, PolicyError
 
 SECONDS = ("window_time", "open_for", "open_max", "forget_after", "probe_lease", "retry_after_max")
 SECONDS_OR_NONE = ("slow_after", "no_success_for")

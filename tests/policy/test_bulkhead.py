@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from dispatch.policy.bulkhead import MAX_CONCURRENCY, MAX_QUEUE, Bulkhead, parse_bulkhead
-from dispatch.policy.checks import PolicyError
+from dispatch.policy.validation import PolicyError
 
 
 def test_the_defaults() -> None:

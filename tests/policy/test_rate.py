@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.policy.checks import MAX_SECONDS, PolicyError
 from dispatch.policy.rate import MAX_RATE_QUEUE, Rate, parse_rate
+from dispatch.policy.validation import MAX_SECONDS, PolicyError
 
 
 @pytest.mark.parametrize(

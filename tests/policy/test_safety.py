@@ -9,7 +9,7 @@ import pytest
 
 from dispatch.catalog import ToolDescriptor
 from dispatch.policy import Hedge, Policy, PolicyError, Retry
-from dispatch.policy.safety import UNDECLARED, Annotations, Declared, check_repeats, repeatable
+from dispatch.policy.repeat_safety import UNDECLARED, Annotations, Declared, check_repeats, repeatable
 
 ALL = [Annotations(*each) for each in product((False, True), (False, True), (None, False, True))]
 ONCE, THRICE, HEDGED = Policy(retry=Retry(attempts=1)), Policy(retry=Retry(attempts=3)), Policy(hedge=Hedge())

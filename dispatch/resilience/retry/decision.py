@@ -75,7 +75,7 @@ class Retrying:
 
     Args:
         settings: how often, how soon.
-        repeatable: the tool may run twice (:func:`dispatch.policy.safety.repeatable`).
+        repeatable: the tool may run twice (:func:`dispatch.policy.repeat_safety.repeatable`).
         budget: what retries are paid from.
         durations: how long the tool takes.
         randomness: for the waits.

@@ -7,8 +7,8 @@ from typing import Protocol
 
 import msgspec
 
-from dispatch.policy.checks import PolicyError
 from dispatch.policy.policy import Policy
+from dispatch.policy.validation import PolicyError
 
 
 class Declared(Protocol):
