@@ -14,7 +14,7 @@ import pulsar
 
 from benchmarks.children.channel import Spec, run_service
 from benchmarks.children.wire import client_options, reply
-from dispatch.transports.pulsar.threads import keep_thread_state
+from dispatch.transports.pulsar.io_thread_state import keep_thread_state
 
 
 @asynccontextmanager

@@ -14,7 +14,7 @@ from dispatch.catalog import Catalog, ServiceDescriptor, TopicName
 from dispatch.cli.self_call import call_ourselves
 from dispatch.errors import TransportError
 from dispatch.transports import Security, Transport, open_transport
-from dispatch.transports.pulsar.address import endpoints
+from dispatch.transports.pulsar.service_url import endpoints
 
 if TYPE_CHECKING:
     from dispatch.localbroker import Admin

@@ -93,7 +93,7 @@ def doctor(
     from dispatch.cli.diagnosis import Diagnosis
     from dispatch.cli.failures import CliError, Exit
     from dispatch.localbroker import Admin
-    from dispatch.transports.pulsar.address import endpoints
+    from dispatch.transports.pulsar.service_url import endpoints
 
     if loss:
         from dispatch.cli.loss import measure_loss
@@ -192,7 +192,7 @@ def _show(finding: Finding) -> None:
 def default_admin_url(broker: str) -> str:
     """The admin interface of our own local broker, if that is it; else port 8080 of the broker's (first) host."""
     from dispatch.localbroker import status
-    from dispatch.transports.pulsar.address import endpoints
+    from dispatch.transports.pulsar.service_url import endpoints
 
     local = status()
     ours = endpoints(broker)

@@ -59,7 +59,7 @@ def measure_loss(
     from dispatch.errors import DispatchError
     from dispatch.lossprobe import Findings, PlanError, ProbeFailed, make_plan
     from dispatch.lossprobe.plan import DEFAULT_IN_FLIGHT, DEFAULT_SIZES
-    from dispatch.transports.pulsar.address import endpoints
+    from dispatch.transports.pulsar.service_url import endpoints
 
     try:
         plan = make_plan(sizes or DEFAULT_SIZES, in_flight or DEFAULT_IN_FLIGHT, calls)

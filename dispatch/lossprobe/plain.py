@@ -16,8 +16,8 @@ from dispatch.lossprobe.load import FailedCall, LostCall
 from dispatch.lossprobe.overtaken import Overtaken
 from dispatch.messaging.wire.codec import Reply, encode_reply, encode_request
 from dispatch.transports import Mode, Security
-from dispatch.transports.pulsar.link import OK, Link
-from dispatch.transports.pulsar.threads import keep_thread_state
+from dispatch.transports.pulsar.client import OK, Link
+from dispatch.transports.pulsar.io_thread_state import keep_thread_state
 
 GRACE_S = 0.5
 """How long a call that was overtaken still waits, and its place is taken. A client's own timeout would be longer."""

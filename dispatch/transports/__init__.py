@@ -44,7 +44,7 @@ def open_transport(url: str, *, security: Security | None = None, window: int = 
         from dispatch.transports.memory import MemoryTransport
 
         return MemoryTransport(url)
-    from dispatch.transports.pulsar.address import endpoints
+    from dispatch.transports.pulsar.service_url import endpoints
 
     endpoints(url)
     from dispatch.transports.pulsar.transport import PulsarTransport

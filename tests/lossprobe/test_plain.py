@@ -15,7 +15,7 @@ from dispatch.lossprobe.load import FailedCall, LostCall
 from dispatch.lossprobe.plain import GRACE_S, LOOK_EVERY_S, PlainClient, PlainEcho, answer_payload
 from dispatch.messaging.wire.codec import Reply, decode_reply
 from dispatch.transports import Mode, Security
-from dispatch.transports.pulsar.link import OK
+from dispatch.transports.pulsar.client import OK
 
 REQUESTS, RESPONSES = "non-persistent://tg/request/x", "non-persistent://tg/response/x"
 TOO_BIG = SimpleNamespace(name="MessageTooBig")

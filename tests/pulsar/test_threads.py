@@ -14,7 +14,7 @@ import pytest
 import dispatch
 from dispatch.localbroker import Endpoint
 from dispatch.transports.pulsar import transport as pulsar_transport
-from dispatch.transports.pulsar.threads import keep_thread_state
+from dispatch.transports.pulsar.io_thread_state import keep_thread_state
 from tests.support.catalogs import catalog_of, unique_topic
 from tests.support.echo_service import ROOT, Echo
 

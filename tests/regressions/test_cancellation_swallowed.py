@@ -94,7 +94,7 @@ async def test_a_connection_whose_supervisor_is_just_looking_for_the_broker(
     async with connected() as transport:
         await transport.publisher(REQUESTS)
         broker.restarts()
-        monkeypatch.setattr("dispatch.transports.pulsar.staying.shake_hands", lambda *_: slow.run())
+        monkeypatch.setattr("dispatch.transports.pulsar.supervisor.shake_hands", lambda *_: slow.run())
         await advance(SEEN_S)
         await slow.begun.wait()
         await cancelled(transport.close())

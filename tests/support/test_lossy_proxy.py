@@ -18,8 +18,8 @@ import pytest
 from dispatch import Security
 from dispatch.localbroker import Endpoint
 from dispatch.transports import Message, Mode
-from dispatch.transports.pulsar.logs import client_logger
-from dispatch.transports.pulsar.threads import keep_thread_state
+from dispatch.transports.pulsar.client_logging import client_logger
+from dispatch.transports.pulsar.io_thread_state import keep_thread_state
 from dispatch.transports.pulsar.transport import PulsarTransport
 from tests.support.catalogs import unique_topic
 from tests.support.lossy_proxy import LossyProxy

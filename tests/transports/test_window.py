@@ -9,7 +9,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from dispatch.transports.window import PublishWindow, QueueFull
+from dispatch.transports.publish_window import PublishWindow, QueueFull
 from tests.support.machines import machine
 
 

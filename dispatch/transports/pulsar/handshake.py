@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Iterator
 
 from dispatch.errors import TransportError
 from dispatch.transports.errors import unauthorized, unreachable, untrusted, wrong_protocol
-from dispatch.transports.pulsar.address import endpoints
+from dispatch.transports.pulsar.service_url import endpoints
 from dispatch.transports.security import Security
 
 TIMEOUT_S = 3.0

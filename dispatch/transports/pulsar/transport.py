@@ -1,7 +1,7 @@
 """``pulsar://`` and ``pulsar+ssl://``: the transport over a genuine broker.
 
 Threads of pulsar-client put what they bring (messages, receipts) into deques; one wake-up of the loop takes a whole
-burst. Publishes pass a window over those whose receipt is still out. :mod:`dispatch.transports.pulsar.staying` sees to it
+burst. Publishes pass a window over those whose receipt is still out. :mod:`dispatch.transports.pulsar.supervisor` sees to it
 that there is a connection.
 """
 
@@ -22,12 +22,12 @@ from dispatch.errors import TransportError
 from dispatch.messaging.wire.codec import MAX_MESSAGE_BYTES, PROPERTIES_BYTES
 from dispatch.transports.base import Handler, Mode
 from dispatch.transports.errors import sending_failed
-from dispatch.transports.pulsar.handles import PulsarPublisher, PulsarSubscription, PulsarTicket
-from dispatch.transports.pulsar.link import CLOSED, OK, RECEIVER_QUEUE, close_opened, pause
-from dispatch.transports.pulsar.staying import Handle, Stay
-from dispatch.transports.pulsar.threads import keep_thread_state
+from dispatch.transports.publish_window import PublishWindow, QueueFull
+from dispatch.transports.pulsar.client import CLOSED, OK, RECEIVER_QUEUE, close_opened, pause
+from dispatch.transports.pulsar.io_thread_state import keep_thread_state
+from dispatch.transports.pulsar.producers_consumers import PulsarPublisher, PulsarSubscription, PulsarTicket
+from dispatch.transports.pulsar.supervisor import Handle, Stay
 from dispatch.transports.security import Security
-from dispatch.transports.window import PublishWindow, QueueFull
 
 logger = logging.getLogger("dispatch.transport")
 
@@ -383,7 +383,7 @@ class PulsarTransport:
         if inbox:
             self._wake()
 
-    # -- what staying connected asks for (:class:`dispatch.transports.pulsar.staying.Owner`) --------------------
+    # -- what staying connected asks for (:class:`dispatch.transports.pulsar.supervisor.Owner`) --------------------
 
     def handles(self) -> list[Handle]:
         """Everything that should be open."""

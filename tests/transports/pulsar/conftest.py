@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch.transports.pulsar import staying
+from dispatch.transports.pulsar import supervisor as staying
 from tests.transports.pulsar.fakes import FakeBroker
 
 

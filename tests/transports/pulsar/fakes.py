@@ -14,8 +14,8 @@ import pytest
 from dispatch.errors import TransportError
 from dispatch.transports import KeptMessage, Mode, Publisher, Ticket
 from dispatch.transports.errors import unreachable
-from dispatch.transports.pulsar.handles import PulsarSubscription
-from dispatch.transports.pulsar.staying import GRACE_S, POLL_S
+from dispatch.transports.pulsar.producers_consumers import PulsarSubscription
+from dispatch.transports.pulsar.supervisor import GRACE_S, POLL_S
 from dispatch.transports.pulsar.transport import PulsarTransport
 from dispatch.transports.security import Security
 
@@ -148,7 +148,7 @@ class FakeConsumer(Raw):
 
 
 class FakeLink:
-    """See :class:`dispatch.transports.pulsar.link.Link`."""
+    """See :class:`dispatch.transports.pulsar.client.Link`."""
 
     def __init__(self, broker: FakeBroker) -> None:
         self.broker = broker

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dispatch.transports import KeptMessage, Mode
-from dispatch.transports.pulsar.durable import GATHERED_S
+from dispatch.transports.pulsar.durable_subscription import GATHERED_S
 from tests.support.clock import advance, idle
 from tests.transports.pulsar.fakes import (
     KEPT,

@@ -12,8 +12,8 @@ import pytest
 
 from dispatch.errors import TransportError
 from dispatch.transports import Mode
-from dispatch.transports.pulsar import link as link_module
-from dispatch.transports.pulsar.link import CLOSED, OPERATION_TIMEOUT_S, RECEIVER_QUEUE, Link, close_opened, pause
+from dispatch.transports.pulsar import client as link_module
+from dispatch.transports.pulsar.client import CLOSED, OPERATION_TIMEOUT_S, RECEIVER_QUEUE, Link, close_opened, pause
 from dispatch.transports.security import Security
 from tests.support.clock import advance, idle, virtual_loop
 

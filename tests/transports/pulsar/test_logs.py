@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dispatch.transports.pulsar import logs
+from dispatch.transports.pulsar import client_logging as logs
 
 OUTAGE = """
 import json, logging, os, sys, threading
@@ -34,7 +34,7 @@ if CONFIGURED:
     logging.getLogger("dispatch").addHandler(keep)
 
 import pulsar, socket
-from dispatch.transports.pulsar import link
+from dispatch.transports.pulsar import client as link
 from dispatch.transports.security import Security
 
 link.OPERATION_TIMEOUT_S = 1

@@ -10,7 +10,7 @@ import pytest
 from dispatch.errors import TransportError
 from dispatch.transports.base import RECONNECT_WAIT_S
 from dispatch.transports.errors import unreachable
-from dispatch.transports.pulsar.staying import GRACE_S, POLL_S, SILENT_S
+from dispatch.transports.pulsar.supervisor import GRACE_S, POLL_S, SILENT_S
 from tests.support.clock import advance
 from tests.transports.pulsar.fakes import (
     OTHER,
@@ -232,7 +232,7 @@ async def test_a_broker_that_says_how_much_it_takes_is_believed_each_time(
     async def shake_hands(*args: Any) -> int | None:
         return next(said)
 
-    monkeypatch.setattr("dispatch.transports.pulsar.staying.shake_hands", shake_hands)
+    monkeypatch.setattr("dispatch.transports.pulsar.supervisor.shake_hands", shake_hands)
     async with connected() as transport:
         await transport.publisher(TOPIC)
         limits = [transport.max_message_bytes]

@@ -9,7 +9,7 @@ import pytest
 
 from dispatch.errors import TransportError
 from dispatch.transports.errors import unreachable
-from dispatch.transports.pulsar.staying import POLL_S, RELINK_PAUSE_S
+from dispatch.transports.pulsar.supervisor import POLL_S, RELINK_PAUSE_S
 from tests.support.clock import advance, idle
 from tests.transports.pulsar.fakes import (
     KEPT,

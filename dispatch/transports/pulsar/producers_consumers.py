@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from dispatch.errors import TransportError
 from dispatch.transports.base import Handler, Mode, OnFailure
-from dispatch.transports.pulsar.durable import Durable
-from dispatch.transports.pulsar.link import close_opened
+from dispatch.transports.pulsar.client import close_opened
+from dispatch.transports.pulsar.durable_subscription import Durable
 
 if TYPE_CHECKING:
-    from dispatch.transports.pulsar.link import Link
+    from dispatch.transports.pulsar.client import Link
     from dispatch.transports.pulsar.transport import PulsarTransport
 
 
@@ -69,7 +69,7 @@ class PulsarPublisher:
         self.users = 1
 
     async def open(self, link: Link, generation: int) -> Any:
-        """See :class:`dispatch.transports.pulsar.staying.Handle`."""
+        """See :class:`dispatch.transports.pulsar.supervisor.Handle`."""
         return await link.producer(self.topic)
 
     def publish(
@@ -122,7 +122,7 @@ class PulsarSubscription:
         """Where: behind the last message it got."""
 
     async def open(self, link: Link, generation: int) -> Any:
-        """See :class:`dispatch.transports.pulsar.staying.Handle`."""
+        """See :class:`dispatch.transports.pulsar.supervisor.Handle`."""
         listener = partial(self.transport.on_message, self, generation)
         if self.durable is not None:
             self.durable.opening(link)

@@ -16,10 +16,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from dispatch.transports.base import Handler, KeptMessage
-from dispatch.transports.pulsar.link import OPERATION_TIMEOUT_S
+from dispatch.transports.pulsar.client import OPERATION_TIMEOUT_S
 
 if TYPE_CHECKING:
-    from dispatch.transports.pulsar.link import Link
+    from dispatch.transports.pulsar.client import Link
 
 GATHERED_S = 0.15
 """After which an acknowledgement has left: pulsar-client's tenth of a second, and half of that for a busy machine."""

@@ -25,7 +25,7 @@ from dispatch._internal.daemon_executor import DaemonThreads
 from dispatch.errors import TransportError
 from dispatch.transports.base import Mode
 from dispatch.transports.errors import opening_failed
-from dispatch.transports.pulsar.logs import client_logger
+from dispatch.transports.pulsar.client_logging import client_logger
 from dispatch.transports.pulsar.reader import ListenedReader
 from dispatch.transports.security import Security
 

@@ -17,9 +17,9 @@ from dispatch._internal.cancellation import cancel_and_wait
 from dispatch.errors import TransportError
 from dispatch.transports.base import RECONNECT_WAIT_S
 from dispatch.transports.errors import unreachable
-from dispatch.transports.pulsar.aside import Aside
+from dispatch.transports.pulsar.client import OPERATION_TIMEOUT_S, Link, close_opened
 from dispatch.transports.pulsar.handshake import shake_hands
-from dispatch.transports.pulsar.link import OPERATION_TIMEOUT_S, Link, close_opened
+from dispatch.transports.pulsar.reopen_backoff import Aside
 from dispatch.transports.security import Security
 
 logger = logging.getLogger("dispatch.transport")
