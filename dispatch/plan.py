@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from dispatch.catalog import Catalog, ServiceDescriptor, ToolDescriptor
-from dispatch.catalog.jsonvalues import FrozenDict
+from dispatch.catalog.frozen_json import FrozenDict
 from dispatch.messaging.wire.topic_name import TopicName
 from dispatch.policy import DEFAULT_POLICY, Policy, Rate
 from dispatch.targets import Target, Targets

@@ -13,8 +13,8 @@ from dispatch.catalog.descriptors import (
     ServiceDescriptor,
     ToolDescriptor,
 )
+from dispatch.catalog.errors import CatalogError, Problem, Severity
 from dispatch.catalog.loader import Item, check_items, load_items
-from dispatch.catalog.problems import CatalogError, Problem, Severity
 from dispatch.catalog.sources.directory import check_directory, load_directory
 from dispatch.messaging.wire.topic_name import TopicError, TopicName
 

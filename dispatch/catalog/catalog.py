@@ -7,7 +7,7 @@ from typing import Any
 
 from dispatch._internal.suggestions import excerpt, listed, near_names, one_of
 from dispatch.catalog.descriptors import ServiceDescriptor, ToolDescriptor
-from dispatch.catalog.jsonvalues import FrozenDict
+from dispatch.catalog.frozen_json import FrozenDict
 
 
 class _UnknownError(LookupError):

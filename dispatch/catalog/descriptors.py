@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dispatch.catalog.jsonvalues import FrozenDict
+from dispatch.catalog.frozen_json import FrozenDict
 from dispatch.policy import repeatable
 
 ARGUMENT_TYPES: Final = ("string", "number", "integer", "boolean", "object", "array")

@@ -9,10 +9,10 @@ from typing import Any, Final, NamedTuple
 from dispatch._internal.suggestions import excerpt, listed, near_names
 from dispatch.catalog.catalog import Catalog
 from dispatch.catalog.descriptors import ServiceDescriptor, ToolDescriptor
-from dispatch.catalog.jsonvalues import frozen, kind
-from dispatch.catalog.problems import CatalogError, Problem, Report
-from dispatch.catalog.service_reader import read_service
-from dispatch.catalog.tool_reader import read_tool
+from dispatch.catalog.errors import CatalogError, Problem, Report
+from dispatch.catalog.frozen_json import frozen, kind
+from dispatch.catalog.readers.service import read_service
+from dispatch.catalog.readers.tool import read_tool
 
 _log = logging.getLogger("dispatch.catalog")
 

@@ -10,10 +10,10 @@ import msgspec
 
 from dispatch._internal.suggestions import excerpt
 from dispatch.catalog import Problem
-from dispatch.catalog.documents import DocumentError, parse_json
-from dispatch.catalog.jsonvalues import kind
-from dispatch.catalog.policies import check_policy
-from dispatch.catalog.problems import Report
+from dispatch.catalog.errors import Report
+from dispatch.catalog.frozen_json import kind
+from dispatch.catalog.parsing import DocumentError, parse_json
+from dispatch.catalog.readers.policy_check import check_policy
 from dispatch.cli.failures import CliError
 
 MAX_POLICY_BYTES = 1024 * 1024

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatch.catalog.jsonvalues import MAX_DEPTH, MAX_VALUES, FrozenDict, frozen, join, kind, shown, thawed
-from dispatch.catalog.problems import Problem, Report
+from dispatch.catalog.errors import Problem, Report
+from dispatch.catalog.frozen_json import MAX_DEPTH, MAX_VALUES, FrozenDict, frozen, join, kind, shown, thawed
 
 JSON = st.recursive(
     st.none()

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from dispatch.catalog import ARGUMENT_TYPES, Argument, Catalog, ToolDescriptor
-from dispatch.catalog.jsonvalues import thawed
+from dispatch.catalog.frozen_json import thawed
 
 from .items import JOKE_SERVICE, TELL_JOKE, check, only, service_item, tool_item, tool_problem, without
 

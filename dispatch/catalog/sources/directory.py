@@ -10,9 +10,9 @@ from typing import Final
 
 from dispatch._internal.suggestions import excerpt, near_names
 from dispatch.catalog.catalog import Catalog
-from dispatch.catalog.documents import DocumentError, parse_json, parse_yaml
+from dispatch.catalog.errors import Problem, Severity
 from dispatch.catalog.loader import KINDS, Item, Unreadable, check_items, settle
-from dispatch.catalog.problems import Problem, Severity
+from dispatch.catalog.parsing import DocumentError, parse_json, parse_yaml
 
 MAX_FILE_BYTES: Final = 1024 * 1024
 """Largest descriptor file, in bytes. Real ones have one or two kilobytes; a larger one is a data file gone astray."""

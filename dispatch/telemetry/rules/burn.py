@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from dispatch.catalog import Catalog
-from dispatch.catalog.jsonvalues import FrozenDict
+from dispatch.catalog.frozen_json import FrozenDict
 from dispatch.policy import DEFAULT_POLICY, Policy, Slo
 from dispatch.targets import Targets
 from dispatch.telemetry.rules.objectives import latency_bound

@@ -6,9 +6,9 @@ from typing import Any, Final
 
 from dispatch._internal.suggestions import excerpt
 from dispatch.catalog.descriptors import ConfigParam, Instance, ServiceDescriptor
-from dispatch.catalog.policies import check_policy
-from dispatch.catalog.problems import Report
-from dispatch.catalog.reader import UNENFORCED, ObjectReader
+from dispatch.catalog.errors import Report
+from dispatch.catalog.readers.field_validation import UNENFORCED, ObjectReader
+from dispatch.catalog.readers.policy_check import check_policy
 from dispatch.catalog.versions import VERSION_EXAMPLE, is_version
 
 _KEYS: Final = ("id", "request-queue", "response-queue", "config-params", "instances", "version", "policy", *UNENFORCED)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, NoReturn, TypeVar
 
 from dispatch._internal.suggestions import excerpt
-from dispatch.catalog.problems import Report
+from dispatch.catalog.errors import Report
 
 V = TypeVar("V")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from dispatch._internal.suggestions import excerpt
-from dispatch.catalog.jsonvalues import FrozenDict
-from dispatch.catalog.problems import Report
+from dispatch.catalog.errors import Report
+from dispatch.catalog.frozen_json import FrozenDict
 from dispatch.policy import DEFAULT_POLICY, Policy, PolicyError, parse_policy
 
 

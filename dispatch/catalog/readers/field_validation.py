@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from dispatch._internal.suggestions import excerpt, near_names
-from dispatch.catalog.jsonvalues import join, kind, shown
-from dispatch.catalog.problems import Report
+from dispatch.catalog.errors import Report
+from dispatch.catalog.frozen_json import join, kind, shown
 from dispatch.messaging.wire.topic_name import TopicError, TopicName
 
 MAX_NAME_CHARS: Final = 256

@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from dispatch._internal.suggestions import excerpt, near_names
 from dispatch.catalog.descriptors import ARGUMENT_TYPES, Argument, ServiceDescriptor, ToolDescriptor
-from dispatch.catalog.jsonvalues import FrozenDict
-from dispatch.catalog.policies import check_policy
-from dispatch.catalog.problems import Report
-from dispatch.catalog.reader import UNENFORCED, ObjectReader
+from dispatch.catalog.errors import Report
+from dispatch.catalog.frozen_json import FrozenDict
+from dispatch.catalog.readers.field_validation import UNENFORCED, ObjectReader
+from dispatch.catalog.readers.policy_check import check_policy
 from dispatch.policy import DEFAULT_POLICY, PolicyError, check_repeats
 
 _TRUSTGRAPH_KEYS: Final = ("type", "name", "description", "service", "arguments")
