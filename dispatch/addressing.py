@@ -9,14 +9,14 @@ import contextlib
 from collections.abc import Mapping
 
 from dispatch.arguments import nobody_takes_parts, nobody_there
-from dispatch.exchange import Exchange
 from dispatch.fleet import Fleet, Place
 from dispatch.lanes import Lane
+from dispatch.messaging.rpc.correlation import Exchange
+from dispatch.messaging.rpc.fragmented_publish import PartedRequest
+from dispatch.messaging.rpc.retransmission import Patience, Repair
+from dispatch.messaging.rpc.retransmittable_request import Line
 from dispatch.messaging.wire.codec import PLAIN_FROM, Property
-from dispatch.parted import PartedRequest
 from dispatch.policy import Policy
-from dispatch.repair import Patience, Repair
-from dispatch.retransmittable import Line
 from dispatch.routes import Route, Routes
 from dispatch.targets import Target
 from dispatch.transports import Publisher, Transport

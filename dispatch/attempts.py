@@ -13,9 +13,11 @@ from dispatch._internal.permit import Rejection
 from dispatch.addressing import Addressing
 from dispatch.attempt import FAILURES, Attempt, Call
 from dispatch.errors import DispatchError, Outcome, TransportError
-from dispatch.exchange import Exchange
 from dispatch.fleet import Fleet
 from dispatch.fleets import Fleets
+from dispatch.messaging.rpc.correlation import Exchange
+from dispatch.messaging.rpc.exchange_outcome import Answer, Lost, Settled, TimedOut
+from dispatch.messaging.rpc.retransmittable_request import Line
 from dispatch.messaging.wire.codec import Property, Refusal
 from dispatch.passage import Passage
 from dispatch.refusals import closed, disconnected, refusal
@@ -23,9 +25,7 @@ from dispatch.resilience.attempt_timeout import attempt_slice
 from dispatch.resilience.hedging.decision import ANSWERED
 from dispatch.resilience.hedging.race import OUTPACED
 from dispatch.resilience.retry.decision import Where
-from dispatch.retransmittable import Line
 from dispatch.routes import Routes
-from dispatch.settled import Answer, Lost, Settled, TimedOut
 from dispatch.toolguards import ToolGuards
 from dispatch.transports import Publisher, Transport
 

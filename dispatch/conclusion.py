@@ -14,9 +14,9 @@ from dispatch.errors import (
     ToolError,
     TransportError,
 )
+from dispatch.messaging.rpc.exchange_outcome import Answer, Lost, Overflow, Settled, TimedOut, Unreadable
 from dispatch.messaging.wire.codec import Property, Refusal, whole_number
 from dispatch.result import CallResult
-from dispatch.settled import Answer, Lost, Overflow, Settled, TimedOut, Unreadable
 
 _SUCCESS = Outcome.SUCCESS
 _COUNTING = (Answer, TimedOut, Lost)

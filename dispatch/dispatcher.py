@@ -22,7 +22,7 @@ from dispatch.calls import Calls
 from dispatch.catalog import Catalog, CatalogError, load_directory
 from dispatch.engine import Engine
 from dispatch.errors import DispatchError
-from dispatch.exchange import Exchange
+from dispatch.messaging.rpc.correlation import Exchange
 from dispatch.policy import DEFAULT_POLICY, Policy, PolicyError
 from dispatch.resilience.breaker.breaker import CircuitBreaker
 from dispatch.result import CallResult

@@ -15,14 +15,14 @@ from dispatch.addressing import Addressing
 from dispatch.attempts import Attempts
 from dispatch.balancing.snapshot import InstanceView
 from dispatch.errors import DispatchError, Outcome
-from dispatch.exchange import Exchange
 from dispatch.fleets import Fleets
+from dispatch.messaging.rpc.correlation import Exchange
+from dispatch.messaging.rpc.exchange_outcome import Answer, Settled, Tally
 from dispatch.policy import Policy
 from dispatch.resilience.breaker.breaker import State
 from dispatch.resilience.single_flight import SingleFlight
 from dispatch.result import CallResult
 from dispatch.routes import Routes
-from dispatch.settled import Answer, Settled, Tally
 from dispatch.targets import Target, Targets, meter_label
 from dispatch.telemetry.errortypes import error_type
 from dispatch.telemetry.logs import CALLS, say_call

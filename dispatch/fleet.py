@@ -19,10 +19,10 @@ from dispatch.balancing.outlier_detection import Listener
 from dispatch.balancing.snapshot import InstanceView
 from dispatch.instances import Instance
 from dispatch.keyholders import Holder, KeyHolders
+from dispatch.messaging.rpc.exchange_outcome import Tally
 from dispatch.policy import Balancing, Health
 from dispatch.resilience.breaker.breaker import BreakerPermit, CircuitBreaker
 from dispatch.routes import Route
-from dispatch.settled import Tally
 
 if TYPE_CHECKING:
     from dispatch.telemetry.instruments import ServiceMeter

@@ -12,9 +12,9 @@ from itertools import islice
 from typing import Any
 
 from dispatch.errors import TransportError
-from dispatch.gate import Gate
+from dispatch.messaging.flow.publisher import Gate
+from dispatch.messaging.rpc.retransmission import SUSPECT_AFTER
 from dispatch.messaging.wire.codec import Property
-from dispatch.repair import SUSPECT_AFTER
 
 MAX_INSTANCES = 256
 """Instances of one service that are known at once; others still get what goes to the shared topic."""

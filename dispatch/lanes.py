@@ -1,6 +1,6 @@
 """Lanes: where large answers come in side by side.
 
-Credit lets little more than one large answer be under way on a connection at a time (:mod:`dispatch.delivery`), and the
+Credit lets little more than one large answer be under way on a connection at a time (:mod:`dispatch.messaging.flow.credit`), and the
 next one waits for the acknowledgement: a round trip in which both sides are idle. What a channel of the broker can hold is
 counted for each connection, so that further connections, each with a reply topic and a credit of its own, carry more
 without losing more. A request says where its answer is to go, so that a service has no part in this.
@@ -13,9 +13,9 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from dispatch.delivery import CREDIT_BYTES
-from dispatch.doubling import Doubling
 from dispatch.errors import TransportError
+from dispatch.messaging.flow.credit import CREDIT_BYTES
+from dispatch.messaging.flow.doubling import Doubling
 
 logger = logging.getLogger("dispatch.dispatcher")
 

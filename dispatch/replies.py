@@ -14,14 +14,14 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Mapping
 
 from dispatch._internal.cancellation import cancel_and_wait
-from dispatch.delivery import MAX_CREDIT_BYTES
 from dispatch.errors import TransportError
-from dispatch.gate import Gate
+from dispatch.messaging.flow.credit import MAX_CREDIT_BYTES
+from dispatch.messaging.flow.paced_publisher import PacedPublisher
+from dispatch.messaging.flow.publisher import Gate
 from dispatch.messaging.wire.codec import MAX_PROPERTY_BYTES, Property, whole_number
 from dispatch.messaging.wire.sessions import MAX_SECRET_CHARS, is_sender, session_key
 from dispatch.messaging.wire.topic_name import TopicName
 from dispatch.messaging.wire.topics import reply_key
-from dispatch.paced import PacedPublisher
 from dispatch.resilience.rate_limit.leaky_bucket import LeakyBucket
 from dispatch.transports import Handler, Message, Mode, Publisher, Subscription, Ticket, Transport
 

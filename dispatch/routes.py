@@ -15,18 +15,18 @@ from functools import partial
 from typing import Any
 
 from dispatch._internal.cancellation import cancel_and_wait
-from dispatch.acknowledger import Acknowledger
 from dispatch.challenges import Challenge, Challenges
-from dispatch.delivery import CREDIT_BYTES
 from dispatch.errors import TransportError
-from dispatch.exchange import Exchange, read_properties
-from dispatch.gate import Gate
 from dispatch.instances import HELLO_AGAIN_S, HELLO_EVERY_S, MAX_INSTANCES, Instance, Instances
 from dispatch.lanes import Lane, Lanes
+from dispatch.messaging.flow.ack_sender import Acknowledger
+from dispatch.messaging.flow.credit import CREDIT_BYTES
+from dispatch.messaging.flow.paced_publisher import PacedPublisher
+from dispatch.messaging.flow.publisher import Gate
+from dispatch.messaging.rpc.correlation import Exchange, read_properties
 from dispatch.messaging.wire.codec import Feature, Property, Refusal, is_oversized
 from dispatch.messaging.wire.topic_name import TopicName
 from dispatch.messaging.wire.topics import announcement_topic, hello_topic, instance_prefix, instance_topic, reply_topic
-from dispatch.paced import PacedPublisher
 from dispatch.strangers import Strangers
 from dispatch.subscriptions import SharedSubscriptions
 from dispatch.transports import Handler, Message, Publisher, Transport

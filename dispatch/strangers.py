@@ -8,8 +8,8 @@ and calls that come one by one wait for nothing.
 
 from __future__ import annotations
 
-from dispatch.delivery import CREDIT_BYTES
-from dispatch.exchange import Exchange
+from dispatch.messaging.flow.credit import CREDIT_BYTES
+from dispatch.messaging.rpc.correlation import Exchange
 from dispatch.transports import Message
 
 MEAN_OF = 16

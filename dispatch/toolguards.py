@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from dispatch._internal.permit import Clock, Randomness
+from dispatch.messaging.rpc.retransmission import Patience
 from dispatch.policy import DEFAULT_RETRY, Policy, Rate
-from dispatch.repair import Patience
 from dispatch.resilience.breaker.breaker import CircuitBreaker
 from dispatch.resilience.bulkhead.aio import WaitingBulkhead
 from dispatch.resilience.hedging.decision import Hedging, NoHedge

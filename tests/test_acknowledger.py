@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from dispatch import acknowledger
-from dispatch.acknowledger import MIN_CREDIT, QUIET_S, Acknowledger
-from dispatch.delivery import CREDIT_BYTES
+from dispatch.messaging.flow import ack_sender as acknowledger
+from dispatch.messaging.flow.ack_sender import MIN_CREDIT, QUIET_S, Acknowledger
+from dispatch.messaging.flow.credit import CREDIT_BYTES
 from tests.support.clock import advance, idle
 from tests.support.fakes import FakePublisher, lost
 

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from dispatch import acknowledger
-from dispatch.acknowledger import MAX_GATES, QUIET_S, Acknowledger
-from dispatch.delivery import CREDIT_BYTES
+from dispatch.messaging.flow import ack_sender as acknowledger
+from dispatch.messaging.flow.ack_sender import MAX_GATES, QUIET_S, Acknowledger
+from dispatch.messaging.flow.credit import CREDIT_BYTES
 from dispatch.messaging.wire.codec import Property
 from dispatch.transports import Message, Mode
 from dispatch.transports.memory import DRAIN_BATCH, MemoryTransport

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from dispatch import Dispatcher, Outcome, Policy, ToolServer, ToolService, routes
-from dispatch.gate import Gate
+from dispatch.messaging.flow.publisher import Gate
+from dispatch.messaging.rpc.exchange_outcome import Disposition
 from dispatch.messaging.wire.codec import Property
-from dispatch.settled import Disposition
 from dispatch.transports import Publisher
 from dispatch.transports.memory import MemoryTransport
 from tests.support.channel import Channel, ChannelTransport, stalls

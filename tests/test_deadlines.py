@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from dispatch.deadlines import SLACK, Deadlines
+from dispatch.messaging.rpc.deadline_heap import SLACK, Deadlines
 
 INSTANTS = st.floats(0, 100, allow_nan=False)
 

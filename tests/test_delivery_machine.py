@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from dispatch.delivery import CREDIT_BYTES, MESSAGE_OVERHEAD, Credit
+from dispatch.messaging.flow.credit import CREDIT_BYTES, MESSAGE_OVERHEAD, Credit
 from tests.support.machines import machine
 
 

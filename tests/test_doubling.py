@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.delivery import CREDIT_BYTES, MAX_CREDIT_BYTES, MESSAGE_OVERHEAD, Credit
-from dispatch.doubling import LOSS_OVER, RESTING, Doubling
+from dispatch.messaging.flow.credit import CREDIT_BYTES, MAX_CREDIT_BYTES, MESSAGE_OVERHEAD, Credit
+from dispatch.messaging.flow.doubling import LOSS_OVER, RESTING, Doubling
 
 
 def of(size: int, answers: int = 200) -> Doubling:

@@ -8,9 +8,9 @@ import re
 import pytest
 
 from dispatch.errors import TransportError
-from dispatch.exchange import Exchange, read_properties
+from dispatch.messaging.rpc.correlation import Exchange, read_properties
+from dispatch.messaging.rpc.exchange_outcome import Answer, Disposition, TimedOut, Unreadable
 from dispatch.messaging.wire.codec import MAX_PROPERTY_BYTES, Property
-from dispatch.settled import Answer, Disposition, TimedOut, Unreadable
 from tests.support.clock import START, advance, idle
 from tests.support.exchange_bench import Bench
 from tests.support.fakes import lost, reply

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from dispatch.errors import TransportError
-from dispatch.exchange import OWN_TOPIC
-from dispatch.settled import Answer, Disposition
+from dispatch.messaging.rpc.correlation import OWN_TOPIC
+from dispatch.messaging.rpc.exchange_outcome import Answer, Disposition
 from tests.support.clock import START, idle
 from tests.support.fakes import reply
 from tests.support.line_bench import Bench, read

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from dispatch.pending import Single
-from dispatch.settled import Answer, Disposition, Lost, Settled, TimedOut
+from dispatch.messaging.rpc.exchange_outcome import Answer, Disposition, Lost, Settled, TimedOut
+from dispatch.messaging.rpc.pending import Single
 from tests.support.clock import START, advance, virtual_loop
 from tests.support.fakes import FakeTicket, reply
 from tests.support.line_bench import Bench, read

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from dispatch.errors import Throttled
-from dispatch.pending import MAX_AHEAD
-from dispatch.settled import Answer, Disposition, Overflow
+from dispatch.messaging.rpc.exchange_outcome import Answer, Disposition, Overflow
+from dispatch.messaging.rpc.pending import MAX_AHEAD
 from tests.support.clock import advance, idle
 from tests.support.exchange_bench import Bench
 from tests.support.fakes import reply

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from dispatch.messaging.rpc.exchange_outcome import Answer, Disposition, TimedOut
 from dispatch.messaging.wire.codec import Refusal
-from dispatch.settled import Answer, Disposition, TimedOut
 from tests.support.clock import START, advance
 from tests.support.fakes import lost, reply
 from tests.support.line_bench import Bench, read

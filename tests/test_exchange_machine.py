@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from dispatch.errors import Throttled, TransportError
-from dispatch.exchange import Exchange
+from dispatch.messaging.rpc.correlation import Exchange
+from dispatch.messaging.rpc.exchange_outcome import Answer, Disposition, TimedOut, Unreadable
+from dispatch.messaging.rpc.pending import ReplyStream
 from dispatch.messaging.wire.codec import Property
-from dispatch.pending import ReplyStream
-from dispatch.settled import Answer, Disposition, TimedOut, Unreadable
 from tests.support.clock import VirtualClockLoop, advance, idle
 from tests.support.fakes import FakePublisher, FakeTicket, lost, reply
 from tests.support.machines import machine

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatch.errors import Throttled, TransportError
-from dispatch.exchange import Exchange
+from dispatch.messaging.rpc.correlation import Exchange
+from dispatch.messaging.rpc.exchange_outcome import Answer, Disposition, Overflow, TimedOut, Unreadable
+from dispatch.messaging.rpc.pending import ReplyStream
 from dispatch.messaging.wire.codec import Property
-from dispatch.pending import ReplyStream
-from dispatch.settled import Answer, Disposition, Overflow, TimedOut, Unreadable
 from tests.support.clock import START, advance, idle, run
 from tests.support.fakes import FakePublisher, lost, reply
 from tests.support.rubbish import OddMessage

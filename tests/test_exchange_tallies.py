@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
+from dispatch.messaging.rpc.exchange_outcome import Disposition, Tally
 from dispatch.messaging.wire.codec import Property
-from dispatch.settled import Disposition, Tally
 from tests.support.clock import advance
 from tests.support.exchange_bench import Bench
 from tests.support.fakes import reply

@@ -9,8 +9,8 @@ from typing import Any, cast
 from dispatch.errors import Outcome
 from dispatch.fleet import SHARED, Fleet
 from dispatch.instances import Instance, Instances
+from dispatch.messaging.rpc.retransmission import SUSPECT_AFTER
 from dispatch.policy import Balancing, Breaker, Health, Policy
-from dispatch.repair import SUSPECT_AFTER
 from dispatch.routes import Route
 from dispatch.toolguards import ToolGuards
 from tests.support.fakes import FakePublisher

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from dispatch import waitingroom
-from dispatch.delivery import MESSAGE_OVERHEAD
 from dispatch.errors import TransportError
-from dispatch.gate import FIRST_PATIENCE_S, MAX_PATIENCE_S, MAX_PROBES, PATIENCE_S, Gate
+from dispatch.messaging.flow import queue as waitingroom
+from dispatch.messaging.flow.credit import MESSAGE_OVERHEAD
+from dispatch.messaging.flow.publisher import FIRST_PATIENCE_S, MAX_PATIENCE_S, MAX_PROBES, PATIENCE_S, Gate
 from dispatch.transports import Ticket
 from tests.support.clock import START, advance, idle
 from tests.support.fakes import FakePublisher, lost

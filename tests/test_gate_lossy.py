@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatch.delivery import CREDIT_BYTES, MESSAGE_OVERHEAD
 from dispatch.errors import TransportError
-from dispatch.gate import FIRST_PATIENCE_S, MAX_PATIENCE_S, MAX_PROBES, PATIENCE_S, Gate
+from dispatch.messaging.flow.credit import CREDIT_BYTES, MESSAGE_OVERHEAD
+from dispatch.messaging.flow.publisher import FIRST_PATIENCE_S, MAX_PATIENCE_S, MAX_PROBES, PATIENCE_S, Gate
 from dispatch.transports import Ticket
 from tests.support.channel import HIGH_WATER, Channel, ChannelPublisher, stalls
 from tests.support.clock import advance, idle, run

@@ -6,8 +6,8 @@ import pytest
 
 from dispatch.instances import MAX_EXCEPTED, SETTLED_EVERY, STALE_S, Instance, Instances
 from dispatch.lanes import Lane
-from dispatch.repair import SUSPECT_AFTER, Repair
-from dispatch.retransmittable import Line
+from dispatch.messaging.rpc.retransmission import SUSPECT_AFTER, Repair
+from dispatch.messaging.rpc.retransmittable_request import Line
 from dispatch.transports.memory import MemoryTransport
 from tests.support.fakes import FakePublisher, lost
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from dispatch import CallTimeout, Catalog, Dispatcher, ToolServer, TransportError
+from dispatch.messaging.rpc.exchange_outcome import Disposition
 from dispatch.messaging.wire.codec import Property, encode_request
-from dispatch.settled import Disposition
 from dispatch.transports import Message, Mode
 from dispatch.transports.memory import MemoryTransport
 from tests.support.clock import advance, idle

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from dispatch.errors import Outcome
-from dispatch.exchange import MAX_TOMBSTONES
-from dispatch.settled import Disposition
+from dispatch.messaging.rpc.correlation import MAX_TOMBSTONES
+from dispatch.messaging.rpc.exchange_outcome import Disposition
 from tests.support.clock import virtual_loop
 from tests.support.faults import FaultPlan
 from tests.support.load import IN_FLIGHT, Load

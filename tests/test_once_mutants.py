@@ -8,18 +8,18 @@ from unittest import mock
 
 import pytest
 
-from dispatch.acknowledger import Acknowledger
 from dispatch.attempts import Attempts
-from dispatch.delivery import Credit
 from dispatch.evicted import Evicted
 from dispatch.idempotency import Keys
 from dispatch.ledger import Entry, Ledger
+from dispatch.messaging.flow.ack_sender import Acknowledger
+from dispatch.messaging.flow.credit import Credit
+from dispatch.messaging.rpc.exchange_outcome import Answer
+from dispatch.messaging.rpc.pending import Slot
+from dispatch.messaging.rpc.retransmission import Repair
+from dispatch.messaging.rpc.retransmittable_request import Line
 from dispatch.messaging.wire.codec import Property, whole_number
-from dispatch.pending import Slot
 from dispatch.recall import Recall
-from dispatch.repair import Repair
-from dispatch.retransmittable import Line
-from dispatch.settled import Answer
 from tests.once_shard import examine
 
 EXAMPLES = 2_000
@@ -113,14 +113,14 @@ FAULTS: dict[str, Callable[..., Any]] = {
     "dispatch.resilience.retry.loop.may_have_run": what_may_have_run_is_repeated,
     "dispatch.attempts.Attempts._gone": another_may_run_what_a_former_life_had,
     "dispatch.idempotency.Keys.claim": a_key_is_always_new,
-    "dispatch.delivery.Credit.acknowledge": credit_never_comes_back,
-    "dispatch.acknowledger.Acknowledger.wanted": nothing_is_acknowledged,
-    "dispatch.pending.Slot.offer": a_chunk_is_shown_again,
-    "dispatch.pending.Slot.offer ": chunks_are_shown_as_they_come,
-    "dispatch.retransmittable.Line.ask": nobody_asks,
-    "dispatch.repair.Repair.ask": silence_is_death,
-    "dispatch.retransmittable.Line.end": a_request_that_ended_still_counts,
-    "dispatch.pending.Slot.abandon": who_cancels_stays_in_the_table,
+    "dispatch.messaging.flow.credit.Credit.acknowledge": credit_never_comes_back,
+    "dispatch.messaging.flow.ack_sender.Acknowledger.wanted": nothing_is_acknowledged,
+    "dispatch.messaging.rpc.pending.Slot.offer": a_chunk_is_shown_again,
+    "dispatch.messaging.rpc.pending.Slot.offer ": chunks_are_shown_as_they_come,
+    "dispatch.messaging.rpc.retransmittable_request.Line.ask": nobody_asks,
+    "dispatch.messaging.rpc.retransmission.Repair.ask": silence_is_death,
+    "dispatch.messaging.rpc.retransmittable_request.Line.end": a_request_that_ended_still_counts,
+    "dispatch.messaging.rpc.pending.Slot.abandon": who_cancels_stays_in_the_table,
     "dispatch.ledger.Ledger.record": the_ledger_miscounts,
 }
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatch import waitingroom
-from dispatch.delivery import MESSAGE_OVERHEAD
 from dispatch.errors import TransportError
-from dispatch.paced import NOTED_BYTES, RECEIPT_S, PacedPublisher
-from dispatch.pacing import PACE_RATE, Pace
+from dispatch.messaging.flow import queue as waitingroom
+from dispatch.messaging.flow.credit import MESSAGE_OVERHEAD
+from dispatch.messaging.flow.paced_publisher import NOTED_BYTES, RECEIPT_S, PacedPublisher
+from dispatch.messaging.flow.pacer import PACE_RATE, Pace
 from dispatch.replies import ReplyRouter
 from dispatch.transports import OnFailure, Ticket
 from tests.support.channel import Channel, ChannelPublisher

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dispatch.errors import TransportError
+from dispatch.messaging.rpc.fragmented_publish import PartedRequest
 from dispatch.messaging.wire.codec import Property
-from dispatch.parted import PartedRequest
 from tests.support.clock import advance, idle
 from tests.support.fakes import FakePublisher, FakeTicket, lost
 

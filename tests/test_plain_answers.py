@@ -10,7 +10,7 @@ import pytest
 
 from dispatch import Dispatcher
 from dispatch.errors import ToolError, TransportError
-from dispatch.exchange import OWN_TOPIC
+from dispatch.messaging.rpc.correlation import OWN_TOPIC
 from dispatch.messaging.wire.codec import PLAIN_FROM, PLAIN_LAST, Property, decode_reply, encode_request
 from dispatch.transports.base import Message
 from tests.support.stand import Peer, dispatching, serving, stand

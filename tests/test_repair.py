@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.repair import MAX_INTERVAL_S, MIN_PATIENCE_S, MIN_UNANSWERED, Patience, Repair
+from dispatch.messaging.rpc.retransmission import MAX_INTERVAL_S, MIN_PATIENCE_S, MIN_UNANSWERED, Patience, Repair
 
 
 def test_patience_follows_how_long_the_tool_takes() -> None:

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from dispatch.delivery import MAX_CREDIT_BYTES, MESSAGE_OVERHEAD
+from dispatch.messaging.flow.credit import MAX_CREDIT_BYTES, MESSAGE_OVERHEAD
 from dispatch.replies import ReplyRouter
 from tests.support.clock import advance, idle
 from tests.support.fakes import FakeTicket

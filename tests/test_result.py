@@ -19,8 +19,8 @@ from dispatch.errors import (
     ToolError,
     TransportError,
 )
+from dispatch.messaging.rpc.exchange_outcome import Answer, Overflow, Settled, TimedOut, Unreadable
 from dispatch.result import CallResult
-from dispatch.settled import Answer, Overflow, Settled, TimedOut, Unreadable
 
 
 def told(settled: Settled, *, limit: float = 5, repeatable: bool = False) -> DispatchError:

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from dispatch.delivery import CREDIT_BYTES
 from dispatch.errors import TransportError
-from dispatch.exchange import Exchange
-from dispatch.gate import Gate
+from dispatch.messaging.flow.credit import CREDIT_BYTES
+from dispatch.messaging.flow.paced_publisher import PacedPublisher
+from dispatch.messaging.flow.publisher import Gate
+from dispatch.messaging.rpc.correlation import Exchange
 from dispatch.messaging.wire.sessions import Session
-from dispatch.paced import PacedPublisher
 from dispatch.routes import Routes
 from dispatch.transports import Mode
 from tests.support.clock import idle

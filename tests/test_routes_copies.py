@@ -9,8 +9,8 @@ import pytest
 
 from dispatch import Policy
 from dispatch.errors import CallTimeout
+from dispatch.messaging.rpc.exchange_outcome import Disposition
 from dispatch.policy import PolicyError
-from dispatch.settled import Disposition
 from dispatch.transports import Handler, Mode, Subscription
 from dispatch.transports.memory import MemoryTransport
 from tests.support.clock import idle

@@ -11,8 +11,8 @@ import pytest
 
 from dispatch import Policy, ToolServer
 from dispatch.errors import CallTimeout, Throttled, ToolError
+from dispatch.messaging.rpc.exchange_outcome import Disposition
 from dispatch.messaging.wire.codec import Refusal, decode_reply
-from dispatch.settled import Disposition
 from dispatch.transports.memory import MemoryTransport
 from tests.support.clock import START, advance, idle
 from tests.support.session import REPLY_TOPIC, SECRET

@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from dispatch.delivery import CREDIT_BYTES
 from dispatch.errors import Outcome
-from dispatch.exchange import Exchange
-from dispatch.pacing import PACE_RATE
+from dispatch.messaging.flow.credit import CREDIT_BYTES
+from dispatch.messaging.flow.pacer import PACE_RATE
+from dispatch.messaging.rpc.correlation import Exchange
 from dispatch.strangers import MEAN_OF, Strangers
 from tests.support.clock import advance, idle, virtual_loop
 from tests.support.fakes import FakePublisher, reply

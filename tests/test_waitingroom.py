@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from dispatch import waitingroom
 from dispatch.errors import TransportError
-from dispatch.waitingroom import WaitingRoom
+from dispatch.messaging.flow import queue as waitingroom
+from dispatch.messaging.flow.queue import WaitingRoom
 from tests.support.clock import idle
 
 TOPIC = "non-persistent://tg/request/work"

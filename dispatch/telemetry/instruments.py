@@ -18,8 +18,8 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from dispatch._version import __version__
 from dispatch.errors import DispatchError, Outcome
+from dispatch.messaging.rpc.exchange_outcome import Disposition
 from dispatch.resilience.breaker.breaker import State
-from dispatch.settled import Disposition
 from dispatch.telemetry.lean import Count, LeanCounter, LeanHistogram
 from dispatch.telemetry.names import DURATION_BUCKETS, FIRST_CHUNK_BUCKETS, OTHER, WAIT_BUCKETS
 

@@ -10,7 +10,7 @@ from benchmarks import sdk
 from benchmarks.retained import MAX_BLOCKS, MAX_RESIDENT, Reading, Retained, retained, table
 from benchmarks.stacks import Absent
 from dispatch import engine
-from dispatch.exchange import Exchange
+from dispatch.messaging.rpc.correlation import Exchange
 
 READING = Reading(64 * 2**20, 500_000, 110)
 KEPT = Retained("calls of a tool", 1_000, READING, READING, 10)

@@ -8,8 +8,8 @@ import contextlib
 import pytest
 
 import dispatch
+from dispatch.messaging.rpc.exchange_outcome import Disposition
 from dispatch.messaging.wire.codec import MAX_MESSAGE_BYTES
-from dispatch.settled import Disposition
 from tests.interop.behaviour import PREFIX
 from tests.interop.conftest import TheirService
 from tests.interop.peers import CLIENTS, TIMEOUT_S, Client, Peer, catalog

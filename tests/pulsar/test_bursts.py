@@ -10,7 +10,7 @@ import pytest
 
 import dispatch
 from dispatch.localbroker import Endpoint
-from dispatch.settled import Disposition
+from dispatch.messaging.rpc.exchange_outcome import Disposition
 from tests.support.catalogs import catalog_of, unique_topic
 from tests.support.echo_service import Echo, echo_process
 

@@ -14,7 +14,7 @@ import pytest
 import dispatch
 from benchmarks.processes import start
 from dispatch.localbroker import Endpoint
-from dispatch.settled import Disposition
+from dispatch.messaging.rpc.exchange_outcome import Disposition
 from tests.support.catalogs import catalog_of, unique_topic
 
 pytestmark = pytest.mark.pulsar

@@ -12,9 +12,9 @@ from matplotlib.colors import to_hex
 from dashboards.figures import Shown, figure
 from dashboards.reading import Json, load, panels, queries
 from dispatch.errors import Outcome
+from dispatch.messaging.rpc.exchange_outcome import Disposition
 from dispatch.messaging.wire.codec import Refusal
 from dispatch.resilience.breaker.breaker import State
-from dispatch.settled import Disposition
 from dispatch.telemetry.instruments import REJECTED_BY
 from dispatch.telemetry.services import RESULTS
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from dispatch.exchange import Exchange
+from dispatch.messaging.rpc.correlation import Exchange
+from dispatch.messaging.rpc.exchange_outcome import Disposition, Settled
 from dispatch.messaging.wire.codec import Property
-from dispatch.settled import Disposition, Settled
 from tests.support.clock import idle
 from tests.support.fakes import FakePublisher
 

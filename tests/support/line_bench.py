@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from dispatch.exchange import OWN_TOPIC, Exchange
+from dispatch.messaging.rpc.correlation import OWN_TOPIC, Exchange
+from dispatch.messaging.rpc.exchange_outcome import Disposition, Settled
+from dispatch.messaging.rpc.pending import ReplyStream
+from dispatch.messaging.rpc.retransmission import Repair
+from dispatch.messaging.rpc.retransmittable_request import Line
 from dispatch.messaging.wire.codec import Property
-from dispatch.pending import ReplyStream
-from dispatch.repair import Repair
-from dispatch.retransmittable import Line
-from dispatch.settled import Disposition, Settled
 from tests.support.clock import idle, virtual_loop
 from tests.support.fakes import FakePublisher
 from tests.support.rubbish import OddMessage

@@ -12,8 +12,8 @@ from typing import Any
 
 from dispatch import Dispatcher, Outcome, ToolServer, ToolService
 from dispatch.errors import DispatchError, ToolError
-from dispatch.gate import Gate
-from dispatch.settled import Disposition
+from dispatch.messaging.flow.publisher import Gate
+from dispatch.messaging.rpc.exchange_outcome import Disposition
 from dispatch.transports.memory import MemoryTransport
 from tests.support.clock import advance
 from tests.support.faults import FaultPlan, FaultyTransport

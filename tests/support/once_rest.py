@@ -6,14 +6,15 @@ import asyncio
 from collections.abc import Iterable
 from itertools import product
 
-from dispatch import Dispatcher, ToolServer, acknowledger
-from dispatch.deadlines import SLACK
-from dispatch.delivery import Credit
-from dispatch.exchange import MAX_TOMBSTONES
-from dispatch.gate import Gate
+from dispatch import Dispatcher, ToolServer
 from dispatch.idempotency import Keys
 from dispatch.ledger import Ledger
-from dispatch.paced import PacedPublisher
+from dispatch.messaging.flow import ack_sender as acknowledger
+from dispatch.messaging.flow.credit import Credit
+from dispatch.messaging.flow.paced_publisher import PacedPublisher
+from dispatch.messaging.flow.publisher import Gate
+from dispatch.messaging.rpc.correlation import MAX_TOMBSTONES
+from dispatch.messaging.rpc.deadline_heap import SLACK
 from dispatch.routes import Routes
 
 

@@ -17,7 +17,7 @@ from unittest import mock
 
 from hypothesis import strategies as st
 
-from dispatch.delivery import CREDIT_BYTES
+from dispatch.messaging.flow.credit import CREDIT_BYTES
 from tests.support.clock import advance, run
 from tests.support.faults import FaultPlan
 from tests.support.once_rest import keys_of, ledger_of
@@ -57,22 +57,22 @@ SMALL: dict[str, dict[str, int]] = {
         "dispatch.answers.PLAIN_FROM": 20,
         "dispatch.routes.CREDIT_BYTES": 6_000,
         "dispatch.replies.MAX_CREDIT_BYTES": 6_000,
-        "dispatch.acknowledger.CREDIT_BYTES": 6_000,
+        "dispatch.messaging.flow.ack_sender.CREDIT_BYTES": 6_000,
     },
     "credit": {
         "dispatch.routes.CREDIT_BYTES": 2_000,
         "dispatch.replies.MAX_CREDIT_BYTES": 2_000,
-        "dispatch.acknowledger.CREDIT_BYTES": 2_000,
-        "dispatch.acknowledger.MIN_CREDIT": 1_000,
-        "dispatch.waitingroom.MAX_QUEUED": 4,
-        "dispatch.waitingroom.MAX_QUEUED_BYTES": 6_000,
+        "dispatch.messaging.flow.ack_sender.CREDIT_BYTES": 2_000,
+        "dispatch.messaging.flow.ack_sender.MIN_CREDIT": 1_000,
+        "dispatch.messaging.flow.queue.MAX_QUEUED": 4,
+        "dispatch.messaging.flow.queue.MAX_QUEUED_BYTES": 6_000,
         "dispatch.lanes.CREDIT_BYTES": 500,
         "dispatch.lanes.CROWDED": 1,
         "dispatch.lanes.SUSTAINED": 3,
     },
     "keys": {"dispatch.idempotency.MAX_ANSWER_BYTES": 300},
-    "waiting": {"dispatch.pending.MAX_AHEAD": 4},
-    "peers": {"dispatch.replies.MAX_REPLY_TOPICS": 2, "dispatch.acknowledger.MAX_INSTANCES": 1},
+    "waiting": {"dispatch.messaging.rpc.pending.MAX_AHEAD": 4},
+    "peers": {"dispatch.replies.MAX_REPLY_TOPICS": 2, "dispatch.messaging.flow.ack_sender.MAX_INSTANCES": 1},
 }
 
 

@@ -15,9 +15,9 @@ from itertools import pairwise
 from typing import Any
 
 from dispatch import CallResult, Dispatcher, Policy, ToolServer, ToolService
-from dispatch.delivery import CREDIT_BYTES
 from dispatch.errors import DispatchError
 from dispatch.idempotency import KEY_AGE_S
+from dispatch.messaging.flow.credit import CREDIT_BYTES
 from tests.support.clock import advance
 from tests.support.faults import FaultPlan
 from tests.support.once_network import Network

@@ -12,8 +12,8 @@ from opentelemetry.semconv.attributes import error_attributes
 
 from dispatch import errors as outcome
 from dispatch.errors import CallTimeout, DispatchError, Outcome, Rejected, Throttled, TransportError
+from dispatch.messaging.rpc.exchange_outcome import Disposition
 from dispatch.resilience.breaker.breaker import State
-from dispatch.settled import Disposition
 from dispatch.telemetry import names
 from dispatch.telemetry.collector import INSTANCE_STATES
 from dispatch.telemetry.errortypes import error_type

@@ -88,7 +88,7 @@ class PulsarPublisher:
         on_failure: OnFailure,
         on_receipt: Callable[[], None],
     ) -> PulsarTicket:
-        """See :class:`dispatch.paced.NotingPublisher`."""
+        """See :class:`dispatch.messaging.flow.paced_publisher.NotingPublisher`."""
         ticket = PulsarTicket(self, payload, properties, flow, on_failure)
         ticket.on_receipt = on_receipt
         self.transport.submit(ticket, len(payload))

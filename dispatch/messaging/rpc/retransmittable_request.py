@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from dispatch.errors import TransportError
-from dispatch.gate import Gate
+from dispatch.messaging.flow.publisher import Gate
+from dispatch.messaging.rpc.fragmented_publish import PartedRequest
+from dispatch.messaging.rpc.retransmission import Repair
 from dispatch.messaging.wire.codec import Property, whole_number
-from dispatch.parted import PartedRequest
-from dispatch.repair import Repair
 from dispatch.transports import Ticket
 
 

@@ -13,13 +13,23 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dispatch.errors import Origin, TransportError
+from dispatch.messaging.rpc.exchange_outcome import (
+    ANSWERED,
+    GIVEN_UP,
+    Answer,
+    Disposition,
+    Overflow,
+    Settled,
+    Tally,
+    TimedOut,
+    Unreadable,
+)
+from dispatch.messaging.rpc.retransmittable_request import Line
 from dispatch.messaging.wire.codec import Property, Reply, utf8_size, whole_number
-from dispatch.retransmittable import Line
-from dispatch.settled import ANSWERED, GIVEN_UP, Answer, Disposition, Overflow, Settled, Tally, TimedOut, Unreadable
 from dispatch.transports.base import Ticket
 
 if TYPE_CHECKING:
-    from dispatch.exchange import Exchange
+    from dispatch.messaging.rpc.correlation import Exchange
 
 MAX_AHEAD = 1_024
 """Chunks of a stream kept while an earlier one is missing."""

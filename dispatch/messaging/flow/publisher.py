@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 
-from dispatch.delivery import MESSAGE_OVERHEAD, Credit
 from dispatch.errors import TransportError
+from dispatch.messaging.flow.credit import MESSAGE_OVERHEAD, Credit
+from dispatch.messaging.flow.queue import WaitingRoom
 from dispatch.transports import OnFailure, Publisher, Ticket
-from dispatch.waitingroom import WaitingRoom
 
 PATIENCE_S = 0.05
 """How long a full gate waits before it goes on unacknowledged. A stranger gets a credit's worth of messages in that time

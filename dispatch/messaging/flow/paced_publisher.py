@@ -10,11 +10,11 @@ from functools import partial
 from typing import Protocol, runtime_checkable
 
 from dispatch._internal.clock import loop_clock
-from dispatch.delivery import MESSAGE_OVERHEAD
 from dispatch.errors import TransportError
-from dispatch.pacing import Pace
+from dispatch.messaging.flow.credit import MESSAGE_OVERHEAD
+from dispatch.messaging.flow.pacer import Pace
+from dispatch.messaging.flow.queue import WaitingRoom
 from dispatch.transports import OnFailure, Publisher, Ticket
-from dispatch.waitingroom import WaitingRoom
 
 NOTED_BYTES = 4_096
 """Messages from this size on wait for their receipt. Smaller ones are counted by time alone: a wake-up for each receipt

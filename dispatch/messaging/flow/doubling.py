@@ -7,7 +7,7 @@ the broker drops for it, as long as they are few.
 
 from __future__ import annotations
 
-from dispatch.delivery import CREDIT_BYTES, MAX_CREDIT_BYTES, MESSAGE_OVERHEAD
+from dispatch.messaging.flow.credit import CREDIT_BYTES, MAX_CREDIT_BYTES, MESSAGE_OVERHEAD
 
 DOUBLED_LOSS = 0.08
 """Share of large answers that had to be sent again, above which two at a time cost more than they bring: each takes as much

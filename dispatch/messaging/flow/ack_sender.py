@@ -9,8 +9,8 @@ import contextlib
 from collections import OrderedDict
 
 from dispatch._internal.clock import loop_clock
-from dispatch.delivery import CREDIT_BYTES
 from dispatch.errors import TransportError
+from dispatch.messaging.flow.credit import CREDIT_BYTES
 from dispatch.messaging.wire.codec import Property, is_oversized
 from dispatch.transports import Publisher, Transport
 

@@ -14,8 +14,11 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 from dispatch._internal.clock import loop_clock
-from dispatch.deadlines import Deadlines
 from dispatch.errors import Throttled, TransportError
+from dispatch.messaging.rpc.deadline_heap import Deadlines
+from dispatch.messaging.rpc.exchange_outcome import Disposition, Fate, Lost, Settled, Tally, TimedOut, Unreadable
+from dispatch.messaging.rpc.pending import ReplyStream, Single, Slot
+from dispatch.messaging.rpc.retransmittable_request import Line
 from dispatch.messaging.wire.codec import (
     PLAIN_LAST,
     MalformedMessage,
@@ -26,9 +29,6 @@ from dispatch.messaging.wire.codec import (
     is_oversized,
 )
 from dispatch.messaging.wire.sessions import SECRET_BYTES, Session
-from dispatch.pending import ReplyStream, Single, Slot
-from dispatch.retransmittable import Line
-from dispatch.settled import Disposition, Fate, Lost, Settled, Tally, TimedOut, Unreadable
 from dispatch.transports.base import Message, Publisher, Ticket
 
 TOMBSTONE_AGE_S = 60.0

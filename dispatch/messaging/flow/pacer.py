@@ -1,7 +1,7 @@
 """Pace: bytes per time towards receivers that acknowledge nothing. Pure bookkeeping, the clock is handed in.
 
 A broker drops a non-persistent message when the receiver's channel holds more than 64 KiB at that instant. A receiver that
-acknowledges says when the way is clear (:mod:`dispatch.delivery`). For all others there are two signs: time, in which a
+acknowledges says when the way is clear (:mod:`dispatch.messaging.flow.credit`). For all others there are two signs: time, in which a
 receiver of ordinary speed has read what was sent, and the broker's receipt. A receipt proves no delivery, but as long as
 it is out the broker stands still or is behind, and will deal with everything that came meanwhile in one burst: so what is
 not receipted counts in full, and its time begins with its receipt.
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from dispatch.delivery import CREDIT_BYTES
+from dispatch.messaging.flow.credit import CREDIT_BYTES
 
 PACE_RATE = 50_000_000
 """Bytes a second. Measured with TrustGraph's client: the highest at which, with receipts, none of 24,000 answers of 10 kB at

@@ -1,0 +1,1 @@
+"""Flow control: credit, pacing, bounded queues, acknowledgements."""

@@ -1,0 +1,1 @@
+"""Request and reply: correlation, deadlines, retransmission."""
