@@ -36,8 +36,8 @@ try:
         Slo,
     )
     from dispatch.result import CallResult
-    from dispatch.server import ToolServer, serve
-    from dispatch.service import ToolService
+    from dispatch.serving.server import ToolServer, serve
+    from dispatch.serving.tool_service import ToolService
     from dispatch.telemetry.events import (
         CatalogChanged,
         CircuitChanged,

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from dispatch.errors import TransportError
-from dispatch.idempotency import MAX_ANSWER_BYTES, Keys
+from dispatch.serving.deduplication.idempotency_keys import MAX_ANSWER_BYTES, Keys
 from tests.support.clock import advance, idle
 from tests.support.stand import stand
 

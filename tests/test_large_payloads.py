@@ -14,7 +14,7 @@ import pytest
 from dispatch import Dispatcher, Policy, ToolServer
 from dispatch.errors import InvalidArguments, Throttled, ToolError, TransportError
 from dispatch.messaging.wire.fragments import JOIN_IDLE_S
-from dispatch.recall import MAX_RESENT_BYTES
+from dispatch.serving.deduplication.deduplication import MAX_RESENT_BYTES
 from dispatch.transports.memory import MemoryTransport
 from tests.support.clock import advance, idle
 from tests.support.faults import FaultPlan, FaultyTransport

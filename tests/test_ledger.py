@@ -8,7 +8,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from dispatch.ledger import MAX_ENTRY_BYTES, Entry, Ledger
+from dispatch.serving.deduplication.request_history import MAX_ENTRY_BYTES, Entry, Ledger
 
 NAME = "0123456789abcdef"
 

@@ -12,7 +12,7 @@ import pytest
 
 from dispatch import CallResult
 from dispatch.errors import Outcome, TransportError
-from dispatch.ledger import Ledger
+from dispatch.serving.deduplication.request_history import Ledger
 from tests.support.clock import advance
 from tests.support.faults import FaultPlan
 from tests.support.once_world import World

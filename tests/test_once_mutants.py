@@ -9,9 +9,6 @@ from unittest import mock
 import pytest
 
 from dispatch.attempts import Attempts
-from dispatch.evicted import Evicted
-from dispatch.idempotency import Keys
-from dispatch.ledger import Entry, Ledger
 from dispatch.messaging.flow.ack_sender import Acknowledger
 from dispatch.messaging.flow.credit import Credit
 from dispatch.messaging.rpc.exchange_outcome import Answer
@@ -19,7 +16,10 @@ from dispatch.messaging.rpc.pending import Slot
 from dispatch.messaging.rpc.retransmission import Repair
 from dispatch.messaging.rpc.retransmittable_request import Line
 from dispatch.messaging.wire.codec import Property, whole_number
-from dispatch.recall import Recall
+from dispatch.serving.deduplication.deduplication import Recall
+from dispatch.serving.deduplication.evicted_dispatchers import Evicted
+from dispatch.serving.deduplication.idempotency_keys import Keys
+from dispatch.serving.deduplication.request_history import Entry, Ledger
 from tests.once_shard import examine
 
 EXAMPLES = 2_000
@@ -105,14 +105,14 @@ def what_may_have_run_is_repeated(outcome: Any, *, sent: bool) -> bool:
 
 
 FAULTS: dict[str, Callable[..., Any]] = {
-    "dispatch.ledger.Ledger.find": an_ended_request_is_forgotten,
-    "dispatch.ledger.Ledger.find ": what_had_no_room_counts_as_new,
-    "dispatch.evicted.Evicted.add": an_evicted_dispatcher_is_forgotten,
-    "dispatch.recall.Recall._repeat": a_question_runs_the_tool,
-    "dispatch.recall.Recall.look": the_incarnation_is_not_looked_at,
+    "dispatch.serving.deduplication.request_history.Ledger.find": an_ended_request_is_forgotten,
+    "dispatch.serving.deduplication.request_history.Ledger.find ": what_had_no_room_counts_as_new,
+    "dispatch.serving.deduplication.evicted_dispatchers.Evicted.add": an_evicted_dispatcher_is_forgotten,
+    "dispatch.serving.deduplication.deduplication.Recall._repeat": a_question_runs_the_tool,
+    "dispatch.serving.deduplication.deduplication.Recall.look": the_incarnation_is_not_looked_at,
     "dispatch.resilience.retry.loop.may_have_run": what_may_have_run_is_repeated,
     "dispatch.attempts.Attempts._gone": another_may_run_what_a_former_life_had,
-    "dispatch.idempotency.Keys.claim": a_key_is_always_new,
+    "dispatch.serving.deduplication.idempotency_keys.Keys.claim": a_key_is_always_new,
     "dispatch.messaging.flow.credit.Credit.acknowledge": credit_never_comes_back,
     "dispatch.messaging.flow.ack_sender.Acknowledger.wanted": nothing_is_acknowledged,
     "dispatch.messaging.rpc.pending.Slot.offer": a_chunk_is_shown_again,
@@ -121,7 +121,7 @@ FAULTS: dict[str, Callable[..., Any]] = {
     "dispatch.messaging.rpc.retransmission.Repair.ask": silence_is_death,
     "dispatch.messaging.rpc.retransmittable_request.Line.end": a_request_that_ended_still_counts,
     "dispatch.messaging.rpc.pending.Slot.abandon": who_cancels_stays_in_the_table,
-    "dispatch.ledger.Ledger.record": the_ledger_miscounts,
+    "dispatch.serving.deduplication.request_history.Ledger.record": the_ledger_miscounts,
 }
 
 

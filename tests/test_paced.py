@@ -15,7 +15,7 @@ from dispatch.messaging.flow import queue as waitingroom
 from dispatch.messaging.flow.credit import MESSAGE_OVERHEAD
 from dispatch.messaging.flow.paced_publisher import NOTED_BYTES, RECEIPT_S, PacedPublisher
 from dispatch.messaging.flow.pacer import PACE_RATE, Pace
-from dispatch.replies import ReplyRouter
+from dispatch.serving.reply_destinations import ReplyRouter
 from dispatch.transports import OnFailure, Ticket
 from tests.support.channel import Channel, ChannelPublisher
 from tests.support.clock import START, advance, idle, run, virtual_loop

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch import replies
 from dispatch.errors import TransportError
 from dispatch.messaging.wire.sessions import session_key
+from dispatch.serving import reply_destinations as replies
 from tests.support.clock import idle, run
 from tests.support.fakes import lost
 from tests.support.reply_broker import ANSWER, CONTROL, OWN, Broker, asked, router

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from dispatch.messaging.flow.credit import MAX_CREDIT_BYTES, MESSAGE_OVERHEAD
-from dispatch.replies import ReplyRouter
+from dispatch.serving.reply_destinations import ReplyRouter
 from tests.support.clock import advance, idle
 from tests.support.fakes import FakeTicket
 from tests.support.reply_broker import ANSWER, CONTROL, OWN, Broker, asked, router

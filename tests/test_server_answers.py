@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from dispatch import ToolService
-from dispatch.answers import MAX_ERROR_CHARS
 from dispatch.errors import InvalidArguments, Throttled, ToolError
 from dispatch.messaging.wire.codec import MAX_MESSAGE_BYTES
+from dispatch.serving.reply_sender import MAX_ERROR_CHARS
 from tests.support.clock import VirtualClockLoop, idle
 from tests.support.stand import Peer, Service, catalog, read, serving, stand
 

@@ -18,8 +18,8 @@ import pytest
 from dispatch import ToolServer, serve
 from dispatch.errors import CallTimeout, Rejected, ToolError, TransportError
 from dispatch.messaging.wire.codec import Refusal
-from dispatch.presence import LINGER_S
-from dispatch.server import FLUSH_S
+from dispatch.serving.announcer import LINGER_S
+from dispatch.serving.server import FLUSH_S
 from tests.support.clock import START, advance, idle, run
 from tests.support.stand import BROKER, REQUESTS, RESPONSES, Peer, Service, dispatching, serving, stand
 

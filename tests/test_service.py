@@ -12,7 +12,7 @@ import pytest
 
 from dispatch import ToolService
 from dispatch.messaging.wire.codec import Request
-from dispatch.service import read_invoke
+from dispatch.serving.tool_service import read_invoke
 
 REQUEST = Request({"style": "pun"}, {"topic": "cats"}, "alice")
 FULL = ("alice", {"style": "pun"}, {"topic": "cats"})

@@ -10,7 +10,7 @@ import pytest
 from dispatch import ToolServer
 from dispatch.instances import MAX_EXCEPTED, SETTLED_EVERY
 from dispatch.messaging.wire.codec import Property, encode_request
-from dispatch.recall import MAX_SETTLED_CHARS
+from dispatch.serving.deduplication.deduplication import MAX_SETTLED_CHARS
 from tests.support.clock import advance, idle
 from tests.support.session import REPLY_TOPIC, from_peer
 from tests.support.stand import Peer, serving, stand

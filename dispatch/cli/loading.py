@@ -13,7 +13,7 @@ from typing import Any
 
 from dispatch._internal.suggestions import near_names, one_of
 from dispatch.cli.failures import CliError
-from dispatch.service import ToolService, read_invoke
+from dispatch.serving.tool_service import ToolService, read_invoke
 
 
 def load_service(target: str) -> object:

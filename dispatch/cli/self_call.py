@@ -9,7 +9,7 @@ from typing import Any
 
 from dispatch.catalog import Catalog
 from dispatch.dispatcher import Dispatcher
-from dispatch.server import ToolServer
+from dispatch.serving.server import ToolServer
 from dispatch.transports import Security, open_transport
 
 ROUND_TRIP_TIMEOUT_S = 10.0

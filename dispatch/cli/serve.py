@@ -21,7 +21,7 @@ from dispatch.cli.running import run_async
 from dispatch.cli.settings import Settings, takes
 
 if TYPE_CHECKING:
-    from dispatch.server import ToolServer
+    from dispatch.serving.server import ToolServer
 
 _THREADS = "dispatch-serve"
 _OWN_THREADS = 8
@@ -93,7 +93,7 @@ def serve(
     """
     from dispatch.cli.failures import CliError
     from dispatch.cli.loading import load_service
-    from dispatch.server import ToolServer
+    from dispatch.serving.server import ToolServer
 
     broker = settings.genuine_broker_url("dispatch serve")
     if not math.isfinite(drain_timeout):

@@ -6,7 +6,7 @@ import asyncio
 import random
 from typing import Any, Final
 
-from dispatch.service import ToolService
+from dispatch.serving.tool_service import ToolService
 
 WORDS: Final = {"cat": "gato", "cheese": "queso", "lighthouse": "faro", "kettle": "hervidor"}
 RATES: Final = {"EUR/USD": "1.08", "EUR/JPY": "162.40", "GBP/EUR": "1.17"}

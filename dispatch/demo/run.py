@@ -20,8 +20,8 @@ from dispatch.demo.summary import Summary
 from dispatch.demo.watch import Guards, look
 from dispatch.dispatcher import Dispatcher
 from dispatch.errors import TransportError
-from dispatch.server import ToolServer
-from dispatch.service import ToolService
+from dispatch.serving.server import ToolServer
+from dispatch.serving.tool_service import ToolService
 from dispatch.transports import Security, Transport, open_transport
 
 TRANSLATORS: Final = ("translate-1", "translate-2", "translate-3")

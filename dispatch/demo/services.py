@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from dispatch.errors import ToolError
 from dispatch.messaging.wire.codec import Property, decode_request
-from dispatch.service import ToolService
+from dispatch.serving.tool_service import ToolService
 from dispatch.transports import Message, Mode, Publisher, Subscription, Transport
 
 JOKES: Final = {

@@ -15,7 +15,7 @@ from typing import Any
 
 from dispatch.errors import TransportError
 from dispatch.lossprobe.plain import PlainEcho, answer_text
-from dispatch.server import ToolServer
+from dispatch.serving.server import ToolServer
 from dispatch.transports import Security
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from dispatch.catalog import Catalog, load_directory
 from dispatch.dispatcher import Dispatcher
 from dispatch.policy import DEFAULT_POLICY, Policy
-from dispatch.server import ToolServer
+from dispatch.serving.server import ToolServer
 from dispatch.testing.faults import FaultInjector, Faults
 from dispatch.testing.transport import FaultyTransport
 from dispatch.transports.memory import MemoryTransport

@@ -11,7 +11,7 @@ import pytest
 
 from dispatch import Rejected, ToolServer
 from dispatch.cli import serve
-from dispatch.presence import LINGER_S
+from dispatch.serving.announcer import LINGER_S
 from tests.cli.conftest import Run
 from tests.support.clock import advance, idle
 from tests.support.stand import BROKER, REQUESTS, RESPONSES, Service, dispatching
@@ -171,7 +171,7 @@ def test_every_limit_reaches_the_server(run: Run, tmp_path: Any, monkeypatch: py
         made.update(options)
         raise ValueError("enough")
 
-    monkeypatch.setattr("dispatch.server.ToolServer", make)
+    monkeypatch.setattr("dispatch.serving.server.ToolServer", make)
     limits = {"concurrency": 3, "max_queued": 4, "max_payload": 5, "drain_timeout": 6.0, "instance": "one"}
     asked = [word for name, value in limits.items() for word in (f"--{name.replace('_', '-')}", f"{value}")]
     end = run("serve", "lone.py:Lone", "--topic", "joke", "--broker", "pulsar://127.0.0.1:1", *asked)

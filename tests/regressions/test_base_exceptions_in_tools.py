@@ -16,7 +16,7 @@ import pytest
 from dispatch import ToolService
 from dispatch.errors import ToolError
 from dispatch.messaging.wire.codec import decode_reply
-from dispatch.work import Joined, Work
+from dispatch.serving.inbound_request import Joined, Work
 from tests.support.clock import idle
 from tests.support.stand import Peer, Service, catalog, dispatching, read, serving, stand
 

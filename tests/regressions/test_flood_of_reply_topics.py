@@ -10,11 +10,11 @@ import logging
 
 import pytest
 
-from dispatch import replies
 from dispatch.errors import TransportError
 from dispatch.messaging.wire.sessions import session_key
 from dispatch.messaging.wire.topics import reply_topic
-from dispatch.replies import MAX_REPLY_TOPICS, OPENINGS_AT_ONCE, OPENINGS_PER_S, TOPICS_OF_ONE
+from dispatch.serving import reply_destinations as replies
+from dispatch.serving.reply_destinations import MAX_REPLY_TOPICS, OPENINGS_AT_ONCE, OPENINGS_PER_S, TOPICS_OF_ONE
 from dispatch.transports import Publisher
 from tests.support.clock import START, advance, idle
 from tests.support.reply_broker import ANSWER, OWN, Broker, asked, router

@@ -14,8 +14,8 @@ import pytest
 
 from dispatch import Policy, ToolService
 from dispatch.errors import CallTimeout, Throttled, ToolError
-from dispatch.idempotency import KEY_AGE_S
 from dispatch.messaging.wire.codec import Refusal
+from dispatch.serving.deduplication.idempotency_keys import KEY_AGE_S
 from tests.support.clock import START, advance, idle, virtual_loop
 from tests.support.stand import UNGUARDED, Peer, catalog, dispatching, read, serving, stand
 
@@ -188,7 +188,7 @@ async def test_draining_waits_for_duplicates_and_closing_does_not() -> None:
 
 
 async def test_duplicates_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dispatch.server.MAX_DUPLICATES", 2)
+    monkeypatch.setattr("dispatch.serving.server.MAX_DUPLICATES", 2)
     till = Till()
     async with stand(till, TOOLS) as (dispatcher, server):
         same = [

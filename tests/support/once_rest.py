@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from itertools import product
 
 from dispatch import Dispatcher, ToolServer
-from dispatch.idempotency import Keys
-from dispatch.ledger import Ledger
 from dispatch.messaging.flow import ack_sender as acknowledger
 from dispatch.messaging.flow.credit import Credit
 from dispatch.messaging.flow.paced_publisher import PacedPublisher
@@ -16,6 +14,8 @@ from dispatch.messaging.flow.publisher import Gate
 from dispatch.messaging.rpc.correlation import MAX_TOMBSTONES
 from dispatch.messaging.rpc.deadline_heap import SLACK
 from dispatch.routes import Routes
+from dispatch.serving.deduplication.idempotency_keys import Keys
+from dispatch.serving.deduplication.request_history import Ledger
 
 
 def routes_of(dispatcher: Dispatcher) -> Routes:

@@ -51,17 +51,20 @@ REFUSALS = {
 }
 """What a call may be told then."""
 SMALL: dict[str, dict[str, int]] = {
-    "memory": {"dispatch.ledger.MAX_ENTRY_BYTES": 400, "dispatch.recall.MAX_RESENT": 3},
+    "memory": {
+        "dispatch.serving.deduplication.request_history.MAX_ENTRY_BYTES": 400,
+        "dispatch.serving.deduplication.deduplication.MAX_RESENT": 3,
+    },
     "messages": {
         "dispatch.addressing.PLAIN_FROM": 20,
-        "dispatch.answers.PLAIN_FROM": 20,
+        "dispatch.serving.reply_sender.PLAIN_FROM": 20,
         "dispatch.routes.CREDIT_BYTES": 6_000,
-        "dispatch.replies.MAX_CREDIT_BYTES": 6_000,
+        "dispatch.serving.reply_destinations.MAX_CREDIT_BYTES": 6_000,
         "dispatch.messaging.flow.ack_sender.CREDIT_BYTES": 6_000,
     },
     "credit": {
         "dispatch.routes.CREDIT_BYTES": 2_000,
-        "dispatch.replies.MAX_CREDIT_BYTES": 2_000,
+        "dispatch.serving.reply_destinations.MAX_CREDIT_BYTES": 2_000,
         "dispatch.messaging.flow.ack_sender.CREDIT_BYTES": 2_000,
         "dispatch.messaging.flow.ack_sender.MIN_CREDIT": 1_000,
         "dispatch.messaging.flow.queue.MAX_QUEUED": 4,
@@ -70,9 +73,12 @@ SMALL: dict[str, dict[str, int]] = {
         "dispatch.lanes.CROWDED": 1,
         "dispatch.lanes.SUSTAINED": 3,
     },
-    "keys": {"dispatch.idempotency.MAX_ANSWER_BYTES": 300},
+    "keys": {"dispatch.serving.deduplication.idempotency_keys.MAX_ANSWER_BYTES": 300},
     "waiting": {"dispatch.messaging.rpc.pending.MAX_AHEAD": 4},
-    "peers": {"dispatch.replies.MAX_REPLY_TOPICS": 2, "dispatch.messaging.flow.ack_sender.MAX_INSTANCES": 1},
+    "peers": {
+        "dispatch.serving.reply_destinations.MAX_REPLY_TOPICS": 2,
+        "dispatch.messaging.flow.ack_sender.MAX_INSTANCES": 1,
+    },
 }
 
 
@@ -161,7 +167,9 @@ class _Telling:
         self.world = World(story.network, story.seed, refusals=refusals, server=options, policy=policy)
         self.world.message_bytes = 1_000 if "messages" in bounds else None
         self.world.keys_kept = "keys" not in bounds
-        credits = [SMALL[name].get("dispatch.replies.MAX_CREDIT_BYTES") for name in bounds if name in SMALL]
+        credits = [
+            SMALL[name].get("dispatch.serving.reply_destinations.MAX_CREDIT_BYTES") for name in bounds if name in SMALL
+        ]
         self.world.credit = min((credit for credit in credits if credit), default=CREDIT_BYTES)
         self.world.on_instance = self._small_memory
         self.world.on_dispatcher = self._small_table

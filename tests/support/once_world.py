@@ -16,8 +16,8 @@ from typing import Any
 
 from dispatch import CallResult, Dispatcher, Policy, ToolServer, ToolService
 from dispatch.errors import DispatchError
-from dispatch.idempotency import KEY_AGE_S
 from dispatch.messaging.flow.credit import CREDIT_BYTES
+from dispatch.serving.deduplication.idempotency_keys import KEY_AGE_S
 from tests.support.clock import advance
 from tests.support.faults import FaultPlan
 from tests.support.once_network import Network

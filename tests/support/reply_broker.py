@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from dispatch.replies import ReplyRouter
+from dispatch.serving.reply_destinations import ReplyRouter
 from dispatch.transports import Mode
 from tests.support.fakes import FakePublisher
 from tests.support.rubbish import OddMessage

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from dispatch.idempotency import Keyed
-from dispatch.ledger import Entry
+from dispatch.serving.deduplication.idempotency_keys import Keyed
+from dispatch.serving.deduplication.request_history import Entry
 from dispatch.transports import Message
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from dispatch.ages import Ages
 from dispatch.messaging.wire.codec import Property
+from dispatch.serving.clock_offset import Ages
+from dispatch.serving.inbound_request import Work
 from dispatch.transports import KeptMessage
-from dispatch.work import Work
 
 MAX_COPIES = 8
 """Of one request, while it runs: each reconnection can bring another."""

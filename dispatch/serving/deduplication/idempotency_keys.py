@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 
-from dispatch.ledger import Message
+from dispatch.serving.deduplication.request_history import Message
 
 KEY_AGE_S = 600.0
 """How long an answer is kept: longer than a caller that was cut off takes to come back."""

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 
-from dispatch.ledger import Ledger
 from dispatch.messaging.wire.codec import Property, Refusal, whole_number
 from dispatch.messaging.wire.fragments import Join, JoinRefused, Joins, read_parts
-from dispatch.replies import ReplyRouter
-from dispatch.work import DEALT_WITH, Joined, Work
+from dispatch.serving.deduplication.request_history import Ledger
+from dispatch.serving.inbound_request import DEALT_WITH, Joined, Work
+from dispatch.serving.reply_destinations import ReplyRouter
 
 
 class Gathering:

@@ -7,16 +7,16 @@ import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dispatch.answers import Answers
 from dispatch.errors import DispatchError
-from dispatch.idempotency import KEY_AGE_S, Keyed
-from dispatch.kept import KeptRequests
 from dispatch.messaging.wire.codec import MalformedMessage, Property, Refusal, Request, decode_request, result_text
-from dispatch.recall import Recall
-from dispatch.service import Invoke
+from dispatch.serving.deduplication.deduplication import Recall
+from dispatch.serving.deduplication.idempotency_keys import KEY_AGE_S, Keyed
+from dispatch.serving.durable_requests import KeptRequests
+from dispatch.serving.inbound_request import Work
+from dispatch.serving.reply_sender import Answers
+from dispatch.serving.tool_service import Invoke
 from dispatch.telemetry.logs import log_exception
 from dispatch.telemetry.names import ErrorType
-from dispatch.work import Work
 
 if TYPE_CHECKING:
     from dispatch.telemetry.lean import Timing

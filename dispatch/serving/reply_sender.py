@@ -1,6 +1,6 @@
 """What a service says to a request: its result, whole or in parts, its stream, an error, or why it was refused.
 
-Everything goes through the memory of the instance (:mod:`dispatch.recall`), so that it can be asked for again.
+Everything goes through the memory of the instance (:mod:`dispatch.serving.deduplication.deduplication`), so that it can be asked for again.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from dispatch.messaging.wire.codec import (
     whole_number,
 )
 from dispatch.messaging.wire.fragments import split_text
-from dispatch.recall import Recall
-from dispatch.replies import ReplyRouter
+from dispatch.serving.deduplication.deduplication import Recall
+from dispatch.serving.inbound_request import Work
+from dispatch.serving.reply_destinations import ReplyRouter
 from dispatch.telemetry.names import ErrorType
-from dispatch.work import Work
 
 OVERLOAD_RETRY_AFTER_MS = 1_000
 MAX_ERROR_CHARS = 64 * 1024

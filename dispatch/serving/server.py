@@ -19,11 +19,7 @@ from functools import partial
 from typing import Any
 
 from dispatch._internal.clock import loop_clock
-from dispatch.answers import REASONS, Answers
 from dispatch.errors import TransportError
-from dispatch.executor import ToolExecutor
-from dispatch.idempotency import MAX_DUPLICATES, Keyed
-from dispatch.kept import KeptRequests
 from dispatch.messaging.wire.codec import (
     REPLY_ONLY,
     Property,
@@ -35,15 +31,19 @@ from dispatch.messaging.wire.fragments import MAX_PAYLOAD_BYTES
 from dispatch.messaging.wire.sessions import is_sender
 from dispatch.messaging.wire.topic_name import TopicName
 from dispatch.messaging.wire.topics import instance_topic, reply_topic
-from dispatch.presence import Presence
-from dispatch.recall import Recall
-from dispatch.replies import ReplyRouter
-from dispatch.runner import RequestRunner
-from dispatch.service import read_invoke
+from dispatch.serving.announcer import Presence
+from dispatch.serving.deduplication.deduplication import Recall
+from dispatch.serving.deduplication.idempotency_keys import MAX_DUPLICATES, Keyed
+from dispatch.serving.durable_requests import KeptRequests
+from dispatch.serving.inbound_request import DEALT_WITH, Work
+from dispatch.serving.reply_destinations import ReplyRouter
+from dispatch.serving.reply_sender import REASONS, Answers
+from dispatch.serving.request_runner import RequestRunner
+from dispatch.serving.tool_executor import ToolExecutor
+from dispatch.serving.tool_service import read_invoke
 from dispatch.telemetry.logs import log_exception
 from dispatch.telemetry.settings import DEFAULT_TELEMETRY, Telemetry
 from dispatch.transports import KeptMessage, Message, Mode, Security, Subscription, Transport, open_transport
-from dispatch.work import DEALT_WITH, Work
 
 logger = logging.getLogger("dispatch.service")
 

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from itertools import islice
 from typing import Protocol
 
-from dispatch.evicted import Evicted
+from dispatch.serving.deduplication.evicted_dispatchers import Evicted
 
 MAX_ENTRIES = 20_000
 """Ended requests remembered at most: seconds of a busy service, where a repair takes tenths."""

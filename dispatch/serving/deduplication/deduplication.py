@@ -7,14 +7,14 @@ from collections import OrderedDict
 from collections.abc import Mapping
 
 from dispatch._internal.clock import loop_clock
-from dispatch.gathering import Gathering
-from dispatch.idempotency import Keyed, Keys
-from dispatch.ledger import Entry, Ledger
 from dispatch.messaging.wire.codec import Property, Refusal, whole_number
 from dispatch.messaging.wire.fragments import MAX_PAYLOAD_BYTES
 from dispatch.messaging.wire.sessions import is_sender
-from dispatch.replies import ReplyRouter
-from dispatch.work import DEALT_WITH, Work
+from dispatch.serving.deduplication.idempotency_keys import Keyed, Keys
+from dispatch.serving.deduplication.reassembly import Gathering
+from dispatch.serving.deduplication.request_history import Entry, Ledger
+from dispatch.serving.inbound_request import DEALT_WITH, Work
+from dispatch.serving.reply_destinations import ReplyRouter
 
 MAX_SETTLED_CHARS = 1_024
 """Longest property ``settled`` that is looked at. Ours have a tenth of that."""

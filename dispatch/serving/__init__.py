@@ -1,0 +1,1 @@
+"""The service side: requests in, replies out, within bounds."""

@@ -1,0 +1,1 @@
+"""What an instance remembers, so that a request that arrives twice runs once."""
