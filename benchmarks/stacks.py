@@ -17,11 +17,11 @@ from typing import Any, cast
 from benchmarks.answering import AnsweringTransport
 from dispatch import Catalog, Dispatcher, Rejected
 from dispatch.errors import Outcome
-from dispatch.fleet import Fleet
-from dispatch.instances import Instances
 from dispatch.passage import Passage
 from dispatch.policy import Balancing, Health, Policy
-from dispatch.routes import Route
+from dispatch.routing.channel import Route
+from dispatch.routing.instance import Instances
+from dispatch.routing.instance_pool import Fleet
 from dispatch.telemetry.settings import SILENT, Telemetry
 from dispatch.toolguards import GuardTable
 

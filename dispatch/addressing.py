@@ -9,15 +9,15 @@ import contextlib
 from collections.abc import Mapping
 
 from dispatch.arguments import nobody_takes_parts, nobody_there
-from dispatch.fleet import Fleet, Place
-from dispatch.lanes import Lane
 from dispatch.messaging.rpc.correlation import Exchange
 from dispatch.messaging.rpc.fragmented_publish import PartedRequest
 from dispatch.messaging.rpc.retransmission import Patience, Repair
 from dispatch.messaging.rpc.retransmittable_request import Line
 from dispatch.messaging.wire.codec import PLAIN_FROM, Property
 from dispatch.policy import Policy
-from dispatch.routes import Route, Routes
+from dispatch.routing.channel import Route, Routes
+from dispatch.routing.instance_pool import Fleet, Place
+from dispatch.routing.reply_connections import Lane
 from dispatch.targets import Target
 from dispatch.transports import Publisher, Transport
 

@@ -8,9 +8,6 @@ import msgspec
 
 from dispatch.conclusion import error_of
 from dispatch.errors import DispatchError, Origin, Outcome, TransportError
-from dispatch.fleet import Fleet, Place
-from dispatch.instances import Instance
-from dispatch.keyholders import Claim, Holder
 from dispatch.messaging.rpc.exchange_outcome import Answer, Settled
 from dispatch.messaging.rpc.pending import ReplyStream
 from dispatch.messaging.rpc.retransmittable_request import Line
@@ -18,6 +15,9 @@ from dispatch.messaging.wire.codec import Property, Refusal, whole_number
 from dispatch.passage import Passage
 from dispatch.resilience.hedging.decision import NoHedge
 from dispatch.resilience.retry.decision import Again, WhyNot, may_have_run
+from dispatch.routing.instance import Instance
+from dispatch.routing.instance_pool import Fleet, Place
+from dispatch.routing.key_holders import Claim, Holder
 from dispatch.targets import Target
 from dispatch.telemetry.names import HEDGE_EVENT, RETRY_EVENT, WAIT
 from dispatch.toolguards import ToolGuards

@@ -15,21 +15,21 @@ from dispatch.addressing import Addressing
 from dispatch.attempts import Attempts
 from dispatch.balancing.snapshot import InstanceView
 from dispatch.errors import DispatchError, Outcome
-from dispatch.fleets import Fleets
 from dispatch.messaging.rpc.correlation import Exchange
 from dispatch.messaging.rpc.exchange_outcome import Answer, Settled, Tally
 from dispatch.policy import Policy
 from dispatch.resilience.breaker.breaker import State
 from dispatch.resilience.single_flight import SingleFlight
 from dispatch.result import CallResult
-from dispatch.routes import Routes
+from dispatch.routing.channel import Routes
+from dispatch.routing.in_flight import Generations
+from dispatch.routing.pool_registry import Fleets
 from dispatch.targets import Target, Targets, meter_label
 from dispatch.telemetry.errortypes import error_type
 from dispatch.telemetry.logs import CALLS, say_call
 from dispatch.telemetry.names import OTHER
 from dispatch.toolguards import GuardTable, ToolGuards
 from dispatch.transports import Transport
-from dispatch.underway import Generations
 
 if TYPE_CHECKING:
     from dispatch.telemetry.calltrace import CallTrace

@@ -10,10 +10,10 @@ import msgspec
 
 from dispatch.catalog import Catalog, ServiceDescriptor, ToolDescriptor, UnknownService, UnknownTool
 from dispatch.errors import Rejected
-from dispatch.fleetkey import FleetKey, Topics
 from dispatch.messaging.wire.codec import json_text
 from dispatch.messaging.wire.topic_name import TopicName
 from dispatch.policy import Policy, PolicyError
+from dispatch.routing.pool_key import FleetKey, Topics
 
 _BALANCED = frozenset({"balancing", "health", "addressed"})
 """Keys of a policy that a tool with one of its own does not share with the others of its service."""

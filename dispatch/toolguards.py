@@ -18,7 +18,7 @@ from dispatch.resilience.retry.budget import Budget
 from dispatch.resilience.retry.decision import Again, Retrying, WhyNot
 
 if TYPE_CHECKING:
-    from dispatch.fleet import Fleet
+    from dispatch.routing.instance_pool import Fleet
     from dispatch.telemetry.instruments import ToolMeter
     from dispatch.telemetry.watch import Watch
 

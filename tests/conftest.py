@@ -138,4 +138,4 @@ def pulsar_endpoint(request: pytest.FixtureRequest) -> Iterator[Endpoint]:
 @pytest.fixture
 def strangers(monkeypatch: pytest.MonkeyPatch) -> None:
     """The test's services are none of ours: no time passes while the first call looks for some that are."""
-    monkeypatch.setattr("dispatch.routes.HELLO_WAIT_S", 0.0)
+    monkeypatch.setattr("dispatch.routing.channel.HELLO_WAIT_S", 0.0)

@@ -9,7 +9,7 @@ import pytest
 from dispatch import Dispatcher, Policy
 from dispatch.addressing import MEET_S
 from dispatch.errors import CallTimeout, TransportError
-from dispatch.routes import HELLO_WAIT_S
+from dispatch.routing.channel import HELLO_WAIT_S
 from dispatch.transports.memory import MemoryTransport
 from tests.support.clock import advance
 from tests.support.faults import FaultPlan, FaultyTransport

@@ -7,11 +7,11 @@ from collections import Counter
 from typing import Any, cast
 
 from dispatch.errors import Outcome
-from dispatch.fleet import SHARED, Fleet
-from dispatch.instances import Instance, Instances
 from dispatch.messaging.rpc.retransmission import SUSPECT_AFTER
 from dispatch.policy import Balancing, Breaker, Health, Policy
-from dispatch.routes import Route
+from dispatch.routing.channel import Route
+from dispatch.routing.instance import Instance, Instances
+from dispatch.routing.instance_pool import SHARED, Fleet
 from dispatch.toolguards import ToolGuards
 from tests.support.fakes import FakePublisher
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch.instances import MAX_EXCEPTED, SETTLED_EVERY, STALE_S, Instance, Instances
-from dispatch.lanes import Lane
 from dispatch.messaging.rpc.retransmission import SUSPECT_AFTER, Repair
 from dispatch.messaging.rpc.retransmittable_request import Line
+from dispatch.routing.instance import MAX_EXCEPTED, SETTLED_EVERY, STALE_S, Instance, Instances
+from dispatch.routing.reply_connections import Lane
 from dispatch.transports.memory import MemoryTransport
 from tests.support.fakes import FakePublisher, lost
 

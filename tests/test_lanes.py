@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from dispatch import Policy, ToolService
 from dispatch.dispatcher import Dispatcher
 from dispatch.errors import TransportError
-from dispatch.lanes import CROWDED, RETRY_S, SUSTAINED, Lane, Lanes
 from dispatch.messaging.flow.credit import CREDIT_BYTES
 from dispatch.messaging.flow.doubling import MEAN_OF
 from dispatch.messaging.wire.codec import Property
+from dispatch.routing.reply_connections import CROWDED, RETRY_S, SUSTAINED, Lane, Lanes
 from dispatch.transports.memory import MemoryTransport
 from tests.support.clock import advance, idle, run
 from tests.support.stand import BROKER, dispatching, serving

@@ -13,7 +13,7 @@ from dispatch.messaging.flow.paced_publisher import PacedPublisher
 from dispatch.messaging.flow.publisher import Gate
 from dispatch.messaging.rpc.correlation import Exchange
 from dispatch.messaging.wire.sessions import Session
-from dispatch.routes import Routes
+from dispatch.routing.channel import Routes
 from dispatch.transports import Mode
 from tests.support.clock import idle
 from tests.support.fakes import FakePublisher, lost, reply

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from dispatch import ToolServer
-from dispatch.instances import MAX_EXCEPTED, SETTLED_EVERY
 from dispatch.messaging.wire.codec import Property, encode_request
+from dispatch.routing.instance import MAX_EXCEPTED, SETTLED_EVERY
 from dispatch.serving.deduplication.deduplication import MAX_SETTLED_CHARS
 from tests.support.clock import advance, idle
 from tests.support.session import REPLY_TOPIC, from_peer

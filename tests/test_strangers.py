@@ -10,7 +10,7 @@ from dispatch.errors import Outcome
 from dispatch.messaging.flow.credit import CREDIT_BYTES
 from dispatch.messaging.flow.pacer import PACE_RATE
 from dispatch.messaging.rpc.correlation import Exchange
-from dispatch.strangers import MEAN_OF, Strangers
+from dispatch.routing.third_party_reply_sizes import MEAN_OF, Strangers
 from tests.support.clock import advance, idle, virtual_loop
 from tests.support.fakes import FakePublisher, reply
 from tests.support.stand import RESPONSES, Peer, dispatching

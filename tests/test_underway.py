@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from dispatch.underway import Generations, UnderWay
+from dispatch.routing.in_flight import Generations, UnderWay
 from tests.support.clock import idle
 
 

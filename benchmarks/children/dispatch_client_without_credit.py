@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.children.channel import run_client
 from benchmarks.children.dispatch_client import connect
-from dispatch import routes
+from dispatch.routing import channel as routes
 
 
 class RouteWithoutCredit(routes.Route):

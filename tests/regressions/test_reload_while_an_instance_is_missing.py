@@ -9,7 +9,7 @@ from typing import Any
 import dispatch
 from dispatch.catalog import Catalog
 from dispatch.errors import TransportError
-from dispatch.fleets import AGAIN_S
+from dispatch.routing.pool_registry import AGAIN_S
 from dispatch.transports.memory import MemoryPublisher, MemoryTransport
 from tests.support.clock import advance
 from tests.support.stand import BROKER, catalog, dispatching, serving

@@ -13,7 +13,7 @@ from dispatch.messaging.flow.paced_publisher import PacedPublisher
 from dispatch.messaging.flow.publisher import Gate
 from dispatch.messaging.rpc.correlation import MAX_TOMBSTONES
 from dispatch.messaging.rpc.deadline_heap import SLACK
-from dispatch.routes import Routes
+from dispatch.routing.channel import Routes
 from dispatch.serving.deduplication.idempotency_keys import Keys
 from dispatch.serving.deduplication.request_history import Ledger
 

@@ -12,11 +12,11 @@ from dispatch._internal.permit import Randomness
 from dispatch.balancing.outlier_detection import Listener
 from dispatch.catalog import ServiceDescriptor
 from dispatch.errors import TransportError
-from dispatch.fleet import SHARED, Fleet
-from dispatch.fleetkey import FleetKey, Topics
 from dispatch.policy import NO_HEALTH, Policy
-from dispatch.routes import Route, Routes
-from dispatch.underway import Generations
+from dispatch.routing.channel import Route, Routes
+from dispatch.routing.in_flight import Generations
+from dispatch.routing.instance_pool import SHARED, Fleet
+from dispatch.routing.pool_key import FleetKey, Topics
 
 if TYPE_CHECKING:
     from dispatch.telemetry.instruments import ServiceMeter

@@ -15,10 +15,7 @@ from functools import partial
 from typing import Any
 
 from dispatch._internal.cancellation import cancel_and_wait
-from dispatch.challenges import Challenge, Challenges
 from dispatch.errors import TransportError
-from dispatch.instances import HELLO_AGAIN_S, HELLO_EVERY_S, MAX_INSTANCES, Instance, Instances
-from dispatch.lanes import Lane, Lanes
 from dispatch.messaging.flow.ack_sender import Acknowledger
 from dispatch.messaging.flow.credit import CREDIT_BYTES
 from dispatch.messaging.flow.paced_publisher import PacedPublisher
@@ -27,8 +24,11 @@ from dispatch.messaging.rpc.correlation import Exchange, read_properties
 from dispatch.messaging.wire.codec import Feature, Property, Refusal, is_oversized
 from dispatch.messaging.wire.topic_name import TopicName
 from dispatch.messaging.wire.topics import announcement_topic, hello_topic, instance_prefix, instance_topic, reply_topic
-from dispatch.strangers import Strangers
-from dispatch.subscriptions import SharedSubscriptions
+from dispatch.routing.challenges import Challenge, Challenges
+from dispatch.routing.instance import HELLO_AGAIN_S, HELLO_EVERY_S, MAX_INSTANCES, Instance, Instances
+from dispatch.routing.reply_connections import Lane, Lanes
+from dispatch.routing.shared_subscriptions import SharedSubscriptions
+from dispatch.routing.third_party_reply_sizes import Strangers
 from dispatch.transports import Handler, Message, Publisher, Transport
 
 logger = logging.getLogger("dispatch.dispatcher")

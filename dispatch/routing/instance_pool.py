@@ -17,12 +17,12 @@ from dispatch._internal.permit import Clock, Randomness
 from dispatch.balancing.balancer import Balancer, Pick
 from dispatch.balancing.outlier_detection import Listener
 from dispatch.balancing.snapshot import InstanceView
-from dispatch.instances import Instance
-from dispatch.keyholders import Holder, KeyHolders
 from dispatch.messaging.rpc.exchange_outcome import Tally
 from dispatch.policy import Balancing, Health
 from dispatch.resilience.breaker.breaker import BreakerPermit, CircuitBreaker
-from dispatch.routes import Route
+from dispatch.routing.channel import Route
+from dispatch.routing.instance import Instance
+from dispatch.routing.key_holders import Holder, KeyHolders
 
 if TYPE_CHECKING:
     from dispatch.telemetry.instruments import ServiceMeter

@@ -1,0 +1,1 @@
+"""The instances of a service: discovery, pool, channels."""
