@@ -22,7 +22,8 @@ from benchmarks.answering import AnsweringTransport
 from benchmarks.report import aligned, number
 from benchmarks.sdk import Dropping, exporting
 from benchmarks.stacks import catalog
-from dispatch import Dispatcher, Telemetry, engine
+from dispatch import Dispatcher, Telemetry
+from dispatch.calls import runtime as engine
 from dispatch.errors import Outcome
 
 if TYPE_CHECKING:

@@ -16,14 +16,14 @@ from typing import Any, cast
 
 from benchmarks.answering import AnsweringTransport
 from dispatch import Catalog, Dispatcher, Rejected
+from dispatch.calls.admission import Passage
+from dispatch.calls.tool_guard_state import GuardTable
 from dispatch.errors import Outcome
-from dispatch.passage import Passage
 from dispatch.policy import Balancing, Health, Policy
 from dispatch.routing.channel import Route
 from dispatch.routing.instance import Instances
 from dispatch.routing.instance_pool import Fleet
 from dispatch.telemetry.settings import SILENT, Telemetry
-from dispatch.toolguards import GuardTable
 
 Call = Callable[[], Awaitable[object]]
 """Makes one call."""

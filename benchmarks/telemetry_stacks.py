@@ -19,10 +19,10 @@ from prometheus_client import CollectorRegistry
 
 from benchmarks.sdk import recording, refusing
 from benchmarks.stacks import Call, Stack, bare, catalog, whole_call
+from dispatch.calls.resolved_tool import Targets
 from dispatch.errors import Outcome
 from dispatch.messaging.rpc.exchange_outcome import Disposition
 from dispatch.policy import DEFAULT_POLICY
-from dispatch.targets import Targets
 from dispatch.telemetry.instruments import Instruments
 from dispatch.telemetry.settings import SILENT, Telemetry
 from dispatch.telemetry.tracing import Tracing

@@ -2,7 +2,7 @@
 
     1 catalog · 2 permission · 3 deadline · 4 attempts · 5 result · 6 telemetry
 
-Its first step is here; the others are :class:`dispatch.calls.Calls`, to be read top to bottom.
+Its first step is here; the others are :class:`dispatch.calls.call.Calls`, to be read top to bottom.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import Any
 from dispatch._internal.clock import loop_clock
 from dispatch._internal.permit import Randomness
 from dispatch.balancing.snapshot import InstanceView
-from dispatch.calls import Calls
+from dispatch.calls.call import Calls
+from dispatch.calls.resolved_tool import Target, Targets
+from dispatch.calls.runtime import Engine
 from dispatch.catalog import Catalog, CatalogError, load_directory
-from dispatch.engine import Engine
 from dispatch.errors import DispatchError
 from dispatch.messaging.rpc.correlation import Exchange
 from dispatch.policy import DEFAULT_POLICY, Policy, PolicyError
 from dispatch.resilience.breaker.breaker import CircuitBreaker
 from dispatch.result import CallResult
-from dispatch.targets import Target, Targets
 from dispatch.telemetry.events import Event, Events, EventStream
 from dispatch.telemetry.settings import DEFAULT_TELEMETRY, Telemetry
 from dispatch.tool import Tool

@@ -1,7 +1,7 @@
 """The plan of a tool: which guards its calls have, with which values, and where each value came from. Pure.
 
 ``dispatch check`` shows it. What is worked out here is what a dispatcher with the same catalogue and policy does: the policy
-itself is that of :class:`dispatch.targets.Targets`.
+itself is that of :class:`dispatch.calls.resolved_tool.Targets`.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any
 
 import msgspec
 
+from dispatch.calls.resolved_tool import Target, Targets
 from dispatch.catalog import Catalog, ServiceDescriptor, ToolDescriptor
 from dispatch.catalog.frozen_json import FrozenDict
 from dispatch.messaging.wire.topic_name import TopicName
 from dispatch.policy import DEFAULT_POLICY, Policy, Rate
-from dispatch.targets import Target, Targets
 from dispatch.telemetry.rules.objectives import promise
 
 DEFAULT, USER, SERVICE, TOOL = "default", "user", "service", "tool"

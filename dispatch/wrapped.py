@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from dispatch._internal.permit import Rejection
 from dispatch.balancing.snapshot import InstanceView
+from dispatch.calls.admission import Passage
+from dispatch.calls.error_messages import refusal
+from dispatch.calls.tool_guard_state import ToolGuards
 from dispatch.dialects import DEFAULT_TIMEOUT_S, dialect, takes_user, tell
 from dispatch.errors import CallTimeout, DispatchError, InvalidArguments, Origin, Outcome, ToolError, TransportError
 from dispatch.messaging.wire.codec import json_text
-from dispatch.passage import Passage
 from dispatch.policy import Annotations, Policy, PolicyError, check_repeats, check_seconds, repeatable
 from dispatch.policy.repeat_safety import UNDECLARED
-from dispatch.refusals import refusal
 from dispatch.resilience.attempt_timeout import attempt_slice
 from dispatch.resilience.breaker.breaker import CircuitBreaker, State
 from dispatch.resilience.hedging.decision import ANSWERED
@@ -25,7 +26,6 @@ from dispatch.resilience.retry.decision import Where
 from dispatch.resilience.retry.loop import go_on
 from dispatch.telemetry.events import Event, Events
 from dispatch.telemetry.settings import DEFAULT_TELEMETRY, Telemetry
-from dispatch.toolguards import ToolGuards
 
 if TYPE_CHECKING:
     from dispatch.telemetry.watch import Watch

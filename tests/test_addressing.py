@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from dispatch import Dispatcher, Policy
-from dispatch.addressing import MEET_S
+from dispatch.calls.addressing import MEET_S
 from dispatch.errors import CallTimeout, TransportError
 from dispatch.routing.channel import HELLO_WAIT_S
 from dispatch.transports.memory import MemoryTransport

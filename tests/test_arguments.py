@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dispatch.arguments import invalid, nobody_takes_parts, request_payload
+from dispatch.calls.request import invalid, nobody_takes_parts, request_payload
 from dispatch.messaging.wire.codec import PayloadTooLarge, decode_request
 from dispatch.messaging.wire.fragments import MAX_PARTS
 from dispatch.policy import Policy, PolicyError

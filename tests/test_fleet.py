@@ -6,13 +6,13 @@ import random
 from collections import Counter
 from typing import Any, cast
 
+from dispatch.calls.tool_guard_state import ToolGuards
 from dispatch.errors import Outcome
 from dispatch.messaging.rpc.retransmission import SUSPECT_AFTER
 from dispatch.policy import Balancing, Breaker, Health, Policy
 from dispatch.routing.channel import Route
 from dispatch.routing.instance import Instance, Instances
 from dispatch.routing.instance_pool import SHARED, Fleet
-from dispatch.toolguards import ToolGuards
 from tests.support.fakes import FakePublisher
 
 

@@ -8,7 +8,7 @@ from unittest import mock
 
 import pytest
 
-from dispatch.attempts import Attempts
+from dispatch.calls.attempt import Attempts
 from dispatch.messaging.flow.ack_sender import Acknowledger
 from dispatch.messaging.flow.credit import Credit
 from dispatch.messaging.rpc.exchange_outcome import Answer
@@ -111,7 +111,7 @@ FAULTS: dict[str, Callable[..., Any]] = {
     "dispatch.serving.deduplication.deduplication.Recall._repeat": a_question_runs_the_tool,
     "dispatch.serving.deduplication.deduplication.Recall.look": the_incarnation_is_not_looked_at,
     "dispatch.resilience.retry.loop.may_have_run": what_may_have_run_is_repeated,
-    "dispatch.attempts.Attempts._gone": another_may_run_what_a_former_life_had,
+    "dispatch.calls.attempt.Attempts._gone": another_may_run_what_a_former_life_had,
     "dispatch.serving.deduplication.idempotency_keys.Keys.claim": a_key_is_always_new,
     "dispatch.messaging.flow.credit.Credit.acknowledge": credit_never_comes_back,
     "dispatch.messaging.flow.ack_sender.Acknowledger.wanted": nothing_is_acknowledged,

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from dispatch.calls.resolved_tool import Targets
+from dispatch.calls.tool_guard_state import ToolGuards
 from dispatch.catalog import Catalog
 from dispatch.errors import Rejected
 from dispatch.plan import DEFAULT, GUARDS, SERVICE, Row, ToolPlan, plan_of, plans
 from dispatch.policy import DEFAULT_POLICY, Policy, PolicyError
 from dispatch.resilience.rate_limit.aio import user_buckets
-from dispatch.targets import Targets
-from dispatch.toolguards import ToolGuards
 
 READ_ONLY = {"read-only": True}
 SHARED = "one topic shared by replicas: the broker spreads, unbatched"

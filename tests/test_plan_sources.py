@@ -10,9 +10,9 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dispatch.calls.resolved_tool import Targets
 from dispatch.plan import DEFAULT, SERVICE, TOOL, USER, plan_of
 from dispatch.policy import DEFAULT_POLICY, Breaker, Policy, Rate, Retry
-from dispatch.targets import Targets
 from tests.test_plan import catalog, planned, said
 
 PARTS: dict[str, list[Any]] = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dispatch._internal.permit import Rejection
+from dispatch.calls.error_messages import closed, refusal, with_alternatives
 from dispatch.errors import DispatchError, Rejected, Throttled, TransportError
-from dispatch.refusals import closed, refusal, with_alternatives
 
 REASONS = {
     "breaker": ("open", "paused", "probing", "forced-open"),

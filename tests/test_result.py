@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from dispatch.conclusion import error_of
+from dispatch.calls.conclusion import error_of
 from dispatch.errors import (
     CallTimeout,
     DispatchError,

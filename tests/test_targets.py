@@ -7,8 +7,8 @@ import json
 import pytest
 
 from dispatch import Policy, PolicyError, Retry
+from dispatch.calls.resolved_tool import Targets
 from dispatch.errors import Rejected
-from dispatch.targets import Targets
 from tests.support.stand import catalog
 
 TOOLS = catalog(

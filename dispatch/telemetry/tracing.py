@@ -25,9 +25,9 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
+from dispatch.calls.resolved_tool import Target
 from dispatch.errors import DispatchError, Outcome
 from dispatch.result import CallResult
-from dispatch.targets import Target
 from dispatch.telemetry.calltrace import CallTrace, Passed, SendTrace, unsampled
 from dispatch.telemetry.context import received, written
 from dispatch.telemetry.errortypes import error_type

@@ -9,7 +9,7 @@ import pytest
 from benchmarks import sdk
 from benchmarks.retained import MAX_BLOCKS, MAX_RESIDENT, Reading, Retained, retained, table
 from benchmarks.stacks import Absent
-from dispatch import engine
+from dispatch.calls import runtime as engine
 from dispatch.messaging.rpc.correlation import Exchange
 
 READING = Reading(64 * 2**20, 500_000, 110)
@@ -29,7 +29,7 @@ async def test_nothing_stays_of_a_few_thousand() -> None:
 
 @pytest.mark.wall_clock
 async def test_a_series_for_each_name_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dispatch.engine import Engine
+    from dispatch.calls.runtime import Engine
 
     unknown = Engine.unknown
 

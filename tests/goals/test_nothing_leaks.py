@@ -12,13 +12,13 @@ import random
 import pytest
 
 from dispatch._internal.permit import Rejection
+from dispatch.calls.admission import Passage
+from dispatch.calls.tool_guard_state import ToolGuards
 from dispatch.errors import Outcome
-from dispatch.passage import Passage
 from dispatch.policy import Breaker, Bulkhead, Policy, Rate
 from dispatch.resilience.breaker.breaker import State
 from dispatch.resilience.rate_limit.aio import LimiterBucket, user_buckets
 from dispatch.resilience.rate_limit.user_buckets import Users
-from dispatch.toolguards import ToolGuards
 from tests.support.clock import advance, virtual_loop
 
 CALLS = 20_000

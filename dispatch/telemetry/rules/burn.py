@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from dispatch.calls.resolved_tool import Targets
 from dispatch.catalog import Catalog
 from dispatch.catalog.frozen_json import FrozenDict
 from dispatch.policy import DEFAULT_POLICY, Policy, Slo
-from dispatch.targets import Targets
 from dispatch.telemetry.rules.objectives import latency_bound
 from dispatch.telemetry.rules.promql import BAD_CALLS, COUNTED_CALLS, rate, text
 

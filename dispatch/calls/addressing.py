@@ -8,7 +8,8 @@ import asyncio
 import contextlib
 from collections.abc import Mapping
 
-from dispatch.arguments import nobody_takes_parts, nobody_there
+from dispatch.calls.request import nobody_takes_parts, nobody_there
+from dispatch.calls.resolved_tool import Target
 from dispatch.messaging.rpc.correlation import Exchange
 from dispatch.messaging.rpc.fragmented_publish import PartedRequest
 from dispatch.messaging.rpc.retransmission import Patience, Repair
@@ -18,7 +19,6 @@ from dispatch.policy import Policy
 from dispatch.routing.channel import Route, Routes
 from dispatch.routing.instance_pool import Fleet, Place
 from dispatch.routing.reply_connections import Lane
-from dispatch.targets import Target
 from dispatch.transports import Publisher, Transport
 
 MEET_S = 1.0

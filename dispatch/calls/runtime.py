@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dispatch._internal.permit import Randomness
-from dispatch.addressing import Addressing
-from dispatch.attempts import Attempts
 from dispatch.balancing.snapshot import InstanceView
+from dispatch.calls.addressing import Addressing
+from dispatch.calls.attempt import Attempts
+from dispatch.calls.resolved_tool import Target, Targets, meter_label
+from dispatch.calls.tool_guard_state import GuardTable, ToolGuards
 from dispatch.errors import DispatchError, Outcome
 from dispatch.messaging.rpc.correlation import Exchange
 from dispatch.messaging.rpc.exchange_outcome import Answer, Settled, Tally
@@ -24,11 +26,9 @@ from dispatch.result import CallResult
 from dispatch.routing.channel import Routes
 from dispatch.routing.in_flight import Generations
 from dispatch.routing.pool_registry import Fleets
-from dispatch.targets import Target, Targets, meter_label
 from dispatch.telemetry.errortypes import error_type
 from dispatch.telemetry.logs import CALLS, say_call
 from dispatch.telemetry.names import OTHER
-from dispatch.toolguards import GuardTable, ToolGuards
 from dispatch.transports import Transport
 
 if TYPE_CHECKING:

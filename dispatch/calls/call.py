@@ -11,19 +11,19 @@ from typing import Any
 
 import msgspec
 
-from dispatch.arguments import check_priority, invalid, request_payload
-from dispatch.attempt import Attempt, Call
-from dispatch.conclusion import conclude
-from dispatch.engine import Engine
+from dispatch.calls.attempt_state import Attempt, Call
+from dispatch.calls.conclusion import conclude
+from dispatch.calls.error_messages import with_alternatives
+from dispatch.calls.request import check_priority, invalid, request_payload
+from dispatch.calls.resolved_tool import Target
+from dispatch.calls.runtime import Engine
 from dispatch.errors import CallTimeout, DispatchError, Outcome
 from dispatch.messaging.wire.codec import PayloadTooLarge, check_property, json_text
 from dispatch.policy import PolicyError, check_seconds
-from dispatch.refusals import with_alternatives
 from dispatch.resilience.hedging.race import hedged
 from dispatch.resilience.retry.decision import Where
 from dispatch.resilience.retry.loop import go_on
 from dispatch.result import CallResult
-from dispatch.targets import Target
 
 MISTAKES = (TypeError, PayloadTooLarge, PolicyError, UnicodeError)
 """What a caller's own mistakes raise, before anything is sent."""

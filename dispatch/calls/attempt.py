@@ -1,7 +1,7 @@
 """Attempts: step 4 of a call. One attempt passes its tool's guards, gets an instance, makes the exchange, and tells
 everybody who gave it a permit how it ended, exactly once, whatever happened.
 
-    a breaker · b limiter · c bulkhead (:mod:`dispatch.passage`) · d balancer (:mod:`dispatch.routing.instance_pool`) · e exchange · f finish
+    a breaker · b limiter · c bulkhead (:mod:`dispatch.calls.admission`) · d balancer (:mod:`dispatch.routing.instance_pool`) · e exchange · f finish
 """
 
 from __future__ import annotations
@@ -10,15 +10,16 @@ import asyncio
 from collections.abc import Mapping
 
 from dispatch._internal.permit import Rejection
-from dispatch.addressing import Addressing
-from dispatch.attempt import FAILURES, Attempt, Call
+from dispatch.calls.addressing import Addressing
+from dispatch.calls.admission import Passage
+from dispatch.calls.attempt_state import FAILURES, Attempt, Call
+from dispatch.calls.error_messages import closed, disconnected, refusal
+from dispatch.calls.tool_guard_state import ToolGuards
 from dispatch.errors import DispatchError, Outcome, TransportError
 from dispatch.messaging.rpc.correlation import Exchange
 from dispatch.messaging.rpc.exchange_outcome import Answer, Lost, Settled, TimedOut
 from dispatch.messaging.rpc.retransmittable_request import Line
 from dispatch.messaging.wire.codec import Property, Refusal
-from dispatch.passage import Passage
-from dispatch.refusals import closed, disconnected, refusal
 from dispatch.resilience.attempt_timeout import attempt_slice
 from dispatch.resilience.hedging.decision import ANSWERED
 from dispatch.resilience.hedging.race import OUTPACED
@@ -26,7 +27,6 @@ from dispatch.resilience.retry.decision import Where
 from dispatch.routing.channel import Routes
 from dispatch.routing.instance_pool import Fleet
 from dispatch.routing.pool_registry import Fleets
-from dispatch.toolguards import ToolGuards
 from dispatch.transports import Publisher, Transport
 
 MAX_HOPS = 4

@@ -6,21 +6,21 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dispatch.conclusion import error_of
+from dispatch.calls.admission import Passage
+from dispatch.calls.conclusion import error_of
+from dispatch.calls.resolved_tool import Target
+from dispatch.calls.tool_guard_state import ToolGuards
 from dispatch.errors import DispatchError, Origin, Outcome, TransportError
 from dispatch.messaging.rpc.exchange_outcome import Answer, Settled
 from dispatch.messaging.rpc.pending import ReplyStream
 from dispatch.messaging.rpc.retransmittable_request import Line
 from dispatch.messaging.wire.codec import Property, Refusal, whole_number
-from dispatch.passage import Passage
 from dispatch.resilience.hedging.decision import NoHedge
 from dispatch.resilience.retry.decision import Again, WhyNot, may_have_run
 from dispatch.routing.instance import Instance
 from dispatch.routing.instance_pool import Fleet, Place
 from dispatch.routing.key_holders import Claim, Holder
-from dispatch.targets import Target
 from dispatch.telemetry.names import HEDGE_EVENT, RETRY_EVENT, WAIT
-from dispatch.toolguards import ToolGuards
 
 if TYPE_CHECKING:
     from dispatch.telemetry.calltrace import CallTrace, SendTrace

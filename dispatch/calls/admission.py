@@ -9,11 +9,11 @@ from __future__ import annotations
 import msgspec
 
 from dispatch._internal.permit import Rejection
+from dispatch.calls.tool_guard_state import ToolGuards
 from dispatch.errors import DispatchError, Outcome
 from dispatch.resilience.breaker.breaker import BreakerPermit
 from dispatch.resilience.bulkhead.bulkhead import BulkheadPermit
 from dispatch.resilience.rate_limit.limiter import RatePermit, Waiter
-from dispatch.toolguards import ToolGuards
 
 _SUCCESS = Outcome.SUCCESS
 _ABANDONED = Outcome.ABANDONED
