@@ -9,7 +9,6 @@ import sys
 try:
     from dispatch._version import __version__
     from dispatch.catalog import Catalog, CatalogError
-    from dispatch.client import ToolServiceClient
     from dispatch.dispatcher import Dispatcher, connect
     from dispatch.errors import (
         CallTimeout,
@@ -47,7 +46,8 @@ try:
     from dispatch.telemetry.settings import Telemetry
     from dispatch.tool import Tool
     from dispatch.transports import Security
-    from dispatch.wrapped import WrappedClient, wrap
+    from dispatch.trustgraph.client import ToolServiceClient
+    from dispatch.trustgraph.wrap import WrappedClient, wrap
 except KeyboardInterrupt:
     if sys.argv[:1] != ["-m"] and not sys.argv[0].endswith(("/dispatch", "\\dispatch.exe")):
         raise

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from dispatch import Rejected, ToolServiceClient
-from dispatch.dialects import DEFAULT_TIMEOUT_S
 from dispatch.errors import CallTimeout, InvalidArguments, ToolError
 from dispatch.messaging.wire.codec import MAX_MESSAGE_BYTES
+from dispatch.trustgraph.dialects import DEFAULT_TIMEOUT_S
 from tests.support.clock import START, idle
 from tests.support.stand import Peer, Service, dispatching, stand
 

@@ -11,7 +11,7 @@ import pytest
 
 import dispatch
 from dispatch.errors import CallTimeout, InvalidArguments, Throttled, ToolError, TransportError
-from dispatch.wrapped import TIDY_S
+from dispatch.trustgraph.wrap import TIDY_S
 from tests.support.clock import START, idle
 
 CONFIG, ARGUMENTS = {"style": "pun"}, {"topic": "cats"}

@@ -12,7 +12,6 @@ from dispatch.balancing.snapshot import InstanceView
 from dispatch.calls.admission import Passage
 from dispatch.calls.error_messages import refusal
 from dispatch.calls.tool_guard_state import ToolGuards
-from dispatch.dialects import DEFAULT_TIMEOUT_S, dialect, takes_user, tell
 from dispatch.errors import CallTimeout, DispatchError, InvalidArguments, Origin, Outcome, ToolError, TransportError
 from dispatch.messaging.wire.codec import json_text
 from dispatch.policy import Annotations, Policy, PolicyError, check_repeats, check_seconds, repeatable
@@ -26,6 +25,7 @@ from dispatch.resilience.retry.decision import Where
 from dispatch.resilience.retry.loop import go_on
 from dispatch.telemetry.events import Event, Events
 from dispatch.telemetry.settings import DEFAULT_TELEMETRY, Telemetry
+from dispatch.trustgraph.dialects import DEFAULT_TIMEOUT_S, dialect, takes_user, tell
 
 if TYPE_CHECKING:
     from dispatch.telemetry.watch import Watch

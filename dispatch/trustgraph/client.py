@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from dispatch.dialects import DEFAULT_TIMEOUT_S, config_text, dialect, tell
+from dispatch.trustgraph.dialects import DEFAULT_TIMEOUT_S, config_text, dialect, tell
 
 if TYPE_CHECKING:
     from dispatch.dispatcher import Dispatcher

@@ -1,0 +1,1 @@
+"""Compatibility with TrustGraph's client."""
