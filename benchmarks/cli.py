@@ -22,7 +22,7 @@ from benchmarks.processes import BenchmarkError
 from benchmarks.promises import FOR_THE_RECORD, PROMISES, find
 from benchmarks.report import report
 from benchmarks.results import Results
-from dispatch.localbroker import LocalBrokerError, obtain
+from dispatch.devtools.localbroker import LocalBrokerError, obtain
 
 Draw = Callable[[Results, Path], None]
 RESULTS = Path(__file__).resolve().parent / "results"

@@ -13,7 +13,7 @@ from benchmarks.plan import Settings, Suite, rotated
 from benchmarks.processes import Child, start
 from benchmarks.report import number
 from benchmarks.results import Measurement, Results
-from dispatch.localbroker import Endpoint
+from dispatch.devtools.localbroker import Endpoint
 
 Progress = Callable[[str], None]
 """Takes one line for a person to read."""

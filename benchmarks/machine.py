@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from dispatch import __version__
-from dispatch.localbroker import Endpoint
+from dispatch.devtools.localbroker import Endpoint
 
 PACKAGES = ("pulsar-client", "trustgraph-base", "msgspec", "matplotlib")
 

@@ -24,7 +24,7 @@ from dashboards.figures import Shown, figure
 from dashboards.reading import Json, filled, load, panels, queries
 from dashboards.variables import OVERVIEW
 from dispatch import Telemetry
-from dispatch.localbroker import free_ports
+from dispatch.devtools.localbroker import free_ports
 from dispatch.telemetry.exposition import served
 from tests.support.prometheus import PrometheusMissing
 from tests.support.scraped import Prometheus, until

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dispatch.localbroker import (
+from dispatch.devtools.localbroker import (
     Endpoint,
     LocalBrokerUnavailable,
     choose_backend,

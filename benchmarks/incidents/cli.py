@@ -21,7 +21,7 @@ from benchmarks.incidents.scenarios import ALL, chosen
 from benchmarks.incidents.table import report
 from benchmarks.machine import load
 from benchmarks.processes import ROOT, BenchmarkError
-from dispatch.localbroker import LocalBrokerError, LocalBrokerUnavailable
+from dispatch.devtools.localbroker import LocalBrokerError, LocalBrokerUnavailable
 
 BEFORE, AFTER, ALONE = "before", "after", "measured"
 Runs = dict[str, dict[str, list[Figure]]]

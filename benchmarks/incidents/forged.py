@@ -15,7 +15,7 @@ from benchmarks.incidents.lab import REACH_S, Lab, grant, queues, topics, unique
 from benchmarks.incidents.scenario import Scenario
 from benchmarks.incidents.wire import Names
 from benchmarks.incidents.workers import BenchmarkError, Worker
-from dispatch.localbroker import LocalBroker
+from dispatch.devtools.localbroker import LocalBroker
 
 RATE = 25.0
 TIMEOUT_S = 2.0

@@ -19,7 +19,7 @@ from benchmarks.incidents import workers
 from benchmarks.incidents.figures import Figure
 from benchmarks.incidents.progress import Progress
 from benchmarks.processes import BenchmarkError
-from dispatch.localbroker import Admin, LocalBroker, LocalBrokerError, LocalBrokerUnavailable, prepare
+from dispatch.devtools.localbroker import Admin, LocalBroker, LocalBrokerError, LocalBrokerUnavailable, prepare
 
 READY_S = 300.0
 """Seconds that a broker may take to start: 7 by itself, minutes on a machine that does much else."""

@@ -11,7 +11,7 @@ from benchmarks.incidents.figures import RIGHT, Call, Figure, begun, calls_of, c
 from benchmarks.incidents.lab import REACH_S, Lab, queues, restart, unique
 from benchmarks.incidents.scenario import Scenario
 from benchmarks.incidents.workers import Worker
-from dispatch.localbroker import LocalBroker
+from dispatch.devtools.localbroker import LocalBroker
 
 RATE = 50.0
 TIMEOUT_S = 3.0

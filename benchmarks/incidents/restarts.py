@@ -9,7 +9,7 @@ from benchmarks.incidents.connects import open_files, threads
 from benchmarks.incidents.figures import RIGHT, Figure
 from benchmarks.incidents.lab import REACH_S, Lab, queues, restart, unique
 from benchmarks.incidents.scenario import Scenario
-from dispatch.localbroker import LocalBrokerError
+from dispatch.devtools.localbroker import LocalBrokerError
 
 SETTLE_S = 2.0
 """What a replaced connection takes to go."""

@@ -11,7 +11,7 @@ from dispatch.cli.output import paint, put, put_json, say
 from dispatch.cli.settings import Settings, takes
 
 if TYPE_CHECKING:
-    from dispatch.localbroker import State
+    from dispatch.devtools.localbroker import State
 
 app = typer.Typer(
     help="A genuine local Pulsar for development: start, stop, look.", no_args_is_help=True, rich_markup_mode="rich"
@@ -43,7 +43,7 @@ def start(
     The first time Pulsar is fetched (233 MiB, about half a minute); then it takes 6 to 10 s. It needs Java 17 and Maven, or
     Docker. It listens on the loopback only.
     """
-    from dispatch.localbroker import start_detached
+    from dispatch.devtools.localbroker import start_detached
 
     state = start_detached(report=_progress, port=port, web_port=web_port, wipe=wipe)
     if json:
@@ -60,7 +60,7 @@ def start(
 @takes()
 def stop(settings: Settings, json: Json = False) -> None:
     """Stop the broker that 'start' started. Its data stay for the next start."""
-    from dispatch.localbroker import stop_detached
+    from dispatch.devtools.localbroker import stop_detached
 
     state = stop_detached(report=_progress)
     if json:
@@ -74,8 +74,8 @@ def stop(settings: Settings, json: Json = False) -> None:
 def status(settings: Settings, json: Json = False) -> None:
     """Show the broker that 'start' started. The exit code is 1 when none runs."""
     from dispatch.cli.failures import Exit
-    from dispatch.localbroker import Admin
-    from dispatch.localbroker import status as local_status
+    from dispatch.devtools.localbroker import Admin
+    from dispatch.devtools.localbroker import status as local_status
 
     state = local_status()
     if state is None:

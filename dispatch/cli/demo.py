@@ -17,7 +17,7 @@ from dispatch.cli.running import run_async
 from dispatch.cli.settings import Settings, takes
 
 if TYPE_CHECKING:
-    from dispatch.demo import Demo, Summary
+    from dispatch.devtools.demo import Demo, Summary
 
 LIVE_EVERY_S = 0.125
 """How often the live view is drawn, and a pipe gets what has happened."""
@@ -48,7 +48,7 @@ def demo(
     """
     from dispatch.cli.failures import Exit
     from dispatch.cli.logs import show_logs
-    from dispatch.demo import Demo
+    from dispatch.devtools.demo import Demo
 
     if not settings.verbose:
         # The incidents are on purpose: what they write to the log is not news.

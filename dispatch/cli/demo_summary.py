@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from dispatch.cli.demo_view import COLUMNS, milliseconds, rows
 from dispatch.cli.output import console, is_terminal, paint, put
-from dispatch.demo.scoreboard import nearest_rank
+from dispatch.devtools.demo.scoreboard import nearest_rank
 from dispatch.errors import Outcome
 
 if TYPE_CHECKING:
-    from dispatch.demo import Summary
+    from dispatch.devtools.demo import Summary
 
 MOST_WIDTH = 120
 NEXT = (

@@ -5,16 +5,16 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING
 
-from dispatch.demo.scoreboard import ToolScore
+from dispatch.devtools.demo.scoreboard import ToolScore
 from dispatch.errors import Outcome
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from dispatch.demo import Demo, Scoreboard
-    from dispatch.demo.acts import Event
-    from dispatch.demo.watch import Guards
+    from dispatch.devtools.demo import Demo, Scoreboard
+    from dispatch.devtools.demo.acts import Event
+    from dispatch.devtools.demo.watch import Guards
 
 COLUMNS = ("tool", "calls", "ok", "errors", "in flight", "p50 ms", "p95 ms", "last answer")
 LEAST_TOOLS = 4

@@ -17,7 +17,7 @@ from dispatch.transports import Security, Transport, open_transport
 from dispatch.transports.pulsar.service_url import endpoints
 
 if TYPE_CHECKING:
-    from dispatch.localbroker import Admin
+    from dispatch.devtools.localbroker import Admin
 
 Status = Literal["ok", "failed", "warning", "skipped"]
 
@@ -153,7 +153,7 @@ class Diagnosis:
     # -- tenants and namespaces ---------------------------------------------------------------------------------
 
     async def _ask_admin(self) -> Finding:
-        from dispatch.localbroker import AdminError
+        from dispatch.devtools.localbroker import AdminError
 
         try:
             await asyncio.to_thread(self._admin.clusters)
@@ -168,7 +168,7 @@ class Diagnosis:
         return Finding("admin interface", "ok", self._admin.web_url)
 
     async def _make_missing(self) -> Finding:
-        from dispatch.localbroker import AdminError, prepare
+        from dispatch.devtools.localbroker import AdminError, prepare
 
         if not self._admin_answers:
             return Finding(
@@ -201,7 +201,7 @@ class Diagnosis:
                 yield await self._namespace(transport, namespace)
 
     async def _tenant(self, tenant: str) -> Finding:
-        from dispatch.localbroker import AdminError
+        from dispatch.devtools.localbroker import AdminError
 
         name = f"tenant {tenant}"
         try:
@@ -266,7 +266,7 @@ class Diagnosis:
         return Finding(name, "ok", f"a tool called through the broker answered in {took * 1000:.1f} ms")
 
     async def _listeners(self, service: ServiceDescriptor) -> Finding:
-        from dispatch.localbroker import AdminError
+        from dispatch.devtools.localbroker import AdminError
 
         name = f"service {service.id}"
         if not self._admin_answers:
@@ -305,7 +305,7 @@ async def _touch(transport: Transport, namespace: str) -> None:
 
 def namespaces_of(catalog: Catalog | None) -> list[str]:
     """The namespaces of every topic in ``catalog``; without one, TrustGraph's four."""
-    from dispatch.localbroker import DEFAULT_NAMESPACES
+    from dispatch.devtools.localbroker import DEFAULT_NAMESPACES
 
     if catalog is None:
         return list(DEFAULT_NAMESPACES)

@@ -92,7 +92,7 @@ def doctor(
     """
     from dispatch.cli.diagnosis import Diagnosis
     from dispatch.cli.failures import CliError, Exit
-    from dispatch.localbroker import Admin
+    from dispatch.devtools.localbroker import Admin
     from dispatch.transports.pulsar.service_url import endpoints
 
     if loss:
@@ -191,7 +191,7 @@ def _show(finding: Finding) -> None:
 
 def default_admin_url(broker: str) -> str:
     """The admin interface of our own local broker, if that is it; else port 8080 of the broker's (first) host."""
-    from dispatch.localbroker import status
+    from dispatch.devtools.localbroker import status
     from dispatch.transports.pulsar.service_url import endpoints
 
     local = status()

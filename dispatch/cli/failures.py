@@ -97,7 +97,7 @@ def fail(message: str, fix: str = "") -> None:
 
 def expected_errors() -> tuple[type[BaseException], ...]:
     """Errors that are the world's or the user's, and not ours."""
-    from dispatch.localbroker import LocalBrokerError
+    from dispatch.devtools.localbroker import LocalBrokerError
 
     return (DispatchError, CatalogError, PolicyError, CliError, LocalBrokerError, OSError)
 

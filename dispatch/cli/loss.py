@@ -15,7 +15,7 @@ from dispatch.cli.running import run_async
 from dispatch.cli.settings import Settings
 
 if TYPE_CHECKING:
-    from dispatch.lossprobe import Cell, Findings, Plan, Run
+    from dispatch.devtools.lossprobe import Cell, Findings, Plan, Run
     from dispatch.transports import Security
 
 COLUMNS = (
@@ -56,9 +56,9 @@ def measure_loss(
         typer.Exit: with 1: calls of ours were lost.
     """
     from dispatch.cli.failures import CliError, Exit
+    from dispatch.devtools.lossprobe import Findings, PlanError, ProbeFailed, make_plan
+    from dispatch.devtools.lossprobe.plan import DEFAULT_IN_FLIGHT, DEFAULT_SIZES
     from dispatch.errors import DispatchError
-    from dispatch.lossprobe import Findings, PlanError, ProbeFailed, make_plan
-    from dispatch.lossprobe.plan import DEFAULT_IN_FLIGHT, DEFAULT_SIZES
     from dispatch.transports.pulsar.service_url import endpoints
 
     try:
@@ -109,7 +109,7 @@ def _extent(plan: Plan) -> str:
 
 
 async def _measure(findings: Findings, broker: str, security: Security, requests: str, responses: str) -> None:
-    from dispatch.lossprobe import Probe, Side, size_text
+    from dispatch.devtools.lossprobe import Probe, Side, size_text
 
     plan = findings.plan
     with _progress(2 * len(plan.cells)) as (begin, end):
@@ -157,7 +157,7 @@ def _progress(total: int) -> Iterator[tuple[Tell, Callable[[], None]]]:
 
 def as_dict(findings: Findings, broker: str, requests: str, responses: str) -> dict[str, object]:
     """Everything as plain values, for ``--json``."""
-    from dispatch.lossprobe import advice
+    from dispatch.devtools.lossprobe import advice
 
     cells = findings.cells
     return {
@@ -175,7 +175,7 @@ def _planned(findings: Findings) -> int | None:
 
 def rows(cells: Sequence[Cell]) -> list[tuple[str, ...]]:
     """The table's cells."""
-    from dispatch.lossprobe import size_text
+    from dispatch.devtools.lossprobe import size_text
 
     return [
         (size_text(cell.size), f"{cell.in_flight:,}", *_of_run(cell.plain), *_of_run(cell.credit)) for cell in cells
@@ -183,7 +183,7 @@ def rows(cells: Sequence[Cell]) -> list[tuple[str, ...]]:
 
 
 def _of_run(run: Run | None) -> tuple[str, str, str]:
-    from dispatch.lossprobe.findings import share_text
+    from dispatch.devtools.lossprobe.findings import share_text
 
     if run is None:
         return "-", "-", "-"
@@ -192,7 +192,7 @@ def _of_run(run: Run | None) -> tuple[str, str, str]:
 
 def show(findings: Findings) -> None:
     """The table and the advice, on stdout."""
-    from dispatch.lossprobe import advice
+    from dispatch.devtools.lossprobe import advice
 
     cells = findings.cells
     terminal = is_terminal(sys.stdout)

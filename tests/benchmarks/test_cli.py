@@ -14,7 +14,7 @@ from benchmarks import cli
 from benchmarks.plan import CLIENTS, DELIVERY
 from benchmarks.plot import draw, draw_delivery
 from benchmarks.processes import BenchmarkError
-from dispatch.localbroker import LocalBrokerUnavailable
+from dispatch.devtools.localbroker import LocalBrokerUnavailable
 from tests.benchmarks.made import measurement, results
 
 

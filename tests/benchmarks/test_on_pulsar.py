@@ -12,8 +12,8 @@ import pytest
 
 from benchmarks.plan import BASIC, DELIVERY, TELEMETRY
 from benchmarks.promises import FOR_THE_RECORD, PROMISES, Ratio
-from dispatch.localbroker import Endpoint
-from dispatch.localbroker.supervision import Child, process_identity
+from dispatch.devtools.localbroker import Endpoint
+from dispatch.devtools.localbroker.supervision import Child, process_identity
 from tests.cli.processes import ended, started
 from tests.interop.processes import running
 

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks import processes
 from benchmarks.processes import BenchmarkError, Child, start
-from dispatch.localbroker.supervision import process_identity
+from dispatch.devtools.localbroker.supervision import process_identity
 
 ECHO = """
 import json, os, sys

@@ -10,9 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from dispatch.localbroker import VERSION, Admin, LocalBrokerUnavailable, State, choose_backend, fetch_distribution
-from dispatch.localbroker.readiness import READY_TIMEOUT
-from dispatch.localbroker.supervision import Child, process_identity
+from dispatch.devtools.localbroker import (
+    VERSION,
+    Admin,
+    LocalBrokerUnavailable,
+    State,
+    choose_backend,
+    fetch_distribution,
+)
+from dispatch.devtools.localbroker.readiness import READY_TIMEOUT
+from dispatch.devtools.localbroker.supervision import Child, process_identity
 from tests.cli.conftest import Run
 from tests.cli.processes import WAIT_S, ended, started
 
@@ -22,7 +29,7 @@ STATE = State(
 
 
 def test_status_without_a_broker(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dispatch.localbroker.status", lambda: None)
+    monkeypatch.setattr("dispatch.devtools.localbroker.status", lambda: None)
     end = run("broker", "status")
     assert end.code == 1
     assert end.out == "No broker is running. Start one with: dispatch broker start\n"
@@ -30,7 +37,7 @@ def test_status_without_a_broker(run: Run, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_status_of_one_that_is_not_ready_yet(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dispatch.localbroker.status", lambda: STATE)
+    monkeypatch.setattr("dispatch.devtools.localbroker.status", lambda: STATE)
     end = run("broker", "status")
     assert end.code == 0
     assert "pulsar://127.0.0.1:6650" in end.out
@@ -39,7 +46,7 @@ def test_status_of_one_that_is_not_ready_yet(run: Run, monkeypatch: pytest.Monke
 
 
 def test_stop_without_a_broker(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dispatch.localbroker.stop_detached", lambda report: None)
+    monkeypatch.setattr("dispatch.devtools.localbroker.stop_detached", lambda report: None)
     assert run("broker", "stop").out == "No broker was running.\n"
     assert run("broker", "stop", "--json").json == {"stopped": False, "service_url": None}
 
@@ -53,7 +60,7 @@ def test_start_passes_its_options_on_and_shows_where_it_is(run: Run, monkeypatch
         asked.append((port, web_port, wipe))
         return STATE
 
-    monkeypatch.setattr("dispatch.localbroker.start_detached", start)
+    monkeypatch.setattr("dispatch.devtools.localbroker.start_detached", start)
     end = run("broker", "start")
     assert (end.code, end.err) == (0, "starting\n")
     assert "It is where dispatch looks by default. Stop it with: dispatch broker stop" in end.out
@@ -66,7 +73,7 @@ def test_a_machine_that_lacks_something_is_told_what_to_install(run: Run, monkey
     def start(**_options: object) -> State:
         raise LocalBrokerUnavailable(["Java is not installed"], "apt-get install openjdk-17-jre-headless maven")
 
-    monkeypatch.setattr("dispatch.localbroker.start_detached", start)
+    monkeypatch.setattr("dispatch.devtools.localbroker.start_detached", start)
     end = run("broker", "start")
     assert (end.code, end.out) == (1, "")
     assert "Java is not installed" in end.err

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from dispatch.demo import Demo, Scoreboard, Summary
+from dispatch.devtools.demo import Demo, Scoreboard, Summary
 from tests.cli.conftest import Run
 from tests.cli.processes import ended, started
 

@@ -16,7 +16,7 @@ import pytest
 from dispatch.catalog import Catalog
 from dispatch.cli.diagnosis import namespaces_of
 from dispatch.cli.doctor import default_admin_url
-from dispatch.localbroker import SUPER_USER, Admin, Endpoint, LocalBroker, State, prepare
+from dispatch.devtools.localbroker import SUPER_USER, Admin, Endpoint, LocalBroker, State, prepare
 from tests.cli.conftest import Ended, Run, write_catalog
 from tests.cli.processes import WAIT_S, started
 
@@ -120,13 +120,13 @@ def test_ctrl_c_while_a_broker_does_not_answer() -> None:
 def test_the_admin_interface_is_looked_for_on_the_brokers_host(
     monkeypatch: pytest.MonkeyPatch, broker: str, admin: str
 ) -> None:
-    monkeypatch.setattr("dispatch.localbroker.status", lambda: None)
+    monkeypatch.setattr("dispatch.devtools.localbroker.status", lambda: None)
     assert default_admin_url(broker) == admin
 
 
 def test_that_of_our_own_broker_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     state = State("process", "pulsar://127.0.0.1:7650", "http://127.0.0.1:7080")
-    monkeypatch.setattr("dispatch.localbroker.status", lambda: state)
+    monkeypatch.setattr("dispatch.devtools.localbroker.status", lambda: state)
     assert default_admin_url("pulsar://localhost:7650") == "http://127.0.0.1:7080"
     assert default_admin_url("pulsar://127.0.0.1:7650") == "http://127.0.0.1:7080"
     assert default_admin_url("pulsar://localhost:6650") == "http://localhost:8080"

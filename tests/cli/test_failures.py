@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dispatch.cli.failures import CliError, Exit, code_of, report
+from dispatch.devtools.localbroker import LocalBrokerUnavailable
 from dispatch.errors import (
     CallTimeout,
     DispatchError,
@@ -15,7 +16,6 @@ from dispatch.errors import (
     ToolError,
     TransportError,
 )
-from dispatch.localbroker import LocalBrokerUnavailable
 
 ERRORS: list[tuple[DispatchError, int]] = [
     (ToolError("no-joke", "nothing funny"), 1),

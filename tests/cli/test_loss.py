@@ -13,8 +13,8 @@ import pytest
 
 from dispatch.cli.loss import COLUMNS, namespaces, rows
 from dispatch.cli.settings import Settings
-from dispatch.localbroker import Endpoint
-from dispatch.lossprobe import Cell, ProbeFailed, Run, Side
+from dispatch.devtools.localbroker import Endpoint
+from dispatch.devtools.lossprobe import Cell, ProbeFailed, Run, Side
 from tests.cli.conftest import Run as RunCommand
 from tests.cli.conftest import write_catalog
 from tests.cli.processes import WAIT_S, ended, started
@@ -46,7 +46,7 @@ def played(
             await asyncio.sleep(0)  # where a Ctrl-C is noticed
             return run
 
-    monkeypatch.setattr("dispatch.lossprobe.Probe", Played)
+    monkeypatch.setattr("dispatch.devtools.lossprobe.Probe", Played)
     return asked
 
 

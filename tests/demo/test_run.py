@@ -8,9 +8,9 @@ import contextlib
 import pytest
 
 from dispatch import TransportError
-from dispatch.demo import Demo
-from dispatch.demo.acts.incidents import EXPECTED
-from dispatch.demo.pace import LEAST_SECONDS
+from dispatch.devtools.demo import Demo
+from dispatch.devtools.demo.acts.incidents import EXPECTED
+from dispatch.devtools.demo.pace import LEAST_SECONDS
 from dispatch.errors import Outcome
 from tests.support.clock import advance
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from dispatch.demo.descriptors import demo_catalog
-from dispatch.demo.pace import Pace
-from dispatch.demo.services import Calculator, CustomRag, Joke
+from dispatch.devtools.demo.descriptors import demo_catalog
+from dispatch.devtools.demo.pace import Pace
+from dispatch.devtools.demo.services import Calculator, CustomRag, Joke
 from dispatch.errors import ToolError
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dispatch.localbroker import VERSION, LocalBrokerUnavailable, choose_backend, fetch_distribution
+from dispatch.devtools.localbroker import VERSION, LocalBrokerUnavailable, choose_backend, fetch_distribution
 from tests.localbroker.support import AdminStandIn, serve_admin, write_script
 
 

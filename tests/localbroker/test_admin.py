@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from dispatch.localbroker import DEFAULT_NAMESPACES, Admin, AdminError, prepare
+from dispatch.devtools.localbroker import DEFAULT_NAMESPACES, Admin, AdminError, prepare
 from tests.localbroker.support import AdminStandIn, serve_admin
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dispatch.localbroker import VERSION, LocalBrokerUnavailable, choose_backend
+from dispatch.devtools.localbroker import VERSION, LocalBrokerUnavailable, choose_backend
 from tests.localbroker.support import FakeRunner
 
 JAVA_17 = (0, "", 'openjdk version "17.0.15"')

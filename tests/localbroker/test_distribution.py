@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dispatch.localbroker import VERSION, LocalBrokerError, cache_dir, fetch_distribution, find_distribution
-from dispatch.localbroker.errors import Report
+from dispatch.devtools.localbroker import VERSION, LocalBrokerError, cache_dir, fetch_distribution, find_distribution
+from dispatch.devtools.localbroker.errors import Report
 
 NAME = f"apache-pulsar-{VERSION}"
 PARTS = ("bin/pulsar", "conf/standalone.conf", "lib/pulsar.jar")

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from dispatch.localbroker import IMAGE, DockerBroker, LocalBrokerError
-from dispatch.localbroker.docker import container_running, engine_available, run_command, stop_container
+from dispatch.devtools.localbroker import IMAGE, DockerBroker, LocalBrokerError
+from dispatch.devtools.localbroker.docker import container_running, engine_available, run_command, stop_container
 from tests.localbroker.support import FakeRunner, docker_calls
 
 

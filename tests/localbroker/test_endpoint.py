@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from dispatch.localbroker import DEFAULT_NAMESPACES, AdminError, LocalBrokerError, from_environment, obtain
-from dispatch.localbroker import endpoint as endpoint_module
+from dispatch.devtools.localbroker import DEFAULT_NAMESPACES, AdminError, LocalBrokerError, from_environment, obtain
+from dispatch.devtools.localbroker import endpoint as endpoint_module
 from tests.localbroker.support import AdminStandIn, docker_calls
 
 

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from dispatch.localbroker.java import java_problem, java_version, run
+from dispatch.devtools.localbroker.java import java_problem, java_version, run
 from tests.localbroker.support import FakeRunner
 
 

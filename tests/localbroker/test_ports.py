@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from dispatch.localbroker import LocalBrokerError, PortInUse, free_ports
-from dispatch.localbroker.ports import loopback_interface, require_free
+from dispatch.devtools.localbroker import LocalBrokerError, PortInUse, free_ports
+from dispatch.devtools.localbroker.ports import loopback_interface, require_free
 
 
 def test_free_ports_differ_and_are_free() -> None:

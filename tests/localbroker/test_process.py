@@ -12,7 +12,7 @@ from typing import Any
 import pulsar
 import pytest
 
-from dispatch.localbroker import (
+from dispatch.devtools.localbroker import (
     DEFAULT_NAMESPACES,
     Admin,
     AdminError,
@@ -23,13 +23,13 @@ from dispatch.localbroker import (
     obtain,
     prepare,
 )
-from dispatch.localbroker.supervision import process_identity
+from dispatch.devtools.localbroker.supervision import process_identity
 from tests.localbroker.support import Ending, handshake, write_script
 
 # A broker with security in a process of its own: started from a thread that ends, as asyncio.to_thread would.
 OWNER = """
 import json, signal, threading
-from dispatch.localbroker import LocalBroker, prepare
+from dispatch.devtools.localbroker import LocalBroker, prepare
 brokers = []
 thread = threading.Thread(target=lambda: brokers.append(LocalBroker.start(security=True)))
 thread.start()

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from dispatch.localbroker import Admin, LocalBrokerError
-from dispatch.localbroker.readiness import excerpt, tail, wait_ready
+from dispatch.devtools.localbroker import Admin, LocalBrokerError
+from dispatch.devtools.localbroker.readiness import excerpt, tail, wait_ready
 from tests.localbroker.support import AdminStandIn
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from dispatch.localbroker import LocalBrokerError, LocalBrokerUnavailable, Security
+from dispatch.devtools.localbroker import LocalBrokerError, LocalBrokerUnavailable, Security
 from tests.localbroker.support import FakeRunner
 
 

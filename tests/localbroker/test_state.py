@@ -11,7 +11,7 @@ from pathlib import Path
 import pulsar
 import pytest
 
-from dispatch.localbroker import (
+from dispatch.devtools.localbroker import (
     DEFAULT_NAMESPACES,
     Admin,
     LocalBrokerError,
@@ -23,17 +23,17 @@ from dispatch.localbroker import (
     status,
     stop_detached,
 )
-from dispatch.localbroker import process as process_module
-from dispatch.localbroker import state as state_module
-from dispatch.localbroker.lock import exclusive
-from dispatch.localbroker.ports import require_free
-from dispatch.localbroker.supervision import Child, process_identity, spawn
+from dispatch.devtools.localbroker import process as process_module
+from dispatch.devtools.localbroker import state as state_module
+from dispatch.devtools.localbroker.lock import exclusive
+from dispatch.devtools.localbroker.ports import require_free
+from dispatch.devtools.localbroker.supervision import Child, process_identity, spawn
 from tests.localbroker.support import AdminStandIn, Ending, docker_calls, write_script
 
 START = """
 import json, sys
 from dataclasses import asdict
-from dispatch.localbroker import start_detached
+from dispatch.devtools.localbroker import start_detached
 print(json.dumps(asdict(start_detached(port=0, web_port=0))))
 """
 

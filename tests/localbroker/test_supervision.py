@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dispatch.localbroker.supervision import Child, _identity_from_ps, process_identity, spawn
+from dispatch.devtools.localbroker.supervision import Child, _identity_from_ps, process_identity, spawn
 from tests.localbroker.support import Ending
 
 FOREVER = ["sleep", "600"]
@@ -21,7 +21,7 @@ FOREVER = ["sleep", "600"]
 OWNER = """
 import os, signal, sys, threading
 from pathlib import Path
-from dispatch.localbroker.supervision import spawn
+from dispatch.devtools.localbroker.supervision import spawn
 folder, mode = Path(sys.argv[1]), sys.argv[2]
 def say(child):
     print(child.pid, child.keeper_pid or 0, flush=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from dispatch.lossprobe import Cell, Run
+from dispatch.devtools.lossprobe import Cell, Run
 
 
 def run(calls: int, lost: int = 0, rate: float = 100.0, **errors: int) -> Run:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.lossprobe import Cell, advice
-from dispatch.lossprobe.advice import safe_in_flight, where
+from dispatch.devtools.lossprobe import Cell, advice
+from dispatch.devtools.lossprobe.advice import safe_in_flight, where
 from tests.lossprobe.items import grids, run, runs
 
 

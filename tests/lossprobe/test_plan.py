@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.lossprobe import PlanError, make_plan, size_text
-from dispatch.lossprobe.plan import MAX_AT_ONCE, MAX_CALLS, MAX_SIZE, WHOLE_S, parse_size
+from dispatch.devtools.lossprobe import PlanError, make_plan, size_text
+from dispatch.devtools.lossprobe.plan import MAX_AT_ONCE, MAX_CALLS, MAX_SIZE, WHOLE_S, parse_size
 
 
 def test_without_options_it_takes_about_a_minute() -> None:

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
+from dispatch.devtools.localbroker import Endpoint
+from dispatch.devtools.lossprobe import Probe, ProbeFailed, Side, load
 from dispatch.errors import TransportError
-from dispatch.localbroker import Endpoint
-from dispatch.lossprobe import Probe, ProbeFailed, Side, load
 from dispatch.transports import Security
 
 pytestmark = pytest.mark.pulsar

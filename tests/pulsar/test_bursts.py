@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 import dispatch
-from dispatch.localbroker import Endpoint
+from dispatch.devtools.localbroker import Endpoint
 from dispatch.messaging.rpc.exchange_outcome import Disposition
 from tests.support.catalogs import catalog_of, unique_topic
 from tests.support.echo_service import Echo, echo_process

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import dispatch
-from dispatch.localbroker import Endpoint
+from dispatch.devtools.localbroker import Endpoint
 from dispatch.testing import FaultInjector, Faults, FaultyTransport
 from dispatch.transports import Mode, open_transport
 from tests.support.catalogs import catalog_of, unique_topic

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 import dispatch
-from dispatch.localbroker import Endpoint
+from dispatch.devtools.localbroker import Endpoint
 from tests.support.catalogs import queues_of, unique_topic
 from tests.support.unwell_service import OUT_OF_ORDER, Processes, State, answer
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import dispatch
-from dispatch.localbroker import Endpoint
+from dispatch.devtools.localbroker import Endpoint
 from tests.support.catalogs import catalog_of, queues_of, unique_topic
 from tests.support.lossy_proxy import LossyProxy
 

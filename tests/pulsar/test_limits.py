@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import dispatch
-from dispatch.localbroker import Admin, LocalBroker, prepare
-from dispatch.localbroker.configuration import Configuration
+from dispatch.devtools.localbroker import Admin, LocalBroker, prepare
+from dispatch.devtools.localbroker.configuration import Configuration
 from dispatch.messaging.wire.codec import MAX_MESSAGE_BYTES, PROPERTIES_BYTES
 from tests.support.catalogs import catalog_of, unique_topic
 from tests.support.echo_service import Echo

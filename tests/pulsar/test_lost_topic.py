@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import pytest
 
 import dispatch
-from dispatch.localbroker import Admin, AdminError, Endpoint
+from dispatch.devtools.localbroker import Admin, AdminError, Endpoint
 from dispatch.transports import open_transport
 from tests.support.catalogs import queues_of, unique_topic
 from tests.support.echo_service import Echo

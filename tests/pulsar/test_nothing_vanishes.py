@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import dispatch
-from dispatch.localbroker import Endpoint
+from dispatch.devtools.localbroker import Endpoint
 from tests.support.catalogs import catalog_of, unique_topic
 from tests.support.counting_service import Counts, answer, counting_process
 from tests.support.lossy_proxy import LossyProxy

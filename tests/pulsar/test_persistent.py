@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import dispatch
-from dispatch.localbroker import Endpoint
+from dispatch.devtools.localbroker import Endpoint
 from dispatch.transports import Message, Mode
 from dispatch.transports.pulsar.transport import PulsarTransport
 from tests.support.catalogs import catalog_of, queues_of, unique_topic

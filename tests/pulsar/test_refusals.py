@@ -8,7 +8,7 @@ import pytest
 
 import dispatch
 from dispatch import Security
-from dispatch.localbroker import Admin, Endpoint, LocalBroker, free_ports, prepare
+from dispatch.devtools.localbroker import Admin, Endpoint, LocalBroker, free_ports, prepare
 from tests.support.catalogs import catalog_of, unique_topic
 from tests.support.echo_service import Echo
 

@@ -11,7 +11,7 @@ import pulsar
 import pytest
 
 import dispatch
-from dispatch.localbroker import Admin, LocalBroker, prepare
+from dispatch.devtools.localbroker import Admin, LocalBroker, prepare
 from tests.support.catalogs import catalog_of, unique_topic
 from tests.support.echo_service import echo_process
 

@@ -13,7 +13,7 @@ import pytest
 
 import dispatch
 from benchmarks.processes import start
-from dispatch.localbroker import Endpoint
+from dispatch.devtools.localbroker import Endpoint
 from dispatch.messaging.rpc.exchange_outcome import Disposition
 from tests.support.catalogs import catalog_of, unique_topic
 

@@ -12,7 +12,7 @@ import pulsar
 import pytest
 
 import dispatch
-from dispatch.localbroker import Endpoint
+from dispatch.devtools.localbroker import Endpoint
 from dispatch.transports.pulsar import transport as pulsar_transport
 from dispatch.transports.pulsar.io_thread_state import keep_thread_state
 from tests.support.catalogs import catalog_of, unique_topic

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import dispatch
-from dispatch.localbroker import Endpoint
+from dispatch.devtools.localbroker import Endpoint
 from dispatch.telemetry.names import SCHEMA_URL
 from tests.support.catalogs import queues_of, unique_topic
 from tests.support.otlp import Collector, Received, collecting, exporting

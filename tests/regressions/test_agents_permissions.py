@@ -15,7 +15,7 @@ import pytest
 
 import dispatch
 from dispatch import Security
-from dispatch.localbroker import Admin, LocalBroker, prepare
+from dispatch.devtools.localbroker import Admin, LocalBroker, prepare
 from tests.support.catalogs import catalog_of, unique_topic
 from tests.support.echo_service import Echo
 

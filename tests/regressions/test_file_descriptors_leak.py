@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import dispatch
-from dispatch.localbroker import Endpoint, LocalBroker, free_ports, prepare
+from dispatch.devtools.localbroker import Endpoint, LocalBroker, free_ports, prepare
 from dispatch.transports.pulsar.transport import PulsarTransport
 from tests.support.catalogs import catalog_of, unique_topic
 from tests.support.echo_service import Echo

@@ -16,9 +16,9 @@ import pytest
 
 from dispatch import Security, TransportError, connect
 from dispatch.cli import main
-from dispatch.localbroker import LocalBrokerUnavailable, choose_backend
-from dispatch.localbroker.security import Security as Certificates
-from dispatch.localbroker.supervision import process_identity
+from dispatch.devtools.localbroker import LocalBrokerUnavailable, choose_backend
+from dispatch.devtools.localbroker.security import Security as Certificates
+from dispatch.devtools.localbroker.supervision import process_identity
 from tests.transports.pulsar.greeter import CONNECTED, greeter
 
 # -- dispatch broker start ------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ import pytest
 
 import dispatch
 from dispatch import CallResult, CallTimeout, Dispatcher, Event, Origin
-from dispatch.localbroker import Endpoint
+from dispatch.devtools.localbroker import Endpoint
 from dispatch.resilience.breaker.breaker import State
 from dispatch.testing import FaultyTransport
 from dispatch.transports.memory import MemoryTransport

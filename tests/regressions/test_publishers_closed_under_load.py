@@ -10,8 +10,8 @@ import uuid
 import pulsar
 import pytest
 
+from dispatch.devtools.localbroker import Endpoint
 from dispatch.errors import TransportError
-from dispatch.localbroker import Endpoint
 from dispatch.transports.pulsar.client_logging import client_logger
 from dispatch.transports.pulsar.transport import PulsarTransport
 

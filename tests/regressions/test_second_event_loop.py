@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import dispatch
-from dispatch.localbroker import Endpoint
+from dispatch.devtools.localbroker import Endpoint
 from dispatch.transports.memory import MemoryTransport
 from tests.regressions.test_file_descriptors_leak import open_files_and_threads, settled, without_garbage_collection
 from tests.support.catalogs import catalog_of, unique_topic

@@ -16,7 +16,7 @@ import pulsar
 import pytest
 
 from dispatch import Security
-from dispatch.localbroker import Endpoint
+from dispatch.devtools.localbroker import Endpoint
 from dispatch.transports import Message, Mode
 from dispatch.transports.pulsar.client_logging import client_logger
 from dispatch.transports.pulsar.io_thread_state import keep_thread_state

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from dispatch.localbroker import free_ports
+from dispatch.devtools.localbroker import free_ports
 from tests.support.lossy_proxy import ROOT, LossyProxy
 from tests.support.pulsar_frames import LOOKUP_RESPONSE, SEND, SEND_RECEIPT, body_of, frame, numbers_of, type_of
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch.demo import Demo
-from dispatch.demo.acts import incidents
-from dispatch.demo.pace import LEAST_SECONDS
+from dispatch.devtools.demo import Demo
+from dispatch.devtools.demo.acts import incidents
+from dispatch.devtools.demo.pace import LEAST_SECONDS
 from dispatch.errors import Outcome
 from tests.demo.acts.playing import played
 

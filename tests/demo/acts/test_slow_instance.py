@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch.demo import Demo
-from dispatch.demo.pace import LEAST_SECONDS
+from dispatch.devtools.demo import Demo
+from dispatch.devtools.demo.pace import LEAST_SECONDS
 from tests.demo.acts.playing import played
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from dispatch.devtools.localbroker.security import Security as Certificates
 from dispatch.errors import TransportError
-from dispatch.localbroker.security import Security as Certificates
 from dispatch.transports.pulsar.handshake import shake_hands
 from dispatch.transports.security import Security
 from tests.transports.pulsar.greeter import CONNECTED, greeter

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from itertools import cycle
 from typing import Any, Final
 
-from dispatch.demo.scoreboard import Scoreboard
+from dispatch.devtools.demo.scoreboard import Scoreboard
 from dispatch.dispatcher import Dispatcher
 from dispatch.errors import DispatchError
 from dispatch.result import CallResult

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from dispatch.lossprobe.plan import Plan
+from dispatch.devtools.lossprobe.plan import Plan
 
 
 class Side(StrEnum):

@@ -3,8 +3,8 @@
 ``dispatch demo`` shows it; :class:`Demo` runs it without showing anything.
 """
 
-from dispatch.demo.run import Demo
-from dispatch.demo.scoreboard import Scoreboard
-from dispatch.demo.summary import Summary
+from dispatch.devtools.demo.run import Demo
+from dispatch.devtools.demo.scoreboard import Scoreboard
+from dispatch.devtools.demo.summary import Summary
 
 __all__ = ["Demo", "Scoreboard", "Summary"]

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import dispatch
 from dispatch.catalog import Catalog
+from dispatch.devtools.lossprobe.findings import Run, Side
+from dispatch.devtools.lossprobe.load import FailedCall, Load, LostCall
 from dispatch.dispatcher import Dispatcher
 from dispatch.errors import Outcome, TransportError
-from dispatch.lossprobe.findings import Run, Side
-from dispatch.lossprobe.load import FailedCall, Load, LostCall
 from dispatch.transports import Security, open_transport
 
 if TYPE_CHECKING:
-    from dispatch.lossprobe.plain import PlainClient
+    from dispatch.devtools.lossprobe.plain import PlainClient
 
 START_S = 20.0
 """How long the service's process may take to be there: an interpreter's start and some topics; seconds on a busy machine."""
@@ -74,7 +74,7 @@ class Probe:
             TransportError: no broker, not let in, no such namespace; the message names the fix.
             ProbeFailed: the service did not start, or cannot be reached.
         """
-        from dispatch.lossprobe.plain import PlainClient
+        from dispatch.devtools.lossprobe.plain import PlainClient
         from dispatch.transports.pulsar.handshake import shake_hands
 
         async with self._open as opening:
@@ -164,7 +164,7 @@ class Probe:
             sys.executable,
             "-P",  # whatever lies in the current folder is not imported
             "-m",
-            "dispatch.lossprobe.service",
+            "dispatch.devtools.lossprobe.service",
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=said,

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dispatch.demo.acts import Act
-from dispatch.demo.scoreboard import Scoreboard
+from dispatch.devtools.demo.acts import Act
+from dispatch.devtools.demo.scoreboard import Scoreboard
 from dispatch.errors import Outcome
 
 

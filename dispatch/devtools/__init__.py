@@ -1,0 +1,1 @@
+"""Tools for development: local broker, demo, loss probe."""
