@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from dispatch.devtools.demo import Demo, Scoreboard
-    from dispatch.devtools.demo.acts import Event
-    from dispatch.devtools.demo.watch import Guards
+    from dispatch.devtools.demo.scenarios import Event
+    from dispatch.devtools.demo.state_snapshot import Guards
 
 COLUMNS = ("tool", "calls", "ok", "errors", "in flight", "p50 ms", "p95 ms", "last answer")
 LEAST_TOOLS = 4

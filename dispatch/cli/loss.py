@@ -183,7 +183,7 @@ def rows(cells: Sequence[Cell]) -> list[tuple[str, ...]]:
 
 
 def _of_run(run: Run | None) -> tuple[str, str, str]:
-    from dispatch.devtools.lossprobe.findings import share_text
+    from dispatch.devtools.lossprobe.results import share_text
 
     if run is None:
         return "-", "-", "-"

@@ -6,7 +6,7 @@ import pytest
 
 from dispatch.cli.demo_summary import NEXT, show_summary
 from dispatch.devtools.demo import Demo
-from dispatch.devtools.demo.pace import LEAST_SECONDS
+from dispatch.devtools.demo.time_scale import LEAST_SECONDS
 
 
 async def test_it_tells_how_calls_ended_what_guards_did_and_what_to_do_next(capsys: pytest.CaptureFixture[str]) -> None:

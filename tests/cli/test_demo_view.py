@@ -11,8 +11,8 @@ from rich.console import Console
 
 from dispatch.cli.demo_view import event_lines, live_view, plain_line, rows
 from dispatch.devtools.demo import Demo
-from dispatch.devtools.demo.acts import Event
-from dispatch.devtools.demo.pace import LEAST_SECONDS
+from dispatch.devtools.demo.scenarios import Event
+from dispatch.devtools.demo.time_scale import LEAST_SECONDS
 from dispatch.errors import ToolError
 from tests.support.clock import advance
 

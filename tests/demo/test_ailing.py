@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from dispatch.devtools.demo.ailing import Ledger, Rates, Search, Translator
+from dispatch.devtools.demo.fault_schedule import Ledger, Rates, Search, Translator
 
 
 async def test_a_translator_is_right_and_slow_when_it_is_told_to_be() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dispatch.devtools.demo.descriptors import RATES_TIMEOUT_S, TRANSLATE_ATTEMPT_S, demo_catalog
-from dispatch.devtools.demo.pace import DEFAULT_SECONDS, LEAST_SECONDS, Pace
+from dispatch.devtools.demo.time_scale import DEFAULT_SECONDS, LEAST_SECONDS, Pace
 from dispatch.policy import DEFAULT_POLICY
 
 

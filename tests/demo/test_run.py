@@ -9,8 +9,8 @@ import pytest
 
 from dispatch import TransportError
 from dispatch.devtools.demo import Demo
-from dispatch.devtools.demo.acts.incidents import EXPECTED
-from dispatch.devtools.demo.pace import LEAST_SECONDS
+from dispatch.devtools.demo.scenarios.incidents import EXPECTED
+from dispatch.devtools.demo.time_scale import LEAST_SECONDS
 from dispatch.errors import Outcome
 from tests.support.clock import advance
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from dispatch.devtools.demo.descriptors import demo_catalog
-from dispatch.devtools.demo.pace import Pace
 from dispatch.devtools.demo.services import Calculator, CustomRag, Joke
+from dispatch.devtools.demo.time_scale import Pace
 from dispatch.errors import ToolError
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatch.devtools.lossprobe import Findings, Side, make_plan
-from dispatch.devtools.lossprobe.findings import Run, lost_calls, share_text
+from dispatch.devtools.lossprobe.results import Run, lost_calls, share_text
 from tests.lossprobe.items import run
 
 

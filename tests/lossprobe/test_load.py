@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.devtools.lossprobe.findings import Run
 from dispatch.devtools.lossprobe.load import MAX_SILENCES, SILENCE_S, FailedCall, Load, LostCall
+from dispatch.devtools.lossprobe.results import Run
 from tests.support import clock
 
 ANSWERED, LOST, FAILED, SILENT = "answered", "lost", "failed", "silent"

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from dispatch.devtools.lossprobe import plain
+from dispatch.devtools.lossprobe import plain_client as plain
 from dispatch.devtools.lossprobe.load import FailedCall, LostCall
-from dispatch.devtools.lossprobe.plain import GRACE_S, LOOK_EVERY_S, PlainClient, PlainEcho, answer_payload
+from dispatch.devtools.lossprobe.plain_client import GRACE_S, LOOK_EVERY_S, PlainClient, PlainEcho, answer_payload
 from dispatch.messaging.wire.codec import Reply, decode_reply
 from dispatch.transports import Mode, Security
 from dispatch.transports.pulsar.client import OK

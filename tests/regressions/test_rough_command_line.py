@@ -15,7 +15,7 @@ import pytest
 from dispatch import ToolServer, TransportError
 from dispatch.cli import serve
 from dispatch.devtools.lossprobe import Cell, advice
-from dispatch.devtools.lossprobe.findings import Run
+from dispatch.devtools.lossprobe.results import Run
 from dispatch.transports.errors import opening_failed
 from dispatch.transports.memory import MemoryTransport
 from tests.cli.conftest import Run as RunCommand

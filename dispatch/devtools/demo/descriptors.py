@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from dispatch.catalog import Catalog
-from dispatch.devtools.demo.pace import USER_RATE, Pace
+from dispatch.devtools.demo.time_scale import USER_RATE, Pace
 
 WEATHER_TIMEOUT_S: Final = 0.8
 """What the weather service's policy gives a call: little, so that the demonstration can show a timeout."""

@@ -9,15 +9,15 @@ import secrets
 from typing import Final
 
 from dispatch.catalog import Catalog
-from dispatch.devtools.demo.acts import Act, Event, Events, Hog, Incidents, OpenCircuit, SlowInstance, Stage
 from dispatch.devtools.demo.agents import SCRIPTS, WARM_UP, WARM_UP_TIMEOUT_S, Agent
-from dispatch.devtools.demo.ailing import Ledger, Rates, Search, Translator
 from dispatch.devtools.demo.descriptors import demo_catalog
-from dispatch.devtools.demo.pace import DEFAULT_SECONDS, Pace
+from dispatch.devtools.demo.fault_schedule import Ledger, Rates, Search, Translator
+from dispatch.devtools.demo.scenarios import Act, Event, Events, Hog, Incidents, OpenCircuit, SlowInstance, Stage
 from dispatch.devtools.demo.scoreboard import Scoreboard
 from dispatch.devtools.demo.services import Archive, BrokenService, Calculator, CustomRag, Joke, Printer, Story
+from dispatch.devtools.demo.state_snapshot import Guards, look
 from dispatch.devtools.demo.summary import Summary
-from dispatch.devtools.demo.watch import Guards, look
+from dispatch.devtools.demo.time_scale import DEFAULT_SECONDS, Pace
 from dispatch.dispatcher import Dispatcher
 from dispatch.errors import TransportError
 from dispatch.serving.server import ToolServer

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dispatch.devtools.demo.acts import Act
+from dispatch.devtools.demo.scenarios import Act
 from dispatch.devtools.demo.scoreboard import Scoreboard
 from dispatch.errors import Outcome
 

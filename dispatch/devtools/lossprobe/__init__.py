@@ -6,9 +6,9 @@ imported before a probe starts.
 """
 
 from dispatch.devtools.lossprobe.advice import advice
-from dispatch.devtools.lossprobe.findings import Cell, Findings, Run, Side
 from dispatch.devtools.lossprobe.plan import Plan, PlanError, make_plan, size_text
 from dispatch.devtools.lossprobe.probe import Probe, ProbeFailed
+from dispatch.devtools.lossprobe.results import Cell, Findings, Run, Side
 
 __all__ = [
     "Cell",

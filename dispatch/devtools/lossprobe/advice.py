@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from dispatch.devtools.lossprobe.findings import Cell, Run, lost_calls, share_text
 from dispatch.devtools.lossprobe.plan import size_text
+from dispatch.devtools.lossprobe.results import Cell, Run, lost_calls, share_text
 
 
 def advice(cells: Sequence[Cell], planned: int | None = None) -> list[str]:

@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
 
-from dispatch.devtools.lossprobe.findings import Run
+from dispatch.devtools.lossprobe.results import Run
 
 SILENCE_S = 3.0
 """After so long without any answer, whatever waits since then is lost: longer than a broker's garbage collection or a busy

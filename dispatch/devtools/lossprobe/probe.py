@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import dispatch
 from dispatch.catalog import Catalog
-from dispatch.devtools.lossprobe.findings import Run, Side
 from dispatch.devtools.lossprobe.load import FailedCall, Load, LostCall
+from dispatch.devtools.lossprobe.results import Run, Side
 from dispatch.dispatcher import Dispatcher
 from dispatch.errors import Outcome, TransportError
 from dispatch.transports import Security, open_transport
 
 if TYPE_CHECKING:
-    from dispatch.devtools.lossprobe.plain import PlainClient
+    from dispatch.devtools.lossprobe.plain_client import PlainClient
 
 START_S = 20.0
 """How long the service's process may take to be there: an interpreter's start and some topics; seconds on a busy machine."""
@@ -74,7 +74,7 @@ class Probe:
             TransportError: no broker, not let in, no such namespace; the message names the fix.
             ProbeFailed: the service did not start, or cannot be reached.
         """
-        from dispatch.devtools.lossprobe.plain import PlainClient
+        from dispatch.devtools.lossprobe.plain_client import PlainClient
         from dispatch.transports.pulsar.handshake import shake_hands
 
         async with self._open as opening:

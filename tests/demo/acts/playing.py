@@ -8,7 +8,7 @@ import pytest
 
 from dispatch.catalog import Catalog
 from dispatch.devtools.demo import Demo, Summary, descriptors
-from dispatch.devtools.demo.pace import LEAST_SECONDS
+from dispatch.devtools.demo.time_scale import LEAST_SECONDS
 
 
 async def played(monkeypatch: pytest.MonkeyPatch, service: str, **policy: Any) -> Summary:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dispatch.devtools.demo import Demo
-from dispatch.devtools.demo.pace import LEAST_SECONDS
+from dispatch.devtools.demo.time_scale import LEAST_SECONDS
 from tests.demo.acts.playing import played
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dispatch.devtools.demo import Demo
-from dispatch.devtools.demo.acts import incidents
-from dispatch.devtools.demo.pace import LEAST_SECONDS
+from dispatch.devtools.demo.scenarios import incidents
+from dispatch.devtools.demo.time_scale import LEAST_SECONDS
 from dispatch.errors import Outcome
 from tests.demo.acts.playing import played
 

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Coroutine, Iterator
 from typing import Any, Final
 
-from dispatch.devtools.demo.acts.base import Act, Stage
-from dispatch.devtools.demo.pace import USER_RATE
+from dispatch.devtools.demo.scenarios.base import Act, Stage
+from dispatch.devtools.demo.time_scale import USER_RATE
 from dispatch.errors import Outcome
 
 TOOL: Final = "search-web"

@@ -13,7 +13,7 @@ from collections import deque
 from typing import Any
 
 from dispatch.devtools.lossprobe.load import FailedCall, LostCall
-from dispatch.devtools.lossprobe.overtaken import Overtaken
+from dispatch.devtools.lossprobe.loss_detector import Overtaken
 from dispatch.messaging.wire.codec import Reply, encode_reply, encode_request
 from dispatch.transports import Mode, Security
 from dispatch.transports.pulsar.client import OK, Link

@@ -8,8 +8,8 @@ from collections.abc import Coroutine, Iterator
 from itertools import cycle
 from typing import Any, Final
 
-from dispatch.devtools.demo.acts.base import Act, Stage, chain
-from dispatch.devtools.demo.ailing import RATES, Rates
+from dispatch.devtools.demo.fault_schedule import RATES, Rates
+from dispatch.devtools.demo.scenarios.base import Act, Stage, chain
 from dispatch.errors import Outcome
 from dispatch.resilience.breaker.breaker import State
 

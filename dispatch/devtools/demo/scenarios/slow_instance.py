@@ -8,8 +8,8 @@ from itertools import cycle
 from typing import Any, Final
 
 from dispatch.balancing.snapshot import InstanceView
-from dispatch.devtools.demo.acts.base import Act, Stage, chain
-from dispatch.devtools.demo.ailing import WORDS, Translator
+from dispatch.devtools.demo.fault_schedule import WORDS, Translator
+from dispatch.devtools.demo.scenarios.base import Act, Stage, chain
 from dispatch.errors import Outcome
 
 SERVICE: Final = "translate-service"

@@ -1,4 +1,4 @@
-"""The services that a probe calls, in a process of their own: ``python -m dispatch.devtools.lossprobe.service``, started by a probe.
+"""The services that a probe calls, in a process of their own: ``python -m dispatch.devtools.lossprobe.echo_service``, started by a probe.
 
 Of its own, because in the probe's they would share its interpreter's lock, and what is then lost would be neither the
 broker's nor a real service's fault. One line of JSON on stdin says what to serve, one on stdout that it is there or what
@@ -13,7 +13,7 @@ import os
 import sys
 from typing import Any
 
-from dispatch.devtools.lossprobe.plain import PlainEcho, answer_text
+from dispatch.devtools.lossprobe.plain_client import PlainEcho, answer_text
 from dispatch.errors import TransportError
 from dispatch.serving.server import ToolServer
 from dispatch.transports import Security

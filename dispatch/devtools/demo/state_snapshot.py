@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from dispatch.balancing.snapshot import InstanceView
-from dispatch.devtools.demo.acts.open_circuit import TOOL as CIRCUIT
-from dispatch.devtools.demo.acts.slow_instance import SERVICE
+from dispatch.devtools.demo.scenarios.open_circuit import TOOL as CIRCUIT
+from dispatch.devtools.demo.scenarios.slow_instance import SERVICE
 from dispatch.devtools.demo.scoreboard import UserScore
 from dispatch.dispatcher import Dispatcher
 from dispatch.resilience.breaker.breaker import State

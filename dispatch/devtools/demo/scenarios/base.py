@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, NamedTuple
 
 from dispatch.devtools.demo.agents import Agent
-from dispatch.devtools.demo.pace import Pace
 from dispatch.devtools.demo.scoreboard import Scoreboard
+from dispatch.devtools.demo.time_scale import Pace
 from dispatch.dispatcher import Dispatcher
 
 LOOK_S: Final = 0.02
