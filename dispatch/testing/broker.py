@@ -14,7 +14,7 @@ from dispatch.dispatcher import Dispatcher
 from dispatch.policy import DEFAULT_POLICY, Policy
 from dispatch.serving.server import ToolServer
 from dispatch.testing.faults import FaultInjector, Faults
-from dispatch.testing.transport import FaultyTransport
+from dispatch.testing.faulty_transport import FaultyTransport
 from dispatch.transports.memory import MemoryTransport
 
 _numbers = itertools.count(1)

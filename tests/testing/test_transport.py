@@ -372,7 +372,7 @@ async def test_flush_waits_for_what_is_held_back() -> None:
 
 
 async def test_what_is_held_back_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dispatch.testing.way.MAX_HELD", 10)
+    monkeypatch.setattr("dispatch.testing.delay_queue.MAX_HELD", 10)
     async with ends(Faults(latency=2)) as (faulty, publish, seen):
         for number in range(15):
             publish(number)

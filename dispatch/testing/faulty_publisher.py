@@ -8,13 +8,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from dispatch.errors import TransportError
+from dispatch.testing.delay_queue import Held
 from dispatch.testing.faults import Dice
 from dispatch.testing.malformed import as_tool_error, rubbish, with_other_id
-from dispatch.testing.way import Held
 from dispatch.transports import OnFailure, Publisher, Ticket
 
 if TYPE_CHECKING:
-    from dispatch.testing.transport import FaultyTransport
+    from dispatch.testing.faulty_transport import FaultyTransport
 
 logger = logging.getLogger("dispatch.testing")
 

@@ -11,7 +11,7 @@ from dispatch.testing.malformed import OddKept, odd
 from dispatch.transports import Handler, KeptMessage, Message, Subscription
 
 if TYPE_CHECKING:
-    from dispatch.testing.transport import FaultyTransport
+    from dispatch.testing.faulty_transport import FaultyTransport
 
 logger = logging.getLogger("dispatch.testing")
 

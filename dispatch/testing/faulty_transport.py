@@ -11,10 +11,10 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
+from dispatch.testing.delay_queue import Holding, Way
 from dispatch.testing.faults import Direction, FaultInjector, Faults
-from dispatch.testing.publisher import FaultyPublisher
-from dispatch.testing.subscription import FaultySubscription
-from dispatch.testing.way import Holding, Way
+from dispatch.testing.faulty_publisher import FaultyPublisher
+from dispatch.testing.faulty_subscription import FaultySubscription
 from dispatch.transports import Handler, Mode, Publisher, Subscription, Transport
 from dispatch.transports.base import RECONNECT_WAIT_S
 
