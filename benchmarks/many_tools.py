@@ -36,7 +36,7 @@ from benchmarks.rounds import Costs, measure, positive, promised, writable
 from benchmarks.stacks import Call, Stack
 from benchmarks.statistics import ratios, spread
 from dispatch import Catalog, Dispatcher, Telemetry
-from dispatch.telemetry.exposition import served
+from dispatch.telemetry.metrics.exposition import served
 
 OPEN_METRICS, GZIP = "application/openmetrics-text; version=1.0.0", "gzip"
 BLOCK = 1_000

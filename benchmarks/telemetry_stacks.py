@@ -23,9 +23,9 @@ from dispatch.calls.resolved_tool import Targets
 from dispatch.errors import Outcome
 from dispatch.messaging.rpc.exchange_outcome import Disposition
 from dispatch.policy import DEFAULT_POLICY
-from dispatch.telemetry.instruments import Instruments
+from dispatch.telemetry.metrics.instruments import Instruments
 from dispatch.telemetry.settings import SILENT, Telemetry
-from dispatch.telemetry.tracing import Tracing
+from dispatch.telemetry.tracing.call_spans import Tracing
 
 EMPTY = Context()
 AT_FIRST: dict[str, AttributeValue] = {

@@ -25,7 +25,7 @@ from dashboards.reading import Json, filled, load, panels, queries
 from dashboards.variables import OVERVIEW
 from dispatch import Telemetry
 from dispatch.devtools.localbroker import free_ports
-from dispatch.telemetry.exposition import served
+from dispatch.telemetry.metrics.exposition import served
 from tests.support.prometheus import PrometheusMissing
 from tests.support.scraped import Prometheus, until
 from tests.support.troubled import TOOLS, Troubled

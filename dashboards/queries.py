@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dispatch.telemetry.rules.promql import BAD_CALLS, COUNTED_CALLS, REAL
+from dispatch.telemetry.alerting.promql import BAD_CALLS, COUNTED_CALLS, REAL
 
 HERE = 'job=~"$job",instance=~"$dispatcher"'
 """The dispatchers that were picked."""

@@ -123,8 +123,10 @@ class Dispatcher:
         except BaseException:
             await self.transport.close()
             raise
-        from dispatch.telemetry.tracing import Tracing
-        from dispatch.telemetry.watch import Watch  # prometheus-client: a quarter of what importing dispatch would take
+        from dispatch.telemetry.observer import (
+            Watch,  # prometheus-client: a quarter of what importing dispatch would take
+        )
+        from dispatch.telemetry.tracing.call_spans import Tracing
 
         now = loop_clock()
         watch = Watch(self.telemetry, self._events, now)
@@ -263,7 +265,7 @@ class Dispatcher:
 
     def metrics_app(self) -> Any:
         """An ASGI application that serves the metrics at any path; in OpenMetrics, with exemplars, to who asks for that."""
-        from dispatch.telemetry.exposition import metrics_app
+        from dispatch.telemetry.metrics.exposition import metrics_app
 
         return metrics_app(self.telemetry)
 

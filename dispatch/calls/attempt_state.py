@@ -23,8 +23,8 @@ from dispatch.routing.key_holders import Claim, Holder
 from dispatch.telemetry.names import HEDGE_EVENT, RETRY_EVENT, WAIT
 
 if TYPE_CHECKING:
-    from dispatch.telemetry.calltrace import CallTrace, SendTrace
-    from dispatch.telemetry.instruments import ToolMeter
+    from dispatch.telemetry.metrics.instruments import ToolMeter
+    from dispatch.telemetry.tracing.interface import CallTrace, SendTrace
 else:
     CallTrace = SendTrace = ToolMeter = Any  # msgspec looks annotations up
 

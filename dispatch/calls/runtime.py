@@ -26,15 +26,15 @@ from dispatch.result import CallResult
 from dispatch.routing.channel import Routes
 from dispatch.routing.in_flight import Generations
 from dispatch.routing.pool_registry import Fleets
-from dispatch.telemetry.errortypes import error_type
+from dispatch.telemetry.error_types import error_type
 from dispatch.telemetry.logs import CALLS, say_call
 from dispatch.telemetry.names import OTHER
 from dispatch.transports import Transport
 
 if TYPE_CHECKING:
-    from dispatch.telemetry.calltrace import CallTrace
-    from dispatch.telemetry.tracing import Tracing
-    from dispatch.telemetry.watch import Watch
+    from dispatch.telemetry.observer import Watch
+    from dispatch.telemetry.tracing.call_spans import Tracing
+    from dispatch.telemetry.tracing.interface import CallTrace
 
 
 NOTHING: Mapping[str, str] = {}

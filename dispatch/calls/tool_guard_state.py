@@ -19,8 +19,8 @@ from dispatch.resilience.retry.decision import Again, Retrying, WhyNot
 
 if TYPE_CHECKING:
     from dispatch.routing.instance_pool import Fleet
-    from dispatch.telemetry.instruments import ToolMeter
-    from dispatch.telemetry.watch import Watch
+    from dispatch.telemetry.metrics.instruments import ToolMeter
+    from dispatch.telemetry.observer import Watch
 
 SharedUsers = Callable[[Rate], Users[LimiterBucket]]
 """The users' buckets of a rate that several tools share."""

@@ -38,7 +38,7 @@ def serving_metrics(port: int | None, address: str = LOOPBACK) -> Iterator[None]
     if port is None:
         yield
         return
-    from dispatch.telemetry.exposition import served
+    from dispatch.telemetry.metrics.exposition import served
     from dispatch.telemetry.settings import DEFAULT_TELEMETRY
 
     with served(DEFAULT_TELEMETRY, port, address) as actual:

@@ -25,7 +25,7 @@ from dispatch.routing.instance import Instance
 from dispatch.routing.key_holders import Holder, KeyHolders
 
 if TYPE_CHECKING:
-    from dispatch.telemetry.instruments import ServiceMeter
+    from dispatch.telemetry.metrics.instruments import ServiceMeter
 
 SHARED = "(shared)"
 """The name of a service's own topic among its instances: no instance has it, because a name has no parentheses."""

@@ -19,8 +19,8 @@ from dispatch.routing.instance_pool import SHARED, Fleet
 from dispatch.routing.pool_key import FleetKey, Topics
 
 if TYPE_CHECKING:
-    from dispatch.telemetry.instruments import ServiceMeter
-    from dispatch.telemetry.watch import Watch
+    from dispatch.telemetry.metrics.instruments import ServiceMeter
+    from dispatch.telemetry.observer import Watch
 
 logger = logging.getLogger("dispatch.dispatcher")
 

@@ -11,7 +11,7 @@ from dispatch.serving.deduplication.request_history import Entry
 from dispatch.transports import Message
 
 if TYPE_CHECKING:
-    from dispatch.telemetry.serving import WorkTrace
+    from dispatch.telemetry.tracing.service_spans import WorkTrace
 
 DEALT_WITH = ""
 """Not a reason to refuse: its caller was told what there is to tell."""

@@ -19,8 +19,8 @@ from dispatch.telemetry.logs import log_exception
 from dispatch.telemetry.names import ErrorType
 
 if TYPE_CHECKING:
-    from dispatch.telemetry.lean import Timing
-    from dispatch.telemetry.serving import ServiceTracing
+    from dispatch.telemetry.metrics.call_metrics import Timing
+    from dispatch.telemetry.tracing.service_spans import ServiceTracing
 
 logger = logging.getLogger("dispatch.service")
 

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
     from prometheus_client import CollectorRegistry
 
-    from dispatch.telemetry.services import Services
-    from dispatch.telemetry.serving import ServiceTracing
+    from dispatch.telemetry.metrics.service_metrics import Services
+    from dispatch.telemetry.tracing.service_spans import ServiceTracing
 
 Redact = Callable[[str, str, str], str | None]
 """Takes ``"arguments"`` or ``"result"``, the tool's name and the text that would be recorded; gives what may be recorded
@@ -54,7 +54,7 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         """Return the metrics of tool services; None: they are off. Imports prometheus-client."""
         if not self.metrics:
             return None
-        from dispatch.telemetry.services import Services
+        from dispatch.telemetry.metrics.service_metrics import Services
 
         return Services.of(self)
 
@@ -62,10 +62,10 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         self, *, service: str, instance: str, topic: str, replies: str, responses: str
     ) -> ServiceTracing | None:
         """Return the spans of a tool service; None: they are off. Imports the rest of OpenTelemetry's API. For the arguments
-        see :class:`~dispatch.telemetry.serving.ServiceTracing`."""
+        see :class:`~dispatch.telemetry.tracing.service_spans.ServiceTracing`."""
         if self.traces == "off":
             return None
-        from dispatch.telemetry.serving import ServiceTracing
+        from dispatch.telemetry.tracing.service_spans import ServiceTracing
 
         return ServiceTracing(
             self, service=service, instance=instance, topic=topic, replies=replies, responses=responses

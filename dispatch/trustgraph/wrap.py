@@ -28,7 +28,7 @@ from dispatch.telemetry.settings import DEFAULT_TELEMETRY, Telemetry
 from dispatch.trustgraph.dialects import DEFAULT_TIMEOUT_S, dialect, takes_user, tell
 
 if TYPE_CHECKING:
-    from dispatch.telemetry.watch import Watch
+    from dispatch.telemetry.observer import Watch
 
 TIDY_S = 0.05
 """What a wrapped client gets beyond the limit, to end by itself."""
@@ -109,7 +109,7 @@ class WrappedClient:
     def _guards(self) -> ToolGuards:
         loop = asyncio.get_running_loop()
         if self._made is None or loop is not self._loop:
-            from dispatch.telemetry.watch import Watch  # as in Dispatcher.start
+            from dispatch.telemetry.observer import Watch  # as in Dispatcher.start
 
             self._loop = loop
             if self._watch is not None:

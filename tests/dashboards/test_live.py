@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 
 from dashboards.reading import filled, load, panels, queries, used, variables
 from dispatch import Telemetry
-from dispatch.telemetry.exposition import served
+from dispatch.telemetry.metrics.exposition import served
 from tests.support.prometheus import find
 from tests.support.scraped import JOB, SCRAPE_S, Prometheus, until
 from tests.support.troubled import TOOLS, Troubled

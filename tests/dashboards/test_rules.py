@@ -17,12 +17,12 @@ from prometheus_client import CollectorRegistry
 from dispatch import Telemetry
 from dispatch.catalog import load_directory
 from dispatch.policy import Slo
-from dispatch.telemetry.collector import LiveCollector
-from dispatch.telemetry.rules.alert import Alert
-from dispatch.telemetry.rules.alerts import ALERTS, alert_groups
-from dispatch.telemetry.rules.burn import promises
-from dispatch.telemetry.rules.documents import documents
-from dispatch.telemetry.services import Services
+from dispatch.telemetry.alerting.alert import Alert
+from dispatch.telemetry.alerting.alerts import ALERTS, alert_groups
+from dispatch.telemetry.alerting.burn import promises
+from dispatch.telemetry.alerting.documents import documents
+from dispatch.telemetry.metrics.collector import LiveCollector
+from dispatch.telemetry.metrics.service_metrics import Services
 from tests.dashboards.alerts.case import Case
 from tests.dashboards.alerts.processes import PROCESSES
 from tests.dashboards.alerts.promises import FAST, PROMISED, SLOW

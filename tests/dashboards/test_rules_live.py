@@ -13,10 +13,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from dispatch import Slo, Telemetry
-from dispatch.telemetry.exposition import served
-from dispatch.telemetry.rules.alerts import ALERTS
-from dispatch.telemetry.rules.burn import promises
-from dispatch.telemetry.rules.documents import documents
+from dispatch.telemetry.alerting.alerts import ALERTS
+from dispatch.telemetry.alerting.burn import promises
+from dispatch.telemetry.alerting.documents import documents
+from dispatch.telemetry.metrics.exposition import served
 from tests.support.scraped import Prometheus, until
 from tests.support.troubled import TOOLS, Troubled, catalog
 

@@ -15,8 +15,8 @@ from dispatch.errors import Outcome
 from dispatch.messaging.rpc.exchange_outcome import Disposition
 from dispatch.messaging.wire.codec import Refusal
 from dispatch.resilience.breaker.breaker import State
-from dispatch.telemetry.instruments import REJECTED_BY
-from dispatch.telemetry.services import RESULTS
+from dispatch.telemetry.metrics.instruments import REJECTED_BY
+from dispatch.telemetry.metrics.service_metrics import RESULTS
 
 DASHBOARDS = load()
 LINES = [

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from dispatch.telemetry.exposition import exposition
+from dispatch.telemetry.metrics.exposition import exposition
+from dispatch.telemetry.metrics.text_family import HISTOGRAMS, VALUES, TextFamily
 from dispatch.telemetry.names import DURATION_BUCKETS
-from dispatch.telemetry.textfamily import HISTOGRAMS, VALUES, TextFamily
 from tests.support.stand import catalog, serving
 from tests.telemetry.made import Board, telling
 from tests.telemetry.test_exposition import OPEN_METRICS, asked

@@ -13,7 +13,7 @@ from prometheus_client.openmetrics.exposition import generate_latest
 
 from dispatch import DispatchError, Telemetry, ToolError
 from dispatch.telemetry.events import Event
-from dispatch.telemetry.tracing import MAX_CONTENT_CHARS
+from dispatch.telemetry.tracing.call_spans import MAX_CONTENT_CHARS
 from tests.support.clock import advance, idle
 from tests.support.stand import UNGUARDED, Peer, catalog, read, serving
 from tests.telemetry.made import Board, Spans, telling

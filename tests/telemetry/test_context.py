@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, TraceState, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from dispatch.telemetry.calltrace import unsampled
-from dispatch.telemetry.context import parent, received, written
+from dispatch.telemetry.tracing.interface import unsampled
+from dispatch.telemetry.tracing.propagation import parent, received, written
 
 STATES = st.dictionaries(st.from_regex(r"[a-z]{1,8}", fullmatch=True), st.from_regex(r"[!-+]{1,8}", fullmatch=True))
 ORIGINS = st.builds(

@@ -9,9 +9,9 @@ from prometheus_client import CollectorRegistry
 
 from dispatch import Telemetry
 from dispatch.telemetry import names
-from dispatch.telemetry.collector import LiveCollector
+from dispatch.telemetry.metrics.collector import LiveCollector
+from dispatch.telemetry.metrics.service_metrics import Services
 from dispatch.telemetry.names import ErrorType
-from dispatch.telemetry.services import Services
 
 PAGE = (Path(__file__).parents[2] / "docs" / "observability.md").read_text()
 

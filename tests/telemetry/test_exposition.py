@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families as plain
 
 import dispatch
 from dispatch import Telemetry, TransportError
-from dispatch.telemetry.exposition import registry_of, served
+from dispatch.telemetry.metrics.exposition import registry_of, served
 from dispatch.telemetry.settings import SILENT
 from tests.support.stand import serving
 from tests.telemetry.made import Board, Spans, telling

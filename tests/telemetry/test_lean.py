@@ -16,7 +16,7 @@ from prometheus_client.openmetrics.exposition import generate_latest as openmetr
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.registry import DuplicateTimeseries
 
-from dispatch.telemetry.lean import LeanCounter, LeanHistogram
+from dispatch.telemetry.metrics.call_metrics import LeanCounter, LeanHistogram
 from dispatch.telemetry.names import DURATION_BUCKETS
 
 AMOUNTS = st.one_of(st.sampled_from(DURATION_BUCKETS), st.floats(0.0, 200.0))
@@ -85,7 +85,7 @@ def test_a_name_is_taken_once() -> None:
 
 
 def test_an_exemplar_stands_at_its_bucket_until_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dispatch.telemetry.lean.time.time", lambda: 1_000.5)
+    monkeypatch.setattr("dispatch.telemetry.metrics.call_metrics.time.time", lambda: 1_000.5)
     registry = CollectorRegistry()
     timing = LeanHistogram("s", "S.", ("tool",), buckets=(0.1, 1.0), registry=registry).labels("a")
     timing.observe(0.1, {"trace_id": "first"})

@@ -6,10 +6,10 @@ import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import NoOpTracerProvider, Tracer
 
-from dispatch.telemetry import serving
-from dispatch.telemetry.listening import LOOK_S, listening
-from dispatch.telemetry.serving import ServiceTracing
 from dispatch.telemetry.settings import Telemetry
+from dispatch.telemetry.tracing import service_spans as serving
+from dispatch.telemetry.tracing.provider import LOOK_S, listening
+from dispatch.telemetry.tracing.service_spans import ServiceTracing
 
 
 def test_the_settings_provider_is_listened_to_if_it_is_one() -> None:

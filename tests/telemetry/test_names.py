@@ -15,9 +15,9 @@ from dispatch.errors import CallTimeout, DispatchError, Outcome, Rejected, Throt
 from dispatch.messaging.rpc.exchange_outcome import Disposition
 from dispatch.resilience.breaker.breaker import State
 from dispatch.telemetry import names
-from dispatch.telemetry.collector import INSTANCE_STATES
-from dispatch.telemetry.errortypes import error_type
-from dispatch.telemetry.instruments import REJECTED_BY
+from dispatch.telemetry.error_types import error_type
+from dispatch.telemetry.metrics.collector import INSTANCE_STATES
+from dispatch.telemetry.metrics.instruments import REJECTED_BY
 from dispatch.telemetry.names import ErrorType
 from tests.support.stand import catalog, serving
 from tests.telemetry.made import Board, telling

@@ -12,10 +12,10 @@ from dispatch.catalog import Catalog
 from dispatch.errors import Outcome
 from dispatch.policy import Policy, PolicyError, Slo
 from dispatch.policy.slo import MAX_LATENCY
+from dispatch.telemetry.alerting.burn import FAST, SECONDS, SLOW, WINDOWS, burn_groups, never_pages, promises
+from dispatch.telemetry.alerting.objectives import BAD, NEITHER, latency_bound, percent
+from dispatch.telemetry.alerting.promql import BAD_CALLS, COUNTED_CALLS
 from dispatch.telemetry.names import DURATION_BUCKETS
-from dispatch.telemetry.rules.burn import FAST, SECONDS, SLOW, WINDOWS, burn_groups, never_pages, promises
-from dispatch.telemetry.rules.objectives import BAD, NEITHER, latency_bound, percent
-from dispatch.telemetry.rules.promql import BAD_CALLS, COUNTED_CALLS
 
 
 def catalog(service: Any = None, *tools: dict[str, Any]) -> Catalog:

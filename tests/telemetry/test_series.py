@@ -15,11 +15,11 @@ from prometheus_client import Counter, Gauge
 from prometheus_client.openmetrics.exposition import generate_latest
 
 from dispatch import Catalog, Telemetry
-from dispatch.telemetry import instruments
-from dispatch.telemetry.collector import LiveCollector
 from dispatch.telemetry.events import Events
-from dispatch.telemetry.instruments import Instruments
-from dispatch.telemetry.watch import Watch
+from dispatch.telemetry.metrics import instruments
+from dispatch.telemetry.metrics.collector import LiveCollector
+from dispatch.telemetry.metrics.instruments import Instruments
+from dispatch.telemetry.observer import Watch
 from tests.support.stand import UNGUARDED, catalog, read, serving
 from tests.telemetry.made import Board, telling
 
@@ -192,7 +192,7 @@ async def test_too_many_tools_services_and_instances_share(
     monkeypatch.setattr(instruments, "MAX_TOOLS", 3)
     monkeypatch.setattr(instruments, "MAX_SERVICES", 1)  # that of replies that nobody waits for is made first
     monkeypatch.setattr(instruments, "MAX_INSTANCES", 2)
-    monkeypatch.setattr("dispatch.telemetry.collector.MAX_INSTANCES", 2)
+    monkeypatch.setattr("dispatch.telemetry.metrics.collector.MAX_INSTANCES", 2)
     board = Board()
     names = [f"tool-{number}" for number in range(6)]
     tools = catalog(**{name: {"policy": {"retry": 1}} for name in names})

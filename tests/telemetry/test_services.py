@@ -119,7 +119,7 @@ async def test_nothing_is_counted_where_nobody_wants_it(registry: CollectorRegis
 async def test_services_that_come_when_there_are_too_many_share_one(
     registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dispatch.telemetry.services.MAX_SERVICES", 2)
+    monkeypatch.setattr("dispatch.telemetry.metrics.service_metrics.MAX_SERVICES", 2)
     for number in range(5):
         async with server(Service(work), registry, id=f"service-{number}"):
             found = values(registry)

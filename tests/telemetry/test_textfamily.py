@@ -13,9 +13,9 @@ from prometheus_client.core import Exemplar
 from prometheus_client.exposition import generate_latest as plain
 from prometheus_client.openmetrics.exposition import generate_latest as open_metrics
 
-from dispatch.telemetry.exposition import exposition
-from dispatch.telemetry.lean import LeanCounter, LeanHistogram
-from dispatch.telemetry.textfamily import VALUES, HistogramFamily, TextFamily, ValueFamily
+from dispatch.telemetry.metrics.call_metrics import LeanCounter, LeanHistogram
+from dispatch.telemetry.metrics.exposition import exposition
+from dispatch.telemetry.metrics.text_family import VALUES, HistogramFamily, TextFamily, ValueFamily
 from tests.telemetry.test_exposition import OPEN_METRICS
 
 TEXTS = st.text(st.sampled_from('a%s(){}\\"\n\0é ='), max_size=6)

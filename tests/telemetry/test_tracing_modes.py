@@ -22,7 +22,7 @@ from opentelemetry.trace import (
 )
 
 from dispatch import Dispatcher, Telemetry
-from dispatch.telemetry.context import parent
+from dispatch.telemetry.tracing.propagation import parent
 from tests.support.clock import advance, idle
 from tests.support.stand import UNGUARDED, Peer, catalog, read, serving
 from tests.telemetry.made import Board, Spans, telling

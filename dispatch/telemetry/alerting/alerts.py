@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from dispatch.telemetry.rules.alert import PAGE, TICKET, Alert
-from dispatch.telemetry.rules.burn import FAST, SLOW, too_fast
-from dispatch.telemetry.rules.process_alerts import PROCESS_ALERTS
-from dispatch.telemetry.rules.service_alerts import SERVICE_ALERTS
-from dispatch.telemetry.rules.tool_alerts import TOOL_ALERTS
+from dispatch.telemetry.alerting.alert import PAGE, TICKET, Alert
+from dispatch.telemetry.alerting.burn import FAST, SLOW, too_fast
+from dispatch.telemetry.alerting.process_alerts import PROCESS_ALERTS
+from dispatch.telemetry.alerting.service_alerts import SERVICE_ALERTS
+from dispatch.telemetry.alerting.tool_alerts import TOOL_ALERTS
 
 SLO_ALERTS = (
     Alert(

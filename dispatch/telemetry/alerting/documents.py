@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dispatch.policy import Slo
-from dispatch.telemetry.rules.alerts import alert_groups
-from dispatch.telemetry.rules.burn import burn_groups
-from dispatch.telemetry.rules.recording import recording_groups
+from dispatch.telemetry.alerting.alerts import alert_groups
+from dispatch.telemetry.alerting.burn import burn_groups
+from dispatch.telemetry.alerting.recording import recording_groups
 
 YAML_EXTRA = "pip install 'tool-dispatch[yaml]'"
 RECORDING, ALERTS, SLO = "recording.yml", "alerts.yml", "slo.yml"
@@ -32,9 +32,9 @@ def documents(promises: Mapping[str, Slo] | None = None, grafana: str = "") -> d
     """Each file's name and its text.
 
     Args:
-        promises: of tools, by their label in metrics (see :func:`dispatch.telemetry.rules.burn.promises`); None or empty:
+        promises: of tools, by their label in metrics (see :func:`dispatch.telemetry.alerting.burn.promises`); None or empty:
             there is no ``slo.yml``.
-        grafana: see :meth:`dispatch.telemetry.rules.alert.Alert.rule`.
+        grafana: see :meth:`dispatch.telemetry.alerting.alert.Alert.rule`.
 
     Raises:
         YamlMissing: PyYAML is not installed.

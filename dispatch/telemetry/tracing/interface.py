@@ -1,6 +1,6 @@
 """What a call, and an attempt of it, tells of itself while it goes: recorded as spans, or only its context travels.
 
-The spans are in :mod:`~dispatch.telemetry.tracing`.
+The spans are in :mod:`~dispatch.telemetry.tracing.call_spans`.
 """
 
 from __future__ import annotations

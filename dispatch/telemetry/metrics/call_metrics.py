@@ -20,7 +20,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import Exemplar, Metric
 from prometheus_client.registry import Collector
 
-from dispatch.telemetry.textfamily import HistogramFamily, Timed, ValueFamily, Values, number
+from dispatch.telemetry.metrics.text_family import HistogramFamily, Timed, ValueFamily, Values, number
 
 C = TypeVar("C", "Count", "Timing")
 

@@ -16,9 +16,9 @@ from prometheus_client.registry import Collector
 
 from dispatch.balancing.snapshot import InstanceView
 from dispatch.resilience.breaker.breaker import State
-from dispatch.telemetry.instruments import MAX_INSTANCES, Instruments
+from dispatch.telemetry.metrics.instruments import MAX_INSTANCES, Instruments
+from dispatch.telemetry.metrics.text_family import ValueFamily, Values
 from dispatch.telemetry.names import OTHER
-from dispatch.telemetry.textfamily import ValueFamily, Values
 
 INSTANCE_STATES = ("up", "warming", "paused", "ejected")
 _STATE_LABELS = tuple((state, str(state)) for state in State)

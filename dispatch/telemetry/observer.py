@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable, Iterable
 
 from dispatch.resilience.breaker.breaker import Listener, State
-from dispatch.telemetry.collector import LiveCollector, Observed
 from dispatch.telemetry.events import CatalogChanged, CircuitChanged, Event, Events, InstanceChanged
-from dispatch.telemetry.exposition import registry_of
-from dispatch.telemetry.instruments import Instruments, ServiceMeter, ToolMeter
 from dispatch.telemetry.logs import Transitions
+from dispatch.telemetry.metrics.collector import LiveCollector, Observed
+from dispatch.telemetry.metrics.exposition import registry_of
+from dispatch.telemetry.metrics.instruments import Instruments, ServiceMeter, ToolMeter
 from dispatch.telemetry.names import OTHER
 from dispatch.telemetry.settings import Telemetry
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dispatch.telemetry.rules.alert import TICKET, Alert
-from dispatch.telemetry.rules.promql import count, rate, without
+from dispatch.telemetry.alerting.alert import TICKET, Alert
+from dispatch.telemetry.alerting.promql import count, rate, without
 
 _WELL = 'sum without (state) (dispatch_instances{state=~"up|warming"})'
 _ALL = "sum without (state) (dispatch_instances)"

@@ -24,8 +24,8 @@ from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder, gzip_accepted
 
 from dispatch.errors import TransportError
+from dispatch.telemetry.metrics.text_family import TextFamily
 from dispatch.telemetry.settings import Telemetry
-from dispatch.telemetry.textfamily import TextFamily
 
 PAUSE_S = 0.0003
 """Seconds that the thread sleeps after each piece: long enough for a waiting thread to get the interpreter lock."""

@@ -14,9 +14,9 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from dispatch.telemetry.exposition import registry_of
-from dispatch.telemetry.instruments import MAX_SERVICES
-from dispatch.telemetry.lean import LeanHistogram, Timing
+from dispatch.telemetry.metrics.call_metrics import LeanHistogram, Timing
+from dispatch.telemetry.metrics.exposition import registry_of
+from dispatch.telemetry.metrics.instruments import MAX_SERVICES
 from dispatch.telemetry.names import DURATION_BUCKETS, OTHER
 from dispatch.telemetry.settings import Telemetry
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dispatch.telemetry.rules.alert import TICKET, Alert
-from dispatch.telemetry.rules.promql import BAD_CALLS, COUNTED_CALLS, REAL, count, rate, without
+from dispatch.telemetry.alerting.alert import TICKET, Alert
+from dispatch.telemetry.alerting.promql import BAD_CALLS, COUNTED_CALLS, REAL, count, rate, without
 
 LEAST = 10
 """Calls before a share of them says something."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dispatch.telemetry.rules.promql import BAD_CALLS, COUNTED_CALLS, rate, without
+from dispatch.telemetry.alerting.promql import BAD_CALLS, COUNTED_CALLS, rate, without
 
 WINDOW = "5m"
 QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}

@@ -19,8 +19,6 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
-from dispatch.telemetry.context import parent, written
-from dispatch.telemetry.listening import LOOK_S, listening
 from dispatch.telemetry.names import (
     CHUNKS,
     ERROR_TYPE,
@@ -39,6 +37,8 @@ from dispatch.telemetry.names import (
     SERVICE,
 )
 from dispatch.telemetry.settings import Telemetry
+from dispatch.telemetry.tracing.propagation import parent, written
+from dispatch.telemetry.tracing.provider import LOOK_S, listening
 
 _EMPTY = Context()
 _NOTHING: Mapping[str, str] = {}

@@ -2,7 +2,7 @@
 
 All dispatchers of a process that share a registry share these: what they count adds up, and a counter never goes back when
 one of them is closed. What can be read at any moment (states, how many are in flight) is not written at all: the
-:mod:`~dispatch.telemetry.collector` looks when it is asked.
+:mod:`~dispatch.telemetry.metrics.collector` looks when it is asked.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dispatch._version import __version__
 from dispatch.errors import DispatchError, Outcome
 from dispatch.messaging.rpc.exchange_outcome import Disposition
 from dispatch.resilience.breaker.breaker import State
-from dispatch.telemetry.lean import Count, LeanCounter, LeanHistogram
+from dispatch.telemetry.metrics.call_metrics import Count, LeanCounter, LeanHistogram
 from dispatch.telemetry.names import DURATION_BUCKETS, FIRST_CHUNK_BUCKETS, OTHER, WAIT_BUCKETS
 
 logger = logging.getLogger("dispatch.telemetry")

@@ -28,10 +28,7 @@ from opentelemetry.trace import (
 from dispatch.calls.resolved_tool import Target
 from dispatch.errors import DispatchError, Outcome
 from dispatch.result import CallResult
-from dispatch.telemetry.calltrace import CallTrace, Passed, SendTrace, unsampled
-from dispatch.telemetry.context import received, written
-from dispatch.telemetry.errortypes import error_type
-from dispatch.telemetry.listening import LOOK_S, listening
+from dispatch.telemetry.error_types import error_type
 from dispatch.telemetry.names import (
     ATTEMPT,
     ATTEMPT_REASON,
@@ -67,6 +64,9 @@ from dispatch.telemetry.names import (
     ErrorType,
 )
 from dispatch.telemetry.settings import Telemetry
+from dispatch.telemetry.tracing.interface import CallTrace, Passed, SendTrace, unsampled
+from dispatch.telemetry.tracing.propagation import received, written
+from dispatch.telemetry.tracing.provider import LOOK_S, listening
 
 logger = logging.getLogger("dispatch.telemetry")
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dispatch.telemetry.rules.alert import PAGE, TICKET, Alert
-from dispatch.telemetry.rules.promql import without
+from dispatch.telemetry.alerting.alert import PAGE, TICKET, Alert
+from dispatch.telemetry.alerting.promql import without
 
 # Requests leave, and calls run out of time: a tool that simply takes long does not end its calls so.
 _REPLY_PATH = """\
