@@ -16,7 +16,7 @@ from dispatch.catalog import Catalog, ServiceDescriptor, ToolDescriptor
 from dispatch.catalog.frozen_json import FrozenDict
 from dispatch.messaging.wire.topic_name import TopicName
 from dispatch.policy import DEFAULT_POLICY, Policy, Rate
-from dispatch.telemetry.alerting.objectives import promise
+from dispatch.telemetry.alerting.slo import promise
 
 DEFAULT, USER, SERVICE, TOOL = "default", "user", "service", "tool"
 """Where a value can come from, each over the one before it."""

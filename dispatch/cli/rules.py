@@ -55,8 +55,8 @@ def export(
     Run it again when the catalogue has changed, and have Prometheus reload its rules.
     """
     from dispatch.cli.failures import CliError
-    from dispatch.telemetry.alerting.documents import SLO, YamlMissing, documents
-    from dispatch.telemetry.alerting.objectives import promise
+    from dispatch.telemetry.alerting.slo import promise
+    from dispatch.telemetry.alerting.yaml_documents import SLO, YamlMissing, documents
 
     promised = _promises(settings)
     try:
@@ -82,15 +82,15 @@ def export(
 
 def _promises(settings: Settings) -> Mapping[str, Slo] | None:
     """None: there is no catalogue to look at."""
-    from dispatch.telemetry.alerting.burn import promises
+    from dispatch.telemetry.alerting.burn_rate import promises
 
     user = settings.policy_keys()
     return None if settings.catalog_folder is None else promises(settings.load_catalog(), user=user)
 
 
 def _say_promises(promised: Mapping[str, Slo] | None, file: Path, *, stale: bool) -> None:
-    from dispatch.telemetry.alerting.burn import never_pages
-    from dispatch.telemetry.alerting.objectives import promise
+    from dispatch.telemetry.alerting.burn_rate import never_pages
+    from dispatch.telemetry.alerting.slo import promise
 
     if promised is None:
         put("No catalogue, so no slo.yml: give the folder of your descriptors by --catalog DIR.")

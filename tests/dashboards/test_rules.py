@@ -19,8 +19,8 @@ from dispatch.catalog import load_directory
 from dispatch.policy import Slo
 from dispatch.telemetry.alerting.alert import Alert
 from dispatch.telemetry.alerting.alerts import ALERTS, alert_groups
-from dispatch.telemetry.alerting.burn import promises
-from dispatch.telemetry.alerting.documents import documents
+from dispatch.telemetry.alerting.burn_rate import promises
+from dispatch.telemetry.alerting.yaml_documents import documents
 from dispatch.telemetry.metrics.collector import LiveCollector
 from dispatch.telemetry.metrics.service_metrics import Services
 from tests.dashboards.alerts.case import Case

@@ -14,8 +14,8 @@ from prometheus_client import CollectorRegistry
 
 from dispatch import Slo, Telemetry
 from dispatch.telemetry.alerting.alerts import ALERTS
-from dispatch.telemetry.alerting.burn import promises
-from dispatch.telemetry.alerting.documents import documents
+from dispatch.telemetry.alerting.burn_rate import promises
+from dispatch.telemetry.alerting.yaml_documents import documents
 from dispatch.telemetry.metrics.exposition import served
 from tests.support.scraped import Prometheus, until
 from tests.support.troubled import TOOLS, Troubled, catalog

@@ -12,9 +12,9 @@ from dispatch.catalog import Catalog
 from dispatch.errors import Outcome
 from dispatch.policy import Policy, PolicyError, Slo
 from dispatch.policy.slo import MAX_LATENCY
-from dispatch.telemetry.alerting.burn import FAST, SECONDS, SLOW, WINDOWS, burn_groups, never_pages, promises
-from dispatch.telemetry.alerting.objectives import BAD, NEITHER, latency_bound, percent
+from dispatch.telemetry.alerting.burn_rate import FAST, SECONDS, SLOW, WINDOWS, burn_groups, never_pages, promises
 from dispatch.telemetry.alerting.promql import BAD_CALLS, COUNTED_CALLS
+from dispatch.telemetry.alerting.slo import BAD, NEITHER, latency_bound, percent
 from dispatch.telemetry.names import DURATION_BUCKETS
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dispatch.telemetry.alerting.alert import PAGE, TICKET, Alert
-from dispatch.telemetry.alerting.burn import FAST, SLOW, too_fast
+from dispatch.telemetry.alerting.burn_rate import FAST, SLOW, too_fast
 from dispatch.telemetry.alerting.process_alerts import PROCESS_ALERTS
 from dispatch.telemetry.alerting.service_alerts import SERVICE_ALERTS
 from dispatch.telemetry.alerting.tool_alerts import TOOL_ALERTS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dispatch.telemetry.alerting.objectives import BAD, NEITHER
+from dispatch.telemetry.alerting.slo import BAD, NEITHER
 
 PER_PROCESS = ("instance", "pod", "node")
 """Labels that tell one process from another, as Prometheus attaches them: what is about a tool or a service is summed over

@@ -13,8 +13,8 @@ from dispatch.calls.resolved_tool import Targets
 from dispatch.catalog import Catalog
 from dispatch.catalog.frozen_json import FrozenDict
 from dispatch.policy import DEFAULT_POLICY, Policy, Slo
-from dispatch.telemetry.alerting.objectives import latency_bound
 from dispatch.telemetry.alerting.promql import BAD_CALLS, COUNTED_CALLS, rate, text
+from dispatch.telemetry.alerting.slo import latency_bound
 
 WINDOWS = ("5m", "30m", "1h", "2h", "6h", "1d", "3d")
 SECONDS = {"5m": 300, "30m": 1800, "1h": 3600, "2h": 7200, "6h": 21600, "1d": 86400, "3d": 259200}

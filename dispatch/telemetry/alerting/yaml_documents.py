@@ -7,7 +7,7 @@ from typing import Any
 
 from dispatch.policy import Slo
 from dispatch.telemetry.alerting.alerts import alert_groups
-from dispatch.telemetry.alerting.burn import burn_groups
+from dispatch.telemetry.alerting.burn_rate import burn_groups
 from dispatch.telemetry.alerting.recording import recording_groups
 
 YAML_EXTRA = "pip install 'tool-dispatch[yaml]'"
@@ -32,7 +32,7 @@ def documents(promises: Mapping[str, Slo] | None = None, grafana: str = "") -> d
     """Each file's name and its text.
 
     Args:
-        promises: of tools, by their label in metrics (see :func:`dispatch.telemetry.alerting.burn.promises`); None or empty:
+        promises: of tools, by their label in metrics (see :func:`dispatch.telemetry.alerting.burn_rate.promises`); None or empty:
             there is no ``slo.yml``.
         grafana: see :meth:`dispatch.telemetry.alerting.alert.Alert.rule`.
 
