@@ -11,8 +11,8 @@ import pytest
 from dispatch.calls.resolved_tool import Targets
 from dispatch.calls.tool_guard_state import ToolGuards
 from dispatch.catalog import Catalog
+from dispatch.cli.views.effective_policy import DEFAULT, GUARDS, SERVICE, Row, ToolPlan, plan_of, plans
 from dispatch.errors import Rejected
-from dispatch.plan import DEFAULT, GUARDS, SERVICE, Row, ToolPlan, plan_of, plans
 from dispatch.policy import DEFAULT_POLICY, Policy, PolicyError
 from dispatch.resilience.rate_limit.aio import user_buckets
 

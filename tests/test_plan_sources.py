@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatch.calls.resolved_tool import Targets
-from dispatch.plan import DEFAULT, SERVICE, TOOL, USER, plan_of
+from dispatch.cli.views.effective_policy import DEFAULT, SERVICE, TOOL, USER, plan_of
 from dispatch.policy import DEFAULT_POLICY, Breaker, Policy, Rate, Retry
 from tests.test_plan import catalog, planned, said
 

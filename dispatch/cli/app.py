@@ -11,8 +11,8 @@ import typer
 from typer.core import TyperGroup
 
 from dispatch._version import __version__
-from dispatch.cli import bench, broker, call, check, dashboards, demo, doctor, rules, serve, tools
-from dispatch.cli.failures import EXIT_CODES_HELP, Exit, expected_errors, report
+from dispatch.cli.commands import bench, broker, call, check, dashboards, demo, doctor, rules, serve, tools
+from dispatch.cli.exit_codes import EXIT_CODES_HELP, Exit, expected_errors, report
 from dispatch.cli.output import harden_streams, say
 from dispatch.cli.settings import Settings, takes
 

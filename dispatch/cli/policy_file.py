@@ -14,7 +14,7 @@ from dispatch.catalog.errors import Report
 from dispatch.catalog.frozen_json import kind
 from dispatch.catalog.parsing import DocumentError, parse_json
 from dispatch.catalog.readers.policy_check import check_policy
-from dispatch.cli.failures import CliError
+from dispatch.cli.exit_codes import CliError
 
 MAX_POLICY_BYTES = 1024 * 1024
 """The largest file that is read, in bytes. A policy with 10,000 users' weights has a quarter of that."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dispatch.cli.failures import CliError
+from dispatch.cli.exit_codes import CliError
 from dispatch.cli.logs import show_logs
 
 if TYPE_CHECKING:

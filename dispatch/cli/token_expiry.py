@@ -9,7 +9,7 @@ import math
 from datetime import UTC, datetime
 from typing import Any
 
-from dispatch.cli.diagnosis import Finding
+from dispatch.cli.views.doctor_checks import Finding
 
 SOON_S = 7 * 86_400.0
 """Less than this until it expires is a warning."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dispatch.cli import bench
+from dispatch.cli.commands import bench
 from tests.cli.conftest import Run
 from tests.cli.processes import ended, started
 

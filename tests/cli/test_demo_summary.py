@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch.cli.demo_summary import NEXT, show_summary
+from dispatch.cli.views.demo_summary import NEXT, show_summary
 from dispatch.devtools.demo import Demo
 from dispatch.devtools.demo.time_scale import LEAST_SECONDS
 

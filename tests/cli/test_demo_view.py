@@ -9,7 +9,7 @@ import re
 import pytest
 from rich.console import Console
 
-from dispatch.cli.demo_view import event_lines, live_view, plain_line, rows
+from dispatch.cli.views.demo import event_lines, live_view, plain_line, rows
 from dispatch.devtools.demo import Demo
 from dispatch.devtools.demo.scenarios import Event
 from dispatch.devtools.demo.time_scale import LEAST_SECONDS

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from dispatch.catalog import Catalog
-from dispatch.cli.diagnosis import namespaces_of
-from dispatch.cli.doctor import default_admin_url
+from dispatch.cli.commands.doctor import default_admin_url
+from dispatch.cli.views.doctor_checks import namespaces_of
 from dispatch.devtools.localbroker import SUPER_USER, Admin, Endpoint, LocalBroker, State, prepare
 from tests.cli.conftest import Ended, Run, write_catalog
 from tests.cli.processes import WAIT_S, started

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch.cli.failures import CliError, Exit, code_of, report
+from dispatch.cli.exit_codes import CliError, Exit, code_of, report
 from dispatch.devtools.localbroker import LocalBrokerUnavailable
 from dispatch.errors import (
     CallTimeout,

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from dispatch.cli.loss import COLUMNS, namespaces, rows
 from dispatch.cli.settings import Settings
+from dispatch.cli.views.doctor_loss import COLUMNS, namespaces, rows
 from dispatch.devtools.localbroker import Endpoint
 from dispatch.devtools.lossprobe import Cell, ProbeFailed, Run, Side
 from tests.cli.conftest import Run as RunCommand

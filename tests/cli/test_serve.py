@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dispatch import Rejected, ToolServer
-from dispatch.cli import serve
+from dispatch.cli.commands import serve
 from dispatch.serving.announcer import LINGER_S
 from tests.cli.conftest import Run
 from tests.support.clock import advance, idle

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dispatch.cli.failures import CliError
+from dispatch.cli.exit_codes import CliError
 from dispatch.cli.settings import DEFAULT_BROKER, Settings
 from dispatch.policy import DEFAULT_POLICY
 from tests.cli.conftest import Run, write_catalog

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatch.catalog import Argument, ToolDescriptor
-from dispatch.cli.failures import CliError
-from dispatch.cli.typed_arguments import read_arguments
+from dispatch.cli.arguments import read_arguments
+from dispatch.cli.exit_codes import CliError
 from dispatch.messaging.wire.codec import MAX_MESSAGE_BYTES
 
 TYPES = ("string", "number", "integer", "boolean", "object", "array")

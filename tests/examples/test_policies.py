@@ -12,7 +12,7 @@ import pytest
 
 from dispatch.catalog import load_directory
 from dispatch.cli import main
-from dispatch.plan import USER, plans
+from dispatch.cli.views.effective_policy import USER, plans
 from dispatch.policy import (
     DEFAULT_POLICY,
     Balancing,

@@ -13,7 +13,7 @@ import sys
 import pytest
 
 from dispatch import ToolServer, TransportError
-from dispatch.cli import serve
+from dispatch.cli.commands import serve
 from dispatch.devtools.lossprobe import Cell, advice
 from dispatch.devtools.lossprobe.results import Run
 from dispatch.transports.errors import opening_failed

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dispatch import Catalog, InvalidArguments, Outcome, Policy, ToolError
-from dispatch.plan import plan_of
+from dispatch.cli.views.effective_policy import plan_of
 from dispatch.policy import Balancing, Health, PolicyError, Retry, parse_policy
 from tests.support.clock import advance, idle
 from tests.support.stand import Peer, Service, catalog, dispatching, serving, stand

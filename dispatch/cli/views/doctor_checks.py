@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from dispatch.catalog import Catalog, ServiceDescriptor, TopicName
-from dispatch.cli.self_call import call_ourselves
+from dispatch.cli.commands.round_trip import call_ourselves
 from dispatch.errors import TransportError
 from dispatch.transports import Security, Transport, open_transport
 from dispatch.transports.pulsar.service_url import endpoints

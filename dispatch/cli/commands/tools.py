@@ -25,7 +25,7 @@ def tools(
 ) -> None:
     """List the tools of the catalogue, or show one of them in full with the command that calls it."""
     from dispatch.catalog import UnknownTool
-    from dispatch.cli.failures import CliError
+    from dispatch.cli.exit_codes import CliError
 
     catalog = settings.load_catalog()
     if name is None:

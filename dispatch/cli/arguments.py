@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 from dispatch._internal.suggestions import near_names, one_of
 from dispatch.catalog import Argument, ToolDescriptor
-from dispatch.cli.failures import CliError
+from dispatch.cli.exit_codes import CliError
 from dispatch.messaging.wire.codec import MAX_MESSAGE_BYTES
 
 Warn = Callable[[str], None]

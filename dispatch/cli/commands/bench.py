@@ -22,7 +22,7 @@ def bench(context: typer.Context) -> None:
 
     [bold]dispatch bench --help[/bold] is this page; [bold]dispatch bench -- --help[/bold] is theirs.
     """
-    from dispatch.cli.failures import CliError
+    from dispatch.cli.exit_codes import CliError
 
     home = find_checkout()
     if home is None:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dispatch.cli.output import console, counted, is_terminal, paint, printable, put, put_json
-from dispatch.cli.running import run_async
+from dispatch.cli.run_async import run_async
 from dispatch.cli.settings import Settings, takes
 
 if TYPE_CHECKING:
     from dispatch.catalog import Catalog
-    from dispatch.cli.diagnosis import Diagnosis, Finding
+    from dispatch.cli.views.doctor_checks import Diagnosis, Finding
 
 _LOSS = "Loss"
 _STYLES = {"ok": "green", "failed": "red", "warning": "yellow", "skipped": "dim"}
@@ -90,13 +90,13 @@ def doctor(
 
     [bold]dispatch doctor --loss --sizes 100k --in-flight 64 --calls 10000 --json[/bold] finds rarer losses, for a program.
     """
-    from dispatch.cli.diagnosis import Diagnosis
-    from dispatch.cli.failures import CliError, Exit
+    from dispatch.cli.exit_codes import CliError, Exit
+    from dispatch.cli.views.doctor_checks import Diagnosis
     from dispatch.devtools.localbroker import Admin
     from dispatch.transports.pulsar.service_url import endpoints
 
     if loss:
-        from dispatch.cli.loss import measure_loss
+        from dispatch.cli.views.doctor_loss import measure_loss
 
         if fix or admin is not None:
             raise CliError("--fix and --admin have nothing to do with --loss.", "run 'dispatch doctor --fix' before it")
@@ -145,7 +145,7 @@ def doctor(
 
 def _catalog(settings: Settings) -> tuple[Catalog | None, Finding | None]:
     from dispatch.catalog import check_directory
-    from dispatch.cli.diagnosis import Finding
+    from dispatch.cli.views.doctor_checks import Finding
 
     folder = settings.catalog_folder
     if folder is None:

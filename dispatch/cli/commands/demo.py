@@ -13,7 +13,7 @@ import typer
 from dispatch._internal.cancellation import cancel_and_wait
 from dispatch.cli.metrics import LOOPBACK, MetricsAddress, MetricsPort, serving_metrics
 from dispatch.cli.output import is_terminal, put, put_json, say
-from dispatch.cli.running import run_async
+from dispatch.cli.run_async import run_async
 from dispatch.cli.settings import Settings, takes
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def demo(
     through a genuine one (DISPATCH_BROKER is not looked at here). It ends by itself. The exit code is 1 if something went
     otherwise than planned.
     """
-    from dispatch.cli.failures import Exit
+    from dispatch.cli.exit_codes import Exit
     from dispatch.cli.logs import show_logs
     from dispatch.devtools.demo import Demo
 
@@ -59,7 +59,7 @@ def demo(
     if json:
         put_json(summary.as_dict())
     else:
-        from dispatch.cli.demo_summary import show_summary
+        from dispatch.cli.views.demo_summary import show_summary
 
         show_summary(summary)
     if summary.surprises:
@@ -75,8 +75,8 @@ async def _quiet(run: Demo) -> Summary:
 async def _live(run: Demo) -> Summary:
     from rich.live import Live
 
-    from dispatch.cli.demo_view import live_view
     from dispatch.cli.output import console
+    from dispatch.cli.views.demo import live_view
 
     target = console()
     # What does not fit is cut off, never scrolled: whatever the size, the view stays where it is.
@@ -92,7 +92,7 @@ async def _live(run: Demo) -> Summary:
 
 
 async def _plain(run: Demo) -> Summary:
-    from dispatch.cli.demo_view import event_lines, plain_line
+    from dispatch.cli.views.demo import event_lines, plain_line
 
     put(f"Agents call tools on {run.broker}, for some {run.pace.total:.0f} s. {run.pace.shortened}.")
     shown = looks = 0

@@ -17,7 +17,7 @@ import typer
 from dispatch._internal.cancellation import cancel_and_wait
 from dispatch.cli.metrics import LOOPBACK, MetricsAddress, MetricsPort, serving_metrics
 from dispatch.cli.output import counted, put_json, say
-from dispatch.cli.running import run_async
+from dispatch.cli.run_async import run_async
 from dispatch.cli.settings import Settings, takes
 
 if TYPE_CHECKING:
@@ -91,8 +91,8 @@ def serve(
 
     The exit code after SIGTERM is 0, after Ctrl-C 130.
     """
-    from dispatch.cli.failures import CliError
-    from dispatch.cli.loading import load_service
+    from dispatch.cli.exit_codes import CliError
+    from dispatch.cli.service_loader import load_service
     from dispatch.serving.server import ToolServer
 
     broker = settings.genuine_broker_url("dispatch serve")
@@ -128,7 +128,7 @@ def serve(
 
 def _queues(topic: str | None, request_queue: str | None, response_queue: str | None) -> tuple[str, str]:
     from dispatch.catalog import TopicError, TopicName
-    from dispatch.cli.failures import CliError
+    from dispatch.cli.exit_codes import CliError
 
     if topic is not None:
         request_queue = request_queue or f"non-persistent://tg/request/{topic}"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from dispatch.cli.output import console, counted, is_terminal, printable, put, put_json
-from dispatch.cli.running import run_async
+from dispatch.cli.run_async import run_async
 from dispatch.cli.settings import Settings
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def measure_loss(
         KeyboardInterrupt: there was a Ctrl-C.
         typer.Exit: with 1: calls of ours were lost.
     """
-    from dispatch.cli.failures import CliError, Exit
+    from dispatch.cli.exit_codes import CliError, Exit
     from dispatch.devtools.lossprobe import Findings, PlanError, ProbeFailed, make_plan
     from dispatch.devtools.lossprobe.plan import DEFAULT_IN_FLIGHT, DEFAULT_SIZES
     from dispatch.errors import DispatchError
@@ -200,7 +200,7 @@ def show(findings: Findings) -> None:
     if terminal:
         _show_table(cells)
     else:
-        from dispatch.cli.tools import aligned
+        from dispatch.cli.commands.tools import aligned
 
         put(aligned([tuple(column.upper() for column in COLUMNS), *rows(cells)]))
     put("")

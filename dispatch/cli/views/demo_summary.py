@@ -6,8 +6,8 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING
 
-from dispatch.cli.demo_view import COLUMNS, milliseconds, rows
 from dispatch.cli.output import console, is_terminal, paint, put
+from dispatch.cli.views.demo import COLUMNS, milliseconds, rows
 from dispatch.devtools.demo.scoreboard import nearest_rank
 from dispatch.errors import Outcome
 
@@ -32,7 +32,7 @@ def show_summary(summary: Summary) -> None:
     terminal = is_terminal(sys.stdout)
     width = min(console().width, MOST_WIDTH) if terminal else MOST_WIDTH
     if not terminal:  # there the live table has said it already
-        from dispatch.cli.tools import aligned
+        from dispatch.cli.commands.tools import aligned
 
         put("")
         put(aligned([COLUMNS, *rows(board)]))

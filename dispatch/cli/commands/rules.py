@@ -54,7 +54,7 @@ def export(
 
     Run it again when the catalogue has changed, and have Prometheus reload its rules.
     """
-    from dispatch.cli.failures import CliError
+    from dispatch.cli.exit_codes import CliError
     from dispatch.telemetry.alerting.slo import promise
     from dispatch.telemetry.alerting.yaml_documents import SLO, YamlMissing, documents
 

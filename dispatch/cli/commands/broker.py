@@ -73,7 +73,7 @@ def stop(settings: Settings, json: Json = False) -> None:
 @takes()
 def status(settings: Settings, json: Json = False) -> None:
     """Show the broker that 'start' started. The exit code is 1 when none runs."""
-    from dispatch.cli.failures import Exit
+    from dispatch.cli.exit_codes import Exit
     from dispatch.devtools.localbroker import Admin
     from dispatch.devtools.localbroker import status as local_status
 
@@ -109,7 +109,7 @@ def _as_dict(state: State, ready: bool) -> dict[str, object]:
 
 
 def _show(state: State, ready: bool) -> None:
-    from dispatch.cli.tools import aligned
+    from dispatch.cli.commands.tools import aligned
 
     rows = [
         ("broker", state.service_url),

@@ -70,7 +70,7 @@ def export(
 
 def _files() -> list[Path]:
     """Where they are: with an installed package within it, in a clone of the repository beside it."""
-    from dispatch.cli.failures import CliError
+    from dispatch.cli.exit_codes import CliError
 
     package = Path(__file__).parents[1]
     for folder in (package / "dashboards", package.parent / "dashboards" / "json"):

@@ -6,9 +6,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from dispatch.cli.commands.tools import aligned
 from dispatch.cli.output import printable
-from dispatch.cli.tools import aligned
-from dispatch.plan import SERVICE, TOOL, USER, Row, ToolPlan
+from dispatch.cli.views.effective_policy import SERVICE, TOOL, USER, Row, ToolPlan
 from dispatch.policy import DEFAULT_POLICY
 
 UNITS = "Times are in seconds, sizes in bytes, shares from 0 to 1."

@@ -14,7 +14,7 @@ from dispatch.cli.settings import Settings, takes
 
 if TYPE_CHECKING:
     from dispatch.catalog import Catalog, Problem
-    from dispatch.plan import ToolPlan
+    from dispatch.cli.views.effective_policy import ToolPlan
 
 _STYLES = {"error": "red", "warning": "yellow", "info": "dim"}
 
@@ -60,7 +60,7 @@ def check(
     The exit code is 1 if there is an error; warnings and notes do not count. Nothing connects to a broker.
     """
     from dispatch.catalog import check_directory
-    from dispatch.cli.failures import CliError, Exit
+    from dispatch.cli.exit_codes import CliError, Exit
     from dispatch.cli.policy_file import check_policy_file
 
     where = folder if folder is not None else settings.require_catalog_folder()
@@ -104,7 +104,7 @@ def _plans(
     however many tools it concerns."""
     from dispatch._internal.suggestions import excerpt, listed
     from dispatch.catalog import Problem
-    from dispatch.plan import plan_of
+    from dispatch.cli.views.effective_policy import plan_of
     from dispatch.policy import PolicyError
 
     found: list[ToolPlan] = []
@@ -124,7 +124,7 @@ def _plans(
 def _put_json(
     where: str, catalog: Catalog | None, problems: list[Problem], plans: list[ToolPlan] | None, *, failed: bool
 ) -> None:
-    from dispatch.cli.plan_view import as_json
+    from dispatch.cli.views.policy import as_json
 
     put_json(
         {
@@ -162,7 +162,7 @@ def _verdict(folder: str, counts: dict[str, int], loaded: tuple[int, int] | None
 
 
 def _show_plans(plans: list[ToolPlan], *, full: bool) -> None:
-    from dispatch.cli.plan_view import UNITS, defaults_line, full_block, short_block
+    from dispatch.cli.views.policy import UNITS, defaults_line, full_block, short_block
 
     for each in plans:
         put("")

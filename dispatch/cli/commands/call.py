@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dispatch.cli.failures import Exit, code_of, show_call_error
+from dispatch.cli.exit_codes import Exit, code_of, show_call_error
 from dispatch.cli.output import put, put_json, result_text, warn
-from dispatch.cli.running import run_async
+from dispatch.cli.run_async import run_async
 from dispatch.cli.settings import Settings, takes
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def call(
     5 throttled or rejected · 130 interrupted
     """
     from dispatch.catalog import UnknownTool
-    from dispatch.cli.typed_arguments import read_arguments
+    from dispatch.cli.arguments import read_arguments
     from dispatch.dispatcher import connect
     from dispatch.errors import Rejected
     from dispatch.result import CallResult

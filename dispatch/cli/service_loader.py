@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from dispatch._internal.suggestions import near_names, one_of
-from dispatch.cli.failures import CliError
+from dispatch.cli.exit_codes import CliError
 from dispatch.serving.tool_service import ToolService, read_invoke
 
 
