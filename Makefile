@@ -4,8 +4,8 @@
 # make bench  the benchmarks: guards beside other libraries', then calls on a genuine broker
 # make dashboards  the dashboards' JSON, and pictures of them from live runs; needs prometheus
 # make simulate  services in trouble, in virtual time: unguarded, naive guards, dispatch; no broker
-# make mutation  mutants of breaker, budget, limiter and correlation against their tests; ARGS='dispatch.guards.budget*' for some
-# make coverage  branches of guards and balancing that their own tests take: all of them
+# make mutation  mutants of breaker, budget, limiter and correlation against their tests; ARGS='dispatch.resilience.retry.budget*' for some
+# make coverage  branches of the pure cores of resilience and balancing that their own tests take: all of them
 # make lint   ruff and mypy
 # make clean  away with everything that was made here
 
@@ -82,7 +82,8 @@ mutation: $(VENV)/.mutation
 	@$(BIN)/python -m tests.support.mutation $(ARGS)
 
 coverage: $(VENV)/.dev
-	@$(BIN)/python -m coverage run --branch --source=dispatch/guards,dispatch/balancing -m pytest -q tests/guards tests/balancing
+	@$(BIN)/python -m coverage run --branch --source=dispatch/resilience,dispatch/balancing \
+	  --omit='*/aio.py,*/race.py,*/loop.py,*/single_flight.py' -m pytest -q tests/guards tests/balancing
 	@$(BIN)/python -m coverage report --skip-covered --show-missing --fail-under=100
 
 clean:

@@ -1,7 +1,8 @@
 """Attempts: step 4 of a call. One attempt passes its tool's guards, gets an instance, makes the exchange, and tells
 everybody who gave it a permit how it ended, exactly once, whatever happened.
 
-    a breaker · b limiter · c bulkhead (:mod:`dispatch.calls.admission`) · d balancer (:mod:`dispatch.routing.instance_pool`) · e exchange · f finish
+    a breaker · b limiter · c bulkhead (:mod:`dispatch.calls.admission`)
+    d balancer (:mod:`dispatch.routing.instance_pool`) · e exchange · f finish
 """
 
 from __future__ import annotations

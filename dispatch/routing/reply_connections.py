@@ -1,9 +1,9 @@
-"""Lanes: where large answers come in side by side.
+"""Parallel reply connections for large replies, each with its own flow-control window.
 
-Credit lets little more than one large answer be under way on a connection at a time (:mod:`dispatch.messaging.flow.credit`), and the
-next one waits for the acknowledgement: a round trip in which both sides are idle. What a channel of the broker can hold is
-counted for each connection, so that further connections, each with a reply topic and a credit of its own, carry more
-without losing more. A request says where its answer is to go, so that a service has no part in this.
+Credit (:mod:`dispatch.messaging.flow.credit`) allows little more than one large reply in flight on a connection, and the
+next one waits a round trip for the acknowledgement. The broker limits the bytes in a channel by connection, so that further
+connections, each with its own reply topic and credit, carry more without losing more. A request names the topic for its
+reply; a service needs to know nothing of this.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a service says to a request: its result, whole or in parts, its stream, an error, or why it was refused.
 
-Everything goes through the memory of the instance (:mod:`dispatch.serving.deduplication.deduplication`), so that it can be asked for again.
+Each reply is stored by :mod:`dispatch.serving.deduplication.deduplication`, so that it can be sent again.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ def test_what_is_incomplete_never_gets_the_name(cache: Path) -> None:
 def test_what_a_killed_run_left_is_cleared_away(cache: Path) -> None:
     script = (
         "import os, signal\n"
-        "from dispatch.localbroker import fetch_distribution\n"
+        "from dispatch.devtools.localbroker import fetch_distribution\n"
         "def die(folder, report):\n"
         "    (folder / 'half').touch()\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"

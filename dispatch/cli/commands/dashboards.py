@@ -72,7 +72,7 @@ def _files() -> list[Path]:
     """Where they are: with an installed package within it, in a clone of the repository beside it."""
     from dispatch.cli.exit_codes import CliError
 
-    package = Path(__file__).parents[1]
+    package = Path(__file__).parents[2]
     for folder in (package / "dashboards", package.parent / "dashboards" / "json"):
         found = sorted(folder.glob("dispatch-*.json"))
         if found:

@@ -1,8 +1,8 @@
 """How much a broker loses: answers of several sizes, several calls in flight, without credit and with it.
 
-``dispatch doctor --loss`` shows it. :class:`~dispatch.devtools.lossprobe.probe.Probe` measures, on topics of its own, against a
-service in a process of its own; :mod:`.plan`, :mod:`.findings` and :mod:`.advice` are pure. Nothing of pulsar-client is
-imported before a probe starts.
+``dispatch doctor --loss`` shows it. :class:`~dispatch.devtools.lossprobe.probe.Probe` measures on its own topics, against a
+service in a separate process; :mod:`.plan`, :mod:`.results` and :mod:`.advice` are pure. pulsar-client is imported when a
+probe starts.
 """
 
 from dispatch.devtools.lossprobe.advice import advice

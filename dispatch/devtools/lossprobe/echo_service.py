@@ -1,7 +1,9 @@
-"""The services that a probe calls, in a process of their own: ``python -m dispatch.devtools.lossprobe.echo_service``, started by a probe.
+"""The services that a probe calls, in a separate process: ``python -m dispatch.devtools.lossprobe.echo_service``.
 
-Of its own, because in the probe's they would share its interpreter's lock, and what is then lost would be neither the
-broker's nor a real service's fault. One line of JSON on stdin says what to serve, one on stdout that it is there or what
+Separate, because in the probe's process they would share its interpreter lock, and messages would be lost for a reason that
+is neither the broker's nor a real service's.
+
+One line of JSON on stdin says what to serve, one on stdout that it is there or what
 went wrong; it ends with its stdin, and so with its owner, however that ends.
 """
 

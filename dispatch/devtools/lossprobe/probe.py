@@ -164,7 +164,7 @@ class Probe:
             sys.executable,
             "-P",  # whatever lies in the current folder is not imported
             "-m",
-            "dispatch.devtools.lossprobe.service",
+            "dispatch.devtools.lossprobe.echo_service",
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=said,

@@ -1,10 +1,10 @@
 """Pace: bytes per time towards receivers that acknowledge nothing. Pure bookkeeping, the clock is handed in.
 
 A broker drops a non-persistent message when the receiver's channel holds more than 64 KiB at that instant. A receiver that
-acknowledges says when the way is clear (:mod:`dispatch.messaging.flow.credit`). For all others there are two signs: time, in which a
-receiver of ordinary speed has read what was sent, and the broker's receipt. A receipt proves no delivery, but as long as
-it is out the broker stands still or is behind, and will deal with everything that came meanwhile in one burst: so what is
-not receipted counts in full, and its time begins with its receipt.
+acknowledges returns credit (:mod:`dispatch.messaging.flow.credit`). For all others there are two signs: time, in which a
+receiver of ordinary speed has read what was sent, and the broker's receipt. A receipt proves no delivery; but while it is
+missing, the broker is behind and will deliver everything that arrived meanwhile in one burst. So a message without a receipt
+counts in full, and its time begins with its receipt.
 """
 
 from __future__ import annotations

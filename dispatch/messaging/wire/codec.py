@@ -45,8 +45,9 @@ class Property:
     REPLY_TO: Final = "reply-to"
     """A whole topic name. A service of ours answers there if its owner allows that namespace."""
     SESSION: Final = "session"
-    """The secret of the dispatcher that sends this (:mod:`dispatch.messaging.wire.sessions`), on everything it sends to services. What has
-    another dispatcher's ``id`` or ``reply-to``, or comes to an instance's own topic without it, is not answered there."""
+    """The secret of the dispatcher that sends this (:mod:`dispatch.messaging.wire.sessions`), on everything it sends to
+    services. A message with another dispatcher's ``id`` or ``reply-to`` is not answered there, nor is one that comes to an
+    instance's own topic without the secret."""
     REMAINING_MS: Final = "remaining-ms"
     """Time the caller will still wait, in milliseconds, counted from the moment the message arrives."""
     ATTEMPT: Final = "attempt"

@@ -1,7 +1,8 @@
 """Rate limits on an event loop: aiolimiter's bucket for each tool and each user, one timer a tool, one future a wait.
 
-The rules are those of :mod:`dispatch.resilience.rate_limit.limiter`. Here is what they need of a loop, and nothing is bound to one before its
-first use: a dispatcher that is made at import, or used again after its loop has ended, works on the loop that runs then.
+The rules are those of :mod:`dispatch.resilience.rate_limit.limiter`; this module adds what they need of a loop. Nothing is
+bound to a loop before its first use: a dispatcher that is made at import, or used again after its loop has ended, works on
+the loop that runs then.
 """
 
 from __future__ import annotations

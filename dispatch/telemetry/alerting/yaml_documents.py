@@ -32,8 +32,8 @@ def documents(promises: Mapping[str, Slo] | None = None, grafana: str = "") -> d
     """Each file's name and its text.
 
     Args:
-        promises: of tools, by their label in metrics (see :func:`dispatch.telemetry.alerting.burn_rate.promises`); None or empty:
-            there is no ``slo.yml``.
+        promises: of tools, by their label in metrics (see :func:`dispatch.telemetry.alerting.burn_rate.promises`); None or
+            empty: there is no ``slo.yml``.
         grafana: see :meth:`dispatch.telemetry.alerting.alert.Alert.rule`.
 
     Raises:

@@ -32,7 +32,7 @@ def test_one_that_never_returns_takes_nobodys_place() -> None:
 
 def test_the_interpreter_does_not_wait_for_it() -> None:
     program = (
-        "import threading; from dispatch.transports.pulsar.blocking import DaemonThreads; "
+        "import threading; from dispatch._internal.daemon_executor import DaemonThreads; "
         "DaemonThreads('stuck').submit(threading.Event().wait); print('ends')"
     )
     ended = subprocess.run(
