@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from benchmarks.answering import AnsweringTransport
-from dispatch import Catalog, Dispatcher, Rejected
+from dispatch import Catalog, Dispatcher, RejectedError
 from dispatch.calls.admission import Passage
 from dispatch.calls.tool_guard_state import GuardTable
 from dispatch.errors import Outcome
@@ -180,7 +180,7 @@ async def _refused_call() -> AsyncIterator[Call]:
         async def call() -> object:
             try:
                 await dispatcher.call("work")
-            except Rejected:
+            except RejectedError:
                 return "done"
             return "let through"
 

@@ -248,7 +248,7 @@ class Dispatcher:
         """A handle on one tool, as agent frameworks want it: ``await tool.invoke(topic="cats")``.
 
         Raises:
-            Rejected: there is no such tool; the message has the near names.
+            RejectedError: there is no such tool; the message has the near names.
         """
         self._targets.tool(name)
         return Tool(self, self.catalog.tool(name), user)
@@ -257,7 +257,7 @@ class Dispatcher:
         """What a call of a service without a tool is made of (for clients).
 
         Raises:
-            Rejected: there is no such service.
+            RejectedError: there is no such service.
         """
         return self._targets.service(service)
 
@@ -285,7 +285,7 @@ class Dispatcher:
         """The circuit breaker of a tool: its ``state``, ``force_open()``, ``disable()``, ``metrics_only()``, ``reset()``.
 
         Raises:
-            Rejected: there is no such tool.
+            RejectedError: there is no such tool.
             ValueError: its policy has no breaker.
             RuntimeError: not started.
         """
@@ -298,7 +298,7 @@ class Dispatcher:
         """How the instances of a service are doing, as its calls have shown; empty before the first one.
 
         Raises:
-            Rejected: there is no such service.
+            RejectedError: there is no such service.
             RuntimeError: not started.
         """
         self._targets.service(service)
@@ -326,11 +326,11 @@ class Dispatcher:
             idempotency_key: your own name for this piece of work; it travels to the service. An instance of ours does it
                 once, so that the call may be retried there, whatever the tool is.
             priority: its class where calls wait for room: one of the bulkhead's ``priorities``, the most urgent by default.
-                An unknown one is an InvalidArguments error (``unknown-priority``).
+                An unknown one is an InvalidArgumentsError error (``unknown-priority``).
 
         Raises:
-            DispatchError: one class for each way a call can fail: ToolError, InvalidArguments, Throttled, CallTimeout,
-                TransportError, Rejected. Its text says what to do next.
+            DispatchError: one class for each way a call can fail: ToolError, InvalidArgumentsError, ThrottledError,
+                CallTimeoutError, TransportError, RejectedError. Its text says what to do next.
         """
         target = self._target(tool)
         # As execute, without a coroutine in between: this is the way of nearly every call.

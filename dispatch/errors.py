@@ -99,7 +99,7 @@ class DispatchError(RuntimeError):
 
 
 def _rebuild(cls: type[DispatchError], state: dict[str, Any]) -> DispatchError:
-    # RuntimeError comes first among CallTimeout's bases, but cannot make what is an OSError as well.
+    # RuntimeError comes first among CallTimeoutError's bases, but cannot make what is an OSError as well.
     error: DispatchError = (TimeoutError if issubclass(cls, TimeoutError) else RuntimeError).__new__(cls)
     error.args = (state["message"],)
     error.__dict__.update(state)
@@ -112,19 +112,19 @@ class ToolError(DispatchError):
     outcome = Outcome.TOOL_ERROR
 
 
-class InvalidArguments(DispatchError):
+class InvalidArgumentsError(DispatchError):
     """The arguments are the caller's mistake. The tool did not run."""
 
     outcome = Outcome.INVALID_ARGUMENTS
 
 
-class Throttled(DispatchError):
+class ThrottledError(DispatchError):
     """Too many calls at once. The tool did not run; ``retry_after`` says when there may be room."""
 
     outcome = Outcome.THROTTLED
 
 
-class CallTimeout(DispatchError, TimeoutError):
+class CallTimeoutError(DispatchError, TimeoutError):
     """No complete answer in time. ``clock`` names the limit that ran out: ``call``, ``attempt``, ``stream`` (absolute)
     or ``stream-idle``. The tool may have run."""
 
@@ -156,7 +156,7 @@ class TransportError(DispatchError):
         self.origin = origin
 
 
-class Rejected(DispatchError):
+class RejectedError(DispatchError):
     """Refused; the tool did not run. ``rejected_by`` says by whom."""
 
     outcome = Outcome.REJECTED

@@ -24,7 +24,7 @@ async def agent(dispatcher: dispatch.Dispatcher, topic: str) -> str:
         return await dispatcher.call("tell-joke", {"topic": topic}, user="alice", timeout=10)
     except dispatch.ToolError as error:
         return f"The joke tool says: {error.message}"
-    except dispatch.Rejected as error:
+    except dispatch.RejectedError as error:
         return f"No jokes now, the tool is being left alone ({error.type})."
     except dispatch.DispatchError as error:
         return f"No joke today ({error.outcome})."

@@ -11,7 +11,7 @@ import pytest
 
 from dispatch.devtools.localbroker import (
     Endpoint,
-    LocalBrokerUnavailable,
+    LocalBrokerUnavailableError,
     choose_backend,
     fetch_distribution,
     find_distribution,
@@ -48,12 +48,12 @@ def _say(line: str) -> None:
     print(f"[pulsar] {line}", flush=True)  # noqa: T201 - it takes a while: say what is going on
 
 
-def _unavailable() -> LocalBrokerUnavailable | None:
+def _unavailable() -> LocalBrokerUnavailableError | None:
     if from_environment() is not None:
         return None
     try:
         choose_backend()
-    except LocalBrokerUnavailable as error:
+    except LocalBrokerUnavailableError as error:
         return error
     return None
 

@@ -8,7 +8,7 @@ import pytest
 
 from dispatch import Dispatcher, Policy
 from dispatch.calls.addressing import MEET_S
-from dispatch.errors import CallTimeout, TransportError
+from dispatch.errors import CallTimeoutError, TransportError
 from dispatch.routing.channel import HELLO_WAIT_S
 from dispatch.transports.memory import MemoryTransport
 from tests.support.clock import advance
@@ -43,7 +43,7 @@ async def test_with_nobody_there_a_call_ends_at_once_and_nothing_is_sent() -> No
 
 async def test_without_the_policy_it_may_be_anybodys() -> None:
     async with Peer.as_service() as stranger, dispatching() as dispatcher:
-        with pytest.raises(CallTimeout):
+        with pytest.raises(CallTimeoutError):
             await dispatcher.call("work", timeout=1)
         assert stranger.arrived.qsize() == 1
 
@@ -86,7 +86,7 @@ async def test_what_a_persistent_topic_keeps_needs_nobody_there() -> None:
     queues = {"request_queue": "persistent://tg/request/lab", "response_queue": "persistent://tg/response/lab"}
     kept = catalog(service={key.replace("_", "-"): topic for key, topic in queues.items()})
     async with dispatching(kept, policy=OURS) as dispatcher:
-        with pytest.raises(CallTimeout):
+        with pytest.raises(CallTimeoutError):
             await dispatcher.call("work", timeout=1)
         async with serving(lambda _: "here", **queues):
             assert await dispatcher.call("work", timeout=5) == "here"

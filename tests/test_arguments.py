@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dispatch.calls.request import invalid, nobody_takes_parts, request_payload
-from dispatch.messaging.wire.codec import PayloadTooLarge, decode_request
+from dispatch.messaging.wire.codec import PayloadTooLargeError, decode_request
 from dispatch.messaging.wire.fragments import MAX_PARTS
 from dispatch.policy import Policy, PolicyError
 
@@ -32,7 +32,7 @@ def test_no_more_is_sent_than_broker_and_policy_allow(policy: dict[str, Any], mo
     payload = request_payload("{}", {"text": "x" * (most - around)}, "me", limits, LIMIT)
     assert len(payload) == most
     assert decode_request(payload).arguments == {"text": "x" * (most - around)}
-    with pytest.raises(PayloadTooLarge) as caught:
+    with pytest.raises(PayloadTooLargeError) as caught:
         request_payload("{}", {"text": "x" * (most - around + 1)}, "me", limits, LIMIT)
     assert (caught.value.size, caught.value.limit) == (most + 1, most)
 
@@ -50,7 +50,7 @@ def test_no_more_is_sent_than_broker_and_policy_allow(policy: dict[str, Any], mo
 def test_what_is_too_large_names_the_key_that_allows_it(
     policy: dict[str, Any], size: int, limit: int, fix: str | None
 ) -> None:
-    error = invalid("search", Policy(**policy), PayloadTooLarge(size, limit))
+    error = invalid("search", Policy(**policy), PayloadTooLargeError(size, limit))
     assert error.type == "payload-too-large"
     assert f"{size:,} bytes, the limit is {limit:,}" in error.message
     assert "Nothing was sent" in error.message

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from dispatch import Rejected, ToolServiceClient
-from dispatch.errors import CallTimeout, InvalidArguments, ToolError
+from dispatch import RejectedError, ToolServiceClient
+from dispatch.errors import CallTimeoutError, InvalidArgumentsError, ToolError
 from dispatch.messaging.wire.codec import MAX_MESSAGE_BYTES
 from dispatch.trustgraph.dialects import DEFAULT_TIMEOUT_S
 from tests.support.clock import START, idle
@@ -86,7 +86,7 @@ async def test_a_stream_needs_its_callback() -> None:
 
 async def test_a_service_must_be_there() -> None:
     async with dispatching() as dispatcher:
-        with pytest.raises(Rejected, match="Did you mean 'lab'"):
+        with pytest.raises(RejectedError, match="Did you mean 'lab'"):
             ToolServiceClient(dispatcher, service="lap")
 
 
@@ -98,7 +98,7 @@ async def test_the_default_limit_is_trustgraphs() -> None:
         message = await peer.arrived.get()
         assert int(message.properties()["remaining-ms"]) in (600_000, 599_999)
         assert json.loads(message.data()) == {"user": "", "config": '{"style":"pun"}', "arguments": '{"topic":"cats"}'}
-        with pytest.raises(CallTimeout, match="'lab' gave no complete answer within 600 s"):
+        with pytest.raises(CallTimeoutError, match="'lab' gave no complete answer within 600 s"):
             await call
 
 
@@ -142,7 +142,7 @@ async def test_values_that_cannot_travel_are_told_before_anything_is_sent(
             client_of(dispatcher).call(config, arguments),
             client_of(dispatcher).call_streaming(config, arguments, print),
         ):
-            with pytest.raises(InvalidArguments) as caught:
+            with pytest.raises(InvalidArgumentsError) as caught:
                 await call
             assert caught.value.type == type
         assert peer.arrived.empty()
@@ -190,7 +190,7 @@ async def test_a_callback_that_fails_ends_the_stream_and_leaves_nothing() -> Non
 async def test_a_streams_limit_is_one_for_everything() -> None:
     got: list[str] = []
     async with stand(story) as (dispatcher, _):
-        with pytest.raises(CallTimeout):
+        with pytest.raises(CallTimeoutError):
             await client_of(dispatcher).call_streaming(CONFIG, ARGUMENTS, got.append, timeout=2.5)
         assert got == ["<0>", "<1>"]
         assert asyncio.get_running_loop().time() == pytest.approx(START + 2.5, abs=0.01)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dispatch import Outcome, Policy
-from dispatch.errors import CallTimeout, ToolError, TransportError
+from dispatch.errors import CallTimeoutError, ToolError, TransportError
 from dispatch.messaging.wire.codec import decode_request
 from dispatch.messaging.wire.sessions import session_key
 from tests.support.clock import START, advance, idle
@@ -156,7 +156,7 @@ async def test_a_call_that_nobody_answers_ends_to_the_moment_and_names_its_clock
     async with Peer.as_service(), dispatching(catalog(work={"policy": policy})) as dispatcher:
         result = await dispatcher.execute("work", **options)
         error = result.error
-        assert isinstance(error, CallTimeout)
+        assert isinstance(error, CallTimeoutError)
         assert (error.clock, error.retryable, result.outcome) == (clock, False, Outcome.TIMEOUT)
         assert f"within {after} s" in error.message
         assert "do not repeat the call" in error.message
@@ -168,7 +168,7 @@ async def test_a_call_that_nobody_answers_ends_to_the_moment_and_names_its_clock
 @pytest.mark.parametrize("declared", ["read-only", "idempotent"])
 async def test_a_timeout_of_a_tool_that_may_be_repeated_says_so(declared: str) -> None:
     async with Peer.as_service(), dispatching(catalog(work={declared: True})) as dispatcher:
-        with pytest.raises(CallTimeout) as caught:
+        with pytest.raises(CallTimeoutError) as caught:
             await dispatcher.call("work")
         assert caught.value.retryable
         assert "may have run" not in caught.value.message

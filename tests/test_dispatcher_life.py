@@ -10,7 +10,7 @@ import pytest
 
 import dispatch
 from dispatch import Catalog, CatalogError, Dispatcher, Outcome, Policy
-from dispatch.errors import CallTimeout, TransportError
+from dispatch.errors import CallTimeoutError, TransportError
 from dispatch.transports.memory import MemoryTransport
 from tests.support.clock import START, advance, idle
 from tests.support.fakes import lost
@@ -326,12 +326,12 @@ async def test_a_publisher_that_refuses_is_a_typed_error_at_once(monkeypatch: py
 
 async def test_a_service_that_comes_later_is_found() -> None:
     async with dispatching() as dispatcher:
-        with pytest.raises(CallTimeout):
+        with pytest.raises(CallTimeoutError):
             await dispatcher.call("work", timeout=1)
         async with serving(lambda _: "done"):
             assert await dispatcher.call("work", timeout=1) == "done"
         await advance(1)
-        with pytest.raises(CallTimeout):
+        with pytest.raises(CallTimeoutError):
             await dispatcher.call("work", timeout=1)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dispatch import Outcome
-from dispatch.errors import InvalidArguments, Rejected
+from dispatch.errors import InvalidArgumentsError, RejectedError
 from dispatch.messaging.wire.codec import MAX_MESSAGE_BYTES, MAX_PROPERTY_BYTES
 from tests.support.clock import START, idle
 from tests.support.stand import Peer, Service, catalog, dispatching, stand
@@ -21,18 +21,18 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-async def mistake(*args: Any, **options: Any) -> InvalidArguments:
+async def mistake(*args: Any, **options: Any) -> InvalidArgumentsError:
     """The error of a call that must not reach its service; as a value, raised, and of a stream."""
     async with Peer.as_service() as peer, dispatching() as dispatcher:
         result = await dispatcher.execute("work", *args, **options)
         error = result.error
-        assert isinstance(error, InvalidArguments)
+        assert isinstance(error, InvalidArgumentsError)
         assert (result.outcome, result.attempts, result.request_id) == (Outcome.INVALID_ARGUMENTS, 0, "")
         assert not error.retryable
-        with pytest.raises(InvalidArguments) as caught:
+        with pytest.raises(InvalidArgumentsError) as caught:
             await dispatcher.call("work", *args, **options)
         assert caught.value.message == error.message
-        with pytest.raises(InvalidArguments) as caught:
+        with pytest.raises(InvalidArgumentsError) as caught:
             async for _ in dispatcher.stream("work", *args, **options):
                 pass
         assert caught.value.message == error.message
@@ -62,7 +62,7 @@ async def test_a_payload_of_just_the_limit_passes() -> None:
     room = MAX_MESSAGE_BYTES - len('{"user":"","config":"{}","arguments":"{\\"data\\":\\"\\"}"}')
     async with stand(service) as (dispatcher, _):
         assert await dispatcher.call("work", {"data": "x" * room}) == str(room)
-        with pytest.raises(InvalidArguments):
+        with pytest.raises(InvalidArgumentsError):
             await dispatcher.call("work", {"data": "x" * (room + 1)})
 
 
@@ -88,22 +88,22 @@ async def test_an_unknown_tool_is_told_with_its_near_names() -> None:
     async with Peer.as_service() as peer, dispatching(tools) as dispatcher:
         result = await dispatcher.execute("tell_jokes")
         error = result.error
-        assert isinstance(error, Rejected)
+        assert isinstance(error, RejectedError)
         assert (result.tool, result.outcome, result.attempts) == ("tell_jokes", Outcome.REJECTED, 0)
         assert (error.type, error.rejected_by, error.retryable) == ("unknown-tool", "catalog", False)
         assert error.alternatives[0] == "tell-joke"
         assert "calculate" not in error.alternatives
         assert "tell-joke" in error.message
         for attempt in (dispatcher.call("tell_jokes"), anext(dispatcher.stream("tell_jokes"))):
-            with pytest.raises(Rejected, match="tell-joke"):
+            with pytest.raises(RejectedError, match="tell-joke"):
                 await attempt
-        with pytest.raises(Rejected, match="tell-joke"):
+        with pytest.raises(RejectedError, match="tell-joke"):
             dispatcher.tool("tell_jokes")
         assert peer.arrived.empty()
 
 
 async def test_an_unknown_service_is_told_with_its_near_names() -> None:
     async with dispatching() as dispatcher:
-        with pytest.raises(Rejected, match="lab") as caught:
+        with pytest.raises(RejectedError, match="lab") as caught:
             dispatcher.service_target("labs")
         assert (caught.value.type, caught.value.alternatives) == ("unknown-service", ("lab",))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dispatch import Policy
-from dispatch.errors import CallTimeout, InvalidArguments, Throttled, ToolError, TransportError
+from dispatch.errors import CallTimeoutError, InvalidArgumentsError, ThrottledError, ToolError, TransportError
 from tests.support.clock import START, advance, idle
 from tests.support.stand import UNGUARDED, Peer, catalog, dispatching, read, stand
 
@@ -85,7 +85,7 @@ async def test_a_stream_that_says_nothing_ends_to_the_moment_and_names_its_clock
     options: dict[str, Any], policy: dict[str, Any], after: float, clock: str
 ) -> None:
     async with Peer.as_service(), dispatching(catalog(work={"policy": policy})) as dispatcher:
-        with pytest.raises(CallTimeout) as caught:
+        with pytest.raises(CallTimeoutError) as caught:
             await anext(dispatcher.stream("work", **options))
         assert caught.value.clock == clock
         assert f"{after} s" in caught.value.message
@@ -103,7 +103,7 @@ async def test_a_stream_that_falls_silent_gives_what_came_and_says_how_much() ->
         await peer.answer(properties, "three", end=True, chunk="2")
         assert await first == "one"
         with pytest.raises(
-            CallTimeout, match=r"sent nothing more for 5 s after 1 chunk\(s\); chunk 1 was lost"
+            CallTimeoutError, match=r"sent nothing more for 5 s after 1 chunk\(s\); chunk 1 was lost"
         ) as caught:
             await anext(chunks)
         assert caught.value.clock == "stream-idle"
@@ -113,7 +113,7 @@ async def test_a_stream_that_falls_silent_gives_what_came_and_says_how_much() ->
 async def test_a_stream_that_never_ends_is_ended() -> None:
     got: list[str] = []
     async with stand(story(1_000, gap=1)) as (dispatcher, server):
-        with pytest.raises(CallTimeout, match=r"was not complete after 10\.5 s") as caught:
+        with pytest.raises(CallTimeoutError, match=r"was not complete after 10\.5 s") as caught:
             await read(dispatcher.stream("work", timeout=10.5), got)
         assert caught.value.clock == "stream"
         assert got == [f"<{n}>" for n in range(10)]
@@ -124,7 +124,7 @@ async def test_a_stream_that_never_ends_is_ended() -> None:
 @pytest.mark.parametrize("idle_timeout", [0, -1, "5"])
 async def test_an_idle_limit_that_cannot_be_is_told_by_its_name(idle_timeout: Any) -> None:
     async with Peer.as_service() as peer, dispatching() as dispatcher:
-        with pytest.raises(InvalidArguments, match="idle-timeout") as caught:
+        with pytest.raises(InvalidArgumentsError, match="idle-timeout") as caught:
             await anext(dispatcher.stream("work", idle_timeout=idle_timeout))
         assert caught.value.type == "invalid-timeout"
         assert peer.arrived.empty()
@@ -196,7 +196,7 @@ async def test_a_refusal_is_raised_as_one() -> None:
         first = asyncio.ensure_future(anext(dispatcher.stream("work")))
         _, properties = await peer.request()
         await peer.answer(properties, error=("overloaded", "full"), refused="overloaded", retry_after_ms="2000")
-        with pytest.raises(Throttled) as caught:
+        with pytest.raises(ThrottledError) as caught:
             await first
         assert caught.value.retry_after == 2.0
 

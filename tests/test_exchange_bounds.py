@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from dispatch.errors import Throttled
+from dispatch.errors import ThrottledError
 from dispatch.messaging.rpc.exchange_outcome import Answer, Disposition, Overflow
 from dispatch.messaging.rpc.pending import MAX_AHEAD
 from tests.support.clock import advance, idle
@@ -19,7 +19,7 @@ async def test_more_than_may_wait_is_refused_without_being_sent_and_has_room_lat
     (first, one), (_, two) = await bench.ask(), await bench.ask()
     _, refused = await bench.ask()
     settled = await refused
-    assert isinstance(settled, Throttled)
+    assert isinstance(settled, ThrottledError)
     assert (settled.type, settled.retry_after, settled.retryable) == ("too-many-pending", 1.0, True)
     assert settled.rejected_by == "exchange"
     assert settled.message == "2 calls wait for replies already. Stop; come back after 1 s."

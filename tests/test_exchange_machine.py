@@ -12,7 +12,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from dispatch.errors import Throttled, TransportError
+from dispatch.errors import ThrottledError, TransportError
 from dispatch.messaging.rpc.correlation import Exchange
 from dispatch.messaging.rpc.exchange_outcome import Answer, Disposition, TimedOut, Unreadable
 from dispatch.messaging.rpc.pending import ReplyStream
@@ -307,7 +307,7 @@ def ended(asked: Asked) -> tuple[str, str]:
             return f"timed out {settled.clock} sent={settled.sent} {settled.chunks} {settled.missing}", text
         case Unreadable():
             return "unreadable", text
-        case Throttled():
+        case ThrottledError():
             return "throttled", text
         case TransportError():
             return "transport", text

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatch.errors import Throttled, TransportError
+from dispatch.errors import ThrottledError, TransportError
 from dispatch.messaging.rpc.correlation import Exchange
 from dispatch.messaging.rpc.exchange_outcome import Answer, Disposition, Overflow, TimedOut, Unreadable
 from dispatch.messaging.rpc.pending import ReplyStream
@@ -283,7 +283,7 @@ async def test_a_stream_too_many_is_refused() -> None:
     bench = Bench(max_pending=1)
     first, second = bench.open(), bench.open()
     assert await read(second) == []
-    assert isinstance(second.settled, Throttled)
+    assert isinstance(second.settled, ThrottledError)
     first.close()
 
 

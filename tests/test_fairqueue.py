@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch._internal.fair_queue import FairQueue, QueueFull
+from dispatch._internal.fair_queue import FairQueue, QueueFullError
 
 
 def queue(*items: str, max_items: int = 10, max_bytes: int = 100) -> FairQueue[str]:
@@ -30,10 +30,10 @@ def test_a_flow_that_comes_back_goes_to_the_end() -> None:
 
 def test_bounds_are_exact_in_items_and_in_bytes() -> None:
     made = queue("a1", "a2", max_items=2)
-    with pytest.raises(QueueFull):
+    with pytest.raises(QueueFullError):
         made.put("b", "b1", 1)
     made = queue("a1", max_bytes=3)
-    with pytest.raises(QueueFull):
+    with pytest.raises(QueueFullError):
         made.put("b", "b1", 3)
     made.put("b", "b1", 2)
     assert (len(made), made.bytes) == (2, 3)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from dispatch._internal.fair_queue import FairQueue, QueueFull
+from dispatch._internal.fair_queue import FairQueue, QueueFullError
 from tests.support.machines import machine
 
 FLOWS = st.sampled_from("abcd")
@@ -34,7 +34,7 @@ class FairQueueMachine(RuleBasedStateMachine):
         self.count += 1
         waiting = self._waiting()
         if len(waiting) >= self.ITEMS or sum(each for _, each in waiting) + size > self.BYTES:
-            with pytest.raises(QueueFull):
+            with pytest.raises(QueueFullError):
                 self.queue.put(flow, self.count, size)
             return
         self.queue.put(flow, self.count, size)

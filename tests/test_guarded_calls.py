@@ -10,7 +10,16 @@ from typing import Any
 
 import pytest
 
-from dispatch import CallTimeout, Catalog, Dispatcher, Policy, Rejected, Throttled, ToolError, TransportError
+from dispatch import (
+    CallTimeoutError,
+    Catalog,
+    Dispatcher,
+    Policy,
+    RejectedError,
+    ThrottledError,
+    ToolError,
+    TransportError,
+)
 from dispatch.errors import Outcome
 from dispatch.messaging.wire.codec import Property
 from dispatch.policy import Breaker, Bulkhead
@@ -73,7 +82,7 @@ async def test_what_was_refused_for_want_of_room_is_tried_again_when_it_may_be()
 
 async def test_what_may_have_run_is_not_tried_again_unless_it_may_run_twice() -> None:
     async with deaf(policy={"attempt-timeout": 1}) as (dispatcher, peer):
-        with pytest.raises(CallTimeout) as caught:
+        with pytest.raises(CallTimeoutError) as caught:
             await dispatcher.call("work", timeout=5)
         assert caught.value.clock == "attempt"
         assert peer.arrived.qsize() == 1
@@ -150,7 +159,7 @@ async def test_a_stream_is_tried_again_until_its_first_chunk() -> None:
         await peer.answer(properties, "a", end=False)
         assert await first == "a"
         await peer.answer(properties, error=("overloaded", "full"), refused="overloaded", retry_after_ms="100")
-        with pytest.raises(Throttled):
+        with pytest.raises(ThrottledError):
             await anext(stream)
         await advance(5)
         assert peer.arrived.empty()
@@ -170,11 +179,11 @@ async def test_a_tool_that_fails_is_left_alone_and_found_again() -> None:
 
     async with stand(work, tools(policy={"timeout": 1, "breaker": settings})) as (dispatcher, server):
         for _ in range(3):
-            with pytest.raises(CallTimeout):
+            with pytest.raises(CallTimeoutError):
                 await dispatcher.call("work")
         assert dispatcher.breaker("work").state is State.OPEN
         began, before = now(), server.requests
-        with pytest.raises(Rejected) as caught:
+        with pytest.raises(RejectedError) as caught:
             await dispatcher.call("work")
         error = caught.value
         assert now() == began, "at once"
@@ -194,10 +203,10 @@ async def test_a_tool_that_fails_is_left_alone_and_found_again() -> None:
 async def test_an_operator_takes_a_tool_out_of_use() -> None:
     async with stand(lambda _: "done") as (dispatcher, _):
         dispatcher.breaker("work").force_open()
-        with pytest.raises(Rejected, match="an operator has taken it out of use") as caught:
+        with pytest.raises(RejectedError, match="an operator has taken it out of use") as caught:
             await dispatcher.call("work")
         assert not caught.value.retryable
-        with pytest.raises(Rejected):
+        with pytest.raises(RejectedError):
             await anext(dispatcher.stream("work"))
         dispatcher.breaker("work").reset()
         assert await dispatcher.call("work") == "done"
@@ -207,7 +216,7 @@ async def test_who_has_no_breaker_is_told_so() -> None:
     async with stand(lambda _: "done", tools(policy={"breaker": None})) as (dispatcher, _):
         with pytest.raises(ValueError, match="has no breaker"):
             dispatcher.breaker("work")
-        with pytest.raises(Rejected):
+        with pytest.raises(RejectedError):
             dispatcher.breaker("nothing")
 
 
@@ -260,7 +269,7 @@ async def test_so_many_at_once_so_many_in_line_and_no_more() -> None:
         calls = [asyncio.create_task(dispatcher.call("work")) for _ in range(3)]
         await idle()
         assert gate.running == 2
-        with pytest.raises(Throttled) as caught:
+        with pytest.raises(ThrottledError) as caught:
             await dispatcher.call("work")
         assert (caught.value.type, caught.value.rejected_by) == ("too-busy", "bulkhead")
         gate.event.set()
@@ -305,7 +314,7 @@ async def test_a_rate_is_kept_and_who_would_wait_too_long_is_told_when_to_come_b
         assert len(done) == 6
         assert now() - began == pytest.approx(0.5, abs=0.02)
         for error in refused:
-            assert isinstance(error, Throttled)
+            assert isinstance(error, ThrottledError)
             assert (error.type, error.rejected_by) == ("rate-limited", "rate")
             assert error.retry_after == pytest.approx(0.6, abs=0.01)
 
@@ -454,7 +463,7 @@ async def test_a_tool_that_goes_is_forgotten_and_one_that_comes_is_there() -> No
         assert await dispatcher.call("one") == "done"
         former = dispatcher.breaker("one")
         dispatcher.reload(catalog(two={}, three={}))
-        with pytest.raises(Rejected, match="no tool 'one'"):
+        with pytest.raises(RejectedError, match="no tool 'one'"):
             await dispatcher.call("one")
         assert await dispatcher.call("three") == "done"
         dispatcher.reload(
@@ -492,7 +501,7 @@ async def test_instances_with_topics_of_their_own_take_turns() -> None:
         answers = Counter([await dispatcher.call("work") for _ in range(10)])
         assert answers == {"x": 5, "y": 5}
         assert {view.id: view.state for view in dispatcher.instances("lab")} == {"x": "warming", "y": "warming"}
-        with pytest.raises(Rejected):
+        with pytest.raises(RejectedError):
             dispatcher.instances("nothing")
 
 
@@ -547,13 +556,13 @@ async def test_an_error_names_tools_that_could_do_instead() -> None:
     }
     async with stand(lambda _: "done", catalog(**listed)) as (dispatcher, _):
         dispatcher.breaker("joke").force_open()
-        with pytest.raises(Rejected) as caught:
+        with pytest.raises(RejectedError) as caught:
             await dispatcher.call("joke")
         assert caught.value.alternatives == ("riddle", "poem")
         assert caught.value.message.endswith("Tools like it: riddle, poem.")
         assert str(caught.value) == caught.value.message
         dispatcher.breaker("weather").force_open()
-        with pytest.raises(Rejected) as caught:
+        with pytest.raises(RejectedError) as caught:
             await dispatcher.call("weather")
         assert caught.value.alternatives == ()
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dispatch import CallTimeout, Catalog, Dispatcher, ToolServer, TransportError
+from dispatch import CallTimeoutError, Catalog, Dispatcher, ToolServer, TransportError
 from dispatch.messaging.rpc.exchange_outcome import Disposition
 from dispatch.messaging.wire.codec import Property, encode_request
 from dispatch.transports import Message, Mode
@@ -124,7 +124,7 @@ async def test_any_other_is_acknowledged_before_it_runs_and_nobody_else_runs_it(
         async with keeping(second, "b"):
             cut(one)
             result = await call
-            assert isinstance(result.error, CallTimeout)
+            assert isinstance(result.error, CallTimeoutError)
             assert "may have run" in result.error.message
             assert (result.error.retryable, second.begun) == (False, [])
 
@@ -157,7 +157,7 @@ async def test_what_comes_again_after_its_callers_time_is_refused() -> None:
         await advance(4)
         cut(one)
         await advance(2)
-        assert isinstance((await call).error, CallTimeout)
+        assert isinstance((await call).error, CallTimeoutError)
         async with keeping(second, "b") as two:
             await idle()
             assert (second.begun, two.refused["expired"], len(two._kept)) == ([], 1, 0)
@@ -174,7 +174,7 @@ async def test_what_comes_again_in_time_gets_what_is_left_of_it() -> None:
             assert two.running == 1
             await advance(0.2)
             assert (second.begun, two.running, two.refused["stopped"]) == ([1], 0, 1)
-            assert isinstance((await call).error, CallTimeout)
+            assert isinstance((await call).error, CallTimeoutError)
 
 
 async def test_a_request_that_comes_twice_runs_once_and_is_answered() -> None:

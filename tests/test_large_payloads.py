@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dispatch import Dispatcher, Policy, ToolServer
-from dispatch.errors import InvalidArguments, Throttled, ToolError, TransportError
+from dispatch.errors import InvalidArgumentsError, ThrottledError, ToolError, TransportError
 from dispatch.messaging.wire.fragments import JOIN_IDLE_S
 from dispatch.serving.deduplication.deduplication import MAX_RESENT_BYTES
 from dispatch.transports.memory import MemoryTransport
@@ -188,28 +188,28 @@ async def test_lost_parts_of_a_request_are_sent_again_and_it_runs_once() -> None
 
 async def test_without_the_policy_nothing_is_sent_and_the_error_names_it() -> None:
     async with sides(told, large_payloads=False) as (dispatcher, server, _):
-        with pytest.raises(InvalidArguments, match="'large-payloads'") as caught:
+        with pytest.raises(InvalidArgumentsError, match="'large-payloads'") as caught:
             await dispatcher.call("work", {"fill": text(LIMIT)})
         assert caught.value.type == "payload-too-large"
-        with pytest.raises(InvalidArguments, match="'large-payloads'"):
+        with pytest.raises(InvalidArgumentsError, match="'large-payloads'"):
             await anext(dispatcher.stream("work", {"fill": text(LIMIT)}))
         assert server.requests == 1
 
 
 async def test_beyond_the_limit_of_the_policy_nothing_is_sent_and_the_error_names_it() -> None:
     async with sides(told, max_arguments=5_000) as (dispatcher, server, _):
-        with pytest.raises(InvalidArguments, match="'max-arguments'"):
+        with pytest.raises(InvalidArgumentsError, match="'max-arguments'"):
             await dispatcher.call("work", {"fill": text(5_000)})
         assert server.requests == 1
     async with sides(told, max_arguments=500, large_payloads=False) as (dispatcher, server, _):
-        with pytest.raises(InvalidArguments, match="'max-arguments'"):
+        with pytest.raises(InvalidArgumentsError, match="'max-arguments'"):
             await dispatcher.call("work", {"fill": text(500)})
 
 
 async def test_beyond_the_limit_of_the_service_it_is_refused_at_its_first_part() -> None:
     async with sides(told, server_options={"max_payload": 5_000}) as (dispatcher, server, network):
         before = network.handed
-        with pytest.raises(InvalidArguments, match="the service takes 5,000"):
+        with pytest.raises(InvalidArgumentsError, match="the service takes 5,000"):
             await dispatcher.call("work", {"fill": text(100 * LIMIT)})
         assert network.handed - before < 10
         assert server.refused["invalid-request"] == 1
@@ -222,7 +222,7 @@ async def test_too_many_at_once_are_told_to_come_back() -> None:
         errors = [result.error for result in results if result.error is not None]
         assert errors
         assert len(errors) < 6
-        assert {type(error) for error in errors} == {Throttled}
+        assert {type(error) for error in errors} == {ThrottledError}
         assert server.refused["overloaded"] == len(errors)
 
 
@@ -301,6 +301,6 @@ async def test_an_instance_that_is_gone_in_the_middle_is_noticed_long_before_the
 
 async def test_what_no_number_of_parts_can_carry_is_an_error_at_once() -> None:
     async with sides(told) as (dispatcher, server, _):
-        with pytest.raises(InvalidArguments, match="the limit is 1,000,000"):
+        with pytest.raises(InvalidArgumentsError, match="the limit is 1,000,000"):
             await dispatcher.call("work", {"fill": text(1_000 * LIMIT)})
         assert server.requests == 1

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from dispatch.messaging.wire.codec import (
     MAX_MESSAGE_BYTES,
     ErrorInfo,
-    MalformedMessage,
-    PayloadTooLarge,
+    MalformedMessageError,
+    PayloadTooLargeError,
     Reply,
     Request,
     decode_plain,
@@ -104,7 +104,7 @@ def test_config_and_arguments_may_come_as_objects() -> None:
     ],
 )
 def test_config_and_arguments_must_be_objects_and_the_error_says_which_is_not(key: str, value: str) -> None:
-    with pytest.raises(MalformedMessage, match=key if value != "\ud800" else "not readable"):
+    with pytest.raises(MalformedMessageError, match=key if value != "\ud800" else "not readable"):
         decode_request(json.dumps({key: value}).encode())
 
 
@@ -124,20 +124,20 @@ def test_a_request_comes_back_as_it_was(config: dict[str, Any], arguments: dict[
 
 @pytest.mark.parametrize("payload", RUBBISH)
 def test_rubbish_is_no_request(payload: bytes) -> None:
-    with pytest.raises(MalformedMessage):
+    with pytest.raises(MalformedMessageError):
         decode_request(payload)
 
 
 def test_the_error_does_not_quote_the_payload() -> None:
     for payload in (b'{"config": "SECRET', b'{"user": 5, "SECRET": 1}', b'{"arguments": "[\\"SECRET\\"]"}', b"SECRET"):
-        with pytest.raises(MalformedMessage) as caught:
+        with pytest.raises(MalformedMessageError) as caught:
             decode_request(payload)
         assert "SECRET" not in str(caught.value)
 
 
 @given(st.binary(max_size=300))
 def test_any_bytes_are_a_request_or_malformed(payload: bytes) -> None:
-    with contextlib.suppress(MalformedMessage):
+    with contextlib.suppress(MalformedMessageError):
         assert isinstance(decode_request(payload), Request)
 
 
@@ -158,7 +158,7 @@ almost_json = st.builds(
 @given(almost_json)
 def test_anything_like_a_message_is_one_or_malformed(payload: bytes) -> None:
     for decode in (decode_request, decode_reply):
-        with contextlib.suppress(MalformedMessage):
+        with contextlib.suppress(MalformedMessageError):
             decode(payload)
 
 
@@ -170,23 +170,23 @@ def test_the_limit_of_a_request_is_exact_and_in_bytes(limit: int) -> None:
     empty = len(encode_request("{}", "{}", ""))
     fits = "ü" * ((limit - empty) // 2)
     assert len(encode_request("{}", "{}", fits, limit=limit)) in (limit, limit - 1)
-    with pytest.raises(PayloadTooLarge, match=f"{limit:,}") as caught:
+    with pytest.raises(PayloadTooLargeError, match=f"{limit:,}") as caught:
         encode_request("{}", "{}", fits + "ü", limit=limit)
     assert caught.value.limit == limit < caught.value.size <= limit + 2
 
 
 def test_the_default_limit_leaves_room_for_properties_in_a_brokers_5_mib() -> None:
     assert MAX_MESSAGE_BYTES == 5 * 1024 * 1024 - 20 * 1024
-    with pytest.raises(PayloadTooLarge):
+    with pytest.raises(PayloadTooLargeError):
         encode_request("{}", "{}", "x" * MAX_MESSAGE_BYTES)
-    with pytest.raises(PayloadTooLarge):
+    with pytest.raises(PayloadTooLargeError):
         encode_reply(Reply(None, "x" * MAX_MESSAGE_BYTES, True))
 
 
 def test_the_limit_of_a_reply_is_exact() -> None:
     size = len(encode_reply(Reply(None, "hello", True)))
     assert len(encode_reply(Reply(None, "hello", True), limit=size)) == size
-    with pytest.raises(PayloadTooLarge):
+    with pytest.raises(PayloadTooLargeError):
         encode_reply(Reply(None, "hello", True), limit=size - 1)
 
 
@@ -221,13 +221,13 @@ def test_a_reply_in_any_dialect_is_read(raw: dict[str, Any], reply: Reply) -> No
 
 @pytest.mark.parametrize("payload", RUBBISH)
 def test_rubbish_is_no_reply(payload: bytes) -> None:
-    with pytest.raises(MalformedMessage):
+    with pytest.raises(MalformedMessageError):
         decode_reply(payload)
 
 
 @given(st.binary(max_size=300))
 def test_any_bytes_are_a_reply_or_malformed(payload: bytes) -> None:
-    with contextlib.suppress(MalformedMessage):
+    with contextlib.suppress(MalformedMessageError):
         assert isinstance(decode_reply(payload), Reply)
 
 
@@ -329,10 +329,10 @@ def test_a_plain_text_is_its_own_payload(last: bool) -> None:
 
 def test_a_plain_text_has_the_limits_of_any_payload() -> None:
     assert len(encode_plain("ä" * 5, limit=10)) == 10
-    with pytest.raises(PayloadTooLarge) as caught:
+    with pytest.raises(PayloadTooLargeError) as caught:
         encode_plain("ä" * 5, limit=9)
     assert (caught.value.size, caught.value.limit) == (10, 9)
     with pytest.raises(ValueError, match="surrogates"):
         encode_plain("half \ud800")
-    with pytest.raises(MalformedMessage, match="not readable"):
+    with pytest.raises(MalformedMessageError, match="not readable"):
         decode_plain(b"\xff", last=True)

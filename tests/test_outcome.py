@@ -8,12 +8,12 @@ import pickle
 import pytest
 
 from dispatch.errors import (
-    CallTimeout,
+    CallTimeoutError,
     DispatchError,
-    InvalidArguments,
+    InvalidArgumentsError,
     Outcome,
-    Rejected,
-    Throttled,
+    RejectedError,
+    ThrottledError,
     ToolError,
     TransportError,
 )
@@ -21,13 +21,13 @@ from dispatch.errors import (
 ERRORS = [
     DispatchError("odd", "Odd."),
     ToolError("ValueError", "No such city."),
-    InvalidArguments("invalid-arguments", "Not an object.", rejected_by="service"),
-    Throttled("overloaded", "Not before 12 s.", retryable=True, retry_after=12.0, rejected_by="service"),
-    CallTimeout("No answer within 5 s.", clock="stream-idle", retryable=True),
-    CallTimeout("No answer.", clock="call", type="expired"),
+    InvalidArgumentsError("invalid-arguments", "Not an object.", rejected_by="service"),
+    ThrottledError("overloaded", "Not before 12 s.", retryable=True, retry_after=12.0, rejected_by="service"),
+    CallTimeoutError("No answer within 5 s.", clock="stream-idle", retryable=True),
+    CallTimeoutError("No answer.", clock="call", type="expired"),
     TransportError("unreachable", "No broker.", sent=False, retry_after=0.5),
     TransportError("connection-lost", "Gone."),
-    Rejected("unknown-tool", "No such tool.", rejected_by="catalog", alternatives=("tell-joke", "tell-story")),
+    RejectedError("unknown-tool", "No such tool.", rejected_by="catalog", alternatives=("tell-joke", "tell-story")),
 ]
 each = pytest.mark.parametrize("error", ERRORS, ids=lambda e: f"{type(e).__name__}-{e.type}")
 
@@ -56,7 +56,7 @@ def test_every_error_is_the_runtime_error_that_trustgraphs_client_raises(error: 
 
 def test_a_timeout_is_also_a_timeout_error_and_others_are_not() -> None:
     for error in ERRORS:
-        assert isinstance(error, TimeoutError) == isinstance(error, CallTimeout)
+        assert isinstance(error, TimeoutError) == isinstance(error, CallTimeoutError)
     with pytest.raises(TimeoutError):
         raise ERRORS[4]
     assert ERRORS[4].errno is None  # type: ignore[attr-defined] # it is no error of the operating system
@@ -66,11 +66,11 @@ def test_a_timeout_is_also_a_timeout_error_and_others_are_not() -> None:
     ("cls", "outcome"),
     [
         (ToolError, Outcome.TOOL_ERROR),
-        (InvalidArguments, Outcome.INVALID_ARGUMENTS),
-        (Throttled, Outcome.THROTTLED),
-        (CallTimeout, Outcome.TIMEOUT),
+        (InvalidArgumentsError, Outcome.INVALID_ARGUMENTS),
+        (ThrottledError, Outcome.THROTTLED),
+        (CallTimeoutError, Outcome.TIMEOUT),
         (TransportError, Outcome.TRANSPORT),
-        (Rejected, Outcome.REJECTED),
+        (RejectedError, Outcome.REJECTED),
     ],
 )
 def test_each_class_has_its_outcome(cls: type[DispatchError], outcome: Outcome) -> None:
@@ -115,9 +115,9 @@ def test_a_tool_author_needs_two_texts_only() -> None:
 
 
 def test_a_timeout_names_its_clock_and_is_not_repeated_unless_that_is_said() -> None:
-    error = CallTimeout("No answer.", clock="attempt")
+    error = CallTimeoutError("No answer.", clock="attempt")
     assert (error.type, error.clock, error.retryable) == ("timeout", "attempt", False)
-    assert CallTimeout("No answer.", clock="call", retryable=True).retryable
+    assert CallTimeoutError("No answer.", clock="call", retryable=True).retryable
 
 
 def test_repr_shows_class_type_and_message() -> None:

@@ -12,7 +12,7 @@ from dispatch.calls.resolved_tool import Targets
 from dispatch.calls.tool_guard_state import ToolGuards
 from dispatch.catalog import Catalog
 from dispatch.cli.views.effective_policy import DEFAULT, GUARDS, SERVICE, Row, ToolPlan, plan_of, plans
-from dispatch.errors import Rejected
+from dispatch.errors import RejectedError
 from dispatch.policy import DEFAULT_POLICY, Policy, PolicyError
 from dispatch.resilience.rate_limit.aio import user_buckets
 
@@ -342,7 +342,7 @@ def test_all_plans_are_those_of_each_tool() -> None:
 
 
 def test_a_tool_that_is_not_there_is_told() -> None:
-    with pytest.raises(Rejected, match="no tool 'lok'"):
+    with pytest.raises(RejectedError, match="no tool 'lok'"):
         plan_of(catalog(), "lok")
 
 

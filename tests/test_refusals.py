@@ -6,7 +6,7 @@ import pytest
 
 from dispatch._internal.permit import Rejection
 from dispatch.calls.error_messages import closed, refusal, with_alternatives
-from dispatch.errors import DispatchError, Rejected, Throttled, TransportError
+from dispatch.errors import DispatchError, RejectedError, ThrottledError, TransportError
 
 REASONS = {
     "breaker": ("open", "paused", "probing", "forced-open"),
@@ -21,7 +21,7 @@ ALL = [(by, reason) for by, reasons in REASONS.items() for reason in reasons]
 @pytest.mark.parametrize("after", [None, 0.04, 0.5, 1.2, 90.0])
 def test_every_refusal_says_who_and_why_and_what_to_do(by: str, reason: str, after: float | None) -> None:
     error = refusal(Rejection(by, reason, after), "work")
-    assert type(error) is (Throttled if by in ("rate", "bulkhead") else Rejected)
+    assert type(error) is (ThrottledError if by in ("rate", "bulkhead") else RejectedError)
     assert (error.rejected_by, error.retry_after) == (by, after)
     done = "executed: this dispatcher's limit" if by == "bulkhead" else "called: "
     assert error.message.startswith(f"'work' was not {done}")
@@ -61,7 +61,7 @@ def test_a_dispatcher_that_closes_has_sent_nothing(reason: str) -> None:
 
 
 def test_alternatives_are_in_the_attribute_and_in_the_text_once() -> None:
-    error = with_alternatives(Rejected("circuit-open", "Stop."), ("a", "b"))
+    error = with_alternatives(RejectedError("circuit-open", "Stop."), ("a", "b"))
     assert (error.alternatives, str(error)) == (("a", "b"), "Stop. Tools like it: a, b.")
     assert with_alternatives(error, ("c",)).message == "Stop. Tools like it: a, b."
     untouched = DispatchError("x", "Stop.")

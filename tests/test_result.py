@@ -10,12 +10,12 @@ import pytest
 
 from dispatch.calls.conclusion import error_of
 from dispatch.errors import (
-    CallTimeout,
+    CallTimeoutError,
     DispatchError,
-    InvalidArguments,
+    InvalidArgumentsError,
     Outcome,
-    Rejected,
-    Throttled,
+    RejectedError,
+    ThrottledError,
     ToolError,
     TransportError,
 )
@@ -59,7 +59,7 @@ def test_an_error_that_says_nothing_is_given_words() -> None:
 )
 def test_an_overloaded_service(properties: dict[str, str], seconds: float | None, advice: str) -> None:
     error = told(refusal("overloaded", **properties))
-    assert type(error) is Throttled
+    assert type(error) is ThrottledError
     assert (error.type, error.retryable, error.retry_after, error.rejected_by) == (
         "overloaded",
         True,
@@ -73,21 +73,21 @@ def test_an_overloaded_service(properties: dict[str, str], seconds: float | None
 def test_a_tool_that_its_service_stopped_in_time_is_a_timeout(repeatable: bool) -> None:
     stopped = Answer("", "deadline-exceeded", "because", {"refused": "stopped"}, chunks=3)
     error = told(stopped, repeatable=repeatable)
-    assert type(error) is CallTimeout
+    assert type(error) is CallTimeoutError
     assert (error.type, error.clock, error.retryable) == ("timeout", "call", repeatable)
     assert "within 5 s after 2 chunk(s)." in error.message, "the error itself is no chunk"
 
 
 def test_an_expired_request() -> None:
     error = told(refusal("expired"))
-    assert type(error) is CallTimeout
+    assert type(error) is CallTimeoutError
     assert (error.type, error.clock) == ("expired", "call")
     assert "did not run" in error.message
 
 
 def test_a_request_the_service_could_not_read() -> None:
     error = told(refusal("invalid-request"))
-    assert type(error) is InvalidArguments
+    assert type(error) is InvalidArgumentsError
     assert not error.retryable
     assert "because" in error.message
 
@@ -95,7 +95,7 @@ def test_a_request_the_service_could_not_read() -> None:
 @pytest.mark.parametrize("reason", ["draining", "some-later-reason"])
 def test_any_other_refusal(reason: str) -> None:
     error = told(refusal(reason, retry_after_ms="1000"))
-    assert type(error) is Rejected
+    assert type(error) is RejectedError
     assert (error.type, error.retryable, error.retry_after, error.rejected_by) == (reason, True, 1.0, "service")
     assert "did not run it: because" in error.message
 
@@ -111,7 +111,7 @@ def test_any_other_refusal(reason: str) -> None:
 )
 def test_a_limit_that_ran_out_names_itself_and_its_length(clock: str, words: str) -> None:
     error = told(TimedOut(clock, sent=True, chunks=2))
-    assert type(error) is CallTimeout
+    assert type(error) is CallTimeoutError
     assert (error.type, error.clock, error.retryable) == ("timeout", clock, False)
     assert words in error.message
     assert "It may have run all the same: do not repeat the call" in error.message
@@ -155,8 +155,8 @@ def test_an_answer_too_large_names_the_key_to_raise() -> None:
     assert "'stream-buffer'" in error.message
 
 
-@pytest.mark.parametrize("given", [TransportError("x", "m", sent=False), Throttled("x", "m", retryable=True)])
-def test_what_is_an_error_already_stays_itself(given: TransportError | Throttled) -> None:
+@pytest.mark.parametrize("given", [TransportError("x", "m", sent=False), ThrottledError("x", "m", retryable=True)])
+def test_what_is_an_error_already_stays_itself(given: TransportError | ThrottledError) -> None:
     assert told(given) is given
 
 

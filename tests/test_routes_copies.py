@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dispatch import Policy
-from dispatch.errors import CallTimeout
+from dispatch.errors import CallTimeoutError
 from dispatch.messaging.rpc.exchange_outcome import Disposition
 from dispatch.policy import PolicyError
 from dispatch.transports import Handler, Mode, Subscription
@@ -70,7 +70,7 @@ async def test_one_connection_is_the_default() -> None:
         call = asyncio.create_task(dispatcher.call("work", timeout=5))
         _, properties = await peer.request()
         await peer.answer(properties, "lost", topic=RESPONSES)
-        with pytest.raises(CallTimeout):
+        with pytest.raises(CallTimeoutError):
             await call
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dispatch import Policy, ToolServer
-from dispatch.errors import CallTimeout, Throttled, ToolError
+from dispatch.errors import CallTimeoutError, ThrottledError, ToolError
 from dispatch.messaging.rpc.exchange_outcome import Disposition
 from dispatch.messaging.wire.codec import Refusal, decode_reply
 from dispatch.transports.memory import MemoryTransport
@@ -61,7 +61,7 @@ async def test_one_too_many_is_refused_at_once_with_a_time_to_come_back() -> Non
     async with stand(gate, concurrency=2, max_queued=1, policy=Policy(**UNGUARDED)) as (dispatcher, server):
         calls = [asyncio.create_task(dispatcher.call("work", {"n": n})) for n in range(3)]
         await idle()
-        with pytest.raises(Throttled) as caught:
+        with pytest.raises(ThrottledError) as caught:
             await dispatcher.call("work", {"n": "too many"})
         assert asyncio.get_running_loop().time() == START, "at once"
         assert (caught.value.type, caught.value.retry_after, caught.value.retryable) == ("overloaded", 1.0, True)
@@ -78,7 +78,7 @@ async def test_without_a_queue_only_what_can_run_is_taken() -> None:
     async with stand(gate, concurrency=1, max_queued=0) as (dispatcher, _):
         first = asyncio.create_task(dispatcher.call("work"))
         await idle()
-        with pytest.raises(Throttled):
+        with pytest.raises(ThrottledError):
             await dispatcher.call("work")
         gate.open.set()
         await first
@@ -134,7 +134,7 @@ async def test_the_caller_of_an_expired_request_is_told_that_nothing_ran() -> No
         _, properties = await peer.request()
         await peer.answer(properties, error=("expired", "too late"), refused=Refusal.EXPIRED)
         error = (await call).error
-        assert isinstance(error, CallTimeout)
+        assert isinstance(error, CallTimeoutError)
         assert (error.type, error.clock) == ("expired", "call")
         assert "did not run" in error.message
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dispatch import ToolService
-from dispatch.errors import InvalidArguments, Throttled, ToolError
+from dispatch.errors import InvalidArgumentsError, ThrottledError, ToolError
 from dispatch.messaging.wire.codec import MAX_MESSAGE_BYTES
 from dispatch.serving.reply_sender import MAX_ERROR_CHARS
 from tests.support.clock import VirtualClockLoop, idle
@@ -107,8 +107,8 @@ class UnprintableError(Exception):
         (ToolError("no-such-city", "There is no city of that name."), "no-such-city", "There is no city of that name."),
         (OddError("it broke"), "OddError", "it broke"),
         (KeyError("topic"), "KeyError", "'topic'"),
-        (Throttled("quota", "Not before noon."), "quota", "Not before noon."),
-        (InvalidArguments("bad", "No."), "bad", "No."),
+        (ThrottledError("quota", "Not before noon."), "quota", "Not before noon."),
+        (InvalidArgumentsError("bad", "No."), "bad", "No."),
         (UnprintableError(), "UnprintableError", "(the text of a UnprintableError cannot be read)"),
         (OddError("half \ud800 pair"), "OddError", "half ? pair"),
         (ToolError("half \ud800", "pair"), "half ?", "pair"),

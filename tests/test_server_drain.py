@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from dispatch import ToolServer, serve
-from dispatch.errors import CallTimeout, Rejected, ToolError, TransportError
+from dispatch.errors import CallTimeoutError, RejectedError, ToolError, TransportError
 from dispatch.messaging.wire.codec import Refusal
 from dispatch.serving.announcer import LINGER_S
 from dispatch.serving.server import FLUSH_S
@@ -40,7 +40,7 @@ async def test_draining_finishes_what_runs_and_refuses_what_waits() -> None:
         drain = asyncio.create_task(server.drain())
         for result in await asyncio.gather(*waiting):
             error = result.error
-            assert isinstance(error, Rejected)
+            assert isinstance(error, RejectedError)
             assert (error.type, error.rejected_by, error.retryable) == ("draining", "service", True)
         assert asyncio.get_running_loop().time() == START + 1, "at once"
         assert server.refused[Refusal.DRAINING] == 3
@@ -54,7 +54,7 @@ async def test_draining_finishes_what_runs_and_refuses_what_waits() -> None:
 async def test_draining_takes_nothing_new() -> None:
     async with stand(slowly) as (dispatcher, server):
         await server.drain()
-        with pytest.raises(CallTimeout):
+        with pytest.raises(CallTimeoutError):
             await dispatcher.call("work", timeout=1)
         assert server.requests == 0
 

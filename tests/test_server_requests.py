@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from dispatch.errors import InvalidArguments
+from dispatch.errors import InvalidArgumentsError
 from dispatch.messaging.wire.codec import MAX_PROPERTY_BYTES, Refusal, decode_reply
 from tests.support.clock import idle
 from tests.support.stand import Peer, Service, dispatching, serving, stand
@@ -78,5 +78,5 @@ async def test_the_caller_of_an_unreadable_request_gets_a_typed_error() -> None:
         _, properties = await peer.request()
         await peer.answer(properties, error=("invalid-request", "no JSON"), refused=Refusal.INVALID_REQUEST)
         error = (await call).error
-        assert isinstance(error, InvalidArguments)
+        assert isinstance(error, InvalidArgumentsError)
         assert "no JSON" in error.message

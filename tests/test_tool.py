@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dispatch.errors import InvalidArguments, ToolError
+from dispatch.errors import InvalidArgumentsError, ToolError
 from tests.support.stand import Service, catalog, stand
 
 TOOLS = catalog(
@@ -65,5 +65,5 @@ async def test_it_raises_what_a_call_raises() -> None:
         tool = dispatcher.tool("work")
         with pytest.raises(ToolError, match="no such city"):
             await tool.invoke()
-        with pytest.raises(InvalidArguments):
+        with pytest.raises(InvalidArgumentsError):
             await tool.invoke(topic=object())

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import dispatch
-from dispatch.errors import CallTimeout, InvalidArguments, Throttled, ToolError, TransportError
+from dispatch.errors import CallTimeoutError, InvalidArgumentsError, ThrottledError, ToolError, TransportError
 from dispatch.trustgraph.wrap import TIDY_S
 from tests.support.clock import START, idle
 
@@ -101,7 +101,9 @@ async def test_one_limit_covers_whatever_the_client_does() -> None:
         client.call(CONFIG, ARGUMENTS, timeout=5),
         client.call_streaming(CONFIG, ARGUMENTS, lambda _: None, timeout=5),
     ):
-        with pytest.raises(CallTimeout, match=r"'work' gave no complete answer within 5 s.*do not repeat") as caught:
+        with pytest.raises(
+            CallTimeoutError, match=r"'work' gave no complete answer within 5 s.*do not repeat"
+        ) as caught:
             await call
         assert (caught.value.clock, caught.value.retryable) == ("call", False)
     assert asyncio.get_running_loop().time() == pytest.approx(START + 10 + 2 * TIDY_S, abs=0.01)
@@ -111,7 +113,7 @@ async def test_one_limit_covers_whatever_the_client_does() -> None:
     ("raised", "cls", "type", "message"),
     [
         (RuntimeError("no such city"), ToolError, "tool-error", "no such city"),
-        (TimeoutError(), CallTimeout, "timeout", "do not repeat"),
+        (TimeoutError(), CallTimeoutError, "timeout", "do not repeat"),
         (ConnectionError("gone"), TransportError, "client-failed", "ConnectionError: gone"),
         (KeyError("x"), TransportError, "client-failed", "KeyError: 'x'"),
     ],
@@ -122,7 +124,7 @@ async def test_what_the_client_raises_becomes_typed_and_keeps_its_cause(
     with pytest.raises(cls, match=message) as caught:
         await dispatch.wrap(Published(failing(raised)), tool="work").call(CONFIG, ARGUMENTS)
     assert getattr(caught.value, "type", None) == type
-    if cls is not CallTimeout:
+    if cls is not CallTimeoutError:
         assert caught.value.__cause__ is raised
 
 
@@ -132,7 +134,7 @@ async def test_the_client_may_end_by_its_own_limit_first() -> None:
         raise TimeoutError
 
     client = dispatch.wrap(Published(work), tool="work")
-    with pytest.raises(CallTimeout, match="within 5 s"):
+    with pytest.raises(CallTimeoutError, match="within 5 s"):
         await client.call(CONFIG, ARGUMENTS, timeout=5)
     assert asyncio.get_running_loop().time() == pytest.approx(START + 5, abs=0.01)
 
@@ -149,7 +151,7 @@ class Deaf(Published):
 
 async def test_a_client_that_swallows_cancellation_is_stopped_all_the_same() -> None:
     got: list[str] = []
-    with pytest.raises(CallTimeout):
+    with pytest.raises(CallTimeoutError):
         await dispatch.wrap(Deaf(ha), tool="work").call_streaming(CONFIG, ARGUMENTS, got.append, timeout=5)
     assert got == ["chunk"] * 4
 
@@ -165,8 +167,8 @@ async def test_what_the_callback_raises_is_the_callers_own(error: Exception) -> 
 
 
 async def test_a_typed_error_stays_as_it_is() -> None:
-    given = Throttled("quota", "Not before noon.", retry_after=5)
-    with pytest.raises(Throttled) as caught:
+    given = ThrottledError("quota", "Not before noon.", retry_after=5)
+    with pytest.raises(ThrottledError) as caught:
         await dispatch.wrap(Published(failing(given)), tool="work").call(CONFIG, ARGUMENTS)
     assert caught.value is given
 
@@ -191,7 +193,7 @@ async def test_cancellation_stays_cancellation_and_reaches_the_client() -> None:
 @pytest.mark.parametrize("timeout", [0, -1, "5", float("nan")])
 async def test_a_timeout_that_cannot_be_never_reaches_the_client(timeout: Any) -> None:
     client = Published(ha)
-    with pytest.raises(InvalidArguments, match="'work' was not called"):
+    with pytest.raises(InvalidArgumentsError, match="'work' was not called"):
         await dispatch.wrap(client, tool="work").call(CONFIG, ARGUMENTS, timeout=timeout)
     assert not client.calls
 
@@ -199,7 +201,7 @@ async def test_a_timeout_that_cannot_be_never_reaches_the_client(timeout: Any) -
 @pytest.mark.parametrize("arguments", [["cats"], "cats", {"a": object()}])
 async def test_arguments_that_are_no_object_never_reach_the_client(arguments: Any) -> None:
     client = Published(ha)
-    with pytest.raises(InvalidArguments, match=r"arguments .*'work' was not called"):
+    with pytest.raises(InvalidArgumentsError, match=r"arguments .*'work' was not called"):
         await dispatch.wrap(client, tool="work").call(CONFIG, arguments)
     assert not client.calls
 

@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 
 import dispatch
-from dispatch import Annotations, CallTimeout, Policy, PolicyError, Rejected, Throttled, ToolError, TransportError
+from dispatch import (
+    Annotations,
+    CallTimeoutError,
+    Policy,
+    PolicyError,
+    RejectedError,
+    ThrottledError,
+    ToolError,
+    TransportError,
+)
 from dispatch.policy import Hedge, Retry
 from dispatch.resilience.breaker.breaker import State
 from tests.support.clock import advance, idle
@@ -56,11 +65,11 @@ async def test_a_client_that_fails_is_left_alone_until_it_is_well() -> None:
     policy = Policy(timeout=1, breaker={"failures-in-a-row": 3, "jitter": 0, "probes": 1, "ramp": 1})  # type: ignore[arg-type] # as in a descriptor
     wrapped = dispatch.wrap(client, tool="work", policy=policy)
     for _ in range(3):
-        with pytest.raises(CallTimeout):
+        with pytest.raises(CallTimeoutError):
             await wrapped.call({}, {})
     assert wrapped.breaker.state is State.OPEN
     began = now()
-    with pytest.raises(Rejected, match="'work' was not called: its service has failed too often") as caught:
+    with pytest.raises(RejectedError, match="'work' was not called: its service has failed too often") as caught:
         await wrapped.call({}, {})
     assert (now(), client.calls) == (began, 3)
     assert caught.value.retry_after == pytest.approx(5, abs=0.1)
@@ -97,7 +106,7 @@ async def test_each_attempt_has_its_time_and_the_call_has_one() -> None:
     hanging = Client(100.0)
     wrapped = dispatch.wrap(hanging, tool="work", policy=Policy(timeout=5, attempt_timeout=2), annotations=IDEMPOTENT)
     began = now()
-    with pytest.raises(CallTimeout) as caught:
+    with pytest.raises(CallTimeoutError) as caught:
         await wrapped.call({}, {})
     assert now() - began <= 5.1
     assert caught.value.retryable
@@ -107,7 +116,7 @@ async def test_each_attempt_has_its_time_and_the_call_has_one() -> None:
 async def test_rates_and_places_are_kept() -> None:
     limited = dispatch.wrap(Client("done"), tool="work", policy=Policy(user_rate={"rate": "1/s", "queue": 0}))  # type: ignore[arg-type] # as in a descriptor
     assert await limited.call("ann", {}, {}) == "done"
-    with pytest.raises(Throttled) as caught:
+    with pytest.raises(ThrottledError) as caught:
         await limited.call("ann", {}, {})
     assert (caught.value.type, caught.value.rejected_by) == ("rate-limited", "user-rate")
     assert await limited.call("bob", {}, {}) == "done"
@@ -115,7 +124,7 @@ async def test_rates_and_places_are_kept() -> None:
     narrow = dispatch.wrap(slow, tool="work", policy=Policy(bulkhead={"concurrency": 1, "queue": 1, "max-wait": 9}))  # type: ignore[arg-type] # likewise
     calls = [asyncio.create_task(narrow.call({}, {})) for _ in range(2)]
     await idle()
-    with pytest.raises(Throttled) as caught:
+    with pytest.raises(ThrottledError) as caught:
         await narrow.call({}, {})
     assert caught.value.type == "too-busy"
     assert await asyncio.gather(*calls) == ["done", "done"]

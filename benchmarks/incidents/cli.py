@@ -21,7 +21,7 @@ from benchmarks.incidents.scenarios import ALL, chosen
 from benchmarks.incidents.table import report
 from benchmarks.machine import load
 from benchmarks.processes import ROOT, BenchmarkError
-from dispatch.devtools.localbroker import LocalBrokerError, LocalBrokerUnavailable
+from dispatch.devtools.localbroker import LocalBrokerError, LocalBrokerUnavailableError
 
 BEFORE, AFTER, ALONE = "before", "after", "measured"
 Runs = dict[str, dict[str, list[Figure]]]
@@ -94,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     status = 0
     try:
         run(scenarios, products, runs, failures, save, short=options.short)
-    except LocalBrokerUnavailable as error:
+    except LocalBrokerUnavailableError as error:
         _say(str(error))
         return 2
     except KeyboardInterrupt:
@@ -148,7 +148,7 @@ def run(
     """Measure ``products``. Figures go to ``runs`` and problems to ``failures``; ``save`` is called after each figure.
 
     Raises:
-        LocalBrokerUnavailable: no broker can be started here.
+        LocalBrokerUnavailableError: no broker can be started here.
     """
     seconds = sum(each.short_seconds if short else each.seconds for each in scenarios) * len(products)
     _say(f"{len(scenarios)} scenario(s), {len(products)} checkout(s): about {max(1, round(seconds / 60))} min")
@@ -166,7 +166,7 @@ def run(
                     for figure in scenario.run(lab):
                         figures.append(figure)
                         save()
-                except LocalBrokerUnavailable:
+                except LocalBrokerUnavailableError:
                     raise
                 except (BenchmarkError, LocalBrokerError, OSError) as error:
                     lab.failures.append(f"failed: {error}")

@@ -19,7 +19,7 @@ from benchmarks.incidents import workers
 from benchmarks.incidents.figures import Figure
 from benchmarks.incidents.progress import Progress
 from benchmarks.processes import BenchmarkError
-from dispatch.devtools.localbroker import Admin, LocalBroker, LocalBrokerError, LocalBrokerUnavailable, prepare
+from dispatch.devtools.localbroker import Admin, LocalBroker, LocalBrokerError, LocalBrokerUnavailableError, prepare
 
 READY_S = 300.0
 """Seconds that a broker may take to start: 7 by itself, minutes on a machine that does much else."""
@@ -127,7 +127,7 @@ class Lab:
         for last in (False, True):
             try:
                 return part()
-            except LocalBrokerUnavailable:
+            except LocalBrokerUnavailableError:
                 raise
             except (BenchmarkError, LocalBrokerError, OSError) as error:
                 self.progress.line(f"{what} failed{'' if last else ', once more'}: {error}")

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class QueueFull(Exception):
+class QueueFullError(Exception):
     """There is no room, in items or in bytes."""
 
 
@@ -35,10 +35,10 @@ class FairQueue(Generic[T]):
         """Add ``item`` at the end of its flow.
 
         Raises:
-            QueueFull: there is no room; the item was not taken.
+            QueueFullError: there is no room; the item was not taken.
         """
         if self._items >= self.max_items or self.bytes + size > self.max_bytes:
-            raise QueueFull
+            raise QueueFullError
         waiting = self._flows.get(flow)
         if waiting is None:
             waiting = self._flows[flow] = OrderedDict()

@@ -17,15 +17,15 @@ from dispatch.calls.error_messages import with_alternatives
 from dispatch.calls.request import check_priority, invalid, request_payload
 from dispatch.calls.resolved_tool import Target
 from dispatch.calls.runtime import Engine
-from dispatch.errors import CallTimeout, DispatchError, Outcome
-from dispatch.messaging.wire.codec import PayloadTooLarge, check_property, json_text
+from dispatch.errors import CallTimeoutError, DispatchError, Outcome
+from dispatch.messaging.wire.codec import PayloadTooLargeError, check_property, json_text
 from dispatch.policy import PolicyError, check_seconds
 from dispatch.resilience.hedging.race import hedged
 from dispatch.resilience.retry.decision import Where
 from dispatch.resilience.retry.loop import go_on
 from dispatch.result import CallResult
 
-MISTAKES = (TypeError, PayloadTooLarge, PolicyError, UnicodeError)
+MISTAKES = (TypeError, PayloadTooLargeError, PolicyError, UnicodeError)
 """What a caller's own mistakes raise, before anything is sent."""
 
 _SUCCESS = Outcome.SUCCESS  # to look a member up in its class takes five times as long
@@ -174,7 +174,7 @@ class Calls:
         while True:
             result = await engine.flights.share((call.target.label, call.payload), fly, call.deadline)
             if result is None:
-                late = CallTimeout(
+                late = CallTimeoutError(
                     f"'{call.target.label}' gave no complete answer within {call.limit:g} s. Report the failure, or use "
                     "another tool.",
                     clock="call",

@@ -4,13 +4,13 @@ been executed, and what to do next."""
 from __future__ import annotations
 
 from dispatch.errors import (
-    CallTimeout,
+    CallTimeoutError,
     DispatchError,
-    InvalidArguments,
+    InvalidArgumentsError,
     Origin,
     Outcome,
-    Rejected,
-    Throttled,
+    RejectedError,
+    ThrottledError,
     ToolError,
     TransportError,
 )
@@ -99,7 +99,7 @@ def _answered_error(answer: Answer, tool: str, limit: float, repeatable: bool) -
     seconds = None if after is None else after / 1000
     if refused == Refusal.OVERLOADED:
         when = f"not before {seconds:g} s" if seconds else "later"
-        return Throttled(
+        return ThrottledError(
             type,
             f"The service of '{tool}' has too much to do and did not run it. Stop; call it {when}, or use another tool.",
             retryable=True,
@@ -107,7 +107,7 @@ def _answered_error(answer: Answer, tool: str, limit: float, repeatable: bool) -
             rejected_by="service",
         )
     if refused == Refusal.EXPIRED:
-        return CallTimeout(
+        return CallTimeoutError(
             f"'{tool}' did not run: the time of the call was over when its service came to it. Report that, or give it "
             "more time.",
             clock="call",
@@ -116,7 +116,7 @@ def _answered_error(answer: Answer, tool: str, limit: float, repeatable: bool) -
     if refused == Refusal.STOPPED:
         return _timed_out(TimedOut("call", sent=True, chunks=answer.chunks - 1), tool, limit, repeatable)
     if refused == Refusal.INVALID_REQUEST:
-        return InvalidArguments(
+        return InvalidArgumentsError(
             type, f"The service of '{tool}' could not read the request and did not run it: {message}"
         )
     if refused in (Refusal.FORMER, Refusal.FORGOTTEN):
@@ -127,7 +127,7 @@ def _answered_error(answer: Answer, tool: str, limit: float, repeatable: bool) -
             retryable=repeatable,
             origin=Origin.TOOL,
         )
-    return Rejected(
+    return RejectedError(
         type,
         f"The service of '{tool}' did not run it: {message or refused}. Use another tool, or come back later.",
         retryable=True,
@@ -151,7 +151,7 @@ def _timed_out(end: TimedOut, tool: str, limit: float, repeatable: bool) -> Disp
         "stream-idle": f"'{tool}' sent nothing more for {limit:g} s{came}.",
         "stream": f"The stream of '{tool}' was not complete after {limit:g} s{came}.",
     }.get(end.clock, f"'{tool}' gave no complete answer within {limit:g} s{came}.")
-    return CallTimeout(
+    return CallTimeoutError(
         f"{what} {_may_have_run(tool, repeatable)}",
         clock=end.clock,
         retryable=repeatable,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from dispatch._internal.permit import Rejection
-from dispatch.errors import DispatchError, Rejected, Throttled, TransportError
+from dispatch.errors import DispatchError, RejectedError, ThrottledError, TransportError
 
 _CIRCUIT = {
     "open": "its service has failed too often lately, and is left alone for now",
@@ -45,7 +45,7 @@ def refusal(rejection: Rejection, tool: str) -> DispatchError:
     if rejection.by == "breaker":
         why = _CIRCUIT.get(rejection.reason, rejection.reason)
         forced = rejection.reason == "forced-open"
-        return Rejected(
+        return RejectedError(
             "circuit-open",
             f"'{tool}' was not called: {why}. {_next(after, known=not forced)}",
             retryable=not forced,
@@ -53,7 +53,7 @@ def refusal(rejection: Rejection, tool: str) -> DispatchError:
             rejected_by="breaker",
         )
     if rejection.by == "bulkhead":
-        return Throttled(
+        return ThrottledError(
             "too-busy",
             f"'{tool}' was not executed: this dispatcher's limit of calls in flight (bulkhead.concurrency) is reached, and "
             f"{_LIMITED.get(rejection.reason, rejection.reason)}. {_next(after)}",
@@ -63,14 +63,14 @@ def refusal(rejection: Rejection, tool: str) -> DispatchError:
         )
     if rejection.by in ("rate", "user-rate"):
         why = (_OFTEN_BY_USER if rejection.by == "user-rate" else _OFTEN).get(rejection.reason, rejection.reason)
-        return Throttled(
+        return ThrottledError(
             "rate-limited",
             f"'{tool}' was not called: {why}. {_next(after)}",
             retryable=rejection.reason != "too-large",
             retry_after=after,
             rejected_by=rejection.by,
         )
-    return Rejected(
+    return RejectedError(
         rejection.reason,
         f"'{tool}' was not called: no instance of its service is there. {_next(after)}",
         retryable=True,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dispatch.errors import InvalidArguments, TransportError
-from dispatch.messaging.wire.codec import PayloadTooLarge, encode_request, json_text
+from dispatch.errors import InvalidArgumentsError, TransportError
+from dispatch.messaging.wire.codec import PayloadTooLargeError, encode_request, json_text
 from dispatch.messaging.wire.fragments import MAX_PARTS
 from dispatch.policy import Policy, PolicyError
 
@@ -15,7 +15,7 @@ def request_payload(config_text: str, arguments: Mapping[str, Any], user: str, p
     """The payload of a request. ``limit``: bytes that the broker takes as one message; more may go in parts.
 
     Raises:
-        PayloadTooLarge: more than the policy allows.
+        PayloadTooLargeError: more than the policy allows.
         TypeError: something that JSON cannot say.
     """
     most = limit * MAX_PARTS if policy.large_payloads else limit
@@ -37,27 +37,27 @@ def check_priority(priority: object, policy: Policy) -> None:
         )
 
 
-def invalid(tool: str, policy: Policy, error: Exception) -> InvalidArguments:
+def invalid(tool: str, policy: Policy, error: Exception) -> InvalidArgumentsError:
     """The caller's own mistake, found before anything was sent."""
-    if isinstance(error, PayloadTooLarge):
+    if isinstance(error, PayloadTooLargeError):
         fix = ""
         if error.limit == policy.max_arguments:
             fix = ", or raise 'max-arguments' in the tool's policy"
         elif error.size <= policy.max_arguments and not policy.large_payloads:
             fix = ", or set 'large-payloads' in the tool's policy if its service is one of dispatch's"
-        return InvalidArguments(
+        return InvalidArgumentsError(
             "payload-too-large",
             f"The arguments of '{tool}' make a message of {error}: send less, for instance a reference instead of the "
             f"data{fix}. Nothing was sent.",
         )
     if isinstance(error, PolicyError):
         if error.key == "priority":
-            return InvalidArguments(
+            return InvalidArgumentsError(
                 "unknown-priority",
                 f"'{tool}' was not called: {error.problem}; {error.fix}.",
             )
-        return InvalidArguments("invalid-timeout", f"{error}. '{tool}' was not called.")
-    return InvalidArguments("invalid-arguments", f"{error}. '{tool}' was not called; mend the arguments.")
+        return InvalidArgumentsError("invalid-timeout", f"{error}. '{tool}' was not called.")
+    return InvalidArgumentsError("invalid-arguments", f"{error}. '{tool}' was not called; mend the arguments.")
 
 
 def nobody_takes_parts(tool: str, size: int, limit: int) -> TransportError:

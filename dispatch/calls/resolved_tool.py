@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from dispatch.catalog import Catalog, ServiceDescriptor, ToolDescriptor, UnknownService, UnknownTool
-from dispatch.errors import Rejected
+from dispatch.catalog import Catalog, ServiceDescriptor, ToolDescriptor, UnknownServiceError, UnknownToolError
+from dispatch.errors import RejectedError
 from dispatch.messaging.wire.codec import json_text
 from dispatch.messaging.wire.topic_name import TopicName
 from dispatch.policy import Policy, PolicyError
@@ -109,14 +109,16 @@ class Targets:
         """What a call of the tool ``name`` is made of.
 
         Raises:
-            Rejected: there is no such tool; the message has the near names.
+            RejectedError: there is no such tool; the message has the near names.
         """
         target = self._tools.get(name)
         if target is None:
             try:
                 descriptor = self.catalog.tool(name)
-            except UnknownTool as error:
-                raise Rejected("unknown-tool", str(error), rejected_by="catalog", alternatives=error.near) from None
+            except UnknownToolError as error:
+                raise RejectedError(
+                    "unknown-tool", str(error), rejected_by="catalog", alternatives=error.near
+                ) from None
             service = self.catalog.service_of(descriptor)
             policy = self._policy.merged(service.policy).merged(descriptor.policy)
             target = self._tools[name] = Target(
@@ -161,14 +163,16 @@ class Targets:
         """What a call of the service ``id`` without a tool is made of.
 
         Raises:
-            Rejected: there is no such service; the message has the near names.
+            RejectedError: there is no such service; the message has the near names.
         """
         target = self._services.get(id)
         if target is None:
             try:
                 descriptor = self.catalog.service(id)
-            except UnknownService as error:
-                raise Rejected("unknown-service", str(error), rejected_by="catalog", alternatives=error.near) from None
+            except UnknownServiceError as error:
+                raise RejectedError(
+                    "unknown-service", str(error), rejected_by="catalog", alternatives=error.near
+                ) from None
             target = self._services[id] = Target(
                 id,
                 descriptor,

@@ -4,7 +4,7 @@ Descriptors are TrustGraph's two tiers (a *tool service* with its topics, *tools
 unchanged; ours may say more. A catalogue is loaded whole or not at all, and never changes afterwards.
 """
 
-from dispatch.catalog.catalog import Catalog, UnknownService, UnknownTool
+from dispatch.catalog.catalog import Catalog, UnknownServiceError, UnknownToolError
 from dispatch.catalog.descriptors import (
     ARGUMENT_TYPES,
     Argument,
@@ -32,8 +32,8 @@ __all__ = [
     "ToolDescriptor",
     "TopicError",
     "TopicName",
-    "UnknownService",
-    "UnknownTool",
+    "UnknownServiceError",
+    "UnknownToolError",
     "check_directory",
     "check_items",
     "load_directory",

@@ -31,15 +31,15 @@ class _UnknownError(LookupError):
         return type(self), (self.name, self.near, self.known)
 
 
-class UnknownTool(_UnknownError):
+class UnknownToolError(_UnknownError):
     """No tool of that name. ``name`` was asked for, ``near`` are the names that were probably meant (best first),
     ``known`` are all of them. The text tells a model which names to use."""
 
     _what = "tool"
 
 
-class UnknownService(_UnknownError):
-    """No tool service of that id; attributes as in :class:`UnknownTool`."""
+class UnknownServiceError(_UnknownError):
+    """No tool service of that id; attributes as in :class:`UnknownToolError`."""
 
     _what = "tool service"
 
@@ -105,30 +105,30 @@ class Catalog:
         """The tool of that name.
 
         Raises:
-            UnknownTool: there is none.
+            UnknownToolError: there is none.
         """
         found = self.tools.get(name)
         if found is None:
-            raise UnknownTool(name, near_names(name, self.tools), tuple(self.tools))
+            raise UnknownToolError(name, near_names(name, self.tools), tuple(self.tools))
         return found
 
     def service(self, id: str) -> ServiceDescriptor:
         """The service of that id.
 
         Raises:
-            UnknownService: there is none.
+            UnknownServiceError: there is none.
         """
         found = self.services.get(id)
         if found is None:
-            raise UnknownService(id, near_names(id, self.services), tuple(self.services))
+            raise UnknownServiceError(id, near_names(id, self.services), tuple(self.services))
         return found
 
     def service_of(self, tool: str | ToolDescriptor) -> ServiceDescriptor:
         """The service behind a tool of this catalogue.
 
         Raises:
-            UnknownTool: there is no tool of that name.
-            UnknownService: the descriptor is of another catalogue, and its service is not here.
+            UnknownToolError: there is no tool of that name.
+            UnknownServiceError: the descriptor is of another catalogue, and its service is not here.
         """
         return self.service((self.tool(tool) if isinstance(tool, str) else tool).service)
 

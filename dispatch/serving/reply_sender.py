@@ -13,7 +13,7 @@ from dispatch.messaging.wire.codec import (
     PLAIN_FROM,
     PLAIN_LAST,
     ErrorInfo,
-    PayloadTooLarge,
+    PayloadTooLargeError,
     Property,
     Refusal,
     Reply,
@@ -136,7 +136,7 @@ class Answers:
                 payload = (
                     encode_plain(text, limit=limit) if plain else encode_reply(Reply(None, text, last), limit=limit)
                 )
-        except PayloadTooLarge:
+        except PayloadTooLargeError:
             pass
         except ValueError as error:
             self._problem(work, "invalid-result", f"The answer is no valid text: {error}")

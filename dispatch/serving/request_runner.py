@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dispatch.errors import DispatchError
-from dispatch.messaging.wire.codec import MalformedMessage, Property, Refusal, Request, decode_request, result_text
+from dispatch.messaging.wire.codec import MalformedMessageError, Property, Refusal, Request, decode_request, result_text
 from dispatch.serving.deduplication.deduplication import Recall
 from dispatch.serving.deduplication.idempotency_keys import KEY_AGE_S, Keyed
 from dispatch.serving.durable_requests import KeptRequests
@@ -76,7 +76,7 @@ class RequestRunner:
         """
         try:
             request = decode_request(work.message.data())
-        except MalformedMessage as error:
+        except MalformedMessageError as error:
             self._refuse(work, Refusal.INVALID_REQUEST, str(error))
             return None
         except Exception as error:  # whatever a message makes the client library raise

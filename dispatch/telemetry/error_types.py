@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dispatch.errors import CallTimeout, DispatchError, Outcome, TransportError
+from dispatch.errors import CallTimeoutError, DispatchError, Outcome, TransportError
 from dispatch.telemetry.names import ErrorType
 
 _REJECTED = {
@@ -30,7 +30,7 @@ def error_type(error: DispatchError) -> str:
         return ErrorType.TOOL_ERROR
     if outcome is Outcome.INVALID_ARGUMENTS:
         return ErrorType.INVALID_ARGUMENTS
-    if isinstance(error, CallTimeout):
+    if isinstance(error, CallTimeoutError):
         return ErrorType.DEADLINE_EXCEEDED if error.clock in ("call", "stream") else ErrorType.TIMEOUT
     if outcome is Outcome.REJECTED or outcome is Outcome.THROTTLED:
         default = ErrorType.QUEUE_FULL if outcome is Outcome.THROTTLED else ErrorType.OTHER

@@ -6,12 +6,12 @@ are there by themselves; without it, everything here works as well.
 """
 
 from dispatch.testing.broker import EmbeddedBroker
-from dispatch.testing.clock import Deadlock, VirtualClockLoop, advance, idle, run, virtual_time
+from dispatch.testing.clock import DeadlockError, VirtualClockLoop, advance, idle, run, virtual_time
 from dispatch.testing.faults import FaultInjector, Faults
 from dispatch.testing.faulty_transport import FaultyTransport
 
 __all__ = [
-    "Deadlock",
+    "DeadlockError",
     "EmbeddedBroker",
     "FaultInjector",
     "Faults",

@@ -1,7 +1,7 @@
 """An event loop on virtual time: when nothing is ready, its clock jumps to the next timer. Thirty seconds take no time.
 
 A test that hangs on a real loop fails at once here, because a loop with nothing ready, no timer and no thread at work can
-never go on: :class:`Deadlock` names what every task was waiting for. Time stands still while a thread of the loop's
+never go on: :class:`DeadlockError` names what every task was waiting for. Time stands still while a thread of the loop's
 executor works. Only the loop's clock is virtual: ``time.monotonic()`` goes on as ever, and what comes from outside (another
 process, a server elsewhere) comes too late, because nobody waits for it.
 """
@@ -29,7 +29,7 @@ TURNS = 10
 """Turns of the loop, without any time passing, in which what a test has let go of may end."""
 
 
-class Deadlock(AssertionError):
+class DeadlockError(AssertionError):
     """Nothing can ever happen on this loop any more."""
 
 
@@ -46,10 +46,10 @@ class _Selector(selectors.DefaultSelector):
         if loop.threads and not loop.threads_may_hang:
             events = super().select(MAX_THREAD_S)
             if not events:
-                raise Deadlock(f"a thread was still at work after {MAX_THREAD_S} s of wall time")
+                raise DeadlockError(f"a thread was still at work after {MAX_THREAD_S} s of wall time")
             return events
         if timeout is None:
-            raise Deadlock("nothing is ready and no timer is set: whatever is awaited will never come")
+            raise DeadlockError("nothing is ready and no timer is set: whatever is awaited will never come")
         loop.jump(timeout)
         return []
 
@@ -79,7 +79,7 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
         """Let time pass at once; what is due then is called on the loop's next turn."""
         self._now += seconds
         if self._now > START + MAX_VIRTUAL_S:
-            raise Deadlock(f"the test has not ended after {MAX_VIRTUAL_S / 86_400:.0f} days of virtual time")
+            raise DeadlockError(f"the test has not ended after {MAX_VIRTUAL_S / 86_400:.0f} days of virtual time")
 
     def wake_idle(self) -> bool:
         """Nothing is ready: tell who waits for that. False: nobody does."""
@@ -164,7 +164,7 @@ def run(
 
     Raises:
         AssertionError: tasks or timers are left, or an exception was never looked at.
-        Deadlock: the loop can never go on, whether strict or not.
+        DeadlockError: the loop can never go on, whether strict or not.
     """
     loop = VirtualClockLoop() if loop is None else loop
     problems: list[dict[str, Any]] = []
@@ -184,8 +184,8 @@ def _run(loop: asyncio.AbstractEventLoop, main: Callable[[], Coroutine[Any, Any,
     task = loop.create_task(main(), name="the test itself")
     try:
         result = loop.run_until_complete(task)
-    except Deadlock as error:
-        raise Deadlock(f"{error}\n{_described(asyncio.all_tasks(loop))}") from None
+    except DeadlockError as error:
+        raise DeadlockError(f"{error}\n{_described(asyncio.all_tasks(loop))}") from None
     for _ in range(TURNS):
         if not asyncio.all_tasks(loop):
             break
@@ -211,7 +211,7 @@ def _end(loop: asyncio.AbstractEventLoop) -> None:
         if left:
             try:
                 loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
-            except Deadlock:
+            except DeadlockError:
                 return  # it will not even be cancelled; the test has failed already
         loop.run_until_complete(loop.shutdown_asyncgens())
         if isinstance(loop, VirtualClockLoop):

@@ -11,7 +11,7 @@ from dispatch.messaging.wire.codec import (
     PLAIN_CHUNK,
     PLAIN_LAST,
     ErrorInfo,
-    MalformedMessage,
+    MalformedMessageError,
     Property,
     Reply,
     decode_reply,
@@ -148,7 +148,7 @@ def _is_reply(payload: bytes) -> bool:
     try:
         raw = json.loads(payload)
         decode_reply(payload)
-    except (MalformedMessage, ValueError, RecursionError):
+    except (MalformedMessageError, ValueError, RecursionError):
         return False
     return isinstance(raw, dict) and "arguments" not in raw and bool(raw.keys() & {"response", "error"})
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
-from dispatch._internal.fair_queue import FairQueue, QueueFull
+from dispatch._internal.fair_queue import FairQueue, QueueFullError
 
-__all__ = ["PublishWindow", "QueueFull"]
+__all__ = ["PublishWindow", "QueueFullError"]
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ class PublishWindow(Generic[T]):
         """True: ``item`` counts as outstanding, send it now. False: it is queued.
 
         Raises:
-            QueueFull: there is no room; the item was not taken.
+            QueueFullError: there is no room; the item was not taken.
         """
         if self.outstanding < self.size and not len(self._queue):
             self.outstanding += 1
@@ -57,7 +57,7 @@ class PublishWindow(Generic[T]):
         """Queue ``item`` even if the window has room (the connection is away).
 
         Raises:
-            QueueFull: there is no room; the item was not taken.
+            QueueFullError: there is no room; the item was not taken.
         """
         self._queue.put(flow, item, size)
 

@@ -22,7 +22,7 @@ class ToolServiceClient:
         service: id of a tool service in its catalogue.
 
     Raises:
-        Rejected: there is no such service.
+        RejectedError: there is no such service.
     """
 
     def __init__(self, dispatcher: Dispatcher, *, service: str) -> None:
@@ -37,8 +37,8 @@ class ToolServiceClient:
             The answer; a stream's chunks put together.
 
         Raises:
-            DispatchError: a ``RuntimeError``, as TrustGraph's client raises, with type, message and advice; ``Rejected``
-                when a reload has removed the service.
+            DispatchError: a ``RuntimeError``, as TrustGraph's client raises, with type, message and advice;
+                ``RejectedError`` when a reload has removed the service.
             TypeError: neither dialect.
         """
         given = dialect(("config", "arguments", "timeout"), values, named | {"timeout": timeout})

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from dispatch.errors import InvalidArguments
+from dispatch.errors import InvalidArgumentsError
 from dispatch.messaging.wire.codec import json_text
 
 DEFAULT_TIMEOUT_S = 600.0
@@ -54,12 +54,12 @@ def config_text(config: Mapping[str, Any] | None) -> str:
     """The config values as the JSON text that travels.
 
     Raises:
-        InvalidArguments: JSON cannot say them.
+        InvalidArgumentsError: JSON cannot say them.
     """
     try:
         return json_text(config or {}, "config")
     except TypeError as error:
-        raise InvalidArguments("invalid-config", f"{error}. Nothing was sent.") from None
+        raise InvalidArgumentsError("invalid-config", f"{error}. Nothing was sent.") from None
 
 
 def takes_user(client: Any) -> bool:

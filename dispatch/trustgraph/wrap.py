@@ -12,7 +12,15 @@ from dispatch.balancing.snapshot import InstanceView
 from dispatch.calls.admission import Passage
 from dispatch.calls.error_messages import refusal
 from dispatch.calls.tool_guard_state import ToolGuards
-from dispatch.errors import CallTimeout, DispatchError, InvalidArguments, Origin, Outcome, ToolError, TransportError
+from dispatch.errors import (
+    CallTimeoutError,
+    DispatchError,
+    InvalidArgumentsError,
+    Origin,
+    Outcome,
+    ToolError,
+    TransportError,
+)
 from dispatch.messaging.wire.codec import json_text
 from dispatch.policy import Annotations, Policy, PolicyError, check_repeats, check_seconds, repeatable
 from dispatch.policy.repeat_safety import UNDECLARED
@@ -176,7 +184,7 @@ class WrappedClient:
             try:
                 await tell(given["callback"], chunk)
             except Exception as error:
-                raise _CallbackFailed(error) from error
+                raise _CallbackError(error) from error
 
         return await call.guarded(
             lambda seconds: self._client.call_streaming(*self._leading(given), callback, timeout=seconds), hedge=False
@@ -228,7 +236,7 @@ class _Call:
             limit = check_seconds(given["timeout"])
             json_text(given["arguments"] or {}, "arguments")
         except (PolicyError, TypeError) as error:
-            raise InvalidArguments("invalid-arguments", f"{error}. '{self._tool}' was not called.") from None
+            raise InvalidArgumentsError("invalid-arguments", f"{error}. '{self._tool}' was not called.") from None
         self._limit = limit
         self.deadline = self._now() + limit
         self.told = False
@@ -322,7 +330,7 @@ class _Call:
             async with asyncio.timeout(seconds + TIDY_S):
                 made.text = await ask(seconds)
             made.outcome = _SUCCESS
-        except _CallbackFailed as failed:
+        except _CallbackError as failed:
             made.outcome = _SUCCESS  # of the tool: what failed is the caller's own
             raise failed.error from None
         except TimeoutError:
@@ -333,7 +341,7 @@ class _Call:
             )
             limit = self._limit if clock == "call" else seconds
             made.failed(
-                CallTimeout(
+                CallTimeoutError(
                     f"'{tool}' gave no complete answer within {limit:g} s. {advice}",
                     clock=clock,
                     retryable=self._guards.repeatable,
@@ -357,7 +365,7 @@ class _Call:
             )
 
 
-class _CallbackFailed(Exception):
+class _CallbackError(Exception):
     """Carries what the caller's callback raised through the client: it is the caller's own, not the client's failure."""
 
     def __init__(self, error: Exception) -> None:

@@ -14,7 +14,7 @@ from benchmarks import cli
 from benchmarks.plan import CLIENTS, DELIVERY
 from benchmarks.plot import draw, draw_delivery
 from benchmarks.processes import BenchmarkError
-from dispatch.devtools.localbroker import LocalBrokerUnavailable
+from dispatch.devtools.localbroker import LocalBrokerUnavailableError
 from tests.benchmarks.made import measurement, results
 
 
@@ -92,7 +92,7 @@ def test_what_is_measured_is_drawn(
     [
         (BenchmarkError("bare_listener ended early\nboom"), 1, "the run failed: bare_listener ended early\nboom"),
         (KeyboardInterrupt(), 130, "Interrupted; nothing was written."),
-        (LocalBrokerUnavailable(["no java"], "install it"), 1, "no java"),
+        (LocalBrokerUnavailableError(["no java"], "install it"), 1, "no java"),
     ],
 )
 def test_a_run_that_ends_early_says_so_and_leaves_no_file(

@@ -241,7 +241,7 @@ def test_ctrl_c_and_failures_have_exit_codes_of_their_own(
 
     assert failing(KeyboardInterrupt()) == 130
     assert not (tmp_path / "figures.json").exists()
-    assert failing(cli.LocalBrokerUnavailable(["Java is not installed"], "Install it.")) == 2
+    assert failing(cli.LocalBrokerUnavailableError(["Java is not installed"], "Install it.")) == 2
     assert failing(cli.BenchmarkError("caller ended early")) == 1
     assert "connects (measured): failed: caller ended early" in capsys.readouterr().err
 

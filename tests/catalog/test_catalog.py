@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from dispatch.catalog import Catalog, CatalogError, ServiceDescriptor, ToolDescriptor, UnknownService, UnknownTool
+from dispatch.catalog import (
+    Catalog,
+    CatalogError,
+    ServiceDescriptor,
+    ToolDescriptor,
+    UnknownServiceError,
+    UnknownToolError,
+)
 
 from .items import JOKE_SERVICE, TELL_JOKE
 
@@ -46,14 +53,14 @@ def test_a_service_by_its_id(catalog: Catalog) -> None:
 def test_the_service_behind_a_tool(catalog: Catalog) -> None:
     assert catalog.service_of("tell-story").id == "story-service"
     assert catalog.service_of(catalog.tool("calculate")).id == "joke-service"
-    with pytest.raises(UnknownTool):
+    with pytest.raises(UnknownToolError):
         catalog.service_of("tel-story")
-    with pytest.raises(UnknownService):
+    with pytest.raises(UnknownServiceError):
         Catalog.empty().service_of(catalog.tool("calculate"))
 
 
 def test_an_unknown_tool_tells_a_model_what_to_do(catalog: Catalog) -> None:
-    with pytest.raises(UnknownTool) as raised:
+    with pytest.raises(UnknownToolError) as raised:
         catalog.tool("tel-joke")
     assert str(raised.value) == (
         "There is no tool 'tel-joke'. Did you mean 'tell-joke'? Known tools: tell-joke, tell-story, calculate."
@@ -65,33 +72,33 @@ def test_an_unknown_tool_tells_a_model_what_to_do(catalog: Catalog) -> None:
 
 @pytest.mark.parametrize("name", ["Tell-Joke", "tell_joke", "TELL JOKE"])
 def test_case_and_separators_are_the_first_thing_to_be_forgiven(catalog: Catalog, name: str) -> None:
-    with pytest.raises(UnknownTool) as raised:
+    with pytest.raises(UnknownToolError) as raised:
         catalog.tool(name)
     assert raised.value.near[0] == "tell-joke"
 
 
 def test_an_unknown_tool_with_none_near(catalog: Catalog) -> None:
-    with pytest.raises(UnknownTool) as raised:
+    with pytest.raises(UnknownToolError) as raised:
         catalog.tool("send-email")
     assert raised.value.near == ()
     assert str(raised.value) == "There is no tool 'send-email'. Known tools: tell-joke, tell-story, calculate."
 
 
 def test_an_unknown_tool_of_an_empty_catalogue() -> None:
-    with pytest.raises(UnknownTool, match=r"^There is no tool 'x'\. No tools are loaded\.$"):
+    with pytest.raises(UnknownToolError, match=r"^There is no tool 'x'\. No tools are loaded\.$"):
         Catalog.empty().tool("x")
 
 
 def test_the_message_stays_short_whatever_is_asked_for_and_however_many_tools_there_are() -> None:
     catalog = Catalog.of([JOKE_SERVICE], [TELL_JOKE | {"name": f"tool-{n}"} for n in range(500)])
-    with pytest.raises(UnknownTool, match="and 480 more") as raised:
+    with pytest.raises(UnknownToolError, match="and 480 more") as raised:
         catalog.tool("\x1b" * 100_000)
     assert len(str(raised.value)) < 1_000
     assert str(raised.value).isprintable()
 
 
 def test_an_unknown_service(catalog: Catalog) -> None:
-    with pytest.raises(UnknownService, match=r"no tool service 'joke'\..* Known tool services: joke-service, st"):
+    with pytest.raises(UnknownServiceError, match=r"no tool service 'joke'\..* Known tool services: joke-service, st"):
         catalog.service("joke")
 
 

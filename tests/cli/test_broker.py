@@ -13,7 +13,7 @@ import pytest
 from dispatch.devtools.localbroker import (
     VERSION,
     Admin,
-    LocalBrokerUnavailable,
+    LocalBrokerUnavailableError,
     State,
     choose_backend,
     fetch_distribution,
@@ -71,7 +71,7 @@ def test_start_passes_its_options_on_and_shows_where_it_is(run: Run, monkeypatch
 
 def test_a_machine_that_lacks_something_is_told_what_to_install(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def start(**_options: object) -> State:
-        raise LocalBrokerUnavailable(["Java is not installed"], "apt-get install openjdk-17-jre-headless maven")
+        raise LocalBrokerUnavailableError(["Java is not installed"], "apt-get install openjdk-17-jre-headless maven")
 
     monkeypatch.setattr("dispatch.devtools.localbroker.start_detached", start)
     end = run("broker", "start")
@@ -130,7 +130,7 @@ def own_cache(tmp_path: Path) -> Iterator[dict[str, str]]:
     """The environment of a user with the distribution, and no broker yet; nor afterwards."""
     try:
         backend = choose_backend()
-    except LocalBrokerUnavailable:
+    except LocalBrokerUnavailableError:
         if os.environ.get("PULSAR_URL"):
             pytest.skip("a broker is given (PULSAR_URL), and none can be started here")
         raise

@@ -5,27 +5,27 @@ from __future__ import annotations
 import pytest
 
 from dispatch.cli.exit_codes import CliError, Exit, code_of, report
-from dispatch.devtools.localbroker import LocalBrokerUnavailable
+from dispatch.devtools.localbroker import LocalBrokerUnavailableError
 from dispatch.errors import (
-    CallTimeout,
+    CallTimeoutError,
     DispatchError,
-    InvalidArguments,
+    InvalidArgumentsError,
     Outcome,
-    Rejected,
-    Throttled,
+    RejectedError,
+    ThrottledError,
     ToolError,
     TransportError,
 )
 
 ERRORS: list[tuple[DispatchError, int]] = [
     (ToolError("no-joke", "nothing funny"), 1),
-    (InvalidArguments("invalid-arguments", "no object"), 2),
-    (Rejected("unknown-tool", "no such tool"), 2),
-    (CallTimeout("too late", clock="call"), 3),
+    (InvalidArgumentsError("invalid-arguments", "no object"), 2),
+    (RejectedError("unknown-tool", "no such tool"), 2),
+    (CallTimeoutError("too late", clock="call"), 3),
     (TransportError("unreachable", "no broker"), 4),
     (TransportError("bad-address", "no address"), 2),
-    (Throttled("overloaded", "too much", retry_after=1.5), 5),
-    (Rejected("draining", "shutting down", rejected_by="service"), 5),
+    (ThrottledError("overloaded", "too much", retry_after=1.5), 5),
+    (RejectedError("draining", "shutting down", rejected_by="service"), 5),
 ]
 
 
@@ -43,7 +43,7 @@ def test_success_is_0_and_every_outcome_is_covered() -> None:
 
 
 def test_the_error_of_a_call_names_message_outcome_and_type(capsys: pytest.CaptureFixture[str]) -> None:
-    code = report(Throttled("overloaded", "Too much.", retry_after=1.5, rejected_by="service"), verbose=False)
+    code = report(ThrottledError("overloaded", "Too much.", retry_after=1.5, rejected_by="service"), verbose=False)
     assert code == 5
     assert capsys.readouterr().err == (
         "Error: Too much.\n  outcome throttled · type overloaded · refused by service · retry after 1.5 s\n"
@@ -59,7 +59,7 @@ def test_a_services_text_cannot_act_on_the_terminal(capsys: pytest.CaptureFixtur
     ("error", "code", "text"),
     [
         (CliError("Wrong.", "do it right"), 2, "Error: Wrong.\n  fix: do it right\n"),
-        (LocalBrokerUnavailable(["no java"], "Install it."), 1, "no java.\nInstall it."),
+        (LocalBrokerUnavailableError(["no java"], "Install it."), 1, "no java.\nInstall it."),
         (PermissionError(13, "Permission denied", "file"), 1, "Permission denied: 'file'"),
     ],
     ids=lambda value: type(value).__name__,

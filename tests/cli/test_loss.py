@@ -14,7 +14,7 @@ import pytest
 from dispatch.cli.settings import Settings
 from dispatch.cli.views.doctor_loss import COLUMNS, namespaces, rows
 from dispatch.devtools.localbroker import Endpoint
-from dispatch.devtools.lossprobe import Cell, ProbeFailed, Run, Side
+from dispatch.devtools.lossprobe import Cell, ProbeError, Run, Side
 from tests.cli.conftest import Run as RunCommand
 from tests.cli.conftest import write_catalog
 from tests.cli.processes import WAIT_S, ended, started
@@ -222,7 +222,7 @@ def test_ctrl_c_shows_what_was_measured_by_then(
 def test_what_ended_it_early_is_told_after_the_table(run: RunCommand, monkeypatch: pytest.MonkeyPatch) -> None:
     def second_fails(side: Side, size: int, in_flight: int) -> Run:
         if side is Side.CREDIT:
-            raise ProbeFailed("The probe's service ended with status -9.")
+            raise ProbeError("The probe's service ended with status -9.")
         return all_well(side, size, in_flight)
 
     played(monkeypatch, second_fails)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dispatch import Rejected, ToolServer
+from dispatch import RejectedError, ToolServer
 from dispatch.cli.commands import serve
 from dispatch.serving.announcer import LINGER_S
 from tests.cli.conftest import Run
@@ -46,7 +46,7 @@ async def test_sigterm_drains_what_runs_finishes_and_the_rest_is_refused(capsys:
         signal.raise_signal(signal.SIGTERM)
         await idle()
         refused = await waiting
-        assert isinstance(refused.error, Rejected)
+        assert isinstance(refused.error, RejectedError)
         assert refused.error.type == "draining"
         assert (await running).text == "done"
         assert await serving is signal.SIGTERM

@@ -78,7 +78,7 @@ async def test_our_service_says_that_an_answer_is_too_large_for_the_broker(
 async def test_our_client_refuses_a_request_too_large_for_the_broker(url: str, their_service: TheirService) -> None:
     async with dispatch.connect(url, catalog(their_service.topic)) as dispatcher:
         client = dispatch.ToolServiceClient(dispatcher, service="peer")
-        with pytest.raises(dispatch.InvalidArguments, match=r"Nothing was sent") as caught:
+        with pytest.raises(dispatch.InvalidArgumentsError, match=r"Nothing was sent") as caught:
             await client.call({}, {"measure": "x" * MAX_MESSAGE_BYTES}, timeout=TIMEOUT_S)
         assert caught.value.type == "payload-too-large"
         assert await client.call(PREFIX, {"join": "again"}, timeout=TIMEOUT_S) == "customers|again"
@@ -99,6 +99,6 @@ async def test_half_a_character_is_an_error_at_once(
         with pytest.raises(dispatch.DispatchError) as caught:
             await client.call({}, {"surrogate": True}, timeout=TIMEOUT_S)
         assert caught.value.type == {"theirs": "malformed-reply", "ours": "invalid-result"}[service_kind]
-        with pytest.raises(dispatch.InvalidArguments):
+        with pytest.raises(dispatch.InvalidArgumentsError):
             await client.call({}, {"measure": "\ud800"}, timeout=TIMEOUT_S)
         assert await client.call(PREFIX, {"join": "again"}, timeout=TIMEOUT_S) == "customers|again"

@@ -19,7 +19,9 @@ async def test_a_timeout_leaves_nothing_behind_in_their_client(url: str, topic: 
     async with their_client(url, topic) as theirs:  # and nobody serves
         client = dispatch.wrap(theirs, tool="peer")
         for _ in range(3):
-            with pytest.raises(dispatch.CallTimeout, match=r"^'peer' gave no complete answer within 0\.1 s") as caught:
+            with pytest.raises(
+                dispatch.CallTimeoutError, match=r"^'peer' gave no complete answer within 0\.1 s"
+            ) as caught:
                 await client.call({}, {"join": "text"}, timeout=0.1)
         assert (caught.value.clock, caught.value.retryable) == ("call", False)
         assert theirs._rr_client.pending == {}  # type: ignore[attr-defined] # TrustGraph's own table
@@ -49,7 +51,7 @@ async def test_a_stream_has_one_deadline_for_all_its_pieces(url: str, topic: str
         finally:
             service.enough = True
             (end,) = await asyncio.gather(call, return_exceptions=True)
-    assert isinstance(end, dispatch.CallTimeout)
+    assert isinstance(end, dispatch.CallTimeoutError)
     assert pieces
 
 
@@ -67,5 +69,5 @@ async def test_what_the_callback_raises_is_its_own(cell: Cell) -> None:
 
 async def test_our_own_client_knows_the_service_by_its_id(url: str, topic: str) -> None:
     async with dispatch.connect(url, catalog(topic)) as dispatcher:
-        with pytest.raises(dispatch.Rejected, match=r"'pier'.*peer"):
+        with pytest.raises(dispatch.RejectedError, match=r"'pier'.*peer"):
             dispatch.ToolServiceClient(dispatcher, service="pier")

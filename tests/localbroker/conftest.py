@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dispatch.devtools.localbroker import VERSION, LocalBrokerUnavailable, choose_backend, fetch_distribution
+from dispatch.devtools.localbroker import VERSION, LocalBrokerUnavailableError, choose_backend, fetch_distribution
 from tests.localbroker.support import AdminStandIn, serve_admin, write_script
 
 
@@ -58,7 +58,7 @@ def distribution() -> Path:
     """The genuine Pulsar, in the user's cache."""
     try:
         backend = choose_backend()
-    except LocalBrokerUnavailable:
+    except LocalBrokerUnavailableError:
         if os.environ.get("PULSAR_URL"):
             pytest.skip("a broker is given (PULSAR_URL), and none can be started here")
         raise

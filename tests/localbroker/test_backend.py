@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dispatch.devtools.localbroker import VERSION, LocalBrokerUnavailable, choose_backend
+from dispatch.devtools.localbroker import VERSION, LocalBrokerUnavailableError, choose_backend
 from tests.localbroker.support import FakeRunner
 
 JAVA_17 = (0, "", 'openjdk version "17.0.15"')
@@ -47,7 +47,7 @@ def test_docker_where_maven_or_a_usable_java_is_missing(cache: Path, java: tuple
 
 
 def test_with_nothing_at_all_the_error_says_what_to_install(cache: Path) -> None:
-    with pytest.raises(LocalBrokerUnavailable) as caught:
+    with pytest.raises(LocalBrokerUnavailableError) as caught:
         choose_backend(FakeRunner(), which=which(), environ={})
 
     text = str(caught.value)
@@ -65,5 +65,5 @@ def test_with_nothing_at_all_the_error_says_what_to_install(cache: Path) -> None
 def test_a_docker_command_without_an_engine_does_not_help(cache: Path) -> None:
     runner = FakeRunner(java=JAVA_17, docker_info=NO_ENGINE)
 
-    with pytest.raises(LocalBrokerUnavailable, match=r"Maven is not installed.*; no Docker engine answers"):
+    with pytest.raises(LocalBrokerUnavailableError, match=r"Maven is not installed.*; no Docker engine answers"):
         choose_backend(runner, which=which("java", "docker"), environ={})

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dispatch.devtools.localbroker import LocalBrokerError, PortInUse, free_ports
+from dispatch.devtools.localbroker import LocalBrokerError, PortInUseError, free_ports
 from dispatch.devtools.localbroker.ports import loopback_interface, require_free
 
 
@@ -28,7 +28,7 @@ def test_a_port_somebody_listens_on_is_in_use(address: str) -> None:
     with socket.create_server((address, 0)) as server:
         port = server.getsockname()[1]
 
-        with pytest.raises(PortInUse, match=rf"port {port} .* is in use: take --port") as caught:
+        with pytest.raises(PortInUseError, match=rf"port {port} .* is in use: take --port") as caught:
             require_free(port, "take --port")
 
     assert caught.value.port == port

@@ -18,7 +18,7 @@ from dispatch.devtools.localbroker import (
     AdminError,
     LocalBroker,
     LocalBrokerError,
-    PortInUse,
+    PortInUseError,
     free_ports,
     obtain,
     prepare,
@@ -111,7 +111,7 @@ def test_ports_that_were_asked_for_must_be_free_and_two(fake: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", LISTEN, str(port)], stdout=subprocess.PIPE) as listener:
         assert listener.stdout is not None
         assert listener.stdout.readline() == b"listening\n"
-        with pytest.raises(PortInUse, match=str(port)):
+        with pytest.raises(PortInUseError, match=str(port)):
             LocalBroker.start(port=port)
         listener.kill()
 

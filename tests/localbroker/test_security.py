@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from dispatch.devtools.localbroker import LocalBrokerError, LocalBrokerUnavailable, Security
+from dispatch.devtools.localbroker import LocalBrokerError, LocalBrokerUnavailableError, Security
 from tests.localbroker.support import FakeRunner
 
 
@@ -88,7 +88,7 @@ def test_what_is_there_is_kept(security: Security) -> None:
 
 
 def test_without_openssl_the_error_says_what_to_install(tmp_path: Path) -> None:
-    with pytest.raises(LocalBrokerUnavailable, match="apt-get install openssl"):
+    with pytest.raises(LocalBrokerUnavailableError, match="apt-get install openssl"):
         Security.create(tmp_path / "security", which=lambda _name: None)
 
 

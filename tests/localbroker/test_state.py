@@ -15,8 +15,8 @@ from dispatch.devtools.localbroker import (
     DEFAULT_NAMESPACES,
     Admin,
     LocalBrokerError,
-    LocalBrokerUnavailable,
-    PortInUse,
+    LocalBrokerUnavailableError,
+    PortInUseError,
     State,
     cache_dir,
     start_detached,
@@ -159,17 +159,17 @@ def test_a_busy_port_names_the_option_that_helps(cache: Path, option: str) -> No
     with socket.create_server(("127.0.0.1", 0)) as server:
         taken = server.getsockname()[1]
 
-        with pytest.raises(PortInUse, match=f"port {taken} .*choose another with {option}, 0 for any"):
+        with pytest.raises(PortInUseError, match=f"port {taken} .*choose another with {option}, 0 for any"):
             start_detached(port=taken if option == "--port" else 0, web_port=taken if option == "--web-port" else 0)
 
 
 def test_where_nothing_can_start_nothing_is_remembered(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def nothing() -> str:
-        raise LocalBrokerUnavailable(["Java is not installed"], "install it")
+        raise LocalBrokerUnavailableError(["Java is not installed"], "install it")
 
     monkeypatch.setattr(state_module, "choose_backend", nothing)
 
-    with pytest.raises(LocalBrokerUnavailable, match="Java is not installed"):
+    with pytest.raises(LocalBrokerUnavailableError, match="Java is not installed"):
         start_detached(port=0, web_port=0)
 
     assert status() is None

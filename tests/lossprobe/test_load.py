@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.devtools.lossprobe.load import MAX_SILENCES, SILENCE_S, FailedCall, Load, LostCall
+from dispatch.devtools.lossprobe.load import MAX_SILENCES, SILENCE_S, FailedCallError, Load, LostCallError
 from dispatch.devtools.lossprobe.results import Run
 from tests.support import clock
 
@@ -43,9 +43,9 @@ class Script:
         finally:
             self.at_once -= 1
         if end == LOST:
-            raise LostCall
+            raise LostCallError
         if end == FAILED:
-            raise FailedCall("refused")
+            raise FailedCallError("refused")
 
 
 async def run(script: Script, *, in_flight: int = 1, calls: int | None = None, seconds: float | None = None) -> Run:
@@ -117,7 +117,7 @@ async def test_where_nobody_answers_it_ends_soon(in_flight: int) -> None:
 
 async def test_failures_without_any_wait_do_not_stop_the_loop() -> None:
     async def call() -> None:
-        raise FailedCall("queue-full")
+        raise FailedCallError("queue-full")
 
     turns = itertools.count()
     loop = asyncio.get_running_loop()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dispatch.devtools.lossprobe import plain_client as plain
-from dispatch.devtools.lossprobe.load import FailedCall, LostCall
+from dispatch.devtools.lossprobe.load import FailedCallError, LostCallError
 from dispatch.devtools.lossprobe.plain_client import GRACE_S, LOOK_EVERY_S, PlainClient, PlainEcho, answer_payload
 from dispatch.messaging.wire.codec import Reply, decode_reply
 from dispatch.transports import Mode, Security
@@ -85,7 +85,7 @@ async def test_an_answer_of_another_size_is_a_failure(monkeypatch: pytest.Monkey
     async with both_ends(monkeypatch) as (client, played):
         answer = SimpleNamespace(data=lambda: b"", properties=lambda: {"id": "1"})
         played.listeners[REQUESTS] = lambda *_: played.listeners[RESPONSES](None, answer)
-        with pytest.raises(FailedCall, match="wrong-answer"):
+        with pytest.raises(FailedCallError, match="wrong-answer"):
             await client.call(120)
 
 
@@ -100,7 +100,7 @@ async def test_what_vanishes_is_lost_soon_after_a_later_call_was_answered(
         await asyncio.sleep(0)
         await client.call(120)
         answered = clock()
-        with pytest.raises(LostCall):
+        with pytest.raises(LostCallError):
             await first
         assert GRACE_S <= clock() - answered <= GRACE_S + 3 * LOOK_EVERY_S
         assert client.late == 0
@@ -122,7 +122,7 @@ async def test_an_answer_that_comes_after_its_call_was_given_up_is_told(monkeypa
         await asyncio.sleep(0)
         (late,), played.held = played.held, None
         await client.call(120)
-        with pytest.raises(LostCall):
+        with pytest.raises(LostCallError):
             await first
         late()
         late()  # a repetition is not a second one
@@ -134,7 +134,7 @@ async def test_an_answer_that_comes_after_its_call_was_given_up_is_told(monkeypa
 async def test_what_is_refused_is_a_failure_and_no_loss(monkeypatch: pytest.MonkeyPatch, topic: str) -> None:
     async with both_ends(monkeypatch) as (client, played):
         played.refuses[topic] = lambda properties: "failed" not in properties
-        with pytest.raises(FailedCall, match="MessageTooBig"):
+        with pytest.raises(FailedCallError, match="MessageTooBig"):
             await client.call(120)
 
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from dispatch.devtools.localbroker import Endpoint
-from dispatch.devtools.lossprobe import Probe, ProbeFailed, Side, load
+from dispatch.devtools.lossprobe import Probe, ProbeError, Side, load
 from dispatch.errors import TransportError
 from dispatch.transports import Security
 
@@ -41,7 +41,7 @@ async def test_a_service_that_died_is_told(pulsar_endpoint: Endpoint, monkeypatc
         assert probe._service is not None
         probe._service.kill()
         await probe._service.wait()
-        with pytest.raises(ProbeFailed, match=r"service ended with status -9\. None of 4 calls was answered"):
+        with pytest.raises(ProbeError, match=r"service ended with status -9\. None of 4 calls was answered"):
             await probe.measure(Side.PLAIN, size=120, in_flight=2, calls=100, seconds=None)
 
 

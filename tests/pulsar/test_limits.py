@@ -84,7 +84,7 @@ async def test_the_brokers_own_limit_is_kept_before_anything_is_sent(small: Loca
         assert len(await dispatcher.call("echo", {"size": limit - 1_000}, timeout=20)) == limit - 1_000
         assert await dispatcher.call("echo", {"fill": "y" * (limit - 1_000)}, timeout=20)
         error = await at_once(dispatcher, fill="y" * limit)
-        assert (type(error), error.type) == (dispatch.InvalidArguments, "payload-too-large")
+        assert (type(error), error.type) == (dispatch.InvalidArgumentsError, "payload-too-large")
         assert f"the limit is {limit:,}" in error.message
         error = await at_once(dispatcher, size=limit + 1)  # as it is, it travels without JSON around it, and fits
         assert (type(error), error.type) == (dispatch.ToolError, "result-too-large")
@@ -169,7 +169,7 @@ async def test_that_nobody_listens_is_nothing_a_broker_says(small: LocalBroker) 
         async with asyncio.timeout(20):
             while (error := (await dispatcher.execute("echo", timeout=0.5)).error) and error.type == "unreachable":
                 pass  # a broker that has just started takes longer than that to open its first topics
-        assert isinstance(error, dispatch.CallTimeout), "the day a broker says it, this can be an error at once"
+        assert isinstance(error, dispatch.CallTimeoutError), "the day a broker says it, this can be an error at once"
     ours = dispatch.Policy(only_ours=True)
     async with dispatch.connect(small.service_url, catalog_of(topic), policy=ours) as dispatcher:
         error = await at_once(dispatcher)

@@ -126,7 +126,7 @@ async def test_any_other_call_ends_by_its_deadline_and_never_runs_again(
         with instance(url, topic, counts, "last"):
             assert (await dispatcher.execute("echo", {"n": lives}, timeout=TIMEOUT_S)).instance == "last"
             for result in await asyncio.gather(*results):
-                assert isinstance(result.error, dispatch.CallTimeout)
+                assert isinstance(result.error, dispatch.CallTimeoutError)
                 assert "It may have run all the same" in result.error.message
                 assert not result.error.retryable
     assert set(counts.all()) == {1}
@@ -160,7 +160,7 @@ async def test_what_comes_again_after_its_callers_time_is_not_run(pulsar_endpoin
             call = asyncio.create_task(dispatcher.execute("echo", {"n": 0, "seconds": 60}, timeout=1.5))
             await until(lambda: counts[0] == 1)
             first.send_signal(signal.SIGSTOP)
-            assert isinstance((await call).error, dispatch.CallTimeout)
+            assert isinstance((await call).error, dispatch.CallTimeoutError)
             async with here(url, topic, counts) as second:
                 assert second.requests == 0
                 first.kill()

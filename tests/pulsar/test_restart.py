@@ -90,8 +90,8 @@ async def test_a_killed_broker_costs_calls_their_deadline_and_no_more() -> None:
     assert failed, "the broker was away for seconds: some calls must have failed"
     for call in failed:
         error = call.result.error
-        assert isinstance(error, dispatch.CallTimeout | dispatch.TransportError), error
-        assert isinstance(error, dispatch.CallTimeout) or error.type in (
+        assert isinstance(error, dispatch.CallTimeoutError | dispatch.TransportError), error
+        assert isinstance(error, dispatch.CallTimeoutError) or error.type in (
             "disconnected",
             "connection-lost",
             "send-failed",

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dispatch import CallResult, Dispatcher, Policy, Throttled
+from dispatch import CallResult, Dispatcher, Policy, ThrottledError
 from tests.support.clock import advance
 from tests.support.stand import stand
 
@@ -78,7 +78,7 @@ async def test_the_refusal_names_the_limit_of_the_dispatcher() -> None:
     async with stand(taking(5), policy=Policy(bulkhead=1)) as (dispatcher, _):  # type: ignore[arg-type] # as a descriptor
         results = await at_once(dispatcher, 2)
         (error,) = (result.error for result in results if result.error is not None)
-        assert isinstance(error, Throttled)
+        assert isinstance(error, ThrottledError)
         assert (error.type, error.rejected_by, error.outcome) == ("too-busy", "bulkhead", "throttled")
         assert error.message.startswith("'work' was not executed: this dispatcher's limit of calls in flight")
         assert "bulkhead.concurrency" in error.message

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import dispatch
-from dispatch import CallResult, CallTimeout, Dispatcher, Event, Origin
+from dispatch import CallResult, CallTimeoutError, Dispatcher, Event, Origin
 from dispatch.devtools.localbroker import Endpoint
 from dispatch.resilience.breaker.breaker import State
 from dispatch.testing import FaultyTransport
@@ -228,7 +228,7 @@ async def test_a_stream_that_an_outage_cut_short_is_no_failure_of_the_tool() -> 
         await advance(0.5)
         connection.disconnect(10)
         ended = await asyncio.gather(*streams, return_exceptions=True)
-        assert {(type(error), getattr(error, "origin", "")) for error in ended} == {(CallTimeout, Origin.LOCAL)}
+        assert {(type(error), getattr(error, "origin", "")) for error in ended} == {(CallTimeoutError, Origin.LOCAL)}
         assert dispatcher.breaker("work").state is State.CLOSED
 
 

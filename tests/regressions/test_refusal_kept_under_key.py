@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dispatch import Policy, ToolService
-from dispatch.errors import CallTimeout, Throttled, ToolError
+from dispatch.errors import CallTimeoutError, ThrottledError, ToolError
 from dispatch.messaging.wire.codec import Refusal
 from dispatch.serving.deduplication.idempotency_keys import KEY_AGE_S
 from tests.support.clock import START, advance, idle, virtual_loop
@@ -47,7 +47,7 @@ class Till:
 async def test_a_call_that_times_out_leaves_its_key_the_tools_answer() -> None:
     till = Till()
     async with stand(till, TOOLS) as (dispatcher, server):
-        with pytest.raises(CallTimeout):
+        with pytest.raises(CallTimeoutError):
             await dispatcher.call("work", {"seconds": 5}, idempotency_key="one", timeout=1)
         await idle()
         assert (server.running, server.refused[Refusal.STOPPED]) == (1, 1)
@@ -74,7 +74,7 @@ async def test_a_caller_that_was_refused_hears_nothing_more() -> None:
 async def test_the_tools_error_is_its_answer_too() -> None:
     till = Till()
     async with stand(till, TOOLS) as (dispatcher, _):
-        for timeout, type in ((1, CallTimeout), (30, ToolError), (1, ToolError)):
+        for timeout, type in ((1, CallTimeoutError), (30, ToolError), (1, ToolError)):
             with pytest.raises(type):
                 await dispatcher.call("work", {"seconds": 5, "fail": 1}, idempotency_key="one", timeout=timeout)
         assert till.sold == 1
@@ -85,7 +85,7 @@ async def test_a_stream_that_times_out_leaves_its_key_the_whole_stream() -> None
     policy = Policy(**UNGUARDED, stream_timeout=1.5)
     async with serving(till), dispatching(policy=policy) as hurried, dispatching() as patient:
         some: list[str] = []
-        with pytest.raises(CallTimeout):
+        with pytest.raises(CallTimeoutError):
             await read(hurried.stream("work", {"chunks": 4}, idempotency_key="one"), some)
         assert some == ["1.0 "]
         whole: list[str] = []
@@ -105,7 +105,7 @@ async def test_a_thread_that_times_out_leaves_its_key_the_tools_answer() -> None
 
     async with stand(Slow(), TOOLS) as (dispatcher, server):
         virtual_loop().threads_may_hang = True
-        with pytest.raises(CallTimeout):
+        with pytest.raises(CallTimeoutError):
             await dispatcher.call("work", idempotency_key="one", timeout=1)
         virtual_loop().threads_may_hang = False
         release.set()
@@ -125,7 +125,7 @@ async def test_what_never_ends_is_stopped_when_its_key_is_too_old() -> None:
     till = Till()
     async with stand(till, TOOLS) as (dispatcher, server):
         for timeout in (1, 30):
-            with pytest.raises(CallTimeout):
+            with pytest.raises(CallTimeoutError):
                 await dispatcher.call("work", {"seconds": 5_000}, idempotency_key="one", timeout=timeout)
         assert (server.running, till.sold) == (1, 1)
         await advance(KEY_AGE_S)
@@ -165,7 +165,7 @@ async def test_a_duplicate_waits_no_longer_than_its_caller() -> None:
     async with stand(till, TOOLS) as (dispatcher, server):
         first = asyncio.create_task(dispatcher.call("work", {"seconds": 5}, idempotency_key="one"))
         await idle()
-        with pytest.raises(CallTimeout):
+        with pytest.raises(CallTimeoutError):
             await dispatcher.call("work", {"seconds": 5}, idempotency_key="one", timeout=1)
         await idle()
         assert server.refused[Refusal.STOPPED] == 1
@@ -196,6 +196,6 @@ async def test_duplicates_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch)
         ]
         results = await asyncio.gather(*same)
         assert [result.text for result in results[:3]] == ["receipt 1"] * 3
-        assert isinstance(results[3].error, Throttled)
+        assert isinstance(results[3].error, ThrottledError)
         assert server.refused[Refusal.OVERLOADED] == 1
         assert till.sold == 1

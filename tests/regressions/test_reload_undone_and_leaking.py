@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from dispatch import Catalog, Dispatcher, InstanceChanged, Throttled, ToolServiceClient
+from dispatch import Catalog, Dispatcher, InstanceChanged, ThrottledError, ToolServiceClient
 from dispatch.errors import TransportError
 from dispatch.transports import Handler, Mode, OnFailure, Publisher, Subscription, Ticket
 from dispatch.transports.memory import MemoryTransport
@@ -145,7 +145,7 @@ async def test_a_client_made_before_a_reload_keeps_to_the_new_policy(also_the_to
         other = ToolServiceClient(dispatcher, service="lab")
         passed = 0
         for number in range(80):
-            with contextlib.suppress(Throttled):
+            with contextlib.suppress(ThrottledError):
                 await (other if also_the_tool and number % 2 else client).call("alice", {}, {})
                 passed += 1
         assert passed <= 3

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dispatch import CallTimeout, Dispatcher, Rejected, ToolError
+from dispatch import CallTimeoutError, Dispatcher, RejectedError, ToolError
 from dispatch.policy import Breaker, Policy
 from dispatch.resilience.breaker.breaker import State
 from tests.support.clock import advance
@@ -92,7 +92,7 @@ async def test_a_stream_that_breaks_after_its_first_chunk_counts_for_its_instanc
     policy = Policy(retry=1, breaker=Breaker(failures_in_a_row=3), stream_idle_timeout=2)
     async with stand(long, policy=policy, instance="one") as (dispatcher, _):
         for _ in range(4):
-            with pytest.raises(CallTimeout):
+            with pytest.raises(CallTimeoutError):
                 await read(dispatcher.stream("work", {"pause": 10}), [])
         assert dispatcher.breaker("work").state is State.CLOSED
         assert [view.failures for view in dispatcher.instances("lab")] == [4]
@@ -106,7 +106,7 @@ async def test_a_stream_without_a_first_chunk_is_a_failure() -> None:
     policy = Policy(retry=1, breaker=Breaker(failures_in_a_row=3), stream_idle_timeout=2)
     async with stand(silent, policy=policy) as (dispatcher, _):
         for _ in range(3):
-            with pytest.raises(CallTimeout):
+            with pytest.raises(CallTimeoutError):
                 await read(dispatcher.stream("work"), [])
-        with pytest.raises(Rejected, match="was not called"):
+        with pytest.raises(RejectedError, match="was not called"):
             await read(dispatcher.stream("work"), [])

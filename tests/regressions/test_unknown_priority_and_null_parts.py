@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dispatch import Catalog, InvalidArguments, Outcome, Policy, ToolError
+from dispatch import Catalog, InvalidArgumentsError, Outcome, Policy, ToolError
 from dispatch.cli.views.effective_policy import plan_of
 from dispatch.policy import Balancing, Health, PolicyError, Retry, parse_policy
 from tests.support.clock import advance, idle
@@ -30,10 +30,10 @@ async def test_an_unknown_priority_is_an_error_and_nothing_is_sent(priority: Any
     async with Peer.as_service() as peer, dispatching() as dispatcher:
         result = await dispatcher.execute("work", priority=priority)
         assert (result.outcome, result.attempts) == (Outcome.INVALID_ARGUMENTS, 0)
-        assert isinstance(result.error, InvalidArguments)
+        assert isinstance(result.error, InvalidArgumentsError)
         assert result.error.type == "unknown-priority"
         assert "interactive, batch" in result.error.message
-        with pytest.raises(InvalidArguments, match="was not called"):
+        with pytest.raises(InvalidArgumentsError, match="was not called"):
             await anext(dispatcher.stream("work", priority=priority))
         assert peer.arrived.empty()
 
@@ -42,7 +42,7 @@ async def test_known_priorities_are_those_of_the_policy() -> None:
     policy = {"bulkhead": {"priorities": ["chat", "night"]}}
     async with stand(lambda _: "done", tools(policy)) as (dispatcher, _):
         assert await dispatcher.call("work", priority="night") == "done"
-        with pytest.raises(InvalidArguments, match="chat, night"):
+        with pytest.raises(InvalidArgumentsError, match="chat, night"):
             await dispatcher.call("work", priority="batch")
 
 

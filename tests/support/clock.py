@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from dispatch.testing.clock import START, Deadlock, VirtualClockLoop, advance, idle, run, virtual_loop
+from dispatch.testing.clock import START, DeadlockError, VirtualClockLoop, advance, idle, run, virtual_loop
 
-__all__ = ["START", "Deadlock", "VirtualClockLoop", "advance", "idle", "run", "virtual_loop"]
+__all__ = ["START", "DeadlockError", "VirtualClockLoop", "advance", "idle", "run", "virtual_loop"]

@@ -11,7 +11,7 @@ from typing import Any
 import hypothesis.strategies as st
 from hypothesis import given, settings
 
-from dispatch import Dispatcher, Rejected, ToolError
+from dispatch import Dispatcher, RejectedError, ToolError
 from dispatch.resilience.breaker.breaker import State
 from dispatch.telemetry.events import CircuitChanged, Event
 from dispatch.transports.memory import MemoryTransport
@@ -61,7 +61,7 @@ async def do(dispatcher: Dispatcher, what: str, how: Any) -> None:
         with contextlib.suppress(asyncio.CancelledError):
             await call
     else:
-        with contextlib.suppress(Rejected, ValueError):  # the tool, or its breaker, is not there now
+        with contextlib.suppress(RejectedError, ValueError):  # the tool, or its breaker, is not there now
             breaker = dispatcher.breaker("work")
             if how == "open_until":
                 breaker.open_until(asyncio.get_running_loop().time() + 2)
@@ -77,7 +77,7 @@ def circuits(board: Board, tool: str = "work") -> dict[str, float]:
 def states(*dispatchers: Dispatcher) -> Counter[str]:
     found: Counter[str] = Counter()
     for each in dispatchers:
-        with contextlib.suppress(Rejected, ValueError):
+        with contextlib.suppress(RejectedError, ValueError):
             found[each.breaker("work").state] += 1
     return found
 

@@ -11,7 +11,7 @@ from opentelemetry.semconv._incubating.attributes import messaging_attributes
 from opentelemetry.semconv.attributes import error_attributes
 
 from dispatch import errors as outcome
-from dispatch.errors import CallTimeout, DispatchError, Outcome, Rejected, Throttled, TransportError
+from dispatch.errors import CallTimeoutError, DispatchError, Outcome, RejectedError, ThrottledError, TransportError
 from dispatch.messaging.rpc.exchange_outcome import Disposition
 from dispatch.resilience.breaker.breaker import State
 from dispatch.telemetry import names
@@ -147,25 +147,25 @@ def test_error_types() -> None:
 
 
 def test_each_way_to_fail_has_its_error_type() -> None:
-    def refused(by: str, kind: type[DispatchError] = Rejected) -> DispatchError:
+    def refused(by: str, kind: type[DispatchError] = RejectedError) -> DispatchError:
         return kind("x", "x", rejected_by=by)
 
     expected = {
         outcome.ToolError("x", "x"): "tool_error",
-        outcome.InvalidArguments("x", "x"): "invalid_arguments",
-        CallTimeout("x", clock="call"): "deadline_exceeded",
-        CallTimeout("x", clock="stream"): "deadline_exceeded",
-        CallTimeout("x", clock="attempt"): "timeout",
-        CallTimeout("x", clock="stream-idle"): "timeout",
+        outcome.InvalidArgumentsError("x", "x"): "invalid_arguments",
+        CallTimeoutError("x", clock="call"): "deadline_exceeded",
+        CallTimeoutError("x", clock="stream"): "deadline_exceeded",
+        CallTimeoutError("x", clock="attempt"): "timeout",
+        CallTimeoutError("x", clock="stream-idle"): "timeout",
         refused("breaker"): "circuit_open",
         refused("balancer"): "no_instance",
         refused("catalog"): "unknown_tool",
         refused("service"): "_OTHER",
-        refused("rate", Throttled): "rate_limited",
-        refused("user-rate", Throttled): "rate_limited",
-        refused("bulkhead", Throttled): "queue_full",
-        refused("exchange", Throttled): "queue_full",
-        refused("service", Throttled): "queue_full",
+        refused("rate", ThrottledError): "rate_limited",
+        refused("user-rate", ThrottledError): "rate_limited",
+        refused("bulkhead", ThrottledError): "queue_full",
+        refused("exchange", ThrottledError): "queue_full",
+        refused("service", ThrottledError): "queue_full",
         TransportError("closed", "x", sent=False): "send_failed",
         TransportError("not-sent", "x", sent=False): "send_failed",
         TransportError("no-instance", "x", sent=False): "no_instance",

@@ -12,7 +12,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind, StatusCode
 
-from dispatch import CallTimeout, Catalog, Dispatcher, Rejected, ToolError
+from dispatch import CallTimeoutError, Catalog, Dispatcher, RejectedError, ToolError
 from tests.support.clock import idle
 from tests.support.stand import REQUESTS, RESPONSES, UNGUARDED, Peer, catalog, read, serving
 from tests.telemetry.made import Spans, short, telling
@@ -210,7 +210,7 @@ async def test_a_call_that_takes_too_long() -> None:
         return "late"
 
     async with traced(spans, work) as dispatcher:
-        with pytest.raises(CallTimeout):
+        with pytest.raises(CallTimeoutError):
             await dispatcher.call("work", timeout=1)
         await idle()
         assert short(spans.tree()) == [
@@ -243,9 +243,9 @@ async def test_a_refusal_has_no_send() -> None:
         assert (await dispatcher.execute("work")).error is not None
         dispatcher.breaker("work").reset()
         assert (await dispatcher.execute("work", {"what": object()})).error is not None
-        with pytest.raises(Rejected):
+        with pytest.raises(RejectedError):
             await dispatcher.call("wrok")
-        with pytest.raises(Rejected):
+        with pytest.raises(RejectedError):
             await read(dispatcher.stream("owrk"), [])
     assert spans.tree() == [
         "execute_tool work !circuit_open",

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dispatch.testing.clock import START, Deadlock, VirtualClockLoop, advance, idle, run, virtual_time
+from dispatch.testing.clock import START, DeadlockError, VirtualClockLoop, advance, idle, run, virtual_time
 
 
 async def test_thirty_seconds_take_no_time() -> None:
@@ -54,7 +54,7 @@ def test_a_wait_that_nothing_can_end_is_told_at_once() -> None:
     async def hangs() -> None:
         await asyncio.get_running_loop().create_future()
 
-    with pytest.raises(Deadlock, match=r"hangs|create_future"):
+    with pytest.raises(DeadlockError, match=r"hangs|create_future"):
         run(hangs)
 
 
@@ -97,7 +97,7 @@ def test_a_timer_that_is_set_for_ever_is_told() -> None:
         again()
         await loop.create_future()
 
-    with pytest.raises(Deadlock, match="days of virtual time"):
+    with pytest.raises(DeadlockError, match="days of virtual time"):
         run(spins)
 
 

@@ -115,7 +115,9 @@ def test_a_test_that_hangs_says_where(installed: pytest.Pytester) -> None:
     )
     result = run(installed)
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*Deadlock: nothing is ready and no timer is set*", "*await asyncio.Event().wait()*"])
+    result.stdout.fnmatch_lines(
+        ["*DeadlockError: nothing is ready and no timer is set*", "*await asyncio.Event().wait()*"]
+    )
 
 
 def test_the_example_is_as_good_as_it_says(installed: pytest.Pytester) -> None:

@@ -16,7 +16,7 @@ from dispatch.errors import TransportError
 from dispatch.messaging.wire.codec import (
     MAX_PROPERTY_BYTES,
     ErrorInfo,
-    MalformedMessage,
+    MalformedMessageError,
     Property,
     decode_reply,
     decode_request,
@@ -206,7 +206,7 @@ async def test_malformed_answers_cannot_be_read() -> None:
         readable = 0
         for message in seen.messages:
             for decode in (decode_reply, decode_request):
-                with contextlib.suppress(MalformedMessage):
+                with contextlib.suppress(MalformedMessageError):
                     decode(message.data())
                     readable += 1
         assert readable == 0

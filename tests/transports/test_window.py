@@ -9,7 +9,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from dispatch.transports.publish_window import PublishWindow, QueueFull
+from dispatch.transports.publish_window import PublishWindow, QueueFullError
 from tests.support.machines import machine
 
 
@@ -55,7 +55,7 @@ def test_a_queue_full_of_messages_takes_no_more() -> None:
     w = window(size=1, max_queued=2)
     for n in range(3):
         w.offer("tool", str(n), 1)
-    with pytest.raises(QueueFull):
+    with pytest.raises(QueueFullError):
         w.offer("other", "x", 1)
     assert (w.queued, w.queued_bytes, w.waiting("other")) == (2, 2, False)
     w.settle()
@@ -67,7 +67,7 @@ def test_a_queue_full_of_bytes_takes_no_more() -> None:
     w = window(size=1, max_queued_bytes=10)
     w.offer("tool", "out", 1_000)  # what goes at once is not in the queue
     w.offer("tool", "a", 6)
-    with pytest.raises(QueueFull):
+    with pytest.raises(QueueFullError):
         w.offer("tool", "b", 5)
     assert w.offer("tool", "c", 4) is False
     assert (w.queued, w.queued_bytes) == (2, 10)
@@ -156,7 +156,7 @@ class WindowMachine(RuleBasedStateMachine):
         full = len(queued) >= self.QUEUED or sum(s for _, s in queued) + size > self.BYTES
         try:
             went: bool | None = self.window.hold(flow, item, size) if hold else self.window.offer(flow, item, size)  # type: ignore[func-returns-value]
-        except QueueFull:
+        except QueueFullError:
             assert full
             assert not goes
             return

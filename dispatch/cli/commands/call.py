@@ -71,19 +71,19 @@ def call(
     Exit codes: 0 success · 1 the tool's own error · 2 invalid arguments or unknown tool · 3 timeout · 4 transport ·
     5 throttled or rejected · 130 interrupted
     """
-    from dispatch.catalog import UnknownTool
+    from dispatch.catalog import UnknownToolError
     from dispatch.cli.arguments import read_arguments
     from dispatch.dispatcher import connect
-    from dispatch.errors import Rejected
+    from dispatch.errors import RejectedError
     from dispatch.result import CallResult
 
     broker = settings.genuine_broker_url("dispatch call")
     catalog = settings.load_catalog()
     try:
         descriptor = catalog.tool(tool)
-    except UnknownTool as unknown:
+    except UnknownToolError as unknown:
         # Before anything connects: a slip of the pen is told at once, broker or not.
-        error = Rejected("unknown-tool", str(unknown), rejected_by="catalog", alternatives=unknown.near)
+        error = RejectedError("unknown-tool", str(unknown), rejected_by="catalog", alternatives=unknown.near)
         result = CallResult(tool, error.outcome, error=error)
         service = None
     else:

@@ -70,11 +70,11 @@ def check(
         user, wrong = check_policy_file(settings.policy_file)
         problems += wrong
     if catalog is not None and tool is not None and tool not in catalog.tools:
-        from dispatch.catalog import UnknownTool
+        from dispatch.catalog import UnknownToolError
 
         try:
             catalog.tool(tool)
-        except UnknownTool as unknown:
+        except UnknownToolError as unknown:
             raise CliError(str(unknown)) from None
     plans: list[ToolPlan] | None = None
     if catalog is not None and user is not None:

@@ -56,12 +56,12 @@ def export(
     """
     from dispatch.cli.exit_codes import CliError
     from dispatch.telemetry.alerting.slo import promise
-    from dispatch.telemetry.alerting.yaml_documents import SLO, YamlMissing, documents
+    from dispatch.telemetry.alerting.yaml_documents import SLO, YamlMissingError, documents
 
     promised = _promises(settings)
     try:
         made = documents(promised, grafana)
-    except YamlMissing as missing:
+    except YamlMissingError as missing:
         raise CliError(f"{missing}.") from None
     where = Path(folder)
     where.mkdir(parents=True, exist_ok=True)

@@ -24,7 +24,7 @@ def tools(
     json: Annotated[bool, typer.Option("--json", help="The descriptors as JSON: a list, or the one of NAME.")] = False,
 ) -> None:
     """List the tools of the catalogue, or show one of them in full with the command that calls it."""
-    from dispatch.catalog import UnknownTool
+    from dispatch.catalog import UnknownToolError
     from dispatch.cli.exit_codes import CliError
 
     catalog = settings.load_catalog()
@@ -36,7 +36,7 @@ def tools(
         return
     try:
         tool = catalog.tool(name)
-    except UnknownTool as unknown:
+    except UnknownToolError as unknown:
         raise CliError(str(unknown)) from None
     if json:
         put_json(_as_dict(catalog, tool))

@@ -56,7 +56,7 @@ def measure_loss(
         typer.Exit: with 1: calls of ours were lost.
     """
     from dispatch.cli.exit_codes import CliError, Exit
-    from dispatch.devtools.lossprobe import Findings, PlanError, ProbeFailed, make_plan
+    from dispatch.devtools.lossprobe import Findings, PlanError, ProbeError, make_plan
     from dispatch.devtools.lossprobe.plan import DEFAULT_IN_FLIGHT, DEFAULT_SIZES
     from dispatch.errors import DispatchError
     from dispatch.transports.pulsar.service_url import endpoints
@@ -77,7 +77,7 @@ def measure_loss(
         run_async(_measure(findings, broker, security, requests, responses))
     except (KeyboardInterrupt, DispatchError, OSError) as error:
         ended = error
-    except ProbeFailed as error:
+    except ProbeError as error:
         ended = CliError(str(error), "dispatch doctor", Exit.TRANSPORT)
     if json:
         put_json(as_dict(findings, broker, requests, responses))

@@ -118,7 +118,7 @@ def plan_of(
         user: the same as a descriptor writes it, laid over ``base``: here a default that was written is the user's too.
 
     Raises:
-        Rejected: there is no such tool.
+        RejectedError: there is no such tool.
         PolicyError: ``user`` is no policy; or one that does not go with what the service or the tool says.
     """
     return _plan(catalog, Targets(catalog, base.merged(user)).tool(tool), _differing(base), user)

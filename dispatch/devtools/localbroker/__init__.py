@@ -11,7 +11,7 @@ from .backend import Backend, choose_backend
 from .distribution import VERSION, cache_dir, fetch_distribution, find_distribution
 from .docker import IMAGE, DockerBroker
 from .endpoint import Endpoint, from_environment, obtain
-from .errors import AdminError, LocalBrokerError, LocalBrokerUnavailable, PortInUse, Report, quiet
+from .errors import AdminError, LocalBrokerError, LocalBrokerUnavailableError, PortInUseError, Report, quiet
 from .ports import free_ports
 from .process import LocalBroker
 from .security import SUPER_USER, Security
@@ -31,8 +31,8 @@ __all__ = [
     "Endpoint",
     "LocalBroker",
     "LocalBrokerError",
-    "LocalBrokerUnavailable",
-    "PortInUse",
+    "LocalBrokerUnavailableError",
+    "PortInUseError",
     "Report",
     "Security",
     "State",

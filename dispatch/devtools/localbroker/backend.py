@@ -9,7 +9,7 @@ from typing import Literal
 
 from .distribution import find_distribution
 from .docker import IMAGE, engine_available
-from .errors import LocalBrokerUnavailable
+from .errors import LocalBrokerUnavailableError
 from .java import MINIMUM_JAVA, Runner, Which, java_problem, run
 
 #: A process of this machine, or a container.
@@ -32,7 +32,7 @@ def choose_backend(
     """A process wherever Java is there and the distribution is in the cache or Maven can fetch it; else Docker.
 
     Raises:
-        LocalBrokerUnavailable: neither; the text says exactly what to install.
+        LocalBrokerUnavailableError: neither; the text says exactly what to install.
     """
     problems = []
     java = java_problem(runner, which=which, environ=environ)
@@ -45,4 +45,4 @@ def choose_backend(
     if which("docker") is not None and engine_available(runner):
         return "docker"
     problems.append("no Docker engine answers" if which("docker") else "Docker is not installed")
-    raise LocalBrokerUnavailable(problems, _FIX)
+    raise LocalBrokerUnavailableError(problems, _FIX)

@@ -50,7 +50,7 @@ def obtain(
     should that end first. In both cases the namespaces, and their tenants, are made where they are missing.
 
     Raises:
-        LocalBrokerUnavailable: nothing in the environment, and this machine lacks what it needs to start one.
+        LocalBrokerUnavailableError: nothing in the environment, and this machine lacks what it needs to start one.
         LocalBrokerError: it did not start, or (`AdminError`) its admin interface refuses or does not answer.
     """
     given = from_environment(environ)

@@ -16,7 +16,7 @@ class LocalBrokerError(RuntimeError):
     """A local broker could not be fetched, started, reached or stopped."""
 
 
-class LocalBrokerUnavailable(LocalBrokerError):
+class LocalBrokerUnavailableError(LocalBrokerError):
     """This machine lacks what a genuine Pulsar needs.
 
     Attributes:
@@ -28,7 +28,7 @@ class LocalBrokerUnavailable(LocalBrokerError):
         self.problems = problems
 
 
-class PortInUse(LocalBrokerError):
+class PortInUseError(LocalBrokerError):
     """A port that was asked for belongs to somebody else.
 
     Attributes:

@@ -8,7 +8,7 @@ import socket
 from contextlib import ExitStack
 from pathlib import Path
 
-from .errors import LocalBrokerError, PortInUse
+from .errors import LocalBrokerError, PortInUseError
 
 LOOPBACK = "127.0.0.1"
 _LOWEST = 15_000
@@ -38,12 +38,12 @@ def free_ports(count: int) -> tuple[int, ...]:
 
 
 def require_free(port: int, fix: str) -> None:
-    """Raise `PortInUse`, with `fix` in its text, unless a server could listen on `port` of the loopback now."""
+    """Raise `PortInUseError`, with `fix` in its text, unless a server could listen on `port` of the loopback now."""
     if not 0 < port < 65_536:
         raise LocalBrokerError(f"{port} is no TCP port: take one from 1 to 65535")
     with _tcp_socket() as probe:
         if not _bind(probe, port):
-            raise PortInUse(port, fix)
+            raise PortInUseError(port, fix)
 
 
 def loopback_interface() -> str:

@@ -74,7 +74,7 @@ class LocalBroker:
 
         Raises:
             LocalBrokerError: it did not start; the text says why, and what to do.
-            PortInUse: `port` or `web_port` is taken.
+            PortInUseError: `port` or `web_port` is taken.
         """
         if detached and data_dir is None:
             raise ValueError("a detached broker needs a data_dir: nobody would delete a temporary one")

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from .errors import LocalBrokerError, LocalBrokerUnavailable
+from .errors import LocalBrokerError, LocalBrokerUnavailableError
 from .java import Runner, Which, run
 
 #: The subject of the token that may do everything.
@@ -61,7 +61,7 @@ class Security:
         """Make all of it with the `openssl` command, or take what a former call made in `folder`.
 
         Raises:
-            LocalBrokerUnavailable: there is no `openssl` command.
+            LocalBrokerUnavailableError: there is no `openssl` command.
             LocalBrokerError: it failed.
         """
         made = cls(folder)
@@ -69,7 +69,7 @@ class Security:
             return made
         openssl = which("openssl")
         if openssl is None:
-            raise LocalBrokerUnavailable(
+            raise LocalBrokerUnavailableError(
                 ["the openssl command is not installed"],
                 "Install it (apt-get install openssl), or start the broker without security.",
             )

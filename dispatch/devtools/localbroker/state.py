@@ -82,8 +82,8 @@ def start_detached(
         wipe: begin without the data of earlier starts.
 
     Raises:
-        LocalBrokerUnavailable: this machine lacks what it needs.
-        PortInUse: a port is taken.
+        LocalBrokerUnavailableError: this machine lacks what it needs.
+        PortInUseError: a port is taken.
         LocalBrokerError: it did not start, or one runs already and `wipe` or another port was asked for.
     """
     with exclusive(_folder() / "lock", waiting=_BUSY, report=report):

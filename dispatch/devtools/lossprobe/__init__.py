@@ -7,7 +7,7 @@ probe starts.
 
 from dispatch.devtools.lossprobe.advice import advice
 from dispatch.devtools.lossprobe.plan import Plan, PlanError, make_plan, size_text
-from dispatch.devtools.lossprobe.probe import Probe, ProbeFailed
+from dispatch.devtools.lossprobe.probe import Probe, ProbeError
 from dispatch.devtools.lossprobe.results import Cell, Findings, Run, Side
 
 __all__ = [
@@ -16,7 +16,7 @@ __all__ = [
     "Plan",
     "PlanError",
     "Probe",
-    "ProbeFailed",
+    "ProbeError",
     "Run",
     "Side",
     "advice",

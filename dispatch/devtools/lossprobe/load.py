@@ -15,11 +15,11 @@ MAX_SILENCES = 2
 """After so many in a row the run ends: nobody is there, or nothing gets through."""
 
 
-class LostCall(Exception):
+class LostCallError(Exception):
     """No answer will come."""
 
 
-class FailedCall(Exception):
+class FailedCallError(Exception):
     """The call was told of a failure. ``type`` is a short name for it."""
 
     def __init__(self, type: str) -> None:
@@ -28,7 +28,7 @@ class FailedCall(Exception):
 
 
 class Load:
-    """One run. A call that raises :class:`LostCall` is lost, and one that waits through a silence.
+    """One run. A call that raises :class:`LostCallError` is lost, and one that waits through a silence.
 
     Args:
         call: makes one call, and returns when its answer is here.
@@ -85,9 +85,9 @@ class Load:
                         await self._call()
                     finally:
                         self._asked.pop(limit, None)
-            except (LostCall, TimeoutError):
+            except (LostCallError, TimeoutError):
                 self._lost += 1
-            except FailedCall as failure:
+            except FailedCallError as failure:
                 self._errors[failure.type] += 1
                 self._hear()
                 await asyncio.sleep(0)  # a failure may come without any wait

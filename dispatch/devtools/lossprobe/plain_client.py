@@ -12,7 +12,7 @@ import functools
 from collections import deque
 from typing import Any
 
-from dispatch.devtools.lossprobe.load import FailedCall, LostCall
+from dispatch.devtools.lossprobe.load import FailedCallError, LostCallError
 from dispatch.devtools.lossprobe.loss_detector import Overtaken
 from dispatch.messaging.wire.codec import Reply, encode_reply, encode_request
 from dispatch.transports import Mode, Security
@@ -119,8 +119,8 @@ class PlainClient:
         """One call, answered with ``size`` bytes.
 
         Raises:
-            LostCall: a later call was answered, and this one was not.
-            FailedCall: pulsar-client or the broker said no, to the request or to the answer.
+            LostCallError: a later call was answered, and this one was not.
+            FailedCallError: pulsar-client or the broker said no, to the request or to the answer.
         """
         self._number = number = self._number + 1
         waiting: asyncio.Future[None] = self._loop.create_future()
@@ -130,7 +130,7 @@ class PlainClient:
                 REQUEST, functools.partial(self._on_receipt, number), properties={ID: str(number), SIZE: str(size)}
             )
             await waiting
-        except (LostCall, asyncio.CancelledError):
+        except (LostCallError, asyncio.CancelledError):
             self._given_up.add(number)
             raise
         finally:
@@ -157,7 +157,7 @@ class PlainClient:
         self._waking = False
         while self._refused:
             number, failure = self._refused.popleft()
-            self._settle(number, FailedCall(failure))
+            self._settle(number, FailedCallError(failure))
         while self._arrived:
             message = self._arrived.popleft()
             properties = message.properties()
@@ -166,7 +166,7 @@ class PlainClient:
             failure = properties.get(FAILED)
             if failure is None and number in self._waiting and len(message.data()) != self._waiting[number][1]:
                 failure = "wrong-answer"
-            self._settle(number, None if failure is None else FailedCall(failure))
+            self._settle(number, None if failure is None else FailedCallError(failure))
 
     def _settle(self, number: int, problem: Exception | None) -> None:
         if number in self._given_up:
@@ -184,7 +184,7 @@ class PlainClient:
         for number in list(self._waiting):  # in the order of sending
             if number >= lost:
                 break
-            self._settle(number, LostCall())
+            self._settle(number, LostCallError())
 
     async def close(self) -> None:
         """Let go of everything."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import dispatch
 from dispatch.catalog import Catalog
-from dispatch.devtools.lossprobe.load import FailedCall, Load, LostCall
+from dispatch.devtools.lossprobe.load import FailedCallError, Load, LostCallError
 from dispatch.devtools.lossprobe.results import Run, Side
 from dispatch.dispatcher import Dispatcher
 from dispatch.errors import Outcome, TransportError
@@ -35,7 +35,7 @@ SAID_CHARS = 2_000
 _HOME = str(Path(dispatch.__file__).resolve().parent.parent)
 
 
-class ProbeFailed(Exception):
+class ProbeError(Exception):
     """It cannot be measured. ``str(error)`` says why."""
 
 
@@ -72,7 +72,7 @@ class Probe:
 
         Raises:
             TransportError: no broker, not let in, no such namespace; the message names the fix.
-            ProbeFailed: the service did not start, or cannot be reached.
+            ProbeError: the service did not start, or cannot be reached.
         """
         from dispatch.devtools.lossprobe.plain_client import PlainClient
         from dispatch.transports.pulsar.handshake import shake_hands
@@ -105,7 +105,7 @@ class Probe:
             seconds: how long calls are begun; None: until there were ``calls``.
 
         Raises:
-            ProbeFailed: no answer came at all.
+            ProbeError: no answer came at all.
         """
         plain = self._plain
         assert plain is not None
@@ -115,7 +115,7 @@ class Probe:
         if plain.late > late:  # given up too soon: not lost
             run = Run(run.calls, run.lost - (plain.late - late), run.seconds, run.errors)
         if run.calls and run.lost == run.calls:
-            raise ProbeFailed(f"{self._why_silent()} None of {run.calls:,} calls was answered.")
+            raise ProbeError(f"{self._why_silent()} None of {run.calls:,} calls was answered.")
         return run
 
     async def _call(self, side: Side, size: int) -> None:
@@ -127,20 +127,20 @@ class Probe:
         result = await self._dispatcher.execute("echo", {"size": size}, timeout=CALL_S)
         if result.error is None:
             if len(result.text) != size:
-                raise FailedCall("wrong-answer")
+                raise FailedCallError("wrong-answer")
         elif result.outcome is Outcome.TIMEOUT:
-            raise LostCall
+            raise LostCallError
         else:
-            raise FailedCall(result.error.type)
+            raise FailedCallError(result.error.type)
 
     async def _reach(self, side: Side) -> None:
         """The first call also opens the topics."""
         try:
             async with asyncio.timeout(REACH_S):
                 await self._call(side, 1)
-        except (TimeoutError, LostCall, FailedCall) as error:
-            reason = error.type if isinstance(error, FailedCall) else f"no answer within {REACH_S:g} s"
-            raise ProbeFailed(f"{self._why_silent()} The first call failed: {reason}.") from None
+        except (TimeoutError, LostCallError, FailedCallError) as error:
+            reason = error.type if isinstance(error, FailedCallError) else f"no answer within {REACH_S:g} s"
+            raise ProbeError(f"{self._why_silent()} The first call failed: {reason}.") from None
 
     # -- the service's process ----------------------------------------------------------------------------------
 
@@ -180,7 +180,7 @@ class Probe:
             async with asyncio.timeout(START_S):
                 line = await service.stdout.readline()
         if not line:
-            raise ProbeFailed(f"{self._why_silent()} It was not ready within {START_S:g} s.")
+            raise ProbeError(f"{self._why_silent()} It was not ready within {START_S:g} s.")
         self._spoke = True
         answer = json.loads(line)
         if "error" in answer:

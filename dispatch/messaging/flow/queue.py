@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol, TypeVar
 
-from dispatch._internal.fair_queue import FairQueue, QueueFull
+from dispatch._internal.fair_queue import FairQueue, QueueFullError
 from dispatch.errors import TransportError
 
 
@@ -43,7 +43,7 @@ class WaitingRoom(FairQueue[T]):
         """
         try:
             self.put(flow, item, size)
-        except QueueFull:
+        except QueueFullError:
             raise TransportError(
                 "queue-full",
                 f"{len(self):,} messages to {self._topic} wait already; slow down.",

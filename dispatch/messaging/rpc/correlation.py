@@ -14,14 +14,14 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 from dispatch._internal.clock import loop_clock
-from dispatch.errors import Throttled, TransportError
+from dispatch.errors import ThrottledError, TransportError
 from dispatch.messaging.rpc.deadline_heap import Deadlines
 from dispatch.messaging.rpc.exchange_outcome import Disposition, Fate, Lost, Settled, Tally, TimedOut, Unreadable
 from dispatch.messaging.rpc.pending import ReplyStream, Single, Slot
 from dispatch.messaging.rpc.retransmittable_request import Line
 from dispatch.messaging.wire.codec import (
     PLAIN_LAST,
-    MalformedMessage,
+    MalformedMessageError,
     Property,
     Refusal,
     decode_plain,
@@ -157,7 +157,7 @@ class Exchange:
             return
         if len(self._pending) >= self._max_pending:
             slot.settle(
-                Throttled(
+                ThrottledError(
                     "too-many-pending",
                     f"{self._max_pending:,} calls wait for replies already. Stop; come back after 1 s.",
                     retryable=True,
@@ -303,7 +303,7 @@ class Exchange:
             self.received_bytes += len(payload)
             plain = properties.get(Property.PLAIN)
             reply = decode_reply(payload) if plain is None else decode_plain(payload, last=plain == PLAIN_LAST)
-        except MalformedMessage as error:
+        except MalformedMessageError as error:
             slot.settle(Unreadable(str(error)))
             return Disposition.MALFORMED
         except Exception as error:  # as above: one message may cost its own call, never the pump

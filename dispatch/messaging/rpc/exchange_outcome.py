@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from dispatch.errors import Throttled, TransportError
+from dispatch.errors import ThrottledError, TransportError
 
 
 class Disposition(StrEnum):
@@ -96,5 +96,5 @@ class Lost(msgspec.Struct, frozen=True):
     chunks: int = 0
 
 
-Settled = Answer | TimedOut | Unreadable | Overflow | Lost | TransportError | Throttled
+Settled = Answer | TimedOut | Unreadable | Overflow | Lost | TransportError | ThrottledError
 """How a request ended."""

@@ -158,11 +158,11 @@ class Feature:
     """It stops what nobody waits for any more."""
 
 
-class MalformedMessage(ValueError):
+class MalformedMessageError(ValueError):
     """A payload or a property that cannot be read. ``str()`` says what is wrong, without quoting user data."""
 
 
-class PayloadTooLarge(ValueError):
+class PayloadTooLargeError(ValueError):
     """A payload beyond what the broker takes. ``size`` and ``limit`` are in bytes."""
 
     def __init__(self, size: int, limit: int) -> None:
@@ -254,14 +254,14 @@ def encode_request(config: str, arguments: str, user: str = "", *, limit: int = 
     """A request payload; ``config`` and ``arguments`` are JSON texts (see :func:`json_text`).
 
     Raises:
-        PayloadTooLarge: more than ``limit`` bytes.
+        PayloadTooLargeError: more than ``limit`` bytes.
         TypeError: ``user`` is no text.
     """
     if not isinstance(user, str):
         raise TypeError(f"user must be a text, not {type(user).__name__}")
     payload = _encode(_OutRequest(user, config, arguments))
     if len(payload) > limit:
-        raise PayloadTooLarge(len(payload), limit)
+        raise PayloadTooLargeError(len(payload), limit)
     return payload
 
 
@@ -269,14 +269,14 @@ def decode_request(payload: bytes) -> Request:
     """The request in ``payload``.
 
     Raises:
-        MalformedMessage: not UTF-8 JSON, not of the request's shape, or config or arguments are no JSON objects.
+        MalformedMessageError: not UTF-8 JSON, not of the request's shape, or config or arguments are no JSON objects.
     """
     try:
         wire = _request_decoder.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedMessage(f"the request is not readable: {error}") from None
+        raise MalformedMessageError(f"the request is not readable: {error}") from None
     if wire.config is None and wire.arguments is None and (wire.response, wire.end_of_stream) != (None, None):
-        raise MalformedMessage("the message is a reply, not a request")
+        raise MalformedMessageError("the message is a reply, not a request")
     return Request(_object(wire.config, "config"), _object(wire.arguments, "arguments"), wire.user or "")
 
 
@@ -293,19 +293,19 @@ def _object(value: str | dict[str, Any] | None, what: str) -> dict[str, Any]:
                 lenient = json.loads(value)
                 if isinstance(lenient, dict):
                     return lenient
-        raise MalformedMessage(f"'{what}' of the request is no JSON object: {error}") from None
+        raise MalformedMessageError(f"'{what}' of the request is no JSON object: {error}") from None
 
 
 def encode_reply(reply: Reply, *, limit: int = MAX_MESSAGE_BYTES) -> bytes:
     """A response payload.
 
     Raises:
-        PayloadTooLarge: more than ``limit`` bytes.
+        PayloadTooLargeError: more than ``limit`` bytes.
         ValueError: the text cannot be written as UTF-8 (a lone surrogate).
     """
     payload = _encode(_OutReply(reply.error, reply.response, reply.end_of_stream))
     if len(payload) > limit:
-        raise PayloadTooLarge(len(payload), limit)
+        raise PayloadTooLargeError(len(payload), limit)
     return payload
 
 
@@ -313,12 +313,12 @@ def encode_plain(text: str, *, limit: int = MAX_MESSAGE_BYTES) -> bytes:
     """The payload of a reply with the property ``plain``.
 
     Raises:
-        PayloadTooLarge: more than ``limit`` bytes.
+        PayloadTooLargeError: more than ``limit`` bytes.
         ValueError: the text cannot be written as UTF-8 (a lone surrogate).
     """
     payload = text.encode()
     if len(payload) > limit:
-        raise PayloadTooLarge(len(payload), limit)
+        raise PayloadTooLargeError(len(payload), limit)
     return payload
 
 
@@ -326,24 +326,24 @@ def decode_plain(payload: bytes, *, last: bool) -> Reply:
     """The response that such a payload is.
 
     Raises:
-        MalformedMessage: not UTF-8.
+        MalformedMessageError: not UTF-8.
     """
     try:
         return Reply(None, payload.decode(), last)
     except UnicodeDecodeError as error:
-        raise MalformedMessage(f"the response is not readable: {error}") from None
+        raise MalformedMessageError(f"the response is not readable: {error}") from None
 
 
 def decode_reply(payload: bytes) -> Reply:
     """The response in ``payload``.
 
     Raises:
-        MalformedMessage: not UTF-8 JSON, or not of the response's shape.
+        MalformedMessageError: not UTF-8 JSON, or not of the response's shape.
     """
     try:
         wire = _reply_decoder.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedMessage(f"the response is not readable: {error}") from None
+        raise MalformedMessageError(f"the response is not readable: {error}") from None
     failure = wire.error
     if isinstance(failure, str):
         failure = ErrorInfo("", failure)

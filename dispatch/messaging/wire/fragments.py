@@ -116,7 +116,7 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) < 16
 
 
-class JoinRefused(Exception):
+class JoinError(Exception):
     """A part that cannot be taken. ``str()`` says why. ``full``: for want of room, which passes."""
 
     def __init__(self, why: str, *, full: bool = False) -> None:
@@ -142,7 +142,7 @@ class Join:
         """Put a part where it belongs; a repeated one changes nothing."""
         start, end = part_at(index, self.count, self.size)
         if not 0 <= index < self.count or len(payload) != end - start:
-            raise JoinRefused(f"part {index} of {self.count} has {len(payload):,} bytes, not {end - start:,}")
+            raise JoinError(f"part {index} of {self.count} has {len(payload):,} bytes, not {end - start:,}")
         if not self._here[index]:
             self._here[index] = 1
             self.missing -= 1
@@ -187,18 +187,18 @@ class Joins:
         """The request ``id`` in ``count`` parts, ``size`` bytes in all; it begins if it is not known.
 
         Raises:
-            JoinRefused: there is no room for it, or it was said to be another size before.
+            JoinError: there is no room for it, or it was said to be another size before.
         """
         join = self._joins.get(id)
         if join is None:
             if size > self._max_bytes:
-                raise JoinRefused(f"the request has {size:,} bytes, the service takes {self._max_bytes:,}")
+                raise JoinError(f"the request has {size:,} bytes, the service takes {self._max_bytes:,}")
             if len(self._joins) >= self._max_joins or self.size + size > self._max_bytes:
-                raise JoinRefused("too many large requests are on their way to the service", full=True)
+                raise JoinError("too many large requests are on their way to the service", full=True)
             join = self._joins[id] = Join(count, size)
             self.size += size
         elif (join.count, join.size) != (count, size):
-            raise JoinRefused("the parts of the request contradict each other")
+            raise JoinError("the parts of the request contradict each other")
         join.expires = now + self._idle
         self._joins.move_to_end(id)
         return join

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 
 from dispatch.messaging.wire.codec import Property, Refusal, whole_number
-from dispatch.messaging.wire.fragments import Join, JoinRefused, Joins, read_parts
+from dispatch.messaging.wire.fragments import Join, JoinError, Joins, read_parts
 from dispatch.serving.deduplication.request_history import Ledger
 from dispatch.serving.inbound_request import DEALT_WITH, Joined, Work
 from dispatch.serving.reply_destinations import ReplyRouter
@@ -54,11 +54,11 @@ class Gathering:
             return Refusal.DRAINING
         try:
             if said is None or (index is None and Property.PART in properties):
-                raise JoinRefused("the properties 'parts' and 'part' of the request cannot be read")
+                raise JoinError("the properties 'parts' and 'part' of the request cannot be read")
             join = self._joins.join(work.id, *said, self._loop.time())
             if index is not None:
                 join.add(index, work.message.data())
-        except JoinRefused as refused:
+        except JoinError as refused:
             self._release(work.id)
             work.problem = str(refused)
             return Refusal.OVERLOADED if refused.full else Refusal.INVALID_REQUEST

@@ -21,7 +21,7 @@ _HEADS = {
 _MADE = "Made by 'dispatch rules export': change what it is made from, not this file."
 
 
-class YamlMissing(Exception):
+class YamlMissingError(Exception):
     """PyYAML is not installed; the text says how to get it."""
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ def documents(promises: Mapping[str, Slo] | None = None, grafana: str = "") -> d
         grafana: see :meth:`dispatch.telemetry.alerting.alert.Alert.rule`.
 
     Raises:
-        YamlMissing: PyYAML is not installed.
+        YamlMissingError: PyYAML is not installed.
     """
     made = {RECORDING: recording_groups(), ALERTS: alert_groups(grafana)}
     if promises:
@@ -49,7 +49,7 @@ def _text(head: str, groups: Sequence[Mapping[str, Any]]) -> str:
     try:
         import yaml
     except ImportError:
-        raise YamlMissing from None
+        raise YamlMissingError from None
 
     class Dumper(yaml.SafeDumper):
         """Texts of several lines stay as they are."""

@@ -22,7 +22,7 @@ from dispatch.errors import TransportError
 from dispatch.messaging.wire.codec import MAX_MESSAGE_BYTES, PROPERTIES_BYTES
 from dispatch.transports.base import Handler, Mode
 from dispatch.transports.errors import sending_failed
-from dispatch.transports.publish_window import PublishWindow, QueueFull
+from dispatch.transports.publish_window import PublishWindow, QueueFullError
 from dispatch.transports.pulsar.client import CLOSED, OK, RECEIVER_QUEUE, close_opened, pause
 from dispatch.transports.pulsar.io_thread_state import keep_thread_state
 from dispatch.transports.pulsar.producers_consumers import PulsarPublisher, PulsarSubscription, PulsarTicket
@@ -214,7 +214,7 @@ class PulsarTransport:
             else:
                 # Held back: what waits here can be withdrawn, what pulsar-client holds cannot.
                 window.hold(ticket.flow, ticket, size)
-        except QueueFull:
+        except QueueFullError:
             raise TransportError(
                 "queue-full",
                 f"{window.queued:,} messages wait for the broker already; slow down.",
