@@ -133,7 +133,7 @@ async def test_one_message_acknowledges_for_several_gates_and_may_be_a_request_t
         broker,  # type: ignore[arg-type]
         RESPONSES,
         control=CONTROL,
-        on_request=lambda message: requests.append(message.properties()["id"]),
+        on_request=lambda message, properties: requests.append(properties["id"]),
     )
     await made.start()
     for number in range(6):

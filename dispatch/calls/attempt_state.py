@@ -70,7 +70,7 @@ class Call(msgspec.Struct, eq=False):
     trace: CallTrace | None = None
     requests: int = 0
     keeper: Instance | None = None
-    refused: list[str] = []
+    refused: tuple[str, ...] = ()
 
     def retried(self, verdict: Again | WhyNot) -> None:
         """After an attempt that failed: there is to be another one, or why not."""
@@ -149,7 +149,7 @@ class Attempt(msgspec.Struct, eq=False):
             self.claimed = None
             claim.undo()
             if self.sent:  # and was refused there
-                call.refused.append(claim.holder.name)
+                call.refused = (*call.refused, claim.holder.name)
 
     def refused(self, error: DispatchError) -> None:
         """One of our own guards said no."""

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import os
 from collections import Counter, OrderedDict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from dispatch._internal.cancellation import cancel_and_wait
 from dispatch.errors import TransportError
@@ -23,7 +23,7 @@ from dispatch.messaging.wire.sessions import MAX_SECRET_CHARS, is_sender, sessio
 from dispatch.messaging.wire.topic_name import TopicName
 from dispatch.messaging.wire.topics import reply_key
 from dispatch.resilience.rate_limit.leaky_bucket import LeakyBucket
-from dispatch.transports import Handler, Message, Mode, Publisher, Subscription, Ticket, Transport
+from dispatch.transports import Message, Mode, Publisher, Subscription, Ticket, Transport
 
 logger = logging.getLogger("dispatch.service")
 
@@ -69,7 +69,7 @@ class ReplyRouter:
         response_queue: the service's response topic, for callers without a reply topic of their own.
         namespaces: ``tenant/namespace`` where callers' topics may lie, besides the response queue's own.
         control: the instance's own topic.
-        on_request: takes what comes on the instance's own topic and is no acknowledgement.
+        on_request: takes what comes on the instance's own topic and is no acknowledgement, with its properties.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class ReplyRouter:
         namespaces: Iterable[str] = (),
         *,
         control: str,
-        on_request: Handler | None = None,
+        on_request: Callable[[Message, Mapping[str, str]], object] | None = None,
     ) -> None:
         self._transport = transport
         self._response_queue = response_queue
@@ -148,7 +148,7 @@ class ReplyRouter:
         if Property.ID in properties and not is_sender(secret, properties[Property.ID]):
             self.forged += 1
         elif self._on_request is not None and (acked is None or Property.ID in properties):
-            self._on_request(message)
+            self._on_request(message, properties)
 
     def _acknowledged(self, tokens: str, sender: str) -> None:
         for token in tokens[:MAX_PROPERTY_BYTES].split(","):

@@ -64,15 +64,12 @@ class RequestRunner:
         self.tracing: ServiceTracing | None = None
         self.durations: Mapping[str, Timing] | None = None
 
-    async def run(self, work: Work) -> Keyed | None:
-        """Run ``work``'s tool, and answer. Only a cancellation of the task is raised.
-
-        The tool is cancelled at the caller's deadline. Under an idempotency key it runs on, for the next request with
-        that key, until the key is too old to be kept.
+    def read(self, work: Work) -> Request | Keyed | None:
+        """Read the request of ``work``, and claim its idempotency key.
 
         Returns:
-            None: it is done. Else it is a duplicate of this work under the same idempotency key, and nothing was run: see
-            :meth:`answer_duplicate`.
+            What :meth:`run` needs; or the work of which it is a duplicate, under the same idempotency key (see
+            :meth:`answer_duplicate`); None: it is not readable, and was refused.
         """
         try:
             request = decode_request(work.message.data())
@@ -85,8 +82,7 @@ class RequestRunner:
         key = work.properties.get(Property.IDEMPOTENCY_KEY)
         if key is not None and (first := self._recall.claim(work, request.user, key)) is not None:
             return first
-        await self._run_tool(work, request)
-        return None
+        return request
 
     async def answer_duplicate(self, work: Work, first: Keyed) -> None:
         """Answer ``work`` as the ``first`` one with its idempotency key is answered, as soon as that is done."""
@@ -126,7 +122,12 @@ class RequestRunner:
         )
         self._refuse(work, Refusal.STOPPED, detail)
 
-    async def _run_tool(self, work: Work, request: Request) -> None:
+    async def run(self, work: Work, request: Request) -> None:
+        """Run ``work``'s tool, and answer. Only a cancellation of the task is raised.
+
+        The tool is cancelled at the caller's deadline. Under an idempotency key it runs on, for the next request with
+        that key, until the key is too old to be kept.
+        """
         began, end = self._now(), "stopped"
         self._trace(work)
         stop_at, timer = work.deadline, None

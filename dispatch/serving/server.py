@@ -24,6 +24,7 @@ from dispatch.messaging.wire.codec import (
     REPLY_ONLY,
     Property,
     Refusal,
+    Request,
     is_oversized,
     whole_number,
 )
@@ -332,20 +333,21 @@ class ToolServer:
 
     # -- a request ----------------------------------------------------------------------------------------------
 
-    def _on_own_message(self, message: Message) -> None:
+    def _on_own_message(self, message: Message, properties: Mapping[str, str]) -> None:
         """A message on the instance's own topic, from the dispatcher that it names."""
-        properties = message.properties()
         if Property.CHALLENGE not in properties:
-            self._on_message(message)
+            self._receive(message, properties)
         elif self._presence is not None:
             self._presence.on_challenge(properties)
 
     def _on_message(self, message: Message) -> None:
         properties: Mapping[str, str] = {}
-        id = ""
         with contextlib.suppress(Exception):  # whatever a peer's message makes the client raise
             properties = message.properties()
-            id = properties.get(Property.ID, "")
+        self._receive(message, properties)
+
+    def _receive(self, message: Message, properties: Mapping[str, str]) -> None:
+        id = properties.get(Property.ID, "")
         if not REPLY_ONLY.isdisjoint(properties):
             self.malformed += 1
             logger.warning("a reply arrived on %s, where requests are expected: it is ignored", self.request_queue)
@@ -472,10 +474,15 @@ class ToolServer:
 
     async def _run(self, work: Work) -> Keyed | None:
         assert self._runner is not None  # as below
+        request = self._runner.read(work)
+        if not isinstance(request, Request):
+            return request
         try:
-            return await self._runner.run(work)
+            await self._runner.run(work, request)
+            return None
         finally:
-            await self._hold_place(work)
+            if self._threads.abandoned:
+                await self._hold_place(work)
 
     async def _hold_place(self, work: Work) -> None:
         """Keep the request's place until the thread of its tool has returned, should that outlive the request."""

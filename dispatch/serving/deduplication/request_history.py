@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Collection, Mapping
+from functools import lru_cache
 from itertools import islice
 from typing import Protocol
 
@@ -31,6 +32,9 @@ PEER_AGE_S = 600.0
 
 _UNKNOWN = 1 << 60
 """More than any number: nothing is known of what the dispatcher sent."""
+
+_PARSED = 256
+"""Ids kept in parts: each is asked for three times, in the turn of the loop in which its request arrives."""
 
 Message = tuple[bytes, Mapping[str, str]]
 """A reply: payload and properties."""
@@ -94,6 +98,7 @@ class Entry:
         return found or (self.messages[-1:] if self.ended else [])
 
 
+@lru_cache(maxsize=_PARSED)
 def _parts(id: str) -> tuple[str, int] | None:
     name, _, rest = id.partition("-")
     number = rest.partition("-")[0]
