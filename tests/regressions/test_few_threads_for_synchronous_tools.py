@@ -25,17 +25,21 @@ ROOT = Path(__file__).parents[2]
 
 
 class Blocking(ToolService):
-    """A synchronous tool that returns when it is released; at once when the argument ``at-once`` is given."""
+    """A synchronous tool that returns when it is released; at once when the argument ``at-once`` is given, and after
+    ``others`` is set when that is given."""
 
     def __init__(self) -> None:
         self.release = threading.Event()
+        self.others = threading.Event()
         self.began = asyncio.Semaphore(0)
         self.runs = 0
         self._loop = asyncio.get_running_loop()
 
     def invoke(self, config: Any, arguments: Any, user: str = "") -> str:
         self._loop.call_soon_threadsafe(self._on_begin)
-        if "at-once" not in arguments:
+        if "others" in arguments:
+            self.others.wait(20)
+        elif "at-once" not in arguments:
             self.release.wait(20)
         return "done"
 
@@ -45,6 +49,7 @@ class Blocking(ToolService):
 
 
 AT_ONCE = b'{"arguments": "{\\"at-once\\": true}"}'
+OTHERS = b'{"arguments": "{\\"others\\": true}"}'
 
 
 async def test_as_many_synchronous_tools_run_at_once_as_concurrency_says() -> None:
@@ -108,9 +113,11 @@ async def test_a_thread_that_outlives_its_request_keeps_its_place_and_is_counted
 
         virtual_loop().threads_may_hang = False
         for id in ("2", "3", "4"):
-            await caller.ask(AT_ONCE, id=id)
+            await caller.ask(OTHERS, id=id)
+        await service.began.acquire()
         await idle()
         assert (server.running, server.queued) == (1, 2), "one place is left"
+        service.others.set()
         for id in ("2", "3", "4"):
             answer = await caller.arrived.get()
             assert (answer.properties()["id"], decode_reply(answer.data()).response) == (id, "done")
