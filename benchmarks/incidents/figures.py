@@ -13,7 +13,7 @@ from benchmarks.statistics import percentile
 RIGHT = "right"
 """The kind of a call that succeeded with the expected answer."""
 WRONG = "wrong"
-"""The kind of a call that succeeded with another answer: somebody else forged it."""
+"""The kind of a call that succeeded with another answer: a forged one."""
 CIRCUIT_OPEN = "circuit-open"
 
 Value = float | int | str | None

@@ -1,4 +1,4 @@
-"""Forged messages: what whoever holds an agent's token, or any connection, can do to other agents' calls."""
+"""Forged messages: what the holder of an agent's token, or of any connection, can do to other agents' calls."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def with_agents_token(lab: Lab) -> Iterator[Figure]:
 
 
 def with_any_connection(lab: Lab) -> Iterator[Figure]:
-    """Nobody is asked for a token: the forger produces anywhere, and consumes from the response namespace."""
+    """No authorization: the forger produces to any namespace, and consumes from the response namespace."""
     return attacked(lab, lab.brokers.get(), {"service": None, "agent": None, "forger": None})
 
 
@@ -110,7 +110,7 @@ def one(lab: Lab, broker: LocalBroker, tokens: Tokens, attack: Attack, *, readin
         admin = broker.admin()
         listed = {space: topics(admin, space, topic, dispatcher) for space in ("tg/request", "tg/response")}
         names = Names(topic, dispatcher, tuple(listed["tg/request"] + listed["tg/response"]))
-        # With authorization on the broker decides. Without, whoever reads requests could be the service itself.
+        # With authorization the broker decides. Without it, a reader of requests could be the service itself.
         readable = names.listed if secured else listed["tg/response"]
         opened = forger.ask({"do": "listen", "topics": list(readable)}, 120)["opened"]
         forger.ask({"do": "listen", "topics": names.forged, "fake": True}, 120)

@@ -164,7 +164,7 @@ class Calls:
     async def _shared(self, call: Call, started: float) -> CallResult:
         """As the others that are the same and under way."""
         engine = self._engine
-        under_way = engine.generations.current  # of whoever begins: the others may have come after a reload
+        under_way = engine.generations.current  # of the call that begins it: others may join after a reload
 
         async def fly() -> CallResult:
             with under_way:
