@@ -1,4 +1,4 @@
-"""Fixtures for tests of agents and tool services (docs/testing.md). Where dispatch is installed, pytest finds them.
+"""Fixtures for tests of agents and tool services (docs/how-to/test-an-agent.md); pytest finds them in the installed package.
 
 It stands beside the package and not in it, because pytest imports it in every run, those of people who test other things
 too: nothing of dispatch is imported until a test asks for a fixture.

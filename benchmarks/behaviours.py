@@ -1,7 +1,7 @@
 """What guards do when it matters, ours beside other libraries': one number each, looked at, not timed.
 
 Ours is always the whole dispatcher. The others get what is called as a function. What each one may do is written out in
-docs/goals.md.
+docs/explanation/goals.md.
 """
 
 from __future__ import annotations

@@ -40,8 +40,8 @@ contenders:
   ours           dispatch itself: Dispatcher and ToolServer over the embedded broker, on a virtual clock
   ours-defaults  the same with the open and ejection times that are its defaults
 
-The service of the first two is a plain queue. Calls, and how long work takes, are the same for all. docs/resilience.md says
-what each scenario shows.
+The service of the first two is a plain queue. Calls, and how long work takes, are the same for all.
+docs/explanation/resilience.md explains each scenario.
 
 scenarios:
 """

@@ -23,7 +23,7 @@ class Goal:
     """One goal.
 
     Attributes:
-        id: G1 to G20 of the goals table (docs/goals.md).
+        id: G1 to G20 of the goals table (docs/explanation/goals.md).
         text: what is measured, in what unit.
         bound: the limit, and ``most``: it is the largest allowed (else the smallest).
         needs: the runs it is read off.

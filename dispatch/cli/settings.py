@@ -56,7 +56,7 @@ _OPTIONS: dict[str, Any] = {
         typer.Option(
             "--policy",
             metavar="FILE",
-            help="JSON file with the keys of a policy: yours, under what services and tools say (docs/policies.md). "
+            help="JSON file with policy keys: your own, below those of services and tools (docs/how-to/choose-a-policy.md). "
             "Default: DISPATCH_POLICY, else none.",
             show_default=False,
             rich_help_panel=_PANEL,

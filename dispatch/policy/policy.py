@@ -46,7 +46,7 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
             topic, when others' instances listen there too. True: so a lost message can be asked for, and nothing runs twice.
         reply_subscriptions: connections on which answers of others' services are listened for; each loses other ones, and
             the copies are absorbed. 1: more cost bandwidth and time on every call, and help only where answers are large and
-            come from a service that knows no credit (docs/delivery.md has the figures). At most 4.
+            come from a service that knows no credit (docs/explanation/delivery.md has the figures). At most 4.
         reply_connections: connections on which large answers of our services come side by side, each with a credit of its
             own; further ones are opened when many such answers are waited for. 8: as many again
             gained a tenth on two processors (docs/architecture.md has the figures). At most 16; 1 opens none.

@@ -29,7 +29,7 @@ def _check_objective(value: object, key: str, example: str) -> None:
 
 
 class Slo(msgspec.Struct, frozen=True, rename="kebab"):
-    """A service level objective: what a tool promises its callers, over any time. docs/runbook.md says which calls are good.
+    """A service level objective of a tool, over any time. docs/how-to/runbook.md says which calls are good.
 
     Attributes:
         availability: the share of calls that are good, from 0.5 to 0.9999. Bad are timeouts, errors of transport, and calls

@@ -1,5 +1,5 @@
 """For the tests of whoever writes agents and tool services: faults on any transport, time that costs nothing, a broker in
-process. Guide: docs/testing.md.
+process. Guide: docs/how-to/test-an-agent.md.
 
 Nothing of dispatch imports this. With pytest the fixtures ``dispatch_broker``, ``make_dispatcher`` and ``fault_injector``
 are there by themselves; without it, everything here works as well.

@@ -69,7 +69,7 @@ def test_promises_that_are_no_more_take_their_rules_along(run: Run, catalog_fold
     run("rules", "export", "out", "--catalog", str(tmp_path / "tools"))
     assert Path("out/slo.yml").is_file()
     end = run("rules", "export", "out", "--catalog", str(catalog_folder))
-    assert "out/slo.yml: removed\nNo tool promises anything, so there is no slo.yml" in end.out
+    assert "out/slo.yml: removed\nThere is no slo.yml: no tool has an objective" in end.out
     assert not Path("out/slo.yml").exists()
     assert run("rules", "export", "out", "--catalog", str(catalog_folder), "--json").json["removed"] == []
 

@@ -15,7 +15,7 @@ from dispatch.errors import Outcome
 from tests.support.troubled import Troubled
 
 UNSHOWN: Mapping[str, str] = {
-    "dispatch_service_abandoned_threads": "0 unless a synchronous tool hangs; docs/runbook.md asks for it",
+    "dispatch_service_abandoned_threads": "0 unless a synchronous tool hangs; docs/how-to/runbook.md asks for it",
 }
 """Metrics that are on no panel, and why."""
 ROUND_S = 16

@@ -154,8 +154,8 @@ def test_each_state_of_a_circuit_has_its_colour() -> None:
 
 
 def test_the_document_shows_every_dashboard_and_has_a_line_for_every_panel() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "dashboards.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "how-to" / "dashboards.md").read_text(encoding="utf-8")
     for uid, dashboard in DASHBOARDS.items():
-        part = text[text.index(f"![{dashboard['title']}](images/dashboards-{uid.removeprefix('dispatch-')}.png)") :]
+        part = text[text.index(f"![{dashboard['title']}](../images/dashboards-{uid.removeprefix('dispatch-')}.png)") :]
         said = re.findall(r"^- \*\*(.+?)\*\*: ", part.partition("\n## ")[0], re.MULTILINE)
         assert said == [panel["title"] for panel in panels(dashboard)]

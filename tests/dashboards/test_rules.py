@@ -32,7 +32,7 @@ from tests.support.prometheus import find
 
 ROOT = Path(__file__).parents[2]
 COMMITTED = ROOT / "dashboards" / "rules"
-RUNBOOK = (ROOT / "docs" / "runbook.md").read_text()
+RUNBOOK = (ROOT / "docs" / "how-to" / "runbook.md").read_text()
 CASES = (*FAST, *SLOW, *PROCESSES, *TOOLS, *SERVICES)
 NAMES = [f"{case.alert}-{number}" for number, case in enumerate(CASES)]
 RULES = {rule["alert"]: rule for group in alert_groups() for rule in group["rules"]}
@@ -170,7 +170,7 @@ def test_each_alert_says_what_whoever_is_woken_needs(alert: Alert) -> None:
     assert "$value" in texts["summary"] + texts["description"]
     assert "<" not in texts["summary"] + texts["description"]
     assert texts["dashboard"].startswith("https://grafana.example.org/d/dispatch-")
-    assert texts["runbook_url"].endswith(f"docs/runbook.md#{rule['alert'].lower()}")
+    assert texts["runbook_url"].endswith(f"docs/how-to/runbook.md#{rule['alert'].lower()}")
 
 
 @pytest.mark.parametrize("alert", ALERTS, ids=[alert.name for alert in ALERTS])

@@ -30,7 +30,7 @@ from dispatch.policy import (
 from tests.examples.conftest import EXAMPLES, TOOLS
 
 OPTIONS: dict[str, Any] = json.loads((EXAMPLES / "policies.json").read_text())["options"]
-PAGE = (EXAMPLES.parent / "docs" / "policies.md").read_text()
+PAGE = (EXAMPLES.parent / "docs" / "how-to" / "choose-a-policy.md").read_text()
 PARTS: dict[str, type[msgspec.Struct]] = {
     "retry": Retry,
     "hedge": Hedge,

@@ -1,4 +1,4 @@
-"""What a breaker is measured by: the goals of docs/goals.md, by virtual time and by structure.
+"""What a breaker is measured by: the goals of docs/explanation/goals.md, by virtual time and by structure.
 
 G4 (nothing retained), G5 (no herd), G6 (stale results), G7 (lost probes), G16 (spread), G19 (memory). G18 is in
 test_windows."""

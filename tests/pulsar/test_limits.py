@@ -163,7 +163,7 @@ async def test_calls_after_the_namespace_was_deleted_fail_at_once(small: LocalBr
 
 
 async def test_that_nobody_listens_is_nothing_a_broker_says(small: LocalBroker) -> None:
-    """What docs/delivery.md says of it: its receipt is as good as any, so that only the timeout tells."""
+    """What docs/explanation/delivery.md says of it: its receipt is as good as any, so that only the timeout tells."""
     topic = unique_topic()
     async with dispatch.connect(small.service_url, catalog_of(topic)) as dispatcher:
         async with asyncio.timeout(20):

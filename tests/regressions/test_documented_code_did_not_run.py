@@ -20,7 +20,7 @@ from tests.interop.processes import running
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
-PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
 RUN = {"python", "sh", "json"}
 SHOWN = {"", "text", "promql", "yaml"}
 """Not code, or not ours to run; tests of their own read the PromQL."""

@@ -1,4 +1,4 @@
-"""What ``make mutation`` says at its end: mutants by module, and the survivors that docs/mutation.md does not explain.
+"""Report of ``make mutation``: mutants by module, and survivors that docs/explanation/mutation.md does not explain.
 
     python -m tests.support.mutation [names of mutants, with *]
 
@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-DOCS = Path("docs/mutation.md")
+DOCS = Path("docs/explanation/mutation.md")
 CAUGHT = ("killed", "timeout", "segfault")
 
 

@@ -29,7 +29,7 @@ PATIENT_S = 600.0
 NEVER = 1e-12
 """The chance that is taken for none."""
 AGED_S = 650.0
-"""After it nothing that is kept for its age is kept (docs/delivery.md)."""
+"""After it nothing that is kept for its age is kept (docs/explanation/delivery.md)."""
 MAY_END_SO = {
     "instance-lost", "former", "forgotten", "timeout", "stopped", "expired", "draining", "closed", "cancelled",
     "not-sent", "unreachable",

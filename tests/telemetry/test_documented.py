@@ -1,4 +1,4 @@
-"""docs/observability.md says what there is, and all of it."""
+"""docs/how-to/observe.md says what there is, and all of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dispatch.telemetry.metrics.collector import LiveCollector
 from dispatch.telemetry.metrics.service_metrics import Services
 from dispatch.telemetry.names import ErrorType
 
-PAGE = (Path(__file__).parents[2] / "docs" / "observability.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "observe.md").read_text()
 
 
 def test_every_metric_and_no_other_stands_in_the_tables() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from dispatch.testing.faults import KINDS
 
-GUIDE = (Path(__file__).parents[2] / "docs" / "testing.md").read_text(encoding="utf-8")
+GUIDE = (Path(__file__).parents[2] / "docs" / "how-to" / "test-an-agent.md").read_text(encoding="utf-8")
 SOURCE = "\n".join(re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL))
 
 pytest_plugins = ["pytester"]

@@ -51,7 +51,7 @@ def export(
     """Write the dashboards as JSON, one file each.
 
     In Grafana: Dashboards, New, Import; or have Grafana read the folder (provisioning). Which Prometheus they ask is picked
-    at their top. docs/dashboards.md shows them, panel by panel.
+    at their top. docs/how-to/dashboards.md shows them, panel by panel.
 
     [bold]dispatch dashboards export /var/lib/grafana/dashboards/dispatch[/bold]
     """

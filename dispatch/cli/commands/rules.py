@@ -48,7 +48,7 @@ def export(
     """Write rules for Prometheus: recording.yml and alerts.yml for all tools, slo.yml for what your tools promise.
 
     A tool promises something when its policy has 'slo'; an 'slo' in --policy is that of every tool that has none of its own.
-    Without a catalogue there is no slo.yml. docs/runbook.md says what each alert means and what to do.
+    Without a catalogue there is no slo.yml. docs/how-to/runbook.md says what each alert means and what to do.
 
     [bold]dispatch rules export /etc/prometheus/dispatch --catalog tools/ --grafana https://grafana.example.org[/bold]
 
@@ -98,7 +98,7 @@ def _say_promises(promised: Mapping[str, Slo] | None, file: Path, *, stale: bool
     if stale:
         put(f"{printable(str(file))}: removed")
     if not promised:
-        put("No tool promises anything, so there is no slo.yml: a tool's policy may have 'slo' (docs/policies.md).")
+        put("There is no slo.yml: no tool has an objective ('slo' in its policy, docs/how-to/choose-a-policy.md).")
     for label, slo in promised.items():
         put(f"  {printable(label)}: {promise(slo)}")
         for what in never_pages(slo):

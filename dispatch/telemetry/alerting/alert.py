@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-RUNBOOK = "https://github.com/tool-dispatch/tool-dispatch/blob/main/docs/runbook.md"
+RUNBOOK = "https://github.com/tool-dispatch/tool-dispatch/blob/main/docs/how-to/runbook.md"
 """Each alert has a section there, under its own name."""
 PAGE: Final = "page"
 TICKET: Final = "ticket"

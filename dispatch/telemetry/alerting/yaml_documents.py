@@ -15,7 +15,7 @@ RECORDING, ALERTS, SLO = "recording.yml", "alerts.yml", "slo.yml"
 """Names of the files."""
 _HEADS = {
     RECORDING: "Rates of every tool, for dashboards and queries.",
-    ALERTS: "When somebody is told. Each alert has a section in docs/runbook.md.",
+    ALERTS: "When somebody is told. Each alert has a section in docs/how-to/runbook.md.",
     SLO: "How fast the tools of a catalogue break what they promise ('slo' in their policy).",
 }
 _MADE = "Made by 'dispatch rules export': change what it is made from, not this file."
