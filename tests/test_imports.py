@@ -2,49 +2,26 @@
 
 from __future__ import annotations
 
-import ast
 import graphlib
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 import dispatch
+from tools.layers import (
+    FACTORIES,
+    LAYER_OF,
+    MAY_MEET,
+    TYPES_ONLY,
+    find_imports,
+    find_modules,
+    package_of,
+    read_imports,
+)
 
 ROOT = Path(dispatch.__file__).parent
-
-LAYERS: dict[int, tuple[str, ...]] = {
-    1: ("errors", "result", "_internal", "_version", "policy", "messaging.wire", "telemetry"),
-    2: ("transports", "resilience", "balancing", "catalog"),
-    3: ("messaging",),
-    4: ("routing", "serving"),
-    5: ("calls",),
-    6: (
-        *("dispatcher", "tool", "trustgraph"),
-        *("telemetry.observer", "telemetry.metrics", "telemetry.tracing", "telemetry.alerting"),
-    ),
-    7: ("cli", "devtools", "testing", "__main__", ""),
-}
-"""A package of one line may import those of lower layers, and within layers 1, 6 and 7 each other."""
-MAY_MEET = (1, 6, 7)
-LAYER_OF = {package: layer for layer, packages in LAYERS.items() for package in packages}
-
-TYPES_ONLY = {
-    # Until calls, pools and services report to an observer: what they count and trace has a type.
-    ("calls", "telemetry.metrics"),
-    ("calls", "telemetry.observer"),
-    ("calls", "telemetry.tracing"),
-    ("routing", "telemetry.metrics"),
-    ("routing", "telemetry.observer"),
-    ("serving", "telemetry.metrics"),
-    ("serving", "telemetry.tracing"),
-}
-"""Upward imports that are for type checkers alone."""
-FACTORIES = {"telemetry.settings"}
-"""Modules that import an implementation when it is asked for: ``Telemetry.service_metrics`` and ``service_tracing``."""
 
 PURE = (
     "messaging.wire",
@@ -82,69 +59,8 @@ CROWDED = {"devtools.localbroker": 17}
 """Packages that are still larger; a number may only fall."""
 
 
-class Import(NamedTuple):
-    """``module`` imports ``target``, both named below ``dispatch`` (the package itself is ``""``)."""
-
-    module: str
-    target: str
-    is_type: bool
-
-
-def find_modules() -> dict[str, Path]:
-    """Every module, by its name below ``dispatch``."""
-    found = {}
-    for path in ROOT.rglob("*.py"):
-        parts = path.relative_to(ROOT).with_suffix("").parts
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return found
-
-
-MODULES = find_modules()
-
-
-def read_imports(source: str, module: str, *, is_package: bool = False) -> Iterator[tuple[str, bool]]:
-    """Whole names of everything that ``source`` imports, anywhere in it, and whether that is for type checkers alone."""
-    here = ["dispatch", *(part for part in module.split(".") if part)]
-    tree = ast.parse(source)
-    guarded = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING"
-        for inner in ast.walk(node)
-    }
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield alias.name, id(node) in guarded
-        elif isinstance(node, ast.ImportFrom):
-            above = here[: len(here) - node.level + is_package] if node.level else []
-            base = ".".join([*above, *([node.module] if node.module else [])])
-            yield base, id(node) in guarded
-            for alias in node.names:
-                yield f"{base}.{alias.name}", id(node) in guarded
-
-
-def all_imports() -> Iterator[Import]:
-    """Imports between modules of dispatch, each of the module that is really meant."""
-    for name, path in MODULES.items():
-        targets: dict[str, bool] = {}
-        for target, is_type in read_imports(path.read_text("utf-8"), name, is_package=path.name == "__init__.py"):
-            below = target.removeprefix("dispatch").removeprefix(".")
-            if target.split(".")[0] == "dispatch" and below in MODULES and below != name:
-                targets[below] = targets.get(below, True) and is_type
-        for target, is_type in targets.items():
-            # `from dispatch.package import module` names the package, too: that is no import of what it contains.
-            if not any(other.startswith(f"{target}.") for other in targets) or target in ("", name):
-                yield Import(name, target, is_type)
-
-
-IMPORTS = list(all_imports())
-
-
-def package_of(module: str) -> str:
-    """The line of :data:`LAYERS` that a module belongs to."""
-    parts = module.split(".")
-    return next((name for name in (".".join(parts[:2]), parts[0]) if name in LAYER_OF), f"no layer has {module!r}")
+MODULES = find_modules(ROOT)
+IMPORTS = find_imports(MODULES)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +78,7 @@ def package_of(module: str) -> str:
     ],
 )
 def test_every_way_to_import_is_seen(source: str, module: str, found: str) -> None:
-    assert found in {name for name, _ in read_imports(source, module, is_package=module == "transports")}
+    assert found in read_imports(source, module, is_package=module == "transports")
 
 
 def test_every_package_has_a_layer() -> None:
@@ -220,7 +136,7 @@ def test_packages_are_small() -> None:
 @pytest.mark.parametrize("module", [name for name in MODULES if any(f"{name}.".startswith(f"{p}.") for p in PURE)])
 def test_pure_cores_use_no_loop_clock_chance_or_io(module: str) -> None:
     path = MODULES[module]
-    names = {name.split(".")[0] for name, _ in read_imports(path.read_text("utf-8"), module)}
+    names = {name.split(".")[0] for name in read_imports(path.read_text("utf-8"), module)}
     assert not names & set(IMPURE)
 
 
@@ -250,7 +166,7 @@ def test_a_library_is_imported_in_one_place(library: str, modules: tuple[str, ..
     for name, path in MODULES.items():
         if any(f"{name}.".startswith(f"{module}.") for module in modules):
             continue
-        names = {each for each, _ in read_imports(path.read_text("utf-8"), name, is_package=path.name == "__init__.py")}
+        names = read_imports(path.read_text("utf-8"), name, is_package=path.name == "__init__.py")
         assert not [each for each in names if f"{each}.".startswith(f"{library}.")], f"{name} must not import {library}"
 
 
