@@ -138,12 +138,12 @@ async def retained(
 @asynccontextmanager
 async def _forgetful(dispatcher: Dispatcher) -> AsyncIterator[Dispatcher]:
     """It, started, with an exchange that remembers :data:`FORMER` requests."""
-    usual = engine.Exchange
-    engine.Exchange = partial(usual, max_tombstones=FORMER)  # type: ignore[assignment,misc] # made once, when it is started
+    usual = engine.Correlator
+    engine.Correlator = partial(usual, max_tombstones=FORMER)  # type: ignore[assignment,misc] # made once, when it is started
     try:
         await dispatcher.start()
     finally:
-        engine.Exchange = usual  # type: ignore[misc] # as it was
+        engine.Correlator = usual  # type: ignore[misc] # as it was
     try:
         yield dispatcher
     finally:

@@ -16,13 +16,13 @@ from typing import Any, cast
 
 from benchmarks.answering import AnsweringTransport
 from dispatch import Catalog, Dispatcher, RejectedError
-from dispatch.calls.admission import Passage
-from dispatch.calls.tool_guard_state import GuardTable
+from dispatch.calls.admission import Admission
+from dispatch.calls.tool_guards import GuardRegistry
 from dispatch.errors import Outcome
 from dispatch.policy import Balancing, Health, Policy
-from dispatch.routing.channel import Route
+from dispatch.routing.channel import Channel
 from dispatch.routing.instance import Instances
-from dispatch.routing.instance_pool import Fleet
+from dispatch.routing.instance_pool import InstancePool
 from dispatch.telemetry.settings import SILENT, Telemetry
 
 Call = Callable[[], Awaitable[object]]
@@ -90,9 +90,9 @@ def _chain(instances: int) -> Callable[[], AbstractAsyncContextManager[Call]]:
     async def make() -> AsyncIterator[Call]:
         clock = asyncio.get_running_loop().time
         policy = Policy(rate=ON["rate"])
-        table = GuardTable(clock, random.random)
-        fleet = Fleet(
-            [(f"i{number}", 1.0, cast(Route, _Way())) for number in range(instances)],
+        table = GuardRegistry(clock, random.random)
+        fleet = InstancePool(
+            [(f"i{number}", 1.0, cast(Channel, _Way())) for number in range(instances)],
             balancing=Balancing(),
             health=Health(),
             addressed=False,
@@ -106,7 +106,7 @@ def _chain(instances: int) -> Callable[[], AbstractAsyncContextManager[Call]]:
             # As Calls.perform and Attempts.call do, without the exchange in between.
             guards = table.of(key, policy, repeatable=False)
             guards.budget.called()
-            passage = Passage(guards)
+            passage = Admission(guards)
             began = clock()
             refused = passage.enter("user", began + 30.0)
             assert refused is None
@@ -159,12 +159,12 @@ async def _refused() -> AsyncIterator[Call]:
     """A refusal as the guards give it: a value."""
     clock = asyncio.get_running_loop().time
     policy = Policy(rate=ON["rate"])
-    guards = GuardTable(clock, random.random).of("work", policy, repeatable=False)
+    guards = GuardRegistry(clock, random.random).of("work", policy, repeatable=False)
     assert guards.breaker is not None
     guards.breaker.open_until(clock() + 3600.0)
 
     async def call() -> object:
-        refused = Passage(guards).enter("user", 0.0)
+        refused = Admission(guards).enter("user", 0.0)
         return "done" if refused is not None else "let through"
 
     yield call

@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry
 
 from benchmarks.sdk import recording, refusing
 from benchmarks.stacks import Call, Stack, bare, catalog, whole_call
-from dispatch.calls.resolved_tool import Targets
+from dispatch.calls.resolved_tool import ToolResolver
 from dispatch.errors import Outcome
 from dispatch.messaging.rpc.exchange_outcome import Disposition
 from dispatch.policy import DEFAULT_POLICY
@@ -128,7 +128,7 @@ async def _counting() -> AsyncIterator[Call]:
 def _asking(settings: Callable[[], dict[str, Any]]) -> Callable[[], Made]:
     @asynccontextmanager
     async def make() -> AsyncIterator[Call]:
-        target = Targets(catalog({}), DEFAULT_POLICY).tool("work")
+        target = ToolResolver(catalog({}), DEFAULT_POLICY).tool("work")
         now = asyncio.get_running_loop().time()
         tracing = Tracing(Telemetry(**settings()), "benchmark", now)
 

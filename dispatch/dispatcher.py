@@ -19,11 +19,11 @@ from dispatch._internal.clock import loop_clock
 from dispatch._internal.permit import Randomness
 from dispatch.balancing.snapshot import InstanceView
 from dispatch.calls.call import Calls
-from dispatch.calls.resolved_tool import Target, Targets
-from dispatch.calls.runtime import Engine
+from dispatch.calls.resolved_tool import ResolvedTool, ToolResolver
+from dispatch.calls.runtime import Runtime
 from dispatch.catalog import Catalog, CatalogError, load_directory
 from dispatch.errors import DispatchError
-from dispatch.messaging.rpc.correlation import Exchange
+from dispatch.messaging.rpc.correlation import Correlator
 from dispatch.policy import DEFAULT_POLICY, Policy, PolicyError
 from dispatch.resilience.breaker.breaker import CircuitBreaker
 from dispatch.result import CallResult
@@ -103,9 +103,9 @@ class Dispatcher:
         self.transport = transport
         self._policy = policy
         self._randomness = randomness
-        self._targets = Targets(catalog, policy).check()
+        self._targets = ToolResolver(catalog, policy).check()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._engine: Engine | None = None
+        self._engine: Runtime | None = None
         self._calls: Calls | None = None
 
     # -- life ---------------------------------------------------------------------------------------------------
@@ -131,7 +131,7 @@ class Dispatcher:
         now = loop_clock()
         watch = Watch(self.telemetry, self._events, now)
         tracing = Tracing(self.telemetry, self.name, now()) if self.telemetry.traces != "off" else None
-        engine = Engine(self.transport, self.name, self._randomness, self._targets, watch, tracing)
+        engine = Runtime(self.transport, self.name, self._randomness, self._targets, watch, tracing)
         self._loop = asyncio.get_running_loop()
         self._engine = engine
         self._calls = Calls(engine, lambda tool: self._targets.alternatives(tool))
@@ -178,7 +178,7 @@ class Dispatcher:
         await self.close()
 
     @property
-    def _running(self) -> Engine:
+    def _running(self) -> Runtime:
         if self._engine is None:
             raise RuntimeError(NOT_STARTED)
         return self._engine
@@ -225,7 +225,7 @@ class Dispatcher:
             else:
                 source = "directory"
                 catalog = load_directory(catalog)
-            self._targets = Targets(catalog, policy).check()
+            self._targets = ToolResolver(catalog, policy).check()
         except (CatalogError, PolicyError) as error:
             if self._engine is not None:
                 self._engine.watch.reloaded(source, len(self.catalog.tools), str(error))
@@ -236,7 +236,7 @@ class Dispatcher:
             self._engine.watch.reloaded(source, len(catalog.tools))
 
     @property
-    def exchange(self) -> Exchange:
+    def exchange(self) -> Correlator:
         """The table of requests that wait, with its counts.
 
         Raises:
@@ -253,7 +253,7 @@ class Dispatcher:
         self._targets.tool(name)
         return Tool(self, self.catalog.tool(name), user)
 
-    def service_target(self, service: str) -> Target:
+    def service_target(self, service: str) -> ResolvedTool:
         """What a call of a service without a tool is made of (for clients).
 
         Raises:
@@ -374,8 +374,8 @@ class Dispatcher:
             started=started,
         )
 
-    def _target(self, tool: str) -> Target:
-        """As :meth:`Targets.tool`; what is in no catalogue is counted, too."""
+    def _target(self, tool: str) -> ResolvedTool:
+        """As :meth:`ToolResolver.tool`; what is in no catalogue is counted, too."""
         try:
             return self._targets.tool(tool)
         except DispatchError as error:

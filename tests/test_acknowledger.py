@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from dispatch.messaging.flow import ack_sender as acknowledger
-from dispatch.messaging.flow.ack_sender import MIN_CREDIT, QUIET_S, Acknowledger
+from dispatch.messaging.flow.ack_sender import MIN_CREDIT, QUIET_S, AckSender
 from dispatch.messaging.flow.credit import CREDIT_BYTES
 from tests.support.clock import advance, idle
 from tests.support.fakes import FakePublisher, lost
@@ -34,8 +34,8 @@ class Broker:
         return [] if opened is None else [ticket.properties["acked"] for ticket in opened.sent]
 
 
-def made(broker: Broker) -> Acknowledger:
-    return Acknowledger(broker, "secret")  # type: ignore[arg-type]
+def made(broker: Broker) -> AckSender:
+    return AckSender(broker, "secret")  # type: ignore[arg-type]
 
 
 async def test_only_the_last_of_a_burst_is_acknowledged_for_each_gate() -> None:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from dispatch.messaging.flow import ack_sender as acknowledger
-from dispatch.messaging.flow.ack_sender import MAX_GATES, QUIET_S, Acknowledger
+from dispatch.messaging.flow.ack_sender import MAX_GATES, QUIET_S, AckSender
 from dispatch.messaging.flow.credit import CREDIT_BYTES
 from dispatch.messaging.wire.codec import Property
 from dispatch.transports import Message, Mode
@@ -50,8 +50,8 @@ class Broker:
         return {topic.removeprefix(PREFIX) for topic, publisher in self.opened.items() if not publisher.closed}
 
 
-def made(broker: Broker) -> Acknowledger:
-    return Acknowledger(broker, "secret")  # type: ignore[arg-type]
+def made(broker: Broker) -> AckSender:
+    return AckSender(broker, "secret")  # type: ignore[arg-type]
 
 
 async def test_a_burst_of_replies_is_acknowledged_once_for_each_turn_of_the_loop() -> None:
@@ -62,7 +62,7 @@ async def test_a_burst_of_replies_is_acknowledged_once_for_each_turn_of_the_loop
     await transport.subscribe(
         PREFIX + "one", lambda message: told.append(message.properties()["acked"]), mode=Mode.FANOUT, name="service"
     )
-    acknowledging = Acknowledger(transport, "secret")
+    acknowledging = AckSender(transport, "secret")
 
     def handle(message: Message) -> None:
         properties = message.properties()

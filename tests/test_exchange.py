@@ -8,7 +8,7 @@ import re
 import pytest
 
 from dispatch.errors import TransportError
-from dispatch.messaging.rpc.correlation import Exchange, read_properties
+from dispatch.messaging.rpc.correlation import Correlator, read_properties
 from dispatch.messaging.rpc.exchange_outcome import Answer, Disposition, TimedOut, Unreadable
 from dispatch.messaging.wire.codec import MAX_PROPERTY_BYTES, Property
 from tests.support.clock import START, advance, idle
@@ -279,7 +279,7 @@ async def test_payloads_of_replies_that_were_waited_for_are_added_up() -> None:
 
 
 async def test_ids_are_never_used_twice_and_fit_into_a_property() -> None:
-    exchanges = [Exchange() for _ in range(50)]
+    exchanges = [Correlator() for _ in range(50)]
     ids = [exchange.new_id() for exchange in exchanges for _ in range(200)]
     assert len(set(ids)) == len(ids)
     assert all(len(id) < 64 and id.isascii() for id in ids)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from dispatch.errors import ThrottledError, TransportError
-from dispatch.messaging.rpc.correlation import Exchange
+from dispatch.messaging.rpc.correlation import Correlator
 from dispatch.messaging.rpc.exchange_outcome import Answer, Disposition, TimedOut, Unreadable
 from dispatch.messaging.rpc.pending import ReplyStream
 from dispatch.messaging.wire.codec import Property
@@ -67,8 +67,8 @@ class ExchangeMachine(RuleBasedStateMachine):
         self.graves: list[tuple[float, str, Disposition]] = []
         self.exchange = self.do(self._make())
 
-    async def _make(self) -> Exchange:
-        return Exchange(max_pending=MAX_PENDING, max_tombstones=MAX_TOMBSTONES, tombstone_age=AGE)
+    async def _make(self) -> Correlator:
+        return Correlator(max_pending=MAX_PENDING, max_tombstones=MAX_TOMBSTONES, tombstone_age=AGE)
 
     def do(self, work: Coroutine[Any, Any, Any]) -> Any:
         return self.loop.run_until_complete(work)

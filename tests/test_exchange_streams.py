@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatch.errors import ThrottledError, TransportError
-from dispatch.messaging.rpc.correlation import Exchange
+from dispatch.messaging.rpc.correlation import Correlator
 from dispatch.messaging.rpc.exchange_outcome import Answer, Disposition, Overflow, TimedOut, Unreadable
 from dispatch.messaging.rpc.pending import ReplyStream
 from dispatch.messaging.wire.codec import Property
@@ -26,7 +26,7 @@ class Bench:
     def __init__(
         self, *, limit: float = 300.0, idle: float = 30.0, max_buffer: int = 100, max_bytes: int = 1_000, **options: Any
     ) -> None:
-        self.exchange = Exchange(**options)
+        self.exchange = Correlator(**options)
         self.publisher = FakePublisher()
         self.limits: dict[str, Any] = {"idle": idle, "max_buffer": max_buffer, "max_bytes": max_bytes}
         self.limit = limit

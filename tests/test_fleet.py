@@ -6,13 +6,13 @@ import random
 from collections import Counter
 from typing import Any, cast
 
-from dispatch.calls.tool_guard_state import ToolGuards
+from dispatch.calls.tool_guards import ToolGuards
 from dispatch.errors import Outcome
 from dispatch.messaging.rpc.retransmission import SUSPECT_AFTER
 from dispatch.policy import Balancing, Breaker, Health, Policy
-from dispatch.routing.channel import Route
+from dispatch.routing.channel import Channel
 from dispatch.routing.instance import Instance, Instances
-from dispatch.routing.instance_pool import SHARED, Fleet
+from dispatch.routing.instance_pool import SHARED, InstancePool
 from tests.support.fakes import FakePublisher
 
 
@@ -48,8 +48,8 @@ class Stand:
         self.now = 0.0
         settings = Policy(**{"breaker": Breaker(failures_in_a_row=3), **policy})
         self.guards = self.tool(settings)
-        self.fleet = Fleet(
-            [(name, weight, cast(Route, way)) for name, weight, way in ways],
+        self.fleet = InstancePool(
+            [(name, weight, cast(Channel, way)) for name, weight, way in ways],
             balancing=settings.balancing,
             health=settings.health,
             addressed=addressed,
@@ -112,7 +112,7 @@ def test_instances_with_topics_of_their_own_are_used_in_turn_known_by_name_or_no
     ways["y"].add("y1")
     ways["y"].add("y2")
     assert stand.many(6) == {"x": 2, "y1": 2, "y2": 2}
-    stand.fleet.add("z", 1.0, cast(Route, Way()))
+    stand.fleet.add("z", 1.0, cast(Channel, Way()))
     assert stand.many(4) == {"x": 1, "y1": 1, "y2": 1, "z": 1}
     assert len(stand.fleet.routes) == 3
 

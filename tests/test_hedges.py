@@ -13,10 +13,10 @@ import pytest
 from dispatch._internal.permit import Clock
 from dispatch.errors import Outcome
 from dispatch.policy.retry import Hedge
-from dispatch.resilience.hedging.decision import FLOOR, Hedging, NoHedge
+from dispatch.resilience.hedging.decision import FLOOR, Hedging, NoHedgeReason
 from dispatch.resilience.hedging.race import OUTPACED, hedged
-from dispatch.resilience.latency_histogram import Durations
-from dispatch.resilience.retry.budget import Budget
+from dispatch.resilience.latency_histogram import LatencyHistogram
+from dispatch.resilience.retry.budget import RetryBudget
 from tests.support.clock import START, advance
 
 OWN = int(10 * FLOOR)
@@ -39,7 +39,7 @@ class Attempt(msgspec.Struct):
     cleanup: float = 0.0
 
 
-class Recorded(Durations):
+class Recorded(LatencyHistogram):
     """Durations that can be read back as they were."""
 
     def __init__(self, clock: Clock) -> None:
@@ -57,11 +57,11 @@ class Bench:
     def __init__(self, first: Attempt, second: Attempt | None = None, *, settings: Hedge = AFTER_1_S) -> None:
         loop = asyncio.get_running_loop()
         self.plans = {False: first, True: second or Attempt(1.0)}
-        self.budget = Budget(0.2, 3.0, loop.time)
+        self.budget = RetryBudget(0.2, 3.0, loop.time)
         self.durations = Recorded(loop.time)
         self.hedging = Hedging(settings, budget=self.budget, durations=self.durations, clock=loop.time)
         self.log: list[str] = []
-        self.verdicts: list[NoHedge | None] = []
+        self.verdicts: list[NoHedgeReason | None] = []
         self.others = True
 
     def note(self, extra: bool, what: str) -> None:
@@ -212,7 +212,7 @@ async def test_without_another_instance_the_first_is_waited_for() -> None:
     bench.others = False
     assert (await bench.call()).name == "first"
     assert bench.log == ["first begun 0", "first ended 5"]
-    assert bench.verdicts == [NoHedge.ALONE]
+    assert bench.verdicts == [NoHedgeReason.ALONE]
     assert bench.budget.left == 30
     assert bench.learnt == [5.0]
 
@@ -222,7 +222,7 @@ async def test_without_a_budget_the_first_is_waited_for() -> None:
     while bench.budget.withdraw():
         pass
     assert (await bench.call()).name == "first"
-    assert bench.verdicts == [NoHedge.BUDGET]
+    assert bench.verdicts == [NoHedgeReason.BUDGET]
 
 
 async def test_when_the_call_ends_before_the_delay_there_is_none() -> None:
@@ -324,8 +324,8 @@ async def tail(settings: Hedge | None, *, calls: int = 10_000) -> tuple[float, f
     1,000 calls a second."""
     chance = random.Random(17)
     loop = asyncio.get_running_loop()
-    budget = Budget(0.2, 3.0, loop.time)
-    hedging = Hedging(settings or Hedge(50.0), budget=budget, durations=Durations(loop.time), clock=loop.time)
+    budget = RetryBudget(0.2, 3.0, loop.time)
+    hedging = Hedging(settings or Hedge(50.0), budget=budget, durations=LatencyHistogram(loop.time), clock=loop.time)
     sent, times = 0, []
 
     async def attempt(_extra: bool) -> Result:

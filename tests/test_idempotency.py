@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from dispatch.errors import TransportError
-from dispatch.serving.deduplication.idempotency_keys import MAX_ANSWER_BYTES, Keys
+from dispatch.serving.deduplication.idempotency_keys import MAX_ANSWER_BYTES, IdempotencyKeys
 from tests.support.clock import advance, idle
 from tests.support.stand import stand
 
@@ -104,7 +104,7 @@ async def _parts(count: int, size: int) -> AsyncIterator[str]:
 
 
 async def test_keys_are_bounded_but_what_runs_stays() -> None:
-    keys = Keys(max_keys=3, max_bytes=100)
+    keys = IdempotencyKeys(max_keys=3, max_bytes=100)
     running, first = keys.claim("u", "running", 0.0)
     assert first
     for number in range(20):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from dispatch.messaging.rpc.retransmission import SUSPECT_AFTER, Repair
-from dispatch.messaging.rpc.retransmittable_request import Line
+from dispatch.messaging.rpc.retransmittable_request import RetransmittableRequest
 from dispatch.routing.instance import MAX_EXCEPTED, SETTLED_EVERY, STALE_S, Instance, Instances
-from dispatch.routing.reply_connections import Lane
+from dispatch.routing.reply_connections import ReplyConnection
 from dispatch.transports.memory import MemoryTransport
 from tests.support.fakes import FakePublisher, lost
 
@@ -23,9 +23,11 @@ def known(*names: str) -> Instances:
     return made
 
 
-def line(to: Instance, payload: bytes = b"request", id: str = "x-1") -> Line:
+def line(to: Instance, payload: bytes = b"request", id: str = "x-1") -> RetransmittableRequest:
     properties = {"id": id, "remaining-ms": "30000"}
-    return Line(to, Repair(0.0, 0.2, 10.0), payload, properties, "flow", Lane("lane", MemoryTransport("memory://")))
+    return RetransmittableRequest(
+        to, Repair(0.0, 0.2, 10.0), payload, properties, "flow", ReplyConnection("lane", MemoryTransport("memory://"))
+    )
 
 
 def test_the_version_changes_when_somebody_comes_or_goes() -> None:

@@ -14,7 +14,7 @@ from dispatch.errors import TransportError
 from dispatch.messaging.flow.credit import CREDIT_BYTES
 from dispatch.messaging.flow.doubling import MEAN_OF
 from dispatch.messaging.wire.codec import Property
-from dispatch.routing.reply_connections import CROWDED, RETRY_S, SUSTAINED, Lane, Lanes
+from dispatch.routing.reply_connections import CROWDED, RETRY_S, SUSTAINED, ReplyConnection, ReplyConnections
 from dispatch.transports.memory import MemoryTransport
 from tests.support.clock import advance, idle, run
 from tests.support.stand import BROKER, dispatching, serving
@@ -39,22 +39,24 @@ class Opened:
         self.hold = asyncio.Event()
         self.hold.set()
 
-    async def __call__(self, number: int) -> Lane:
+    async def __call__(self, number: int) -> ReplyConnection:
         self.numbers.append(number)
         await self.hold.wait()
         if self.refusal is not None:
             raise self.refusal
-        return Lane(f"lane-{number}", Connected())
+        return ReplyConnection(f"lane-{number}", Connected())
 
 
-def lanes_with(opened: Opened, mean: int = LARGE) -> Lanes:
-    lanes = Lanes(Lane("lane-0", Connected()), opened)
+def lanes_with(opened: Opened, mean: int = LARGE) -> ReplyConnections:
+    lanes = ReplyConnections(ReplyConnection("lane-0", Connected()), opened)
     for _ in range(20 * MEAN_OF):
         lanes.received(mean, again=False)
     return lanes
 
 
-async def crowd(lanes: Lanes, *, waiting: int = 2 * CROWDED, most: int = MOST, times: int = SUSTAINED) -> None:
+async def crowd(
+    lanes: ReplyConnections, *, waiting: int = 2 * CROWDED, most: int = MOST, times: int = SUSTAINED
+) -> None:
     for _ in range(times):
         lanes.pick(waiting, most)
     await idle()
@@ -121,14 +123,14 @@ async def test_closing_ends_an_opening() -> None:
     assert lanes._opening is None
 
 
-async def three_lanes() -> Lanes:
+async def three_lanes() -> ReplyConnections:
     lanes = lanes_with(Opened())
     while len(lanes) < 3:
         await crowd(lanes, most=3)
     return lanes
 
 
-def spread(lanes: Lanes, *, waiting: int, most: int, picks: int) -> list[int]:
+def spread(lanes: ReplyConnections, *, waiting: int, most: int, picks: int) -> list[int]:
     for _ in range(picks):
         lanes.pick(waiting, most).waiting += 1
     return [lane.waiting for lane in lanes._lanes]
@@ -166,7 +168,7 @@ async def test_one_that_is_not_connected_is_left_out() -> None:
 @settings(max_examples=50, deadline=None)
 def test_a_lane_is_always_one_that_is_there(steps: list[tuple[int, int]], most: int) -> None:
     async def scenario() -> None:
-        lanes = Lanes(Lane("lane-0", Connected()), Opened())
+        lanes = ReplyConnections(ReplyConnection("lane-0", Connected()), Opened())
         for size, waiting in steps:
             lanes.received(size, again=False)
             assert lanes.pick(waiting, most) in lanes._lanes[:most]
@@ -240,7 +242,7 @@ async def test_a_cancelled_call_leaves_its_lane() -> None:
 async def test_two_large_answers_at_a_time_never_go_to_the_first() -> None:
     """What comes there cannot always be asked for again, so that nothing may be lost for it."""
     lanes = lanes_with(Opened(), mean=100_000)
-    further = Lane("further", Connected())
+    further = ReplyConnection("further", Connected())
     lanes._lanes.append(further)
     for _ in range(100):
         lanes.received(100_000, again=False)

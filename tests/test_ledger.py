@@ -8,7 +8,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from dispatch.serving.deduplication.request_history import MAX_ENTRY_BYTES, Entry, Ledger
+from dispatch.serving.deduplication.request_history import MAX_ENTRY_BYTES, Entry, RequestHistory
 
 NAME = "0123456789abcdef"
 
@@ -17,14 +17,14 @@ def id_of(number: int, name: str = NAME) -> str:
     return f"{name}-{number:x}"
 
 
-def done(ledger: Ledger, number: int, payload: bytes = b"answer", name: str = NAME, now: float = 0.0) -> Entry:
+def done(ledger: RequestHistory, number: int, payload: bytes = b"answer", name: str = NAME, now: float = 0.0) -> Entry:
     entry = ledger.begin(id_of(number, name), now)
     ledger.record(entry, (payload, {"n": str(number)}), last=True)
     return entry
 
 
 def test_what_ran_is_found_with_its_replies() -> None:
-    ledger = Ledger()
+    ledger = RequestHistory()
     assert ledger.find(id_of(1), 0) is False
     entry = ledger.begin(id_of(1), 0)
     assert ledger.find(id_of(1), 0) is entry
@@ -38,7 +38,7 @@ def test_what_ran_is_found_with_its_replies() -> None:
     assert [payload for payload, _ in entry.since(0) or []] == [b"0", b"1", b"2"]
 
 
-def large(ledger: Ledger, number: int, parts: int, *, most: int = 1 << 30, end: bool = True) -> Entry:
+def large(ledger: RequestHistory, number: int, parts: int, *, most: int = 1 << 30, end: bool = True) -> Entry:
     """An answer in parts of a mebibyte."""
     entry = ledger.begin(id_of(number), 0)
     for index in range(parts):
@@ -48,7 +48,7 @@ def large(ledger: Ledger, number: int, parts: int, *, most: int = 1 << 30, end: 
 
 
 def test_of_an_answer_in_parts_every_part_is_kept() -> None:
-    ledger = Ledger()
+    ledger = RequestHistory()
     entry = large(ledger, 1, 30)
     assert entry.dropped == 0
     assert len(entry.since(0) or []) == 30
@@ -56,7 +56,7 @@ def test_of_an_answer_in_parts_every_part_is_kept() -> None:
 
 
 def test_one_answer_in_parts_costs_the_others_nothing() -> None:
-    ledger = Ledger(max_bytes=1_000)
+    ledger = RequestHistory(max_bytes=1_000)
     small = [done(ledger, number) for number in range(1, 11)]
     running = large(ledger, 11, 20, end=False)
     done(ledger, 12)
@@ -67,7 +67,7 @@ def test_one_answer_in_parts_costs_the_others_nothing() -> None:
 
 
 def test_answers_in_parts_are_bounded_and_the_last_one_is_kept_whatever_its_size() -> None:
-    ledger = Ledger(max_large=20 << 20)
+    ledger = RequestHistory(max_large=20 << 20)
     first, second = large(ledger, 1, 12), large(ledger, 2, 12)
     assert ledger.find(id_of(1), 0) is True
     assert ledger.find(id_of(2), 0) is second
@@ -80,14 +80,14 @@ def test_answers_in_parts_are_bounded_and_the_last_one_is_kept_whatever_its_size
 
 
 def test_no_more_is_kept_than_the_service_sends() -> None:
-    ledger = Ledger()
+    ledger = RequestHistory()
     entry = large(ledger, 1, 40, most=10 << 20)
     assert entry.size == MAX_ENTRY_BYTES + (10 << 20)
     assert entry.since(0) is None
 
 
 def test_what_never_ran_may_begin_again() -> None:
-    ledger = Ledger()
+    ledger = RequestHistory()
     entry = ledger.begin(id_of(7), 0)
     ledger.undo(entry)
     assert ledger.find(id_of(7), 0) is False
@@ -101,7 +101,7 @@ def test_what_never_ran_may_begin_again() -> None:
 
 
 def test_what_nobody_waits_for_is_forgotten_and_stays_forbidden() -> None:
-    ledger = Ledger()
+    ledger = RequestHistory()
     for number in range(1, 11):
         done(ledger, number)
     ledger.settled(id_of(11), 8, 0)
@@ -113,7 +113,7 @@ def test_what_nobody_waits_for_is_forgotten_and_stays_forbidden() -> None:
 
 
 def test_what_runs_is_kept_until_it_has_ended() -> None:
-    ledger = Ledger()
+    ledger = RequestHistory()
     entry = ledger.begin(id_of(1), 0)
     ledger.settled(id_of(5), 5, 0)
     assert ledger.find(id_of(1), 0) is entry
@@ -123,14 +123,14 @@ def test_what_runs_is_kept_until_it_has_ended() -> None:
 
 
 def test_a_word_about_later_ones_than_its_own_says_too_much() -> None:
-    ledger = Ledger()
+    ledger = RequestHistory()
     done(ledger, 1)
     ledger.settled(id_of(1), 1_000_000, 0)
     assert isinstance(ledger.find(id_of(1), 0), Entry)
 
 
 def test_what_is_waited_for_longer_is_kept_without_all_that_came_since() -> None:
-    ledger = Ledger()
+    ledger = RequestHistory()
     entries = {number: done(ledger, number) for number in range(1, 11) if number != 3}
     ledger.settled(id_of(11), 9, 0, (2, 3))
     assert len(ledger) == 3
@@ -148,7 +148,7 @@ def test_what_is_waited_for_longer_is_kept_without_all_that_came_since() -> None
 
 
 def test_what_was_settled_once_stays_so() -> None:
-    ledger = Ledger()
+    ledger = RequestHistory()
     for number in range(1, 6):
         done(ledger, number)
     ledger.settled(id_of(9), 5, 0, (3,))
@@ -163,7 +163,7 @@ def test_what_was_settled_once_stays_so() -> None:
 
 
 def test_what_was_asked_for_again_is_not_the_next_to_go() -> None:
-    ledger = Ledger(max_entries=3)
+    ledger = RequestHistory(max_entries=3)
     for number in range(1, 4):
         done(ledger, number)
     assert isinstance(ledger.find(id_of(1), 0), Entry)
@@ -174,7 +174,7 @@ def test_what_was_asked_for_again_is_not_the_next_to_go() -> None:
 
 @pytest.mark.parametrize("bounds", [{"max_entries": 4}, {"max_bytes": 4 * 6}])
 def test_the_oldest_ended_go_first_for_want_of_room(bounds: dict[str, int]) -> None:
-    ledger = Ledger(**bounds)
+    ledger = RequestHistory(**bounds)
     running = ledger.begin(id_of(1), 0)
     for number in range(2, 12):
         done(ledger, number)
@@ -185,7 +185,7 @@ def test_the_oldest_ended_go_first_for_want_of_room(bounds: dict[str, int]) -> N
 
 
 def test_a_long_stream_keeps_its_end() -> None:
-    ledger = Ledger()
+    ledger = RequestHistory()
     entry = ledger.begin(id_of(1), 0)
     chunk = b"x" * (MAX_ENTRY_BYTES // 8)
     for _ in range(20):
@@ -197,7 +197,7 @@ def test_a_long_stream_keeps_its_end() -> None:
 
 
 def test_dispatchers_that_are_silent_for_long_make_room() -> None:
-    ledger = Ledger(max_peers=3, peer_age=600)
+    ledger = RequestHistory(max_peers=3, peer_age=600)
     done(ledger, 1, name="a")
     done(ledger, 1, name="b", now=1)
     assert ledger.find(id_of(1, "c"), 600) is False
@@ -207,7 +207,7 @@ def test_dispatchers_that_are_silent_for_long_make_room() -> None:
 
 
 def test_the_dispatcher_that_was_idle_longest_makes_room_and_what_it_ran_stays_forbidden() -> None:
-    ledger = Ledger(max_peers=2)
+    ledger = RequestHistory(max_peers=2)
     for number, name in ((1, "a"), (1, "b"), (7, "a")):
         done(ledger, number, name=name)
     assert ledger.find(id_of(1, "c"), 1) is False
@@ -221,7 +221,7 @@ def test_the_dispatcher_that_was_idle_longest_makes_room_and_what_it_ran_stays_f
 
 
 def test_a_dispatcher_whose_request_runs_makes_no_room_and_a_new_one_is_not_refused() -> None:
-    ledger = Ledger(max_peers=2)
+    ledger = RequestHistory(max_peers=2)
     entries = {name: ledger.begin(id_of(1, name), 0) for name in "abcd"}
     assert {name: ledger.find(id_of(1, name), 1) for name in "abcd"} == entries
     assert ledger.find(id_of(1, "e"), 1) is False
@@ -232,7 +232,7 @@ def test_a_dispatcher_whose_request_runs_makes_no_room_and_a_new_one_is_not_refu
 
 
 def test_a_dispatcher_that_leaves_makes_room_and_what_it_ran_stays_forbidden() -> None:
-    ledger = Ledger(max_peers=2)
+    ledger = RequestHistory(max_peers=2)
     done(ledger, 3, name="a")
     done(ledger, 3, name="b")
     ledger.leave(id_of(9, "b"), 1)
@@ -245,7 +245,7 @@ def test_a_dispatcher_that_leaves_makes_room_and_what_it_ran_stays_forbidden() -
 
 
 def test_of_evicted_dispatchers_so_many_are_remembered_and_beyond_them_no_retransmission_runs() -> None:
-    ledger = Ledger(max_peers=1, peer_age=600)
+    ledger = RequestHistory(max_peers=1, peer_age=600)
     ledger._evicted.max_names = 4
     for index in range(20):
         done(ledger, 5, name=f"peer{index}", now=index)
@@ -261,19 +261,19 @@ def test_of_evicted_dispatchers_so_many_are_remembered_and_beyond_them_no_retran
 
 
 def test_evicted_dispatchers_are_forgotten_with_age() -> None:
-    ledger = Ledger(max_peers=1, peer_age=600)
+    ledger = RequestHistory(max_peers=1, peer_age=600)
     done(ledger, 5, name="a", now=0)
     done(ledger, 5, name="b", now=599)
     done(ledger, 5, name="c", now=1_190)
     assert ledger.find(id_of(5, "b"), 1_190) is True
-    ledger = Ledger(max_peers=1, peer_age=600)
+    ledger = RequestHistory(max_peers=1, peer_age=600)
     for index in range(10):
         done(ledger, 5, name=str(index), now=index * 1_200)
     assert len(ledger._evicted) == 0
 
 
 def test_a_dispatcher_whose_request_runs_is_not_forgotten() -> None:
-    ledger = Ledger(max_peers=2, peer_age=600)
+    ledger = RequestHistory(max_peers=2, peer_age=600)
     entry = ledger.begin(id_of(1, "a"), 0)
     done(ledger, 1, name="b")
     assert ledger.find(id_of(1, "c"), 10_000) is False
@@ -284,12 +284,12 @@ def test_a_dispatcher_whose_request_runs_is_not_forgotten() -> None:
     ("id", "known"), [(id_of(1), True), ("1", False), ("-1", False), ("x-", False), ("x-y", False)]
 )
 def test_ids_of_ours_are_known_by_their_form(id: str, known: bool) -> None:
-    assert Ledger.knows(id) is known
+    assert RequestHistory.knows(id) is known
 
 
 def test_a_strangers_id_may_look_like_one() -> None:
     """TrustGraph's ids are UUIDs: their last part is hexadecimal. What tells them apart is the property ``reply-to``."""
-    assert Ledger.knows(str(uuid.uuid4()))
+    assert RequestHistory.knows(str(uuid.uuid4()))
 
 
 class Machine(RuleBasedStateMachine):
@@ -297,7 +297,7 @@ class Machine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.ledger = Ledger(max_entries=5, max_bytes=40)
+        self.ledger = RequestHistory(max_entries=5, max_bytes=40)
         self.begun: set[tuple[str, int]] = set()
         self.running: dict[tuple[str, int], Entry] = {}
         self.now = 0.0
@@ -351,7 +351,7 @@ class Evictions(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.ledger = Ledger(max_peers=2)
+        self.ledger = RequestHistory(max_peers=2)
         self.ledger._evicted.max_names = 2
         self.sent = dict.fromkeys("abcdefgh", 0)
         self.begun: set[tuple[str, int]] = set()

@@ -12,7 +12,7 @@ import pytest
 
 from dispatch import CallResult
 from dispatch.errors import Outcome, TransportError
-from dispatch.serving.deduplication.request_history import Ledger
+from dispatch.serving.deduplication.request_history import RequestHistory
 from tests.support.clock import advance
 from tests.support.faults import FaultPlan
 from tests.support.once_world import World
@@ -156,7 +156,7 @@ async def test_what_does_not_fit_into_memory_is_not_run_again(monkeypatch: pytes
     world = World(FaultPlan(drop=0.3, duplicate=0.3, max_delay=30), 5, refusals=frozenset({"forgotten"}))
     server = await world.instance()
     assert server._recall is not None
-    server._recall.ledger = Ledger(max_entries=3, max_bytes=100)
+    server._recall.ledger = RequestHistory(max_entries=3, max_bytes=100)
     dispatcher = await world.dispatcher()
     assert (await world.call(dispatcher)).ok
     world.storm()

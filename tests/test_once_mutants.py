@@ -9,17 +9,17 @@ from unittest import mock
 import pytest
 
 from dispatch.calls.attempt import Attempts
-from dispatch.messaging.flow.ack_sender import Acknowledger
+from dispatch.messaging.flow.ack_sender import AckSender
 from dispatch.messaging.flow.credit import Credit
 from dispatch.messaging.rpc.exchange_outcome import Answer
 from dispatch.messaging.rpc.pending import Slot
 from dispatch.messaging.rpc.retransmission import Repair
-from dispatch.messaging.rpc.retransmittable_request import Line
+from dispatch.messaging.rpc.retransmittable_request import RetransmittableRequest
 from dispatch.messaging.wire.codec import Property, whole_number
-from dispatch.serving.deduplication.deduplication import Recall
-from dispatch.serving.deduplication.evicted_dispatchers import Evicted
-from dispatch.serving.deduplication.idempotency_keys import Keys
-from dispatch.serving.deduplication.request_history import Entry, Ledger
+from dispatch.serving.deduplication.deduplication import Deduplicator
+from dispatch.serving.deduplication.evicted_dispatchers import EvictedDispatchers
+from dispatch.serving.deduplication.idempotency_keys import IdempotencyKeys
+from dispatch.serving.deduplication.request_history import Entry, RequestHistory
 from tests.once_shard import examine
 
 EXAMPLES = 2_000
@@ -28,21 +28,23 @@ RARE_EXAMPLES = 8_000
 """The same for a fault that needs three dispatchers, a loss and an eviction in one story."""
 
 
-def an_ended_request_is_forgotten(self: Ledger, *args: Any, find: Any = Ledger.find, **how: Any) -> Any:
+def an_ended_request_is_forgotten(self: RequestHistory, *args: Any, find: Any = RequestHistory.find, **how: Any) -> Any:
     found = find(self, *args, **how)
     return False if isinstance(found, Entry) and found.ended else found
 
 
-def what_had_no_room_counts_as_new(self: Ledger, *args: Any, find: Any = Ledger.find, **how: Any) -> Any:
+def what_had_no_room_counts_as_new(
+    self: RequestHistory, *args: Any, find: Any = RequestHistory.find, **how: Any
+) -> Any:
     found = find(self, *args, **how)
     return found if isinstance(found, Entry) else False
 
 
-def a_question_runs_the_tool(self: Recall, *_: Any) -> None:
+def a_question_runs_the_tool(self: Deduplicator, *_: Any) -> None:
     return None
 
 
-def the_incarnation_is_not_looked_at(self: Recall, work: Any, *, look: Any = Recall.look) -> Any:
+def the_incarnation_is_not_looked_at(self: Deduplicator, work: Any, *, look: Any = Deduplicator.look) -> Any:
     work.properties = {key: value for key, value in work.properties.items() if key != Property.INCARNATION}
     return look(self, work)
 
@@ -52,7 +54,9 @@ def another_may_run_what_a_former_life_had(self: Attempts, made: Any, settled: A
     return isinstance(settled, Answer) and Property.REFUSED in settled.properties and len(place.route.instances) > 0
 
 
-def a_key_is_always_new(self: Keys, user: str, key: str, now: float, *, claim: Any = Keys.claim) -> Any:
+def a_key_is_always_new(
+    self: IdempotencyKeys, user: str, key: str, now: float, *, claim: Any = IdempotencyKeys.claim
+) -> Any:
     return claim(self, user, f"{key} {now} {len(self)}", now)
 
 
@@ -60,7 +64,7 @@ def credit_never_comes_back(self: Credit, sequence: int) -> bool:
     return False
 
 
-def nothing_is_acknowledged(self: Acknowledger, *_: Any) -> None:
+def nothing_is_acknowledged(self: AckSender, *_: Any) -> None:
     return None
 
 
@@ -74,7 +78,7 @@ def chunks_are_shown_as_they_come(self: Slot, reply: Any, properties: Any, *, of
     return offer(self, reply, {key: value for key, value in properties.items() if key != Property.CHUNK})
 
 
-def nobody_asks(self: Line, now: float, *_: Any) -> bool:
+def nobody_asks(self: RetransmittableRequest, now: float, *_: Any) -> bool:
     self.repair.next_at = now + 1
     return True
 
@@ -83,7 +87,7 @@ def silence_is_death(self: Repair, *_: Any, ask: Any = Repair.ask) -> bool:
     return bool(self.unanswered < 2 and ask(self, *_))
 
 
-def a_request_that_ended_still_counts(self: Line, now: float, *, answered: bool) -> None:
+def a_request_that_ended_still_counts(self: RetransmittableRequest, now: float, *, answered: bool) -> None:
     return None
 
 
@@ -91,12 +95,14 @@ def who_cancels_stays_in_the_table(self: Slot) -> None:
     return None
 
 
-def the_ledger_miscounts(self: Ledger, entry: Any, message: Any, *, last: bool, record: Any = Ledger.record) -> None:
+def the_ledger_miscounts(
+    self: RequestHistory, entry: Any, message: Any, *, last: bool, record: Any = RequestHistory.record
+) -> None:
     record(self, entry, message, last=last)
     self.size += 1
 
 
-def an_evicted_dispatcher_is_forgotten(self: Evicted, *_: Any) -> None:
+def an_evicted_dispatcher_is_forgotten(self: EvictedDispatchers, *_: Any) -> None:
     return None
 
 
@@ -105,23 +111,23 @@ def what_may_have_run_is_repeated(outcome: Any, *, sent: bool) -> bool:
 
 
 FAULTS: dict[str, Callable[..., Any]] = {
-    "dispatch.serving.deduplication.request_history.Ledger.find": an_ended_request_is_forgotten,
-    "dispatch.serving.deduplication.request_history.Ledger.find ": what_had_no_room_counts_as_new,
-    "dispatch.serving.deduplication.evicted_dispatchers.Evicted.add": an_evicted_dispatcher_is_forgotten,
-    "dispatch.serving.deduplication.deduplication.Recall._repeat": a_question_runs_the_tool,
-    "dispatch.serving.deduplication.deduplication.Recall.look": the_incarnation_is_not_looked_at,
+    "dispatch.serving.deduplication.request_history.RequestHistory.find": an_ended_request_is_forgotten,
+    "dispatch.serving.deduplication.request_history.RequestHistory.find ": what_had_no_room_counts_as_new,
+    "dispatch.serving.deduplication.evicted_dispatchers.EvictedDispatchers.add": an_evicted_dispatcher_is_forgotten,
+    "dispatch.serving.deduplication.deduplication.Deduplicator._repeat": a_question_runs_the_tool,
+    "dispatch.serving.deduplication.deduplication.Deduplicator.look": the_incarnation_is_not_looked_at,
     "dispatch.resilience.retry.loop.may_have_run": what_may_have_run_is_repeated,
     "dispatch.calls.attempt.Attempts._gone": another_may_run_what_a_former_life_had,
-    "dispatch.serving.deduplication.idempotency_keys.Keys.claim": a_key_is_always_new,
+    "dispatch.serving.deduplication.idempotency_keys.IdempotencyKeys.claim": a_key_is_always_new,
     "dispatch.messaging.flow.credit.Credit.acknowledge": credit_never_comes_back,
-    "dispatch.messaging.flow.ack_sender.Acknowledger.wanted": nothing_is_acknowledged,
+    "dispatch.messaging.flow.ack_sender.AckSender.wanted": nothing_is_acknowledged,
     "dispatch.messaging.rpc.pending.Slot.offer": a_chunk_is_shown_again,
     "dispatch.messaging.rpc.pending.Slot.offer ": chunks_are_shown_as_they_come,
-    "dispatch.messaging.rpc.retransmittable_request.Line.ask": nobody_asks,
+    "dispatch.messaging.rpc.retransmittable_request.RetransmittableRequest.ask": nobody_asks,
     "dispatch.messaging.rpc.retransmission.Repair.ask": silence_is_death,
-    "dispatch.messaging.rpc.retransmittable_request.Line.end": a_request_that_ended_still_counts,
+    "dispatch.messaging.rpc.retransmittable_request.RetransmittableRequest.end": a_request_that_ended_still_counts,
     "dispatch.messaging.rpc.pending.Slot.abandon": who_cancels_stays_in_the_table,
-    "dispatch.serving.deduplication.request_history.Ledger.record": the_ledger_miscounts,
+    "dispatch.serving.deduplication.request_history.RequestHistory.record": the_ledger_miscounts,
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dispatch.errors import TransportError
-from dispatch.messaging.rpc.fragmented_publish import PartedRequest
+from dispatch.messaging.rpc.fragmented_publish import FragmentedRequest
 from dispatch.messaging.wire.codec import Property
 from tests.support.clock import advance, idle
 from tests.support.fakes import FakePublisher, FakeTicket, lost
@@ -31,7 +31,7 @@ class Slow(FakePublisher):
 class Bench:
     def __init__(self, publisher: FakePublisher | None = None, limit: int = 30) -> None:
         self.publisher = publisher or FakePublisher()
-        self.request = PartedRequest(self.publisher, PAYLOAD, limit)
+        self.request = FragmentedRequest(self.publisher, PAYLOAD, limit)
         self.failures: list[TransportError] = []
         self.send()
 
@@ -188,4 +188,4 @@ async def test_a_queue_that_is_full_when_it_is_sent_again_does_not_end_it() -> N
 
 async def test_what_is_too_large_for_any_number_of_parts_is_told() -> None:
     with pytest.raises(ValueError, match="too many for 1,000 parts"):
-        PartedRequest(FakePublisher(), bytes(1_001), 1)
+        FragmentedRequest(FakePublisher(), bytes(1_001), 1)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from dispatch.calls.resolved_tool import Targets
-from dispatch.calls.tool_guard_state import ToolGuards
+from dispatch.calls.resolved_tool import ToolResolver
+from dispatch.calls.tool_guards import ToolGuards
 from dispatch.catalog import Catalog
 from dispatch.cli.views.effective_policy import DEFAULT, GUARDS, SERVICE, Row, ToolPlan, plan_of, plans
 from dispatch.errors import RejectedError
@@ -99,7 +99,7 @@ def test_without_a_word_everything_is_a_default() -> None:
 async def test_the_guards_are_those_that_calls_meet(policy: dict[str, Any], declared: dict[str, bool]) -> None:
     plan = planned(policy, **declared)
     made = catalog({"policy": policy}, {key.replace("_", "-"): each for key, each in declared.items()})
-    target = Targets(made, DEFAULT_POLICY).tool("look")
+    target = ToolResolver(made, DEFAULT_POLICY).tool("look")
     guards = ToolGuards(
         target.policy,
         repeatable=target.repeatable,

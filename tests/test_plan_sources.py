@@ -10,7 +10,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.calls.resolved_tool import Targets
+from dispatch.calls.resolved_tool import ToolResolver
 from dispatch.cli.views.effective_policy import DEFAULT, SERVICE, TOOL, USER, plan_of
 from dispatch.policy import DEFAULT_POLICY, Breaker, Policy, Rate, Retry
 from tests.test_plan import catalog, planned, said
@@ -55,7 +55,7 @@ def test_the_rows_together_are_the_policy_that_calls_have(
             written.setdefault(part, {})[key] = each.value
         else:
             written[part] = each.value
-    expected = Targets(made, DEFAULT_POLICY.merged(user)).tool("look").policy
+    expected = ToolResolver(made, DEFAULT_POLICY.merged(user)).tool("look").policy
     read = DEFAULT_POLICY.merged(json.loads(json.dumps(written)))
     assert _without_bursts(read) == _without_bursts(expected)
     for key in ("rate", "user_rate", "shared_user_rate"):

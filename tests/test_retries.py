@@ -16,10 +16,10 @@ import pytest
 
 from dispatch.errors import Outcome
 from dispatch.policy.retry import Retry
-from dispatch.resilience.latency_histogram import Durations
+from dispatch.resilience.latency_histogram import LatencyHistogram
 from dispatch.resilience.retry import loop as retries
-from dispatch.resilience.retry.budget import Budget
-from dispatch.resilience.retry.decision import Again, Retrying, Where, WhyNot
+from dispatch.resilience.retry.budget import RetryBudget
+from dispatch.resilience.retry.decision import NoRetryReason, RetryDecision, RetryPolicy, RetryTarget
 from dispatch.resilience.retry.loop import go_on
 from tests.support.clock import START, advance
 
@@ -38,10 +38,10 @@ UNSENT = Result(Outcome.TRANSPORT, sent=False)
 SLOWLY = Retry(base=1.0, cap=8.0)
 
 
-async def with_retries(attempt: Any, retrying: Retrying, **options: Any) -> Any:
+async def with_retries(attempt: Any, retrying: RetryPolicy, **options: Any) -> Any:
     """The first attempt inline, as those who make calls do it, and the others."""
     tried: list[str] = []
-    first = await attempt(1, tried, Where.ELSEWHERE)
+    first = await attempt(1, tried, RetryTarget.ELSEWHERE)
     if first.outcome is Outcome.SUCCESS:
         return first
     return await go_on(first, tried, attempt, retrying, **options)
@@ -60,14 +60,14 @@ class Bench:
     ) -> None:
         loop = asyncio.get_running_loop()
         self.script, self.takes = list(script), takes
-        self.budget = Budget(settings.budget_ratio, settings.budget_floor, loop.time)
-        self.retrying = Retrying(
-            settings, repeatable=repeatable, budget=self.budget, durations=Durations(loop.time), randomness=drawn
+        self.budget = RetryBudget(settings.budget_ratio, settings.budget_floor, loop.time)
+        self.retrying = RetryPolicy(
+            settings, repeatable=repeatable, budget=self.budget, durations=LatencyHistogram(loop.time), randomness=drawn
         )
-        self.attempts: list[tuple[float, int, tuple[str, ...], Where]] = []
-        self.verdicts: list[Again | WhyNot] = []
+        self.attempts: list[tuple[float, int, tuple[str, ...], RetryTarget]] = []
+        self.verdicts: list[RetryDecision | NoRetryReason] = []
 
-    async def attempt(self, number: int, tried: list[str], where: Where) -> Result:
+    async def attempt(self, number: int, tried: list[str], where: RetryTarget) -> Result:
         self.attempts.append((asyncio.get_running_loop().time() - START, number, tuple(tried), where))
         tried.append(f"i{number}")
         await asyncio.sleep(self.takes)
@@ -83,7 +83,7 @@ class Bench:
         )
 
     @property
-    def wheres(self) -> list[Where]:
+    def wheres(self) -> list[RetryTarget]:
         return [where for *_, where in self.attempts]
 
 
@@ -91,7 +91,7 @@ async def test_a_call_that_succeeds_makes_one_attempt_and_nothing_of_tenacitys(m
     monkeypatch.setattr(retries, "AsyncRetrying", None)
     bench = Bench(OK)
     assert await bench.call() is OK
-    assert bench.attempts == [(0.0, 1, (), Where.ELSEWHERE)]
+    assert bench.attempts == [(0.0, 1, (), RetryTarget.ELSEWHERE)]
     assert bench.verdicts == []
 
 
@@ -100,18 +100,18 @@ async def test_nor_does_one_that_is_not_retried(monkeypatch: pytest.MonkeyPatch)
     end = Result(Outcome.TOOL_ERROR, error_type="no")
     bench = Bench(end)
     assert await bench.call() is end
-    assert bench.verdicts == [WhyNot.OUTCOME]
+    assert bench.verdicts == [NoRetryReason.OUTCOME]
 
 
 async def test_attempts_follow_each_other_after_waits_until_one_succeeds() -> None:
     bench = Bench(LOST, UNSENT, OK)
     assert await bench.call() is OK
     assert bench.attempts == [
-        (0.0, 1, (), Where.ELSEWHERE),
-        (1.5, 2, ("i1",), Where.ELSEWHERE),
-        (3.5, 3, ("i1", "i2"), Where.ELSEWHERE),
+        (0.0, 1, (), RetryTarget.ELSEWHERE),
+        (1.5, 2, ("i1",), RetryTarget.ELSEWHERE),
+        (3.5, 3, ("i1", "i2"), RetryTarget.ELSEWHERE),
     ]
-    assert bench.verdicts == [Again(0.5, Where.ELSEWHERE), Again(1.0, Where.ELSEWHERE)]
+    assert bench.verdicts == [RetryDecision(0.5, RetryTarget.ELSEWHERE), RetryDecision(1.0, RetryTarget.ELSEWHERE)]
     assert bench.budget.left == 28
 
 
@@ -119,7 +119,7 @@ async def test_the_last_attempts_result_is_the_calls() -> None:
     last = Result(Outcome.TIMEOUT)
     bench = Bench(LOST, LOST, last)
     assert await bench.call() is last
-    assert bench.verdicts[-1] is WhyNot.ATTEMPTS
+    assert bench.verdicts[-1] is NoRetryReason.ATTEMPTS
     assert len(bench.attempts) == 3
 
 
@@ -128,7 +128,7 @@ async def test_a_first_attempt_made_elsewhere_is_gone_on_from() -> None:
     tried = ["i1"]
     deadline = START + 100
     assert await go_on(LOST, tried, bench.attempt, bench.retrying, deadline=deadline) is OK
-    assert bench.attempts == [(0.5, 2, ("i1",), Where.ELSEWHERE)]
+    assert bench.attempts == [(0.5, 2, ("i1",), RetryTarget.ELSEWHERE)]
     assert tried == ["i1", "i2"]
 
 
@@ -166,17 +166,17 @@ async def test_a_call_did_not_surely_not_run_when_a_former_attempt_may_have() ->
 async def test_a_key_leads_home_as_long_as_it_is_known_there() -> None:
     bench = Bench(Result(Outcome.TIMEOUT, remembered=True), OK, repeatable=False)
     assert await bench.call(keyed=True) is OK
-    assert bench.wheres == [Where.ELSEWHERE, Where.HOME]
-    assert bench.verdicts == [Again(0.5, Where.HOME)]
+    assert bench.wheres == [RetryTarget.ELSEWHERE, RetryTarget.HOME]
+    assert bench.verdicts == [RetryDecision(0.5, RetryTarget.HOME)]
     bench = Bench(LOST, OK, repeatable=False)
     assert await bench.call(keyed=True) is LOST
-    assert bench.verdicts == [WhyNot.UNSAFE]
+    assert bench.verdicts == [NoRetryReason.UNSAFE]
 
 
 async def test_what_was_refused_did_not_run_and_goes_elsewhere() -> None:
     bench = Bench(Result(Outcome.THROTTLED), UNSENT, OK, repeatable=False)
     assert await bench.call() is OK
-    assert bench.wheres == [Where.ELSEWHERE] * 3
+    assert bench.wheres == [RetryTarget.ELSEWHERE] * 3
 
 
 async def test_a_retry_that_a_guard_of_ours_stops_costs_nothing() -> None:
@@ -201,7 +201,7 @@ async def test_a_wait_that_took_too_long_is_not_followed_by_an_attempt() -> None
     busy = asyncio.create_task(block())
     assert await bench.call(timeout=3.0) is LOST
     await busy
-    assert bench.verdicts == [Again(0.5, Where.ELSEWHERE), WhyNot.TOO_LATE]
+    assert bench.verdicts == [RetryDecision(0.5, RetryTarget.ELSEWHERE), NoRetryReason.TOO_LATE]
     assert len(bench.attempts) == 1
     assert bench.budget.left == 30, "what was not begun is given back"
 
@@ -245,12 +245,12 @@ async def test_what_an_attempt_raises_is_raised_as_it_is_and_not_retried(
 
 
 async def test_calls_at_the_same_time_share_nothing() -> None:
-    """Ten calls with one ``Retrying``, of which each fails as often as its number says."""
+    """Ten calls with one ``RetryPolicy``, of which each fails as often as its number says."""
     bench = Bench(settings=Retry(attempts=10, base=1.0, cap=1.0))
     seen: dict[int, list[int]] = {number: [] for number in range(10)}
 
     def call(which: int) -> Any:
-        async def attempt(number: int, tried: list[str], _where: Where) -> Result:
+        async def attempt(number: int, tried: list[str], _where: RetryTarget) -> Result:
             assert tried == [f"{which}-{each}" for each in range(1, number)]
             tried.append(f"{which}-{number}")
             seen[which].append(number)
@@ -284,7 +284,7 @@ async def test_a_storm_the_whole_way() -> None:
     bench = Bench(settings=Retry(), drawn=chance.random)
     sent = 0
 
-    async def attempt(_number: int, _tried: list[str], _where: Where) -> Result:
+    async def attempt(_number: int, _tried: list[str], _where: RetryTarget) -> Result:
         nonlocal sent
         sent += 1
         return LOST

@@ -11,9 +11,9 @@ from dispatch.errors import TransportError
 from dispatch.messaging.flow.credit import CREDIT_BYTES
 from dispatch.messaging.flow.paced_publisher import PacedPublisher
 from dispatch.messaging.flow.publisher import Gate
-from dispatch.messaging.rpc.correlation import Exchange
+from dispatch.messaging.rpc.correlation import Correlator
 from dispatch.messaging.wire.sessions import Session
-from dispatch.routing.channel import Routes
+from dispatch.routing.channel import Channels
 from dispatch.transports import Mode
 from tests.support.clock import idle
 from tests.support.fakes import FakePublisher, lost, reply
@@ -77,10 +77,10 @@ ANNOUNCEMENTS = "non-persistent://tg/response/dispatch-announce-lab"
 OWN = f"non-persistent://tg/response/dispatch-reply-{KEY}-one"
 
 
-def routes(broker: Broker) -> Routes:
-    exchange = Exchange()
+def routes(broker: Broker) -> Channels:
+    exchange = Correlator()
     exchange.session = Session(SECRET)
-    return Routes(broker, exchange, "one")  # type: ignore[arg-type]
+    return Channels(broker, exchange, "one")  # type: ignore[arg-type]
 
 
 async def test_both_ends_listen_before_the_publisher_is_there() -> None:

@@ -9,8 +9,8 @@ import pytest
 from dispatch.errors import Outcome
 from dispatch.messaging.flow.credit import CREDIT_BYTES
 from dispatch.messaging.flow.pacer import PACE_RATE
-from dispatch.messaging.rpc.correlation import Exchange
-from dispatch.routing.third_party_reply_sizes import MEAN_OF, Strangers
+from dispatch.messaging.rpc.correlation import Correlator
+from dispatch.routing.third_party_reply_sizes import MEAN_OF, ThirdPartyReplySizes
 from tests.support.clock import advance, idle, virtual_loop
 from tests.support.fakes import FakePublisher, reply
 from tests.support.stand import RESPONSES, Peer, dispatching
@@ -18,7 +18,7 @@ from tests.support.stand import RESPONSES, Peer, dispatching
 pytestmark = pytest.mark.usefixtures("strangers")
 
 
-async def waiting(exchange: Exchange, publisher: FakePublisher) -> asyncio.Task[object]:
+async def waiting(exchange: Correlator, publisher: FakePublisher) -> asyncio.Task[object]:
     id = exchange.new_id()
     task = asyncio.create_task(
         exchange.request(
@@ -36,8 +36,8 @@ async def waiting(exchange: Exchange, publisher: FakePublisher) -> asyncio.Task[
 
 
 async def test_the_size_of_answers_is_learnt_from_those_that_are_ours() -> None:
-    exchange, publisher = Exchange(), FakePublisher()
-    strangers = Strangers(exchange)
+    exchange, publisher = Correlator(), FakePublisher()
+    strangers = ThirdPartyReplySizes(exchange)
     assert strangers.answer_bytes() == CREDIT_BYTES, "until one has come"
     size = 0
     for _ in range(20 * MEAN_OF):
@@ -85,8 +85,8 @@ async def test_large_answers_are_asked_for_at_their_pace() -> None:
 
 
 async def test_an_error_is_an_answer() -> None:
-    exchange, publisher = Exchange(), FakePublisher()
-    strangers = Strangers(exchange)
+    exchange, publisher = Correlator(), FakePublisher()
+    strangers = ThirdPartyReplySizes(exchange)
     task = await waiting(exchange, publisher)
     strangers.on_message(reply(publisher.sent[-1].properties["id"], error=("no", "No.")))
     await task

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from dispatch import Policy, PolicyError, Retry
-from dispatch.calls.resolved_tool import Targets
+from dispatch.calls.resolved_tool import ToolResolver
 from dispatch.errors import RejectedError
 from tests.support.stand import catalog
 
@@ -21,7 +21,7 @@ TOOLS = catalog(
 
 
 def test_a_target_has_all_that_does_not_change() -> None:
-    targets = Targets(TOOLS, Policy(timeout=16, stream_timeout=32))
+    targets = ToolResolver(TOOLS, Policy(timeout=16, stream_timeout=32))
     quick = targets.tool("quick")
     assert (quick.label, quick.service) == ("quick", TOOLS.services["lab"])
     assert json.loads(quick.config_text) == {"style": {"deep": ["ü"]}}
@@ -33,11 +33,11 @@ def test_a_target_has_all_that_does_not_change() -> None:
 
 @pytest.mark.parametrize(("tool", "repeatable"), [("plain", False), ("careful", True), ("again", True)])
 def test_what_is_declared_read_only_or_idempotent_may_be_repeated(tool: str, repeatable: bool) -> None:
-    assert Targets(TOOLS, Policy()).tool(tool).repeatable is repeatable
+    assert ToolResolver(TOOLS, Policy()).tool(tool).repeatable is repeatable
 
 
 def test_a_service_by_itself_has_its_own_policy_and_no_config() -> None:
-    lab = Targets(TOOLS, Policy(timeout=16)).service("lab")
+    lab = ToolResolver(TOOLS, Policy(timeout=16)).service("lab")
     assert (lab.label, lab.config_text, lab.repeatable) == ("lab", "{}", False)
     assert (lab.policy.timeout, lab.policy.stream_buffer) == (8, 5)
 
@@ -45,14 +45,14 @@ def test_a_service_by_itself_has_its_own_policy_and_no_config() -> None:
 @pytest.mark.parametrize(("kind", "name", "near"), [("tool", "quik", "quick"), ("service", "lap", "lab")])
 def test_an_unknown_name_is_refused_with_those_that_are_near(kind: str, name: str, near: str) -> None:
     with pytest.raises(RejectedError, match=f"Did you mean '{near}'") as caught:
-        getattr(Targets(TOOLS, Policy()), kind)(name)
+        getattr(ToolResolver(TOOLS, Policy()), kind)(name)
     assert (caught.value.type, caught.value.rejected_by) == (f"unknown-{kind}", "catalog")
     assert near in caught.value.alternatives
 
 
 @pytest.mark.parametrize("queue", ["persistent://tg/request/lab", "non-persistent://tg/request/lab"])
 def test_only_what_may_be_repeated_and_is_kept_may_come_to_another_instance(queue: str) -> None:
-    targets = Targets(catalog(service={"request-queue": queue}, plain={}, careful={"read-only": True}), Policy())
+    targets = ToolResolver(catalog(service={"request-queue": queue}, plain={}, careful={"read-only": True}), Policy())
     is_kept = queue.startswith("persistent")
     plain, careful, bare = targets.tool("plain"), targets.tool("careful"), targets.service("lab")
     assert (plain.kept, careful.kept, bare.kept) == (is_kept,) * 3
@@ -63,7 +63,10 @@ def test_only_what_may_be_repeated_and_is_kept_may_come_to_another_instance(queu
 def test_a_policy_that_does_not_go_with_a_services_or_a_tools_is_refused_at_once() -> None:
     user = Policy(retry=Retry(base=1.0))
     with pytest.raises(PolicyError, match=r"'retry.cap'.*the service 'lab'"):
-        Targets(catalog(service={"policy": {"retry": {"cap": 0.5}}}), user).check()
+        ToolResolver(catalog(service={"policy": {"retry": {"cap": 0.5}}}), user).check()
     with pytest.raises(PolicyError, match=r"'retry.cap'.*the tool 'work'"):
-        Targets(catalog(work={"policy": {"retry": {"cap": 0.5}}}), user).check()
-    assert Targets(catalog(work={"policy": {"retry": {"cap": 5}}}), user).check().tool("work").policy.retry.base == 1.0
+        ToolResolver(catalog(work={"policy": {"retry": {"cap": 0.5}}}), user).check()
+    assert (
+        ToolResolver(catalog(work={"policy": {"retry": {"cap": 5}}}), user).check().tool("work").policy.retry.base
+        == 1.0
+    )

@@ -12,7 +12,7 @@ from benchmarks.children.dispatch_client import connect
 from dispatch.routing import channel as routes
 
 
-class RouteWithoutCredit(routes.Route):
+class RouteWithoutCredit(routes.Channel):
     """A route whose requests carry no credit."""
 
     @property
@@ -26,5 +26,5 @@ class RouteWithoutCredit(routes.Route):
 
 
 if __name__ == "__main__":
-    routes.Route = RouteWithoutCredit  # type: ignore[misc] # the one place where routes are made looks here
+    routes.Channel = RouteWithoutCredit  # type: ignore[misc] # the one place where routes are made looks here
     run_client(connect)

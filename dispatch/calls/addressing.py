@@ -9,16 +9,16 @@ import contextlib
 from collections.abc import Mapping
 
 from dispatch.calls.request import nobody_takes_parts, nobody_there
-from dispatch.calls.resolved_tool import Target
-from dispatch.messaging.rpc.correlation import Exchange
-from dispatch.messaging.rpc.fragmented_publish import PartedRequest
+from dispatch.calls.resolved_tool import ResolvedTool
+from dispatch.messaging.rpc.correlation import Correlator
+from dispatch.messaging.rpc.fragmented_publish import FragmentedRequest
 from dispatch.messaging.rpc.retransmission import Patience, Repair
-from dispatch.messaging.rpc.retransmittable_request import Line
+from dispatch.messaging.rpc.retransmittable_request import RetransmittableRequest
 from dispatch.messaging.wire.codec import PLAIN_FROM, Property
 from dispatch.policy import Policy
-from dispatch.routing.channel import Route, Routes
-from dispatch.routing.instance_pool import Fleet, Place
-from dispatch.routing.reply_connections import Lane
+from dispatch.routing.channel import Channel, Channels
+from dispatch.routing.instance_pool import InstancePool, SelectedInstance
+from dispatch.routing.reply_connections import ReplyConnection
 from dispatch.transports import Publisher, Transport
 
 MEET_S = 1.0
@@ -34,7 +34,7 @@ class Addressing:
         routes: knows the instances.
     """
 
-    def __init__(self, transport: Transport, exchange: Exchange, routes: Routes) -> None:
+    def __init__(self, transport: Transport, exchange: Correlator, routes: Channels) -> None:
         self._transport = transport
         self._exchange = exchange
         self._routes = routes
@@ -43,11 +43,11 @@ class Addressing:
         """Does it go in parts only?"""
         return len(payload) > self._transport.max_message_bytes
 
-    def wants_ours(self, target: Target, payload: bytes) -> bool:
+    def wants_ours(self, target: ResolvedTool, payload: bytes) -> bool:
         """May only an instance of ours have the request, or can nobody else take it?"""
         return target.policy.only_ours or len(payload) > self._transport.max_message_bytes
 
-    async def meet(self, fleet: Fleet, deadline: float) -> None:
+    async def meet(self, fleet: InstancePool, deadline: float) -> None:
         """Wait until an instance is known, for a moment at most. For requests that :meth:`wants_ours` is true of."""
         routes = [route for route in fleet.routes if route.hello is not None]
         if not routes:
@@ -61,7 +61,7 @@ class Addressing:
                         async with asyncio.timeout(MEET_S / 4):
                             await routes[0].met.wait()
 
-    async def turn(self, fleet: Fleet, deadline: float) -> None:
+    async def turn(self, fleet: InstancePool, deadline: float) -> None:
         """Wait while every instance is new and has not answered its first request, until ``deadline`` at most."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):
@@ -73,8 +73,8 @@ class Addressing:
 
     def request(
         self,
-        target: Target,
-        place: Place,
+        target: ResolvedTool,
+        place: SelectedInstance,
         id: str,
         payload: bytes,
         deadline: float,
@@ -82,7 +82,7 @@ class Addressing:
         patience: Patience,
         attempt: int = 1,
         carried: Mapping[str, str] | None = None,
-    ) -> tuple[Publisher, dict[str, str], Line | None]:
+    ) -> tuple[Publisher, dict[str, str], RetransmittableRequest | None]:
         """The publisher of a request, its properties (``carried`` among them), and how to ask for its answer; None: it
         cannot be asked for.
 
@@ -122,9 +122,11 @@ class Addressing:
         repair = Repair(now, patience.seconds, policy.give_up_after)
         parted = None
         if large:
-            parted = PartedRequest(instance.publisher, payload, limit)
+            parted = FragmentedRequest(instance.publisher, payload, limit)
             properties |= parted.about
-        line = Line(instance, repair, b"" if large else payload, properties, target.label, lane, parted)
+        line = RetransmittableRequest(
+            instance, repair, b"" if large else payload, properties, target.label, lane, parted
+        )
         acked = routes.carried(instance)
         if acked is not None:
             # Once: a question for the answer repeats the line's own.
@@ -134,8 +136,8 @@ class Addressing:
     def _properties(
         self,
         id: str,
-        route: Route,
-        lane: Lane,
+        route: Channel,
+        lane: ReplyConnection,
         policy: Policy,
         seconds: float,
         idempotency_key: str | None,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from dispatch._internal.permit import Rejection
-from dispatch.calls.tool_guard_state import ToolGuards
+from dispatch.calls.tool_guards import ToolGuards
 from dispatch.errors import DispatchError, Outcome
 from dispatch.resilience.breaker.breaker import BreakerPermit
 from dispatch.resilience.bulkhead.bulkhead import BulkheadPermit
@@ -20,7 +20,7 @@ _ABANDONED = Outcome.ABANDONED
 _REJECTED = Outcome.REJECTED
 
 
-class Passage(msgspec.Struct, eq=False):
+class Admission(msgspec.Struct, eq=False):
     """Ask with :meth:`enter`; when ``waits`` is set then, go on with :meth:`wait` or :meth:`give_up`; in any case
     :meth:`finish`.
 

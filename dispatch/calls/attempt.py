@@ -12,29 +12,29 @@ from collections.abc import Mapping
 
 from dispatch._internal.permit import Rejection
 from dispatch.calls.addressing import Addressing
-from dispatch.calls.admission import Passage
+from dispatch.calls.admission import Admission
 from dispatch.calls.attempt_state import FAILURES, Attempt, Call
 from dispatch.calls.error_messages import closed, disconnected, refusal
-from dispatch.calls.tool_guard_state import ToolGuards
+from dispatch.calls.tool_guards import ToolGuards
 from dispatch.errors import DispatchError, Outcome, TransportError
-from dispatch.messaging.rpc.correlation import Exchange
+from dispatch.messaging.rpc.correlation import Correlator
 from dispatch.messaging.rpc.exchange_outcome import Answer, Lost, Settled, TimedOut
-from dispatch.messaging.rpc.retransmittable_request import Line
+from dispatch.messaging.rpc.retransmittable_request import RetransmittableRequest
 from dispatch.messaging.wire.codec import Property, Refusal
 from dispatch.resilience.attempt_timeout import attempt_slice
 from dispatch.resilience.hedging.decision import ANSWERED
 from dispatch.resilience.hedging.race import OUTPACED
-from dispatch.resilience.retry.decision import Where
-from dispatch.routing.channel import Routes
-from dispatch.routing.instance_pool import Fleet
-from dispatch.routing.pool_registry import Fleets
+from dispatch.resilience.retry.decision import RetryTarget
+from dispatch.routing.channel import Channels
+from dispatch.routing.instance_pool import InstancePool
+from dispatch.routing.pool_registry import PoolRegistry
 from dispatch.transports import Publisher, Transport
 
 MAX_HOPS = 4
 """Instances that are tried in turn, when each says that it is about to leave and has not run the request."""
 
 _SUCCESS, _TIMEOUT, _TOOL_ERROR = Outcome.SUCCESS, Outcome.TIMEOUT, Outcome.TOOL_ERROR
-_HOME = Where.HOME
+_HOME = RetryTarget.HOME
 _TIMED = ANSWERED | {_TIMEOUT}
 _KEEPER_GONE = (
     "The service instance that had the request has gone, and with it what it knew of its idempotency key. It may have run "
@@ -53,7 +53,7 @@ class Attempts:
     """
 
     def __init__(
-        self, transport: Transport, exchange: Exchange, addressing: Addressing, routes: Routes, fleets: Fleets
+        self, transport: Transport, exchange: Correlator, addressing: Addressing, routes: Channels, fleets: PoolRegistry
     ) -> None:
         self._transport = transport
         self._exchange = exchange
@@ -64,7 +64,9 @@ class Attempts:
         self.closing = False
         """No attempt is begun any more."""
 
-    async def call(self, call: Call, number: int, tried: list[str], where: Where, *, hedge: bool = False) -> Attempt:
+    async def call(
+        self, call: Call, number: int, tried: list[str], where: RetryTarget, *, hedge: bool = False
+    ) -> Attempt:
         """One attempt that wants its whole answer at once.
 
         Args:
@@ -75,7 +77,7 @@ class Attempts:
         """
         guards, target = call.guards, call.target
         reason = "hedge" if hedge else "retry" if number > 1 else "first"
-        made = Attempt(Passage(guards), reason=reason, meter=guards.meter)
+        made = Attempt(Admission(guards), reason=reason, meter=guards.meter)
         try:
             fleet = await self._enter(made, call, hedge=hedge)
             if fleet is None:
@@ -124,12 +126,12 @@ class Attempts:
             made.finish()
         return made
 
-    async def stream(self, call: Call, number: int, tried: list[str], where: Where) -> Attempt:
+    async def stream(self, call: Call, number: int, tried: list[str], where: RetryTarget) -> Attempt:
         """One attempt that wants chunks: until the first one is there. One that has begun well has the outcome SUCCESS so
         far; its caller takes the rest from ``replies``, and calls :meth:`end`."""
         target, policy = call.target, call.target.policy
         guards = call.guards
-        made = Attempt(Passage(guards), reason="retry" if number > 1 else "first", meter=guards.meter)
+        made = Attempt(Admission(guards), reason="retry" if number > 1 else "first", meter=guards.meter)
         try:
             fleet = await self._enter(made, call, hedge=False)
             if fleet is None:
@@ -198,7 +200,7 @@ class Attempts:
         if made.outcome in FAILURES:
             made.attribute(guards, disconnected=self._transport.was_disconnected_since(made.began), now=self._now())
 
-    async def _enter(self, made: Attempt, call: Call, *, hedge: bool) -> Fleet | None:
+    async def _enter(self, made: Attempt, call: Call, *, hedge: bool) -> InstancePool | None:
         """a, b, c: through the guards, and to the instances there are. None: ``made`` is refused.
 
         Raises:
@@ -232,12 +234,12 @@ class Attempts:
         self,
         made: Attempt,
         call: Call,
-        fleet: Fleet,
+        fleet: InstancePool,
         tried: list[str],
-        where: Where,
+        where: RetryTarget,
         deadline: float,
         number: int,
-    ) -> tuple[Publisher, dict[str, str], Line | None]:
+    ) -> tuple[Publisher, dict[str, str], RetransmittableRequest | None]:
         """d: the balancer picks the instance. How the request gets there, and how its answer is asked for.
 
         Raises:

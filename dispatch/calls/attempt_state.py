@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dispatch.calls.admission import Passage
+from dispatch.calls.admission import Admission
 from dispatch.calls.conclusion import error_of
-from dispatch.calls.resolved_tool import Target
-from dispatch.calls.tool_guard_state import ToolGuards
+from dispatch.calls.resolved_tool import ResolvedTool
+from dispatch.calls.tool_guards import ToolGuards
 from dispatch.errors import DispatchError, Origin, Outcome, TransportError
 from dispatch.messaging.rpc.exchange_outcome import Answer, Settled
 from dispatch.messaging.rpc.pending import ReplyStream
-from dispatch.messaging.rpc.retransmittable_request import Line
+from dispatch.messaging.rpc.retransmittable_request import RetransmittableRequest
 from dispatch.messaging.wire.codec import Property, Refusal, whole_number
-from dispatch.resilience.hedging.decision import NoHedge
-from dispatch.resilience.retry.decision import Again, WhyNot, may_have_run
+from dispatch.resilience.hedging.decision import NoHedgeReason
+from dispatch.resilience.retry.decision import NoRetryReason, RetryDecision, may_have_run
 from dispatch.routing.instance import Instance
-from dispatch.routing.instance_pool import Fleet, Place
+from dispatch.routing.instance_pool import InstancePool, SelectedInstance
 from dispatch.routing.key_holders import Claim, Holder
 from dispatch.telemetry.names import HEDGE_EVENT, RETRY_EVENT, WAIT
 
@@ -57,7 +57,7 @@ class Call(msgspec.Struct, eq=False):
         refused: names of instances that refused the request.
     """
 
-    target: Target
+    target: ResolvedTool
     guards: ToolGuards
     payload: bytes
     user: str
@@ -72,13 +72,13 @@ class Call(msgspec.Struct, eq=False):
     keeper: Instance | None = None
     refused: tuple[str, ...] = ()
 
-    def retried(self, verdict: Again | WhyNot) -> None:
+    def retried(self, verdict: RetryDecision | NoRetryReason) -> None:
         """After an attempt that failed: there is to be another one, or why not."""
         self.guards.unrepeated(verdict)
-        if self.trace is not None and isinstance(verdict, Again):
+        if self.trace is not None and isinstance(verdict, RetryDecision):
             self.trace.event(RETRY_EVENT, {WAIT: verdict.wait})
 
-    def hedged(self, verdict: NoHedge | None) -> None:
+    def hedged(self, verdict: NoHedgeReason | None) -> None:
         """A second attempt was due: why it was not begun, or None."""
         self.guards.unhedged(verdict)
         if self.trace is not None and verdict is None:
@@ -108,8 +108,8 @@ class Attempt(msgspec.Struct, eq=False):
         claimed: the idempotency key, as claimed for the instance of its last request; and the call's keeper before that.
     """
 
-    passage: Passage
-    place: Place | None = None
+    passage: Admission
+    place: SelectedInstance | None = None
     outcome: Outcome = Outcome.ABANDONED
     settled: Settled | None = None
     error: DispatchError | None = None
@@ -121,7 +121,7 @@ class Attempt(msgspec.Struct, eq=False):
     retry_after: float | None = None
     outpaced: bool = False
     id: str = ""
-    line: Line | None = None
+    line: RetransmittableRequest | None = None
     remembered: bool = False
     replies: ReplyStream | None = None
     first: str | None = None
@@ -135,7 +135,7 @@ class Attempt(msgspec.Struct, eq=False):
         """The ``type`` of its error."""
         return None if self.error is None else self.error.type
 
-    def claim(self, call: Call, fleet: Fleet, instance: Instance) -> None:
+    def claim(self, call: Call, fleet: InstancePool, instance: Instance) -> None:
         """Record that ``instance`` may do the work of the call's idempotency key."""
         assert call.key is not None
         holder = Holder(instance.name, instance.incarnation)

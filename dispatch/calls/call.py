@@ -15,13 +15,13 @@ from dispatch.calls.attempt_state import Attempt, Call
 from dispatch.calls.conclusion import conclude
 from dispatch.calls.error_messages import with_alternatives
 from dispatch.calls.request import check_priority, invalid, request_payload
-from dispatch.calls.resolved_tool import Target
-from dispatch.calls.runtime import Engine
+from dispatch.calls.resolved_tool import ResolvedTool
+from dispatch.calls.runtime import Runtime
 from dispatch.errors import CallTimeoutError, DispatchError, Outcome
 from dispatch.messaging.wire.codec import PayloadTooLargeError, check_property, json_text
 from dispatch.policy import PolicyError, check_seconds
 from dispatch.resilience.hedging.race import hedged
-from dispatch.resilience.retry.decision import Where
+from dispatch.resilience.retry.decision import RetryTarget
 from dispatch.resilience.retry.loop import go_on
 from dispatch.result import CallResult
 
@@ -29,7 +29,7 @@ MISTAKES = (TypeError, PayloadTooLargeError, PolicyError, UnicodeError)
 """What a caller's own mistakes raise, before anything is sent."""
 
 _SUCCESS = Outcome.SUCCESS  # to look a member up in its class takes five times as long
-_HOME, _ELSEWHERE = Where.HOME, Where.ELSEWHERE
+_HOME, _ELSEWHERE = RetryTarget.HOME, RetryTarget.ELSEWHERE
 
 
 class Calls:
@@ -40,13 +40,13 @@ class Calls:
         alternatives: names of tools that could do instead of one.
     """
 
-    def __init__(self, engine: Engine, alternatives: Callable[[str], tuple[str, ...]]) -> None:
+    def __init__(self, engine: Runtime, alternatives: Callable[[str], tuple[str, ...]]) -> None:
         self._engine = engine
         self._alternatives = alternatives
 
     async def perform(
         self,
-        target: Target,
+        target: ResolvedTool,
         config_text: str,
         arguments: Mapping[str, Any],
         *,
@@ -80,7 +80,7 @@ class Calls:
 
     def _begun(
         self,
-        target: Target,
+        target: ResolvedTool,
         config_text: str,
         arguments: Mapping[str, Any],
         user: str,
@@ -157,7 +157,7 @@ class Calls:
         """The first attempt was no success: are there others?"""
         retrying = call.guards.retrying
         assert retrying is not None
-        again: Callable[[int, list[str], Where], Awaitable[Attempt]] = partial(attempt, call)
+        again: Callable[[int, list[str], RetryTarget], Awaitable[Attempt]] = partial(attempt, call)
         keyed = call.key is not None
         return await go_on(made, tried, again, retrying, deadline=call.deadline, keyed=keyed, listener=call.retried)
 
@@ -200,7 +200,7 @@ class Calls:
             asked_for=0.0 if line is None or line.asked_at is None else self._engine.now() - line.asked_at,
         )
 
-    def _advised(self, target: Target, error: DispatchError) -> DispatchError:
+    def _advised(self, target: ResolvedTool, error: DispatchError) -> DispatchError:
         """The error, with tools that could do instead where the tool itself is of no use now."""
         if not target.is_tool or error.outcome in (Outcome.TOOL_ERROR, Outcome.INVALID_ARGUMENTS):
             return error
@@ -208,7 +208,7 @@ class Calls:
 
     async def stream(
         self,
-        target: Target,
+        target: ResolvedTool,
         config_text: str,
         arguments: Mapping[str, Any],
         *,
@@ -274,5 +274,5 @@ class Calls:
         return await self._repeated(call, made, tried, attempts.stream)
 
 
-def _refused(target: Target, error: DispatchError, duration: float) -> CallResult:
+def _refused(target: ResolvedTool, error: DispatchError, duration: float) -> CallResult:
     return conclude(None, error, tool=target.label, duration=duration)

@@ -13,15 +13,15 @@ from dispatch.errors import RejectedError
 from dispatch.messaging.wire.codec import json_text
 from dispatch.messaging.wire.topic_name import TopicName
 from dispatch.policy import Policy, PolicyError
-from dispatch.routing.pool_key import FleetKey, Topics
+from dispatch.routing.pool_key import PoolKey, Topics
 
 _BALANCED = frozenset({"balancing", "health", "addressed"})
 """Keys of a policy that a tool with one of its own does not share with the others of its service."""
 MAX_ALTERNATIVES = 3
 
 
-def _fleet_key(service: ServiceDescriptor, tool: str = "") -> FleetKey:
-    return FleetKey(service.id, (service.request_queue, service.response_queue), service.instances, tool)
+def _fleet_key(service: ServiceDescriptor, tool: str = "") -> PoolKey:
+    return PoolKey(service.id, (service.request_queue, service.response_queue), service.instances, tool)
 
 
 def meter_label(name: str, *, is_tool: bool) -> str:
@@ -30,7 +30,7 @@ def meter_label(name: str, *, is_tool: bool) -> str:
     return name if is_tool else f"service:{name}"
 
 
-class Target(msgspec.Struct, frozen=True):
+class ResolvedTool(msgspec.Struct, frozen=True):
     """What a call is made of that does not change from call to call.
 
     Attributes:
@@ -39,7 +39,7 @@ class Target(msgspec.Struct, frozen=True):
         config_text: the config values, as the JSON text that travels.
         policy: defaults ← service ← tool.
         repeatable: declared read-only or idempotent.
-        fleet: see :class:`FleetKey`.
+        fleet: see :class:`PoolKey`.
         kept: its requests go over a persistent topic.
         shares: calls that are the same share one exchange.
         is_tool: a tool was called, rather than a service without one.
@@ -51,7 +51,7 @@ class Target(msgspec.Struct, frozen=True):
     config_text: str
     policy: Policy
     repeatable: bool
-    fleet: FleetKey
+    fleet: PoolKey
     kept: bool = False
     shares: bool = False
     is_tool: bool = True
@@ -67,7 +67,7 @@ class Target(msgspec.Struct, frozen=True):
         return self.kept and (self.repeatable or idempotency_key is not None)
 
 
-class Targets:
+class ToolResolver:
     """The targets of one catalogue.
 
     Args:
@@ -78,11 +78,11 @@ class Targets:
     def __init__(self, catalog: Catalog, policy: Policy) -> None:
         self.catalog = catalog
         self._policy = policy
-        self._tools: dict[str, Target] = {}
-        self._services: dict[str, Target] = {}
-        self._fleets: dict[FleetKey, FleetKey] = {}
+        self._tools: dict[str, ResolvedTool] = {}
+        self._services: dict[str, ResolvedTool] = {}
+        self._fleets: dict[PoolKey, PoolKey] = {}
 
-    def check(self) -> Targets:
+    def check(self) -> ToolResolver:
         """These, if each service's and tool's policy goes with ``policy``. They were checked over the defaults only.
 
         Raises:
@@ -105,7 +105,7 @@ class Targets:
                 error.key, f"{error.problem} (what {where} sets, laid over what it does not)", error.fix
             ) from None
 
-    def tool(self, name: str) -> Target:
+    def tool(self, name: str) -> ResolvedTool:
         """What a call of the tool ``name`` is made of.
 
         Raises:
@@ -121,7 +121,7 @@ class Targets:
                 ) from None
             service = self.catalog.service_of(descriptor)
             policy = self._policy.merged(service.policy).merged(descriptor.policy)
-            target = self._tools[name] = Target(
+            target = self._tools[name] = ResolvedTool(
                 name,
                 service,
                 sys.intern(json_text(descriptor.config, "config")),
@@ -134,7 +134,7 @@ class Targets:
             )
         return target
 
-    def _fleet(self, service: ServiceDescriptor, tool: str) -> FleetKey:
+    def _fleet(self, service: ServiceDescriptor, tool: str) -> PoolKey:
         """The key, one object for all tools that have it in common: less memory to read for a call of any of them."""
         key = _fleet_key(service, tool)
         return self._fleets.setdefault(key, key)
@@ -159,7 +159,7 @@ class Targets:
         ]
         return tuple(other.name for other in sorted(near, key=rank)[:MAX_ALTERNATIVES])
 
-    def service(self, id: str) -> Target:
+    def service(self, id: str) -> ResolvedTool:
         """What a call of the service ``id`` without a tool is made of.
 
         Raises:
@@ -173,7 +173,7 @@ class Targets:
                 raise RejectedError(
                     "unknown-service", str(error), rejected_by="catalog", alternatives=error.near
                 ) from None
-            target = self._services[id] = Target(
+            target = self._services[id] = ResolvedTool(
                 id,
                 descriptor,
                 "{}",
@@ -185,13 +185,13 @@ class Targets:
             )
         return target
 
-    def find(self, label: str, *, is_tool: bool) -> Target | None:
+    def find(self, label: str, *, is_tool: bool) -> ResolvedTool | None:
         """The target of the tool, or the service, that is called ``label``; None: there is none."""
         if label not in (self.catalog.tools if is_tool else self.catalog.services):
             return None
         return self.tool(label) if is_tool else self.service(label)
 
-    def fleet_policy(self, key: FleetKey) -> Policy | None:
+    def fleet_policy(self, key: PoolKey) -> Policy | None:
         """The policy of the instances that are known as ``key``; None: no call of this catalogue has that key."""
         service = self.catalog.services.get(key.service)
         if service is None or _fleet_key(service, key.tool) != key:

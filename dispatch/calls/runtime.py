@@ -14,18 +14,18 @@ from dispatch._internal.permit import Randomness
 from dispatch.balancing.snapshot import InstanceView
 from dispatch.calls.addressing import Addressing
 from dispatch.calls.attempt import Attempts
-from dispatch.calls.resolved_tool import Target, Targets, meter_label
-from dispatch.calls.tool_guard_state import GuardTable, ToolGuards
+from dispatch.calls.resolved_tool import ResolvedTool, ToolResolver, meter_label
+from dispatch.calls.tool_guards import GuardRegistry, ToolGuards
 from dispatch.errors import DispatchError, Outcome
-from dispatch.messaging.rpc.correlation import Exchange
+from dispatch.messaging.rpc.correlation import Correlator
 from dispatch.messaging.rpc.exchange_outcome import Answer, Settled, Tally
 from dispatch.policy import Policy
 from dispatch.resilience.breaker.breaker import State
 from dispatch.resilience.single_flight import SingleFlight
 from dispatch.result import CallResult
-from dispatch.routing.channel import Routes
+from dispatch.routing.channel import Channels
 from dispatch.routing.in_flight import Generations
-from dispatch.routing.pool_registry import Fleets
+from dispatch.routing.pool_registry import PoolRegistry
 from dispatch.telemetry.error_types import error_type
 from dispatch.telemetry.logs import CALLS, say_call
 from dispatch.telemetry.names import OTHER
@@ -42,7 +42,7 @@ MAX_NAME = 200
 """Characters of an unknown tool's name that are logged."""
 
 
-class Engine:
+class Runtime:
     """Made on the running loop, when the transport is connected.
 
     Args:
@@ -65,7 +65,7 @@ class Engine:
         transport: Transport,
         name: str,
         randomness: Randomness,
-        targets: Targets,
+        targets: ToolResolver,
         watch: Watch,
         tracing: Tracing | None,
     ) -> None:
@@ -74,14 +74,14 @@ class Engine:
         self.watch = watch
         self._tracing = tracing
         strange = watch.service(OTHER)
-        self.exchange = Exchange(
+        self.exchange = Correlator(
             connected=lambda: transport.connected, strange=None if strange is None else Tally(strange.replies)
         )
         self.now: Callable[[], float] = self.exchange.now
-        self.routes = Routes(transport, self.exchange, name)
+        self.routes = Channels(transport, self.exchange, name)
         self.generations = Generations(self.exchange.loop, lambda number: self._fleets.close_former(number))
-        self._fleets = Fleets(self.routes, randomness, targets, self.generations, watch)
-        self._guards = GuardTable(self.now, randomness, watch, lambda key: meter_label(key[1], is_tool=key[0]))
+        self._fleets = PoolRegistry(self.routes, randomness, targets, self.generations, watch)
+        self._guards = GuardRegistry(self.now, randomness, watch, lambda key: meter_label(key[1], is_tool=key[0]))
         addressing = Addressing(transport, self.exchange, self.routes)
         self.attempts = Attempts(transport, self.exchange, addressing, self.routes, self._fleets)
         self.flights: SingleFlight[CallResult] = SingleFlight()
@@ -92,7 +92,7 @@ class Engine:
         """The largest payload that goes as one message."""
         return self._transport.max_message_bytes
 
-    def guards_of(self, target: Target) -> ToolGuards:
+    def guards_of(self, target: ResolvedTool) -> ToolGuards:
         """The guards of a target's tool."""
         return self._guards.of((target.is_tool, target.label), target.policy, repeatable=target.repeatable)
 
@@ -109,7 +109,7 @@ class Engine:
             name = tool[:MAX_NAME].encode("unicode_escape").decode()
             say_call(name, str(error.outcome), 0.0, call_id="", error_type=error_type(error), trace_id="")
 
-    def begun(self, target: Target, guards: ToolGuards, started: float) -> CallTrace | None:
+    def begun(self, target: ResolvedTool, guards: ToolGuards, started: float) -> CallTrace | None:
         """A call begins: count it; its span, if somebody listens."""
         if guards.meter is not None:
             guards.meter.in_flight += 1
@@ -146,7 +146,7 @@ class Engine:
         if CALLS.isEnabledFor(logging.DEBUG):
             _say(guards, trace, Outcome.ABANDONED, seconds)
 
-    def others(self, target: Target, tried: list[str]) -> bool:
+    def others(self, target: ResolvedTool, tried: list[str]) -> bool:
         """Is there an instance that was not tried?"""
         fleet = self._fleets.get(target)
         return fleet is not None and any(view.id not in tried for view in fleet.instances())
@@ -156,7 +156,7 @@ class Engine:
         fleets = self._fleets.of_service(service)
         return fleets[0].instances() if fleets else ()
 
-    def renew(self, targets: Targets) -> None:
+    def renew(self, targets: ToolResolver) -> None:
         """Take another catalogue, or policy, over. What is gone from it is closed when the calls under way have ended."""
 
         def find(key: tuple[bool, str]) -> tuple[Policy, bool] | None:

@@ -33,7 +33,7 @@ _EPSILON = 1e-9
 _EMPTY = array("I", bytes(4 * BUCKETS))
 
 
-class Durations:
+class LatencyHistogram:
     """The recent durations of one tool, in 3 kB, whatever happens.
 
     A quantile is never below the exact one (nearest rank) of the durations it covers and at most 5 % above, for durations
@@ -116,12 +116,12 @@ class Quantile:
 
     Args:
         durations: what it is a quantile of.
-        share: see :meth:`Durations.quantile`.
+        share: see :meth:`LatencyHistogram.quantile`.
     """
 
     __slots__ = ("_durations", "_look_at", "_look_learned", "_share", "_value")
 
-    def __init__(self, durations: Durations, share: float) -> None:
+    def __init__(self, durations: LatencyHistogram, share: float) -> None:
         self._durations = durations
         self._share = share
         self._value: float | None = None

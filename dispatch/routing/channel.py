@@ -16,19 +16,19 @@ from typing import Any
 
 from dispatch._internal.cancellation import cancel_and_wait
 from dispatch.errors import TransportError
-from dispatch.messaging.flow.ack_sender import Acknowledger
+from dispatch.messaging.flow.ack_sender import AckSender
 from dispatch.messaging.flow.credit import CREDIT_BYTES
 from dispatch.messaging.flow.paced_publisher import PacedPublisher
 from dispatch.messaging.flow.publisher import Gate
-from dispatch.messaging.rpc.correlation import Exchange, read_properties
+from dispatch.messaging.rpc.correlation import Correlator, read_properties
 from dispatch.messaging.wire.codec import Feature, Property, Refusal, is_oversized
 from dispatch.messaging.wire.topic_name import TopicName
 from dispatch.messaging.wire.topics import announcement_topic, hello_topic, instance_prefix, instance_topic, reply_topic
 from dispatch.routing.challenges import Challenge, Challenges
 from dispatch.routing.instance import HELLO_AGAIN_S, HELLO_EVERY_S, MAX_INSTANCES, Instance, Instances
-from dispatch.routing.reply_connections import Lane, Lanes
+from dispatch.routing.reply_connections import ReplyConnection, ReplyConnections
 from dispatch.routing.shared_subscriptions import SharedSubscriptions
-from dispatch.routing.third_party_reply_sizes import Strangers
+from dispatch.routing.third_party_reply_sizes import ThirdPartyReplySizes
 from dispatch.transports import Handler, Message, Publisher, Transport
 
 logger = logging.getLogger("dispatch.dispatcher")
@@ -39,7 +39,7 @@ HELLOS = 3
 """Times that is asked meanwhile: each may be lost."""
 
 
-class Route:
+class Channel:
     """The way to a service and back.
 
     Attributes:
@@ -62,7 +62,9 @@ class Route:
         "request_queue",
     )
 
-    def __init__(self, request_queue: str, publisher: Publisher, replies: Lanes, *, acknowledged: bool) -> None:
+    def __init__(
+        self, request_queue: str, publisher: Publisher, replies: ReplyConnections, *, acknowledged: bool
+    ) -> None:
         self.request_queue = request_queue
         self.publisher = publisher
         self.replies = replies
@@ -76,7 +78,7 @@ class Route:
         """By the name of an instance: the incarnation that its current one has replaced."""
 
 
-class Routes:
+class Channels:
     """The open routes of one dispatcher.
 
     Args:
@@ -85,24 +87,24 @@ class Routes:
         name: the dispatcher's id, part of its reply topics' names, after the key of its session.
     """
 
-    def __init__(self, transport: Transport, exchange: Exchange, name: str) -> None:
+    def __init__(self, transport: Transport, exchange: Correlator, name: str) -> None:
         self._transport = transport
         self._exchange = exchange
         self._name = name
         self._address = f"{exchange.session.key}-{name}"
-        self._acknowledger = Acknowledger(transport, exchange.session.secret)
+        self._acknowledger = AckSender(transport, exchange.session.secret)
         self._challenges = Challenges()
         self._prefixes: dict[str, tuple[str, ...]] = {}
-        self._open: dict[tuple[str, str], Route] = {}
-        self._opening: dict[tuple[str, str], asyncio.Task[Route]] = {}
+        self._open: dict[tuple[str, str], Channel] = {}
+        self._opening: dict[tuple[str, str], asyncio.Task[Channel]] = {}
         self._subscriptions = SharedSubscriptions(transport, f"dispatch-{name}")
         self._meeting: dict[tuple[str, str, str], asyncio.Task[None]] = {}
         self._retired: list[Instance] = []
         self._closing: set[asyncio.Task[None]] = set()
-        self._lanes: dict[str, Lanes] = {}
-        self._strangers: dict[str, Strangers] = {}
+        self._lanes: dict[str, ReplyConnections] = {}
+        self._strangers: dict[str, ThirdPartyReplySizes] = {}
 
-    async def open(self, request_queue: str, response_queue: str, copies: int = 1) -> Route:
+    async def open(self, request_queue: str, response_queue: str, copies: int = 1) -> Channel:
         """The route over these topics, opening what is not open yet. Callers that come together wait for one opening, and
         one that is cancelled takes nothing from the others. ``copies``: connections on which others' answers are
         listened for.
@@ -128,18 +130,20 @@ class Routes:
                 raise TransportError("closed", "The dispatcher was closed; nothing was sent.", sent=False) from None
             raise
 
-    async def _make(self, request_queue: str, response_queue: str, copies: int) -> Route:
+    async def _make(self, request_queue: str, response_queue: str, copies: int) -> Channel:
         key = request_queue, response_queue
         reply_to = reply_topic(response_queue, self._address)
         prefixes = self._prefixes.get(reply_to, ())
         if (prefix := instance_prefix(request_queue)) not in prefixes:
             self._prefixes[reply_to] = (*prefixes, prefix)
         # Both ends listen before the first request can leave.
-        strangers = self._strangers.setdefault(response_queue, Strangers(self._exchange))
+        strangers = self._strangers.setdefault(response_queue, ThirdPartyReplySizes(self._exchange))
         await self._subscriptions.acquire(key, response_queue, strangers.on_message)
         lanes = self._lanes.get(reply_to)
         if lanes is None:
-            lanes = Lanes(Lane(reply_to, self._transport), partial(self._open_lane, response_queue))
+            lanes = ReplyConnections(
+                ReplyConnection(reply_to, self._transport), partial(self._open_lane, response_queue)
+            )
             lanes = self._lanes.setdefault(reply_to, lanes)
         await self._subscriptions.acquire(key, reply_to, self._own_replies(reply_to, lanes))
         publisher = await self._transport.publisher(request_queue)
@@ -149,7 +153,7 @@ class Routes:
             if not TopicName.parse(response_queue).persistent:
                 publisher = PacedPublisher(publisher, brings=strangers.answer_bytes)
         acknowledged = not TopicName.parse(reply_to).persistent
-        route = Route(request_queue, publisher, lanes, acknowledged=acknowledged)
+        route = Channel(request_queue, publisher, lanes, acknowledged=acknowledged)
         if acknowledged and not TopicName.parse(request_queue).persistent:
             # Not every broker lets us open topics that nobody has made; the exchange is the plain one then.
             with contextlib.suppress(TransportError):
@@ -163,7 +167,7 @@ class Routes:
             await self._listen_again(key, strangers, copies)
         return route
 
-    async def _listen_again(self, key: tuple[str, str], strangers: Strangers, copies: int) -> None:
+    async def _listen_again(self, key: tuple[str, str], strangers: ThirdPartyReplySizes, copies: int) -> None:
         """Listen for others' answers on further connections: what a broker drops for one, it may deliver to another."""
         response_queue = key[1]
         for number in range(1, copies):
@@ -176,18 +180,18 @@ class Routes:
                 )
                 return
 
-    async def _open_lane(self, response_queue: str, number: int) -> Lane:
+    async def _open_lane(self, response_queue: str, number: int) -> ReplyConnection:
         topic = reply_topic(response_queue, self._address, number)
         first = reply_topic(response_queue, self._address)
         lanes = self._lanes.get(first)
         if lanes is None:
             raise TransportError("closed", "The response topic is not used any more.", sent=False)
         await self._subscriptions.acquire(lanes, topic, self._own_replies(first, lanes), number)
-        return Lane(topic, await self._subscriptions.connection(number))
+        return ReplyConnection(topic, await self._subscriptions.connection(number))
 
     # -- instances ----------------------------------------------------------------------------------------------
 
-    async def _meet(self, route: Route) -> None:
+    async def _meet(self, route: Channel) -> None:
         loop = asyncio.get_running_loop()
         for _ in range(HELLOS):
             self._say_hello(route, loop.time())
@@ -196,20 +200,20 @@ class Routes:
                     await route.met.wait()
                     return
 
-    def greet(self, route: Route) -> None:
+    def greet(self, route: Channel) -> None:
         """The route is used: ask who is there, when that is due."""
         if route.hello is not None:
             now = self._exchange.now()
             if now >= route.hello_at:
                 self._say_hello(route, now)
 
-    def _suspected(self, route: Route) -> None:
+    def _suspected(self, route: Channel) -> None:
         """An instance may have gone; there may be others by now."""
         now = asyncio.get_running_loop().time()
         if route.hello is not None and now >= route.hello_at - HELLO_EVERY_S + HELLO_AGAIN_S:
             self._say_hello(route, now)
 
-    def _say_hello(self, route: Route, now: float) -> None:
+    def _say_hello(self, route: Channel, now: float) -> None:
         assert route.hello is not None
         known = route.instances
         # No instance could be heard of while the broker was out of reach.
@@ -255,7 +259,7 @@ class Routes:
             elif Feature.REPAIR in (features := properties.get(Property.FEATURES, "").split(",")):
                 self._challenge(route, name, incarnation, frozenset(features))
 
-    def _challenge(self, route: Route, name: str, incarnation: str, features: frozenset[str]) -> None:
+    def _challenge(self, route: Channel, name: str, incarnation: str, features: frozenset[str]) -> None:
         key = (route.request_queue, name, incarnation)
         if key in self._meeting or len(route.instances) >= MAX_INSTANCES:
             return
@@ -267,7 +271,7 @@ class Routes:
         task.add_done_callback(lambda _: self._challenges.end(challenge))
         task.add_done_callback(_seen)
 
-    async def _meet_instance(self, route: Route, challenge: Challenge, features: frozenset[str]) -> None:
+    async def _meet_instance(self, route: Channel, challenge: Challenge, features: frozenset[str]) -> None:
         """Know the instance from now on, if it proves that it consumes its own topic."""
         name, incarnation = challenge.name, challenge.incarnation
         topic = instance_topic(route.request_queue, name)
@@ -312,7 +316,7 @@ class Routes:
             other.next_turn()  # requests that wait for a new instance may go to this one
         route.met.set()
 
-    def retire(self, route: Route, instance: Instance) -> None:
+    def retire(self, route: Channel, instance: Instance) -> None:
         """Send nothing new to ``instance``: it goes, or has gone."""
         if route.instances.remove(instance):
             self._retired.append(instance)
@@ -342,7 +346,7 @@ class Routes:
         """What a request that goes to ``instance`` now is to carry as ``acked``."""
         return self._acknowledger.carried(instance.topic) if instance.publisher.open else None
 
-    def _own_replies(self, first: str, lanes: Lanes) -> Handler:
+    def _own_replies(self, first: str, lanes: ReplyConnections) -> Handler:
         """The handler of a reply topic of our own: acknowledges where that is asked for, and takes the reply. In this order:
         to read a large one takes as long as the way to the service and back."""
         exchange, acknowledger, prefixes = self._exchange, self._acknowledger, self._prefixes
@@ -386,7 +390,7 @@ class Routes:
             self._prefixes.pop(topic, None)
         self._close_later(self._end(route, lanes))
 
-    async def _end(self, route: Route | None, lanes: Lanes | None) -> None:
+    async def _end(self, route: Channel | None, lanes: ReplyConnections | None) -> None:
         if lanes is not None:
             await lanes.close()
             self._subscriptions.release(lanes)

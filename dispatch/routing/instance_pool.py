@@ -20,7 +20,7 @@ from dispatch.balancing.snapshot import InstanceView
 from dispatch.messaging.rpc.exchange_outcome import Tally
 from dispatch.policy import Balancing, Health
 from dispatch.resilience.breaker.breaker import BreakerPermit, CircuitBreaker
-from dispatch.routing.channel import Route
+from dispatch.routing.channel import Channel
 from dispatch.routing.instance import Instance
 from dispatch.routing.key_holders import Holder, KeyHolders
 
@@ -34,7 +34,7 @@ MAX_LIVES = 512
 """Instances of which it is remembered which life they were in: twice as many as there are at once."""
 
 
-class Place(msgspec.Struct, frozen=True, eq=False, gc=False):
+class SelectedInstance(msgspec.Struct, frozen=True, eq=False, gc=False):
     """Where one request goes.
 
     Attributes:
@@ -45,7 +45,7 @@ class Place(msgspec.Struct, frozen=True, eq=False, gc=False):
         asked: is told how often an answer had to be asked for.
     """
 
-    route: Route
+    route: Channel
     instance: Instance | None
     pick: Pick
     probe: BreakerPermit | None
@@ -69,7 +69,7 @@ class InstanceAdmission(Protocol):
         ...
 
 
-class Fleet:
+class InstancePool:
     """The instances of one service.
 
     Args:
@@ -88,14 +88,14 @@ class Fleet:
 
     def __init__(
         self,
-        routes: Sequence[tuple[str, float, Route]],
+        routes: Sequence[tuple[str, float, Channel]],
         *,
         balancing: Balancing,
         health: Health,
         addressed: bool,
         clock: Clock,
         randomness: Randomness,
-        greet: Callable[[Route], object],
+        greet: Callable[[Channel], object],
         listener: Listener | None = None,
         meter: ServiceMeter | None = None,
     ) -> None:
@@ -107,7 +107,7 @@ class Fleet:
         self._addressed = addressed
         self._greet = greet
         self._clock = clock
-        self._places: dict[str, tuple[Route, Instance | None]] = {}
+        self._places: dict[str, tuple[Channel, Instance | None]] = {}
         self._lives: dict[str, str] = {}
         self._only: str | None = None  # there is nothing to choose
         self._seen = -1
@@ -147,7 +147,7 @@ class Fleet:
             self._tell(listener, {}, self._places)
 
     @property
-    def routes(self) -> list[Route]:
+    def routes(self) -> list[Channel]:
         """The topics."""
         return [route for _, _, route in self._routes]
 
@@ -156,7 +156,7 @@ class Fleet:
         """Instances of ours that are known by name."""
         return sum(len(route.instances) for _, _, route in self._routes)
 
-    def add(self, name: str, weight: float, route: Route) -> None:
+    def add(self, name: str, weight: float, route: Channel) -> None:
         """One more topic."""
         self._routes.append((name, weight, route))
         self._seen = -1
@@ -176,7 +176,7 @@ class Fleet:
         user: str = "",
         refused: Collection[str] = (),
         parts: bool = False,
-    ) -> Place | None:
+    ) -> SelectedInstance | None:
         """Where the next request goes, of a tool with these ``guards``.
 
         Args:
@@ -217,7 +217,7 @@ class Fleet:
                 permit = breaker.admit()
                 # A refusal here means that nobody else may be asked either, and that is not for this breaker to say.
                 probe = permit if type(permit) is BreakerPermit else None
-        return Place(route, instance, pick, probe, self._asked)
+        return SelectedInstance(route, instance, pick, probe, self._asked)
 
     def held(self) -> list[Instance]:
         """The instances, if each of them is new and has not answered its first request; else none."""
@@ -258,7 +258,7 @@ class Fleet:
     def _look(self, seen: int) -> None:
         """Somebody came or went."""
         self._seen = seen
-        places: dict[str, tuple[Route, Instance | None]] = {}
+        places: dict[str, tuple[Channel, Instance | None]] = {}
         weights: dict[str, float] = {}
         for name, weight, route in self._routes:
             named = list(route.instances) if self._addressed else []

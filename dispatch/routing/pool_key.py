@@ -10,7 +10,7 @@ Topics = tuple[str, str]
 """A request topic and the response topic that belongs to it."""
 
 
-class FleetKey(msgspec.Struct, frozen=True, cache_hash=True):
+class PoolKey(msgspec.Struct, frozen=True, cache_hash=True):
     """What calls must have in common to share what is known of a service's instances.
 
     Attributes:

@@ -13,10 +13,10 @@ from dispatch.balancing.outlier_detection import Listener
 from dispatch.catalog import ServiceDescriptor
 from dispatch.errors import TransportError
 from dispatch.policy import NO_HEALTH, Policy
-from dispatch.routing.channel import Route, Routes
+from dispatch.routing.channel import Channel, Channels
 from dispatch.routing.in_flight import Generations
-from dispatch.routing.instance_pool import SHARED, Fleet
-from dispatch.routing.pool_key import FleetKey, Topics
+from dispatch.routing.instance_pool import SHARED, InstancePool
+from dispatch.routing.pool_key import PoolKey, Topics
 
 if TYPE_CHECKING:
     from dispatch.telemetry.metrics.instruments import ServiceMeter
@@ -32,7 +32,7 @@ class PoolUser(Protocol):
     """What a call must say to find the instances of its service."""
 
     @property
-    def fleet(self) -> FleetKey:
+    def fleet(self) -> PoolKey:
         """The key of the pool."""
         ...
 
@@ -55,12 +55,12 @@ class PoolPolicies(Protocol):
         """All topics that its services use."""
         ...
 
-    def fleet_policy(self, key: FleetKey) -> Policy | None:
+    def fleet_policy(self, key: PoolKey) -> Policy | None:
         """The policy of a pool; None: the catalogue has no such pool."""
         ...
 
 
-class Fleets:
+class PoolRegistry:
     """Finds, and opens, the instances of services.
 
     Args:
@@ -73,7 +73,7 @@ class Fleets:
 
     def __init__(
         self,
-        routes: Routes,
+        routes: Channels,
         randomness: Randomness,
         targets: PoolPolicies,
         generations: Generations,
@@ -85,15 +85,15 @@ class Fleets:
         self._targets = targets
         self._topics = targets.topics
         self._generations = generations
-        self._former: dict[FleetKey, tuple[Fleet, int]] = {}
+        self._former: dict[PoolKey, tuple[InstancePool, int]] = {}
         """Fleets of former catalogues, each with the last generation of calls that may use it."""
         self._clock = loop_clock()
-        self._fleets: dict[FleetKey, Fleet] = {}
-        self._missing: dict[FleetKey, set[str]] = {}
-        self._again_at: dict[FleetKey, float] = {}
+        self._fleets: dict[PoolKey, InstancePool] = {}
+        self._missing: dict[PoolKey, set[str]] = {}
+        self._again_at: dict[PoolKey, float] = {}
         self._opening: set[asyncio.Task[None]] = set()
 
-    def get(self, target: PoolUser) -> Fleet | None:
+    def get(self, target: PoolUser) -> InstancePool | None:
         """The fleet of ``target``'s service, if it is open."""
         fleet = self._fleets.get(target.fleet)
         if fleet is None:
@@ -102,7 +102,7 @@ class Fleets:
             self._seek(target, fleet)
         return fleet
 
-    async def open(self, target: PoolUser, deadline: float) -> Fleet:
+    async def open(self, target: PoolUser, deadline: float) -> InstancePool:
         """The same, opening it: at least one of its topics.
 
         Raises:
@@ -123,11 +123,11 @@ class Fleets:
                 f"The broker did not open the topics of '{service.id}' in time; the tool did not run. Stop and report that.",
                 sent=False,
             ) from None
-        there: list[tuple[str, float, Route]] = []
+        there: list[tuple[str, float, Channel]] = []
         missing: set[str] = set()
         failure: BaseException | None = None
         for (name, weight, _, _), result in zip(topics, opened, strict=True):
-            if isinstance(result, Route):
+            if isinstance(result, Channel):
                 there.append((name, weight, result))
                 continue
             if not isinstance(result, TransportError):
@@ -141,12 +141,12 @@ class Fleets:
             raise failure
         return self.get(target) or self._add(target, there, missing)
 
-    def _add(self, target: PoolUser, there: list[tuple[str, float, Route]], missing: set[str]) -> Fleet:
+    def _add(self, target: PoolUser, there: list[tuple[str, float, Channel]], missing: set[str]) -> InstancePool:
         key = target.fleet
         in_force = self._targets.fleet_policy(key)
         is_former = in_force is None  # the catalogue was reloaded while a call opened it
         policy = target.policy if in_force is None else in_force
-        fleet = Fleet(
+        fleet = InstancePool(
             there,
             balancing=policy.balancing,
             health=policy.health or NO_HEALTH,
@@ -166,13 +166,13 @@ class Fleets:
             self._again_at[key] = self._clock() + AGAIN_S
         return fleet
 
-    def _listener(self, key: FleetKey) -> Listener | None:
+    def _listener(self, key: PoolKey) -> Listener | None:
         return None if self._watch is None else partial(self._watch.instance, key.service)
 
-    def _meter(self, key: FleetKey) -> ServiceMeter | None:
+    def _meter(self, key: PoolKey) -> ServiceMeter | None:
         return None if self._watch is None else self._watch.service(key.service)
 
-    def _seek(self, target: PoolUser, fleet: Fleet) -> None:
+    def _seek(self, target: PoolUser, fleet: InstancePool) -> None:
         if self._clock() < self._again_at[target.fleet]:
             return
         self._again_at[target.fleet] = self._clock() + AGAIN_S
@@ -180,7 +180,7 @@ class Fleets:
         self._opening.add(task)
         task.add_done_callback(self._opening.discard)
 
-    async def _open_missing(self, target: PoolUser, fleet: Fleet) -> None:
+    async def _open_missing(self, target: PoolUser, fleet: InstancePool) -> None:
         missing = self._missing.get(target.fleet, set())
         for each in target.service.instances:
             if each.id in missing:
@@ -230,12 +230,12 @@ class Fleets:
     def _is_wanted(self, topics: Topics) -> bool:
         return topics in self._topics or any(topics in key.pairs for key in self._former)
 
-    def all(self) -> list[tuple[str, Fleet]]:
+    def all(self) -> list[tuple[str, InstancePool]]:
         """Each with its service's id; those of tools with settings of their own come last."""
         fleets = sorted(self._fleets.copy().items(), key=lambda item: bool(item[0].tool))
         return [(key.service, fleet) for key, fleet in fleets]
 
-    def of_service(self, service: str) -> list[Fleet]:
+    def of_service(self, service: str) -> list[InstancePool]:
         """The open fleets of the service of that id: one, unless tools of it have balancing settings of their own."""
         return [fleet for key, fleet in self._fleets.items() if key.service == service]
 

@@ -36,7 +36,7 @@ class Connection(Protocol):
         ...
 
 
-class Lane:
+class ReplyConnection:
     """A reply topic, and the connection on which it is listened to."""
 
     __slots__ = ("connection", "topic", "waiting")
@@ -48,11 +48,11 @@ class Lane:
         """Answers that are to come here. Whoever waits for one counts it."""
 
 
-OpenLane = Callable[[int], Awaitable[Lane]]
+OpenLane = Callable[[int], Awaitable[ReplyConnection]]
 """Opens the lane of a number, from 1."""
 
 
-class Lanes:
+class ReplyConnections:
     """The reply topics of one dispatcher in one namespace.
 
     Args:
@@ -60,7 +60,7 @@ class Lanes:
         open_lane: opens a further one.
     """
 
-    def __init__(self, first: Lane, open_lane: OpenLane) -> None:
+    def __init__(self, first: ReplyConnection, open_lane: OpenLane) -> None:
         self._lanes = [first]
         self._open_lane = open_lane
         self._loop = asyncio.get_running_loop()
@@ -73,7 +73,7 @@ class Lanes:
         return len(self._lanes)
 
     @property
-    def first(self) -> Lane:
+    def first(self) -> ReplyConnection:
         """The one that is always there."""
         return self._lanes[0]
 
@@ -82,7 +82,7 @@ class Lanes:
         """Bytes of an answer lately."""
         return self._doubling.mean
 
-    def credit(self, lane: Lane, share: int) -> int:
+    def credit(self, lane: ReplyConnection, share: int) -> int:
         """Bytes that may be unacknowledged on ``lane``, of which ``share`` are an instance's. On the first one no more than
         these: answers come there that nobody could ask for again (of requests that are not addressed to an instance)."""
         return share if lane is self._lanes[0] else self._doubling.credit(share)
@@ -91,7 +91,7 @@ class Lanes:
         """An answer of ``size`` bytes came; ``again``: it was sent before."""
         self._doubling.received(size, again=again)
 
-    def pick(self, waiting: int, most: int) -> Lane:
+    def pick(self, waiting: int, most: int) -> ReplyConnection:
         """Where the next answer is to go: the lane on which the fewest are waited for.
 
         Args:

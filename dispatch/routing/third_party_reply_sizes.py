@@ -9,26 +9,26 @@ and calls that come one by one wait for nothing.
 from __future__ import annotations
 
 from dispatch.messaging.flow.credit import CREDIT_BYTES
-from dispatch.messaging.rpc.correlation import Exchange
+from dispatch.messaging.rpc.correlation import Correlator
 from dispatch.transports import Message
 
 MEAN_OF = 16
 """Answers over which their mean size is formed."""
 
 
-class Strangers:
+class ThirdPartyReplySizes:
     """The answers that come on one response topic. Until the first has come, they count as what a channel holds.
 
     Args:
         exchange: takes them.
     """
 
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(self, exchange: Correlator) -> None:
         self._exchange = exchange
         self._mean = float(CREDIT_BYTES)
 
     def on_message(self, message: Message, via: int = 0) -> None:
-        """Take a reply (a transport's handler); see :meth:`Exchange.on_message`."""
+        """Take a reply (a transport's handler); see :meth:`Correlator.on_message`."""
         exchange = self._exchange
         before = exchange.received_bytes
         exchange.on_message(message, via)

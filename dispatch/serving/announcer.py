@@ -28,7 +28,7 @@ WARN_EVERY_S = 60.0
 """Seconds between two warnings about another instance of the same name."""
 
 
-class Presence:
+class Announcer:
     """Answers ``hello`` and challenges for one instance.
 
     Args:

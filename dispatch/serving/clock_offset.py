@@ -23,7 +23,7 @@ class _Peer:
         self.since = now
 
 
-class Ages:
+class ClockOffset:
     """The clocks of those who publish. Bounded: who was silent longest goes first."""
 
     def __init__(self, *, window: float = WINDOW_S, max_peers: int = MAX_PEERS) -> None:

@@ -11,38 +11,38 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from dispatch.messaging.wire.codec import Property
-from dispatch.serving.clock_offset import Ages
-from dispatch.serving.inbound_request import Work
-from dispatch.transports import KeptMessage
+from dispatch.serving.clock_offset import ClockOffset
+from dispatch.serving.inbound_request import InboundRequest
+from dispatch.transports import DurableMessage
 
 MAX_COPIES = 8
 """Of one request, while it runs: each reconnection can bring another."""
 
 
-class KeptRequests:
+class DurableRequests:
     """The kept requests of one instance. As many are unacknowledged as the instance runs and lets wait, no more.
 
     Args:
         out: waits until the answer to a request has left.
     """
 
-    def __init__(self, out: Callable[[Work], Awaitable[None]]) -> None:
+    def __init__(self, out: Callable[[InboundRequest], Awaitable[None]]) -> None:
         self._out = out
-        self._held: dict[str, list[KeptMessage]] = {}
-        self._leaving: dict[asyncio.Task[None], list[KeptMessage]] = {}
-        self._ages = Ages()
+        self._held: dict[str, list[DurableMessage]] = {}
+        self._leaving: dict[asyncio.Task[None], list[DurableMessage]] = {}
+        self._ages = ClockOffset()
         self._closed = False
 
     def __len__(self) -> int:
         """Requests that are not acknowledged."""
         return len(self._held) + len(self._leaving)
 
-    def remaining(self, id: str, milliseconds: int, message: KeptMessage, now: float) -> int:
+    def remaining(self, id: str, milliseconds: int, message: DurableMessage, now: float) -> int:
         """What is left of the time that a request had when it was published."""
         age = self._ages.age(id.partition("-")[0], message.lag, now, backlog=message.backlog)
         return max(0, milliseconds - int(age * 1000))
 
-    def take(self, work: Work, message: KeptMessage, take: Callable[[Work], bool]) -> None:
+    def take(self, work: InboundRequest, message: DurableMessage, take: Callable[[InboundRequest], bool]) -> None:
         """``work`` came as ``message``: ``take`` it, now or as soon as that is safe. ``take`` says False of what it has
         answered already."""
         if Property.REPEATABLE in work.properties:
@@ -60,7 +60,7 @@ class KeptRequests:
         else:
             take(work)  # of others' callers: acknowledged as it comes, and run as often as it comes
 
-    def ended(self, work: Work) -> None:
+    def ended(self, work: InboundRequest) -> None:
         """``work`` was answered: acknowledge it when its answer has left."""
         held = self._held.pop(work.id, None)
         if held is None:
@@ -74,7 +74,7 @@ class KeptRequests:
         self._leaving[task] = held
         task.add_done_callback(lambda _: self._leaving.pop(task, None))
 
-    async def _when_out(self, work: Work, held: list[KeptMessage]) -> None:
+    async def _when_out(self, work: InboundRequest, held: list[DurableMessage]) -> None:
         await self._out(work)
         _acknowledge(held)
 
@@ -82,7 +82,7 @@ class KeptRequests:
         """The instance is about to leave: what comes from now on is for others."""
         self._closed = True
 
-    def leave(self, work: Work) -> bool:
+    def leave(self, work: InboundRequest) -> bool:
         """Leave ``work``, which will not be answered here, to another instance. False: nobody else can have it."""
         return self._held.pop(work.id, None) is not None
 
@@ -99,6 +99,6 @@ class KeptRequests:
             task.cancel()
 
 
-def _acknowledge(held: list[KeptMessage]) -> None:
+def _acknowledge(held: list[DurableMessage]) -> None:
     for message in held:
         message.acknowledge()

@@ -11,13 +11,13 @@ from dispatch.serving.deduplication.request_history import Entry
 from dispatch.transports import Message
 
 if TYPE_CHECKING:
-    from dispatch.telemetry.tracing.service_spans import WorkTrace
+    from dispatch.telemetry.tracing.service_spans import RequestTrace
 
 DEALT_WITH = ""
 """Not a reason to refuse: its caller was told what there is to tell."""
 
 
-class Work:
+class InboundRequest:
     """A request that was taken and is not answered yet."""
 
     __slots__ = (
@@ -49,7 +49,7 @@ class Work:
         """Nobody waits for it any more."""
         self.refused = False
         """Its caller was told that it is refused; its tool may run on, for the idempotency key."""
-        self.trace: WorkTrace | None = None
+        self.trace: RequestTrace | None = None
         """Its span, while it runs; None: nobody listens."""
         self.problem = ""
         """Why it is refused, where there is more to say than the reason."""

@@ -23,8 +23,8 @@ from dispatch.messaging.wire.codec import (
     whole_number,
 )
 from dispatch.messaging.wire.fragments import split_text
-from dispatch.serving.deduplication.deduplication import Recall
-from dispatch.serving.inbound_request import Work
+from dispatch.serving.deduplication.deduplication import Deduplicator
+from dispatch.serving.inbound_request import InboundRequest
 from dispatch.serving.reply_destinations import ReplyRouter
 from dispatch.telemetry.names import ErrorType
 
@@ -43,7 +43,7 @@ REASONS = (
 )
 
 
-class Answers:
+class ReplySender:
     """Answers for one service instance.
 
     Args:
@@ -59,7 +59,7 @@ class Answers:
     def __init__(
         self,
         replies: ReplyRouter,
-        recall: Recall,
+        recall: Deduplicator,
         refused: dict[str, int],
         *,
         id: str,
@@ -77,15 +77,15 @@ class Answers:
         self._limit = limit
         self._max_payload = max_payload
 
-    def taken(self, work: Work) -> None:
+    def taken(self, work: InboundRequest) -> None:
         """The request is here, and will be answered."""
         self._replies.taken(work.properties)
 
-    async def result(self, work: Work, text: str) -> None:
+    async def result(self, work: InboundRequest, text: str) -> None:
         """The tool's whole result."""
         await self._text(work, text, None, last=True)
 
-    async def stream(self, work: Work, items: AsyncIterator[Any]) -> None:
+    async def stream(self, work: InboundRequest, items: AsyncIterator[Any]) -> None:
         """The tool's stream, to its end."""
         index: int | None = 0
         try:
@@ -101,13 +101,13 @@ class Answers:
         # An error, raised above, ends the stream without an index: it counts even if a chunk before it was lost.
         self._say(work, Reply(None, "", True), chunk=index)
 
-    def fail(self, work: Work, type: object, message: object, kind: str = ErrorType.TOOL_ERROR) -> None:
+    def fail(self, work: InboundRequest, type: object, message: object, kind: str = ErrorType.TOOL_ERROR) -> None:
         """An error, of the tool or on the way. ``kind``: as its span has it."""
         if work.trace is not None:
             work.trace.failed(kind)
         self._say(work, Reply(ErrorInfo(_sendable(type), _sendable(message)), "", True))
 
-    def refuse(self, work: Work, reason: str, detail: str) -> None:
+    def refuse(self, work: InboundRequest, reason: str, detail: str) -> None:
         """The tool does not run, or not to its end."""
         self._refused[reason] += 1
         if work.trace is not None:
@@ -124,7 +124,7 @@ class Answers:
         }.get(reason, reason)
         self._say(work, Reply(ErrorInfo(reason, message), "", True), extra=extra)
 
-    async def _text(self, work: Work, text: str, index: int | None, *, last: bool) -> int | None:
+    async def _text(self, work: InboundRequest, text: str, index: int | None, *, last: bool) -> int | None:
         """Send ``text``, in parts if it is too large for a message and its caller takes that. ``index`` is None for what is
         no stream. Returns the next one; None when an error had to be sent in its place, which ends the request."""
         limit = self._limit()
@@ -149,7 +149,7 @@ class Answers:
             return 0 if index is None else index + 1
         return await self._in_parts(work, text, index or 0, limit, last=last)
 
-    async def _in_parts(self, work: Work, text: str, index: int, limit: int, *, last: bool) -> int | None:
+    async def _in_parts(self, work: InboundRequest, text: str, index: int, limit: int, *, last: bool) -> int | None:
         try:
             size = len(text) if text.isascii() else len(text.encode())
         except ValueError as error:
@@ -175,23 +175,23 @@ class Answers:
                 await self._replies.writable(work.properties)
         return index
 
-    def _too_large(self, work: Work, why: str, or_else: str = "") -> None:
+    def _too_large(self, work: InboundRequest, why: str, or_else: str = "") -> None:
         said = f"The tool's answer is too large to send: {why}. Ask for less at once{or_else}."
         self._problem(work, "result-too-large", said)
 
-    def _problem(self, work: Work, type: str, message: str) -> None:
+    def _problem(self, work: InboundRequest, type: str, message: str) -> None:
         # Without an index: it counts even if a chunk before it is lost.
         self.fail(work, type, message)
 
     def _say(
-        self, work: Work, reply: Reply, *, chunk: int | None = None, extra: Mapping[str, str] | None = None
+        self, work: InboundRequest, reply: Reply, *, chunk: int | None = None, extra: Mapping[str, str] | None = None
     ) -> None:
         properties = self._properties(work, chunk)
         if extra is not None:
             properties.update(extra)
         self._send(work, encode_reply(reply), properties, last=True)
 
-    def _properties(self, work: Work, chunk: int | None) -> dict[str, str]:
+    def _properties(self, work: InboundRequest, chunk: int | None) -> dict[str, str]:
         properties = {
             Property.ID: work.id,
             Property.INSTANCE: self._instance,
@@ -201,7 +201,7 @@ class Answers:
             properties[Property.CHUNK] = str(chunk)
         return properties
 
-    def _send(self, work: Work, payload: bytes, properties: Mapping[str, str], *, last: bool) -> None:
+    def _send(self, work: InboundRequest, payload: bytes, properties: Mapping[str, str], *, last: bool) -> None:
         if work.trace is not None:
             topic = self._replies.topic_for(work.properties)
             properties = {**properties, **work.trace.answering(topic, last=last)}

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from dispatch.errors import DispatchError
 from dispatch.messaging.wire.codec import MalformedMessageError, Property, Refusal, Request, decode_request, result_text
-from dispatch.serving.deduplication.deduplication import Recall
+from dispatch.serving.deduplication.deduplication import Deduplicator
 from dispatch.serving.deduplication.idempotency_keys import KEY_AGE_S, Keyed
-from dispatch.serving.durable_requests import KeptRequests
-from dispatch.serving.inbound_request import Work
-from dispatch.serving.reply_sender import Answers
+from dispatch.serving.durable_requests import DurableRequests
+from dispatch.serving.inbound_request import InboundRequest
+from dispatch.serving.reply_sender import ReplySender
 from dispatch.serving.tool_service import Invoke
 from dispatch.telemetry.logs import log_exception
 from dispatch.telemetry.names import ErrorType
@@ -26,7 +26,7 @@ logger = logging.getLogger("dispatch.service")
 
 
 class Refuse(Protocol):
-    def __call__(self, work: Work, reason: str, detail: str = "") -> None: ...
+    def __call__(self, work: InboundRequest, reason: str, detail: str = "") -> None: ...
 
 
 class RequestRunner:
@@ -44,9 +44,9 @@ class RequestRunner:
     def __init__(
         self,
         invoke: Invoke,
-        answers: Answers,
-        recall: Recall,
-        kept: KeptRequests,
+        answers: ReplySender,
+        recall: Deduplicator,
+        kept: DurableRequests,
         refuse: Refuse,
         *,
         id: str,
@@ -64,7 +64,7 @@ class RequestRunner:
         self.tracing: ServiceTracing | None = None
         self.durations: Mapping[str, Timing] | None = None
 
-    def read(self, work: Work) -> Request | Keyed | None:
+    def read(self, work: InboundRequest) -> Request | Keyed | None:
         """Read the request of ``work``, and claim its idempotency key.
 
         Returns:
@@ -84,7 +84,7 @@ class RequestRunner:
             return first
         return request
 
-    async def answer_duplicate(self, work: Work, first: Keyed) -> None:
+    async def answer_duplicate(self, work: InboundRequest, first: Keyed) -> None:
         """Answer ``work`` as the ``first`` one with its idempotency key is answered, as soon as that is done."""
         self._trace(work)
         try:
@@ -102,27 +102,27 @@ class RequestRunner:
             if work.trace is not None:
                 work.trace.ended()
 
-    def _trace(self, work: Work) -> None:
+    def _trace(self, work: InboundRequest) -> None:
         if self.tracing is not None:
             work.trace = self.tracing.process(work.id, work.properties, self._now())
             if work.trace is not None:
                 work.trace.enter()
 
-    def _cancelled(self, work: Work) -> None:
+    def _cancelled(self, work: InboundRequest) -> None:
         if not work.abandoned and not self._kept.leave(work):
             stopped = "The service stopped before the tool had finished."
             self._answers.fail(work, "cancelled", stopped, ErrorType.CANCELLED)
         elif work.trace is not None:
             work.trace.failed(ErrorType.CANCELLED)
 
-    def _on_deadline(self, work: Work) -> None:
+    def _on_deadline(self, work: InboundRequest) -> None:
         """The deadline of the caller of ``work``, which has an idempotency key, has passed."""
         detail = (
             "The caller's time had run out. The tool runs on: a request with the same idempotency key gets its answer."
         )
         self._refuse(work, Refusal.STOPPED, detail)
 
-    async def run(self, work: Work, request: Request) -> None:
+    async def run(self, work: InboundRequest, request: Request) -> None:
         """Run ``work``'s tool, and answer. Only a cancellation of the task is raised.
 
         The tool is cancelled at the caller's deadline. Under an idempotency key it runs on, for the next request with

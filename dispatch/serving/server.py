@@ -32,19 +32,19 @@ from dispatch.messaging.wire.fragments import MAX_PAYLOAD_BYTES
 from dispatch.messaging.wire.sessions import is_sender
 from dispatch.messaging.wire.topic_name import TopicName
 from dispatch.messaging.wire.topics import instance_topic, reply_topic
-from dispatch.serving.announcer import Presence
-from dispatch.serving.deduplication.deduplication import Recall
+from dispatch.serving.announcer import Announcer
+from dispatch.serving.deduplication.deduplication import Deduplicator
 from dispatch.serving.deduplication.idempotency_keys import MAX_DUPLICATES, Keyed
-from dispatch.serving.durable_requests import KeptRequests
-from dispatch.serving.inbound_request import DEALT_WITH, Work
+from dispatch.serving.durable_requests import DurableRequests
+from dispatch.serving.inbound_request import DEALT_WITH, InboundRequest
 from dispatch.serving.reply_destinations import ReplyRouter
-from dispatch.serving.reply_sender import REASONS, Answers
+from dispatch.serving.reply_sender import REASONS, ReplySender
 from dispatch.serving.request_runner import RequestRunner
 from dispatch.serving.tool_executor import ToolExecutor
 from dispatch.serving.tool_service import read_invoke
 from dispatch.telemetry.logs import log_exception
 from dispatch.telemetry.settings import DEFAULT_TELEMETRY, Telemetry
-from dispatch.transports import KeptMessage, Message, Mode, Security, Subscription, Transport, open_transport
+from dispatch.transports import DurableMessage, Message, Mode, Security, Subscription, Transport, open_transport
 
 logger = logging.getLogger("dispatch.service")
 
@@ -133,14 +133,14 @@ class ToolServer:
         self._runner: RequestRunner | None = None
         self._subscription: Subscription | None = None
         self._replies: ReplyRouter | None = None
-        self._presence: Presence | None = None
-        self._recall: Recall | None = None
-        self._answers: Answers | None = None
+        self._presence: Announcer | None = None
+        self._recall: Deduplicator | None = None
+        self._answers: ReplySender | None = None
         self._tasks: set[asyncio.Task[Keyed | None]] = set()
         self._waiting: set[asyncio.Task[None]] = set()  # for the answer of the first request with their idempotency key
-        self._queue: deque[Work] = deque()
-        self._works: dict[str, Work] = {}  # those that a dispatcher of ours asked for, until they end
-        self._kept = KeptRequests(self._out)
+        self._queue: deque[InboundRequest] = deque()
+        self._works: dict[str, InboundRequest] = {}  # those that a dispatcher of ours asked for, until they end
+        self._kept = DurableRequests(self._out)
         self._now: Callable[[], float] = time.monotonic  # the loop's, as soon as there is one
         self._durable = False  # its requests are kept by the broker
         self._draining = False
@@ -204,8 +204,8 @@ class ToolServer:
                 control=instance_topic(self.request_queue, self.instance),
                 on_request=self._on_own_message,
             )
-            self._recall = Recall(self._replies, self.incarnation, self.max_payload)
-            self._answers = Answers(
+            self._recall = Deduplicator(self._replies, self.incarnation, self.max_payload)
+            self._answers = ReplySender(
                 self._replies,
                 self._recall,
                 self.refused,
@@ -254,7 +254,7 @@ class ToolServer:
         logger.info("%s serves %s, answers on %s", self.instance, self.request_queue, self.response_queue)
 
     async def _be_present(self, replies: ReplyRouter) -> None:
-        self._presence = Presence(
+        self._presence = Announcer(
             self._transport,
             replies,
             self.request_queue,
@@ -359,16 +359,16 @@ class ToolServer:
             return
         remaining = whole_number(properties, Property.REMAINING_MS)
         now = self._now()
-        kept = message if self._durable and isinstance(message, KeptMessage) else None
+        kept = message if self._durable and isinstance(message, DurableMessage) else None
         if remaining is not None and kept is not None:
             remaining = self._kept.remaining(id, remaining, kept, now)
-        work = Work(id, properties, None if remaining is None else now + remaining / 1000, message)
+        work = InboundRequest(id, properties, None if remaining is None else now + remaining / 1000, message)
         if kept is None:
             self._take(work)
         else:
             self._kept.take(work, kept, self._take)
 
-    def _take(self, work: Work) -> bool:
+    def _take(self, work: InboundRequest) -> bool:
         """Run, queue or refuse ``work``. False: it was here before, or is no request."""
         if Property.CANCEL in work.properties:
             if not is_sender(work.properties.get(Property.SESSION), work.id):
@@ -412,16 +412,16 @@ class ToolServer:
         if work.task is not None:
             work.task.cancel()
 
-    def _late(self, work: Work) -> bool:
+    def _late(self, work: InboundRequest) -> bool:
         return work.deadline is not None and self._now() >= work.deadline
 
-    def _begin(self, work: Work) -> None:
+    def _begin(self, work: InboundRequest) -> None:
         task = work.task = asyncio.get_running_loop().create_task(self._run(work))
         self._tasks.add(task)
         self._idle.clear()
         task.add_done_callback(partial(self._ended, work))
 
-    def _ended(self, ended: Work, task: asyncio.Task[Keyed | None]) -> None:
+    def _ended(self, ended: InboundRequest, task: asyncio.Task[Keyed | None]) -> None:
         self._tasks.discard(task)
         first = None if task.cancelled() or task.exception() is not None else task.result()
         if first is None or not self._wait_for(ended, first):
@@ -431,7 +431,7 @@ class ToolServer:
         if not self._tasks and not self._waiting:
             self._idle.set()
 
-    def _wait_for(self, work: Work, first: Keyed) -> bool:
+    def _wait_for(self, work: InboundRequest, first: Keyed) -> bool:
         """Let ``work`` wait for the answer of ``first``, outside of the places of those that run. False: it does not."""
         if work.abandoned:
             return False
@@ -444,13 +444,13 @@ class ToolServer:
         task.add_done_callback(partial(self._waited, work))
         return True
 
-    def _waited(self, work: Work, task: asyncio.Task[None]) -> None:
+    def _waited(self, work: InboundRequest, task: asyncio.Task[None]) -> None:
         self._waiting.discard(task)
         self._conclude(work, task)
         if not self._tasks and not self._waiting:
             self._idle.set()
 
-    def _conclude(self, work: Work, task: asyncio.Task[Any]) -> None:
+    def _conclude(self, work: InboundRequest, task: asyncio.Task[Any]) -> None:
         """``task``, the last one of ``work``, has ended."""
         self._works.pop(work.id, None)
         self._memory.ended(work)
@@ -459,7 +459,7 @@ class ToolServer:
             text = "a request ended without an answer"
             log_exception(logger, logging.ERROR, text, error, content=self._telemetry.content)
 
-    def _next_queued(self) -> Work | None:
+    def _next_queued(self) -> InboundRequest | None:
         """The next request that waits for a place and whose caller still waits for it."""
         while self._queue:
             work = self._queue.popleft()
@@ -472,7 +472,7 @@ class ToolServer:
                 return work
         return None
 
-    async def _run(self, work: Work) -> Keyed | None:
+    async def _run(self, work: InboundRequest) -> Keyed | None:
         assert self._runner is not None  # as below
         request = self._runner.read(work)
         if not isinstance(request, Request):
@@ -484,7 +484,7 @@ class ToolServer:
             if self._threads.abandoned:
                 await self._hold_place(work)
 
-    async def _hold_place(self, work: Work) -> None:
+    async def _hold_place(self, work: InboundRequest) -> None:
         """Keep the request's place until the thread of its tool has returned, should that outlive the request."""
         returned = None if work.task is None else self._threads.abandoned.get(work.task)
         if returned is None or self._draining:
@@ -499,21 +499,21 @@ class ToolServer:
         """Is every place held by an abandoned thread? Then it cannot be known when one becomes free."""
         return self.abandoned_threads >= self.concurrency
 
-    async def _out(self, work: Work) -> None:
+    async def _out(self, work: InboundRequest) -> None:
         assert self._replies is not None  # as below
         await self._replies.writable(work.properties)
 
     @property
-    def _memory(self) -> Recall:
+    def _memory(self) -> Deduplicator:
         assert self._recall is not None  # set by start, before any request can arrive
         return self._recall
 
     @property
-    def _says(self) -> Answers:
+    def _says(self) -> ReplySender:
         assert self._answers is not None  # as above
         return self._answers
 
-    def _refuse(self, work: Work, reason: str, detail: str = "") -> None:
+    def _refuse(self, work: InboundRequest, reason: str, detail: str = "") -> None:
         if reason == Refusal.OVERLOADED and not detail:
             detail = f"{self.id} runs {self.concurrency} requests and {self.max_queued} wait."
             if self._is_stuck:

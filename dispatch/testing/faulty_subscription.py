@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dispatch.testing.faults import Dice
 from dispatch.testing.malformed import OddKept, odd
-from dispatch.transports import Handler, KeptMessage, Message, Subscription
+from dispatch.transports import DurableMessage, Handler, Message, Subscription
 
 if TYPE_CHECKING:
     from dispatch.testing.faulty_transport import FaultyTransport
@@ -88,7 +88,7 @@ class FaultySubscription:
         """Do with what was held back as a transport does: acknowledge it where it is kept, and survive its handler."""
         if self._handler is None:
             return  # what its broker keeps, goes to somebody else
-        shown = OddKept(message, message) if isinstance(message, KeptMessage) else None
+        shown = OddKept(message, message) if isinstance(message, DurableMessage) else None
         try:
             self._handler(message if shown is None else shown)
         except Exception as error:
@@ -105,7 +105,7 @@ class FaultySubscription:
 
 def _keep(message: Message) -> None:
     """That its handler returns must not acknowledge it: nobody has seen it yet."""
-    if isinstance(message, KeptMessage):
+    if isinstance(message, DurableMessage):
         message.keep()
 
 

@@ -17,7 +17,7 @@ from dispatch.messaging.wire.codec import (
     decode_reply,
     encode_reply,
 )
-from dispatch.transports import KeptMessage, Message
+from dispatch.transports import DurableMessage, Message
 
 INJECTED_ERROR = "injected-fault"
 """The type of the errors that the fault ``tool_error`` makes."""
@@ -42,12 +42,12 @@ class OddMessage:
         return self._payload
 
 
-class OddKept(KeptMessage):
+class OddKept(DurableMessage):
     """``shown`` in the place of a message that its broker keeps; it is acknowledged as that one would be."""
 
     __slots__ = ("_inner", "_shown", "backlog", "kept", "lag")
 
-    def __init__(self, inner: KeptMessage, shown: Message) -> None:
+    def __init__(self, inner: DurableMessage, shown: Message) -> None:
         self._inner = inner
         self._shown = shown
         self.lag = inner.lag
@@ -171,4 +171,4 @@ def odd(rng: random.Random, message: Message, fault: str) -> Message | None:
             shown = OddMessage(*answer)
         case _:
             return message
-    return OddKept(message, shown) if isinstance(message, KeptMessage) else shown
+    return OddKept(message, shown) if isinstance(message, DurableMessage) else shown

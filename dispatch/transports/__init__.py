@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dispatch.transports.base import (
+    DurableMessage,
     Handler,
-    KeptMessage,
     Message,
     Mode,
     OnFailure,
@@ -16,8 +16,8 @@ from dispatch.transports.base import (
 from dispatch.transports.security import Security
 
 __all__ = [
+    "DurableMessage",
     "Handler",
-    "KeptMessage",
     "Message",
     "Mode",
     "OnFailure",

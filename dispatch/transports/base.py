@@ -30,7 +30,7 @@ class Message(Protocol):
         ...
 
 
-class KeptMessage(ABC):
+class DurableMessage(ABC):
     """A message of a durable subscription (SHARED, on a persistent topic). Its broker keeps it until it is acknowledged, and
     gives it to another subscriber if this one goes before that. It is acknowledged when its handler returns, unless the
     handler called :meth:`keep` or :meth:`settle`."""
@@ -70,7 +70,7 @@ class Mode(StrEnum):
 
     SHARED = "shared"
     """Each message goes to one of the subscribers that share the subscription's name: the way of a service. On a persistent
-    topic what nobody takes is kept, and messages are :class:`KeptMessage`."""
+    topic what nobody takes is kept, and messages are :class:`DurableMessage`."""
     FANOUT = "fanout"
     """Each subscriber gets every message from now on, and leaves nothing behind: the way of a reply topic."""
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 
 from dispatch.errors import TransportError
 from dispatch.messaging.wire.codec import MAX_MESSAGE_BYTES
-from dispatch.transports.base import Handler, KeptMessage, Mode, OnFailure
+from dispatch.transports.base import DurableMessage, Handler, Mode, OnFailure
 from dispatch.transports.errors import sending_failed
 
 logger = logging.getLogger("dispatch.transport")
@@ -49,8 +49,8 @@ class MemoryMessage:
         return self._payload
 
 
-class MemoryDelivery(KeptMessage):
-    """See :class:`dispatch.transports.base.KeptMessage`."""
+class MemoryDelivery(DurableMessage):
+    """See :class:`dispatch.transports.base.DurableMessage`."""
 
     __slots__ = ("_message", "_subscription", "backlog", "kept", "lag")
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from dispatch._internal.permit import Rejection
 from dispatch.balancing.snapshot import InstanceView
-from dispatch.calls.admission import Passage
+from dispatch.calls.admission import Admission
 from dispatch.calls.error_messages import refusal
-from dispatch.calls.tool_guard_state import ToolGuards
+from dispatch.calls.tool_guards import ToolGuards
 from dispatch.errors import (
     CallTimeoutError,
     DispatchError,
@@ -29,7 +29,7 @@ from dispatch.resilience.breaker.breaker import CircuitBreaker, State
 from dispatch.resilience.hedging.decision import ANSWERED
 from dispatch.resilience.hedging.race import hedged
 from dispatch.resilience.rate_limit.aio import user_buckets
-from dispatch.resilience.retry.decision import Where
+from dispatch.resilience.retry.decision import RetryTarget
 from dispatch.resilience.retry.loop import go_on
 from dispatch.telemetry.events import Event, Events
 from dispatch.telemetry.settings import DEFAULT_TELEMETRY, Telemetry
@@ -275,7 +275,7 @@ class _Call:
             )
         if made.outcome is not _SUCCESS and guards.retrying is not None and not self.told:
 
-            async def again(number: int, _tried: list[str], _where: Where) -> _Attempt:
+            async def again(number: int, _tried: list[str], _where: RetryTarget) -> _Attempt:
                 return await self._attempt(ask, number)
 
             made = await go_on(made, tried, again, guards.retrying, deadline=self.deadline, listener=guards.unrepeated)
@@ -285,7 +285,7 @@ class _Call:
 
     async def _attempt(self, ask: Ask, number: int, *, hedge: bool = False) -> _Attempt:
         guards, made = self._guards, _Attempt()
-        passage = Passage(guards)
+        passage = Admission(guards)
         try:
             refused = passage.enter(self._given["user"], self.deadline)
             if passage.waits:

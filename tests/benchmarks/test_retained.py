@@ -10,7 +10,7 @@ from benchmarks import sdk
 from benchmarks.retained import MAX_BLOCKS, MAX_RESIDENT, Reading, Retained, retained, table
 from benchmarks.stacks import Absent
 from dispatch.calls import runtime as engine
-from dispatch.messaging.rpc.correlation import Exchange
+from dispatch.messaging.rpc.correlation import Correlator
 
 READING = Reading(64 * 2**20, 500_000, 110)
 KEPT = Retained("calls of a tool", 1_000, READING, READING, 10)
@@ -23,21 +23,21 @@ async def test_nothing_stays_of_a_few_thousand() -> None:
     assert 0 < found["calls"].spans < 200, "a call in a hundred, of two spans"
     for kept in found.values():
         assert kept.after.series == kept.before.series > 0
-    assert engine.Exchange is Exchange, "as it was before"
+    assert engine.Correlator is Correlator, "as it was before"
     assert found["names"].before.series > found["calls"].before.series, "those of _OTHER"
 
 
 @pytest.mark.wall_clock
 async def test_a_series_for_each_name_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dispatch.calls.runtime import Engine
+    from dispatch.calls.runtime import Runtime
 
-    unknown = Engine.unknown
+    unknown = Runtime.unknown
 
-    def leaking(self: Engine, tool: str, error: object) -> None:
+    def leaking(self: Runtime, tool: str, error: object) -> None:
         self.watch.tool(tool)
         unknown(self, tool, error)  # type: ignore[arg-type] # as it came
 
-    monkeypatch.setattr(Engine, "unknown", leaking)
+    monkeypatch.setattr(Runtime, "unknown", leaking)
     found = await retained(10, 50, filling=10, filling_names=1)
     assert not found["names"].flat
     assert "MISSED" in table(found)

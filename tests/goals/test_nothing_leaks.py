@@ -12,13 +12,13 @@ import random
 import pytest
 
 from dispatch._internal.permit import Rejection
-from dispatch.calls.admission import Passage
-from dispatch.calls.tool_guard_state import ToolGuards
+from dispatch.calls.admission import Admission
+from dispatch.calls.tool_guards import ToolGuards
 from dispatch.errors import Outcome
 from dispatch.policy import Breaker, Bulkhead, Policy, Rate
 from dispatch.resilience.breaker.breaker import State
 from dispatch.resilience.rate_limit.aio import LimiterBucket, user_buckets
-from dispatch.resilience.rate_limit.user_buckets import Users
+from dispatch.resilience.rate_limit.user_buckets import UserBuckets
 from tests.support.clock import advance, virtual_loop
 
 CALLS = 20_000
@@ -37,7 +37,7 @@ class Crowd:
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
         self.clock = virtual_loop().time
-        self.shared: dict[Rate, Users[LimiterBucket]] = {}
+        self.shared: dict[Rate, UserBuckets[LimiterBucket]] = {}
         self.guards = ToolGuards(
             POLICY,
             repeatable=True,
@@ -50,7 +50,7 @@ class Crowd:
     async def call(self) -> None:
         chance = self.chance
         deadline = self.clock() + chance.choice((0.02, 0.2, 2.0))
-        passage, outcome, sent = Passage(self.guards), Outcome.ABANDONED, False
+        passage, outcome, sent = Admission(self.guards), Outcome.ABANDONED, False
         end = "cancelled"
         try:
             refused = passage.enter(f"user{chance.randrange(5)}", deadline)
@@ -111,7 +111,7 @@ async def test_cancelled_callers_leave_no_permit_no_waiter_and_no_timer(seed: in
     # And all of it still works: as many places as before, and a circuit that closes.
     await advance(30)
     while guards.breaker.state is not State.CLOSED:
-        passage = Passage(guards)
+        passage = Admission(guards)
         assert passage.enter("user", crowd.clock() + 1) is None
         passage.finish(Outcome.SUCCESS, sent=True)
         await advance(1)

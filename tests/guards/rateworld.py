@@ -7,7 +7,7 @@ import math
 from dispatch._internal.permit import Rejection
 from dispatch.resilience.rate_limit.leaky_bucket import LeakyBucket
 from dispatch.resilience.rate_limit.limiter import RateLimiter, RatePermit, Waiter
-from dispatch.resilience.rate_limit.user_buckets import Users
+from dispatch.resilience.rate_limit.user_buckets import UserBuckets
 
 NEVER = math.inf
 
@@ -29,10 +29,10 @@ class World:
         self.now = 100.0
         self.stirred = 0
         self.bucket = None if rate is None else LeakyBucket(burst, rate)
-        self.users: Users[LeakyBucket] | None = None
+        self.users: UserBuckets[LeakyBucket] | None = None
         if user_rate is not None:
             per_second = user_rate
-            self.users = Users(lambda empty_at: LeakyBucket(user_burst, per_second, empty_at))
+            self.users = UserBuckets(lambda empty_at: LeakyBucket(user_burst, per_second, empty_at))
         self.limiter = RateLimiter(
             lambda: self.now,
             bucket=self.bucket,

@@ -19,7 +19,7 @@ from dispatch.errors import Outcome
 from dispatch.policy.breaker import Breaker
 from dispatch.resilience.breaker.breaker import BreakerPermit, CircuitBreaker, State
 from dispatch.resilience.breaker.failure_rules import Tally
-from dispatch.resilience.breaker.open_duration import OpenTime
+from dispatch.resilience.breaker.open_duration import OpenDuration
 from dispatch.resilience.breaker.windows import CountWindow, TimeWindow
 from tests.guards.breaker_bench import Bench
 
@@ -42,8 +42,8 @@ def brought_to(bench: Bench, state: State) -> None:
 
 def everything(part: Any) -> Any:
     """All that a breaker knows, to its last part."""
-    ours = (CircuitBreaker, Tally, OpenTime, CountWindow, TimeWindow)
-    if isinstance(part, ours) or type(part).__name__ == "Probing":
+    ours = (CircuitBreaker, Tally, OpenDuration, CountWindow, TimeWindow)
+    if isinstance(part, ours) or type(part).__name__ == "HalfOpenCalls":
         skipped = ("stale", "settings", "_settings")
         return {name: everything(getattr(part, name)) for name in part.__slots__ if name not in skipped}
     return repr(part)

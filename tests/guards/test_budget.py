@@ -7,14 +7,14 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from dispatch.resilience.retry.budget import BUCKET_S, BUCKETS, WINDOW_S, Budget
+from dispatch.resilience.retry.budget import BUCKET_S, BUCKETS, WINDOW_S, RetryBudget
 from tests.support.machines import machine
 
 
 class Bench:
     def __init__(self, ratio: float = 0.2, floor: float = 0.0, now: float = 1_000.0) -> None:
         self.now = now
-        self.budget = Budget(ratio, floor, lambda: self.now)
+        self.budget = RetryBudget(ratio, floor, lambda: self.now)
 
     def call(self, times: int) -> None:
         for _ in range(times):
@@ -220,7 +220,7 @@ class BudgetMachine(RuleBasedStateMachine):
         super().__init__()
         self.now = 64.0
         self.ratio, self.floor = 0.25, 0.5
-        self.budget = Budget(self.ratio, self.floor, lambda: self.now)
+        self.budget = RetryBudget(self.ratio, self.floor, lambda: self.now)
         self.calls: list[int] = []
         self.repeats: list[int] = []
 

@@ -9,9 +9,9 @@ import pytest
 
 from dispatch.errors import Outcome
 from dispatch.policy.retry import Hedge
-from dispatch.resilience.hedging.decision import ANSWERED, FLOOR, MIN_DELAY_S, Hedging, NoHedge
-from dispatch.resilience.latency_histogram import GROWTH, Durations
-from dispatch.resilience.retry.budget import Budget
+from dispatch.resilience.hedging.decision import ANSWERED, FLOOR, MIN_DELAY_S, Hedging, NoHedgeReason
+from dispatch.resilience.latency_histogram import GROWTH, LatencyHistogram
+from dispatch.resilience.retry.budget import RetryBudget
 
 FAR = 1e9
 DEFAULT = Hedge()
@@ -20,14 +20,14 @@ DEFAULT = Hedge()
 class Bench:
     def __init__(self, settings: Hedge = DEFAULT, *, ratio: float = 0.2, floor: float = 3.0) -> None:
         self.now = 1_000.0
-        self.budget = Budget(ratio, floor, lambda: self.now)
-        self.durations = Durations(lambda: self.now)
+        self.budget = RetryBudget(ratio, floor, lambda: self.now)
+        self.durations = LatencyHistogram(lambda: self.now)
         self.hedging = Hedging(settings, budget=self.budget, durations=self.durations, clock=lambda: self.now)
 
     def begin(self, deadline: float = FAR) -> float | None:
         return self.hedging.begin(self.now, deadline)
 
-    def admit(self, deadline: float = FAR, *, others: bool = True) -> NoHedge | None:
+    def admit(self, deadline: float = FAR, *, others: bool = True) -> NoHedgeReason | None:
         return self.hedging.admit(self.now, deadline, others=others)
 
     def learn(self, *seconds: float, outcome: Outcome = Outcome.SUCCESS) -> None:
@@ -76,7 +76,7 @@ def test_what_would_come_after_the_deadline_is_not_thought_of() -> None:
 def test_it_needs_another_instance() -> None:
     bench = Bench(Hedge(0.25))
     left = bench.budget.left
-    assert bench.admit(others=False) is NoHedge.ALONE
+    assert bench.admit(others=False) is NoHedgeReason.ALONE
     assert bench.budget.left == left
     assert bench.admit() is None
     assert bench.budget.left == left - 1
@@ -84,13 +84,13 @@ def test_it_needs_another_instance() -> None:
 
 def test_it_needs_time_for_an_attempt() -> None:
     bench = Bench(Hedge(0.25))
-    assert bench.admit(bench.now) is NoHedge.TOO_LATE
+    assert bench.admit(bench.now) is NoHedgeReason.TOO_LATE
     assert bench.admit(bench.now + 0.001) is None
     bench.learn(*[1.0] * 10)
     median = bench.durations.quantile(0.5)
     assert median is not None
     bench.now = 0.0
-    assert bench.admit(median - 1e-9) is NoHedge.TOO_LATE
+    assert bench.admit(median - 1e-9) is NoHedgeReason.TOO_LATE
     assert bench.admit(median) is None
 
 
@@ -99,7 +99,7 @@ def test_hedges_are_a_share_of_the_calls_of_their_own() -> None:
     for _ in range(200):
         bench.begin()
     own = 10 + int(10 * FLOOR)
-    assert [bench.admit() for _ in range(own + 1)] == [None] * own + [NoHedge.BUDGET]
+    assert [bench.admit() for _ in range(own + 1)] == [None] * own + [NoHedgeReason.BUDGET]
 
 
 def test_hedges_and_retries_have_one_budget_and_a_hedge_that_it_refuses_costs_nothing() -> None:
@@ -108,12 +108,12 @@ def test_hedges_and_retries_have_one_budget_and_a_hedge_that_it_refuses_costs_no
         bench.begin()
         bench.budget.called()
     assert bench.budget.withdraw()  # a retry
-    assert [bench.admit() for _ in range(3)] == [None, NoHedge.BUDGET, NoHedge.BUDGET]
+    assert [bench.admit() for _ in range(3)] == [None, NoHedgeReason.BUDGET, NoHedgeReason.BUDGET]
     bench.budget.ratio = 1.0
     # Ten calls' worth, the floor, and one spent: had the two refused ones been kept, two fewer.
     allowed = 10 + int(10 * FLOOR) - 1
     bench.budget.floor = 100
-    assert [bench.admit() for _ in range(allowed + 1)] == [None] * allowed + [NoHedge.BUDGET]
+    assert [bench.admit() for _ in range(allowed + 1)] == [None] * allowed + [NoHedgeReason.BUDGET]
 
 
 def test_what_was_not_sent_is_given_back_to_both() -> None:

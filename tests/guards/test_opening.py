@@ -12,20 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatch.policy.breaker import Breaker
-from dispatch.resilience.breaker.open_duration import OpenTime
+from dispatch.resilience.breaker.open_duration import OpenDuration
 
 DEFAULT = Breaker()
 EXACT = Breaker(jitter=0)
 
 
 def test_an_open_time_doubles_up_to_the_longest() -> None:
-    time = OpenTime(lambda: 0.5)
+    time = OpenDuration(lambda: 0.5)
     assert [time.opened(0.0, 0, EXACT) for _ in range(9)] == [5, 10, 20, 40, 80, 160, 300, 300, 300]
     assert time.doublings == 6
 
 
 def test_at_the_longest_exactly_nothing_more_is_remembered() -> None:
-    time, settings = OpenTime(lambda: 0.5), Breaker(jitter=0, open_for=5, open_max=20)
+    time, settings = OpenDuration(lambda: 0.5), Breaker(jitter=0, open_for=5, open_max=20)
     assert [time.opened(0.0, 0, settings) for _ in range(4)] == [5, 10, 20, 20]
     assert time.doublings == 2
 
@@ -34,14 +34,14 @@ def test_at_the_longest_exactly_nothing_more_is_remembered() -> None:
     ("chance", "times"), [(0.0, (2.5, 5.0, 10.0)), (0.5, (5.0, 10.0, 20.0)), (0.75, (6.25, 12.5, 25.0))]
 )
 def test_jitter_is_half_shorter_to_half_longer(chance: float, times: tuple[float, ...]) -> None:
-    time = OpenTime(lambda: chance)
+    time = OpenDuration(lambda: chance)
     assert tuple(time.opened(0.0, 0, DEFAULT) for _ in range(3)) == times
 
 
 def test_at_the_longest_open_times_are_still_spread() -> None:
     seen = []
     for seed in range(200):
-        time = OpenTime(random.Random(seed).random)
+        time = OpenDuration(random.Random(seed).random)
         for _ in range(12):
             last = time.opened(0.0, 0, DEFAULT)
         seen.append(last)
@@ -50,7 +50,7 @@ def test_at_the_longest_open_times_are_still_spread() -> None:
 
 
 def test_health_takes_a_doubling_back_for_every_whole_while() -> None:
-    time = OpenTime(lambda: 0.5)
+    time = OpenDuration(lambda: 0.5)
     for _ in range(4):
         time.opened(0.0, 0, EXACT)
     assert time.doublings == 4
@@ -66,7 +66,7 @@ def test_health_takes_a_doubling_back_for_every_whole_while() -> None:
 
 
 def test_only_time_spent_closed_is_health() -> None:
-    time = OpenTime(lambda: 0.5)
+    time = OpenDuration(lambda: 0.5)
     assert time.opened(0.0, 0, EXACT) == 5
     assert time.opened(1e6, 0, EXACT) == 10, "it was open or probing all the while"
     time.closed(1e6)
@@ -77,7 +77,7 @@ def test_only_time_spent_closed_is_health() -> None:
 
 
 def test_a_cleared_memory_starts_at_the_shortest() -> None:
-    time = OpenTime(lambda: 0.5)
+    time = OpenDuration(lambda: 0.5)
     time.opened(0.0, 0, EXACT)
     time.closed(5.0)
     time.clear()
@@ -87,11 +87,11 @@ def test_a_cleared_memory_starts_at_the_shortest() -> None:
 
 
 def test_what_a_service_asks_for_is_kept_and_spread() -> None:
-    assert OpenTime(lambda: 0.0).opened(0.0, 60, DEFAULT) == 60
-    assert OpenTime(lambda: 0.5).opened(0.0, 60, DEFAULT) == 61.25
-    assert OpenTime(lambda: 0.5).opened(0.0, 60, EXACT) == 60
-    assert OpenTime(lambda: 0.5).opened(0.0, 0.5, DEFAULT) == 5, "our own time when that is longer"
-    time = OpenTime(lambda: 0.5)
+    assert OpenDuration(lambda: 0.0).opened(0.0, 60, DEFAULT) == 60
+    assert OpenDuration(lambda: 0.5).opened(0.0, 60, DEFAULT) == 61.25
+    assert OpenDuration(lambda: 0.5).opened(0.0, 60, EXACT) == 60
+    assert OpenDuration(lambda: 0.5).opened(0.0, 0.5, DEFAULT) == 5, "our own time when that is longer"
+    time = OpenDuration(lambda: 0.5)
     time.opened(0.0, 60, EXACT)
     assert time.opened(0.0, 0, EXACT) == 10, "what it asked for is not doubled"
 
@@ -107,7 +107,7 @@ def test_it_keeps_its_bounds_whatever_happens(
 ) -> None:
     settings = Breaker(jitter=jitter, open_for=min(one, other), open_max=max(one, other))
     chances = [chance for _, _, chance in steps]
-    time, now = OpenTime(lambda: chances.pop(0)), 0.0
+    time, now = OpenDuration(lambda: chances.pop(0)), 0.0
     for closed, passed, _ in list(steps):
         now += passed
         seconds = time.opened(now, 0, settings)

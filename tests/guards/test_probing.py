@@ -6,12 +6,12 @@ are lost and wedge it for ever, and against one lucky success closing it."""
 from __future__ import annotations
 
 from dispatch.policy.breaker import Breaker
-from dispatch.resilience.breaker.half_open import PROBE_FAILED, PROBE_SLOW, RECOVERED, Probing
+from dispatch.resilience.breaker.half_open import PROBE_FAILED, PROBE_SLOW, RECOVERED, HalfOpenCalls
 
 DEFAULT = Breaker(probe_lease=20)
 
 
-def begin(probing: Probing, now: float = 0.0, settings: Breaker = DEFAULT) -> list[int]:
+def begin(probing: HalfOpenCalls, now: float = 0.0, settings: Breaker = DEFAULT) -> list[int]:
     """As many probes as there is room for."""
     numbers = []
     while probing.room(now, settings):
@@ -20,13 +20,13 @@ def begin(probing: Probing, now: float = 0.0, settings: Breaker = DEFAULT) -> li
     return numbers
 
 
-def passed(probing: Probing, results: int) -> None:
+def passed(probing: HalfOpenCalls, results: int) -> None:
     for _ in range(results):
         assert probing.judge(False, False, DEFAULT) is None
 
 
 def test_a_round_has_places_for_calls_in_flight() -> None:
-    probing = Probing()
+    probing = HalfOpenCalls()
     assert begin(probing) == [1, 2, 3]
     assert probing.end(2, 0.0)
     assert begin(probing) == [4]
@@ -34,7 +34,7 @@ def test_a_round_has_places_for_calls_in_flight() -> None:
 
 
 def test_a_probe_ends_once() -> None:
-    probing = Probing()
+    probing = HalfOpenCalls()
     begin(probing)
     assert probing.end(1, 0.0)
     assert not probing.end(1, 0.0)
@@ -42,7 +42,7 @@ def test_a_probe_ends_once() -> None:
 
 
 def test_a_lease_is_over_at_its_end_and_not_before() -> None:
-    probing = Probing()
+    probing = HalfOpenCalls()
     begin(probing, 100.0)
     assert not probing.room(119.999, DEFAULT)
     assert probing.end(1, 119.999)
@@ -55,14 +55,14 @@ def test_a_lease_is_over_at_its_end_and_not_before() -> None:
 
 
 def test_every_probe_that_ends_after_its_lease_is_lost() -> None:
-    probing = Probing()
+    probing = HalfOpenCalls()
     begin(probing)
     assert [probing.end(number, DEFAULT.probe_lease) for number in (1, 2, 3)] == [False] * 3
     assert probing.lost == 3
 
 
 def test_only_those_whose_lease_is_over_lose_their_places() -> None:
-    probing = Probing()
+    probing = HalfOpenCalls()
     for start in (0.0, 5.0, 10.0):
         assert probing.room(start, DEFAULT)
         probing.begin(start, DEFAULT)
@@ -72,7 +72,7 @@ def test_only_those_whose_lease_is_over_lose_their_places() -> None:
 
 
 def test_a_shorter_lease_is_in_force_at_once() -> None:
-    probing = Probing()
+    probing = HalfOpenCalls()
     begin(probing, 0.0)
     assert not probing.room(6.0, DEFAULT)
     probing.shorten(6.0)
@@ -81,7 +81,7 @@ def test_a_shorter_lease_is_in_force_at_once() -> None:
 
 
 def test_a_longer_lease_is_for_those_that_begin_after_it() -> None:
-    probing = Probing()
+    probing = HalfOpenCalls()
     begin(probing, 0.0, Breaker(probe_lease=6))
     probing.shorten(9.0)
     assert not probing.end(1, 6.0)
@@ -92,7 +92,7 @@ def test_a_longer_lease_is_for_those_that_begin_after_it() -> None:
 
 
 def test_rounds_double_and_the_last_one_closes() -> None:
-    probing = Probing()
+    probing = HalfOpenCalls()
     sizes = []
     verdict = None
     while verdict is None:
@@ -106,25 +106,25 @@ def test_rounds_double_and_the_last_one_closes() -> None:
 
 
 def test_one_round_may_be_all() -> None:
-    probing, settings = Probing(), Breaker(ramp=1, probes=1)
+    probing, settings = HalfOpenCalls(), Breaker(ramp=1, probes=1)
     assert begin(probing, 0.0, settings) == [1]
     assert probing.judge(False, False, settings) == RECOVERED
 
 
 def test_in_the_first_round_one_failure_is_enough() -> None:
     for before in range(3):
-        probing = Probing()
+        probing = HalfOpenCalls()
         passed(probing, before)
         assert probing.judge(True, False, DEFAULT) == PROBE_FAILED
 
 
 def test_in_later_rounds_the_failure_rate_judges() -> None:
-    probing = Probing()
+    probing = HalfOpenCalls()
     passed(probing, 3)
     assert probing.judge(True, False, DEFAULT) is None
     assert probing.judge(True, False, DEFAULT) is None
     assert probing.judge(True, False, DEFAULT) == PROBE_FAILED, "three of six"
-    probing = Probing()
+    probing = HalfOpenCalls()
     passed(probing, 3 + 3)
     assert probing.judge(True, False, DEFAULT) is None
     assert probing.judge(True, False, DEFAULT) is None
@@ -134,7 +134,7 @@ def test_in_later_rounds_the_failure_rate_judges() -> None:
 
 
 def test_a_last_round_with_some_failures_closes() -> None:
-    probing = Probing()
+    probing = HalfOpenCalls()
     passed(probing, 3 + 6 + 6)
     assert [probing.judge(True, False, DEFAULT) for _ in range(5)] == [None] * 5
     assert probing.judge(False, False, DEFAULT) == RECOVERED
@@ -142,26 +142,26 @@ def test_a_last_round_with_some_failures_closes() -> None:
 
 def test_slow_calls_are_judged_by_their_rate_in_every_round() -> None:
     settings = Breaker(slow_rate=0.6)
-    probing = Probing()
+    probing = HalfOpenCalls()
     assert probing.judge(False, True, settings) is None
     assert probing.judge(False, True, settings) == PROBE_SLOW, "two of three"
     exactly = Breaker(slow_rate=1)
-    probing = Probing()
+    probing = HalfOpenCalls()
     assert [probing.judge(False, True, exactly) for _ in range(3)] == [None, None, PROBE_SLOW]
-    probing = Probing()
+    probing = HalfOpenCalls()
     assert [probing.judge(False, slow, settings) for slow in (True, False, False)] == [None] * 3
     assert [probing.judge(False, True, settings) for _ in range(4)] == [None, None, None, PROBE_SLOW], "four of six"
-    probing = Probing()
+    probing = HalfOpenCalls()
     assert [probing.judge(False, False, settings) for _ in range(3)] == [None] * 3
     assert [probing.judge(False, slow, settings) for slow in (True, True, True, False, False, False)] == [None] * 6
     assert probing.round == 2, "half of them slow is below the rate"
 
 
 def test_a_failure_that_is_slow_as_well_is_a_failure() -> None:
-    assert Probing().judge(True, True, Breaker(slow_rate=0.1)) == PROBE_FAILED
+    assert HalfOpenCalls().judge(True, True, Breaker(slow_rate=0.1)) == PROBE_FAILED
 
 
 def test_a_shorter_ramp_closes_at_the_end_of_the_round_it_is_in() -> None:
-    probing = Probing()
+    probing = HalfOpenCalls()
     passed(probing, 3 + 6)
     assert [probing.judge(False, False, Breaker(ramp=1)) for _ in range(12)] == [None] * 11 + [RECOVERED]

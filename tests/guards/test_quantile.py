@@ -17,7 +17,7 @@ from dispatch.resilience.latency_histogram import (
     LONGEST_S,
     RELOOK,
     SHORTEST_S,
-    Durations,
+    LatencyHistogram,
     Quantile,
     needed,
 )
@@ -29,7 +29,7 @@ SHARES = (0.5, 0.9, 0.95, 0.99, 0.999)
 class Bench:
     def __init__(self, age: float = AGE_S) -> None:
         self.now = 1_000.0
-        self.durations = Durations(lambda: self.now, age)
+        self.durations = LatencyHistogram(lambda: self.now, age)
 
     def learn(self, *seconds: float) -> None:
         for each in seconds:

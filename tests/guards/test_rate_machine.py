@@ -15,7 +15,7 @@ from dispatch._internal.permit import Rejection
 from dispatch.errors import Outcome
 from dispatch.resilience.rate_limit.leaky_bucket import LeakyBucket
 from dispatch.resilience.rate_limit.limiter import STEP_S, RateLimiter, RatePermit, Waiter
-from dispatch.resilience.rate_limit.user_buckets import Users
+from dispatch.resilience.rate_limit.user_buckets import UserBuckets
 from tests.support.machines import machine
 
 MAX_WAIT = 2.0
@@ -44,7 +44,7 @@ class Machine(RuleBasedStateMachine):
         users = None
         if user_rate is not None:
             each, most = user_rate
-            users = Users(lambda empty_at: LeakyBucket(most, each, empty_at), remembered)
+            users = UserBuckets(lambda empty_at: LeakyBucket(most, each, empty_at), remembered)
         self.users = users
         self.limiter = RateLimiter(
             lambda: self.now,

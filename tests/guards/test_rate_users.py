@@ -10,7 +10,7 @@ import pytest
 from dispatch._internal.permit import Rejection
 from dispatch.resilience.rate_limit.leaky_bucket import LeakyBucket
 from dispatch.resilience.rate_limit.limiter import STEP_S, RateLimiter, RatePermit, Waiter
-from dispatch.resilience.rate_limit.user_buckets import Users
+from dispatch.resilience.rate_limit.user_buckets import UserBuckets
 from tests.guards.rateworld import NEVER, World
 
 
@@ -226,7 +226,7 @@ def test_who_has_gone_makes_room_for_as_many_as_he_cost_and_no_more() -> None:
 
 
 def test_two_tools_of_one_user_take_turns_at_his_bucket() -> None:
-    users = Users(lambda empty_at: LeakyBucket(1.0, 1.0, empty_at))
+    users = UserBuckets(lambda empty_at: LeakyBucket(1.0, 1.0, empty_at))
     now = 100.0
     tools = [RateLimiter(lambda: now, users=users.get, max_wait=100.0) for _ in range(2)]
     assert isinstance(tools[0].admit("ann", NEVER), RatePermit)

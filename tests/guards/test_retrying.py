@@ -16,9 +16,17 @@ from hypothesis import strategies as st
 
 from dispatch.errors import Outcome
 from dispatch.policy.retry import DEFAULT_RETRY, Retry
-from dispatch.resilience.latency_histogram import Durations
-from dispatch.resilience.retry.budget import Budget
-from dispatch.resilience.retry.decision import HOPELESS, IMPROVABLE, Again, Retrying, Where, WhyNot, may_have_run
+from dispatch.resilience.latency_histogram import LatencyHistogram
+from dispatch.resilience.retry.budget import RetryBudget
+from dispatch.resilience.retry.decision import (
+    HOPELESS,
+    IMPROVABLE,
+    NoRetryReason,
+    RetryDecision,
+    RetryPolicy,
+    RetryTarget,
+    may_have_run,
+)
 
 NOW = 1_000.0
 
@@ -30,9 +38,9 @@ class Bench:
         self, settings: Retry = DEFAULT_RETRY, *, repeatable: bool = True, drawn: float = 0.5, took: float | None = None
     ) -> None:
         self.now, self.drawn = NOW, drawn
-        self.budget = Budget(settings.budget_ratio, settings.budget_floor, lambda: self.now)
-        self.durations = Durations(lambda: self.now)
-        self.retrying = Retrying(
+        self.budget = RetryBudget(settings.budget_ratio, settings.budget_floor, lambda: self.now)
+        self.durations = LatencyHistogram(lambda: self.now)
+        self.retrying = RetryPolicy(
             settings,
             repeatable=repeatable,
             budget=self.budget,
@@ -43,16 +51,16 @@ class Bench:
             for _ in range(10):
                 self.durations.learn(took)
 
-    def decide(self, outcome: Outcome = Outcome.TRANSPORT, **changes: Any) -> Again | WhyNot:
+    def decide(self, outcome: Outcome = Outcome.TRANSPORT, **changes: Any) -> RetryDecision | NoRetryReason:
         facts: dict[str, Any] = {"sent": True, "attempt": 1, "now": self.now, "deadline": NOW + 30}
         left = self.budget.left
         verdict = self.retrying.decide(outcome, **facts | changes)
-        assert left - self.budget.left == isinstance(verdict, Again), "only a retry is paid for"
+        assert left - self.budget.left == isinstance(verdict, RetryDecision), "only a retry is paid for"
         return verdict
 
     def wait(self, outcome: Outcome = Outcome.TRANSPORT, **changes: Any) -> float:
         verdict = self.decide(outcome, **changes)
-        assert isinstance(verdict, Again), verdict
+        assert isinstance(verdict, RetryDecision), verdict
         return verdict.wait
 
 
@@ -63,33 +71,33 @@ class Bench:
 def test_only_outcomes_that_can_get_better_are_retried(outcome: Outcome) -> None:
     verdict = Bench().decide(outcome)
     if outcome in (Outcome.TRANSPORT, Outcome.TIMEOUT, Outcome.THROTTLED):
-        assert isinstance(verdict, Again)
+        assert isinstance(verdict, RetryDecision)
     else:
-        assert verdict is WhyNot.OUTCOME
-    assert (outcome in IMPROVABLE) == isinstance(verdict, Again)
+        assert verdict is NoRetryReason.OUTCOME
+    assert (outcome in IMPROVABLE) == isinstance(verdict, RetryDecision)
 
 
 @pytest.mark.parametrize("error_type", sorted(HOPELESS))
 def test_what_the_next_attempt_would_meet_again_is_not_retried(error_type: str) -> None:
-    assert Bench().decide(Outcome.TRANSPORT, error_type=error_type) is WhyNot.OUTCOME
+    assert Bench().decide(Outcome.TRANSPORT, error_type=error_type) is NoRetryReason.OUTCOME
 
 
 def test_other_errors_of_transport_are() -> None:
-    assert isinstance(Bench().decide(Outcome.TRANSPORT, error_type="instance-lost"), Again)
+    assert isinstance(Bench().decide(Outcome.TRANSPORT, error_type="instance-lost"), RetryDecision)
 
 
 def test_a_tools_own_error_is_retried_when_the_settings_name_its_type() -> None:
     bench = Bench(Retry(errors=("locked", "busy")))
-    assert isinstance(bench.decide(Outcome.TOOL_ERROR, error_type="busy"), Again)
-    assert bench.decide(Outcome.TOOL_ERROR, error_type="gone") is WhyNot.OUTCOME
-    assert bench.decide(Outcome.TOOL_ERROR) is WhyNot.OUTCOME
-    assert bench.decide(Outcome.INVALID_ARGUMENTS, error_type="busy") is WhyNot.OUTCOME
+    assert isinstance(bench.decide(Outcome.TOOL_ERROR, error_type="busy"), RetryDecision)
+    assert bench.decide(Outcome.TOOL_ERROR, error_type="gone") is NoRetryReason.OUTCOME
+    assert bench.decide(Outcome.TOOL_ERROR) is NoRetryReason.OUTCOME
+    assert bench.decide(Outcome.INVALID_ARGUMENTS, error_type="busy") is NoRetryReason.OUTCOME
 
 
 @pytest.mark.parametrize(("attempts", "made", "more"), [(3, 1, True), (3, 2, True), (3, 3, False), (1, 1, False)])
 def test_there_are_as_many_attempts_as_the_settings_say(attempts: int, made: int, more: bool) -> None:
     verdict = Bench(Retry(attempts=attempts)).decide(attempt=made)
-    assert isinstance(verdict, Again) if more else verdict is WhyNot.ATTEMPTS
+    assert isinstance(verdict, RetryDecision) if more else verdict is NoRetryReason.ATTEMPTS
 
 
 # -- what may be repeated, and where ------------------------------------------------------------------------------
@@ -100,38 +108,38 @@ def test_there_are_as_many_attempts_as_the_settings_say(attempts: int, made: int
 @pytest.mark.parametrize("remembered", [False, True])
 def test_a_repeatable_tool_is_repeated_anywhere(keyed: bool, sent: bool, remembered: bool) -> None:
     verdict = Bench(repeatable=True).decide(Outcome.TIMEOUT, sent=sent, keyed=keyed, remembered=remembered)
-    assert isinstance(verdict, Again)
-    assert verdict.where is Where.ELSEWHERE
+    assert isinstance(verdict, RetryDecision)
+    assert verdict.where is RetryTarget.ELSEWHERE
 
 
 @pytest.mark.parametrize(
     ("keyed", "sent", "remembered", "expected"),
     [
-        (False, False, False, Where.ELSEWHERE),
-        (False, False, True, Where.ELSEWHERE),
-        (False, True, False, WhyNot.UNSAFE),
-        (False, True, True, WhyNot.UNSAFE),
-        (True, False, False, Where.HOME),
-        (True, False, True, Where.HOME),
-        (True, True, False, WhyNot.UNSAFE),
-        (True, True, True, Where.HOME),
+        (False, False, False, RetryTarget.ELSEWHERE),
+        (False, False, True, RetryTarget.ELSEWHERE),
+        (False, True, False, NoRetryReason.UNSAFE),
+        (False, True, True, NoRetryReason.UNSAFE),
+        (True, False, False, RetryTarget.HOME),
+        (True, False, True, RetryTarget.HOME),
+        (True, True, False, NoRetryReason.UNSAFE),
+        (True, True, True, RetryTarget.HOME),
     ],
 )
 def test_what_may_have_run_is_repeated_only_where_it_cannot_run_twice(
-    keyed: bool, sent: bool, remembered: bool, expected: Where | WhyNot
+    keyed: bool, sent: bool, remembered: bool, expected: RetryTarget | NoRetryReason
 ) -> None:
     verdict = Bench(repeatable=False).decide(Outcome.TIMEOUT, sent=sent, keyed=keyed, remembered=remembered)
-    assert (verdict.where if isinstance(verdict, Again) else verdict) is expected
+    assert (verdict.where if isinstance(verdict, RetryDecision) else verdict) is expected
 
 
 def test_the_home_of_a_key_would_give_the_same_error_again() -> None:
     bench = Bench(Retry(errors=("busy",)), repeatable=False)
-    assert bench.decide(Outcome.TOOL_ERROR, error_type="busy") is WhyNot.UNSAFE
-    assert bench.decide(Outcome.TOOL_ERROR, error_type="busy", keyed=True) is WhyNot.UNSAFE
-    assert bench.decide(Outcome.TOOL_ERROR, error_type="busy", keyed=True, remembered=True) is WhyNot.OUTCOME
+    assert bench.decide(Outcome.TOOL_ERROR, error_type="busy") is NoRetryReason.UNSAFE
+    assert bench.decide(Outcome.TOOL_ERROR, error_type="busy", keyed=True) is NoRetryReason.UNSAFE
+    assert bench.decide(Outcome.TOOL_ERROR, error_type="busy", keyed=True, remembered=True) is NoRetryReason.OUTCOME
     anywhere = Bench(Retry(errors=("busy",)), repeatable=True).decide(Outcome.TOOL_ERROR, error_type="busy", keyed=True)
-    assert isinstance(anywhere, Again)
-    assert anywhere.where is Where.ELSEWHERE
+    assert isinstance(anywhere, RetryDecision)
+    assert anywhere.where is RetryTarget.ELSEWHERE
 
 
 @pytest.mark.parametrize(("outcome", "sent"), list(product(Outcome, (False, True))))
@@ -183,7 +191,7 @@ def test_those_who_failed_together_do_not_come_back_together(retry_after: float 
 @pytest.mark.parametrize(("left", "begun"), [(0.0, False), (-1.0, False), (0.99, False), (1.1, True)])
 def test_a_retry_that_cannot_end_in_time_is_not_begun(left: float, begun: bool) -> None:
     verdict = Bench(took=1.0).decide(deadline=NOW + left)
-    assert isinstance(verdict, Again) if begun else verdict is WhyNot.TOO_LATE
+    assert isinstance(verdict, RetryDecision) if begun else verdict is NoRetryReason.TOO_LATE
 
 
 def test_time_for_the_median_exactly_is_enough_and_leaves_none_for_waiting() -> None:
@@ -191,7 +199,7 @@ def test_time_for_the_median_exactly_is_enough_and_leaves_none_for_waiting() -> 
     median = bench.durations.quantile(0.5)
     assert median is not None
     assert bench.wait(now=0.0, deadline=median) == 0.0
-    assert bench.decide(now=0.0, deadline=median - 1e-9) is WhyNot.TOO_LATE
+    assert bench.decide(now=0.0, deadline=median - 1e-9) is NoRetryReason.TOO_LATE
 
 
 def test_the_wait_leaves_time_for_the_attempt() -> None:
@@ -206,12 +214,12 @@ def test_the_wait_leaves_time_for_the_attempt() -> None:
 def test_of_a_tool_nothing_is_known_of_half_of_the_time_is_kept() -> None:
     bench = Bench(Retry(base=2.0), drawn=0.5)
     assert bench.wait(deadline=NOW + 2) == pytest.approx(0.5)
-    assert bench.decide(deadline=NOW) is WhyNot.TOO_LATE
+    assert bench.decide(deadline=NOW) is NoRetryReason.TOO_LATE
 
 
 @pytest.mark.parametrize("retry_after", [2.0, 3.0, math.inf])
 def test_a_retry_after_beyond_the_deadline_is_not_waited_for(retry_after: float) -> None:
-    assert Bench().decide(Outcome.THROTTLED, retry_after=retry_after, deadline=NOW + 2) is WhyNot.TOO_LATE
+    assert Bench().decide(Outcome.THROTTLED, retry_after=retry_after, deadline=NOW + 2) is NoRetryReason.TOO_LATE
 
 
 @given(
@@ -226,12 +234,12 @@ def test_every_wait_honours_the_service_and_ends_in_time(
 ) -> None:
     bench = Bench(Retry(attempts=10), drawn=drawn, took=took)
     verdict = bench.decide(attempt=attempt, retry_after=retry_after, deadline=NOW + left)
-    if isinstance(verdict, Again):
+    if isinstance(verdict, RetryDecision):
         asked = max(retry_after or 0.0, 0.0)
         assert asked <= verdict.wait <= asked + min(2.0, 0.05 * 2 ** (attempt - 1))
         assert verdict.wait + (took or 0.0) <= left + 1e-9
     else:
-        assert verdict is WhyNot.TOO_LATE
+        assert verdict is NoRetryReason.TOO_LATE
         assert left - max(retry_after or 0.0, 0.0) < max((took or 0.0) * 1.05, 1e-9)
 
 
@@ -240,17 +248,17 @@ def test_every_wait_honours_the_service_and_ends_in_time(
 
 def test_when_the_budget_is_spent_nothing_more_is_retried() -> None:
     bench = Bench(Retry(budget_floor=0.2))
-    assert [isinstance(bench.decide(), Again) for _ in range(3)] == [True, True, False]
-    assert bench.decide() is WhyNot.BUDGET
+    assert [isinstance(bench.decide(), RetryDecision) for _ in range(3)] == [True, True, False]
+    assert bench.decide() is NoRetryReason.BUDGET
 
 
 def test_what_changes_with_the_policy_applies_at_once() -> None:
     bench = Bench()
     bench.retrying.settings = Retry(attempts=1)
-    assert bench.decide() is WhyNot.ATTEMPTS
+    assert bench.decide() is NoRetryReason.ATTEMPTS
     bench.retrying.settings = Retry()
     bench.retrying.repeatable = False
-    assert bench.decide() is WhyNot.UNSAFE
+    assert bench.decide() is NoRetryReason.UNSAFE
 
 
 def storm(ratio: float, floor: float, *, seconds: int = 60, rate: int = 1_000) -> float:
@@ -272,7 +280,7 @@ def storm(ratio: float, floor: float, *, seconds: int = 60, rate: int = 1_000) -
         verdict = bench.retrying.decide(
             Outcome.TRANSPORT, sent=True, attempt=attempt, now=bench.now + 0.02, deadline=deadline
         )
-        if isinstance(verdict, Again):
+        if isinstance(verdict, RetryDecision):
             heapq.heappush(events, (bench.now + 0.02 + verdict.wait, attempt + 1, deadline))
     return sent / len(offered)
 

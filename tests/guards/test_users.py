@@ -11,18 +11,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from dispatch.resilience.rate_limit.leaky_bucket import NEVER, LeakyBucket
-from dispatch.resilience.rate_limit.user_buckets import LOOKS, MAX_USERS, Users
+from dispatch.resilience.rate_limit.user_buckets import LOOKS, MAX_USERS, UserBuckets
 from tests.support.machines import machine
 
 BURST = 5.0
 PER_SECOND = 2.0
 
 
-def users(most: int) -> Users[LeakyBucket]:
-    return Users(lambda empty_at: LeakyBucket(BURST, PER_SECOND, empty_at), most)
+def users(most: int) -> UserBuckets[LeakyBucket]:
+    return UserBuckets(lambda empty_at: LeakyBucket(BURST, PER_SECOND, empty_at), most)
 
 
-def spend(table: Users[LeakyBucket], user: str, now: float, calls: int = 1) -> int:
+def spend(table: UserBuckets[LeakyBucket], user: str, now: float, calls: int = 1) -> int:
     """How many of so many calls the user may make."""
     return sum(table.get(user, now).take(1.0, now) for _ in range(calls))
 
@@ -37,7 +37,7 @@ def test_a_user_keeps_his_bucket_and_shares_it_with_nobody() -> None:
 
 
 def test_some_thousands_are_remembered_when_nothing_else_is_said() -> None:
-    table = Users(lambda empty_at: LeakyBucket(1.0, 1.0, empty_at))
+    table = UserBuckets(lambda empty_at: LeakyBucket(1.0, 1.0, empty_at))
     for n in range(10_001):
         table.get(str(n), 100.0)
     assert len(table) == MAX_USERS == 10_000

@@ -62,7 +62,7 @@ class Played:
 @asynccontextmanager
 async def both_ends(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[PlainClient, Played]]:
     played = Played()
-    monkeypatch.setattr(plain, "Link", played.link)
+    monkeypatch.setattr(plain, "PulsarClient", played.link)
     service, client = PlainEcho("pulsar://x", Security()), PlainClient("pulsar://x", Security())
     await service.open(REQUESTS, RESPONSES)
     await client.open(REQUESTS, RESPONSES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from dispatch.messaging.rpc.correlation import Exchange
+from dispatch.messaging.rpc.correlation import Correlator
 from dispatch.messaging.rpc.exchange_outcome import Disposition, Settled
 from dispatch.messaging.wire.codec import Property
 from tests.support.clock import idle
@@ -16,7 +16,7 @@ class Bench:
     """An exchange, a publisher in the hand, and requests as tasks."""
 
     def __init__(self, **options: Any) -> None:
-        self.exchange = Exchange(**options)
+        self.exchange = Correlator(**options)
         self.publisher = FakePublisher()
 
     async def ask(

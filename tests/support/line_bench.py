@@ -6,18 +6,18 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from dispatch.messaging.rpc.correlation import OWN_TOPIC, Exchange
+from dispatch.messaging.rpc.correlation import OWN_TOPIC, Correlator
 from dispatch.messaging.rpc.exchange_outcome import Disposition, Settled
 from dispatch.messaging.rpc.pending import ReplyStream
 from dispatch.messaging.rpc.retransmission import Repair
-from dispatch.messaging.rpc.retransmittable_request import Line
+from dispatch.messaging.rpc.retransmittable_request import RetransmittableRequest
 from dispatch.messaging.wire.codec import Property
 from tests.support.clock import idle, virtual_loop
 from tests.support.fakes import FakePublisher
 from tests.support.rubbish import OddMessage
 
 
-class Words(Line):
+class Words(RetransmittableRequest):
     """A line that writes down what it is told. ``there``: its instance has not been given up. ``silent``: nor has the
     instance's former life anything to say."""
 
@@ -59,7 +59,7 @@ class Bench:
 
     def __init__(self, *, patience: float = 2.0, **options: Any) -> None:
         self.connected = True
-        self.exchange = Exchange(connected=lambda: self.connected, **options)
+        self.exchange = Correlator(connected=lambda: self.connected, **options)
         self.publisher = FakePublisher()
         self.patience = patience
 

@@ -13,21 +13,21 @@ from dispatch.messaging.flow.paced_publisher import PacedPublisher
 from dispatch.messaging.flow.publisher import Gate
 from dispatch.messaging.rpc.correlation import MAX_TOMBSTONES
 from dispatch.messaging.rpc.deadline_heap import SLACK
-from dispatch.routing.channel import Routes
-from dispatch.serving.deduplication.idempotency_keys import Keys
-from dispatch.serving.deduplication.request_history import Ledger
+from dispatch.routing.channel import Channels
+from dispatch.serving.deduplication.idempotency_keys import IdempotencyKeys
+from dispatch.serving.deduplication.request_history import RequestHistory
 
 
-def routes_of(dispatcher: Dispatcher) -> Routes:
+def routes_of(dispatcher: Dispatcher) -> Channels:
     return dispatcher._running.routes
 
 
-def ledger_of(server: ToolServer) -> Ledger:
+def ledger_of(server: ToolServer) -> RequestHistory:
     assert server._recall is not None
     return server._recall.ledger
 
 
-def keys_of(server: ToolServer) -> Keys:
+def keys_of(server: ToolServer) -> IdempotencyKeys:
     assert server._recall is not None
     return server._recall.keys
 

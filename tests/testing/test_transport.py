@@ -24,7 +24,7 @@ from dispatch.messaging.wire.codec import (
 from dispatch.testing import Faults, FaultyTransport, advance, idle
 from dispatch.testing.faults import KINDS, ONLY
 from dispatch.testing.malformed import INJECTED_ERROR
-from dispatch.transports import KeptMessage, Message, Mode, Publisher
+from dispatch.transports import DurableMessage, Message, Mode, Publisher
 from dispatch.transports.memory import MemoryTransport
 
 TOPIC = "non-persistent://tg/response/lab"
@@ -402,7 +402,7 @@ async def test_what_is_kept_is_acknowledged_once_it_was_handled(faults: Faults) 
             publish(number)
         await advance(5)
         assert set(seen.numbers) == set(range(20))
-        assert all(isinstance(message, KeptMessage) for message in seen.messages)
+        assert all(isinstance(message, DurableMessage) for message in seen.messages)
         await faulty.close()
         assert await _redelivered(faulty.url) == []
 
@@ -424,7 +424,7 @@ async def test_a_handler_that_keeps_a_message_late_has_it() -> None:
         await faulty.start()
 
         def keeps(message: Message) -> None:
-            assert isinstance(message, KeptMessage)
+            assert isinstance(message, DurableMessage)
             message.keep()
 
         await faulty.subscribe(KEPT, keeps, mode=Mode.SHARED, name="test")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from dispatch.transports import KeptMessage, Message, Mode
+from dispatch.transports import DurableMessage, Message, Mode
 from tests.transports.test_conformance import Kind, Received, unexpected
 
 
@@ -23,10 +23,10 @@ class Keeping(Received):
 
     def __init__(self) -> None:
         super().__init__()
-        self.kept: list[KeptMessage] = []
+        self.kept: list[DurableMessage] = []
 
     def __call__(self, message: Message) -> None:
-        assert isinstance(message, KeptMessage)
+        assert isinstance(message, DurableMessage)
         message.keep()
         self.kept.append(message)
         super().__call__(message)
@@ -79,7 +79,7 @@ async def test_then_is_called_later_and_what_was_settled_comes_to_nobody_else(ki
     called: list[bytes] = []
 
     def handler(message: Message) -> None:
-        assert isinstance(message, KeptMessage)
+        assert isinstance(message, DurableMessage)
         payload = message.data()
         message.settle(then(payload))
         assert payload not in called, "never from inside"

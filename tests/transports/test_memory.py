@@ -12,7 +12,7 @@ import pytest
 
 from dispatch.errors import TransportError
 from dispatch.messaging.wire.codec import MAX_MESSAGE_BYTES
-from dispatch.transports import KeptMessage, Message, Mode
+from dispatch.transports import DurableMessage, Message, Mode
 from dispatch.transports.memory import DRAIN_BATCH, RECEIVER_QUEUE, MemoryTransport
 from tests.support.clock import idle, run
 
@@ -270,7 +270,7 @@ class Keeper(Inbox):
     """Acknowledges nothing by itself."""
 
     def __call__(self, message: Message) -> None:
-        assert isinstance(message, KeptMessage)
+        assert isinstance(message, DurableMessage)
         message.keep()
         super().__call__(message)
 

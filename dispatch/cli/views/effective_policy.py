@@ -1,7 +1,7 @@
 """The plan of a tool: which guards its calls have, with which values, and where each value came from. Pure.
 
 ``dispatch check`` shows it. What is worked out here is what a dispatcher with the same catalogue and policy does: the policy
-itself is that of :class:`dispatch.calls.resolved_tool.Targets`.
+itself is that of :class:`dispatch.calls.resolved_tool.ToolResolver`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from dispatch.calls.resolved_tool import Target, Targets
+from dispatch.calls.resolved_tool import ResolvedTool, ToolResolver
 from dispatch.catalog import Catalog, ServiceDescriptor, ToolDescriptor
 from dispatch.catalog.frozen_json import FrozenDict
 from dispatch.messaging.wire.topic_name import TopicName
@@ -101,7 +101,7 @@ def plans(
     catalog: Catalog, base: Policy = DEFAULT_POLICY, user: Mapping[str, Any] = FrozenDict()
 ) -> Iterator[ToolPlan]:
     """The plan of each tool, in the order of the catalogue. Arguments and errors: see :func:`plan_of`."""
-    targets = Targets(catalog, base.merged(user))
+    targets = ToolResolver(catalog, base.merged(user))
     for name in catalog.tools:
         yield _plan(catalog, targets.tool(name), _differing(base), user)
 
@@ -121,10 +121,10 @@ def plan_of(
         RejectedError: there is no such tool.
         PolicyError: ``user`` is no policy; or one that does not go with what the service or the tool says.
     """
-    return _plan(catalog, Targets(catalog, base.merged(user)).tool(tool), _differing(base), user)
+    return _plan(catalog, ToolResolver(catalog, base.merged(user)).tool(tool), _differing(base), user)
 
 
-def _plan(catalog: Catalog, target: Target, base: Mapping[str, Any], user: Mapping[str, Any]) -> ToolPlan:
+def _plan(catalog: Catalog, target: ResolvedTool, base: Mapping[str, Any], user: Mapping[str, Any]) -> ToolPlan:
     tool, service, policy = catalog.tool(target.label), target.service, target.policy
     written = ((USER, base), (USER, user), (SERVICE, service.policy), (TOOL, tool.policy))
     sources: dict[str, str] = {}
@@ -238,7 +238,7 @@ def _persistent(*topics: str) -> bool:
     return any(TopicName.parse(topic).persistent for topic in topics)
 
 
-def _is_on(guard: str, target: Target, idle: Mapping[str, str]) -> bool:
+def _is_on(guard: str, target: ResolvedTool, idle: Mapping[str, str]) -> bool:
     """Is it a guard, and one that does something for the tool?"""
     policy = target.policy
     match guard:
@@ -257,7 +257,7 @@ def _is_on(guard: str, target: Target, idle: Mapping[str, str]) -> bool:
     return guard in _PARTS and getattr(policy, guard.replace("-", "_")) is not None
 
 
-def _without_effect(target: Target, tool: ToolDescriptor) -> dict[str, str]:
+def _without_effect(target: ResolvedTool, tool: ToolDescriptor) -> dict[str, str]:
     """Keys whose value changes nothing for this tool, and why."""
     policy, service = target.policy, target.service
     found: dict[str, str] = {}
@@ -342,7 +342,7 @@ def _settings_unused(policy: Policy, note: Callable[..., None]) -> None:
 # -- in words -------------------------------------------------------------------------------------------------------
 
 
-def _retries(target: Target, tool: ToolDescriptor) -> str:
+def _retries(target: ResolvedTool, tool: ToolDescriptor) -> str:
     retry, once = target.policy.retry, _why_once(tool)
     attempts = 1 if retry is None else retry.attempts
     if attempts == 1:
@@ -353,7 +353,7 @@ def _retries(target: Target, tool: ToolDescriptor) -> str:
     return f"up to {attempts} attempts, after a timeout too: declared {' and '.join(declared)}"
 
 
-def _requests(target: Target) -> str:
+def _requests(target: ResolvedTool) -> str:
     service, policy = target.service, target.policy
     listed = ", ".join(each.id for each in service.instances)
     by_name = _by_name(service, policy)

@@ -16,7 +16,7 @@ from dispatch.devtools.lossprobe.load import FailedCallError, LostCallError
 from dispatch.devtools.lossprobe.loss_detector import Overtaken
 from dispatch.messaging.wire.codec import Reply, encode_reply, encode_request
 from dispatch.transports import Mode, Security
-from dispatch.transports.pulsar.client import OK, Link
+from dispatch.transports.pulsar.client import OK, PulsarClient
 from dispatch.transports.pulsar.io_thread_state import keep_thread_state
 
 GRACE_S = 0.5
@@ -49,7 +49,7 @@ class PlainEcho:
     """
 
     def __init__(self, url: str, security: Security) -> None:
-        self._link = Link(url, security)
+        self._link = PulsarClient(url, security)
         self._producer: Any = None
 
     async def open(self, requests: str, responses: str) -> None:
@@ -92,7 +92,7 @@ class PlainClient:
 
     def __init__(self, url: str, security: Security) -> None:
         self._loop = asyncio.get_running_loop()
-        self._link = Link(url, security)
+        self._link = PulsarClient(url, security)
         self._producer: Any = None
         self._waiting: dict[int, tuple[asyncio.Future[None], int]] = {}
         self._given_up: set[int] = set()

@@ -41,7 +41,7 @@ class _Instance:
         return ",".join(due.values())
 
 
-class Acknowledger:
+class AckSender:
     """Answers the property ``ack`` of replies.
 
     Args:

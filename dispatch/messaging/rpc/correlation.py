@@ -18,7 +18,7 @@ from dispatch.errors import ThrottledError, TransportError
 from dispatch.messaging.rpc.deadline_heap import Deadlines
 from dispatch.messaging.rpc.exchange_outcome import Disposition, Fate, Lost, Settled, Tally, TimedOut, Unreadable
 from dispatch.messaging.rpc.pending import ReplyStream, Single, Slot
-from dispatch.messaging.rpc.retransmittable_request import Line
+from dispatch.messaging.rpc.retransmittable_request import RetransmittableRequest
 from dispatch.messaging.wire.codec import (
     PLAIN_LAST,
     MalformedMessageError,
@@ -43,7 +43,7 @@ MAX_PENDING = 65_536
 """Requests that may wait for replies at once."""
 
 
-class Exchange:
+class Correlator:
     """The table of requests that wait, for one dispatcher, on the running loop.
 
     Args:
@@ -112,7 +112,7 @@ class Exchange:
         deadline: float,
         clock: str = "call",
         max_bytes: int,
-        line: Line | None = None,
+        line: RetransmittableRequest | None = None,
         tally: Tally | None = None,
     ) -> Settled:
         """Publish, and wait for the whole answer. ``properties`` hold ``id``; ``deadline`` is on the loop's clock; ``line``
@@ -141,7 +141,7 @@ class Exchange:
         idle: float,
         max_bytes: int,
         max_buffer: int,
-        line: Line | None = None,
+        line: RetransmittableRequest | None = None,
         tally: Tally | None = None,
     ) -> ReplyStream:
         """Publish, and give the chunks as they come. The caller closes the stream."""

@@ -16,7 +16,7 @@ from dispatch.messaging.wire.fragments import part_at, parts_of, read_ranges, wr
 from dispatch.transports import OnFailure, Publisher, Ticket
 
 
-class PartedRequest:
+class FragmentedRequest:
     """The publisher of one request, and its ticket (see :class:`dispatch.transports.base.Ticket`).
 
     Args:

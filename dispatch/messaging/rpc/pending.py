@@ -24,12 +24,12 @@ from dispatch.messaging.rpc.exchange_outcome import (
     TimedOut,
     Unreadable,
 )
-from dispatch.messaging.rpc.retransmittable_request import Line
+from dispatch.messaging.rpc.retransmittable_request import RetransmittableRequest
 from dispatch.messaging.wire.codec import Property, Reply, utf8_size, whole_number
 from dispatch.transports.base import Ticket
 
 if TYPE_CHECKING:
-    from dispatch.messaging.rpc.correlation import Exchange
+    from dispatch.messaging.rpc.correlation import Correlator
 
 MAX_AHEAD = 1_024
 """Chunks of a stream kept while an earlier one is missing."""
@@ -42,12 +42,12 @@ _READ = (Answer, Unreadable)
 class Slot(msgspec.Struct, eq=False):
     """A request that waits. Subclasses say what a chunk does."""
 
-    exchange: Exchange
+    exchange: Correlator
     id: str
     deadline: float
     clock: str
     max_bytes: int
-    line: Line | None = None
+    line: RetransmittableRequest | None = None
     """How to ask for the answer again; None: its service is none of ours, or not known."""
     tally: Tally | None = None
     """Its service's."""

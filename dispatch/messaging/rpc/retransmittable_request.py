@@ -8,7 +8,7 @@ from typing import Protocol
 
 from dispatch.errors import TransportError
 from dispatch.messaging.flow.publisher import Gate
-from dispatch.messaging.rpc.fragmented_publish import PartedRequest
+from dispatch.messaging.rpc.fragmented_publish import FragmentedRequest
 from dispatch.messaging.rpc.retransmission import Repair
 from dispatch.messaging.wire.codec import Property, whole_number
 from dispatch.transports import Ticket
@@ -37,13 +37,13 @@ class Peer(Protocol):
         """It may be given the next request."""
 
 
-class ReplyConnection(Protocol):
+class ReplyLane(Protocol):
     """Where a reply is to arrive."""
 
     waiting: int
 
 
-class Line:
+class RetransmittableRequest:
     """One request to one instance, and how to ask for its answer again.
 
     Args:
@@ -76,8 +76,8 @@ class Line:
         payload: bytes,
         properties: Mapping[str, str],
         flow: str,
-        lane: ReplyConnection,
-        parted: PartedRequest | None = None,
+        lane: ReplyLane,
+        parted: FragmentedRequest | None = None,
     ) -> None:
         self.instance = instance
         self.repair = repair

@@ -16,8 +16,8 @@ from dispatch._internal.permit import Clock, Randomness, Rejection
 from dispatch.errors import Outcome
 from dispatch.policy.breaker import Breaker
 from dispatch.resilience.breaker.failure_rules import Tally
-from dispatch.resilience.breaker.half_open import RECOVERED, Probing
-from dispatch.resilience.breaker.open_duration import OpenTime
+from dispatch.resilience.breaker.half_open import RECOVERED, HalfOpenCalls
+from dispatch.resilience.breaker.open_duration import OpenDuration
 
 
 class State(StrEnum):
@@ -134,9 +134,9 @@ class CircuitBreaker:
         self.epoch = 0
         self.stale = 0
         self._clock = clock
-        self._open_time = OpenTime(randomness)
+        self._open_time = OpenDuration(randomness)
         self._tally = Tally(settings)
-        self._probing: Probing | None = None
+        self._probing: HalfOpenCalls | None = None
         self._lost = 0
         self._until = _NEVER  # no call before this: the open time's end, or that of a pause a service asked for
         self._gated = False  # admit has to look closer: any state that may refuse, or a pause
@@ -295,7 +295,7 @@ class CircuitBreaker:
         old, self.state = self.state, new
         self.epoch += 1
         self._lost = self.lost
-        self._probing = Probing() if new is _HALF_OPEN else None
+        self._probing = HalfOpenCalls() if new is _HALF_OPEN else None
         # A pause outlives the way from half-open to closed; the next admit sees when it is over.
         self._gated = new is not _DISABLED and new is not _METRICS_ONLY
         self._why = "open" if new is _OPEN else "paused"

@@ -14,7 +14,7 @@ PROBE_FAILED = "probe-failed"
 PROBE_SLOW = "probe-slow"
 
 
-class Probing:
+class HalfOpenCalls:
     """One time of being half-open: rounds of N, 2N, 4N … calls, each passed by as many results. A lease that has
     been given can become shorter, and never longer: what has run out has run out, whether somebody looked or not.
 

@@ -6,7 +6,7 @@ from dispatch._internal.permit import Randomness
 from dispatch.policy.breaker import Breaker
 
 
-class OpenTime:
+class OpenDuration:
     """The next open time, and the memory of recent openings that it grows with.
 
     ``open_for`` is doubled for every opening (Finagle's failure accrual), and one doubling is taken back for every

@@ -11,8 +11,8 @@ from enum import StrEnum
 from dispatch._internal.permit import Clock
 from dispatch.errors import Outcome
 from dispatch.policy.retry import Hedge
-from dispatch.resilience.latency_histogram import Durations, Quantile
-from dispatch.resilience.retry.budget import Budget
+from dispatch.resilience.latency_histogram import LatencyHistogram, Quantile
+from dispatch.resilience.retry.budget import RetryBudget
 
 MIN_DELAY_S = 0.001
 """However fast a tool is: below this the machine's own hiccups decide (Finagle's ``BackupRequestFilter`` has the same)."""
@@ -23,7 +23,7 @@ ANSWERED = frozenset({Outcome.SUCCESS, Outcome.TOOL_ERROR, Outcome.INVALID_ARGUM
 _TIMED = ANSWERED | {Outcome.TIMEOUT}
 
 
-class NoHedge(StrEnum):
+class NoHedgeReason(StrEnum):
     """Why no second attempt was begun: a word for metrics."""
 
     ALONE = "alone"
@@ -46,10 +46,10 @@ class Hedging:
 
     __slots__ = ("_after", "_budget", "_durations", "_fixed", "_median", "_own", "clock")
 
-    def __init__(self, settings: Hedge, *, budget: Budget, durations: Durations, clock: Clock) -> None:
+    def __init__(self, settings: Hedge, *, budget: RetryBudget, durations: LatencyHistogram, clock: Clock) -> None:
         self.clock = clock
         self._budget = budget
-        self._own = Budget(settings.load, FLOOR, clock)
+        self._own = RetryBudget(settings.load, FLOOR, clock)
         self._durations = durations
         share = settings.quantile
         self._after = None if share is None else Quantile(durations, share)
@@ -65,22 +65,22 @@ class Hedging:
         delay = max(delay, MIN_DELAY_S)
         return delay if now + delay < deadline else None
 
-    def admit(self, now: float, deadline: float, *, others: bool) -> NoHedge | None:
+    def admit(self, now: float, deadline: float, *, others: bool) -> NoHedgeReason | None:
         """The delay is over. None: begin the second attempt; it is paid for (if it is not sent: :meth:`refund`).
 
         Args:
             others: there is an instance that was not tried.
         """
         if not others:
-            return NoHedge.ALONE
+            return NoHedgeReason.ALONE
         left = deadline - now
         if left <= 0 or left < (self._median.value(now) or 0.0):
-            return NoHedge.TOO_LATE
+            return NoHedgeReason.TOO_LATE
         if not self._own.withdraw():
-            return NoHedge.BUDGET
+            return NoHedgeReason.BUDGET
         if not self._budget.withdraw():
             self._own.refund()
-            return NoHedge.BUDGET
+            return NoHedgeReason.BUDGET
         return None
 
     def refund(self) -> None:

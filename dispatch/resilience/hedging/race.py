@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
 from dispatch.errors import Outcome
-from dispatch.resilience.hedging.decision import ANSWERED, Hedging, NoHedge
+from dispatch.resilience.hedging.decision import ANSWERED, Hedging, NoHedgeReason
 
 
 class Raced(Protocol):
@@ -32,7 +32,7 @@ OUTPACED = "outpaced"
 """The message with which a first attempt is cancelled whose hedge was answered first, although it began later."""
 
 
-def _nobody(_verdict: NoHedge | None) -> None:
+def _nobody(_verdict: NoHedgeReason | None) -> None:
     pass
 
 
@@ -42,7 +42,7 @@ async def hedged(
     *,
     deadline: float,
     others: Callable[[], bool],
-    listener: Callable[[NoHedge | None], object] = _nobody,
+    listener: Callable[[NoHedgeReason | None], object] = _nobody,
 ) -> R:
     """The first of one or two attempts that the service answers, or the first attempt's result if it answers neither.
 

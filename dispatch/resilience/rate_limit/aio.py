@@ -20,7 +20,7 @@ from dispatch._internal.permit import Rejection
 from dispatch.policy.rate import Rate
 from dispatch.resilience.rate_limit.leaky_bucket import NEVER, Both, Bucket, LeakyBucket
 from dispatch.resilience.rate_limit.limiter import RateLimiter, RatePermit, Waiter
-from dispatch.resilience.rate_limit.user_buckets import MAX_USERS, Users
+from dispatch.resilience.rate_limit.user_buckets import MAX_USERS, UserBuckets
 
 AMPLE = 0.5
 """The part of a bucket up to which it is not worth asking aiolimiter: no rounding makes half full of full."""
@@ -96,7 +96,7 @@ def _at_once(step: Coroutine[Any, Any, None]) -> None:
         raise RuntimeError(_WAITS)
 
 
-def user_buckets(rate: Rate, most: int = MAX_USERS) -> Users[LimiterBucket]:
+def user_buckets(rate: Rate, most: int = MAX_USERS) -> UserBuckets[LimiterBucket]:
     """One bucket a user, for one tool or (given to several :class:`RateLimits`) for all tools together.
 
     Args:
@@ -104,7 +104,7 @@ def user_buckets(rate: Rate, most: int = MAX_USERS) -> Users[LimiterBucket]:
         most: users remembered at most.
     """
     burst, per_second = rate.capacity, rate.per_second
-    return Users(lambda empty_at: LimiterBucket(burst, per_second, empty_at), most)
+    return UserBuckets(lambda empty_at: LimiterBucket(burst, per_second, empty_at), most)
 
 
 class RateLimits:
@@ -127,7 +127,7 @@ class RateLimits:
         rate: Rate | None = None,
         user_rate: Rate | None = None,
         *,
-        everywhere: Users[LimiterBucket] | None = None,
+        everywhere: UserBuckets[LimiterBucket] | None = None,
         shared_rate: Rate | None = None,
     ) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -218,7 +218,7 @@ def _wake(waiters: list[Waiter]) -> None:
 
 
 def _joined(
-    here: Users[LimiterBucket] | None, everywhere: Users[LimiterBucket] | None
+    here: UserBuckets[LimiterBucket] | None, everywhere: UserBuckets[LimiterBucket] | None
 ) -> Callable[[str, float], Bucket] | None:
     if here is None:
         return None if everywhere is None else everywhere.get

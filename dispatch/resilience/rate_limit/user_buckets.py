@@ -26,7 +26,7 @@ microseconds. Who is not found by then is sought on with the next new user; unti
 when that makes one in so many too many, the least of those looked at goes."""
 
 
-class Users(Generic[B]):
+class UserBuckets(Generic[B]):
     """The buckets of users.
 
     Args:

@@ -20,7 +20,7 @@ EPSILON = 1e-9
 """29 % of 100 calls are 29, although their product as floating-point numbers is a little less."""
 
 
-class Budget:
+class RetryBudget:
     """What a tool's retries and hedges are paid from; one for both, or each would add its own share.
 
     In any ten buckets, the repeats are at most ``ratio`` times the calls, and ``floor`` times 10 s. Everything is O(1), and

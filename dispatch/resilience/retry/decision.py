@@ -9,8 +9,8 @@ import msgspec
 from dispatch._internal.permit import Randomness
 from dispatch.errors import Outcome
 from dispatch.policy.retry import Retry
-from dispatch.resilience.latency_histogram import Durations, Quantile
-from dispatch.resilience.retry.budget import Budget
+from dispatch.resilience.latency_histogram import LatencyHistogram, Quantile
+from dispatch.resilience.retry.budget import RetryBudget
 
 IMPROVABLE = frozenset({Outcome.TRANSPORT, Outcome.TIMEOUT, Outcome.THROTTLED})
 """The outcomes that another attempt can change. A tool's own error is its answer, an argument does not mend itself, whom
@@ -28,7 +28,7 @@ come back although that was waited for."""
 _NOT_RUN = frozenset({Outcome.THROTTLED, Outcome.REJECTED})
 
 
-class Where(StrEnum):
+class RetryTarget(StrEnum):
     """Which instance the next attempt may go to."""
 
     ELSEWHERE = "elsewhere"
@@ -37,7 +37,7 @@ class Where(StrEnum):
     """Where its idempotency key belongs: that instance knows whether it has been done."""
 
 
-class WhyNot(StrEnum):
+class NoRetryReason(StrEnum):
     """Why there is no further attempt: a word for metrics and errors."""
 
     OUTCOME = "outcome"
@@ -52,7 +52,7 @@ class WhyNot(StrEnum):
     """Too many of the tool's calls are repeated already."""
 
 
-class Again(msgspec.Struct, frozen=True):
+class RetryDecision(msgspec.Struct, frozen=True):
     """There is to be another attempt.
 
     Attributes:
@@ -61,7 +61,7 @@ class Again(msgspec.Struct, frozen=True):
     """
 
     wait: float
-    where: Where
+    where: RetryTarget
 
 
 def may_have_run(outcome: Outcome, *, sent: bool) -> bool:
@@ -70,7 +70,7 @@ def may_have_run(outcome: Outcome, *, sent: bool) -> bool:
     return sent and outcome not in _NOT_RUN
 
 
-class Retrying:
+class RetryPolicy:
     """Decides about the retries of one tool. Pure: whoever asks does the waiting.
 
     Args:
@@ -87,7 +87,13 @@ class Retrying:
     __slots__ = ("_median", "_randomness", "budget", "repeatable", "settings")
 
     def __init__(
-        self, settings: Retry, *, repeatable: bool, budget: Budget, durations: Durations, randomness: Randomness
+        self,
+        settings: Retry,
+        *,
+        repeatable: bool,
+        budget: RetryBudget,
+        durations: LatencyHistogram,
+        randomness: Randomness,
     ) -> None:
         self.settings = settings
         self.repeatable = repeatable
@@ -107,7 +113,7 @@ class Retrying:
         remembered: bool = False,
         retry_after: float | None = None,
         error_type: str | None = None,
-    ) -> Again | WhyNot:
+    ) -> RetryDecision | NoRetryReason:
         """Is there to be another attempt? A yes is paid from the budget: if it is not begun, ``budget.refund()``.
 
         The wait is drawn evenly between 0 and a bound that doubles with each attempt, so that those who failed together do
@@ -127,31 +133,31 @@ class Retrying:
         settings = self.settings
         if outcome is Outcome.TOOL_ERROR:
             if error_type not in settings.errors:
-                return WhyNot.OUTCOME
+                return NoRetryReason.OUTCOME
         elif outcome not in IMPROVABLE or error_type in HOPELESS:
-            return WhyNot.OUTCOME
+            return NoRetryReason.OUTCOME
         if attempt >= settings.attempts:
-            return WhyNot.ATTEMPTS
+            return NoRetryReason.ATTEMPTS
         if self.repeatable:
-            where = Where.ELSEWHERE
+            where = RetryTarget.ELSEWHERE
         elif not sent:
-            where = Where.HOME if keyed else Where.ELSEWHERE
+            where = RetryTarget.HOME if keyed else RetryTarget.ELSEWHERE
         elif keyed and remembered:
             if outcome is Outcome.TOOL_ERROR:
-                return WhyNot.OUTCOME  # its instance remembers that answer
-            where = Where.HOME
+                return NoRetryReason.OUTCOME  # its instance remembers that answer
+            where = RetryTarget.HOME
         else:
-            return WhyNot.UNSAFE
+            return NoRetryReason.UNSAFE
         pause = retry_after if retry_after is not None and retry_after > 0 else 0.0
         if self.too_late(now + pause, deadline):
-            return WhyNot.TOO_LATE
+            return NoRetryReason.TOO_LATE
         if not self.budget.withdraw():
-            return WhyNot.BUDGET
+            return NoRetryReason.BUDGET
         median = self._median.value(now)
         left = deadline - now - pause
         spare = left / 2 if median is None else left - median
         bound = min(settings.base * 2.0 ** (attempt - 1), settings.cap, spare)
-        return Again(pause + self._randomness() * bound, where)
+        return RetryDecision(pause + self._randomness() * bound, where)
 
     def too_late(self, now: float, deadline: float) -> bool:
         """Would an attempt that begins ``now`` have less time than half of the tool's attempts take, or none?"""

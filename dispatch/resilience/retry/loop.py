@@ -14,7 +14,7 @@ from tenacity import AsyncRetrying, RetryCallState
 
 from dispatch._internal.clock import loop_clock
 from dispatch.errors import Outcome
-from dispatch.resilience.retry.decision import Again, Retrying, Where, WhyNot, may_have_run
+from dispatch.resilience.retry.decision import NoRetryReason, RetryDecision, RetryPolicy, RetryTarget, may_have_run
 
 
 class Attempted(Protocol):
@@ -43,14 +43,14 @@ class Attempted(Protocol):
 
 R = TypeVar("R", bound=Attempted)
 
-Attempt = Callable[[int, list[str], Where], Awaitable[R]]
+Attempt = Callable[[int, list[str], RetryTarget], Awaitable[R]]
 """One attempt: its number, from 1; the instances tried so far, to which it adds its own once it has picked one; and where it
 may go."""
-Listener = Callable[[Again | WhyNot], object]
+Listener = Callable[[RetryDecision | NoRetryReason], object]
 """Hears of each decision after a failed attempt, for metrics."""
 
 
-def _nobody(_verdict: Again | WhyNot) -> None:
+def _nobody(_verdict: RetryDecision | NoRetryReason) -> None:
     pass
 
 
@@ -58,7 +58,7 @@ async def go_on(
     result: R,
     tried: list[str],
     attempt: Attempt[R],
-    retrying: Retrying,
+    retrying: RetryPolicy,
     *,
     deadline: float,
     keyed: bool = False,
@@ -111,14 +111,14 @@ class _Course:
 
     __slots__ = ("_clock", "_deadline", "_keyed", "_listener", "_paid", "_retrying", "again")
 
-    def __init__(self, retrying: Retrying, deadline: float, keyed: bool, listener: Listener) -> None:
+    def __init__(self, retrying: RetryPolicy, deadline: float, keyed: bool, listener: Listener) -> None:
         self._retrying = retrying
         self._deadline = deadline
         self._keyed = keyed
         self._listener = listener
         self._clock = loop_clock()
         self._paid = False
-        self.again: Again | None = None
+        self.again: RetryDecision | None = None
 
     def judge(self, result: Attempted, number: int) -> None:
         outcome = result.outcome
@@ -138,7 +138,7 @@ class _Course:
             retry_after=result.retry_after,
             error_type=result.error_type,
         )
-        if isinstance(verdict, Again):
+        if isinstance(verdict, RetryDecision):
             self.again = verdict
             self._paid = True
         self._listener(verdict)
@@ -150,11 +150,11 @@ class _Course:
         assert self.again is not None  # tenacity asks only after goes_on
         return self.again.wait
 
-    def begin(self) -> Where | None:
+    def begin(self) -> RetryTarget | None:
         """The wait is over: where to? None: it took so long that the attempt would be too late."""
         assert self.again is not None
         if self._retrying.too_late(self._clock(), self._deadline):
-            self._listener(WhyNot.TOO_LATE)
+            self._listener(NoRetryReason.TOO_LATE)
             return None
         self._paid = False  # that is, spent
         return self.again.where

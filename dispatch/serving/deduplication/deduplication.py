@@ -10,10 +10,10 @@ from dispatch._internal.clock import loop_clock
 from dispatch.messaging.wire.codec import Property, Refusal, whole_number
 from dispatch.messaging.wire.fragments import MAX_PAYLOAD_BYTES
 from dispatch.messaging.wire.sessions import is_sender
-from dispatch.serving.deduplication.idempotency_keys import Keyed, Keys
-from dispatch.serving.deduplication.reassembly import Gathering
-from dispatch.serving.deduplication.request_history import Entry, Ledger
-from dispatch.serving.inbound_request import DEALT_WITH, Work
+from dispatch.serving.deduplication.idempotency_keys import IdempotencyKeys, Keyed
+from dispatch.serving.deduplication.reassembly import Reassembly
+from dispatch.serving.deduplication.request_history import Entry, RequestHistory
+from dispatch.serving.inbound_request import DEALT_WITH, InboundRequest
 from dispatch.serving.reply_destinations import ReplyRouter
 
 MAX_SETTLED_CHARS = 1_024
@@ -26,7 +26,7 @@ MAX_RESENT_BYTES = 4 * 1024 * 1024
 """The same in bytes, but one chunk at the least."""
 
 
-class Recall:
+class Deduplicator:
     """The memory of one life of a service instance, on the running loop.
 
     Args:
@@ -40,9 +40,9 @@ class Recall:
         self._incarnation = incarnation
         self._others: OrderedDict[str, None] = OrderedDict()
         self._now = loop_clock()
-        self.ledger = Ledger()
-        self.keys = Keys()
-        self.gathering = Gathering(replies, self.ledger, max_payload)
+        self.ledger = RequestHistory()
+        self.keys = IdempotencyKeys()
+        self.gathering = Reassembly(replies, self.ledger, max_payload)
         """Requests of which some parts are here."""
         self.repeats = 0
         """Requests that came again, because their answer was asked for."""
@@ -53,11 +53,11 @@ class Recall:
         while len(self._others) > MAX_OTHERS:
             self._others.popitem(last=False)
 
-    def look(self, work: Work) -> str | None:
+    def look(self, work: InboundRequest) -> str | None:
         """Has ``work`` been here? None: it is new, run it. :data:`DEALT_WITH`: yes, and its caller was told what there is to
         tell. Else why it is refused."""
         properties = work.properties
-        if not is_sender(properties.get(Property.SESSION), work.id) or not Ledger.knows(work.id):
+        if not is_sender(properties.get(Property.SESSION), work.id) or not RequestHistory.knows(work.id):
             return None  # not from a dispatcher of ours: the ids of others have no numbers
         meant = properties.get(Property.INCARNATION, self._incarnation)
         if meant != self._incarnation:
@@ -87,10 +87,10 @@ class Recall:
 
     def leave(self, id: str) -> None:
         """The dispatcher of ``id`` says goodbye: forget what nobody will ask for any more."""
-        if Ledger.knows(id):
+        if RequestHistory.knows(id):
             self.ledger.leave(id, self._now())
 
-    def _repeat(self, work: Work, entry: Entry) -> str:
+    def _repeat(self, work: InboundRequest, entry: Entry) -> str:
         """Answer a question for what ``entry`` is or was about."""
         self.repeats += 1
         if entry.ticket is not None and entry.ticket.waits:
@@ -112,7 +112,7 @@ class Recall:
             self._replies.taken(work.properties)
         return DEALT_WITH
 
-    def claim(self, work: Work, user: str, key: str) -> Keyed | None:
+    def claim(self, work: InboundRequest, user: str, key: str) -> Keyed | None:
         """Claim the idempotency ``key`` for ``work``. None: it is the first with it, and its replies are kept. Else the work
         of the first one, which may not have ended."""
         keyed, first = self.keys.claim(user, key, self._now())
@@ -121,12 +121,12 @@ class Recall:
             return None
         return keyed
 
-    def widen(self, work: Work, size: int, most: int) -> None:
-        """Keep what is sent next to ``work``, ``size`` bytes, although it is much; see :meth:`Ledger.widen`."""
+    def widen(self, work: InboundRequest, size: int, most: int) -> None:
+        """Keep what is sent next to ``work``, ``size`` bytes, although it is much; see :meth:`RequestHistory.widen`."""
         if work.entry is not None and not work.refused:
             self.ledger.widen(work.entry, size, most)
 
-    def send(self, work: Work, payload: bytes, properties: Mapping[str, str], *, last: bool) -> None:
+    def send(self, work: InboundRequest, payload: bytes, properties: Mapping[str, str], *, last: bool) -> None:
         """Send a reply to ``work``, and keep it; ``last``: it ends with that. What follows a refusal is kept for the
         idempotency key alone, which in turn has no use for the refusal."""
         message = (payload, properties)
@@ -141,12 +141,12 @@ class Recall:
             work.entry.ticket = ticket
             self.ledger.record(work.entry, message, last=last)
 
-    def replay(self, work: Work, first: Keyed) -> None:
+    def replay(self, work: InboundRequest, first: Keyed) -> None:
         """Answer ``work`` as the ``first`` one with its key was."""
         for number, (payload, properties) in enumerate(first.messages, 1):
             self.send(work, payload, {**properties, Property.ID: work.id}, last=number == len(first.messages))
 
-    def ended(self, work: Work) -> None:
+    def ended(self, work: InboundRequest) -> None:
         """``work`` runs no more, answered or not."""
         if work.entry is not None:
             self.ledger.end(work.entry)

@@ -6,7 +6,7 @@ MAX_NAMES = 65_536
 """About 10 MB."""
 
 
-class Evicted:
+class EvictedDispatchers:
     """The highest request number of each evicted dispatcher, kept for at least ``age`` seconds unless there are too many.
 
     Two generations of plain dictionaries: a pair with its time for each name would cost the garbage collector a look at

@@ -37,7 +37,7 @@ class Keyed:
         self.ended = asyncio.Event()
 
 
-class Keys:
+class IdempotencyKeys:
     """The keys of a service instance. Bounded; the oldest that have ended go first."""
 
     def __init__(self, *, age: float = KEY_AGE_S, max_keys: int = MAX_KEYS, max_bytes: int = MAX_BYTES) -> None:

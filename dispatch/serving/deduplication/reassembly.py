@@ -9,12 +9,12 @@ import asyncio
 
 from dispatch.messaging.wire.codec import Property, Refusal, whole_number
 from dispatch.messaging.wire.fragments import Join, JoinError, Joins, read_parts
-from dispatch.serving.deduplication.request_history import Ledger
-from dispatch.serving.inbound_request import DEALT_WITH, Joined, Work
+from dispatch.serving.deduplication.request_history import RequestHistory
+from dispatch.serving.inbound_request import DEALT_WITH, InboundRequest, Joined
 from dispatch.serving.reply_destinations import ReplyRouter
 
 
-class Gathering:
+class Reassembly:
     """The requests of one service instance that are not complete, on the running loop.
 
     Args:
@@ -23,12 +23,12 @@ class Gathering:
         max_payload: bytes of the largest request, and of all together.
     """
 
-    def __init__(self, replies: ReplyRouter, ledger: Ledger, max_payload: int) -> None:
+    def __init__(self, replies: ReplyRouter, ledger: RequestHistory, max_payload: int) -> None:
         self._replies = replies
         self._ledger = ledger
         self._loop = asyncio.get_running_loop()
         self._joins = Joins(max_payload)
-        self._latest: dict[str, Work] = {}
+        self._latest: dict[str, InboundRequest] = {}
         self._expiry: asyncio.TimerHandle | None = None
         self._leaving = False
 
@@ -43,7 +43,7 @@ class Gathering:
         """Bytes held for them."""
         return self._joins.size
 
-    def take(self, work: Work) -> str | None:
+    def take(self, work: InboundRequest) -> str | None:
         """Take a part, or a question which ones are missing. None: the request is complete, run it.
         :data:`DEALT_WITH`: its caller was told what there is to tell. Else why it is refused."""
         properties = work.properties
@@ -72,7 +72,7 @@ class Gathering:
         self.acknowledge(work, join)
         return DEALT_WITH
 
-    def acknowledge(self, work: Work, join: Join | None = None) -> None:
+    def acknowledge(self, work: InboundRequest, join: Join | None = None) -> None:
         """Say that this part has arrived, if that is asked for; to a question, which ones have not."""
         properties = work.properties
         part = properties.get(Property.PART)
@@ -85,7 +85,7 @@ class Gathering:
             said[Property.MISSING] = join.gaps()
         self._replies.send(properties, b"", said)
 
-    def leave(self) -> list[Work]:
+    def leave(self) -> list[InboundRequest]:
         """Take no more parts. Returns what is not complete, which is to be refused."""
         self._leaving = True
         incomplete = list(self._latest.values())

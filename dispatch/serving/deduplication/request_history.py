@@ -14,7 +14,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Protocol
 
-from dispatch.serving.deduplication.evicted_dispatchers import Evicted
+from dispatch.serving.deduplication.evicted_dispatchers import EvictedDispatchers
 
 MAX_ENTRIES = 20_000
 """Ended requests remembered at most: seconds of a busy service, where a repair takes tenths."""
@@ -110,7 +110,7 @@ def _parts(id: str) -> tuple[str, int] | None:
         return None
 
 
-class Ledger:
+class RequestHistory:
     """The requests of a service instance.
 
     Args:
@@ -135,7 +135,7 @@ class Ledger:
         self._max_peers = max_peers
         self._peer_age = peer_age
         self._peers: OrderedDict[str, _Peer] = OrderedDict()
-        self._evicted = Evicted(peer_age)
+        self._evicted = EvictedDispatchers(peer_age)
         self._now = 0.0
         self._ended: OrderedDict[Entry, None] = OrderedDict()
         self._large: OrderedDict[Entry, None] = OrderedDict()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from dispatch.calls.resolved_tool import Targets
+from dispatch.calls.resolved_tool import ToolResolver
 from dispatch.catalog import Catalog
 from dispatch.catalog.frozen_json import FrozenDict
 from dispatch.policy import DEFAULT_POLICY, Policy, Slo
@@ -94,7 +94,7 @@ def promises(
     Raises:
         PolicyError: ``user`` is no policy; or one that does not go with what a service or a tool says.
     """
-    targets = Targets(catalog, base.merged(user)).check()
+    targets = ToolResolver(catalog, base.merged(user)).check()
     served = {tool.service for tool in catalog.tools.values()}
     every = [targets.tool(name) for name in catalog.tools]
     every += [targets.service(id) for id in catalog.services if id not in served]

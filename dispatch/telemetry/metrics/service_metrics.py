@@ -38,7 +38,7 @@ _GAUGES = {
 }
 
 
-class Serving(Protocol):
+class ServiceMetrics(Protocol):
     """A tool server, as a scrape sees it. Asked on any thread."""
 
     id: str
@@ -67,7 +67,7 @@ class Services(Collector):
     _making = threading.Lock()
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._serving: WeakSet[Serving] = WeakSet()
+        self._serving: WeakSet[ServiceMetrics] = WeakSet()
         self._former: Tally[tuple[str, ...]] = Tally()
         self._durations = LeanHistogram(
             "dispatch_service_duration_seconds",
@@ -91,7 +91,7 @@ class Services(Collector):
                 registry.register(made)
             return made
 
-    def add(self, server: Serving) -> dict[str, Timing]:
+    def add(self, server: ServiceMetrics) -> dict[str, Timing]:
         """Look at this server, too; how long its tool runs is written to what this returns, by :data:`RESULTS`."""
         with self._lock:
             if len(self._known) < MAX_SERVICES:
@@ -100,11 +100,11 @@ class Services(Collector):
             label = self._label(server)
         return {result: self._durations.labels(label, result) for result in RESULTS}
 
-    def _label(self, server: Serving) -> str:
+    def _label(self, server: ServiceMetrics) -> str:
         """Its id; those that came when there were too many share one."""
         return server.id if server.id in self._known else OTHER
 
-    def remove(self, server: Serving) -> None:
+    def remove(self, server: ServiceMetrics) -> None:
         """It has ended: its counts stay, so that none of them ever goes back."""
         with self._lock:
             if server in self._serving:
@@ -128,7 +128,7 @@ class Services(Collector):
                 now["abandoned_threads", self._label(each)] += each.abandoned_threads
         return _families(counted, now)
 
-    def _counted(self, serving: Iterable[Serving]) -> Tally[tuple[str, ...]]:
+    def _counted(self, serving: Iterable[ServiceMetrics]) -> Tally[tuple[str, ...]]:
         """By what, service and, for refusals, why."""
         found: Tally[tuple[str, ...]] = Tally()
         for each in serving:

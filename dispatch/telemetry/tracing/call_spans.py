@@ -25,7 +25,7 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
-from dispatch.calls.resolved_tool import Target
+from dispatch.calls.resolved_tool import ResolvedTool
 from dispatch.errors import DispatchError, Outcome
 from dispatch.result import CallResult
 from dispatch.telemetry.error_types import error_type
@@ -209,7 +209,7 @@ class Tracing:
             self.tracer = tracer
             self._listening = True
 
-    def call(self, target: Target, now: float) -> CallTrace | None:
+    def call(self, target: ResolvedTool, now: float) -> CallTrace | None:
         """A call of ``target`` begins. None: nobody wants to know."""
         if now >= self._look_at:
             self._look(now)

@@ -44,7 +44,7 @@ _EMPTY = Context()
 _NOTHING: Mapping[str, str] = {}
 
 
-class WorkTrace:
+class RequestTrace:
     """One request, while it runs. Made by :meth:`ServiceTracing.process`."""
 
     __slots__ = ("_answer", "_answered", "_chunks", "_context", "_id", "_span", "_tracing")
@@ -130,7 +130,7 @@ class ServiceTracing:
         self._tracer: Tracer | None = None
         self._look_at = float("-inf")
 
-    def process(self, id: str, properties: Mapping[str, str], now: float) -> WorkTrace | None:
+    def process(self, id: str, properties: Mapping[str, str], now: float) -> RequestTrace | None:
         """A request begins to run, at ``now`` on any clock that is always the same. None: nobody wants to know, and its
         caller's context is none."""
         origin = parent(properties)
@@ -139,7 +139,7 @@ class ServiceTracing:
             self._look_at = now + LOOK_S
             tracer = self._tracer = listening(self._settings)
         if tracer is None:
-            return None if origin is None else WorkTrace(self, None, origin, id)
+            return None if origin is None else RequestTrace(self, None, origin, id)
         span = tracer.start_span(
             f"{PROCESS} {self._topic}",
             _EMPTY if origin is None else origin,
@@ -148,7 +148,7 @@ class ServiceTracing:
         )
         context = set_span_in_context(span, _EMPTY if origin is None else origin)
         if not span.is_recording():
-            return WorkTrace(self, None, context, id)
+            return RequestTrace(self, None, context, id)
         span.set_attributes(
             {
                 MESSAGING_DESTINATION: self._topic,
@@ -158,7 +158,7 @@ class ServiceTracing:
                 INSTANCE: self._instance,
             }
         )
-        return WorkTrace(self, span, context, id)
+        return RequestTrace(self, span, context, id)
 
     def send(self, topic: str, context: Context, id: str) -> Span:
         """The span of an answer."""

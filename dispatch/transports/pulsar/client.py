@@ -76,7 +76,7 @@ def _client(url: str, security: Security) -> Any:
         raise TransportError("bad-address", f"pulsar-client does not take '{url}': {error}", sent=False) from None
 
 
-class Link:
+class PulsarClient:
     """A client of pulsar-client. Methods are called on the loop; none blocks it."""
 
     def __init__(self, url: str, security: Security) -> None:

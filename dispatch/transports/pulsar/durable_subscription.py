@@ -15,22 +15,22 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from dispatch.transports.base import Handler, KeptMessage
+from dispatch.transports.base import DurableMessage, Handler
 from dispatch.transports.pulsar.client import OPERATION_TIMEOUT_S
 
 if TYPE_CHECKING:
-    from dispatch.transports.pulsar.client import Link
+    from dispatch.transports.pulsar.client import PulsarClient
 
 GATHERED_S = 0.15
 """After which an acknowledgement has left: pulsar-client's tenth of a second, and half of that for a busy machine."""
 
 
-class Delivery(KeptMessage):
-    """See :class:`dispatch.transports.base.KeptMessage`."""
+class Delivery(DurableMessage):
+    """See :class:`dispatch.transports.base.DurableMessage`."""
 
     __slots__ = ("_consumer", "_durable", "_message", "backlog", "kept", "lag")
 
-    def __init__(self, durable: Durable, consumer: Any, message: Any) -> None:
+    def __init__(self, durable: DurableSubscription, consumer: Any, message: Any) -> None:
         self._durable = durable
         self._consumer = consumer
         self._message = message
@@ -60,7 +60,7 @@ class Delivery(KeptMessage):
         self._durable.settle(then)
 
 
-class Durable:
+class DurableSubscription:
     """What one durable subscription needs beside its consumer."""
 
     def __init__(self) -> None:
@@ -68,12 +68,12 @@ class Durable:
         """Its consumer, as soon as that is known."""
         self._life = 0
         self._known = asyncio.Event()
-        self._link: Link | None = None
+        self._link: PulsarClient | None = None
         self._last: Any = None
         self._unsure: deque[tuple[float, int, Callable[[], object]]] = deque()
         self._asking: asyncio.Task[None] | None = None
 
-    def opening(self, link: Link) -> None:
+    def opening(self, link: PulsarClient) -> None:
         """A consumer is being opened on ``link``; messages may come before it is known."""
         self.raw = self._last = None
         self._link = link

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from dispatch.errors import TransportError
 from dispatch.transports.base import Handler, Mode, OnFailure
 from dispatch.transports.pulsar.client import close_opened
-from dispatch.transports.pulsar.durable_subscription import Durable
+from dispatch.transports.pulsar.durable_subscription import DurableSubscription
 
 if TYPE_CHECKING:
-    from dispatch.transports.pulsar.client import Link
+    from dispatch.transports.pulsar.client import PulsarClient
     from dispatch.transports.pulsar.transport import PulsarTransport
 
 
@@ -68,7 +68,7 @@ class PulsarPublisher:
         self.raw: Any = None
         self.users = 1
 
-    async def open(self, link: Link, generation: int) -> Any:
+    async def open(self, link: PulsarClient, generation: int) -> Any:
         """See :class:`dispatch.transports.pulsar.supervisor.Handle`."""
         return await link.producer(self.topic)
 
@@ -115,13 +115,13 @@ class PulsarSubscription:
         self.mode = mode
         self.name = name
         self.raw: Any = None
-        self.durable = Durable() if mode is Mode.SHARED and topic.startswith("persistent://") else None
+        self.durable = DurableSubscription() if mode is Mode.SHARED and topic.startswith("persistent://") else None
         self.resumes = mode is Mode.FANOUT and topic.startswith("persistent://")
         """What came while it had no connection comes when it has one again."""
         self.last: Any = None
         """Where: behind the last message it got."""
 
-    async def open(self, link: Link, generation: int) -> Any:
+    async def open(self, link: PulsarClient, generation: int) -> Any:
         """See :class:`dispatch.transports.pulsar.supervisor.Handle`."""
         listener = partial(self.transport.on_message, self, generation)
         if self.durable is not None:

@@ -27,7 +27,7 @@ class _Wait:
         self.error = error
 
 
-class Aside(Generic[T]):
+class ReopenBackoff(Generic[T]):
     """What was set aside, by its handle."""
 
     def __init__(self) -> None:

@@ -17,9 +17,9 @@ from dispatch._internal.cancellation import cancel_and_wait
 from dispatch.errors import TransportError
 from dispatch.transports.base import RECONNECT_WAIT_S
 from dispatch.transports.errors import unreachable
-from dispatch.transports.pulsar.client import OPERATION_TIMEOUT_S, Link, close_opened
+from dispatch.transports.pulsar.client import OPERATION_TIMEOUT_S, PulsarClient, close_opened
 from dispatch.transports.pulsar.handshake import shake_hands
-from dispatch.transports.pulsar.reopen_backoff import Aside
+from dispatch.transports.pulsar.reopen_backoff import ReopenBackoff
 from dispatch.transports.security import Security
 
 logger = logging.getLogger("dispatch.transport")
@@ -46,7 +46,7 @@ class Handle(Protocol):
     raw: Any
     """What is open for it on the present client, or on a former one."""
 
-    async def open(self, link: Link, generation: int) -> Any:
+    async def open(self, link: PulsarClient, generation: int) -> Any:
         """Open its topic on ``link``.
 
         Raises:
@@ -95,7 +95,7 @@ class Stay:
         self.url = url
         self._security = security
         self._owner = owner
-        self._link: Link | None = None
+        self._link: PulsarClient | None = None
         self._task: asyncio.Task[None] | None = None
         self._retrying: asyncio.Task[None] | None = None
         self._up = asyncio.Event()
@@ -111,7 +111,7 @@ class Stay:
         """When the broker was last in reach again; before any: it always was."""
         self.generation = 0
         """The number of the client."""
-        self.aside: Aside[Handle] = Aside()
+        self.aside: ReopenBackoff[Handle] = ReopenBackoff()
         """What cannot be opened at present, while the rest can."""
 
     async def start(self) -> None:
@@ -121,7 +121,7 @@ class Stay:
             TransportError: no broker answers, or it refuses us.
         """
         self._owner.greeted(await shake_hands(self.url, self._security))
-        self._link = Link(self.url, self._security)
+        self._link = PulsarClient(self.url, self._security)
         self._task = asyncio.create_task(self._supervise(), name="dispatch-pulsar-supervisor")
 
     @property
@@ -150,11 +150,11 @@ class Stay:
             await self._link.close()
 
     def close_now(self) -> None:
-        """See :meth:`Link.close_now`."""
+        """See :meth:`PulsarClient.close_now`."""
         if self._link is not None:
             self._link.close_now()
 
-    async def open(self, make: Callable[[Link, int], Awaitable[Any]]) -> Any:
+    async def open(self, make: Callable[[PulsarClient, int], Awaitable[Any]]) -> Any:
         """What ``make`` opens on the present client, or on its successor when that is replaced meanwhile.
 
         Raises:
@@ -260,7 +260,7 @@ class Stay:
         await self.close()
         self._owner.replaced()
         self.generation += 1
-        self._link = Link(self.url, self._security)
+        self._link = PulsarClient(self.url, self._security)
         handles = self._owner.handles()
         errors = await asyncio.gather(*(self._reopen(handle) for handle in handles))
         if all(errors) and any(error is not None and error.type == "unreachable" for error in errors):

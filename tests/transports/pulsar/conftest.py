@@ -11,6 +11,6 @@ from tests.transports.pulsar.fakes import FakeBroker
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> FakeBroker:
     made = FakeBroker()
-    monkeypatch.setattr(staying, "Link", made.connect)
+    monkeypatch.setattr(staying, "PulsarClient", made.connect)
     monkeypatch.setattr(staying, "shake_hands", made.shake_hands)
     return made

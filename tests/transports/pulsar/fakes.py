@@ -12,7 +12,7 @@ import pulsar
 import pytest
 
 from dispatch.errors import TransportError
-from dispatch.transports import KeptMessage, Mode, Publisher, Ticket
+from dispatch.transports import DurableMessage, Mode, Publisher, Ticket
 from dispatch.transports.errors import unreachable
 from dispatch.transports.pulsar.producers_consumers import PulsarSubscription
 from dispatch.transports.pulsar.supervisor import GRACE_S, POLL_S
@@ -324,6 +324,6 @@ def texts(into: list[Any]) -> Callable[[Any], None]:
     """A handler that keeps what it gets; of a durable subscription, the text."""
 
     def handler(message: Any) -> None:
-        into.append(message.data().decode() if isinstance(message, KeptMessage) else message)
+        into.append(message.data().decode() if isinstance(message, DurableMessage) else message)
 
     return handler

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dispatch.errors import TransportError
 from dispatch.transports.errors import unreachable
-from dispatch.transports.pulsar.reopen_backoff import FIRST_RETRY_S, LAST_RETRY_S, Aside
+from dispatch.transports.pulsar.reopen_backoff import FIRST_RETRY_S, LAST_RETRY_S, ReopenBackoff
 
 ERROR = TransportError("no-such-namespace", "None.", sent=False)
 
 
 def test_it_is_tried_again_ever_less_often() -> None:
-    aside: Aside[str] = Aside()
+    aside: ReopenBackoff[str] = ReopenBackoff()
     now, tries = 0.0, []
     assert aside.failed("topic", ERROR, now)
     while now < 200:
@@ -24,7 +24,7 @@ def test_it_is_tried_again_ever_less_often() -> None:
 
 
 def test_what_is_open_again_begins_anew() -> None:
-    aside: Aside[str] = Aside()
+    aside: ReopenBackoff[str] = ReopenBackoff()
     assert not aside.forget("topic")
     for _ in range(5):
         aside.failed("topic", ERROR, 0.0)
@@ -37,7 +37,7 @@ def test_what_is_open_again_begins_anew() -> None:
 
 
 def test_a_broker_that_gives_no_answer_is_asked_again_soon_however_often() -> None:
-    aside: Aside[str] = Aside()
+    aside: ReopenBackoff[str] = ReopenBackoff()
     for now in range(0, 100, 5):  # a try takes pulsar-client's 5 s
         aside.failed("topic", unreachable("pulsar://broker"), float(now))
         assert aside.due(now + FIRST_RETRY_S) == ["topic"]

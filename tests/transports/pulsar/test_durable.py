@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dispatch.transports import KeptMessage, Mode
+from dispatch.transports import DurableMessage, Mode
 from dispatch.transports.pulsar.durable_subscription import GATHERED_S
 from tests.support.clock import advance, idle
 from tests.transports.pulsar.fakes import (
@@ -30,15 +30,15 @@ class Settling:
     def __init__(self) -> None:
         self.sure: list[str] = []
 
-    def __call__(self, message: KeptMessage) -> None:
+    def __call__(self, message: DurableMessage) -> None:
         text = message.data().decode()
         message.settle(lambda: self.sure.append(text))
 
 
 async def test_what_is_kept_is_acknowledged_when_its_taker_says_so(broker: FakeBroker) -> None:
-    got: list[KeptMessage] = []
+    got: list[DurableMessage] = []
 
-    def handler(message: KeptMessage) -> None:
+    def handler(message: DurableMessage) -> None:
         message.keep()
         got.append(message)
 

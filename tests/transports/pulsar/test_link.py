@@ -13,7 +13,14 @@ import pytest
 from dispatch.errors import TransportError
 from dispatch.transports import Mode
 from dispatch.transports.pulsar import client as link_module
-from dispatch.transports.pulsar.client import CLOSED, OPERATION_TIMEOUT_S, RECEIVER_QUEUE, Link, close_opened, pause
+from dispatch.transports.pulsar.client import (
+    CLOSED,
+    OPERATION_TIMEOUT_S,
+    RECEIVER_QUEUE,
+    PulsarClient,
+    close_opened,
+    pause,
+)
 from dispatch.transports.security import Security
 from tests.support.clock import advance, idle, virtual_loop
 
@@ -114,7 +121,7 @@ def all_opened(clients: list[FakeClient]) -> list[Opened]:
 
 
 async def test_producers_are_unbatched_and_never_block(clients: list[FakeClient]) -> None:
-    link = Link(URL, Security())
+    link = PulsarClient(URL, Security())
     opened = await link.producer(TOPIC)
     assert (opened.kind, opened.topic) == ("producer", TOPIC)
     assert opened.options["batching_enabled"] is False
@@ -124,7 +131,7 @@ async def test_producers_are_unbatched_and_never_block(clients: list[FakeClient]
 
 
 async def test_services_share_a_subscription_and_each_dispatcher_has_its_own() -> None:
-    link = Link(URL, Security())
+    link = PulsarClient(URL, Security())
     shared = await link.consumer(TOPIC, Mode.SHARED, "work-request", ignore)
     one = await link.consumer(TOPIC, Mode.FANOUT, "dispatch-me", ignore)
     other = await link.consumer(TOPIC, Mode.FANOUT, "dispatch-me", ignore)
@@ -142,7 +149,7 @@ async def test_services_share_a_subscription_and_each_dispatcher_has_its_own() -
 
 
 async def test_a_fanout_consumer_of_a_persistent_topic_has_no_durable_subscription(clients: list[FakeClient]) -> None:
-    link = Link(URL, Security())
+    link = PulsarClient(URL, Security())
     listened = await link.consumer(KEPT, Mode.FANOUT, "dispatch-me", ignore)
     (opened,) = all_opened(clients)
     assert (opened.kind, opened.options["start"]) == ("reader", pulsar.MessageId.latest)
@@ -155,7 +162,7 @@ async def test_a_fanout_consumer_of_a_persistent_topic_has_no_durable_subscripti
 
 
 async def test_both_directions_share_one_client(clients: list[FakeClient]) -> None:
-    link = Link(URL, Security())
+    link = PulsarClient(URL, Security())
     await link.producer(TOPIC)
     await link.consumer(TOPIC, Mode.SHARED, "name", ignore)
     (client,) = clients
@@ -165,7 +172,7 @@ async def test_both_directions_share_one_client(clients: list[FakeClient]) -> No
 
 
 async def test_nothing_of_it_runs_on_the_loops_thread(clients: list[FakeClient]) -> None:
-    link = Link(URL, Security())
+    link = PulsarClient(URL, Security())
     opened = await link.producer(TOPIC)
     await link.consumer(TOPIC, Mode.FANOUT, "name", ignore)
     await close_opened(opened)
@@ -178,9 +185,9 @@ async def test_nothing_of_it_runs_on_the_loops_thread(clients: list[FakeClient])
 def test_security_reaches_the_client(clients: list[FakeClient], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pulsar, "AuthenticationToken", lambda token: ("token", token))
     monkeypatch.setattr(pulsar, "AuthenticationTLS", lambda certificate, key: ("tls", certificate, key))
-    Link(URL, Security())
-    Link(URL, Security(token="abc", trust_certs="ca.pem", validate_hostname=False))
-    Link(URL, Security(certificate="agent.pem", key="agent-key.pem"))
+    PulsarClient(URL, Security())
+    PulsarClient(URL, Security(token="abc", trust_certs="ca.pem", validate_hostname=False))
+    PulsarClient(URL, Security(certificate="agent.pem", key="agent-key.pem"))
     assert [client.options["authentication"] for client in clients] == [
         None,
         ("token", "abc"),
@@ -200,12 +207,12 @@ def test_an_address_that_the_client_does_not_take_is_told(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(pulsar, "Client", refuse)
     with pytest.raises(TransportError, match="does not take") as caught:
-        Link(URL, Security())
+        PulsarClient(URL, Security())
     assert (caught.value.type, caught.value.sent) == ("bad-address", False)
 
 
-def opening(kind: str) -> Callable[[Link], Any]:
-    def make(link: Link) -> Any:
+def opening(kind: str) -> Callable[[PulsarClient], Any]:
+    def make(link: PulsarClient) -> Any:
         if kind == "producer":
             return link.producer(TOPIC)
         if kind == "consumer":
@@ -234,7 +241,7 @@ KINDS = pytest.mark.parametrize("kind", ["producer", "consumer", "reader"])
 )
 async def test_what_the_broker_refuses_is_a_typed_error(kind: str, error: type[Exception], type: str) -> None:
     FakeClient.refusal[kind] = error("said")
-    link = Link(URL, Security())
+    link = PulsarClient(URL, Security())
     with pytest.raises(TransportError) as caught:
         await opening(kind)(link)
     assert (caught.value.type, caught.value.sent) == (type, False)
@@ -244,7 +251,7 @@ async def test_what_the_broker_refuses_is_a_typed_error(kind: str, error: type[E
 @pytest.mark.parametrize("kind", ["consumer", "reader"])
 async def test_a_consumer_whose_round_trip_fails_takes_no_messages(clients: list[FakeClient], kind: str) -> None:
     FakeClient.refusal["round trip"] = pulsar.Timeout("said")
-    link = Link(URL, Security())
+    link = PulsarClient(URL, Security())
     with pytest.raises(TransportError) as caught:
         await opening(kind)(link)
     assert caught.value.type == "unreachable"
@@ -255,7 +262,7 @@ async def test_a_consumer_whose_round_trip_fails_takes_no_messages(clients: list
 @KINDS
 async def test_whoever_gives_up_leaves_no_orphan(clients: list[FakeClient], kind: str) -> None:
     FakeClient.hold.clear()
-    link = Link(URL, Security())
+    link = PulsarClient(URL, Security())
     task = asyncio.create_task(opening(kind)(link))
     await idle()
     task.cancel()
@@ -271,7 +278,7 @@ async def test_whoever_gives_up_leaves_no_orphan(clients: list[FakeClient], kind
 async def test_whoever_gives_up_does_not_hear_of_the_refusal(clients: list[FakeClient], kind: str) -> None:
     FakeClient.hold.clear()
     FakeClient.refusal[kind] = pulsar.Timeout("said")
-    link = Link(URL, Security())
+    link = PulsarClient(URL, Security())
     task = asyncio.create_task(opening(kind)(link))
     await idle()
     task.cancel()
@@ -285,7 +292,7 @@ async def test_whoever_gives_up_does_not_hear_of_the_refusal(clients: list[FakeC
 
 async def test_closing_a_client_that_hangs_ends_with_its_shutdown(clients: list[FakeClient]) -> None:
     loop = virtual_loop()
-    link = Link(URL, Security())
+    link = PulsarClient(URL, Security())
     FakeClient.hold.clear()
     loop.threads_may_hang = True
     started = loop.time()
@@ -297,14 +304,14 @@ async def test_closing_a_client_that_hangs_ends_with_its_shutdown(clients: list[
 
 async def test_a_client_that_will_not_close_is_nobodys_trouble(clients: list[FakeClient]) -> None:
     FakeClient.refusal["close"] = pulsar.AlreadyClosed("said")
-    link = Link(URL, Security())
+    link = PulsarClient(URL, Security())
     await link.close()
     link.close_now()
     assert not any(client.closed for client in clients)
 
 
 def test_the_last_resort_needs_no_loop(clients: list[FakeClient]) -> None:
-    link = Link(URL, Security())
+    link = PulsarClient(URL, Security())
     link.close_now()
     assert [client.closed for client in clients] == [True]
 
@@ -313,7 +320,7 @@ def test_the_last_resort_needs_no_loop(clients: list[FakeClient]) -> None:
 async def test_a_client_is_closed_behind_what_it_opens(clients: list[FakeClient], kind: str) -> None:
     """Closed before, it may leave the opening without an answer for ever."""
     FakeClient.hold.clear()
-    link = Link(URL, Security())
+    link = PulsarClient(URL, Security())
     task = asyncio.create_task(opening(kind)(link))
     await idle()
     closing = asyncio.create_task(link.close())
@@ -329,7 +336,7 @@ async def test_an_opening_that_is_never_answered_ends_with_its_client(monkeypatc
     loop = virtual_loop()
     FakeClient.hold.clear()
     loop.threads_may_hang = True
-    link = Link(URL, Security())
+    link = PulsarClient(URL, Security())
     tasks = [asyncio.create_task(link.producer(f"{TOPIC}-{number}")) for number in range(3 * link_module.OPENINGS)]
     await idle()
     monkeypatch.setattr(FakeClient, "shutdown", lambda client: None)  # it does not end them either
@@ -368,7 +375,7 @@ class Consumer:
 
 
 async def test_a_reader_begins_after_the_message_that_it_is_given(clients: list[FakeClient]) -> None:
-    link = Link(URL, Security())
+    link = PulsarClient(URL, Security())
     await link.consumer(KEPT, Mode.FANOUT, "x", ignore)
     await link.consumer(KEPT, Mode.FANOUT, "x", ignore, after="seven")
     assert [opened.options["start"] for opened in all_opened(clients)] == [pulsar.MessageId.latest, "seven"]
@@ -376,7 +383,7 @@ async def test_a_reader_begins_after_the_message_that_it_is_given(clients: list[
 
 
 async def test_the_last_message_is_asked_for_off_the_loop_and_need_not_be_known() -> None:
-    link, consumer = Link(URL, Security()), Consumer("seven", pulsar.OperationNotSupported())
+    link, consumer = PulsarClient(URL, Security()), Consumer("seven", pulsar.OperationNotSupported())
     assert await link.last_message(consumer) == "seven"
     assert await link.last_message(consumer) is None
     assert threading.get_ident() not in consumer.threads
@@ -394,7 +401,7 @@ async def test_the_last_message_is_asked_for_off_the_loop_and_need_not_be_known(
     ],
 )
 async def test_a_broker_answers_twice_or_it_is_not_sure(consumer: Consumer, answers: bool, asked: int) -> None:
-    assert await Link(URL, Security()).answers(consumer) is answers
+    assert await PulsarClient(URL, Security()).answers(consumer) is answers
     assert consumer.asked == asked
     assert threading.get_ident() not in consumer.threads
 
@@ -406,7 +413,7 @@ async def test_a_consumer_that_cannot_be_paused_brings_nothing_anyway() -> None:
 
 
 async def test_nothing_is_opened_on_a_client_that_was_closed() -> None:
-    link = Link(URL, Security())
+    link = PulsarClient(URL, Security())
     await link.close()
     await link.close()
     with pytest.raises(TransportError) as caught:

@@ -10,19 +10,19 @@ from dispatch.messaging.rpc.retransmission import Patience
 from dispatch.policy import DEFAULT_RETRY, Policy, Rate
 from dispatch.resilience.breaker.breaker import CircuitBreaker
 from dispatch.resilience.bulkhead.aio import WaitingBulkhead
-from dispatch.resilience.hedging.decision import Hedging, NoHedge
-from dispatch.resilience.latency_histogram import Durations, Quantile
+from dispatch.resilience.hedging.decision import Hedging, NoHedgeReason
+from dispatch.resilience.latency_histogram import LatencyHistogram, Quantile
 from dispatch.resilience.rate_limit.aio import LimiterBucket, RateLimits, user_buckets
-from dispatch.resilience.rate_limit.user_buckets import Users
-from dispatch.resilience.retry.budget import Budget
-from dispatch.resilience.retry.decision import Again, Retrying, WhyNot
+from dispatch.resilience.rate_limit.user_buckets import UserBuckets
+from dispatch.resilience.retry.budget import RetryBudget
+from dispatch.resilience.retry.decision import NoRetryReason, RetryDecision, RetryPolicy
 
 if TYPE_CHECKING:
-    from dispatch.routing.instance_pool import Fleet
+    from dispatch.routing.instance_pool import InstancePool
     from dispatch.telemetry.metrics.instruments import ToolMeter
     from dispatch.telemetry.observer import Watch
 
-SharedUsers = Callable[[Rate], Users[LimiterBucket]]
+SharedUsers = Callable[[Rate], UserBuckets[LimiterBucket]]
 """The users' buckets of a rate that several tools share."""
 
 USUAL = 0.95
@@ -100,13 +100,13 @@ class ToolGuards:
         self._instances: dict[str, CircuitBreaker] = {}
         self.policy = policy
         self.repeatable = repeatable
-        self.fleet: Fleet | None = None
+        self.fleet: InstancePool | None = None
         self.answered_by = ""
         self.answered_at = 0.0
-        self.durations = Durations(clock)
+        self.durations = LatencyHistogram(clock)
         self.usual = Quantile(self.durations, USUAL)
         retry = policy.retry or DEFAULT_RETRY  # hedges are paid from the budget, too
-        self.budget = Budget(retry.budget_ratio, retry.budget_floor, clock)
+        self.budget = RetryBudget(retry.budget_ratio, retry.budget_floor, clock)
         self.patience = Patience(policy.ask_after)
         self.breaker = self._breaker()
         self.bulkhead = None if policy.bulkhead is None else WaitingBulkhead(policy.bulkhead)
@@ -160,11 +160,11 @@ class ToolGuards:
         everywhere = None if shared is None else self._shared_users(shared)
         return RateLimits(rate, user_rate, everywhere=everywhere, shared_rate=shared)
 
-    def _retrying(self) -> Retrying | None:
+    def _retrying(self) -> RetryPolicy | None:
         retry = self.policy.retry
         if retry is None or retry.attempts == 1:
             return None
-        return Retrying(
+        return RetryPolicy(
             retry,
             repeatable=self.repeatable,
             budget=self.budget,
@@ -215,14 +215,14 @@ class ToolGuards:
         lines = 0 if self.bulkhead is None else self.bulkhead.guard.waiting
         return lines if self.rates is None else lines + self.rates.limiter.waiting
 
-    def unrepeated(self, verdict: Again | WhyNot) -> None:
+    def unrepeated(self, verdict: RetryDecision | NoRetryReason) -> None:
         """After an attempt that failed: there is to be another one, or why not. Counts what the budget forbids."""
-        if verdict is WhyNot.BUDGET and self.meter is not None:
+        if verdict is NoRetryReason.BUDGET and self.meter is not None:
             self.meter.unpaid()
 
-    def unhedged(self, verdict: NoHedge | None) -> None:
+    def unhedged(self, verdict: NoHedgeReason | None) -> None:
         """A second attempt was due: why it was not begun, or None. Likewise."""
-        if verdict is NoHedge.BUDGET and self.meter is not None:
+        if verdict is NoHedgeReason.BUDGET and self.meter is not None:
             self.meter.unpaid()
 
     def close(self) -> None:
@@ -237,7 +237,7 @@ def _limits(policy: Policy) -> tuple[Rate | None, Rate | None, Rate | None]:
     return policy.rate, policy.user_rate, policy.shared_user_rate
 
 
-class GuardTable:
+class GuardRegistry:
     """The guards of all tools of one dispatcher, made when they are first asked for.
 
     Args:
@@ -258,7 +258,7 @@ class GuardTable:
         self._watch = watch
         self._randomness = randomness
         self._guards: dict[Any, ToolGuards] = {}
-        self._users: dict[Rate, Users[LimiterBucket]] = {}
+        self._users: dict[Rate, UserBuckets[LimiterBucket]] = {}
 
     def of(self, key: Any, policy: Policy, *, repeatable: bool) -> ToolGuards:
         """The guards known as ``key``; new ones have that policy, those there are keep theirs until :meth:`renew`."""
@@ -301,7 +301,7 @@ class GuardTable:
         for guards in self._guards.values():
             guards.close()
 
-    def _shared(self, rate: Rate) -> Users[LimiterBucket]:
+    def _shared(self, rate: Rate) -> UserBuckets[LimiterBucket]:
         users = self._users.get(rate)
         if users is None:
             users = self._users[rate] = user_buckets(rate)
