@@ -36,7 +36,7 @@ OUTCOMES: Final = {
     "transport": "dark-red",
     "rejected": "blue",
     "throttled": "light-blue",
-    "abandoned": DIM,
+    "cancelled": DIM,
 }
 """How calls end."""
 

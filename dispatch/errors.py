@@ -24,8 +24,8 @@ class Outcome(StrEnum):
     TIMEOUT = "timeout"
     TRANSPORT = "transport"
     """The message could not be sent, or what came back was unreadable."""
-    ABANDONED = "abandoned"
-    """The caller cancelled: neither success nor failure."""
+    CANCELLED = "cancelled"
+    """The caller cancelled the call: neither success nor failure."""
     REJECTED = "rejected"
     """Refused before the tool ran; ``rejected_by`` says by whom."""
 

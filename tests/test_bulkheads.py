@@ -227,7 +227,7 @@ async def test_no_place_is_lost_whoever_is_cancelled_when(seed: int) -> None:
         permit = await door.enter(deadline=deadline, priority=chance.choice(["interactive", "batch"]))
         if isinstance(permit, BulkheadPermit):
             most = max(most, door.guard.in_flight)
-            outcome = Outcome.ABANDONED
+            outcome = Outcome.CANCELLED
             try:
                 await asyncio.sleep(chance.choice([0.0, 0.0, 0.0625, 0.125]))
                 outcome = OK

@@ -85,7 +85,7 @@ def test_the_outcomes_are_the_one_vocabulary() -> None:
         "throttled",
         "timeout",
         "transport",
-        "abandoned",
+        "cancelled",
         "rejected",
     }
 

@@ -179,7 +179,7 @@ class Learning:
         if outcome is Outcome.SUCCESS or outcome is Outcome.TOOL_ERROR:
             if duration < cost or not self.peaks:
                 duration = cost * faded + duration * (1.0 - faded)
-        elif (outcome is not Outcome.TIMEOUT and outcome is not Outcome.ABANDONED) or duration <= cost * faded:
+        elif (outcome is not Outcome.TIMEOUT and outcome is not Outcome.CANCELLED) or duration <= cost * faded:
             return
         instance.cost = duration if duration > LEAST_S else LEAST_S
         instance.stamp = now

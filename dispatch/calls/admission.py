@@ -16,7 +16,7 @@ from dispatch.resilience.bulkhead.bulkhead import BulkheadPermit
 from dispatch.resilience.rate_limit.limiter import RatePermit, Waiter
 
 _SUCCESS = Outcome.SUCCESS
-_ABANDONED = Outcome.ABANDONED
+_CANCELLED = Outcome.CANCELLED
 _REJECTED = Outcome.REJECTED
 
 
@@ -75,7 +75,7 @@ class Admission(msgspec.Struct, eq=False):
         self.waits = True
         breaker, self._breaker = self._breaker, None
         if breaker is not None:
-            breaker.finish(_ABANDONED)
+            breaker.finish(_CANCELLED)
 
     async def wait(self, deadline: float, priority: str | None) -> Rejection | None:
         """Wait for what was not there at once. None: it is in."""
@@ -141,7 +141,7 @@ class Admission(msgspec.Struct, eq=False):
         """
         # Each permit counts its first end only.
         if self._breaker is not None:
-            self._breaker.finish(outcome if counts else _ABANDONED, retry_after=retry_after)
+            self._breaker.finish(outcome if counts else _CANCELLED, retry_after=retry_after)
         if self._place is not None:
             self._place.finish(outcome)
         if self._rate is not None:

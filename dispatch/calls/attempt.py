@@ -182,7 +182,7 @@ class Attempts:
         if replies is None or made.first is None:
             return
         if replies.settled is None:
-            made.outcome = Outcome.ABANDONED
+            made.outcome = Outcome.CANCELLED
             replies.close()
         else:
             self._stream_ended(made, call)

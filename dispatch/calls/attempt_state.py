@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 else:
     CallTrace = SendTrace = ToolMeter = Any  # msgspec looks annotations up
 
-_SUCCESS, _ABANDONED, _REJECTED = Outcome.SUCCESS, Outcome.ABANDONED, Outcome.REJECTED
+_SUCCESS, _CANCELLED, _REJECTED = Outcome.SUCCESS, Outcome.CANCELLED, Outcome.REJECTED
 FAILURES = frozenset({Outcome.TIMEOUT, Outcome.TRANSPORT})
 """Outcomes that have an :class:`Origin`."""
 _ENDED_LIVES = frozenset({"instance-lost", Refusal.FORMER})
@@ -89,7 +89,7 @@ class Attempt(msgspec.Struct, eq=False):
     """How one attempt goes, and how it ended.
 
     Attributes:
-        outcome: how it ended. ABANDONED until it is known; REJECTED when one of our guards refused it.
+        outcome: how it ended. CANCELLED until it is known; REJECTED when one of our guards refused it.
         impatient: it ended with a timeout that was shorter than the tool usually takes: no word about the service.
         counts_for_instance, counts_for_tool: the failure counts as one of the instance, and as one of the tool.
         settled: how its exchange ended; None: there was none.
@@ -110,7 +110,7 @@ class Attempt(msgspec.Struct, eq=False):
 
     passage: Admission
     place: SelectedInstance | None = None
-    outcome: Outcome = Outcome.ABANDONED
+    outcome: Outcome = Outcome.CANCELLED
     settled: Settled | None = None
     error: DispatchError | None = None
     impatient: bool = False
@@ -240,7 +240,7 @@ class Attempt(msgspec.Struct, eq=False):
         running = None
         if place.pick.learns and type(settled) is Answer:
             running = whole_number(settled.properties, Property.IN_FLIGHT)
-        outcome = self.outcome if not self.impatient else _ABANDONED
+        outcome = self.outcome if not self.impatient else _CANCELLED
         if not self.counts_for_instance:
             outcome = _REJECTED  # says nothing about how long an answer takes, either
         transmissions = 1 if self.line is None else self.line.repair.transmissions
@@ -256,7 +256,7 @@ class Attempt(msgspec.Struct, eq=False):
     def finish(self) -> None:
         """f: every permit gets the outcome."""
         self.left()
-        outcome = self.outcome if not self.impatient and self.counts_for_instance else _ABANDONED
+        outcome = self.outcome if not self.impatient and self.counts_for_instance else _CANCELLED
         self.passage.finish(outcome, sent=self.sent, retry_after=self.retry_after, counts=self.counts_for_tool)
         if self.error is not None:
             self.passage.tell(self.error)

@@ -140,11 +140,11 @@ class Runtime:
     def left(self, guards: ToolGuards, trace: CallTrace | None, seconds: float, attempts: int) -> None:
         """A call was cancelled, or a stream left."""
         if guards.meter is not None:
-            guards.meter.finished(Outcome.ABANDONED, seconds)
+            guards.meter.finished(Outcome.CANCELLED, seconds)
         if trace is not None:
             trace.left(attempts)
         if CALLS.isEnabledFor(logging.DEBUG):
-            _say(guards, trace, Outcome.ABANDONED, seconds)
+            _say(guards, trace, Outcome.CANCELLED, seconds)
 
     def others(self, target: ResolvedTool, tried: list[str]) -> bool:
         """Is there an instance that was not tried?"""

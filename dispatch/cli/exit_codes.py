@@ -46,7 +46,7 @@ _BY_OUTCOME = {
     Outcome.TIMEOUT: Exit.TIMEOUT,
     Outcome.TRANSPORT: Exit.TRANSPORT,
     Outcome.REJECTED: Exit.REFUSED,
-    Outcome.ABANDONED: Exit.INTERRUPTED,
+    Outcome.CANCELLED: Exit.INTERRUPTED,
 }
 
 

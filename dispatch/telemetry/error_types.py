@@ -35,7 +35,7 @@ def error_type(error: DispatchError) -> str:
     if outcome is Outcome.REJECTED or outcome is Outcome.THROTTLED:
         default = ErrorType.QUEUE_FULL if outcome is Outcome.THROTTLED else ErrorType.OTHER
         return _REJECTED.get(error.rejected_by or "", default)
-    if outcome is Outcome.ABANDONED:
+    if outcome is Outcome.CANCELLED:
         return ErrorType.CANCELLED
     known = _TRANSPORT.get(error.type)
     if known is not None:

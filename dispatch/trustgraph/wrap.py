@@ -202,7 +202,7 @@ class _Attempt:
     __slots__ = ("error", "outcome", "sent", "text")
 
     def __init__(self) -> None:
-        self.outcome = Outcome.ABANDONED
+        self.outcome = Outcome.CANCELLED
         self.sent = False
         self.error: DispatchError | None = None
         self.text = ""
@@ -248,7 +248,7 @@ class _Call:
         if meter is None:
             return await self._guarded(ask, hedge=hedge)
         meter.in_flight += 1
-        outcome = Outcome.ABANDONED
+        outcome = Outcome.CANCELLED
         try:
             text = await self._guarded(ask, hedge=hedge)
             outcome = _SUCCESS

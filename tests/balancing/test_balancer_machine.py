@@ -16,7 +16,7 @@ from tests.support.machines import machine
 
 IDS = st.sampled_from("abcdef")
 FAILURES = (Outcome.TIMEOUT, Outcome.TRANSPORT)
-NEUTRAL = (Outcome.ABANDONED, Outcome.REJECTED, Outcome.THROTTLED)
+NEUTRAL = (Outcome.CANCELLED, Outcome.REJECTED, Outcome.THROTTLED)
 
 
 class Known:

@@ -81,7 +81,7 @@ def test_a_rise_is_followed_at_once_by_a_peak() -> None:
 
 
 @pytest.mark.parametrize("how", [Learning, Peaks])
-@pytest.mark.parametrize("outcome", [Outcome.TIMEOUT, Outcome.ABANDONED])
+@pytest.mark.parametrize("outcome", [Outcome.TIMEOUT, Outcome.CANCELLED])
 def test_what_ended_without_an_answer_took_so_long_at_least(how: type[Learning], outcome: Outcome) -> None:
     made = state(cost=1.0)
     how(10.0).learn(made, outcome, 1.0, None, START)

@@ -16,7 +16,7 @@ from tests.balancing.made import START, Stand
 
 FAILURES = [Outcome.TIMEOUT, Outcome.TRANSPORT]
 ANSWERS = [Outcome.SUCCESS, Outcome.TOOL_ERROR, Outcome.INVALID_ARGUMENTS]
-NOTHING = [Outcome.ABANDONED, Outcome.REJECTED, Outcome.THROTTLED]
+NOTHING = [Outcome.CANCELLED, Outcome.REJECTED, Outcome.THROTTLED]
 
 
 @pytest.mark.parametrize("outcome", FAILURES)
@@ -55,18 +55,18 @@ def test_what_says_nothing_of_the_instance_neither_fails_nor_ends_the_row(outcom
 
 def test_five_in_a_row_that_were_outpaced_eject() -> None:
     stand = Stand("ab")
-    stand.end("a", Outcome.ABANDONED, 4, outpaced=True)
+    stand.end("a", Outcome.CANCELLED, 4, outpaced=True)
     stand.end("a", Outcome.SUCCESS)
-    stand.end("a", Outcome.ABANDONED, 2, outpaced=True)
+    stand.end("a", Outcome.CANCELLED, 2, outpaced=True)
     stand.end("a", Outcome.TIMEOUT, 2)
     assert stand.changes == []
-    stand.end("a", Outcome.ABANDONED, outpaced=True)
+    stand.end("a", Outcome.CANCELLED, outpaced=True)
     assert stand.changes == [("a", "ejected", "failures")]
 
 
 def test_success_rates_leave_out_what_was_outpaced() -> None:
     stand = Stand("ab", consecutive=None)
-    stand.end("a", Outcome.ABANDONED, 500, outpaced=True)
+    stand.end("a", Outcome.CANCELLED, 500, outpaced=True)
     assert (stand.state("a").good, stand.state("a").bad) == (0, 0)
     assert stand.changes == []
 
@@ -78,7 +78,7 @@ def test_what_was_outpaced_in_an_earlier_epoch_says_nothing() -> None:
     stand.eject("a")
     stand.wait(30)
     stand.pick()
-    pick.finish(Outcome.ABANDONED, outpaced=True)
+    pick.finish(Outcome.CANCELLED, outpaced=True)
     assert stand.state("a").ejected_until is None
     assert stand.balancer.stale == 1
 
@@ -206,7 +206,7 @@ def test_one_that_is_ejected_and_answers_all_the_same_is_back() -> None:
     stand = Stand("ab")
     stand.eject("a")
     stand.end("a", Outcome.TIMEOUT, 3)
-    stand.end("a", Outcome.ABANDONED, 3)
+    stand.end("a", Outcome.CANCELLED, 3)
     assert len(stand.changes) == 1
     stand.end("a", Outcome.SUCCESS)
     assert stand.changes[1:] == [("a", "returned", "answered")]

@@ -20,7 +20,7 @@ OUTCOMES = (
     "throttled",
     "timeout",
     "transport",
-    "abandoned",
+    "cancelled",
     "rejected",
 )
 STORY = (

@@ -23,9 +23,9 @@ def test_a_call_counts_once_however_it_ends() -> None:
     score = board.tools["work"]
     assert (score.calls, score.ok, score.errors, score.in_flight) == (3, 1, 2, 0)
     assert board.outcomes[Outcome.SUCCESS] == board.outcomes[Outcome.TOOL_ERROR] == 1
-    assert board.outcomes[Outcome.ABANDONED] == 1
+    assert board.outcomes[Outcome.CANCELLED] == 1
     assert board.examples[Outcome.TOOL_ERROR].message == "It broke."
-    assert score.outcomes == {Outcome.SUCCESS: 1, Outcome.TOOL_ERROR: 1, Outcome.ABANDONED: 1}
+    assert score.outcomes == {Outcome.SUCCESS: 1, Outcome.TOOL_ERROR: 1, Outcome.CANCELLED: 1}
 
 
 def test_it_is_known_which_tool_was_called_last() -> None:

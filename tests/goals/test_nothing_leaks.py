@@ -50,7 +50,7 @@ class Crowd:
     async def call(self) -> None:
         chance = self.chance
         deadline = self.clock() + chance.choice((0.02, 0.2, 2.0))
-        passage, outcome, sent = Admission(self.guards), Outcome.ABANDONED, False
+        passage, outcome, sent = Admission(self.guards), Outcome.CANCELLED, False
         end = "cancelled"
         try:
             refused = passage.enter(f"user{chance.randrange(5)}", deadline)

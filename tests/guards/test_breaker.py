@@ -14,7 +14,7 @@ from tests.guards.breaker_bench import Bench
 
 FAILURES = (Outcome.TIMEOUT, Outcome.TRANSPORT)
 SUCCESSES = (Outcome.SUCCESS, Outcome.TOOL_ERROR, Outcome.INVALID_ARGUMENTS)
-NEITHER = (Outcome.THROTTLED, Outcome.ABANDONED, Outcome.REJECTED)
+NEITHER = (Outcome.THROTTLED, Outcome.CANCELLED, Outcome.REJECTED)
 
 
 def test_it_begins_closed() -> None:

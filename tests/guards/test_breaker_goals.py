@@ -101,7 +101,7 @@ def test_a_herd_of_cancelled_callers_is_never_more_than_the_probes_at_a_time() -
             flying.append(admitted)
         most = max(most, len(flying))
         if chance.random() < 0.3 and flying:
-            flying.pop(0).finish(Outcome.ABANDONED)
+            flying.pop(0).finish(Outcome.CANCELLED)
     assert (most, bench.breaker.state) == (3, State.HALF_OPEN)
 
 

@@ -143,7 +143,7 @@ class Model:
         if flying.epoch != self.epoch or (flying.lease_end is not None and self.now >= flying.lease_end):
             self.stale += 1
             return
-        if self.state == "disabled" or outcome in ("abandoned", "rejected"):
+        if self.state == "disabled" or outcome in ("cancelled", "rejected"):
             return
         if outcome == "throttled":
             if self.asked(retry_after) and self.state != "metrics-only":

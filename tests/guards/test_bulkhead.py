@@ -47,7 +47,7 @@ def test_a_place_comes_back_once_however_the_call_ended(outcome: Outcome) -> Non
         (Outcome.TIMEOUT, True),
         (Outcome.TRANSPORT, True),
         (Outcome.THROTTLED, False),
-        (Outcome.ABANDONED, False),
+        (Outcome.CANCELLED, False),
         (Outcome.REJECTED, False),
     ],
 )
@@ -90,7 +90,7 @@ def test_the_time_of_a_call_that_waited_begins_with_its_place() -> None:
     held = bench.take()
     bench.wait("a")
     bench.now += 0.5
-    held.finish(Outcome.ABANDONED)
+    held.finish(Outcome.CANCELLED)
     bench.now += 0.25
     bench.last().finish(OK)
     assert bench.guard.service_s == 0.25
@@ -248,7 +248,7 @@ def test_under_overload_the_newest_goes_first_and_the_old_are_shed() -> None:
     assert not bench.guard.overloaded
     bench.now += 0.0375 + 0.01
     assert bench.guard.overloaded
-    held.finish(Outcome.ABANDONED)
+    held.finish(Outcome.CANCELLED)
     assert bench.names == "d a:overload b:overload"
     shed = bench.told[1][1]
     assert shed == Rejection("bulkhead", "overload", pytest.approx(0.03)), "b and c are still in line"
@@ -261,7 +261,7 @@ def test_a_short_line_takes_turns_and_sheds_nobody() -> None:
     held = bench.take()
     bench.wait("a", "b")
     bench.now += 0.499
-    held.finish(Outcome.ABANDONED)
+    held.finish(Outcome.CANCELLED)
     assert bench.names == "a"
     assert bench.guard.waiting == 1
 
@@ -271,7 +271,7 @@ def test_nobody_is_shed_while_nothing_moves_or_nobody_knows_how_long_calls_take(
     held, more = bench.take(), bench.take()
     bench.wait("a", "b", "c")
     bench.now += 1.0
-    held.finish(Outcome.ABANDONED)
+    held.finish(Outcome.CANCELLED)
     assert bench.names == "c"
     reconfigure(bench, concurrency=1)
     more.finish(OK)
@@ -290,10 +290,10 @@ def test_where_places_come_free_seldom_the_line_keeps_some_in_reserve() -> None:
     bench.now += 1.0
     bench.wait("b", "c")
     bench.now += 2.999
-    held.finish(Outcome.ABANDONED)
+    held.finish(Outcome.CANCELLED)
     assert bench.names == "c", "four calls of 1 s could have been served since then"
     bench.now += 0.001
-    bench.last().finish(Outcome.ABANDONED)
+    bench.last().finish(Outcome.CANCELLED)
     assert bench.names == "c b a:overload"
 
 

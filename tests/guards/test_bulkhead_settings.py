@@ -119,7 +119,7 @@ def test_two_places_are_two_though_taken_in_the_same_moment() -> None:
         (Outcome.THROTTLED, 14, False),
         (Outcome.INVALID_ARGUMENTS, 27, False),
         (Outcome.TRANSPORT, 27, False),
-        (Outcome.ABANDONED, 27, False),
+        (Outcome.CANCELLED, 27, False),
         (Outcome.REJECTED, 27, False),
     ],
 )

@@ -33,7 +33,7 @@ OUTCOMES = {
     "transport": "dark-red",
     "rejected": "blue",
     "throttled": "light-blue",
-    "abandoned": "gray",
+    "cancelled": "gray",
 }
 MEANINGS: dict[str, set[str]] = {
     "{{outcome}}": {str(each) for each in Outcome},

@@ -86,7 +86,7 @@ async def test_who_leaves_the_line() -> None:
         await first
         assert board.counted() == {
             **ends("success", SENT, OK),
-            "calls_total work abandoned": 1,
+            "calls_total work cancelled": 1,
             "queue_wait_seconds_count work": 1,
         }
         nothing_left(board)
@@ -202,7 +202,7 @@ async def test_calls_that_share_an_exchange_are_timed_each_by_itself() -> None:
         assert board["call_duration_seconds_sum work ok"] == pytest.approx(5, abs=0.02)
         assert board.counted() == {
             "calls_total work success": 2,
-            "calls_total work abandoned": 1,
+            "calls_total work cancelled": 1,
             "attempts_total work first": 1,
             "call_duration_seconds_count work ok": 2,
         }

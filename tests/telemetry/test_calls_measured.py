@@ -203,7 +203,7 @@ STORIES: dict[Story, dict[str, float]] = {
     has_arguments_that_json_cannot_say: ends("invalid_arguments"),
     has_a_limit_that_is_none: ends("invalid_arguments"),
     is_not_answered: ends("timeout", SENT, ERROR),
-    is_cancelled: ends("abandoned", SENT),
+    is_cancelled: ends("cancelled", SENT),
     meets_an_open_circuit: ends("rejected", "rejections_total work breaker", FORCED, RESET),
     meets_a_closed_dispatcher: ends("transport", ERROR),
     finds_nobody: ends("transport", ERROR),
@@ -212,9 +212,9 @@ STORIES: dict[Story, dict[str, float]] = {
     streams_and_falls_silent: ends("timeout", SENT, ERROR, FIRST_CHUNK),
     streams_with_wrong_arguments: ends("invalid_arguments"),
     streams_against_an_open_circuit: ends("rejected", "rejections_total work breaker", FORCED, RESET),
-    stream_is_left: ends("abandoned", SENT, FIRST_CHUNK),
-    stream_is_cancelled_before_its_first_chunk: ends("abandoned", SENT),
-    stream_is_cancelled_half_way: ends("abandoned", SENT, FIRST_CHUNK),
+    stream_is_left: ends("cancelled", SENT, FIRST_CHUNK),
+    stream_is_cancelled_before_its_first_chunk: ends("cancelled", SENT),
+    stream_is_cancelled_half_way: ends("cancelled", SENT, FIRST_CHUNK),
     stream_is_never_begun: {},
 }
 WITH_BREAKER = {meets_an_open_circuit, streams_against_an_open_circuit}
@@ -289,5 +289,5 @@ async def test_arguments_that_raise_what_they_like() -> None:
             await dispatcher.execute("work", Odd(a=1))
         with pytest.raises(KeyError):
             await read(dispatcher.stream("work", Odd(a=1)), [])
-        assert board.counted() == {"calls_total work abandoned": 2}
+        assert board.counted() == {"calls_total work cancelled": 2}
         nothing_left(board)

@@ -121,7 +121,7 @@ async def test_a_line_for_each_call_only_where_somebody_asks_for_it(caplog: pyte
     assert [(each["dispatch_tool"], each["dispatch_outcome"], each["dispatch_error_type"]) for each in told] == [
         ("work", "success", ""),
         ("work", "tool_error", "tool_error"),
-        ("work", "abandoned", ""),
+        ("work", "cancelled", ""),
     ]
     assert told[0]["dispatch_call_id"] == good.request_id
     traces = [f"{each.context.trace_id:032x}" for each in spans.named("execute_tool") if each.context is not None]

@@ -195,7 +195,7 @@ async def test_metrics_with_their_labels() -> None:
 
 def test_values_of_labels() -> None:
     assert {str(each) for each in Outcome} == {
-        *("success", "tool_error", "invalid_arguments", "throttled", "timeout", "transport", "abandoned", "rejected"),
+        *("success", "tool_error", "invalid_arguments", "throttled", "timeout", "transport", "cancelled", "rejected"),
     }
     assert {str(each) for each in State} == {
         *("closed", "open", "half-open", "forced-open", "disabled", "metrics-only"),

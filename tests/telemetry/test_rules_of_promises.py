@@ -40,7 +40,7 @@ def test_every_outcome_is_good_bad_or_neither() -> None:
     good = set(Outcome) - {*BAD, NEITHER}
     assert good == {Outcome.SUCCESS, Outcome.TOOL_ERROR, Outcome.INVALID_ARGUMENTS}
     assert BAD_CALLS == 'outcome=~"timeout|transport|rejected|throttled"'
-    assert COUNTED_CALLS == 'outcome!="abandoned"'
+    assert COUNTED_CALLS == 'outcome!="cancelled"'
 
 
 def test_the_largest_promise_is_the_largest_bucket() -> None:

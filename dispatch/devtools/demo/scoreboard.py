@@ -118,11 +118,11 @@ class Scoreboard:
 
     def abandon(self, tool: str) -> None:
         """Its caller gave up."""
-        score = self._end(tool, Outcome.ABANDONED)
+        score = self._end(tool, Outcome.CANCELLED)
         score.errors += 1
-        score.last = "✗ abandoned"
+        score.last = "✗ cancelled"
         self.examples.setdefault(
-            Outcome.ABANDONED, Example(tool, "cancelled", "The agent changed its mind; the call left nothing behind.")
+            Outcome.CANCELLED, Example(tool, "cancelled", "The agent changed its mind; the call left nothing behind.")
         )
 
     def _end(self, tool: str, outcome: Outcome) -> ToolScore:

@@ -252,7 +252,7 @@ class CircuitBreaker:
                 self._until = max(self._until, now + asked)
                 self._gated = True
             return
-        if outcome is Outcome.ABANDONED or outcome is Outcome.REJECTED:
+        if outcome is Outcome.CANCELLED or outcome is Outcome.REJECTED:
             return
         failed = (
             outcome is Outcome.TIMEOUT

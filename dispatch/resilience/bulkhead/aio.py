@@ -58,7 +58,7 @@ class WaitingBulkhead:
             if not guard.leave(waiter) and not decided.cancelled():
                 answer = decided.result()
                 if isinstance(answer, BulkheadPermit):
-                    answer.finish(Outcome.ABANDONED)
+                    answer.finish(Outcome.CANCELLED)
             raise
         finally:
             if not guard.waiting:

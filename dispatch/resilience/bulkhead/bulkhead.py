@@ -31,7 +31,7 @@ _TOOL_ERROR = Outcome.TOOL_ERROR
 _TIMEOUT = Outcome.TIMEOUT
 _THROTTLED = Outcome.THROTTLED
 _SERVED = frozenset({Outcome.TOOL_ERROR, Outcome.INVALID_ARGUMENTS, Outcome.TIMEOUT, Outcome.TRANSPORT})
-"""Outcomes besides success that tell how long a place is held. ABANDONED says how patient a caller was; after THROTTLED and
+"""Outcomes besides success that tell how long a place is held. CANCELLED says how patient a caller was; after THROTTLED and
 REJECTED nothing ran."""
 
 Decide = Callable[["BulkheadPermit | Rejection"], bool]

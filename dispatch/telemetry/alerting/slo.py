@@ -11,7 +11,7 @@ from dispatch.telemetry.names import DURATION_BUCKETS
 BAD = (Outcome.TIMEOUT, Outcome.TRANSPORT, Outcome.REJECTED, Outcome.THROTTLED)
 """Calls that got no answer. A tool's own error, and the refusal of wrong arguments, are answers: good, as far as what
 carries them is concerned."""
-NEITHER = Outcome.ABANDONED
+NEITHER = Outcome.CANCELLED
 """Nobody knows how it would have ended: not counted at all."""
 
 

@@ -161,9 +161,9 @@ class _Recorded:
         span.end()
 
     def left(self, attempts: int) -> None:
-        self._span.set_attribute(OUTCOME, str(Outcome.ABANDONED))
+        self._span.set_attribute(OUTCOME, str(Outcome.CANCELLED))
         self._span.set_attribute(ATTEMPTS, attempts)
-        _conclude(self._span, Outcome.ABANDONED, None)
+        _conclude(self._span, Outcome.CANCELLED, None)
         self._span.end()
 
 
@@ -176,7 +176,7 @@ def _conclude(span: Span, outcome: Outcome, error: DispatchError | None) -> None
         kind = error_type(error)
         span.set_attribute(ERROR_TYPE, kind)
         span.set_status(Status(StatusCode.ERROR, kind))
-    elif outcome is Outcome.ABANDONED:
+    elif outcome is Outcome.CANCELLED:
         span.set_attribute(ERROR_TYPE, ErrorType.CANCELLED)
         span.set_status(Status(StatusCode.ERROR, ErrorType.CANCELLED))
 

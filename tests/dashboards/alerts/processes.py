@@ -37,7 +37,7 @@ PROCESSES = (
         {
             "one answer in five minutes": {MATCHED: "9x11 10x8"},
             "a tool that takes long: nothing has run out of time": {calls("timeout"): "9x20"},
-            "their callers leave": {calls("timeout"): "9x20", calls("abandoned"): "0+1x20"},
+            "their callers leave": {calls("timeout"): "9x20", calls("cancelled"): "0+1x20"},
             "hardly any requests": {ATTEMPTS: "0+0.95x20"},
             "not for long": {MATCHED: "9x6 10x12"},
             "answers come to another process only": {

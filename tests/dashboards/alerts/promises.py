@@ -53,7 +53,7 @@ FAST = (
                 calls("tool_error"): since(20),
                 calls("invalid_arguments"): since(20),
             },
-            "who left does not count, neither as good nor as bad": {BAD: since(5), calls("abandoned"): since(50)},
+            "who left does not count, neither as good nor as bad": {BAD: since(5), calls("cancelled"): since(50)},
             "a tool without a promise": {
                 GOOD: "0x400",
                 BAD: "0x400",

@@ -129,7 +129,7 @@ TOOLS = (
             calls("success"): "0+4.5x40",
             calls("timeout"): "0+4.5x40",
             calls("rejected"): "0+1x40",
-            calls("abandoned"): "0+9x40",
+            calls("cancelled"): "0+9x40",
         },
         "20m",
         LOOK,
@@ -165,7 +165,7 @@ TOOLS = (
     ),
     Case(
         "DispatchInvalidArguments",
-        {calls("success"): "0+6.7x120", calls("invalid_arguments"): "0+3.3x120", calls("abandoned"): "0+9x120"},
+        {calls("success"): "0+6.7x120", calls("invalid_arguments"): "0+3.3x120", calls("cancelled"): "0+9x120"},
         "90m",
         LOOK,
         {

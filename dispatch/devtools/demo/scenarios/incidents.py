@@ -16,7 +16,7 @@ EXPECTED: Final = {
     Outcome.THROTTLED: 2,
     Outcome.TIMEOUT: 1,
     Outcome.TRANSPORT: 1,
-    Outcome.ABANDONED: 1,
+    Outcome.CANCELLED: 1,
     Outcome.REJECTED: 1,
 }
 """How often each outcome but success occurs, at all tools that no other act calls: what the incidents bring about, and
