@@ -79,11 +79,11 @@ simulate: $(VENV)/.dev
 mutation: $(VENV)/.mutation
 	@rm -rf mutants
 	@$(BIN)/mutmut run $(ARGS)
-	@$(BIN)/python -m tests.support.mutation $(ARGS)
+	@$(BIN)/python -m tests.helpers.mutation_report $(ARGS)
 
 coverage: $(VENV)/.dev
 	@$(BIN)/python -m coverage run --branch --source=dispatch/resilience,dispatch/balancing \
-	  --omit='*/aio.py,*/race.py,*/loop.py,*/single_flight.py' -m pytest -q tests/guards tests/balancing
+	  --omit='*/aio.py,*/race.py,*/loop.py,*/single_flight.py' -m pytest -q tests/unit/resilience tests/unit/balancing tests/model
 	@$(BIN)/python -m coverage report --skip-covered --show-missing --fail-under=100
 
 clean:

@@ -26,9 +26,9 @@ from dashboards.variables import OVERVIEW
 from dispatch import Telemetry
 from dispatch.devtools.localbroker import free_ports
 from dispatch.telemetry.metrics.exposition import served
-from tests.support.prometheus import PrometheusMissing
-from tests.support.scraped import Prometheus, until
-from tests.support.troubled import TOOLS, Troubled
+from tests.helpers.failing_calls import TOOLS, Troubled
+from tests.helpers.prometheus_binaries import PrometheusMissing
+from tests.helpers.prometheus_server import Prometheus, until
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 SECONDS = 90.0

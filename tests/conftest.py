@@ -18,10 +18,10 @@ from dispatch.devtools.localbroker import (
     from_environment,
     obtain,
 )
-from tests.support.profile import IN_CI
-from tests.support.prometheus import PrometheusMissing, find
+from tests.helpers.prometheus_binaries import PrometheusMissing, find
+from tests.helpers.run_profile import IN_CI
 
-pytest_plugins = ["tests.support.asyncio_plugin"]
+pytest_plugins = ["tests.helpers.asyncio_plugin"]
 
 
 def pytest_configure() -> None:

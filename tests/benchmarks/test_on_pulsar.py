@@ -14,8 +14,8 @@ from benchmarks.plan import BASIC, DELIVERY, TELEMETRY
 from benchmarks.promises import FOR_THE_RECORD, PROMISES, Ratio
 from dispatch.devtools.localbroker import Endpoint
 from dispatch.devtools.localbroker.supervision import Child, process_identity
-from tests.cli.processes import ended, started
-from tests.interop.processes import running
+from tests.helpers.cli_processes import ended, started
+from tests.helpers.python_processes import running
 
 pytestmark = pytest.mark.pulsar
 

@@ -12,7 +12,7 @@ from dashboards.queries import FAILED, INSTANCE
 from dashboards.reading import load, panels, queries
 from dispatch import Telemetry
 from dispatch.errors import Outcome
-from tests.support.troubled import Troubled
+from tests.helpers.failing_calls import Troubled
 
 UNSHOWN: Mapping[str, str] = {
     "dispatch_service_abandoned_threads": "0 unless a synchronous tool hangs; docs/how-to/runbook.md asks for it",

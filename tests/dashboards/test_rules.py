@@ -25,10 +25,10 @@ from dispatch.telemetry.metrics.collector import LiveCollector
 from dispatch.telemetry.metrics.service_metrics import Services
 from tests.dashboards.alerts.case import Case
 from tests.dashboards.alerts.processes import PROCESSES
-from tests.dashboards.alerts.promises import FAST, PROMISED, SLOW
 from tests.dashboards.alerts.services import SERVICES
+from tests.dashboards.alerts.slo import FAST, PROMISED, SLOW
 from tests.dashboards.alerts.tools import TOOLS
-from tests.support.prometheus import find
+from tests.helpers.prometheus_binaries import find
 
 ROOT = Path(__file__).parents[2]
 COMMITTED = ROOT / "dashboards" / "rules"

@@ -11,7 +11,7 @@ import pytest
 
 import dispatch
 from tests.examples.conftest import EXAMPLES, TOOLS
-from tests.interop.processes import Running, finish, running
+from tests.helpers.python_processes import Running, finish, running
 
 SERVICES: dict[str, tuple[str, str, str, dict[str, Any], str]] = {
     # file: class, topic, tool, arguments, the beginning of the answer
@@ -27,7 +27,7 @@ SERVICES: dict[str, tuple[str, str, str, dict[str, Any], str]] = {
     "story_service": ("Story", "story", "tell-story", {"subject": "a goat", "words": 8}, "Once upon a time there"),
 }
 PROGRAMS = sorted(path.name for path in EXAMPLES.glob("*.py") if not path.name.startswith("test_"))
-"""The one that is a test is run as one (tests/testing/test_plugin.py)."""
+"""The one that is a test is run as one (tests/unit/testing/test_plugin.py)."""
 NOBODY = "pulsar://127.0.0.1:1"
 READY = "non-persistent://tg/request/"
 

@@ -6,8 +6,8 @@ import subprocess
 
 import pytest
 
-from tests.cli.processes import REPO
-from tests.support.prometheus import find
+from tests.helpers.cli_processes import REPO
+from tests.helpers.prometheus_binaries import find
 
 
 @pytest.mark.prometheus

@@ -16,8 +16,8 @@ import pytest
 import dispatch
 from dispatch import Security
 from dispatch.devtools.localbroker import Admin, LocalBroker, prepare
-from tests.support.catalogs import catalog_of, unique_topic
-from tests.support.echo_service import Echo
+from tests.helpers.catalogs import catalog_of, unique_topic
+from tests.helpers.echo_service import Echo
 
 pytestmark = pytest.mark.pulsar
 

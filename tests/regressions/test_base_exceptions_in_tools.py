@@ -17,8 +17,8 @@ from dispatch import ToolService
 from dispatch.errors import ToolError
 from dispatch.messaging.wire.codec import decode_reply
 from dispatch.serving.inbound_request import InboundRequest, Joined
-from tests.support.clock import idle
-from tests.support.stand import Peer, Service, catalog, dispatching, read, serving, stand
+from tests.helpers.clock import idle
+from tests.helpers.dispatcher_and_service import Peer, Service, catalog, dispatching, read, serving, stand
 
 
 class HostError(BaseException):

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from dispatch import CallResult, Dispatcher, Policy, ThrottledError
-from tests.support.clock import advance
-from tests.support.stand import stand
+from tests.helpers.clock import advance
+from tests.helpers.dispatcher_and_service import stand
 
 MAX_WAIT_S = 1.0
 PLACES = 10_000

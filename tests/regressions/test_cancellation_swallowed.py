@@ -10,11 +10,11 @@ import pytest
 
 import dispatch
 from dispatch.transports.memory import MemoryPublisher, MemoryTransport
-from tests.support.clock import advance
-from tests.support.session import REPLY_TOPIC, from_peer
-from tests.support.stand import BROKER, REQUESTS, RESPONSES, Peer, Service, dispatching
-from tests.transports.pulsar.conftest import broker as broker
-from tests.transports.pulsar.fakes import SEEN_S, FakeBroker, connected
+from tests.helpers.clock import advance
+from tests.helpers.dispatcher_and_service import BROKER, REQUESTS, RESPONSES, Peer, Service, dispatching
+from tests.helpers.fake_pulsar import SEEN_S, FakeBroker, connected
+from tests.helpers.session import REPLY_TOPIC, from_peer
+from tests.unit.transports.pulsar.conftest import broker as broker
 
 
 async def cancelled(closing: Awaitable[None]) -> None:

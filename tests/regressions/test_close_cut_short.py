@@ -11,8 +11,8 @@ import pytest
 
 import dispatch
 from dispatch.transports.memory import MemoryTransport
-from tests.support.clock import advance, idle, virtual_loop
-from tests.support.stand import BROKER, catalog, dispatching, serving
+from tests.helpers.clock import advance, idle, virtual_loop
+from tests.helpers.dispatcher_and_service import BROKER, catalog, dispatching, serving
 
 WORK_S = 5.0
 

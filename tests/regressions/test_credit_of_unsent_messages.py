@@ -8,8 +8,8 @@ import asyncio
 import pytest
 
 from dispatch import Dispatcher
-from tests.support.held import HeldTransport
-from tests.support.stand import BROKER, UNGUARDED, Peer, catalog, dispatching, serving
+from tests.helpers.dispatcher_and_service import BROKER, UNGUARDED, Peer, catalog, dispatching, serving
+from tests.helpers.pausable_connection import HeldTransport
 
 CALLS = 300
 """Their requests are more than the credit of 48,000 bytes, of which each takes 512 bytes and its payload."""

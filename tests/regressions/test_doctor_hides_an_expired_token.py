@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import pytest
 
 from dispatch.cli.token_expiry import token_expiry
-from tests.cli.conftest import Run, as_if_alone, run
+from tests.unit.cli.conftest import Run, as_if_alone, run
 
 __all__ = ["as_if_alone", "run"]
 HOUR, DAY = 3_600.0, 86_400.0

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from dispatch.cli import main
-from tests.interop.processes import running
+from tests.helpers.python_processes import running
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
@@ -102,7 +102,7 @@ def run_python(block: Block) -> None:
     if block.file is None:
         exec(compile(block.code, str(block), "exec"), {"__name__": "__main__"})
     elif Path(block.file).name.startswith("test_"):
-        compile(block.code, str(block), "exec")  # tests/testing/test_docs.py runs these tests
+        compile(block.code, str(block), "exec")  # tests/unit/testing/test_documentation.py runs these tests
     else:
         importlib.import_module(Path(block.file).stem)
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from dispatch import Telemetry
-from tests.support.stand import serving
-from tests.telemetry.made import Board, telling
+from tests.helpers.dispatcher_and_service import serving
+from tests.helpers.telemetry_capture import Board, telling
 
 SECRET = "4711-0815"
 

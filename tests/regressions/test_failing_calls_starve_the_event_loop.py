@@ -11,7 +11,7 @@ import pytest
 import dispatch
 from dispatch.errors import TransportError
 from dispatch.transports.memory import MemoryPublisher, MemoryTransport
-from tests.support.stand import BROKER, UNGUARDED, dispatching, serving
+from tests.helpers.dispatcher_and_service import BROKER, UNGUARDED, dispatching, serving
 
 
 class Publisher(MemoryPublisher):

@@ -18,8 +18,8 @@ from prometheus_client import CollectorRegistry
 
 from dispatch import Telemetry, ToolService
 from dispatch.messaging.wire.codec import Refusal, decode_reply
-from tests.support.clock import idle, virtual_loop
-from tests.support.stand import UNGUARDED, Peer, catalog, serving, stand
+from tests.helpers.clock import idle, virtual_loop
+from tests.helpers.dispatcher_and_service import UNGUARDED, Peer, catalog, serving, stand
 
 ROOT = Path(__file__).parents[2]
 

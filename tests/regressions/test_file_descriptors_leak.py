@@ -19,9 +19,9 @@ import pytest
 import dispatch
 from dispatch.devtools.localbroker import Endpoint, LocalBroker, free_ports, prepare
 from dispatch.transports.pulsar.transport import PulsarTransport
-from tests.support.catalogs import catalog_of, unique_topic
-from tests.support.echo_service import Echo
-from tests.support.lossy_proxy import LossyProxy
+from tests.helpers.catalogs import catalog_of, unique_topic
+from tests.helpers.echo_service import Echo
+from tests.helpers.lossy_proxy import LossyProxy
 
 pytestmark = [pytest.mark.pulsar, pytest.mark.long]
 

@@ -16,9 +16,9 @@ from dispatch.messaging.wire.topics import reply_topic
 from dispatch.serving import reply_destinations as replies
 from dispatch.serving.reply_destinations import MAX_REPLY_TOPICS, OPENINGS_AT_ONCE, OPENINGS_PER_S, TOPICS_OF_ONE
 from dispatch.transports import Publisher
-from tests.support.clock import START, advance, idle
-from tests.support.reply_broker import ANSWER, OWN, Broker, asked, router
-from tests.support.stand import REQUESTS, RESPONSES, UNGUARDED, Peer, catalog, dispatching, serving
+from tests.helpers.clock import START, advance, idle
+from tests.helpers.dispatcher_and_service import REQUESTS, RESPONSES, UNGUARDED, Peer, catalog, dispatching, serving
+from tests.helpers.reply_broker import ANSWER, OWN, Broker, asked, router
 
 FLOOD = 10_000
 

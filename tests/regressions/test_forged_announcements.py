@@ -12,8 +12,8 @@ import pytest
 
 from dispatch.transports import Mode
 from dispatch.transports.memory import MemoryPublisher, MemoryTicket, MemoryTransport
-from tests.support.clock import advance, idle
-from tests.support.stand import BROKER, REQUESTS, RESPONSES, Peer, Service, dispatching, serving
+from tests.helpers.clock import advance, idle
+from tests.helpers.dispatcher_and_service import BROKER, REQUESTS, RESPONSES, Peer, Service, dispatching, serving
 
 OTHERS = "non-persistent://tg/response/"
 

@@ -9,8 +9,8 @@ import time
 import pytest
 
 from dispatch.transports import Mode
-from tests.support.clock import advance
-from tests.support.stand import REQUESTS, RESPONSES, Peer, dispatching, serving
+from tests.helpers.clock import advance
+from tests.helpers.dispatcher_and_service import REQUESTS, RESPONSES, Peer, dispatching, serving
 
 
 async def test_a_forged_later_incarnation_silences_nothing(caplog: pytest.LogCaptureFixture) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.clock import advance, idle
-from tests.support.stand import REQUESTS, Peer, dispatching, serving
+from tests.helpers.clock import advance, idle
+from tests.helpers.dispatcher_and_service import REQUESTS, Peer, dispatching, serving
 
 
 def own_topics(name: str) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from dispatch import CallResult, Dispatcher, ToolServer
-from tests.support.stand import catalog, dispatching, serving
+from tests.helpers.dispatcher_and_service import catalog, dispatching, serving
 
 KEYS = [f"order-{number}" for number in range(12)]
 """Each belongs to one of the instances; a dozen keys are enough for each to have some."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from dispatch import CallResult, Dispatcher
 from dispatch.transports.memory import MemoryTransport
-from tests.support.stand import BROKER, UNGUARDED, Service, catalog, serving
+from tests.helpers.dispatcher_and_service import BROKER, UNGUARDED, Service, catalog, serving
 
 LIMIT = 1_000
 """Bytes that the broker takes as one message here."""

@@ -13,9 +13,9 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from dispatch.telemetry.metrics.exposition import exposition
 from dispatch.telemetry.metrics.text_family import HISTOGRAMS, VALUES, TextFamily
 from dispatch.telemetry.names import DURATION_BUCKETS
-from tests.support.stand import catalog, serving
-from tests.telemetry.made import Board, telling
-from tests.telemetry.test_exposition import OPEN_METRICS, asked
+from tests.helpers.dispatcher_and_service import catalog, serving
+from tests.helpers.telemetry_capture import Board, telling
+from tests.unit.telemetry.metrics.test_exposition import OPEN_METRICS, asked
 
 TOOLS = 300
 

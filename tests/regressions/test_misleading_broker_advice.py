@@ -19,7 +19,7 @@ from dispatch.cli import main
 from dispatch.devtools.localbroker import LocalBrokerUnavailableError, choose_backend
 from dispatch.devtools.localbroker.security import Security as Certificates
 from dispatch.devtools.localbroker.supervision import process_identity
-from tests.transports.pulsar.greeter import CONNECTED, greeter
+from tests.helpers.handshake_server import CONNECTED, greeter
 
 # -- dispatch broker start ------------------------------------------------------------------------------------------
 

@@ -20,11 +20,11 @@ from dispatch.devtools.localbroker import Endpoint
 from dispatch.resilience.breaker.breaker import State
 from dispatch.testing import FaultyTransport
 from dispatch.transports.memory import MemoryTransport
-from tests.support.catalogs import catalog_of, unique_topic
-from tests.support.clock import advance
-from tests.support.echo_service import Echo
-from tests.support.lossy_proxy import LossyProxy
-from tests.support.stand import BROKER, REQUESTS, RESPONSES, catalog, dispatching, read, serving
+from tests.helpers.catalogs import catalog_of, unique_topic
+from tests.helpers.clock import advance
+from tests.helpers.dispatcher_and_service import BROKER, REQUESTS, RESPONSES, catalog, dispatching, read, serving
+from tests.helpers.echo_service import Echo
+from tests.helpers.lossy_proxy import LossyProxy
 
 FOREVER = 1e9
 TWO = ("one", "two")

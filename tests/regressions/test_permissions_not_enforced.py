@@ -12,7 +12,7 @@ import pytest
 import dispatch
 from dispatch.catalog import Catalog, CatalogError
 from dispatch.cli import main
-from tests.catalog.items import JOKE_SERVICE, TELL_JOKE, check, service_item, tool_item
+from tests.helpers.catalog_items import JOKE_SERVICE, TELL_JOKE, check, service_item, tool_item
 
 RESTRICTIONS: list[tuple[str, Any]] = [
     ("permissions", ["tools:jokes"]),

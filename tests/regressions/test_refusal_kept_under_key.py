@@ -16,8 +16,8 @@ from dispatch import Policy, ToolService
 from dispatch.errors import CallTimeoutError, ThrottledError, ToolError
 from dispatch.messaging.wire.codec import Refusal
 from dispatch.serving.deduplication.idempotency_keys import KEY_AGE_S
-from tests.support.clock import START, advance, idle, virtual_loop
-from tests.support.stand import UNGUARDED, Peer, catalog, dispatching, read, serving, stand
+from tests.helpers.clock import START, advance, idle, virtual_loop
+from tests.helpers.dispatcher_and_service import UNGUARDED, Peer, catalog, dispatching, read, serving, stand
 
 TOOLS = catalog(work={"policy": UNGUARDED})
 

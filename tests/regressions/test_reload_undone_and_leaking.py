@@ -17,8 +17,8 @@ from dispatch import Catalog, Dispatcher, InstanceChanged, ThrottledError, ToolS
 from dispatch.errors import TransportError
 from dispatch.transports import Handler, Mode, OnFailure, Publisher, Subscription, Ticket
 from dispatch.transports.memory import MemoryTransport
-from tests.support.stand import BROKER, Peer, catalog, dispatching, serving
-from tests.telemetry.made import Board, telling
+from tests.helpers.dispatcher_and_service import BROKER, Peer, catalog, dispatching, serving
+from tests.helpers.telemetry_capture import Board, telling
 
 NAMESPACES = "non-persistent://tg/request", "non-persistent://tg/response"
 

@@ -11,8 +11,8 @@ from dispatch.catalog import Catalog
 from dispatch.errors import TransportError
 from dispatch.routing.pool_registry import AGAIN_S
 from dispatch.transports.memory import MemoryPublisher, MemoryTransport
-from tests.support.clock import advance
-from tests.support.stand import BROKER, catalog, dispatching, serving
+from tests.helpers.clock import advance
+from tests.helpers.dispatcher_and_service import BROKER, catalog, dispatching, serving
 
 RELOADS = 20
 

@@ -9,8 +9,8 @@ import asyncio
 import pytest
 
 from dispatch import Catalog
-from tests.support.clock import advance
-from tests.support.stand import REQUESTS, RESPONSES, Peer, Service, dispatching, serving
+from tests.helpers.clock import advance
+from tests.helpers.dispatcher_and_service import REQUESTS, RESPONSES, Peer, Service, dispatching, serving
 
 OTHER = "non-persistent://tg/response/other"
 

@@ -18,10 +18,10 @@ from dispatch.devtools.lossprobe import Cell, advice
 from dispatch.devtools.lossprobe.results import Run
 from dispatch.transports.errors import opening_failed
 from dispatch.transports.memory import MemoryTransport
-from tests.cli.conftest import Run as RunCommand
-from tests.cli.conftest import as_if_alone, run
-from tests.support.clock import advance, idle
-from tests.support.stand import BROKER, REQUESTS, RESPONSES, Service, dispatching
+from tests.helpers.clock import advance, idle
+from tests.helpers.dispatcher_and_service import BROKER, REQUESTS, RESPONSES, Service, dispatching
+from tests.unit.cli.conftest import Run as RunCommand
+from tests.unit.cli.conftest import as_if_alone, run
 
 __all__ = ["as_if_alone", "run"]
 Captured = pytest.CaptureFixture[str]

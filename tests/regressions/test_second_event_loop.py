@@ -14,10 +14,10 @@ import pytest
 import dispatch
 from dispatch.devtools.localbroker import Endpoint
 from dispatch.transports.memory import MemoryTransport
+from tests.helpers.catalogs import catalog_of, unique_topic
+from tests.helpers.dispatcher_and_service import BROKER, catalog, serving
+from tests.helpers.echo_service import Echo
 from tests.regressions.test_file_descriptors_leak import open_files_and_threads, settled, without_garbage_collection
-from tests.support.catalogs import catalog_of, unique_topic
-from tests.support.echo_service import Echo
-from tests.support.stand import BROKER, catalog, serving
 
 Use = Callable[[dispatch.Dispatcher], Awaitable[Any]]
 

@@ -15,8 +15,8 @@ from dispatch.messaging.wire.fragments import PART_BYTES
 from dispatch.messaging.wire.topics import reply_topic
 from dispatch.transports import Mode
 from dispatch.transports.memory import MemoryTransport
-from tests.support.clock import idle
-from tests.support.stand import BROKER, RESPONSES, UNGUARDED, Peer, catalog, dispatching, read, serving
+from tests.helpers.clock import idle
+from tests.helpers.dispatcher_and_service import BROKER, RESPONSES, UNGUARDED, Peer, catalog, dispatching, read, serving
 
 LETTERS = pytest.mark.parametrize(("letter", "size"), [("x", 1), ("ä", 2), ("€", 3), ("😀", 4)])
 LIMIT = 1_296

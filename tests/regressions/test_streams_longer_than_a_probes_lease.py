@@ -14,8 +14,8 @@ import pytest
 from dispatch import CallTimeoutError, Dispatcher, RejectedError, ToolError
 from dispatch.policy import Breaker, Policy
 from dispatch.resilience.breaker.breaker import State
-from tests.support.clock import advance
-from tests.support.stand import dispatching, read, serving, stand
+from tests.helpers.clock import advance
+from tests.helpers.dispatcher_and_service import dispatching, read, serving, stand
 
 LASTS_S = 90
 OPEN_S = 5.0

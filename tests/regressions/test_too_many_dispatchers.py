@@ -14,8 +14,8 @@ import pytest
 from dispatch import Dispatcher, ToolServer
 from dispatch.messaging.wire.codec import Property, Refusal
 from dispatch.transports import Message
-from tests.support.clock import idle
-from tests.support.stand import UNGUARDED, Peer, catalog, dispatching, serving
+from tests.helpers.clock import idle
+from tests.helpers.dispatcher_and_service import UNGUARDED, Peer, catalog, dispatching, serving
 
 TOOLS = catalog(work={"policy": UNGUARDED})
 ROOM = 3

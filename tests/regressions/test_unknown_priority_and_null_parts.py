@@ -12,8 +12,8 @@ import pytest
 from dispatch import Catalog, InvalidArgumentsError, Outcome, Policy, ToolError
 from dispatch.cli.views.effective_policy import plan_of
 from dispatch.policy import Balancing, Health, PolicyError, Retry, parse_policy
-from tests.support.clock import advance, idle
-from tests.support.stand import Peer, Service, catalog, dispatching, serving, stand
+from tests.helpers.clock import advance, idle
+from tests.helpers.dispatcher_and_service import Peer, Service, catalog, dispatching, serving, stand
 
 OFF = {"retry": None, "health": None, "balancing": None, "single-flight": None}
 

@@ -1,0 +1,305 @@
+"""Stories about the world of :mod:`tests.at_most_once.world`: a network, bounds, and what happens one after the other.
+
+A story is a few small numbers, so that Hypothesis makes and shrinks it cheaply: a step is one number, of which the kind is
+``number // ARGUMENTS`` and the kind's argument the rest. :attr:`Story.code` names it in one word.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest import mock
+
+from hypothesis import strategies as st
+
+from dispatch.messaging.flow.credit import CREDIT_BYTES
+from tests.at_most_once.quiescence import keys_of, ledger_of
+from tests.at_most_once.world import World
+from tests.helpers.clock import advance, run
+from tests.helpers.faults import FaultPlan
+
+ARGUMENTS = 32
+KINDS = (
+    "call", "call", "wait", "slow", "stream", "read", "burst", "keyed", "keyed", "short", "cancel", "fail",
+    "kill", "join", "overlap", "drain", "dispatcher", "crash", "rest",
+)  # fmt: skip
+PLANS = {
+    "calm": FaultPlan(),
+    "loses": FaultPlan(drop=0.2),
+    "repeats": FaultPlan(duplicate=0.5, max_delay=8),
+    "reorders": FaultPlan(reorder=0.4, max_delay=2),
+    "delays": FaultPlan(delay=0.4, max_delay=5),
+    "all": FaultPlan(drop=0.15, duplicate=0.2, reorder=0.2, delay=0.2, max_delay=3),
+    "bad": FaultPlan(drop=0.4, duplicate=0.2, reorder=0.2, delay=0.2, max_delay=5),
+}
+"""What the network does at most: each story's own is between nothing and that."""
+BOUNDS = ("memory", "credit", "places", "keys", "waiting", "peers", "messages")
+"""What may be small."""
+REFUSALS = {
+    "memory": {"forgotten"},
+    "credit": {"queue-full"},
+    "places": {"overloaded"},
+    "keys": {"forgotten"},
+    "waiting": {"too-many-pending", "too-much"},
+    "peers": {"forgotten"},
+    "messages": {"payload-too-large"},
+}
+"""What a call may be told then."""
+SMALL: dict[str, dict[str, int]] = {
+    "memory": {
+        "dispatch.serving.deduplication.request_history.MAX_ENTRY_BYTES": 400,
+        "dispatch.serving.deduplication.deduplication.MAX_RESENT": 3,
+    },
+    "messages": {
+        "dispatch.calls.addressing.PLAIN_FROM": 20,
+        "dispatch.serving.reply_sender.PLAIN_FROM": 20,
+        "dispatch.routing.channel.CREDIT_BYTES": 6_000,
+        "dispatch.serving.reply_destinations.MAX_CREDIT_BYTES": 6_000,
+        "dispatch.messaging.flow.ack_sender.CREDIT_BYTES": 6_000,
+    },
+    "credit": {
+        "dispatch.routing.channel.CREDIT_BYTES": 2_000,
+        "dispatch.serving.reply_destinations.MAX_CREDIT_BYTES": 2_000,
+        "dispatch.messaging.flow.ack_sender.CREDIT_BYTES": 2_000,
+        "dispatch.messaging.flow.ack_sender.MIN_CREDIT": 1_000,
+        "dispatch.messaging.flow.queue.MAX_QUEUED": 4,
+        "dispatch.messaging.flow.queue.MAX_QUEUED_BYTES": 6_000,
+        "dispatch.routing.reply_connections.CREDIT_BYTES": 500,
+        "dispatch.routing.reply_connections.CROWDED": 1,
+        "dispatch.routing.reply_connections.SUSTAINED": 3,
+    },
+    "keys": {"dispatch.serving.deduplication.idempotency_keys.MAX_ANSWER_BYTES": 300},
+    "waiting": {"dispatch.messaging.rpc.pending.MAX_AHEAD": 4},
+    "peers": {
+        "dispatch.serving.reply_destinations.MAX_REPLY_TOPICS": 2,
+        "dispatch.messaging.flow.ack_sender.MAX_INSTANCES": 1,
+    },
+}
+
+
+@dataclass(frozen=True)
+class Story:
+    """``seed``: the network's dice. ``plan``: a key of PLANS. ``small``: which BOUNDS are, as bits. ``steps``: numbers."""
+
+    seed: int
+    plan: int
+    small: int
+    steps: tuple[int, ...]
+
+    @property
+    def code(self) -> str:
+        return ".".join(map(str, (self.seed, self.plan, self.small, *self.steps)))
+
+    @classmethod
+    def of(cls, code: str) -> Story:
+        """The story of that code."""
+        seed, plan, small, *steps = map(int, code.split("."))
+        return cls(seed, plan, small, tuple(steps))
+
+    @property
+    def bounds(self) -> tuple[str, ...]:
+        return tuple(name for bit, name in enumerate(BOUNDS) if self.small >> bit & 1)
+
+    @property
+    def network(self) -> FaultPlan:
+        most, dice = list(PLANS.values())[self.plan], random.Random(self.seed)
+        chances = {name: dice.random() * chance for name, chance in most.chances("out")}
+        return replace(most, **chances, max_delay=dice.random() * most.max_delay)
+
+    def __repr__(self) -> str:
+        steps = ", ".join(f"{KINDS[step // ARGUMENTS]} {step % ARGUMENTS}" for step in self.steps)
+        small = f"; small: {', '.join(self.bounds)}" if self.small else ""
+        return f"<story {self.code}: {list(PLANS)[self.plan]}{small}; {steps}>"
+
+
+def stories() -> st.SearchStrategy[Story]:
+    """Any story. Every other one has all bounds as they are by default."""
+    every = 2 ** len(BOUNDS)
+
+    def story(drawn: tuple[int, int, int, list[int]]) -> Story:
+        seed, plan, small, steps = drawn
+        return Story(seed, plan, max(0, small - every), tuple(steps))
+
+    steps = st.lists(st.integers(0, len(KINDS) * ARGUMENTS - 1), min_size=1, max_size=20)
+    whole = st.tuples(st.integers(0, 2**16), st.integers(0, len(PLANS) - 1), st.integers(0, 2 * every - 1), steps)
+    return whole.map(story)
+
+
+@contextlib.contextmanager
+def small(names: tuple[str, ...]) -> Iterator[None]:
+    """Bounds that are constants of the product are small meanwhile."""
+    with contextlib.ExitStack() as stack:
+        values: dict[str, int] = {}
+        for name in names:
+            for target, value in SMALL.get(name, {}).items():
+                values[target] = min(value, values.get(target, value))
+        for target, value in values.items():
+            stack.enter_context(mock.patch(target, value))
+        yield
+
+
+def tell(story: Story) -> Counter[str]:
+    """Let a story happen, on virtual time. Returns what was seen in it: faults, steps, and how calls ended.
+
+    Raises:
+        AssertionError: something is not as it must be.
+    """
+    with small(story.bounds):
+        return run(lambda: _Telling(story).tell())
+
+
+class _Telling:
+    def __init__(self, story: Story) -> None:
+        self.story = story
+        bounds = story.bounds
+        options: dict[str, Any] = {"concurrency": 1, "max_queued": 2} if "places" in bounds else {}
+        policy: dict[str, Any] = {"stream_buffer": 3} if "waiting" in bounds else {}
+        if "messages" in bounds:
+            policy["large_payloads"] = True
+        refusals = frozenset[str]().union(*(REFUSALS[name] for name in bounds))
+        if story.seed % 2:  # what was refused, or never left, is then sent again: under another id, perhaps elsewhere
+            policy["retry"] = {"attempts": 3, "budget-floor": 1000}
+        self.world = World(story.network, story.seed, refusals=refusals, server=options, policy=policy)
+        self.world.message_bytes = 1_000 if "messages" in bounds else None
+        self.world.keys_kept = "keys" not in bounds
+        credits = [
+            SMALL[name].get("dispatch.serving.reply_destinations.MAX_CREDIT_BYTES") for name in bounds if name in SMALL
+        ]
+        self.world.credit = min((credit for credit in credits if credit), default=CREDIT_BYTES)
+        self.world.on_instance = self._small_memory
+        self.world.on_dispatcher = self._small_table
+        self.tasks: list[asyncio.Task[Any]] = []
+
+    def _small_memory(self, server: Any) -> None:
+        bounds, ledger, keys = self.story.bounds, ledger_of(server), keys_of(server)
+        if "memory" in bounds:
+            ledger._max_entries, ledger._max_bytes, ledger._max_large = 1, 1_500, 3_000
+        if "peers" in bounds:
+            ledger._max_peers = 2
+            ledger._evicted.max_names = 2
+        if "keys" in bounds:
+            keys._max_keys, keys._max_bytes = 1, 400
+
+    def _small_table(self, dispatcher: Any) -> None:
+        if "waiting" in self.story.bounds:
+            dispatcher.exchange._max_pending = 5
+            dispatcher.exchange._max_tombstones = 4
+
+    async def tell(self) -> Counter[str]:
+        world = self.world
+        await world.instance()
+        await world.dispatcher()
+        assert (await world.call(world.dispatchers[0])).ok  # they have met
+        world.storm()
+        for step in self.story.steps:
+            kind, argument = divmod(step, ARGUMENTS)
+            await getattr(self, f"_{KINDS[kind]}")(argument)
+        for result in await asyncio.gather(*self.tasks, return_exceptions=True):
+            if isinstance(result, asyncio.CancelledError):
+                world.seen["cancelled by its caller"] += 1
+            elif isinstance(result, BaseException):
+                raise result
+        await world.end()
+        world.seen.update(KINDS[step // ARGUMENTS] for step in self.story.steps)
+        world.seen.update(f"small {name}" for name in self.story.bounds)
+        return world.seen
+
+    def _start(self, doing: Any) -> None:
+        self.tasks.append(asyncio.get_running_loop().create_task(doing))
+
+    def _ask(self, **arguments: Any) -> None:
+        dispatchers = self.world.dispatchers
+        self._start(self.world.call(dispatchers[len(self.tasks) % len(dispatchers)], **arguments))
+
+    # -- steps: each takes a number below ARGUMENTS -------------------------------------------------------------
+
+    async def _call(self, a: int) -> None:
+        self._ask(pad=a % 4 * 700, more="y" * (a // 4 % 4 * 500))
+
+    async def _wait(self, a: int) -> None:
+        await advance(a * 0.1)
+
+    async def _slow(self, a: int) -> None:
+        self._ask(seconds=a / 3)
+
+    async def _stream(self, a: int) -> None:
+        self._ask(chunks=1 + a)
+
+    async def _read(self, a: int) -> None:
+        dispatchers = self.world.dispatchers
+        leave_after = 1 + a // 4 if a % 4 == 1 else None
+        pause = a / 50 if a % 4 == 2 else 0.0
+        dispatcher = dispatchers[len(self.tasks) % len(dispatchers)]
+        self._start(self.world.read(dispatcher, chunks=1 + a, leave_after=leave_after, pause=pause))
+
+    async def _burst(self, a: int) -> None:
+        for number in range(2 + a % 7):
+            self._ask(seconds=number * a / 50, pad=a * 20)
+
+    async def _keyed(self, a: int) -> None:
+        how = ({}, {"seconds": a / 8}, {"chunks": a}, {"fails": True})[a // 3 % 4]
+        self._ask(key=f"key {a % 3}", **how)
+
+    async def _short(self, a: int) -> None:
+        self._ask(timeout=0.01 + a / 16, seconds=0.5)
+
+    async def _cancel(self, a: int) -> None:
+        waiting = [task for task in self.tasks if not task.done()]
+        if waiting:
+            waiting[a % len(waiting)].cancel()
+
+    async def _fail(self, a: int) -> None:
+        self._ask(fails=True, seconds=a / 20)
+
+    async def _kill(self, a: int) -> None:
+        servers = self.world.servers
+        server = servers[a % len(servers)]
+        await self.world.kill(server)
+        if a % 2 or len(servers) == 1:
+            await self.world.instance(server.instance if a % 4 < 2 else None)
+
+    async def _join(self, a: int) -> None:
+        if len(self.world.servers) < 4:
+            await self.world.instance()
+
+    async def _overlap(self, a: int) -> None:
+        """The next life of an instance begins before the former one ends."""
+        server = self.world.servers[a % len(self.world.servers)]
+        if server.instance in [each.instance for each in self.world.servers if each is not server]:
+            return
+        await self.world.instance(server.instance)
+        await advance(a / 10)
+        await (self.world.leave(server) if a % 2 else self.world.kill(server))
+
+    async def _drain(self, a: int) -> None:
+        server = self.world.servers[a % len(self.world.servers)]
+        await self.world.instance()
+        self._start(self.world.leaving(server))
+
+    async def _dispatcher(self, a: int) -> None:
+        """Another one comes, in a calm moment or in the middle of the storm."""
+        world = self.world
+        if len(world.dispatchers) >= 3:
+            return
+        if a % 2 == 0:
+            world.calm()
+        dispatcher = await world.dispatcher()
+        if a % 2 == 0:
+            await world.call(dispatcher)
+            world.storm()
+
+    async def _crash(self, a: int) -> None:
+        """A dispatcher goes, with or without a word, and another one comes, under its name or a new one."""
+        world = self.world
+        dispatcher = world.dispatchers[a % len(world.dispatchers)]
+        await (world.crash(dispatcher) if a % 2 else world.close(dispatcher))
+        await world.dispatcher(dispatcher.name if a % 4 < 2 else None)
+
+    async def _rest(self, a: int) -> None:
+        """So long that much is forgotten."""
+        await advance((10, 70, 650)[a % 3])

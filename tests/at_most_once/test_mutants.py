@@ -1,0 +1,139 @@
+"""The stories of :mod:`tests.at_most_once.story` can fail: with each of these faults in the product, one soon does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from dispatch.calls.attempt import Attempts
+from dispatch.messaging.flow.ack_sender import AckSender
+from dispatch.messaging.flow.credit import Credit
+from dispatch.messaging.rpc.exchange_outcome import Answer
+from dispatch.messaging.rpc.pending import Slot
+from dispatch.messaging.rpc.retransmission import Repair
+from dispatch.messaging.rpc.retransmittable_request import RetransmittableRequest
+from dispatch.messaging.wire.codec import Property, whole_number
+from dispatch.serving.deduplication.deduplication import Deduplicator
+from dispatch.serving.deduplication.evicted_dispatchers import EvictedDispatchers
+from dispatch.serving.deduplication.idempotency_keys import IdempotencyKeys
+from dispatch.serving.deduplication.request_history import Entry, RequestHistory
+from tests.at_most_once.shard import examine
+
+EXAMPLES = 2_000
+"""Stories among which a fault must be found. Most are within the first hundred."""
+RARE_EXAMPLES = 8_000
+"""The same for a fault that needs three dispatchers, a loss and an eviction in one story."""
+
+
+def an_ended_request_is_forgotten(self: RequestHistory, *args: Any, find: Any = RequestHistory.find, **how: Any) -> Any:
+    found = find(self, *args, **how)
+    return False if isinstance(found, Entry) and found.ended else found
+
+
+def what_had_no_room_counts_as_new(
+    self: RequestHistory, *args: Any, find: Any = RequestHistory.find, **how: Any
+) -> Any:
+    found = find(self, *args, **how)
+    return found if isinstance(found, Entry) else False
+
+
+def a_question_runs_the_tool(self: Deduplicator, *_: Any) -> None:
+    return None
+
+
+def the_incarnation_is_not_looked_at(self: Deduplicator, work: Any, *, look: Any = Deduplicator.look) -> Any:
+    work.properties = {key: value for key, value in work.properties.items() if key != Property.INCARNATION}
+    return look(self, work)
+
+
+def another_may_run_what_a_former_life_had(self: Attempts, made: Any, settled: Any) -> bool:
+    place = made.place
+    return isinstance(settled, Answer) and Property.REFUSED in settled.properties and len(place.route.instances) > 0
+
+
+def a_key_is_always_new(
+    self: IdempotencyKeys, user: str, key: str, now: float, *, claim: Any = IdempotencyKeys.claim
+) -> Any:
+    return claim(self, user, f"{key} {now} {len(self)}", now)
+
+
+def credit_never_comes_back(self: Credit, sequence: int) -> bool:
+    return False
+
+
+def nothing_is_acknowledged(self: AckSender, *_: Any) -> None:
+    return None
+
+
+def a_chunk_is_shown_again(self: Slot, reply: Any, properties: Any, *, offer: Any = Slot.offer) -> Any:
+    if whole_number(properties, Property.CHUNK) == self.next_chunk - 1:
+        self.take(reply, properties)
+    return offer(self, reply, properties)
+
+
+def chunks_are_shown_as_they_come(self: Slot, reply: Any, properties: Any, *, offer: Any = Slot.offer) -> Any:
+    return offer(self, reply, {key: value for key, value in properties.items() if key != Property.CHUNK})
+
+
+def nobody_asks(self: RetransmittableRequest, now: float, *_: Any) -> bool:
+    self.repair.next_at = now + 1
+    return True
+
+
+def silence_is_death(self: Repair, *_: Any, ask: Any = Repair.ask) -> bool:
+    return bool(self.unanswered < 2 and ask(self, *_))
+
+
+def a_request_that_ended_still_counts(self: RetransmittableRequest, now: float, *, answered: bool) -> None:
+    return None
+
+
+def who_cancels_stays_in_the_table(self: Slot) -> None:
+    return None
+
+
+def the_ledger_miscounts(
+    self: RequestHistory, entry: Any, message: Any, *, last: bool, record: Any = RequestHistory.record
+) -> None:
+    record(self, entry, message, last=last)
+    self.size += 1
+
+
+def an_evicted_dispatcher_is_forgotten(self: EvictedDispatchers, *_: Any) -> None:
+    return None
+
+
+def what_may_have_run_is_repeated(outcome: Any, *, sent: bool) -> bool:
+    return False
+
+
+FAULTS: dict[str, Callable[..., Any]] = {
+    "dispatch.serving.deduplication.request_history.RequestHistory.find": an_ended_request_is_forgotten,
+    "dispatch.serving.deduplication.request_history.RequestHistory.find ": what_had_no_room_counts_as_new,
+    "dispatch.serving.deduplication.evicted_dispatchers.EvictedDispatchers.add": an_evicted_dispatcher_is_forgotten,
+    "dispatch.serving.deduplication.deduplication.Deduplicator._repeat": a_question_runs_the_tool,
+    "dispatch.serving.deduplication.deduplication.Deduplicator.look": the_incarnation_is_not_looked_at,
+    "dispatch.resilience.retry.loop.may_have_run": what_may_have_run_is_repeated,
+    "dispatch.calls.attempt.Attempts._gone": another_may_run_what_a_former_life_had,
+    "dispatch.serving.deduplication.idempotency_keys.IdempotencyKeys.claim": a_key_is_always_new,
+    "dispatch.messaging.flow.credit.Credit.acknowledge": credit_never_comes_back,
+    "dispatch.messaging.flow.ack_sender.AckSender.wanted": nothing_is_acknowledged,
+    "dispatch.messaging.rpc.pending.Slot.offer": a_chunk_is_shown_again,
+    "dispatch.messaging.rpc.pending.Slot.offer ": chunks_are_shown_as_they_come,
+    "dispatch.messaging.rpc.retransmittable_request.RetransmittableRequest.ask": nobody_asks,
+    "dispatch.messaging.rpc.retransmission.Repair.ask": silence_is_death,
+    "dispatch.messaging.rpc.retransmittable_request.RetransmittableRequest.end": a_request_that_ended_still_counts,
+    "dispatch.messaging.rpc.pending.Slot.abandon": who_cancels_stays_in_the_table,
+    "dispatch.serving.deduplication.request_history.RequestHistory.record": the_ledger_miscounts,
+}
+
+
+@pytest.mark.parametrize("where", FAULTS, ids=[fault.__name__ for fault in FAULTS.values()])
+def test_a_fault_is_found(where: str) -> None:
+    examples = RARE_EXAMPLES if FAULTS[where] is an_evicted_dispatcher_is_forgotten else EXAMPLES
+    with mock.patch(where.strip(), FAULTS[where]), pytest.raises(AssertionError) as failure:
+        examine(seed=1, examples=examples, shrink=False)
+    assert "--story" in "".join(failure.value.__notes__)

@@ -1,0 +1,202 @@
+"""Very many calls of every kind over a faulty transport, on virtual time; every one is followed to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections import Counter
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from dispatch import Dispatcher, Outcome, ToolServer, ToolService
+from dispatch.errors import DispatchError, ToolError
+from dispatch.messaging.flow.publisher import Gate
+from dispatch.messaging.rpc.exchange_outcome import Disposition
+from dispatch.transports.memory import MemoryTransport
+from tests.helpers.clock import advance
+from tests.helpers.dispatcher_and_service import BROKER, REQUESTS, RESPONSES, UNGUARDED, catalog
+from tests.helpers.faults import FaultPlan, FaultyTransport
+
+IN_FLIGHT = 400
+"""Calls under way at once, at most."""
+
+
+class Worker(ToolService):
+    """Does what the arguments say: answer, stream, fail, or take long; every text holds the call's number."""
+
+    async def invoke(self, config: dict[str, Any], arguments: dict[str, Any], user: str = "") -> Any:
+        number, how = arguments["n"], arguments["how"]
+        if how == "stream":
+            return self._stream(number, arguments["chunks"], arguments["seconds"])
+        if arguments["seconds"]:
+            await asyncio.sleep(arguments["seconds"])
+        if how == "error":
+            raise ToolError("odd", f"no {number}")
+        if how == "unprintable":
+            raise UnprintableError
+        return f"answer {number}"
+
+    async def _stream(self, number: int, chunks: int, seconds: float) -> AsyncIterator[str]:
+        for index in range(chunks):
+            if seconds and index % 3 == 2:
+                await asyncio.sleep(seconds)
+            yield f"{number}:{index};"
+
+
+class UnprintableError(Exception):
+    def __str__(self) -> str:
+        raise ValueError("not even that")
+
+
+@dataclass
+class Ledger:
+    """How each call ended, by its number; more than one entry for a number would be an error."""
+
+    ends: dict[int, str] = field(default_factory=dict)
+    wrong: list[str] = field(default_factory=list)
+    kinds: Counter[str] = field(default_factory=Counter)
+
+    def end(self, number: int, how: str) -> None:
+        if number in self.ends:
+            self.wrong.append(f"call {number} ended as {self.ends[number]} and as {how}")
+        self.ends[number] = how
+        self.kinds[how] += 1
+
+    def check(self, right: bool, number: int, what: str) -> None:
+        if not right:
+            self.wrong.append(f"call {number}: {what}")
+
+
+class Load:
+    """Runs ``calls`` calls; then :attr:`ledger`, :attr:`dispatcher`, :attr:`server` and :attr:`network` tell how it went."""
+
+    def __init__(self, calls: int, seed: int, plan: FaultPlan, incoming: FaultPlan) -> None:
+        self.calls = calls
+        self.rng = random.Random(f"load {seed}")
+        self.network = FaultyTransport(MemoryTransport(BROKER), outgoing=plan, incoming=incoming, seed=seed)
+        self.service_network = FaultyTransport(MemoryTransport(BROKER), outgoing=plan, incoming=incoming, seed=seed + 1)
+        self.ledger = Ledger()
+        self.dispatcher = Dispatcher(self.network, catalog(work={"policy": {"stream-buffer": 64, **UNGUARDED}}))
+        self.server = ToolServer(
+            Worker(),
+            self.service_network,
+            request_queue=REQUESTS,
+            response_queue=RESPONSES,
+            concurrency=64,
+            max_queued=64,
+        )
+        self.most_pending = 0
+        self.most_running = 0
+        self.most_queued = 0
+        self.most_tombstones = 0
+
+    async def run(self) -> None:
+        """All the calls, from the first to the end of the last; the dispatcher and the server stay open."""
+        await self.service_network.start()
+        await self.server.start()
+        await self.dispatcher.start()
+        room = asyncio.Semaphore(IN_FLIGHT)
+        tasks: set[asyncio.Task[None]] = set()
+        rng = self.rng
+        for number in range(self.calls):
+            await room.acquire()
+            task = asyncio.create_task(self._call(number))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+            task.add_done_callback(lambda _: room.release())
+            if rng.random() < 0.1:
+                asyncio.get_running_loop().call_later(rng.random() ** 3, task.cancel)
+            if number % 16 == 0:
+                self._look()
+                rush = number // 1_000 % 4 == 3  # now and then more comes than can be worked off
+                await asyncio.sleep(rng.random() * (0.02 if rush else 0.15))
+        while tasks:
+            await asyncio.wait(set(tasks))
+        self._look()
+
+    async def close(self) -> None:
+        await self.dispatcher.close()
+        await self.server.close()
+        await self.service_network.close()
+
+    def _look(self) -> None:
+        exchange = self.dispatcher.exchange
+        self.most_pending = max(self.most_pending, exchange.pending)
+        self.most_tombstones = max(self.most_tombstones, exchange.tombstones)
+        self.most_running = max(self.most_running, self.server.running)
+        self.most_queued = max(self.most_queued, self.server.queued)
+
+    def _arguments(self, number: int) -> dict[str, Any]:
+        rng = self.rng
+        how = rng.choices(("answer", "stream", "error", "unprintable"), (70, 20, 8, 2))[0]
+        seconds = rng.choices((0.0, rng.random() * 0.3, rng.random() * 4), (60, 30, 10))[0]
+        return {"n": number, "how": how, "seconds": seconds, "chunks": rng.randrange(12)}
+
+    async def _call(self, number: int) -> None:
+        rng, ledger = self.rng, self.ledger
+        arguments = self._arguments(number)
+        timeout = rng.choice((0.01, 0.2, 1.0, 3.0, 8.0))
+        try:
+            if rng.random() < 0.25:
+                await self._read(number, arguments, timeout)
+            else:
+                await self._ask(number, arguments, timeout)
+        except asyncio.CancelledError:
+            ledger.end(number, "cancelled")
+        except DispatchError as error:
+            ledger.end(number, error.outcome)
+            self._check_error(number, error)
+        except Exception as error:  # would be a leak of another kind: an error without a type
+            ledger.end(number, "untyped")
+            ledger.wrong.append(f"call {number} raised {error!r}")
+
+    async def _ask(self, number: int, arguments: dict[str, Any], timeout: float) -> None:
+        ledger = self.ledger
+        result = await self.dispatcher.execute("work", arguments, timeout=timeout)
+        ledger.end(number, result.outcome)
+        ledger.check(result.duration <= timeout + 0.01, number, f"took {result.duration} s of {timeout} s")
+        if result.error is not None:
+            self._check_error(number, result.error)
+            return
+        whole = "".join(f"{number}:{index};" for index in range(arguments["chunks"]))
+        right = whole if arguments["how"] == "stream" else f"answer {number}"
+        ledger.check(result.text == right, number, f"got {result.text[:60]!r} instead of {right[:60]!r}")
+
+    async def _read(self, number: int, arguments: dict[str, Any], timeout: float) -> None:
+        ledger, got = self.ledger, 0
+        leaves = self.rng.randrange(1, 6) if self.rng.random() < 0.3 else None
+        idle_timeout = self.rng.choice((0.5, 2.0))
+        stream = self.dispatcher.stream("work", arguments, timeout=timeout, idle_timeout=idle_timeout)
+        async with contextlib.aclosing(stream) as chunks:
+            async for chunk in chunks:
+                right = f"{number}:{got};" if arguments["how"] == "stream" else f"answer {number}"
+                ledger.check(chunk == right, number, f"got chunk {chunk[:60]!r} instead of {right!r}")
+                got += 1
+                if got == leaves:
+                    ledger.end(number, "left early")
+                    return
+        ledger.end(number, Outcome.SUCCESS)
+        expected = arguments["chunks"] if arguments["how"] == "stream" else 1
+        ledger.check(got == expected, number, f"{got} of {expected} chunks and no error")
+
+    def _check_error(self, number: int, error: DispatchError) -> None:
+        if type(error) is ToolError and error.type == "odd":
+            self.ledger.check(error.message == f"no {number}", number, f"got another's error: {error.message}")
+        self.ledger.check("try again" not in error.message.lower(), number, "is told to try again")
+
+    async def settle(self) -> None:
+        """Let everything that is still under way between the two come to its end."""
+        await advance(120)
+
+    def waiting_to_go_out(self) -> int:
+        """Messages that wait at a gate, in the dispatcher and in the server."""
+        routes, router = self.dispatcher._running.routes, self.server._replies
+        assert routes is not None
+        assert router is not None
+        gates = [route.publisher for route in routes._open.values()] + list(router._gates.values())
+        return sum(gate.queued for gate in gates if isinstance(gate, Gate)) + router._waiting
+
+    def counted(self) -> dict[Disposition, int]:
+        return self.dispatcher.exchange.replies

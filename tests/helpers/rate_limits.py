@@ -1,0 +1,27 @@
+"""Rate limits on the virtual clock, and their figures."""
+
+from __future__ import annotations
+
+from dispatch.policy.rate import Rate
+from dispatch.resilience.rate_limit.aio import RateLimits
+from tests.helpers.clock import virtual_loop
+
+FAR = 1e9
+
+
+def now() -> float:
+    return virtual_loop().time()
+
+
+def limits(rate: str | None = "8/s", user_rate: str | None = None, *, burst: float = 1, **more: object) -> RateLimits:
+    """Limits with a burst of one and a long queue."""
+    settings = {"burst": burst, "queue": 1000, "max_wait": 100.0, **more}
+    return RateLimits(
+        None if rate is None else Rate(rate, **settings),  # type: ignore[arg-type]
+        None if user_rate is None else Rate(user_rate, **settings),  # type: ignore[arg-type]
+    )
+
+
+def figures(made: RateLimits) -> tuple[int, int, int, int]:
+    limiter = made.limiter
+    return limiter.granted, limiter.returned, limiter.refused, limiter.waiting

@@ -1,0 +1,81 @@
+"""A tool service that exports its spans, as a process of its own:
+``python -m tests.helpers.traced_service URL TOPIC ENDPOINT INSTANCE``.
+
+What it does is told by the argument ``do``: ``stream`` comes in chunks; ``trip`` fails, and ``dawdle`` takes a second, at
+the instance ``a`` alone, so that a second attempt goes well. It prints ``ready``; when its parent's end of the pipe closes,
+it stops, sends its last spans and ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import dispatch
+from tests.helpers.otlp_collector import exporting
+
+ROOT = Path(__file__).parents[2]
+CHUNKS = 20
+TRIPPED = "tripped"
+"""The type of the error at instance ``a``."""
+SLOW_S = 1.0
+
+
+class Traced(dispatch.ToolService):
+    def __init__(self, instance: str) -> None:
+        self._ill = instance == "a"
+
+    async def invoke(self, config: dict[str, Any], arguments: dict[str, Any], user: str = "") -> Any:
+        do = arguments["do"]
+        if do == "stream":
+            return self._chunks()
+        if do == "trip" and self._ill:
+            raise dispatch.ToolError(TRIPPED, "over its own feet")
+        if do == "dawdle" and self._ill:
+            await asyncio.sleep(SLOW_S)
+        return str(arguments["n"])
+
+    async def _chunks(self) -> AsyncIterator[str]:
+        for index in range(CHUNKS):
+            yield f"{index} "
+
+
+@contextlib.contextmanager
+def traced_process(url: str, topic: str, endpoint: str, instance: str) -> Iterator[None]:
+    """The service, ready; it has sent all its spans, and ended, at the end. Killed if it does not."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", __name__, url, topic, endpoint, instance],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line == "ready\n", f"the traced service did not start: {line!r}"
+        yield
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+    finally:
+        process.kill()
+        process.communicate()
+
+
+async def _main(url: str, topic: str, endpoint: str, instance: str) -> None:
+    provider = exporting(endpoint, f"service-{instance}")
+    telemetry = dispatch.Telemetry(tracer_provider=provider, metrics=False)
+    async with dispatch.ToolServer(Traced(instance), url, topic=topic, instance=instance, telemetry=telemetry):
+        print("ready", flush=True)  # noqa: T201 - what the parent waits for
+        # The parent's end of the pipe closes when it ends, however it ends.
+        await asyncio.to_thread(sys.stdin.read)
+    provider.shutdown()
+
+
+if __name__ == "__main__":
+    asyncio.run(_main(*sys.argv[1:5]))

@@ -1,0 +1,104 @@
+"""Both worlds on one topic: clients of both at once, services of both at once; and what neither may do to the other."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+
+import dispatch
+from dispatch.messaging.rpc.exchange_outcome import Disposition
+from dispatch.messaging.wire.codec import MAX_MESSAGE_BYTES
+from tests.integration.interop.conftest import TheirService
+from tests.integration.interop.peers import CLIENTS, TIMEOUT_S, Client, Peer, catalog
+from tests.integration.interop.tool_behaviour import PREFIX
+
+pytestmark = pytest.mark.pulsar
+
+
+async def many(client: Client, name: str, count: int) -> list[str]:
+    calls = (client.call(PREFIX, {"join": f"{name} {n}"}, timeout=TIMEOUT_S) for n in range(count))
+    return await asyncio.gather(*calls)
+
+
+@pytest.mark.parametrize("service_kind", ["theirs", "ours"])
+async def test_all_clients_at_once_get_their_own_answers(
+    url: str, topic: str, service_kind: str, request: pytest.FixtureRequest
+) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        if service_kind == "theirs":
+            topic = request.getfixturevalue("their_service").topic
+        else:
+            await stack.enter_async_context(dispatch.ToolServer(Peer(), url, topic=topic))
+        clients = {name: await stack.enter_async_context(make(url, topic)) for name, make in CLIENTS.items()}
+        answers = await asyncio.gather(*(many(client, name, 30) for name, client in clients.items()))
+        for name, got in zip(clients, answers, strict=True):
+            assert got == [f"customers|{name} {n}" for n in range(30)]
+
+
+async def test_a_fleet_half_of_theirs_and_half_of_ours_shares_the_work(url: str, their_service: TheirService) -> None:
+    """Services of one id share a subscription, whichever package they are written for: a fleet can move one by one. Its
+    policy says that requests go to the shared topic meanwhile, and not to those instances that are known by name."""
+    fleet = dispatch.ToolServer(Peer(), url, topic=their_service.topic, id=their_service.id)
+    policy = dispatch.Policy(addressed=False)
+    async with fleet, dispatch.connect(url, catalog(their_service.topic), policy=policy) as dispatcher:
+        client = dispatch.ToolServiceClient(dispatcher, service="peer")
+        answers = [await client.call({}, {"who": True}, timeout=TIMEOUT_S) for _ in range(20)]
+    assert sorted(set(answers)) == ["ours", "theirs"]
+    assert answers.count("ours") == 10
+
+
+async def test_answers_to_their_clients_are_not_ours(url: str, topic: str) -> None:
+    """On TrustGraph's one response topic for all, others' answers pass us by: counted as unknown, and nothing more."""
+    async with (
+        dispatch.ToolServer(Peer(), url, topic=topic),
+        CLIENTS["theirs"](url, topic) as theirs,
+        dispatch.connect(url, catalog(topic)) as dispatcher,
+    ):
+        ours = dispatch.ToolServiceClient(dispatcher, service="peer")
+        assert await many(ours, "ours", 5) == [f"customers|ours {n}" for n in range(5)]
+        assert await many(theirs, "theirs", 5) == [f"customers|theirs {n}" for n in range(5)]
+        replies = dispatcher.exchange.replies
+        async with asyncio.timeout(TIMEOUT_S):
+            while sum(replies.values()) < 10:  # noqa: ASYNC110 - a count has no event
+                await asyncio.sleep(0)
+    assert replies == dict.fromkeys(replies, 0) | {Disposition.MATCHED: 5, Disposition.UNKNOWN: 5}
+
+
+async def test_our_service_says_that_an_answer_is_too_large_for_the_broker(
+    client_kind: str, url: str, topic: str
+) -> None:
+    async with dispatch.ToolServer(Peer(), url, topic=topic), CLIENTS[client_kind](url, topic) as client:
+        with pytest.raises(RuntimeError, match=r"too large"):
+            await client.call({}, {"fill": MAX_MESSAGE_BYTES}, timeout=TIMEOUT_S)
+        assert await client.call(PREFIX, {"join": "again"}, timeout=TIMEOUT_S) == "customers|again"
+
+
+async def test_our_client_refuses_a_request_too_large_for_the_broker(url: str, their_service: TheirService) -> None:
+    async with dispatch.connect(url, catalog(their_service.topic)) as dispatcher:
+        client = dispatch.ToolServiceClient(dispatcher, service="peer")
+        with pytest.raises(dispatch.InvalidArgumentsError, match=r"Nothing was sent") as caught:
+            await client.call({}, {"measure": "x" * MAX_MESSAGE_BYTES}, timeout=TIMEOUT_S)
+        assert caught.value.type == "payload-too-large"
+        assert await client.call(PREFIX, {"join": "again"}, timeout=TIMEOUT_S) == "customers|again"
+
+
+@pytest.mark.parametrize("service_kind", ["theirs", "ours"])
+async def test_half_a_character_is_an_error_at_once(
+    url: str, topic: str, service_kind: str, request: pytest.FixtureRequest
+) -> None:
+    """A lone surrogate is no text; TrustGraph's JSON lets it pass all the same."""
+    async with contextlib.AsyncExitStack() as stack:
+        if service_kind == "theirs":
+            topic = request.getfixturevalue("their_service").topic
+        else:
+            await stack.enter_async_context(dispatch.ToolServer(Peer(), url, topic=topic))
+        dispatcher = await stack.enter_async_context(dispatch.connect(url, catalog(topic)))
+        client = dispatch.ToolServiceClient(dispatcher, service="peer")
+        with pytest.raises(dispatch.DispatchError) as caught:
+            await client.call({}, {"surrogate": True}, timeout=TIMEOUT_S)
+        assert caught.value.type == {"theirs": "malformed-reply", "ours": "invalid-result"}[service_kind]
+        with pytest.raises(dispatch.InvalidArgumentsError):
+            await client.call({}, {"measure": "\ud800"}, timeout=TIMEOUT_S)
+        assert await client.call(PREFIX, {"join": "again"}, timeout=TIMEOUT_S) == "customers|again"

@@ -1,0 +1,148 @@
+"""A genuine Prometheus scrapes a dispatcher and tool services in trouble, and every panel shows it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from prometheus_client import CollectorRegistry
+
+from dashboards.reading import filled, load, panels, queries, used, variables
+from dispatch import Telemetry
+from dispatch.telemetry.metrics.exposition import served
+from tests.helpers.failing_calls import TOOLS, Troubled
+from tests.helpers.prometheus_binaries import find
+from tests.helpers.prometheus_server import JOB, SCRAPE_S, Prometheus, until
+
+pytestmark = [pytest.mark.prometheus, pytest.mark.wall_clock]
+
+ROUND_S = 12
+RATE_INTERVAL = f"{4 * SCRAPE_S}s"
+"""What Grafana makes of ``$__rate_interval`` where a scrape is a second."""
+SAMPLE = 0.5
+DASHBOARDS = load()
+
+
+class Seen:
+    """What panels have shown so far.
+
+    Args:
+        prometheus: that is asked.
+
+    Attributes:
+        lacking: queries that have shown nothing but zeros, or nothing, as (dashboard, panel, PromQL).
+        exemplars: traces of exemplars, by (dashboard, panel).
+        missing: panels whose exemplars have not come.
+    """
+
+    def __init__(self, prometheus: Prometheus) -> None:
+        self._prometheus = prometheus
+        self._began = time.time()
+        self.lacking: list[tuple[str, str, str]] = []
+        self.exemplars: dict[tuple[str, str], set[str]] = {}
+        self._asked: list[tuple[str, str, str]] = []
+        for uid, dashboard in DASHBOARDS.items():
+            for panel in panels(dashboard):
+                for query in queries(panel):
+                    asked = uid, panel["title"], query["expr"]
+                    self.lacking.append(asked)
+                    if query.get("exemplar"):
+                        self._asked.append(asked)
+        self.missing = {(uid, title) for uid, title, _ in self._asked}
+
+    def _filled(self, uid: str, expr: str) -> list[str]:
+        """As each tool has it, where one is picked."""
+        picked = [{"tool": tool} for tool in TOOLS] if uid == "dispatch-tool" else [{}]
+        return [filled(expr, DASHBOARDS[uid], each, RATE_INTERVAL) for each in picked]
+
+    def everything(self) -> bool:
+        """Has every query shown something by now?"""
+        self.lacking = [asked for asked in self.lacking if not self._shows(asked[0], asked[2])]
+        return not self.lacking
+
+    def _shows(self, uid: str, expr: str) -> bool:
+        now = time.time()
+        return any(
+            value
+            for each in self._filled(uid, expr)
+            for _, values in self._prometheus.over(each, self._began, now)
+            for _, value in values
+        )
+
+    def every_exemplar(self) -> bool:
+        """Does each panel that can show single calls show some?"""
+        now = time.time()
+        for uid, title, expr in self._asked:
+            for each in self._filled(uid, expr):
+                found = {one["labels"]["trace_id"] for one in self._prometheus.exemplars(each, self._began, now)}
+                self.exemplars.setdefault((uid, title), set()).update(found)
+        self.missing = {panel for panel, traces in self.exemplars.items() if not traces}
+        return not self.missing
+
+
+def picks(prometheus: Prometheus) -> dict[tuple[str, str], list[str]]:
+    """The values to pick from, by dashboard and variable, as Grafana asks for them."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for uid, dashboard in DASHBOARDS.items():
+        for name, variable in variables(dashboard).items():
+            if variable["type"] == "query":
+                parts = re.fullmatch(r"label_values\((.+),(\w+)\)", variable["query"]["query"])
+                assert parts is not None
+                selector = filled(parts[1], dashboard, {}, RATE_INTERVAL)
+                found[uid, name] = prometheus.label_values(parts[2], selector)
+    return found
+
+
+def lint(port: int) -> str:
+    """What promtool has to say about what is served there; "": nothing."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as response:
+        text = response.read()
+    told = subprocess.run([find("promtool"), "check", "metrics"], input=text, capture_output=True, check=False)
+    assert text.count(b"\n# TYPE dispatch_") > 20
+    return (told.stdout + told.stderr).decode() + (f"exit code {told.returncode}" if told.returncode else "")
+
+
+async def test_every_panel_shows_what_happens(tmp_path: Path) -> None:
+    spans = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(spans))
+    registry = CollectorRegistry()
+    telemetry = Telemetry(registry=registry, tracer_provider=provider, sample=SAMPLE)
+    with served(telemetry, 0) as port, Prometheus([port], tmp_path) as prometheus:
+        seen = Seen(prometheus)
+        async with Troubled(telemetry, ROUND_S):
+            await until(seen.everything, "something on every panel", lambda: seen.lacking)
+            await until(seen.every_exemplar, "single calls where they can be shown", lambda: seen.missing)
+            picked = picks(prometheus)
+            assert lint(port) == ""
+            await until(prometheus.scrapes, "a scrape that is good as a whole", prometheus.targets)
+
+        traces = {
+            f"{span.context.trace_id:032x}"
+            for span in spans.get_finished_spans()
+            if span.name.startswith("execute_tool ") and span.context is not None
+        }
+        for panel, shown in seen.exemplars.items():
+            assert shown <= traces, panel
+
+        here = [f"127.0.0.1:{port}"]
+        for uid in DASHBOARDS:
+            assert picked[uid, "job"] == [JOB]
+            assert picked[uid, "dispatcher"] == here
+        assert picked["dispatch-overview", "tool"] == picked["dispatch-tool", "tool"] == sorted([*TOOLS, "_OTHER"])
+        assert picked["dispatch-instances", "service"] == ["_OTHER", "bank", "library", "stories", "weather"]
+    provider.shutdown()
+
+
+def test_every_query_is_asked_with_every_variable_put_in() -> None:
+    for uid, dashboard in DASHBOARDS.items():
+        for panel in panels(dashboard):
+            for query in queries(panel):
+                assert not used(filled(query["expr"], dashboard, {"tool": "x"}, RATE_INTERVAL)), (uid, panel["title"])

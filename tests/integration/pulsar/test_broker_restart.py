@@ -1,0 +1,134 @@
+"""The broker is killed (-9) and restarted under load: every call ends in time, and calls succeed again by themselves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import pulsar
+import pytest
+
+import dispatch
+from dispatch.devtools.localbroker import Admin, LocalBroker, prepare
+from tests.helpers.catalogs import catalog_of, unique_topic
+from tests.helpers.echo_service import echo_process
+
+pytestmark = pytest.mark.pulsar
+
+TIMEOUT = 3.0
+
+
+@dataclass
+class Ended:
+    began: float
+    ended: float
+    result: dispatch.CallResult
+
+
+class Load:
+    """Callers that call again and again."""
+
+    def __init__(self, dispatcher: dispatch.Dispatcher) -> None:
+        self._dispatcher = dispatcher
+        self._stop = False
+        self.ended: list[Ended] = []
+        self.success = asyncio.Event()
+
+    async def _caller(self) -> None:
+        loop = asyncio.get_running_loop()
+        while not self._stop:
+            began = loop.time()
+            result = await self._dispatcher.execute("echo", {"sleep": 0.005}, timeout=TIMEOUT)
+            self.ended.append(Ended(began, loop.time(), result))
+            if result.ok:
+                self.success.set()
+
+    @asynccontextmanager
+    async def running(self, callers: int) -> AsyncIterator[None]:
+        tasks = [asyncio.create_task(self._caller()) for _ in range(callers)]
+        try:
+            yield
+        finally:
+            self._stop = True
+            await asyncio.gather(*tasks)
+
+
+def first_lookup(url: str) -> None:
+    """Wait until a broker that has just started serves topics: its first lookup takes seconds on a busy machine."""
+    client = pulsar.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    try:
+        client.create_reader(f"non-persistent://tg/response/{unique_topic()}", pulsar.MessageId.latest)
+    finally:
+        client.close()
+
+
+async def test_a_killed_broker_costs_calls_their_deadline_and_no_more() -> None:
+    loop = asyncio.get_running_loop()
+    broker = await asyncio.to_thread(LocalBroker.start)
+    try:
+        await asyncio.to_thread(prepare, Admin(broker.web_url))
+        topic = unique_topic()
+        with echo_process(broker.service_url, topic, 256):
+            async with dispatch.connect(broker.service_url, catalog_of(topic)) as dispatcher:
+                load = Load(dispatcher)
+                async with load.running(32):
+                    await load.success.wait()
+                    await asyncio.to_thread(broker.kill)
+                    killed = loop.time()
+                    await asyncio.to_thread(broker.restart)
+                    await asyncio.to_thread(first_lookup, broker.service_url)
+                    ready = loop.time()
+                    load.success.clear()
+                    async with asyncio.timeout(30):
+                        await load.success.wait()
+                assert dispatcher.exchange.pending == 0
+    finally:
+        await asyncio.to_thread(broker.stop)
+    failed = [e for e in load.ended if not e.result.ok]
+    assert failed, "the broker was away for seconds: some calls must have failed"
+    for call in failed:
+        error = call.result.error
+        assert isinstance(error, dispatch.CallTimeoutError | dispatch.TransportError), error
+        assert isinstance(error, dispatch.CallTimeoutError) or error.type in (
+            "disconnected",
+            "connection-lost",
+            "send-failed",
+        )
+    # By its deadline: what is beyond it is the loop's own delay.
+    assert max(e.ended - e.began for e in load.ended) < TIMEOUT + 1
+    first = min(e.began for e in load.ended if e.result.ok and e.ended > killed + 0.5)
+    assert first - ready <= 3, "calls should succeed within 3 s of the broker being ready"
+
+
+async def test_a_call_that_could_not_leave_says_so_and_never_runs_later() -> None:
+    """What waits for a broker is withdrawn with its caller: it must not reach the service after all."""
+    broker = await asyncio.to_thread(LocalBroker.start)
+    try:
+        await asyncio.to_thread(prepare, Admin(broker.web_url))
+        topic = unique_topic()
+        async with dispatch.connect(broker.service_url, catalog_of(topic)) as dispatcher:
+            ran: list[str] = []
+
+            class Remember(dispatch.ToolService):
+                async def invoke(self, config: dict, arguments: dict, user: str = "") -> str:
+                    ran.append(arguments["text"])
+                    return "done"
+
+            async with dispatch.ToolServer(Remember(), broker.service_url, topic=topic):
+                assert await dispatcher.call("echo", {"text": "before"}) == "done"
+                await asyncio.to_thread(broker.kill)
+                while dispatcher.transport.connected:  # noqa: ASYNC110 - a state of the transport, without an event
+                    await asyncio.sleep(0)
+                result = await dispatcher.execute("echo", {"text": "lost"}, timeout=0.5)
+                assert isinstance(result.error, dispatch.TransportError)
+                assert (result.error.type, result.error.sent, result.error.retryable) == ("disconnected", False, True)
+                await asyncio.to_thread(broker.restart)
+                async with asyncio.timeout(30):
+                    while not (await dispatcher.execute("echo", {"text": "after"}, timeout=1)).ok:
+                        pass
+            assert ran[0] == "before"
+            assert set(ran[1:]) == {"after"}
+    finally:
+        await asyncio.to_thread(broker.stop)

@@ -1,0 +1,180 @@
+"""``serve``, ``call`` and ``demo`` as a user's own processes, on a genuine broker."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers.cli_processes import Program, ended, started
+from tests.unit.cli.conftest import write_catalog
+
+pytestmark = pytest.mark.pulsar
+
+SERVICES = """
+import dispatch
+
+class Joke(dispatch.ToolService):
+    async def invoke(self, config, arguments, user=""):
+        if arguments.get("topic") == "taxes":
+            raise dispatch.ToolError("no-joke", "Nothing is funny about taxes.")
+        return f"{user}: a {config['style']} about {arguments['topic']!r}"
+
+class Story(dispatch.ToolService):
+    async def invoke(self, config, arguments, user=""):
+        for word in ("once ", "upon ", "a ", "time"):
+            yield word
+
+class Blocking(dispatch.ToolService):
+    # Runs in a thread; it opens and reads the pipe that the test holds the other end of.
+    def invoke(self, config, arguments):
+        with open(arguments["topic"]) as pipe:
+            return pipe.read()
+"""
+
+
+class Stand:
+    """A module of services, and a catalogue whose tool is on a topic that nobody else uses."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self.topic = f"cli-{secrets.token_hex(6)}"
+        self.catalog = write_catalog(folder / "catalogue", topic=self.topic)
+        self.module = folder / "services.py"
+        self.module.write_text(SERVICES)
+        self.pipe = folder / "pipe"
+        os.mkfifo(self.pipe)
+        self.url = url
+
+    @contextlib.contextmanager
+    def serving(self, name: str, *options: str) -> Iterator[Program]:
+        """``dispatch serve``, ready."""
+        target = f"{self.module}:{name}"
+        with started("serve", target, "--topic", self.topic, "--broker", self.url, *options) as program:
+            (program.out if "--json" in options else program.err).wait_for(
+                "ready" if "--json" in options else "Ctrl-C drains"
+            )
+            yield program
+
+    def options(self, *arguments: str) -> tuple[str, ...]:
+        return ("call", "tell-joke", *arguments, "--catalog", str(self.catalog), "--broker", self.url)
+
+    def call(self, *arguments: str) -> tuple[int, str, str]:
+        """``dispatch call``, to its end."""
+        return ended(*self.options(*arguments))
+
+    @contextlib.contextmanager
+    def blocked_call(self) -> Iterator[tuple[Program, Any]]:
+        """A call whose tool runs, and waits for the pipe's end."""
+        with started(*self.options(f"topic={self.pipe}")) as caller, self.pipe.open("w") as pipe:
+            yield caller, pipe
+
+
+@pytest.fixture
+def stand(tmp_path: Path, pulsar_endpoint: Any) -> Stand:
+    return Stand(tmp_path, pulsar_endpoint.service_url)
+
+
+def test_a_call_travels_and_each_end_has_its_exit_code(stand: Stand) -> None:
+    with stand.serving("Joke", "--instance", "joke-1") as service:
+        assert stand.call("topic=grüße 猫", "--user", "alice") == (0, "alice: a pun about 'grüße 猫'\n", "")
+        code, out, err = stand.call("topic:=[1, null]", "--json")
+        result = json.loads(out)
+        assert (code, err, result["outcome"], result["instance"]) == (0, "", "success", "joke-1")
+        assert result["text"] == ": a pun about [1, None]"
+        assert stand.call("topic=taxes") == (
+            1,
+            "",
+            "Error: Nothing is funny about taxes.\n  outcome tool_error · type no-joke\n",
+        )
+        service.terminate()
+        assert service.wait() == 0
+        assert "Drained. 3 requests came, 0 refused." in service.err.text()
+    code, out, err = stand.call("topic=cats", "--timeout", "0.5")
+    assert (code, out) == (3, "")
+    assert f"hint: does a service listen on non-persistent://tg/request/{stand.topic}?" in err
+
+
+def test_a_stream_arrives_in_chunks(stand: Stand) -> None:
+    with stand.serving("Story"):
+        assert stand.call("topic=goats", "--stream") == (0, "once upon a time\n", "")
+        code, out, _ = stand.call("topic=goats", "--stream", "--json")
+        lines = [json.loads(line) for line in out.splitlines()]
+        assert code == 0
+        assert [line["chunk"] for line in lines[:-1]] == ["once ", "upon ", "a ", "time"]
+        assert lines[-1]["result"]["text"] == "once upon a time"
+
+
+def test_ctrl_c_lets_a_call_that_runs_finish(stand: Stand) -> None:
+    with stand.serving("Blocking") as service, stand.blocked_call() as (caller, pipe):
+        service.interrupt()
+        service.err.wait_for("Draining: 1 running, 0 queued; at most 30 s. Ctrl-C again stops at once.")
+        pipe.write("finished")
+        pipe.close()
+        assert (caller.wait(), caller.out.text()) == (0, "finished\n")
+        service.assert_interrupted()
+        assert "Drained. 1 request came, 0 refused." in service.err.text()
+
+
+def test_a_second_ctrl_c_ends_it_even_while_a_tool_blocks_its_thread(stand: Stand) -> None:
+    with stand.serving("Blocking") as service, stand.blocked_call() as (caller, _pipe):
+        service.interrupt()
+        service.err.wait_for("Draining: 1 running")
+        service.interrupt()
+        service.assert_interrupted()
+        assert "Stopped at once: 1 request cut off." in service.err.text()
+        assert caller.wait() == 1
+        assert "type cancelled" in caller.err.text()
+
+
+def test_a_drain_that_takes_too_long_ends_all_the_same(stand: Stand) -> None:
+    with (
+        stand.serving("Blocking", "--drain-timeout", "0.1", "--json") as service,
+        stand.blocked_call() as (caller, _pipe),
+    ):
+        service.terminate()
+        assert service.wait() == 0
+        assert [json.loads(line)["event"] for line in service.out.text().splitlines()] == [
+            "ready",
+            "draining",
+            "stopped",
+        ]
+        assert json.loads(service.out.text().splitlines()[-1])["drained"] is False
+        assert caller.wait() == 1
+
+
+@pytest.mark.parametrize("more", [(), ("--stream",), ("--json",)], ids=" ".join)
+def test_ctrl_c_in_a_call_that_waits_for_its_answer(stand: Stand, more: tuple[str, ...]) -> None:
+    with (
+        stand.serving("Blocking"),
+        started(*stand.options(f"topic={stand.pipe}", *more)) as caller,
+        stand.pipe.open("w"),
+    ):
+        caller.interrupt()
+        caller.assert_interrupted()
+        assert caller.out.text() == ""
+
+
+def test_the_demonstration_on_a_genuine_broker(pulsar_endpoint: Any) -> None:
+    code, out, err = ended("demo", "--seconds", "6", "--json", "--broker", pulsar_endpoint.service_url, limit=90.0)
+    summary = json.loads(out)
+    assert (code, err, summary["surprises"], summary["pending"]) == (0, "", [], 0)
+    assert summary["broker"] == pulsar_endpoint.service_url
+    assert summary["outcomes"]["success"]["count"] > 10
+    _, instance, circuit, hog = summary["acts"]
+    assert instance["instances"]["translate-2"] == ["up", "ejected", "warming", "up"]
+    assert instance["answered"] == instance["calls"]
+    assert circuit["states"] == ["closed", "open", "half-open", "closed"]
+    assert hog["users"]["hog"]["refused"] > 0 == hog["users"]["nora"]["refused"]
+
+
+def test_ctrl_c_in_the_demonstration_on_a_genuine_broker(pulsar_endpoint: Any) -> None:
+    with started("demo", "--seconds", "60", "--broker", pulsar_endpoint.service_url) as program:
+        program.out.wait_for("A name slightly wrong")
+        program.interrupt()
+        program.assert_interrupted()

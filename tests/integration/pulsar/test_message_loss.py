@@ -1,0 +1,170 @@
+"""A tool that changes state and counts, over a genuine broker's non-persistent topics: each call is answered, and runs once.
+
+``DISPATCH_DELIVERY_CALLS`` sets how many calls the large test makes (default 6,000; a million takes about ten minutes).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import dispatch
+from dispatch.devtools.localbroker import Endpoint
+from tests.helpers.catalogs import catalog_of, unique_topic
+from tests.helpers.counting_service import Counts, answer, counting_process
+from tests.helpers.lossy_proxy import LossyProxy
+
+pytestmark = pytest.mark.pulsar
+
+CALLS = int(os.environ.get("DISPATCH_DELIVERY_CALLS", "6000"))
+SIZES = (1_000, 10_000, 100_000, 1_000_000)
+IN_FLIGHT = (4, 16, 64, 256)
+TIMEOUT_S = 60.0
+
+
+def shares(calls: int) -> dict[tuple[int, int], int]:
+    """How many calls of each size at each number in flight: the small ones are the many."""
+    weights = {1_000: 60, 10_000: 30, 100_000: 9, 1_000_000: 1}
+    return {(size, many): max(many, calls * weight // 400) for size, weight in weights.items() for many in IN_FLIGHT}
+
+
+async def test_answers_of_all_sizes_arrive_and_each_call_runs_once(pulsar_endpoint: Endpoint, tmp_path: Path) -> None:
+    plan = shares(CALLS)
+    total = sum(plan.values())
+    counts = Counts(tmp_path / "counts", total)
+    numbers = iter(range(total))
+    url, topic = pulsar_endpoint.service_url, unique_topic("counting")
+    problems: list[str] = []
+    with counting_process(url, topic, counts):
+        async with dispatch.connect(url, catalog_of(topic)) as dispatcher:
+            for (size, many), calls in plan.items():
+                mine = iter([next(numbers) for _ in range(calls)])
+
+                async def caller(size: int = size, mine: object = mine) -> None:
+                    for number in mine:  # type: ignore[attr-defined] # an iterator that all callers share
+                        result = await dispatcher.execute("echo", {"n": number, "size": size}, timeout=TIMEOUT_S)
+                        if result.text != answer(number, size):
+                            problems.append(f"{number} ({size:,} bytes): {result.error}")
+
+                await asyncio.gather(*(caller() for _ in range(many)))
+            assert problems == []
+            assert dispatcher.exchange.pending == 0
+        assert Counter(counts.all()) == {1: total}
+
+
+async def test_mixed_sizes_at_once(pulsar_endpoint: Endpoint, tmp_path: Path) -> None:
+    rng = random.Random(1)
+    total = 1_500
+    counts = Counts(tmp_path / "counts", total)
+    sizes = rng.choices(SIZES, (60, 30, 9, 1), k=total)
+    url, topic = pulsar_endpoint.service_url, unique_topic("counting")
+    with counting_process(url, topic, counts):
+        async with dispatch.connect(url, catalog_of(topic)) as dispatcher:
+            texts = await asyncio.gather(
+                *(
+                    dispatcher.call("echo", {"n": number, "size": size}, timeout=TIMEOUT_S)
+                    for number, size in enumerate(sizes)
+                )
+            )
+        assert texts == [answer(number, size) for number, size in enumerate(sizes)]
+        assert Counter(counts.all()) == {1: total}
+
+
+async def test_streams_side_by_side_bring_every_chunk_in_order(pulsar_endpoint: Endpoint, tmp_path: Path) -> None:
+    chunks, streams = 1_000, 64
+    counts = Counts(tmp_path / "counts", streams)
+    url, topic = pulsar_endpoint.service_url, unique_topic("counting")
+
+    async def read(dispatcher: dispatch.Dispatcher, number: int) -> int:
+        index = 0
+        async for chunk in dispatcher.stream("echo", {"n": number, "size": 100, "chunks": chunks}, timeout=120):
+            assert chunk == answer(index, 100)
+            index += 1
+        return index
+
+    with counting_process(url, topic, counts):
+        async with dispatch.connect(url, catalog_of(topic)) as dispatcher:
+            assert await asyncio.gather(*(read(dispatcher, n) for n in range(streams))) == [chunks] * streams
+        assert Counter(counts.all()) == {1: streams}
+
+
+@pytest.mark.parametrize("streams", [False, True])
+async def test_one_message_in_twenty_is_lost_each_way(pulsar_endpoint: Endpoint, tmp_path: Path, streams: bool) -> None:
+    total = 80 if streams else 3_000
+    counts = Counts(tmp_path / "counts", total + 1)
+    url, topic = pulsar_endpoint.service_url, unique_topic("counting")
+    rng = random.Random(1)
+    async with LossyProxy.before(url, loss_out=0.0, loss_in=0.0, rng=rng) as proxy:
+        with counting_process(url, topic, counts):
+            async with dispatch.connect(proxy.url, catalog_of(topic)) as dispatcher:
+                await dispatcher.call("echo", {"n": total}, timeout=TIMEOUT_S)  # they have met
+                proxy.loss_out = proxy.loss_in = 0.05
+                numbers = iter(range(total))
+                repaired = 0
+
+                async def caller() -> None:
+                    nonlocal repaired
+                    for number in numbers:
+                        size = rng.choice((100, 2_000, 20_000))
+                        arguments = {"n": number, "size": size, "chunks": 50 if streams else 0}
+                        result = await dispatcher.execute("echo", arguments, timeout=TIMEOUT_S)
+                        assert result.error is None
+                        whole = "".join(answer(index, size) for index in range(50)) if streams else answer(number, size)
+                        assert result.text == whole
+                        repaired += result.transmissions > 1
+
+                async with asyncio.TaskGroup() as callers:
+                    for _ in range(16):
+                        callers.create_task(caller())
+            assert proxy.dropped_sends > 20
+            assert proxy.dropped_messages > 100
+            assert repaired > total // 20
+            assert Counter(counts.all()) == {1: total + 1}
+
+
+async def test_a_service_that_is_killed_and_restarted(pulsar_endpoint: Endpoint, tmp_path: Path) -> None:
+    """Every call is answered, or ends with an error that says whether it may have run; and that is true."""
+    total, lives = 4_000, 3
+    counts = Counts(tmp_path / "counts", total)
+    url, topic = pulsar_endpoint.service_url, unique_topic("counting")
+    numbers = iter(range(total))
+    results: dict[int, dispatch.CallResult] = {}
+    alive = True
+    policy = dispatch.Policy(give_up_after=2)
+    async with dispatch.connect(url, catalog_of(topic), policy=policy) as dispatcher:
+
+        async def caller() -> None:
+            while alive and (number := next(numbers, None)) is not None:
+                results[number] = await dispatcher.execute(
+                    "echo", {"n": number, "size": 2_000, "seconds": 0.05}, timeout=15
+                )
+
+        callers: list[asyncio.Task[None]] = []
+        for life in range(lives):
+            with counting_process(url, topic, counts, instance="steady" if life % 2 else ""):
+                if not callers:
+                    callers = [asyncio.create_task(caller()) for _ in range(16)]
+                seen = len(results)
+                started = time.monotonic()
+                async with asyncio.timeout(60):
+                    while len(results) < seen + 300:  # noqa: ASYNC110 - a count has no event
+                        await asyncio.sleep(0.01)
+                assert time.monotonic() - started < 40
+        alive = False
+        await asyncio.gather(*callers)
+    ran = counts.all()
+    assert set(ran) <= {0, 1}, "something ran twice"
+    ends = Counter("answered" if result.error is None else result.error.type for result in results.values())
+    assert ends["answered"] > 200 * lives
+    assert set(ends) <= {"answered", "instance-lost", "former", "timeout"}, ends
+    for number, result in results.items():
+        if result.ok:
+            assert ran[number] == 1
+        elif isinstance(result.error, dispatch.TransportError) and not result.error.sent:
+            assert ran[number] == 0

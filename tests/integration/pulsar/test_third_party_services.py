@@ -1,0 +1,66 @@
+"""Others' services over a genuine broker's non-persistent topics, as fast as a service can be: little of what they answer is
+lost, although they know nothing of credit. Without what dispatch does about that it is one in a hundred at 10 kB, and one in
+twenty at 100 kB.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+import dispatch
+from benchmarks.processes import start
+from dispatch.devtools.localbroker import Endpoint
+from dispatch.messaging.rpc.exchange_outcome import Disposition
+from tests.helpers.catalogs import catalog_of, unique_topic
+
+pytestmark = pytest.mark.pulsar
+
+IN_FLIGHT = 64
+LIMIT_S = 2.0
+ROUNDS = 5
+"""A machine that is busy with something else has some more to show that few are lost."""
+
+
+@pytest.mark.parametrize(("size", "calls", "may_be_lost"), [(10_000, 5_000, 5), (100_000, 1_500, 15)])
+async def test_answers_of_a_fast_service_of_others(
+    pulsar_endpoint: Endpoint, size: int, calls: int, may_be_lost: int
+) -> None:
+    topic = unique_topic("stranger")
+    spec = {
+        "url": pulsar_endpoint.service_url,
+        "token": pulsar_endpoint.token,
+        "topic": topic,
+        "request": f"non-persistent://tg/request/{topic}",
+        "response": f"non-persistent://tg/response/{topic}",
+        "timeout": LIMIT_S,
+        "answer": size,
+    }
+    with ExitStack() as stack:
+        start("echo_service", stack).begin(spec)
+        policy = dispatch.Policy(reply_subscriptions=2)
+        async with dispatch.connect(pulsar_endpoint.service_url, catalog_of(topic), policy=policy) as dispatcher:
+
+            async def caller(numbers: Iterator[int]) -> int:
+                lost = 0
+                for _ in numbers:
+                    result = await dispatcher.execute("echo", timeout=LIMIT_S)
+                    if result.ok:
+                        assert len(result.text) == size
+                    else:
+                        assert result.outcome is dispatch.Outcome.TIMEOUT, result.error
+                        lost += 1
+                return lost
+
+            lost = calls
+            for _ in range(ROUNDS):
+                numbers = iter(range(calls))
+                lost = sum(await asyncio.gather(*(caller(numbers) for _ in range(IN_FLIGHT))))
+                if lost <= may_be_lost:
+                    break
+            assert lost <= may_be_lost
+            assert dispatcher.exchange.replies[Disposition.DUPLICATE] > calls // 2, "each came twice, nearly always"
+            assert dispatcher.exchange.pending == 0

@@ -1,0 +1,325 @@
+"""Which instances are well, as outcomes tell: runs of failures, pauses, slow start. (Success rates: the file beside this.)
+
+Guards against rules that eject nobody in a small cluster, against results from before an ejection that change what is after
+it, and against cancelled calls that count as failures.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from dispatch.balancing.balancer import Pick
+from dispatch.errors import Outcome
+from tests.helpers.balancers import START, Stand
+
+FAILURES = [Outcome.TIMEOUT, Outcome.TRANSPORT]
+ANSWERS = [Outcome.SUCCESS, Outcome.TOOL_ERROR, Outcome.INVALID_ARGUMENTS]
+NOTHING = [Outcome.CANCELLED, Outcome.REJECTED, Outcome.THROTTLED]
+
+
+@pytest.mark.parametrize("outcome", FAILURES)
+def test_five_failures_in_a_row_eject(outcome: Outcome) -> None:
+    stand = Stand("ab")
+    stand.end("a", outcome, 4)
+    assert stand.state("a").ejected_until is None
+    assert "a" in stand.picks(2)
+    stand.end("a", outcome, 4)
+    stand.end("a", outcome)
+    assert stand.state("a").ejected_until == START + 30
+    assert stand.changes == [("a", "ejected", "failures")]
+    assert stand.picks(6) == "bbbbbb"
+
+
+@pytest.mark.parametrize("outcome", ANSWERS)
+def test_an_answer_ends_the_row(outcome: Outcome) -> None:
+    stand = Stand("ab")
+    for _ in range(3):
+        stand.end("a", Outcome.TIMEOUT, 4)
+        stand.end("a", outcome)
+    assert (stand.changes, stand.state("a").failures) == ([], 0)
+    assert (stand.state("a").good, stand.state("a").bad) == (3, 12)
+
+
+@pytest.mark.parametrize("outcome", NOTHING)
+def test_what_says_nothing_of_the_instance_neither_fails_nor_ends_the_row(outcome: Outcome) -> None:
+    stand = Stand("ab")
+    stand.end("a", Outcome.TIMEOUT, 4)
+    stand.end("a", outcome, 50)
+    assert (stand.state("a").failures, stand.state("a").bad, stand.state("a").good) == (4, 4, 0)
+    assert stand.changes == []
+    stand.end("a", Outcome.TIMEOUT)
+    assert stand.changes == [("a", "ejected", "failures")]
+
+
+def test_five_in_a_row_that_were_outpaced_eject() -> None:
+    stand = Stand("ab")
+    stand.end("a", Outcome.CANCELLED, 4, outpaced=True)
+    stand.end("a", Outcome.SUCCESS)
+    stand.end("a", Outcome.CANCELLED, 2, outpaced=True)
+    stand.end("a", Outcome.TIMEOUT, 2)
+    assert stand.changes == []
+    stand.end("a", Outcome.CANCELLED, outpaced=True)
+    assert stand.changes == [("a", "ejected", "failures")]
+
+
+def test_success_rates_leave_out_what_was_outpaced() -> None:
+    stand = Stand("ab", consecutive=None)
+    stand.end("a", Outcome.CANCELLED, 500, outpaced=True)
+    assert (stand.state("a").good, stand.state("a").bad) == (0, 0)
+    assert stand.changes == []
+
+
+def test_what_was_outpaced_in_an_earlier_epoch_says_nothing() -> None:
+    stand = Stand("ab")
+    pick = stand.balancer.take("a")
+    assert isinstance(pick, Pick)
+    stand.eject("a")
+    stand.wait(30)
+    stand.pick()
+    pick.finish(Outcome.CANCELLED, outpaced=True)
+    assert stand.state("a").ejected_until is None
+    assert stand.balancer.stale == 1
+
+
+def test_a_tools_own_error_is_a_failure_only_if_the_settings_say_so() -> None:
+    stand = Stand("ab", tool_errors=True)
+    stand.end("a", Outcome.TOOL_ERROR, 5)
+    assert stand.changes == [("a", "ejected", "failures")]
+
+
+def test_the_row_can_be_left_out() -> None:
+    stand = Stand("ab", consecutive=None)
+    stand.end("a", Outcome.TIMEOUT, 500)
+    assert stand.changes == []
+
+
+def test_an_ejection_ends_on_time() -> None:
+    stand = Stand("ab")
+    stand.eject("a")
+    stand.wait(29.999)
+    assert stand.picks(4) == "bbbb"
+    stand.wait(0.001)
+    assert sorted(stand.picks(4)) == ["a", "a", "b", "b"]
+    assert stand.changes[1:] == [("a", "returned", "over")]
+    assert stand.state("a").well_since == START + 30
+
+
+def test_who_comes_back_is_on_probation_until_it_answers() -> None:
+    stand = Stand("ab")
+    stand.eject("a")
+    stand.wait(30)
+    stand.pick()
+    stand.end("a")
+    assert stand.state("a").ejected_until == stand.clock.now + 60
+    stand.wait(60)
+    stand.pick()
+    stand.end("a", Outcome.SUCCESS)
+    stand.end("a", Outcome.TIMEOUT, 4)
+    assert stand.state("a").ejected_until is None
+
+
+def test_without_the_row_there_is_no_probation() -> None:
+    stand = Stand("ab", consecutive=None, volume=10)
+    stand.end("a", Outcome.TIMEOUT, 10)
+    stand.end("b", Outcome.SUCCESS, 10)
+    stand.wait(10)
+    stand.picks(1)
+    stand.wait(30)
+    stand.picks(1)
+    assert stand.changes == [("a", "ejected", "success-rate"), ("a", "returned", "over")]
+    assert stand.state("a").failures == 0
+
+
+def test_each_ejection_is_longer_up_to_the_longest_and_more_are_not_remembered() -> None:
+    stand = Stand("ab", eject_for=30, eject_max=100)
+    lasted = []
+    for _ in range(6):
+        stand.end("a", Outcome.TIMEOUT, 5)
+        until = stand.state("a").ejected_until
+        assert until is not None
+        lasted.append(until - stand.clock.now)
+        stand.clock.now = until
+        stand.pick()
+    assert lasted == [30, 60, 90, 100, 100, 100]
+    assert (stand.state("a").times, stand.state("a").ejections) == (4, 6)
+
+
+def test_time_without_ejection_makes_the_next_one_shorter() -> None:
+    stand = Stand("ab", eject_for=30, eject_max=100, interval=10)
+    stand.eject("a")
+    for well, lasts in ((0, 60), (9.99, 90), (10, 90), (20, 60), (1000, 30)):
+        until = stand.state("a").ejected_until
+        assert until is not None
+        stand.clock.now = until
+        stand.pick()
+        stand.wait(well)
+        stand.end("a")
+        assert stand.state("a").ejected_until == stand.clock.now + lasts, well
+
+
+@pytest.mark.parametrize(
+    ("count", "share", "allowed"),
+    [
+        *[(1, 0.5, 0), (2, 0.5, 1), (3, 0.5, 1), (4, 0.5, 2), (8, 0.5, 4), (9, 0.5, 4), (100, 0.29, 29)],
+        *[(1, 1.0, 1), (2, 0.1, 0), (3, 0.1, 1), (20, 0.1, 2), (2, 0.49, 0)],
+    ],
+)
+def test_no_more_are_ejected_than_may_be_and_one_always_may_if_two_stay(count: int, share: float, allowed: int) -> None:
+    names = [f"i{number}" for number in range(count)]
+    stand = Stand(names, eject_share=share)
+    for name in names:
+        stand.end(name, Outcome.TIMEOUT, 7)
+    assert [change[1] for change in stand.changes] == ["ejected"] * allowed
+    assert stand.balancer._health.ejected == allowed
+
+
+def test_when_one_comes_back_another_that_still_fails_goes_at_once() -> None:
+    stand = Stand("ab", panic=0)
+    stand.eject("a")
+    stand.end("b", Outcome.TIMEOUT, 9)
+    stand.wait(30)
+    stand.pick()
+    stand.end("b", Outcome.TIMEOUT)
+    assert stand.changes[-1] == ("b", "ejected", "failures")
+
+
+def test_what_was_picked_before_an_ejection_says_nothing_during_and_after_it() -> None:
+    stand = Stand("ab")
+    early = [pick for pick in (stand.pick() for _ in range(24)) if pick.instance == "a"]
+    stand.eject("a")
+    early.pop().finish(Outcome.SUCCESS)
+    early.pop().finish(Outcome.TIMEOUT)
+    assert stand.state("a").ejected_until is not None
+    stand.wait(30)
+    stand.picks(2)
+    stand.end("a", Outcome.SUCCESS)
+    for pick in early:
+        pick.finish(Outcome.TIMEOUT)
+    assert (stand.state("a").ejected_until, stand.state("a").failures) == (None, 0)
+    assert stand.balancer.stale == 12
+    assert stand.state("a").in_flight == 0
+
+
+def test_one_that_is_ejected_and_answers_all_the_same_is_back() -> None:
+    stand = Stand("ab")
+    stand.eject("a")
+    stand.end("a", Outcome.TIMEOUT, 3)
+    stand.end("a", Outcome.CANCELLED, 3)
+    assert len(stand.changes) == 1
+    stand.end("a", Outcome.SUCCESS)
+    assert stand.changes[1:] == [("a", "returned", "answered")]
+    assert stand.state("a").failures == 0
+    assert "a" in stand.picks(2)
+
+
+def test_an_ejection_clears_the_counts() -> None:
+    stand = Stand("ab")
+    stand.eject("a")
+    assert (stand.state("a").good, stand.state("a").bad) == (0, 0)
+
+
+# Throttled
+
+
+@pytest.mark.parametrize(("retry_after", "lasts"), [(None, 1.0), (2.5, 2.5), (1e9, 300), (math.inf, 300)])
+def test_a_throttled_instance_gets_less_work_for_as_long_as_it_asked(retry_after: float | None, lasts: float) -> None:
+    stand = Stand("ab")
+    stand.end("a", Outcome.THROTTLED, retry_after=retry_after)
+    stand.wait(lasts - 0.001)
+    assert stand.picks(3) == "bbb"
+    stand.wait(0.001)
+    assert "a" in stand.picks(2)
+
+
+@pytest.mark.parametrize("retry_after", [0, -1, math.nan])
+def test_a_pause_of_no_time_is_none(retry_after: float) -> None:
+    stand = Stand("ab")
+    stand.end("a", Outcome.THROTTLED, retry_after=retry_after)
+    assert "a" in stand.picks(2)
+
+
+def test_a_shorter_pause_does_not_end_a_longer_one() -> None:
+    stand = Stand("ab")
+    stand.end("a", Outcome.THROTTLED, retry_after=10)
+    stand.end("a", Outcome.THROTTLED, retry_after=1)
+    stand.wait(9)
+    assert stand.picks(3) == "bbb"
+
+
+def test_when_all_are_throttled_all_are_used() -> None:
+    stand = Stand("ab")
+    for name in "ab":
+        stand.end(name, Outcome.THROTTLED, retry_after=10)
+    assert sorted(stand.picks(4)) == ["a", "a", "b", "b"]
+    assert not stand.pick().panic
+
+
+# Slow start
+
+
+def levels(stand: Stand, id: str, *moments: float) -> list[float]:
+    found = []
+    for moment in moments:
+        stand.clock.now = START + moment
+        stand.balancer.instances()
+        found.append(stand.state(id).level)
+    return found
+
+
+def test_the_share_of_a_new_instance_grows_in_steps() -> None:
+    stand = Stand("ab", warm=False, slow_start=20)
+    moments = (0, 2.99, 3, 3.99, 4, 10, 19.9, 20, 1000)
+    assert levels(stand, "a", *moments) == [0.1, 0.1, 0.15, 0.15, 0.2, 0.5, 0.95, 1.0, 1.0]
+
+
+def test_a_slow_start_can_begin_higher_or_be_left_out() -> None:
+    assert levels(Stand("ab", warm=False, slow_start=20, slow_start_from=0.5), "a", 0, 10, 11) == [0.5, 0.5, 0.55]
+    assert levels(Stand("ab", warm=False, slow_start=None), "a", 0) == [1.0]
+
+
+def test_who_comes_back_starts_slowly() -> None:
+    stand = Stand("ab", warm=False, slow_start=20)
+    stand.wait(100)
+    stand.eject("a")
+    assert levels(stand, "a", 130, 135) == [0.1, 0.25]
+    assert stand.kinds() == {"a": "warming", "b": "up"}
+
+
+def test_who_comes_back_has_no_turns_saved_up_and_no_suspicion_left() -> None:
+    stand = Stand("ab", warm=False)
+    state = stand.state("a")
+    stand.eject("a")
+    assert not state.sick
+    state.sick, state.credit = True, 2.0
+    stand.wait(30)
+    stand.balancer.instances()
+    assert (stand.kinds()["a"], state.sick, state.credit) == ("warming", False, 0.0)
+    state.sick, state.credit = True, 2.0
+    stand.balancer.remove("a")
+    stand.balancer.add("a")
+    assert (stand.state("a"), state.sick, state.credit) == (state, False, 0.0)
+
+
+def test_when_the_service_is_well_again_the_ejected_return_at_once_and_on_probation() -> None:
+    """Against a fault that all instances had: half of them would stay ejected, and the others could not carry the load."""
+    stand = Stand("abcd", warm=False, slow_start=30)
+    stand.wait(100)
+    stand.eject("a")
+    stand.eject("b")
+    stand.balancer.pardon()
+    assert stand.changes[2:] == [("a", "returned", "pardoned"), ("b", "returned", "pardoned")]
+    assert stand.kinds() == dict.fromkeys("abcd", "up"), "no slow start: it was no fault of theirs"
+    assert stand.picks(8) == "abcdabcd"
+    stand.end("a", Outcome.TIMEOUT, 5)
+    assert stand.state("a").ejected_until == stand.clock.now + 30, "and no longer than the first time"
+    before = list(stand.changes)
+    stand.wait(30)
+    assert stand.kinds()["a"] == "warming"
+    stand.balancer.pardon()
+    assert stand.changes == [*before, ("a", "returned", "over")], "who is not ejected needs no pardon"
+    assert stand.kinds()["a"] == "up", "but no slow start either"
+    stand.balancer.add("e")
+    stand.balancer.pardon()
+    assert stand.kinds()["e"] == "warming", "who is new is"

@@ -1,0 +1,92 @@
+"""Who gets a request when nobody is known who must have it: nobody, and the caller is told within a second."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from dispatch import Dispatcher, Policy
+from dispatch.calls.addressing import MEET_S
+from dispatch.errors import CallTimeoutError, TransportError
+from dispatch.routing.channel import HELLO_WAIT_S
+from dispatch.transports.memory import MemoryTransport
+from tests.helpers.clock import advance
+from tests.helpers.dispatcher_and_service import BROKER, Peer, catalog, dispatching, serving
+from tests.helpers.faults import FaultPlan, FaultyTransport
+
+OURS = Policy(only_ours=True)
+AT_ONCE_S = HELLO_WAIT_S + MEET_S + 0.01
+
+
+def refused(result: object) -> TransportError:
+    error = getattr(result, "error", None)
+    assert isinstance(error, TransportError)
+    assert (error.type, error.sent, error.retryable, error.retry_after) == ("no-instance", False, True, 1.0)
+    assert "did not run" in error.message
+    return error
+
+
+async def test_with_nobody_there_a_call_ends_at_once_and_nothing_is_sent() -> None:
+    async with Peer.as_service() as stranger, dispatching(policy=OURS) as dispatcher:
+        result = await dispatcher.execute("work")
+        error = refused(result)
+        assert "lab" in error.message
+        assert "'only-ours'" in error.message
+        assert (result.duration <= AT_ONCE_S, result.attempts) == (True, 0)
+        with pytest.raises(TransportError) as caught:
+            await anext(dispatcher.stream("work"))
+        assert caught.value.type == "no-instance"
+        assert stranger.arrived.empty()
+        assert dispatcher.exchange.pending == 0
+
+
+async def test_without_the_policy_it_may_be_anybodys() -> None:
+    async with Peer.as_service() as stranger, dispatching() as dispatcher:
+        with pytest.raises(CallTimeoutError):
+            await dispatcher.call("work", timeout=1)
+        assert stranger.arrived.qsize() == 1
+
+
+async def test_whoever_comes_in_that_second_gets_it() -> None:
+    async with dispatching(policy=OURS) as dispatcher:
+        calls = [asyncio.create_task(dispatcher.call("work")) for _ in range(5)]
+        await advance(HELLO_WAIT_S + MEET_S / 2)
+        async with serving(lambda _: "here"):
+            assert await asyncio.gather(*calls) == ["here"] * 5
+
+
+async def test_when_the_last_one_has_left_the_next_call_ends_at_once() -> None:
+    async with dispatching(policy=OURS) as dispatcher:
+        async with serving(lambda _: "here"):
+            assert await dispatcher.call("work") == "here"
+        refused(await dispatcher.execute("work"))
+        async with serving(lambda _: "back"):
+            assert await dispatcher.call("work") == "back"
+
+
+async def test_a_call_does_not_wait_for_longer_than_its_own_time() -> None:
+    async with dispatching(policy=OURS) as dispatcher:
+        await dispatcher.execute("work")
+        result = await dispatcher.execute("work", timeout=0.2)
+        assert refused(result)
+        assert result.duration <= 0.21
+
+
+async def test_an_instance_whose_first_words_were_lost_is_found() -> None:
+    network = FaultyTransport(MemoryTransport(BROKER), outgoing=FaultPlan(drop=1.0), incoming=FaultPlan(), seed=1)
+    async with serving(lambda _: "here"), Dispatcher(network, catalog(), policy=OURS) as dispatcher:
+        call = asyncio.create_task(dispatcher.call("work"))
+        await advance(HELLO_WAIT_S + 0.05)
+        network.heal()
+        assert await call == "here"
+
+
+async def test_what_a_persistent_topic_keeps_needs_nobody_there() -> None:
+    queues = {"request_queue": "persistent://tg/request/lab", "response_queue": "persistent://tg/response/lab"}
+    kept = catalog(service={key.replace("_", "-"): topic for key, topic in queues.items()})
+    async with dispatching(kept, policy=OURS) as dispatcher:
+        with pytest.raises(CallTimeoutError):
+            await dispatcher.call("work", timeout=1)
+        async with serving(lambda _: "here", **queues):
+            assert await dispatcher.call("work", timeout=5) == "here"

@@ -1,0 +1,230 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dispatch.catalog import Catalog, ConfigParam, Instance, ServiceDescriptor
+from tests.helpers.catalog_items import JOKE_SERVICE, check, only, service_item, service_problem, without
+
+
+def read(raw: dict[str, Any]) -> ServiceDescriptor:
+    (service,) = Catalog.of([raw]).services.values()
+    return service
+
+
+def test_the_descriptor_of_trustgraphs_specification() -> None:
+    assert read(JOKE_SERVICE) == ServiceDescriptor(
+        id="joke-service",
+        request_queue="non-persistent://tg/request/joke",
+        response_queue="non-persistent://tg/response/joke",
+        config_params=(ConfigParam("style", required=False),),
+    )
+
+
+@pytest.mark.parametrize("params", [{}, {"config-params": []}, {"config-params": None}])
+def test_config_params_may_be_absent_or_empty(params: dict[str, Any]) -> None:
+    assert read(without(JOKE_SERVICE, "config-params") | params).config_params == ()
+
+
+def test_everything_that_is_ours() -> None:
+    service = read(
+        JOKE_SERVICE
+        | {
+            "config-params": [{"name": "collection", "required": True}, {"name": "style"}],
+            "instances": [
+                {
+                    "id": "joke-1",
+                    "request-queue": "non-persistent://tg/request/joke-1",
+                    "response-queue": "non-persistent://tg/response/joke-1",
+                    "weight": 2.5,
+                },
+                {"id": "joke-2", "request-queue": "request:tg:joke-2"},
+            ],
+            "version": "1.4.0-rc.1",
+            "policy": {"timeout": 5},
+        }
+    )
+    assert service.config_params == (ConfigParam("collection", True), ConfigParam("style", False))
+    assert service.instances == (
+        Instance("joke-1", "non-persistent://tg/request/joke-1", "non-persistent://tg/response/joke-1", 2.5),
+        Instance("joke-2", "non-persistent://tg/request/joke-2", "non-persistent://tg/response/joke", 1),
+    )
+    assert service.version == "1.4.0-rc.1"
+    assert service.policy == {"timeout": 5}
+
+
+def test_the_short_form_of_a_topic_is_expanded() -> None:
+    service = read(JOKE_SERVICE | {"request-queue": "request:tg:joke", "response-queue": "response:tg:joke"})
+    assert service.request_queue == "non-persistent://tg/request/joke"
+    assert service.response_queue == "non-persistent://tg/response/joke"
+
+
+@pytest.mark.parametrize("key", ["request-queue", "response-queue"])
+def test_a_missing_queue(key: str) -> None:
+    problem = only(check(service_item(without(JOKE_SERVICE, key))))
+    assert (problem.file, problem.key) == ("tool-service/joke-service.json", key)
+    assert f"'{key}' is missing" in problem.problem
+    assert f'add "{key}": "non-persistent://tg/' in problem.fix
+
+
+def test_a_misspelt_key_is_named_in_the_fix_of_the_missing_one() -> None:
+    raw = without(JOKE_SERVICE, "request-queue") | {"request_queue": "non-persistent://tg/request/joke"}
+    problem = only(check(service_item(raw)))
+    assert problem.key == "request-queue"
+    assert problem.fix.startswith("rename 'request_queue' to 'request-queue'")
+
+
+def test_a_key_that_is_right_is_never_proposed_for_another() -> None:
+    problem = only(check(service_item(without(JOKE_SERVICE, "request-queue"))))
+    assert "rename" not in problem.fix
+
+
+def test_no_id_at_all() -> None:
+    problem = only(check(service_item(without(JOKE_SERVICE, "id"), key="")))
+    assert problem.key == "id"
+    assert 'add "id"' in problem.fix
+
+
+@pytest.mark.parametrize(
+    ("changes", "key", "problem", "fix"),
+    [
+        ({"id": 7}, "id", "'id' is a number, not a text", 'write "id": "joke-service"'),
+        ({"id": " "}, "id", "'id' is empty", 'write "id": "joke-service"'),
+        ({"id": "joke "}, "id", "has blanks around it", 'write "id": "joke"'),
+        ({"id": "jo\x1bke"}, "id", "a control character", "use letters"),
+        ({"id": "j" * 257}, "id", "257 characters", "at most 256"),
+        ({"request_queue": None}, "request-queue", "is null", 'add "request-queue"'),
+        ({"request_queue": ["a"]}, "request-queue", "is a list, not a text", "non-persistent://tg/request/joke"),
+        ({"request_queue": ""}, "request-queue", "is empty", "non-persistent://tg/request/joke"),
+        (
+            {"request_queue": "joke"},
+            "request-queue",
+            "'joke' is no whole topic name",
+            "non-persistent://tg/request/joke",
+        ),
+        (
+            {"response_queue": "tcp://a/b/c"},
+            "response-queue",
+            "'tcp' is no scheme",
+            "non-persistent://tg/response/joke",
+        ),
+        ({"response_queue": "persistent://tg/x"}, "response-queue", "is not of the form", "all three parts"),
+        (
+            {"response_queue": "non-persistent://tg/request/joke"},
+            "request-queue",
+            "the same topic",
+            "'non-persistent://tg/response/joke'",
+        ),
+        ({"config_params": {}}, "config-params", "an object, not a list", '[{"name": "style"'),
+        ({"config_params": ["style"]}, "config-params[0]", "'style' instead of an object", '{"name": "style"'),
+        ({"config_params": [{"required": True}]}, "config-params[0].name", "is missing", 'add "name"'),
+        (
+            {"config_params": [{"name": "a", "required": "yes"}]},
+            "config-params[0].required",
+            "a text, not true or false",
+            '"required": true',
+        ),
+        (
+            {"config_params": [{"name": "a"}, {"name": "a"}]},
+            "config-params[1].name",
+            "'a' is declared twice",
+            "take one",
+        ),
+        ({"instances": 2}, "instances", "a number, not a list", '[{"id": "joke-1"'),
+        ({"instances": [2]}, "instances[0]", "2 instead of an object", '{"id": "joke-1"'),
+        ({"version": "1.4"}, "version", "'1.4' is no SemVer version", '"version": "1.4.0"'),
+        ({"version": 1.4}, "version", "a number, not a text", '"version": "1.4.0"'),
+    ],
+)
+def test_a_mistake_is_named_with_its_key_and_fix(changes: dict[str, Any], key: str, problem: str, fix: str) -> None:
+    found = service_problem(**changes)
+    assert found.key == key
+    assert problem in found.problem
+    assert fix in found.fix
+
+
+@pytest.mark.parametrize(
+    ("instance", "key", "problem", "fix"),
+    [
+        ({"id": None}, "instances[1].id", "null", 'add "id"'),
+        ({"id": "joke-1"}, "instances[1].id", "'joke-1' stands twice", "its own id"),
+        ({"request-queue": None}, "instances[1].request-queue", "null", "non-persistent://tg/request/joke-1"),
+        ({"request-queue": "joke-2"}, "instances[1].request-queue", "no whole topic name", "joke-1"),
+        ({"request-queue": "response:tg:joke"}, "instances[1].request-queue", "the same topic", "two topics"),
+        ({"response-queue": "x:y:z"}, "instances[1].response-queue", "'x' is no queue class", "response/joke-1"),
+        ({"weight": 0}, "instances[1].weight", "0 is not above 0", "leave it out"),
+        ({"weight": -0.5}, "instances[1].weight", "-0.5 is not above 0", "leave it out"),
+        ({"weight": "2"}, "instances[1].weight", "a text, not a number", '"weight": 1'),
+        ({"weight": True}, "instances[1].weight", "true, not a number", '"weight": 1'),
+    ],
+)
+def test_a_mistake_in_an_instance(instance: dict[str, Any], key: str, problem: str, fix: str) -> None:
+    first = {"id": "joke-1", "request-queue": "request:tg:joke-1", "response-queue": "response:tg:joke-1"}
+    second = {"id": "joke-2", "request-queue": "request:tg:joke-2", "response-queue": "response:tg:joke-2"}
+    found = service_problem(instances=[first, second | instance])
+    assert found.key == key
+    assert problem in found.problem
+    assert fix in found.fix
+
+
+def test_two_instances_on_one_topic_are_worth_a_warning() -> None:
+    instances = [{"id": "a", "request-queue": "request:tg:x"}, {"id": "b", "request-queue": "request:tg:x"}]
+    found = service_problem("warning", instances=instances)
+    assert found.key == "instances[1].request-queue"
+    assert "the same topic as instance 'a'" in found.problem
+    assert "topic of its own" in found.fix
+
+
+def test_an_instance_may_share_the_services_own_queue() -> None:
+    raw = JOKE_SERVICE | {"instances": [{"id": "a", "request-queue": "non-persistent://tg/request/joke"}]}
+    assert read(raw).instances[0].request_queue == "non-persistent://tg/request/joke"
+
+
+@pytest.mark.parametrize(
+    ("changes", "key", "fix"),
+    [
+        ({"versoin": "1.0.0"}, "versoin", "did you mean 'version'?"),
+        ({"colour": "red"}, "colour", "take it out"),
+        ({"config_params": [{"name": "a", "default": 1}]}, "config-params[0].default", "take it out"),
+        ({"instances": [{"id": "a", "request-queue": "request:tg:a", "wieght": 2}]}, "instances[0].wieght", "'weight'"),
+    ],
+)
+def test_an_unknown_key_is_a_warning(changes: dict[str, Any], key: str, fix: str) -> None:
+    found = service_problem("warning", **changes)
+    assert found.key == key
+    assert "ignored" in found.problem
+    assert fix in found.fix
+
+
+def test_a_description_is_a_note_to_people() -> None:
+    assert not check(service_item(JOKE_SERVICE | {"description": "tells jokes"}), severity="warning")
+
+
+def test_an_id_other_than_the_items_key_is_worth_a_note() -> None:
+    found = only(check(service_item(key="jokes"), severity="info"))
+    assert found.key == "id"
+    assert "'jokes'" in found.problem
+
+
+def test_every_mistake_of_one_descriptor_is_found() -> None:
+    raw = {
+        "id": 1,
+        "request-queue": "x",
+        "config-params": [3, {"name": "a", "required": 1}],
+        "instances": [{"weight": 0}],
+        "version": "one",
+        "policy": {"timeout": 0},
+    }
+    assert [problem.key for problem in check(service_item(raw))] == [
+        "id",
+        "request-queue",
+        "response-queue",
+        "config-params[0]",
+        "config-params[1].required",
+        "instances[0].id",
+        "instances[0].request-queue",
+        "instances[0].weight",
+        "version",
+        "policy.timeout",
+    ]

@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dispatch.catalog import (
+    Catalog,
+    CatalogError,
+    ServiceDescriptor,
+    ToolDescriptor,
+    UnknownServiceError,
+    UnknownToolError,
+)
+from tests.helpers.catalog_items import JOKE_SERVICE, TELL_JOKE
+
+STORY = JOKE_SERVICE | {
+    "id": "story-service",
+    "request-queue": "request:tg:story",
+    "response-queue": "response:tg:story",
+}
+
+
+@pytest.fixture
+def catalog() -> Catalog:
+    return Catalog.of(
+        [JOKE_SERVICE, STORY],
+        [
+            TELL_JOKE | {"category": "fun", "tags": ["text", "short"]},
+            TELL_JOKE | {"name": "tell-story", "service": "story-service", "category": "fun", "tags": ["text", "long"]},
+            TELL_JOKE | {"name": "calculate", "category": "math"},
+        ],
+    )
+
+
+def names(tools: tuple[ToolDescriptor, ...]) -> list[str]:
+    return [tool.name for tool in tools]
+
+
+def test_a_tool_by_its_name(catalog: Catalog) -> None:
+    assert catalog.tool("tell-joke").config == {"style": "pun"}
+    assert list(catalog.tools) == ["tell-joke", "tell-story", "calculate"]
+
+
+def test_a_service_by_its_id(catalog: Catalog) -> None:
+    assert catalog.service("story-service").request_queue == "non-persistent://tg/request/story"
+    assert list(catalog.services) == ["joke-service", "story-service"]
+
+
+def test_the_service_behind_a_tool(catalog: Catalog) -> None:
+    assert catalog.service_of("tell-story").id == "story-service"
+    assert catalog.service_of(catalog.tool("calculate")).id == "joke-service"
+    with pytest.raises(UnknownToolError):
+        catalog.service_of("tel-story")
+    with pytest.raises(UnknownServiceError):
+        Catalog.empty().service_of(catalog.tool("calculate"))
+
+
+def test_an_unknown_tool_tells_a_model_what_to_do(catalog: Catalog) -> None:
+    with pytest.raises(UnknownToolError) as raised:
+        catalog.tool("tel-joke")
+    assert str(raised.value) == (
+        "There is no tool 'tel-joke'. Did you mean 'tell-joke'? Known tools: tell-joke, tell-story, calculate."
+    )
+    assert raised.value.name == "tel-joke"
+    assert raised.value.near[0] == "tell-joke"
+    assert isinstance(raised.value, LookupError)
+
+
+@pytest.mark.parametrize("name", ["Tell-Joke", "tell_joke", "TELL JOKE"])
+def test_case_and_separators_are_the_first_thing_to_be_forgiven(catalog: Catalog, name: str) -> None:
+    with pytest.raises(UnknownToolError) as raised:
+        catalog.tool(name)
+    assert raised.value.near[0] == "tell-joke"
+
+
+def test_an_unknown_tool_with_none_near(catalog: Catalog) -> None:
+    with pytest.raises(UnknownToolError) as raised:
+        catalog.tool("send-email")
+    assert raised.value.near == ()
+    assert str(raised.value) == "There is no tool 'send-email'. Known tools: tell-joke, tell-story, calculate."
+
+
+def test_an_unknown_tool_of_an_empty_catalogue() -> None:
+    with pytest.raises(UnknownToolError, match=r"^There is no tool 'x'\. No tools are loaded\.$"):
+        Catalog.empty().tool("x")
+
+
+def test_the_message_stays_short_whatever_is_asked_for_and_however_many_tools_there_are() -> None:
+    catalog = Catalog.of([JOKE_SERVICE], [TELL_JOKE | {"name": f"tool-{n}"} for n in range(500)])
+    with pytest.raises(UnknownToolError, match="and 480 more") as raised:
+        catalog.tool("\x1b" * 100_000)
+    assert len(str(raised.value)) < 1_000
+    assert str(raised.value).isprintable()
+
+
+def test_an_unknown_service(catalog: Catalog) -> None:
+    with pytest.raises(UnknownServiceError, match=r"no tool service 'joke'\..* Known tool services: joke-service, st"):
+        catalog.service("joke")
+
+
+def test_the_errors_survive_a_process_border(catalog: Catalog) -> None:
+    for ask in (catalog.tool, catalog.service):
+        with pytest.raises(LookupError) as raised:
+            ask("joke-servise")
+        copy = pickle.loads(pickle.dumps(raised.value))
+        assert type(copy) is type(raised.value)
+        assert str(copy) == str(raised.value)
+
+
+def test_listing_by_category_tags_and_service(catalog: Catalog) -> None:
+    assert names(catalog.list()) == ["tell-joke", "tell-story", "calculate"]
+    assert names(catalog.list(category="fun")) == ["tell-joke", "tell-story"]
+    assert names(catalog.list(tags_any=["long", "nothing"])) == ["tell-story"]
+    assert names(catalog.list(tags_any=iter(["text"]))) == ["tell-joke", "tell-story"]
+    assert names(catalog.list(service="joke-service")) == ["tell-joke", "calculate"]
+    assert names(catalog.list(category="fun", tags_any=["short"], service="story-service")) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda c: setattr(c, "tools", {}),
+        lambda c: delattr(c, "tools"),
+        lambda c: c.tools.clear(),
+        lambda c: c.services.pop("joke-service"),
+        lambda c: setattr(c, "other", 1),
+    ],
+)
+def test_a_catalogue_never_changes(catalog: Catalog, change: Callable[[Any], object]) -> None:
+    before = list(catalog.tools)
+    with pytest.raises((AttributeError, TypeError), match="cannot be changed"):
+        change(catalog)
+    assert list(catalog.tools) == before
+
+
+def test_catalogues_of_the_same_content_are_equal(catalog: Catalog) -> None:
+    same = pickle.loads(pickle.dumps(catalog))
+    assert same == catalog
+    assert hash(same) == hash(catalog)
+    assert catalog != Catalog.empty()
+    assert catalog != "catalog"
+    assert repr(catalog) == "<Catalog: 2 services, 3 tools>"
+
+
+def test_mistakes_in_python_values_are_named_by_their_place() -> None:
+    with pytest.raises(CatalogError) as raised:
+        Catalog.of([JOKE_SERVICE], [TELL_JOKE, TELL_JOKE | {"name": "b", "arguments": 1}])
+    assert [(problem.file, problem.key) for problem in raised.value.problems] == [("tools[1]", "arguments")]
+
+
+def test_descriptors_made_by_hand_have_to_fit() -> None:
+    service = ServiceDescriptor("s", "non-persistent://a/b/c", "non-persistent://a/b/d")
+    tool = ToolDescriptor("t", "does", "s")
+    assert Catalog([service], [tool]).service_of("t") is service
+    with pytest.raises(ValueError, match="the tool 't' names the service 's'"):
+        Catalog([], [tool])
+    with pytest.raises(ValueError, match="stands twice"):
+        Catalog([service, service])
+    with pytest.raises(ValueError, match="stands twice"):
+        Catalog([service], [tool, tool])

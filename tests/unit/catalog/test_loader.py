@@ -1,0 +1,245 @@
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dispatch.catalog import Catalog, CatalogError, Item, Problem, check_items, load_items
+from dispatch.catalog.loader import Unreadable
+from tests.helpers.catalog_items import JOKE_SERVICE, TELL_JOKE, check, only, service_item, tool_item, without
+
+
+def test_services_and_tools_in_any_order() -> None:
+    assert load_items([tool_item(), service_item()]) == load_items([service_item(), tool_item()])
+
+
+def test_no_items_make_an_empty_catalogue() -> None:
+    assert check_items([]) == (Catalog.empty(), [])
+
+
+def test_several_tools_over_one_service_with_different_config() -> None:
+    rag = JOKE_SERVICE | {"id": "custom-rag", "config-params": [{"name": "collection", "required": True}]}
+    tool = without(TELL_JOKE, "style") | {"service": "custom-rag"}
+    catalog = Catalog.of(
+        [rag],
+        [
+            tool | {"name": "query-customers", "collection": "customers"},
+            tool | {"name": "query-products", "collection": "products"},
+        ],
+    )
+    assert {name: tool.config for name, tool in catalog.tools.items()} == {
+        "query-customers": {"collection": "customers"},
+        "query-products": {"collection": "products"},
+    }
+
+
+@pytest.mark.parametrize("raw", [None, 3, "x", [], True])
+def test_an_item_that_is_no_object(raw: object) -> None:
+    for kind in ("tool-service", "tool"):
+        problem = only(check(Item("f.json", kind, "x", raw)))
+        assert (problem.file, problem.key) == ("f.json", "")
+        assert "not an object" in problem.problem
+        assert "write one object" in problem.fix
+
+
+def test_an_item_that_is_json_inside_json() -> None:
+    problem = only(check(Item("f.json", "tool", "x", '{"type": "tool-service"}')))
+    assert "take the quotes away" in problem.fix
+
+
+def test_an_unknown_kind_of_item() -> None:
+    problem = only(check(Item("f.json", "flow", "x", {})))
+    assert "'flow' is no kind" in problem.problem
+    assert "tool-service or tool" in problem.fix
+
+
+def test_a_value_that_json_cannot_say_is_reported_once() -> None:
+    problem = only(check(service_item(JOKE_SERVICE | {"version": {1, 2}})))
+    assert problem.key == "version"
+    assert "a set is no JSON value" in problem.problem
+
+
+def test_an_item_that_is_no_json_at_all_is_reported_once() -> None:
+    problem = only(check(tool_item({1, 2})))
+    assert (problem.key, problem.problem) == ("", "a set is no JSON value")
+
+
+def test_two_services_of_one_id_name_both_files() -> None:
+    problem = only(check(service_item(), service_item(file="tool-service/other.json", key="other")))
+    assert (problem.file, problem.key) == ("tool-service/other.json", "id")
+    assert "'joke-service' is already used by tool-service/joke-service.json" in problem.problem
+    assert "another id" in problem.fix
+
+
+def test_two_tools_of_one_name_name_both_files() -> None:
+    problem = only(check(service_item(), tool_item(), tool_item(file="tool/other.json", key="other")))
+    assert (problem.file, problem.key) == ("tool/other.json", "name")
+    assert "'tell-joke' is already used by tool/tell-joke.json" in problem.problem
+    assert "another name" in problem.fix
+
+
+def test_a_tool_of_an_unknown_service_names_a_near_one() -> None:
+    problem = only(check(service_item(), tool_item(TELL_JOKE | {"service": "joke_servcie"})))
+    assert (problem.file, problem.key) == ("tool/tell-joke.json", "service")
+    assert "there is no tool service 'joke_servcie'" in problem.problem
+    assert problem.fix == 'write "service": "joke-service"; known services: joke-service'
+
+
+def test_a_tool_of_an_unknown_service_with_none_near() -> None:
+    problem = only(check(service_item(), tool_item(TELL_JOKE | {"service": "weather"})))
+    assert problem.fix == "add a tool service with the id 'weather'; known services: joke-service"
+    problem = only(check(tool_item()))
+    assert problem.fix == "add a tool service with the id 'joke-service'"
+
+
+def test_a_tool_that_names_its_services_file_is_told_the_id() -> None:
+    problem = only(check(service_item(key="jokes"), tool_item(TELL_JOKE | {"service": "jokes"})))
+    assert problem.fix.startswith('write "service": "joke-service": that is the id in the item \'jokes\'')
+
+
+def test_a_service_that_has_mistakes_is_not_called_unknown() -> None:
+    problem = only(check(service_item(JOKE_SERVICE | {"version": "x"}), tool_item()))
+    assert problem.key == "version"
+
+
+def test_a_service_whose_id_is_not_known_may_be_the_one_that_is_meant() -> None:
+    unknown: list[object] = [without(JOKE_SERVICE, "id"), [], Unreadable()]
+    for raw in unknown:
+        assert all(problem.key != "service" for problem in check_items([service_item(raw, key=""), tool_item()])[1])
+
+
+def test_another_service_with_mistakes_hides_no_unknown_one() -> None:
+    problems = check(
+        service_item(JOKE_SERVICE | {"version": "x"}, key=""), tool_item(TELL_JOKE | {"service": "weather"})
+    )
+    assert [problem.key for problem in problems] == ["version", "service"]
+
+
+def test_a_service_that_could_not_be_read_is_not_called_unknown() -> None:
+    catalog, problems = check_items([service_item(Unreadable()), tool_item()])
+    assert catalog is None  # a part of the tools is not the catalogue
+    assert problems == []  # its source has said what is wrong
+
+
+def test_a_tool_that_could_not_be_read_keeps_the_rest_from_loading() -> None:
+    assert check_items([service_item(), tool_item(Unreadable())]) == (None, [])
+
+
+@pytest.mark.parametrize(
+    "tool_type", ["knowledge-query", "text-completion", "mcp-tool", "prompt", "structured-query", ""]
+)
+def test_tools_of_other_types_are_not_ours(tool_type: str) -> None:
+    items = [
+        service_item(),
+        tool_item(),
+        tool_item({"type": tool_type, "name": 1, "mcp-tool": "x"}, "tool/o.json", "o"),
+    ]
+    assert not check(*items)
+    note = only(check(*items, severity="info"))
+    assert (note.file, note.key) == ("tool/o.json", "type")
+    assert "not dispatch's" in note.problem
+    assert '"type": "tool-service"' in note.fix
+    assert list(load_items(items).tools) == ["tell-joke"]
+
+
+def test_a_misspelt_type_is_a_warning_because_the_tool_is_missing_then() -> None:
+    warning = only(check(service_item(), tool_item(TELL_JOKE | {"type": "tool_service"}), severity="warning"))
+    assert warning.key == "type"
+    assert '"type": "tool-service"' in warning.fix
+
+
+def test_mistakes_of_all_items_come_together_services_first() -> None:
+    problems = check(
+        tool_item(TELL_JOKE | {"tags": 1}, "tool/a.json"),
+        tool_item(TELL_JOKE | {"name": "other", "author": 1}, "tool/b.json"),
+        service_item(JOKE_SERVICE | {"version": 1}, "tool-service/s.json"),
+    )
+    assert [(problem.file, problem.key) for problem in problems] == [
+        ("tool-service/s.json", "version"),
+        ("tool/a.json", "tags"),
+        ("tool/b.json", "author"),
+    ]
+
+
+def test_one_mistake_keeps_everything_from_loading() -> None:
+    with pytest.raises(CatalogError) as raised:
+        load_items([service_item(), tool_item(), tool_item(TELL_JOKE | {"name": "b", "tags": 1}, "tool/b.json")])
+    assert [problem.key for problem in raised.value.problems] == ["tags"]
+    assert 'tool/b.json: tags: \'tags\' is a number, not a list. Fix: write "tags": ["fun"].' in str(raised.value)
+
+
+def test_what_the_source_found_counts_too() -> None:
+    found = Problem("tool/x.json", "", "the file is empty", "delete it")
+    with pytest.raises(CatalogError) as raised:
+        load_items([service_item()], [found])
+    assert raised.value.problems == (found,)
+
+
+def test_warnings_are_logged_when_the_catalogue_loads(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "dispatch.catalog"):
+        load_items([service_item(JOKE_SERVICE | {"colour": "red"}), tool_item({"type": "prompt"}, "p.json")])
+    assert [record.getMessage() for record in caplog.records] == [
+        "tool-service/joke-service.json: colour: an unknown key, which is ignored. Fix: take it out."
+    ]
+
+
+OPTIONAL = [
+    "instances",
+    "version",
+    "policy",
+    "requires",
+    "permissions",
+    "tags",
+    "read-only",
+    "destructive",
+    "output-schema",
+    "category",
+]
+KEYS = st.sampled_from([*JOKE_SERVICE, *TELL_JOKE, *OPTIONAL, "weight", "timeout", "required"])
+VALUES: st.SearchStrategy[Any] = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(st.characters(), max_size=8)
+    | st.sampled_from(
+        ["tool-service", "joke-service", "string", "request:tg:a", "persistent://a/b/c", "1.0.0", "style"]
+    ),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(KEYS | st.text(st.characters(), max_size=4), inner, max_size=8)
+    ),
+    max_leaves=25,
+)
+RAW = (
+    VALUES
+    | st.dictionaries(KEYS, VALUES).map(lambda d: JOKE_SERVICE | d)
+    | st.dictionaries(KEYS, VALUES).map(lambda d: TELL_JOKE | d)
+)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a busy machine is no failure
+@given(
+    st.lists(
+        st.builds(
+            Item,
+            st.sampled_from(["a.json", "b.json"]),
+            st.sampled_from(["tool-service", "tool", "x"]),
+            st.text(max_size=5),
+            RAW,
+        ),
+        max_size=5,
+    )
+)
+def test_the_loader_never_raises_whatever_an_item_holds(items: list[Item]) -> None:
+    catalog, problems = check_items(items)
+    assert (catalog is None) == any(problem.severity == "error" for problem in problems)
+    for problem in problems:
+        assert problem.file
+        assert problem.problem
+        assert problem.fix
+        assert str(problem).isprintable()
+    if catalog is not None:
+        assert all(tool.service in catalog.services for tool in catalog.tools.values())

@@ -1,0 +1,173 @@
+"""``dispatch broker start|stop|status``."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dispatch.devtools.localbroker import (
+    VERSION,
+    Admin,
+    LocalBrokerUnavailableError,
+    State,
+    choose_backend,
+    fetch_distribution,
+)
+from dispatch.devtools.localbroker.readiness import READY_TIMEOUT
+from dispatch.devtools.localbroker.supervision import Child, process_identity
+from tests.helpers.cli_processes import WAIT_S, ended, started
+from tests.unit.cli.conftest import Run
+
+STATE = State(
+    "process", "pulsar://127.0.0.1:6650", "http://127.0.0.1:1", data_dir="/data", pid=os.getpid(), identity="now"
+)
+
+
+def test_status_without_a_broker(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dispatch.devtools.localbroker.status", lambda: None)
+    end = run("broker", "status")
+    assert end.code == 1
+    assert end.out == "No broker is running. Start one with: dispatch broker start\n"
+    assert run("broker", "status", "--json").json == {"running": False}
+
+
+def test_status_of_one_that_is_not_ready_yet(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dispatch.devtools.localbroker.status", lambda: STATE)
+    end = run("broker", "status")
+    assert end.code == 0
+    assert "pulsar://127.0.0.1:6650" in end.out
+    assert "running, not ready yet" in end.out
+    assert run("broker", "status", "--json").json["ready"] is False
+
+
+def test_stop_without_a_broker(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dispatch.devtools.localbroker.stop_detached", lambda report: None)
+    assert run("broker", "stop").out == "No broker was running.\n"
+    assert run("broker", "stop", "--json").json == {"stopped": False, "service_url": None}
+
+
+def test_start_passes_its_options_on_and_shows_where_it_is(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int | None, int | None, bool]] = []
+
+    def start(report: object, port: int | None, web_port: int | None, wipe: bool) -> State:
+        assert callable(report)
+        report("starting")
+        asked.append((port, web_port, wipe))
+        return STATE
+
+    monkeypatch.setattr("dispatch.devtools.localbroker.start_detached", start)
+    end = run("broker", "start")
+    assert (end.code, end.err) == (0, "starting\n")
+    assert "It is where dispatch looks by default. Stop it with: dispatch broker stop" in end.out
+    end = run("broker", "start", "--port", "7000", "--web-port", "0", "--wipe", "--json")
+    assert end.json["service_url"] == "pulsar://127.0.0.1:6650"
+    assert asked == [(None, None, False), (7000, 0, True)]
+
+
+def test_a_machine_that_lacks_something_is_told_what_to_install(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(**_options: object) -> State:
+        raise LocalBrokerUnavailableError(["Java is not installed"], "apt-get install openjdk-17-jre-headless maven")
+
+    monkeypatch.setattr("dispatch.devtools.localbroker.start_detached", start)
+    end = run("broker", "start")
+    assert (end.code, end.out) == (1, "")
+    assert "Java is not installed" in end.err
+    assert "apt-get install openjdk-17-jre-headless maven" in end.err
+    assert "Traceback" not in end.err
+
+
+NEVER_READY = """#!{python} -IS
+import os, pathlib, re, socket
+conf = pathlib.Path(os.environ["PULSAR_STANDALONE_CONF"]).read_text()
+server = socket.create_server(("127.0.0.1", int(re.search(r"^webServicePort=(\\d+)", conf, re.MULTILINE)[1])))
+asked = server.accept()[0]
+pathlib.Path("{pipe}").write_text(str(os.getpid()))
+asked.recv(1 << 16)
+server.accept()
+"""
+
+
+@pytest.fixture
+def never_ready(tmp_path: Path) -> dict[str, str]:
+    """The environment of a machine whose Pulsar starts, is asked whether it is ready, and never says so. It writes its
+    process id into the pipe ``pid`` then."""
+    home = tmp_path / "cache" / "pulsar" / f"apache-pulsar-{VERSION}"
+    for part in ("bin", "conf", "lib"):
+        (home / part).mkdir(parents=True)
+    (home / "conf" / "standalone.conf").write_text("brokerServicePort=6650\nwebServicePort=8080\n")
+    java = tmp_path / "java" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    os.mkfifo(tmp_path / "pid")
+    scripts = {
+        home / "bin" / "pulsar": NEVER_READY.format(python=sys.executable, pipe=tmp_path / "pid"),
+        java: "#!/bin/sh\necho 'openjdk version \"17.0.1\"' >&2\n",
+    }
+    for path, script in scripts.items():
+        path.write_text(script)
+        path.chmod(0o755)
+    return {"DISPATCH_CACHE": str(tmp_path / "cache"), "JAVA_HOME": str(tmp_path / "java")}
+
+
+def test_ctrl_c_while_it_starts_leaves_no_process_and_no_state(never_ready: dict[str, str], tmp_path: Path) -> None:
+    with started("broker", "start", "--port", "0", "--web-port", "0", **never_ready) as program:
+        pid = int((tmp_path / "pid").read_text())
+        broker = Child(pid, process_identity(pid))
+        assert broker.alive()
+        program.interrupt()
+        program.assert_interrupted()
+        assert broker.wait(WAIT_S), f"process {pid} was left behind"
+    code, out, _ = ended("broker", "status", "--json", **never_ready)
+    assert (code, json.loads(out)) == (1, {"running": False})
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """The environment of a user with the distribution, and no broker yet; nor afterwards."""
+    try:
+        backend = choose_backend()
+    except LocalBrokerUnavailableError:
+        if os.environ.get("PULSAR_URL"):
+            pytest.skip("a broker is given (PULSAR_URL), and none can be started here")
+        raise
+    (tmp_path / "cache").mkdir()
+    if backend == "process":
+        (tmp_path / "cache" / "pulsar").symlink_to(fetch_distribution().parent)
+    env = {"DISPATCH_CACHE": str(tmp_path / "cache")}
+    yield env
+    ended("broker", "stop", **env)
+
+
+@pytest.mark.pulsar
+def test_a_genuine_broker_from_start_to_stop(own_cache: dict[str, str]) -> None:
+    # As long as the start itself allows: on a busy machine a broker takes half a minute.
+    code, out, err = ended(
+        "broker", "start", "--port", "0", "--web-port", "0", "--json", limit=READY_TIMEOUT, **own_cache
+    )
+    assert code == 0, err
+    first = json.loads(out)
+    assert first["ready"] is True
+    assert Admin(first["web_url"]).namespaces("tg") == ["tg/flow", "tg/notify", "tg/request", "tg/response"]
+
+    code, out, err = ended("broker", "start", "--json", **own_cache)
+    assert (code, json.loads(out)["service_url"]) == (0, first["service_url"])
+    assert "a broker runs already" in err
+
+    code, out, _ = ended("broker", "status", **own_cache)
+    assert code == 0
+    assert first["service_url"] in out
+    assert "ready" in out
+
+    # It knows where the admin interface of our own broker is, whatever its port.
+    code, out, _ = ended("doctor", "--broker", first["service_url"], "--json", **own_cache)
+    assert code == 0, out
+    assert json.loads(out)["admin"] == first["web_url"]
+
+    code, out, _ = ended("broker", "stop", **own_cache)
+    assert (code, out) == (0, f"Stopped {first['service_url']}.\n")
+    assert ended("broker", "status", **own_cache)[0] == 1
+    assert ended("broker", "stop", **own_cache)[:2] == (0, "No broker was running.\n")

@@ -1,0 +1,201 @@
+"""``dispatch call``: what it prints for each way a call can end. Over a broker: integration/pulsar/test_cli.py."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dispatch import Dispatcher, ToolError, ToolServer
+from dispatch.cli.commands.call import call_tool, show, stream_tool
+from dispatch.result import CallResult
+from dispatch.transports.memory import MemoryTransport
+from tests.helpers.cli_processes import WAIT_S, ended, started
+from tests.helpers.dispatcher_and_service import BROKER, REQUESTS, RESPONSES, catalog, serving
+from tests.unit.cli.conftest import Run
+
+Captured = pytest.CaptureFixture[str]
+
+
+def unstarted() -> Dispatcher:
+    return Dispatcher(MemoryTransport(BROKER), catalog())
+
+
+async def called(work: Any) -> CallResult:
+    async with serving(work):
+        return await call_tool(unstarted(), "work", {"n": 1}, user="alice", timeout=None)
+
+
+def shown(result: CallResult, *, streamed: bool = False, as_json: bool = False) -> int:
+    return show(result, catalog().service("lab"), streamed=streamed, json=as_json)
+
+
+@pytest.mark.parametrize(("answer", "out"), [("ha", "ha\n"), ("ha\n", "ha\n"), ("", "\n"), ("grüße 猫", "grüße 猫\n")])
+async def test_the_answer_and_nothing_else_goes_to_stdout(answer: str, out: str, capsys: Captured) -> None:
+    assert shown(await called(lambda _arguments: answer)) == 0
+    assert capsys.readouterr() == (out, "")
+
+
+async def test_a_tools_error_goes_to_stderr_with_outcome_type_and_message(capsys: Captured) -> None:
+    def fail(_arguments: Any) -> None:
+        raise ToolError("no-joke", "Nothing funny.")
+
+    assert shown(await called(fail)) == 1
+    assert capsys.readouterr() == ("", "Error: Nothing funny.\n  outcome tool_error · type no-joke\n")
+
+
+async def test_a_timeout_asks_whether_anyone_listens(capsys: Captured) -> None:
+    result = await call_tool(unstarted(), "work", {}, user="", timeout=2.5)
+    assert shown(result) == 3
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "within 2.5 s" in err
+    assert "outcome timeout · type timeout" in err
+    assert "hint: does a service listen on non-persistent://tg/request/lab?" in err
+
+
+async def test_json_is_the_whole_result_whatever_it_is(capsys: Captured) -> None:
+    result = await called(lambda _arguments: "ha")
+    assert shown(result, as_json=True) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert json.loads(out) == result.as_dict()
+    assert json.loads(out)["text"] == "ha"
+
+
+class Stream:
+    def __init__(self, error: bool = False) -> None:
+        self.error = error
+
+    async def invoke(self, config: dict[str, Any], arguments: dict[str, Any]) -> AsyncIterator[str]:
+        yield "one "
+        yield "two"
+        if self.error:
+            raise ToolError("torn", "No more.")
+
+
+async def stream_of(service: Stream, as_json: bool = False) -> CallResult:
+    async with ToolServer(service, BROKER, request_queue=REQUESTS, response_queue=RESPONSES):
+        return await stream_tool(unstarted(), "work", {}, user="", timeout=None, json=as_json)
+
+
+async def test_a_stream_is_printed_chunk_by_chunk_and_ends_its_line(capsys: Captured) -> None:
+    result = await stream_of(Stream())
+    assert capsys.readouterr().out == "one two\n"
+    assert (result.text, result.chunks, result.attempts) == ("one two", 2, 1)
+    assert shown(result, streamed=True) == 0
+    assert capsys.readouterr() == ("", "")
+
+
+async def test_a_stream_that_breaks_keeps_what_came_and_tells_the_error(capsys: Captured) -> None:
+    result = await stream_of(Stream(error=True))
+    assert shown(result, streamed=True) == 1
+    assert capsys.readouterr() == ("one two\n", "Error: No more.\n  outcome tool_error · type torn\n")
+
+
+async def test_a_stream_as_json_is_a_line_per_chunk_and_one_for_the_result(capsys: Captured) -> None:
+    result = await stream_of(Stream(), as_json=True)
+    assert shown(result, streamed=True, as_json=True) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert lines[:2] == [{"chunk": "one "}, {"chunk": "two"}]
+    assert lines[2]["result"]["outcome"] == "success"
+    assert lines[2]["result"]["chunks"] == 2
+
+
+def test_an_unknown_tool_is_told_before_anything_connects(run: Run, catalog_folder: Path) -> None:
+    end = run("call", "tel-joke", "--catalog", str(catalog_folder), "--broker", "pulsar://127.0.0.1:1")
+    assert (end.code, end.out) == (2, "")
+    assert "Did you mean 'tell-joke'?" in end.err
+    assert "outcome rejected · type unknown-tool · refused by catalog" in end.err
+    as_json = run("call", "tel-joke", "--json", "--catalog", str(catalog_folder))
+    assert (as_json.code, as_json.err) == (2, "")
+    assert as_json.json["error"]["alternatives"] == ["tell-joke"]
+
+
+def test_arguments_that_are_no_object(run: Run, catalog_folder: Path) -> None:
+    end = run("call", "tell-joke", "--arguments", '["cats"]', "--catalog", str(catalog_folder))
+    assert end.code == 2
+    assert "--arguments is an array, not a JSON object" in end.err
+
+
+def test_no_broker_is_exit_code_4_and_names_the_command_that_starts_one(run: Run, catalog_folder: Path) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # bound and not listening: nobody else can have this port
+        broker = f"pulsar://127.0.0.1:{unused.getsockname()[1]}"
+        options = ("topic=cats", "--catalog", str(catalog_folder), "--broker", broker)
+        end, as_json = run("call", "tell-joke", *options), run("call", "tell-joke", "--json", *options)
+    assert (end.code, as_json.code) == (4, 4)
+    assert f"No Pulsar broker answers at {broker}. Start one (`dispatch broker start`)" in end.err
+    assert "outcome transport · type unreachable" in end.err
+    assert as_json.json["outcome"] == "transport"
+
+
+def test_an_address_that_is_none(run: Run, catalog_folder: Path) -> None:
+    end = run("call", "tell-joke", "--catalog", str(catalog_folder), "--broker", "localhost:6650")
+    assert end.code == 2
+    assert "write pulsar://HOST:6650" in end.err
+
+
+def test_a_timeout_that_cannot_be(run: Run, catalog_folder: Path) -> None:
+    end = run("call", "tell-joke", "--timeout", "soon", "--catalog", str(catalog_folder))
+    assert end.code == 2
+    assert "--timeout" in end.err
+
+
+def test_ctrl_c_while_it_reads_its_arguments(catalog_folder: Path, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with (
+        started("call", "tell-joke", "--catalog", str(catalog_folder), "--arguments", f"@{pipe}") as program,
+        pipe.open("wb"),  # opens as soon as the program reads
+    ):
+        program.interrupt()
+        program.assert_interrupted()
+
+
+@pytest.mark.parametrize("more", [(), ("--stream",), ("--json",)], ids=" ".join)
+def test_ctrl_c_while_a_broker_does_not_answer(catalog_folder: Path, more: tuple[str, ...]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(WAIT_S)
+        broker = f"pulsar://127.0.0.1:{silent.getsockname()[1]}"
+        arguments = ("call", "tell-joke", "topic=cats", "--catalog", str(catalog_folder), "--broker", broker)
+        with started(*arguments, *more) as program:
+            greeting, _ = silent.accept()
+            with greeting:
+                assert greeting.recv(1)  # it waits for an answer to this now
+                program.interrupt()
+                program.assert_interrupted()
+
+
+def test_something_else_than_a_broker(catalog_folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        broker = f"pulsar://127.0.0.1:{silent.getsockname()[1]}"
+        code, out, err = ended(
+            *("call", "tell-joke", "topic=cats", "--timeout", "1", "--catalog", str(catalog_folder), "--broker", broker)
+        )
+    assert (code, out) == (4, "")
+    assert "outcome transport · type unreachable" in err
+
+
+async def test_cancellation_closes_the_connection(capsys: Captured) -> None:
+    dispatcher = unstarted()
+    begun = asyncio.Event()
+
+    def work(_arguments: Any) -> Any:
+        begun.set()
+        return asyncio.sleep(3600)
+
+    async with serving(work):
+        calling = asyncio.ensure_future(call_tool(dispatcher, "work", {}, user="", timeout=None))
+        await begun.wait()
+        calling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await calling
+    assert not dispatcher.transport.connected
+    assert capsys.readouterr() == ("", "")

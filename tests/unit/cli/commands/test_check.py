@@ -1,0 +1,65 @@
+"""``dispatch check``: mistakes. The effective policy: test_check_policy.py."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.unit.cli.conftest import Run, write_catalog
+
+
+def break_it(folder: Path) -> None:
+    """Two mistakes in two files, and one thing that is only odd."""
+    service = folder / "tool-service" / "joke-service.json"
+    content = json.loads(service.read_text())
+    service.write_text(json.dumps(content | {"request-queue": "joke", "versoin": "1.0.0"}))
+    (folder / "tool" / "broken.json").write_text("{")
+
+
+def test_without_mistakes_it_says_what_is_there(run: Run, catalog_folder: Path) -> None:
+    end = run("check", str(catalog_folder), "--plan", "none")
+    assert (end.code, end.err) == (0, "")
+    assert end.out == f"{catalog_folder}: 1 service, 1 tool, no mistakes.\n"
+
+
+def test_every_mistake_with_file_key_and_fix(run: Run, catalog_folder: Path) -> None:
+    break_it(catalog_folder)
+    end = run("check", str(catalog_folder))
+    assert end.code == 1
+    assert "joke-service.json: request-queue: 'joke' is no whole topic name\n  fix: write" in end.out
+    assert "error: " in end.out
+    assert "broken.json" in end.out
+    assert end.out.splitlines()[-1].endswith("Nothing is loaded until the errors are mended.")
+
+
+def test_json_has_them_all(run: Run, catalog_folder: Path) -> None:
+    break_it(catalog_folder)
+    end = run("check", str(catalog_folder), "--json")
+    assert end.code == 1
+    assert end.json["ok"] is False
+    assert end.json["tools"] is None
+    assert end.json["plan"] is None
+    errors = [problem for problem in end.json["problems"] if problem["severity"] == "error"]
+    assert {Path(problem["file"]).name for problem in errors} == {"joke-service.json", "broken.json"}
+    assert all(set(problem) == {"file", "key", "problem", "fix", "severity"} for problem in errors)
+
+
+def test_warnings_are_shown_and_are_no_failure(run: Run, catalog_folder: Path) -> None:
+    (catalog_folder / "tool" / "tell-joke.json").unlink()
+    (catalog_folder / "tool").rmdir()
+    end = run("check", str(catalog_folder))
+    assert end.code == 0
+    assert "warning: " in end.out
+    assert "1 warning." in end.out
+
+
+def test_the_folder_may_come_from_where_the_catalogue_does(run: Run, tmp_path: Path) -> None:
+    assert run("check").code == 2
+    write_catalog(tmp_path / "tools")
+    assert run("check").out.startswith("tools: 1 service,")
+
+
+def test_a_folder_that_is_not_there(run: Run) -> None:
+    end = run("check", "nowhere")
+    assert end.code == 1
+    assert "nowhere: there is no such folder" in end.out

@@ -1,0 +1,123 @@
+"""``dispatch demo``: what it shows, to a person and to a program."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from dispatch.devtools.demo import Demo, Scoreboard, Summary
+from tests.helpers.cli_processes import ended, started
+from tests.unit.cli.conftest import Run
+
+LIMIT_S = 90.0
+"""For a run to its end: it takes eight seconds, more on a busy machine."""
+OUTCOMES = (
+    "success",
+    "tool_error",
+    "invalid_arguments",
+    "throttled",
+    "timeout",
+    "transport",
+    "cancelled",
+    "rejected",
+)
+STORY = (
+    "translate-2: up → ejected for 0.5 s, after 3 failures in a row",
+    "translate-2: ejected → warming",
+    "translate-2: warming → up",
+    "exchange-rate: closed → open for 0.6 s (failures in a row)",
+    "model reads: “'exchange-rate' was not called",
+    "exchange-rate: open → half-open (open time over)",
+    "exchange-rate: half-open → closed (recovered)",
+    "model reads: “'search-web' was not called: this user may call it only so often.",
+)
+
+
+def test_into_a_pipe_it_writes_what_happens_and_the_summary() -> None:
+    code, out, err = ended("demo", "--seconds", "5", limit=LIMIT_S)
+    assert (code, err) == (0, "")
+    assert "\x1b" not in out
+    assert out.startswith("Agents call tools on memory://demo-")
+    assert "Shortened: ejected 0.5 s (default 30)" in out.splitlines()[0]
+    assert re.search(r"^ +\d+%  +[\d,]+ calls  +[\d,]+ ok .* Act \d of 4: ", out, re.MULTILINE)
+    at = [out.index(text) for text in STORY]
+    assert at == sorted(at)
+    for outcome in OUTCOMES:
+        assert re.search(rf"^  {outcome} +[1-9]", out, re.MULTILINE), outcome
+    assert "tell-jokes · unknown-tool: There is no tool 'tell-jokes'. Did you mean 'tell-joke'" in out
+    assert re.search(r"tell-story answers in a stream: \d+ chunks in \d+ answers", out)
+    assert "left waiting: 0" in out
+    for command in ("dispatch broker start", "dispatch doctor", "make test"):
+        assert command in out
+
+
+def test_json_is_the_summary_and_nothing_else(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DISPATCH_BROKER", "pulsar://127.0.0.1:1")  # which the demonstration does not look at
+    end = run("demo", "--seconds", "5", "--json")
+    assert (end.code, end.err) == (0, "")
+    assert end.json["surprises"] == []
+    assert end.json["broker"].startswith("memory://")
+    assert set(end.json["outcomes"]) == set(OUTCOMES)
+    assert end.json["tools"]["tell-story"]["chunks"] > 10
+    assert end.json["acts"][2]["states"] == ["closed", "open", "half-open", "closed"]
+
+
+def test_on_a_terminal_it_is_a_live_view_and_the_cursor_comes_back() -> None:
+    code, out, err = ended("demo", "--seconds", "5", terminal=True, limit=LIMIT_S)
+    assert (code, err) == (0, "")
+    assert "\x1b[?25l" in out
+    assert out.rindex("\x1b[?25h") > out.rindex("\x1b[?25l")
+    for text in ("p95 ms", "ejected", "warming", "half-open", "limited", "How the calls ended", "What the guards did"):
+        assert text in out
+
+
+@pytest.mark.parametrize("no_colour", [False, True])
+def test_without_colour_where_nobody_wants_it(no_colour: bool) -> None:
+    settings = {"NO_COLOR": "1"} if no_colour else {}
+    with started("demo", "--seconds", "60", terminal=True, **settings) as program:
+        program.out.wait_for("Act 1 of 4")
+        program.interrupt()
+        program.assert_interrupted()
+        assert bool(re.search(r"\x1b\[[0-9;]*3[1-7]m", program.out.text())) != no_colour
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_ctrl_c_ends_it_and_the_cursor_comes_back(terminal: bool) -> None:
+    with started("demo", "--seconds", "60", terminal=terminal) as program:
+        program.out.wait_for("A name slightly wrong")
+        program.interrupt()
+        program.assert_interrupted()
+        assert "How the calls ended" not in program.out.text()
+        if terminal:
+            assert program.out.text().rindex("\x1b[?25h") > program.out.text().rindex("\x1b[?25l")
+
+
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_a_broker_that_is_not_there(run: Run, more: tuple[str, ...]) -> None:
+    end = run("demo", "--broker", "pulsar://127.0.0.1:1", *more)
+    assert end.code == 4
+    assert "No Pulsar broker answers at pulsar://127.0.0.1:1" in end.err
+
+
+def test_a_story_too_short_to_be_told(run: Run) -> None:
+    end = run("demo", "--seconds", "4")
+    assert end.code == 2
+    assert "--seconds" in end.err
+
+
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_what_was_not_planned_is_told_and_is_a_failure(
+    run: Run, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
+) -> None:
+    async def otherwise(demo: Demo) -> Summary:
+        return Summary(demo.broker, 1.0, demo.pace.shortened, Scoreboard(), (), pending=2, replies={})
+
+    monkeypatch.setattr(Demo, "run", otherwise)
+    end = run("demo", *more)
+    assert end.code == 1
+    told = "2 calls are left in the table of those that wait"
+    if more:
+        assert json.loads(end.out)["surprises"] == ["no call succeeded", told]
+    assert f"Unexpected: {told}" in end.err

@@ -1,0 +1,286 @@
+"""``dispatch doctor``: what is missing, and the command that mends it."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import socket
+import threading
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dispatch.catalog import Catalog
+from dispatch.cli.commands.doctor import default_admin_url
+from dispatch.cli.views.doctor_checks import namespaces_of
+from dispatch.devtools.localbroker import SUPER_USER, Admin, Endpoint, LocalBroker, State, prepare
+from tests.helpers.cli_processes import WAIT_S, started
+from tests.unit.cli.conftest import Ended, Run, write_catalog
+
+NOBODY = "http://127.0.0.1:1"
+
+
+def statuses(end: Ended) -> dict[str, str]:
+    return {check["name"]: check["status"] for check in end.json["checks"]}
+
+
+def finding(end: Ended, name: str) -> dict[str, str]:
+    (found,) = [check for check in end.json["checks"] if check["name"] == name]
+    return dict(found)
+
+
+@contextlib.contextmanager
+def no_pulsar() -> Iterator[str]:
+    """The URL of a server that hangs up on everyone."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def hang_up() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    server.accept()[0].close()
+
+        thread = threading.Thread(target=hang_up, daemon=True)
+        thread.start()
+        yield f"pulsar://127.0.0.1:{server.getsockname()[1]}"
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join(WAIT_S)
+
+
+def test_without_a_broker_it_names_the_command_that_starts_one(run: Run) -> None:
+    end = run("doctor", "--broker", "pulsar://127.0.0.1:1")
+    assert end.code == 1
+    assert "failed   connection: nothing answers at 127.0.0.1:1" in end.out
+    assert "fix: dispatch broker start" in end.out
+    assert end.out.endswith("1 failed.\n")
+
+
+def test_something_else_at_that_port(run: Run) -> None:
+    with no_pulsar() as url:
+        end = run("doctor", "--broker", url, "--admin", NOBODY, "--json")
+    assert end.code == 1
+    assert statuses(end) == {"connection": "ok", "admin interface": "skipped", "handshake": "failed"}
+    assert "does not answer as Pulsar does" in finding(end, "handshake")["detail"]
+    assert "pulsar+ssl://" in finding(end, "handshake")["fix"]
+
+
+def test_repair_without_the_admin_interface_is_a_failure(run: Run) -> None:
+    with no_pulsar() as url:
+        end = run("doctor", "--broker", url, "--admin", NOBODY, "--fix", "--json")
+    assert end.code == 1
+    assert statuses(end)["repair"] == "failed"
+    assert "--admin URL" in finding(end, "repair")["fix"]
+
+
+@pytest.mark.parametrize("address", ["localhost:6650", "pulsar://"])
+def test_an_address_that_is_none(run: Run, address: str) -> None:
+    end = run("doctor", "--broker", address)
+    assert end.code == 2
+    assert "is no broker address" in end.err
+
+
+def test_an_admin_address_that_is_none(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DISPATCH_ADMIN", "localhost:8080")
+    end = run("doctor", "--broker", "pulsar://127.0.0.1:1")
+    assert end.code == 2
+    assert "is no admin address" in end.err
+    assert "change --admin or DISPATCH_ADMIN" in end.err
+
+
+def test_mistakes_in_the_catalogue_are_one_of_its_lines(run: Run, tmp_path: Path) -> None:
+    write_catalog(tmp_path / "tools", service="another")
+    end = run("doctor", "--broker", "pulsar://127.0.0.1:1", "--json")
+    assert statuses(end) == {"catalogue": "failed", "connection": "failed"}
+    assert finding(end, "catalogue")["fix"] == "dispatch check tools"
+
+
+def test_ctrl_c_while_a_broker_does_not_answer() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(WAIT_S)
+        url = f"pulsar://127.0.0.1:{silent.getsockname()[1]}"
+        with started("doctor", "--broker", url, "--admin", NOBODY) as program:
+            probe, _ = silent.accept()
+            greeting, _ = silent.accept()
+            with probe, greeting:
+                assert greeting.recv(1)
+                program.interrupt()
+                program.assert_interrupted()
+
+
+@pytest.mark.parametrize(
+    ("broker", "admin"),
+    [
+        ("pulsar://example.org", "http://example.org:8080"),
+        ("pulsar+ssl://one:1,two:2", "http://one:8080"),
+        ("pulsar://[::1]:6650", "http://[::1]:8080"),
+    ],
+)
+def test_the_admin_interface_is_looked_for_on_the_brokers_host(
+    monkeypatch: pytest.MonkeyPatch, broker: str, admin: str
+) -> None:
+    monkeypatch.setattr("dispatch.devtools.localbroker.status", lambda: None)
+    assert default_admin_url(broker) == admin
+
+
+def test_that_of_our_own_broker_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = State("process", "pulsar://127.0.0.1:7650", "http://127.0.0.1:7080")
+    monkeypatch.setattr("dispatch.devtools.localbroker.status", lambda: state)
+    assert default_admin_url("pulsar://localhost:7650") == "http://127.0.0.1:7080"
+    assert default_admin_url("pulsar://127.0.0.1:7650") == "http://127.0.0.1:7080"
+    assert default_admin_url("pulsar://localhost:6650") == "http://localhost:8080"
+    assert default_admin_url("pulsar://elsewhere:7650") == "http://elsewhere:8080"
+
+
+def test_namespaces_are_those_of_the_catalogues_topics() -> None:
+    assert namespaces_of(None) == ["tg/request", "tg/response", "tg/flow", "tg/notify"]
+    queues = {"request-queue": "non-persistent://a/b/x", "response-queue": "persistent://a/c/x"}
+    further = {"id": "2", "request-queue": "non-persistent://d/e/x", "response-queue": "non-persistent://a/b/y"}
+    assert namespaces_of(Catalog.of([{"id": "s", **queues, "instances": [further]}])) == ["a/b", "a/c", "d/e"]
+
+
+# -- on a genuine broker --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def options(pulsar_endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    """Where the broker is."""
+    if pulsar_endpoint.token is not None:
+        monkeypatch.setenv("DISPATCH_TOKEN", pulsar_endpoint.token)
+    return ("--broker", pulsar_endpoint.service_url, "--admin", pulsar_endpoint.web_url)
+
+
+@pytest.fixture
+def missing(tmp_path: Path, pulsar_endpoint: Endpoint) -> Iterator[str]:
+    """A tenant that is not there, and a catalogue in ``tools/`` that needs it."""
+    tenant = f"doctor-{secrets.token_hex(4)}"
+    folder = write_catalog(tmp_path / "tools")
+    service = folder / "tool-service" / "joke-service.json"
+    service.write_text(service.read_text().replace("://tg/", f"://{tenant}/"))
+    yield tenant
+    namespaces = [f"namespaces/{tenant}/request", f"namespaces/{tenant}/response"]
+    for path in (*namespaces, f"tenants/{tenant}"):
+        request = urllib.request.Request(f"{pulsar_endpoint.web_url}/admin/v2/{path}", method="DELETE")
+        if pulsar_endpoint.token is not None:
+            request.add_header("Authorization", f"Bearer {pulsar_endpoint.token}")
+        with contextlib.suppress(urllib.error.HTTPError):  # a test that did not make it has nothing to take away
+            urllib.request.urlopen(request, timeout=WAIT_S).close()
+
+
+@pytest.mark.pulsar
+def test_where_nothing_is_missing_all_is_well(run: Run, options: tuple[str, ...]) -> None:
+    end = run("doctor", *options)
+    assert (end.code, end.err) == (0, "")
+    assert end.out.endswith("All is well.\n")
+    as_json = run("doctor", *options, "--json")
+    assert as_json.code == 0
+    assert as_json.json["ok"] is True
+    assert statuses(as_json) == dict.fromkeys(
+        (
+            "connection",
+            "admin interface",
+            "handshake",
+            "tenant tg",
+            "namespace tg/request",
+            "namespace tg/response",
+            "namespace tg/flow",
+            "namespace tg/notify",
+            "round trip tg/request → tg/response",
+        ),
+        "ok",
+    )
+
+
+@pytest.mark.pulsar
+def test_a_tenant_that_is_missing_is_told_and_made(run: Run, options: tuple[str, ...], missing: str) -> None:
+    end = run("doctor", *options, "--json")
+    assert end.code == 1
+    assert statuses(end) == {
+        "catalogue": "ok",
+        "connection": "ok",
+        "admin interface": "ok",
+        "handshake": "ok",
+        f"tenant {missing}": "failed",
+        f"namespace {missing}/request": "failed",
+        f"namespace {missing}/response": "failed",
+        f"round trip {missing}/request → {missing}/response": "skipped",
+        "service joke-service": "warning",
+    }
+    assert f"pulsar-admin tenants create {missing}" in finding(end, f"tenant {missing}")["fix"]
+    assert "dispatch doctor --fix" in finding(end, f"namespace {missing}/request")["fix"]
+    mended = run("doctor", *options, "--fix", "--json")
+    assert mended.code == 0, mended.out
+    assert finding(mended, "repair")["detail"] == f"made {missing}, {missing}/request, {missing}/response"
+    assert statuses(mended)[f"round trip {missing}/request → {missing}/response"] == "ok"
+    assert run("doctor", *options, "--fix", "--json").code == 0
+
+
+@pytest.mark.pulsar
+def test_without_the_admin_interface_the_broker_itself_tells(
+    run: Run, pulsar_endpoint: Endpoint, options: tuple[str, ...], missing: str
+) -> None:
+    end = run("doctor", "--broker", pulsar_endpoint.service_url, "--admin", NOBODY, "--json")
+    assert end.code == 1
+    assert statuses(end)["admin interface"] == "skipped"
+    found = finding(end, f"namespace {missing}/request")
+    assert (found["status"], found["detail"]) == ("failed", "does not exist")
+    assert f"pulsar-admin namespaces create {missing}/request" in found["fix"]
+    assert f"pulsar-admin tenants create {missing}" in found["fix"]
+
+
+@pytest.mark.pulsar
+def test_who_listens(run: Run, options: tuple[str, ...], tmp_path: Path) -> None:
+    topic = f"cli-{secrets.token_hex(6)}"
+    folder = write_catalog(tmp_path / "tools", topic=topic)
+    nobody = finding(run("doctor", *options, "--json"), "service joke-service")
+    assert nobody["status"] == "warning"
+    assert nobody["fix"] == f"dispatch serve MODULE:CLASS --topic {topic}"
+    (tmp_path / "jokes.py").write_text(
+        "class Joke:\n    async def invoke(self, config, arguments):\n        return ''\n"
+    )
+    with started("serve", f"{tmp_path}/jokes.py:Joke", "--topic", topic, *options[:2]) as service:
+        service.err.wait_for("Ctrl-C drains")
+        somebody = finding(run("doctor", *options, "--catalog", str(folder), "--json"), "service joke-service")
+    assert (somebody["status"], somebody["detail"]) == ("ok", f"1 listening on non-persistent://tg/request/{topic}")
+
+
+@pytest.fixture(scope="module")
+def guarded(pulsar_endpoint: Endpoint) -> Iterator[LocalBroker]:
+    """A broker that asks for tokens."""
+    with LocalBroker.start(security=True) as broker:
+        prepare(Admin(broker.web_url, broker.token(SUPER_USER)))
+        yield broker
+
+
+@pytest.mark.pulsar
+def test_tokens_and_certificates(
+    run: Run, guarded: LocalBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_catalog(tmp_path / "catalogue")
+    (tmp_path / "right").write_text(guarded.token(SUPER_USER))
+    (tmp_path / "wrong").write_text("not-a-token")
+    (tmp_path / "stranger").write_text(guarded.token("stranger"))
+    plain = ("--broker", guarded.service_url, "--admin", guarded.web_url)
+    tls = ("--broker", guarded.service_url_tls, "--admin", guarded.web_url)
+    trusted = ("--trust-certs", str(guarded.ca_file))
+
+    def checks(*arguments: str) -> dict[str, Any]:
+        return {check["name"]: check for check in run("doctor", *arguments, "--json").json["checks"]}
+
+    assert run("doctor", *plain, "--token-file", "right", "--json").json["ok"] is True
+    assert run("doctor", *tls, *trusted, "--token-file", "right", "--json").json["ok"] is True
+    for token in ((), ("--token-file", "wrong")):
+        handshake = checks(*plain, *token)["handshake"]
+        assert handshake["status"] == "failed"
+        assert "DISPATCH_TOKEN" in handshake["fix"]
+    assert "--trust-certs" in checks(*tls, "--token-file", "right")["handshake"]["fix"]
+    foreign = checks(*plain, "--token-file", "stranger")["namespace tg/request"]
+    assert foreign["status"] == "failed"
+    assert "whose role may use tg/request" in foreign["fix"]
+
+    monkeypatch.setenv("DISPATCH_TOKEN_FILE", "wrong")
+    end = run("call", "tell-joke", "topic=cats", "--catalog", "catalogue", "--broker", guarded.service_url)
+    assert end.code == 4
+    assert "outcome transport · type unauthorized" in end.err
+    assert "not-a-token" not in end.err

@@ -1,0 +1,105 @@
+"""``dispatch rules export``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.unit.cli.conftest import Run, write_catalog
+
+ALL = ("recording.yml", "alerts.yml")
+
+
+def promising(folder: Path, slo: Any) -> str:
+    return str(write_catalog(folder, policy={"slo": slo}))
+
+
+def test_without_a_catalogue_the_rules_for_all_tools(run: Run, tmp_path: Path) -> None:
+    end = run("rules", "export")
+    assert (end.code, end.err) == (0, "")
+    assert end.out.splitlines() == [
+        "dispatch-rules/recording.yml: written",
+        "dispatch-rules/alerts.yml: written",
+        "No catalogue, so no slo.yml: give the folder of your descriptors by --catalog DIR.",
+        f"For prometheus.yml:  rule_files: ['{tmp_path.resolve()}/dispatch-rules/*.yml']",
+    ]
+    assert {each.name for each in Path("dispatch-rules").iterdir()} == set(ALL)
+
+
+def test_they_are_those_of_the_repository(run: Run) -> None:
+    run("rules", "export", "there")
+    committed = Path(__file__).parents[4] / "dashboards" / "rules"
+    for name in ALL:
+        assert (Path("there") / name).read_bytes() == (committed / name).read_bytes()
+
+
+def test_what_a_catalogue_promises(run: Run, tmp_path: Path) -> None:
+    tools = promising(tmp_path / "tools", {"availability": 0.99, "latency": 2})
+    end = run("rules", "export", "out/deep", "--catalog", tools)
+    assert end.code == 0
+    assert "  tell-joke: 99 % of calls are good; 95 % of successes within 2 s, measured at 2.56 s\n" in end.out
+    (group,) = yaml.safe_load(Path("out/deep/slo.yml").read_text())["groups"]
+    assert group["name"] == "dispatch-slo-tell-joke"
+    assert {rule["labels"]["tool"] for rule in group["rules"]} == {"tell-joke"}
+    assert run("rules", "export", "again", "--catalog", tools, "--json").json == {
+        "folder": "again",
+        "files": [*ALL, "slo.yml"],
+        "removed": [],
+        "promises": {"tell-joke": "99 % of calls are good; 95 % of successes within 2 s, measured at 2.56 s"},
+    }
+
+
+def test_a_promise_in_ones_own_policy_is_that_of_all_tools_without_one(run: Run, catalog_folder: Path) -> None:
+    Path("mine.json").write_text(json.dumps({"slo": 0.8}))
+    end = run("rules", "export", "--catalog", str(catalog_folder), "--policy", "mine.json")
+    assert (
+        "  tell-joke: 80 % of calls are good\n"
+        "    availability allows so much that nobody is woken, whatever happens: only tickets come of it.\n"
+    ) in end.out
+
+
+def test_promises_that_are_no_more_take_their_rules_along(run: Run, catalog_folder: Path, tmp_path: Path) -> None:
+    run("rules", "export", "out", "--catalog", promising(tmp_path / "tools", 0.99))
+    assert Path("out/slo.yml").is_file()
+    run("rules", "export", "out", "--catalog", str(tmp_path / "tools"))
+    assert Path("out/slo.yml").is_file()
+    end = run("rules", "export", "out", "--catalog", str(catalog_folder))
+    assert "out/slo.yml: removed\nThere is no slo.yml: no tool has an objective" in end.out
+    assert not Path("out/slo.yml").exists()
+    assert run("rules", "export", "out", "--catalog", str(catalog_folder), "--json").json["removed"] == []
+
+
+def test_links_lead_to_ones_own_grafana(run: Run) -> None:
+    run("rules", "export", "--grafana", "https://grafana.example.org/")
+    groups = yaml.safe_load(Path("dispatch-rules/alerts.yml").read_text())["groups"]
+    links = {rule["annotations"]["dashboard"] for group in groups for rule in group["rules"]}
+    assert all(link.startswith("https://grafana.example.org/d/dispatch-") for link in links)
+
+
+def test_a_catalogue_with_mistakes_is_told_and_nothing_is_written(run: Run, tmp_path: Path) -> None:
+    tools = promising(tmp_path / "tools", {"availability": 99})
+    end = run("rules", "export", "--catalog", tools)
+    assert end.code == 2
+    assert "slo.availability" in end.err
+    assert "99 is not from 0.5 to 0.9999" in end.err
+    assert not Path("dispatch-rules").exists()
+
+
+def test_without_pyyaml_the_extra_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    end = run("rules", "export")
+    assert end.code == 2
+    assert "PyYAML is needed to write rules: pip install 'tool-dispatch[yaml]'" in end.err
+    assert not Path("dispatch-rules").exists()
+
+
+def test_a_folder_that_cannot_be_is_told(run: Run) -> None:
+    Path("taken").write_text("a file")
+    end = run("rules", "export", "taken")
+    assert end.code == 1
+    assert "taken" in end.err

@@ -1,0 +1,103 @@
+"""The command line in this process (``run``), and as a user's own process (see tests/helpers/cli_processes.py)."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dispatch.cli import main
+
+VARIABLES = (
+    "DISPATCH_BROKER",
+    "DISPATCH_CATALOG",
+    "DISPATCH_POLICY",
+    "DISPATCH_TOKEN",
+    "DISPATCH_TOKEN_FILE",
+    "DISPATCH_TRUST_CERTS",
+    "DISPATCH_ADMIN",
+    "NO_COLOR",
+    "FORCE_COLOR",
+)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """What it wrote to stdout, which is one line of JSON."""
+        assert self.out.count("\n") == 1, self.out
+        return json.loads(self.out)
+
+
+Run = Callable[..., Ended]
+
+
+@pytest.fixture(autouse=True)
+def as_if_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """A user's machine without settings, in a folder without ``tools/``; other tests' logging stays as it is."""
+    for variable in VARIABLES:
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.chdir(tmp_path)
+    loggers = [logging.getLogger(name) for name in ("dispatch", "dispatch.transport")]
+    before = [(logger, logger.level, list(logger.handlers)) for logger in loggers]
+    yield
+    for logger, level, handlers in before:
+        logger.setLevel(level)
+        logger.handlers[:] = handlers
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """``run("tools", "--json")`` in this process."""
+
+    def run_command(*arguments: str) -> Ended:
+        capsys.readouterr()
+        code = main(arguments)
+        captured = capsys.readouterr()
+        return Ended(code, captured.out, captured.err)
+
+    return run_command
+
+
+def write_catalog(folder: Path, topic: str = "joke", **tool_keys: Any) -> Path:
+    """A folder with one service on ``topic`` and its tool ``tell-joke``."""
+    service = {
+        "id": "joke-service",
+        "request-queue": f"non-persistent://tg/request/{topic}",
+        "response-queue": f"non-persistent://tg/response/{topic}",
+        "config-params": [{"name": "style"}],
+    }
+    tool = {
+        "type": "tool-service",
+        "name": "tell-joke",
+        "description": "Tell a joke. It is short.",
+        "service": "joke-service",
+        "style": "pun",
+        "arguments": [
+            {"name": "topic", "type": "string", "description": "About what."},
+            {"name": "words", "type": "integer", "description": "How long.", "required": False},
+        ],
+        **tool_keys,
+    }
+    for kind, name, value in (("tool-service", "joke-service", service), ("tool", "tell-joke", tool)):
+        (folder / kind).mkdir(parents=True)
+        (folder / kind / f"{name}.json").write_text(json.dumps(value))
+    return folder
+
+
+@pytest.fixture
+def catalog_folder(tmp_path: Path) -> Path:
+    """See write_catalog."""
+    return write_catalog(tmp_path / "catalogue")

@@ -1,0 +1,35 @@
+"""``--metrics-port``: the metrics of a command that runs, as Prometheus would ask for them."""
+
+from __future__ import annotations
+
+import re
+import socket
+from urllib.request import Request, urlopen
+
+from tests.helpers.cli_processes import started
+from tests.unit.cli.conftest import Run
+
+
+def test_while_the_demonstration_runs_its_metrics_can_be_scraped() -> None:
+    with started("demo", "--seconds", "5", "--metrics-port", "0") as demo:
+        demo.err.wait_for("/metrics")
+        url = re.search(r"Metrics: (http://127\.0\.0\.1:\d+/metrics)", demo.err.text())
+        assert url is not None
+        demo.out.wait_for("Act 1 of 4")
+        request = Request(url[1], headers={"Accept": "application/openmetrics-text; version=1.0.0"})
+        with urlopen(request, timeout=10) as answer:
+            assert answer.headers["Content-Type"].startswith("application/openmetrics-text")
+            text = answer.read().decode()
+        assert 'dispatch_calls_total{outcome="success",tool="' in text
+        assert 'dispatch_service_requests_total{service="' in text
+        assert text.endswith("# EOF\n")
+
+
+def test_a_port_that_is_taken_is_said_and_nothing_begins(run: Run) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        end = run("demo", "--seconds", "5", "--metrics-port", str(port))
+    assert end.code != 0
+    assert f"127.0.0.1:{port}" in end.err
+    assert "Take another port (0: any)." in end.err
+    assert end.out == ""

@@ -1,0 +1,91 @@
+"""The demonstration's live view, and its lines for a pipe."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import re
+
+import pytest
+from rich.console import Console
+
+from dispatch.cli.views.demo import event_lines, live_view, plain_line, rows
+from dispatch.devtools.demo import Demo
+from dispatch.devtools.demo.scenarios import Event
+from dispatch.devtools.demo.time_scale import LEAST_SECONDS
+from dispatch.errors import ToolError
+from tests.helpers.clock import advance
+
+
+def drawn(demo: Demo, width: int = 120, height: int = 40) -> str:
+    file = io.StringIO()
+    Console(file=file, width=width).print(live_view(demo, width, height))
+    return file.getvalue()
+
+
+async def test_rows_lines_and_the_live_view_show_the_counts_of_the_moment() -> None:
+    demo = Demo("memory://view", 10)
+    board = demo.board
+    for _ in range(3):
+        board.begin("tell-joke")
+    board.succeed("tell-joke", "ha\n[red]ha[/red]", 0.0125)
+    board.fail("tell-joke", ToolError("no-joke", "…"))
+    assert rows(board) == [("tell-joke", "3", "1", "1", "1", "12.5", "12.5", "✗ no-joke")]
+    assert plain_line(demo).split() == ["0%", "3", "calls", "1", "ok", "1", "errors", "1", "in", "flight", "connecting"]
+    assert "tell-joke" in drawn(demo)
+    assert "connecting" in drawn(demo)
+
+
+async def test_an_answers_text_is_never_taken_for_markup() -> None:
+    demo = Demo("memory://view", 10)
+    demo.board.begin("tell-joke")
+    demo.board.succeed("tell-joke", "[bold]ha", 0.01)
+    assert "[bold]ha" in drawn(demo)
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40)])
+async def test_the_whole_story_can_be_seen_and_always_fits(width: int, height: int) -> None:
+    demo = Demo("memory://view", LEAST_SECONDS)
+    running = asyncio.ensure_future(demo.run())
+    views = []
+    while not running.done():
+        await advance(0.1)
+        views.append(drawn(demo, width, height))
+    await running
+    for view in views:
+        lines = view.splitlines()
+        assert len(lines) < height, "the cursor stands below it"
+        assert max(map(len, lines)) <= width
+    screens = "\n".join(views)
+    for text in (
+        "Act 2 of 4: An instance turns slow",
+        "translate-2 ejected 0.",
+        "translate-2 warming",
+        "exchange-rate  open 0.",
+        "exchange-rate  half-open",
+        "11 other tools closed",
+        "hog",
+        "limited",
+        "Shortened: ejected 0.5 s (default 30), slow start 0.5 s (30), open 0.6 s (5)",
+        "translate-2: up → ejected",
+    ):
+        assert text in screens, text
+    assert "100%" in views[-1]
+    assert bool(re.search(r"and \d+ more", screens)) == (height == 24), "tools are left out where they do not fit"
+
+
+async def test_a_tiny_terminal_still_has_the_tools_called_last() -> None:
+    demo = Demo("memory://view", 10)
+    for tool in ("one", "two", "three", "four", "five", "two"):
+        demo.board.begin(tool)
+    view = drawn(demo, 80, 10)
+    assert [name for name in ("one", "two", "three", "four", "five") if f"\n{name} " in view] == ["two", "four", "five"]
+    assert "and 2 more" in view
+
+
+def test_what_happened_is_told_with_its_second_and_folded() -> None:
+    assert event_lines([Event(1.25, "one two three"), Event(12.0, "four")], 16) == [
+        "  1.2 s  one two",
+        "         three",
+        " 12.0 s  four",
+    ]

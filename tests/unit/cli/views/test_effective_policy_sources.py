@@ -1,0 +1,159 @@
+"""Where each value of a plan came from, for any policies of user, service and tool."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatch.calls.resolved_tool import ToolResolver
+from dispatch.cli.views.effective_policy import DEFAULT, SERVICE, TOOL, USER, plan_of
+from dispatch.policy import DEFAULT_POLICY, Breaker, Policy, Rate, Retry
+from tests.unit.cli.views.test_effective_policy import catalog, planned, said
+
+PARTS: dict[str, list[Any]] = {
+    "retry": [1, 2, 3, {"attempts": 4}, {"cap": 3.0}, {"base": 0.1, "errors": ["busy"]}, {}],
+    "hedge": [None, "p95", "p90", 0.5, {"load": 0.1}, {"after": "p99"}],
+    "breaker": [None, {}, {"open-for": 5.0}, {"open-for": 3.0}, {"slow-after": 1.0, "slow-rate": 0.5}],
+    "bulkhead": [None, 64, 8, {"queue": 0}, {"adaptive": True}],
+    "rate": [None, "100/s", "10/m", {"rate": "10/m", "burst": 2}, '{"rate": "3/s", "queue": 5}'],
+    "user-rate": [None, "5/s", {"rate": "1/s", "queue": 4, "weights": {"ann": 2}}],
+    "shared-user-rate": [None, "20/s", {"rate": "20/s", "max-wait": 0.5}],
+    "balancing": ["round-robin", "p2c", {"scan": 4}, {"strategy": "peak-ewma", "decay": 5.0}],
+    "slo": [None, 0.99, {"latency": 2.0}, {"availability": 0.95, "latency-share": 0.9}],
+    "health": [{}, {"consecutive": None}, {"consecutive": 5}, {"sigma": None, "eject-for": 10.0}],
+}
+PLAIN: dict[str, list[Any]] = {
+    "timeout": [30.0, 10.0, 5.0],
+    "attempt-timeout": [None, 2.0],
+    "addressed": [True, False],
+    "reply-subscriptions": [1, 2],
+    "single-flight": [False, True],
+    "concurrency": [64, 16],
+}
+# "concurrency" beside "bulkhead" in one policy is refused.
+LAYERS = st.fixed_dictionaries(
+    {}, optional={key: st.sampled_from(values) for key, values in (PARTS | PLAIN).items()}
+).map(lambda layer: {key: value for key, value in layer.items() if key != "concurrency" or "bulkhead" not in layer})
+
+
+@given(LAYERS, LAYERS, LAYERS)
+def test_the_rows_together_are_the_policy_that_calls_have(
+    user: dict[str, Any], service: dict[str, Any], tool: dict[str, Any]
+) -> None:
+    """Written down as a policy and read again they make the one that a dispatcher works with."""
+    made = catalog({"policy": service}, {"policy": tool, "read-only": True})
+    plan = plan_of(made, "look", user=user)
+    written: dict[str, Any] = {}
+    for each in plan.rows:
+        part, _, key = each.key.partition(".")
+        if key:
+            written.setdefault(part, {})[key] = each.value
+        else:
+            written[part] = each.value
+    expected = ToolResolver(made, DEFAULT_POLICY.merged(user)).tool("look").policy
+    read = DEFAULT_POLICY.merged(json.loads(json.dumps(written)))
+    assert _without_bursts(read) == _without_bursts(expected)
+    for key in ("rate", "user_rate", "shared_user_rate"):
+        rate = getattr(expected, key)
+        assert rate is None or getattr(read, key).capacity == rate.capacity
+
+
+@given(LAYERS, LAYERS, LAYERS)
+def test_a_value_is_whose_word_was_last(user: dict[str, Any], service: dict[str, Any], tool: dict[str, Any]) -> None:
+    """Found the other way round: a layer is the source of a value if another value written there would show."""
+    plan = plan_of(catalog({"policy": service}, {"policy": tool, "read-only": True}), "look", user=user)
+    for each in plan.rows:
+        assert each.source == _whose(each.key, ((TOOL, tool), (SERVICE, service), (USER, user))), each.key
+
+
+def _whose(wanted: str, layers: tuple[tuple[str, Mapping[str, Any]], ...]) -> str:
+    part, _, key = wanted.partition(".")
+    short = {
+        "retry": "attempts",
+        "hedge": "after",
+        "bulkhead": "concurrency",
+        "balancing": "strategy",
+        "slo": "availability",
+    }
+    for source, layer in layers:  # the last word first
+        if part == "bulkhead" and "concurrency" in layer:
+            layer = dict(layer) | {"bulkhead": layer["concurrency"]}
+        if part not in layer:
+            continue
+        raw = layer[part]
+        if not key:  # a plain value, or a part that is off
+            return source
+        if part.endswith("rate"):
+            if isinstance(raw, str) and raw.startswith("{"):
+                raw = json.loads(raw)
+            names = raw if isinstance(raw, Mapping) else ("rate",)
+            return source if key in names else DEFAULT
+        if raw is None:
+            return DEFAULT  # it begins with the defaults again
+        if key in (raw if isinstance(raw, Mapping) else (short[part],)):
+            return source
+    return DEFAULT
+
+
+def _without_bursts(policy: Policy) -> Policy:
+    changes = {
+        key: msgspec.structs.replace(rate, burst=None)
+        for key in ("rate", "user_rate", "shared_user_rate")
+        if (rate := getattr(policy, key)) is not None
+    }
+    return msgspec.structs.replace(policy, **changes)
+
+
+def test_each_layer_is_laid_over_the_one_before_key_by_key() -> None:
+    plan = planned(
+        {"timeout": 20, "retry": {"cap": 1.0}}, {"timeout": 5, "retry": 2}, {"timeout": 40, "retry": {"base": 0.2}}
+    )
+    assert said(plan, "timeout") == (5, TOOL)
+    assert said(plan, "retry.attempts") == (2, TOOL)
+    assert said(plan, "retry.cap") == (1.0, SERVICE)
+    assert said(plan, "retry.base") == (0.2, USER)
+    assert said(plan, "retry.budget-ratio") == (0.2, DEFAULT)
+
+
+def test_who_writes_a_default_has_said_so() -> None:
+    assert said(planned({"timeout": 30.0}), "timeout") == (30.0, SERVICE)
+
+
+def test_a_part_that_is_off_is_one_row_with_who_switched_it_off() -> None:
+    plan = planned({"breaker": None})
+    assert said(plan, "breaker") == (None, SERVICE)
+    assert not [each for each in plan.rows if each.key.startswith("breaker.")]
+    assert "breaker" not in plan.guards
+
+
+def test_what_is_switched_on_again_begins_with_the_defaults() -> None:
+    plan = planned({"breaker": None}, {"breaker": {"probes": 1}}, {"breaker": {"open-for": 2.0}})
+    assert said(plan, "breaker.open-for") == (5.0, DEFAULT)
+    assert said(plan, "breaker.probes") == (1, TOOL)
+
+
+def test_a_rate_stands_for_itself() -> None:
+    plan = planned({"rate": {"rate": "10/s", "burst": 3, "queue": 7}}, {"rate": "50/s"})
+    assert said(plan, "rate.rate") == ("50/s", TOOL)
+    assert said(plan, "rate.burst") == (50.0, DEFAULT)
+    assert said(plan, "rate.queue") == (128, DEFAULT)
+    assert said(planned({"rate": {"rate": "1/s", "weights": {"ann": 2}}}), "rate.weights") == ({"ann": 2.0}, SERVICE)
+
+
+def test_a_policy_made_in_code_is_the_users_where_it_differs() -> None:
+    base = Policy(timeout=7, retry=Retry(cap=1.0), breaker=None, rate=Rate("9/s"), hedge="p90")  # type: ignore[arg-type]
+    plan = planned(base=base, user={"retry": {"base": 0.3}}, read_only=True)
+    assert said(plan, "timeout") == (7, USER)
+    assert said(plan, "retry.cap") == (1.0, USER)
+    assert said(plan, "retry.base") == (0.3, USER)
+    assert said(plan, "retry.attempts") == (3, DEFAULT)
+    assert said(plan, "breaker") == (None, USER)
+    assert said(plan, "rate.rate") == ("9/s", USER)
+    assert said(plan, "hedge.after") == ("p90", USER)
+    assert said(planned(base=Policy(user_rate=Rate("9/s"))), "user-rate.queue") == (128, USER)
+    assert said(planned({"breaker": None}, base=Policy(breaker=Breaker(probes=5))), "breaker") == (None, SERVICE)

@@ -1,0 +1,273 @@
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import pulsar
+import pytest
+
+from dispatch.devtools.localbroker import (
+    DEFAULT_NAMESPACES,
+    Admin,
+    LocalBrokerError,
+    LocalBrokerUnavailableError,
+    PortInUseError,
+    State,
+    cache_dir,
+    start_detached,
+    status,
+    stop_detached,
+)
+from dispatch.devtools.localbroker import process as process_module
+from dispatch.devtools.localbroker import state as state_module
+from dispatch.devtools.localbroker.lock import exclusive
+from dispatch.devtools.localbroker.ports import require_free
+from dispatch.devtools.localbroker.supervision import Child, process_identity, spawn
+from tests.unit.devtools.localbroker.fakes import AdminStandIn, Ending, docker_calls, write_script
+
+START = """
+import json, sys
+from dataclasses import asdict
+from dispatch.devtools.localbroker import start_detached
+print(json.dumps(asdict(start_detached(port=0, web_port=0))))
+"""
+
+
+@pytest.fixture
+def folder(cache: Path) -> Path:
+    folder = cache / "broker"
+    folder.mkdir(parents=True)
+    return folder
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[Child]:
+    """A process which may pass for a broker."""
+    child = spawn(["sleep", "600"], log=tmp_path / "log")
+    yield child
+    child.kill()
+
+
+def remember(folder: Path, child: Child, web_url: str = "http://127.0.0.1:1", identity: str | None = None) -> State:
+    state = State("process", "pulsar://127.0.0.1:1", web_url, str(folder), child.pid, identity or child.identity)
+    (folder / "state.json").write_text(json.dumps(asdict(state)))
+    return state
+
+
+def test_without_a_broker_there_is_no_state(cache: Path) -> None:
+    assert status() is None
+    assert stop_detached() is None
+
+
+def test_a_broker_that_runs_is_found(folder: Path, process: Child) -> None:
+    state = remember(folder, process)
+
+    assert status() == state
+
+
+def test_a_broker_that_died_is_forgotten(folder: Path, process: Child) -> None:
+    remember(folder, process)
+    process.kill()
+
+    assert status() is None
+    assert not (folder / "state.json").exists()
+
+
+def test_another_process_of_the_same_id_is_neither_shown_nor_stopped(folder: Path, process: Child) -> None:
+    remember(folder, process, identity="an earlier boot:123")
+
+    assert stop_detached() is None
+    assert process.alive()
+    remember(folder, process, identity="an earlier boot:123")
+    assert status() is None
+    assert not (folder / "state.json").exists()
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"kind": "process"}', '{"of": "another version"}'])
+def test_a_file_we_do_not_understand_is_no_broker(folder: Path, content: str) -> None:
+    (folder / "state.json").write_text(content)
+
+    assert status() is None
+    assert stop_detached() is None
+
+
+def test_a_stale_file_is_left_to_a_start_that_is_under_way(folder: Path, process: Child) -> None:
+    remember(folder, process)
+    process.kill()
+
+    with exclusive(folder / "lock"):
+        assert status() is None
+        assert (folder / "state.json").exists()
+
+
+def test_stopping_ends_the_process_and_forgets_it(folder: Path, process: Child) -> None:
+    state = remember(folder, process)
+    said: list[str] = []
+
+    assert stop_detached(said.append) == state
+
+    assert not process.alive()
+    assert status() is None
+    assert said == ["stopping pulsar://127.0.0.1:1"]
+
+
+def test_starting_again_returns_the_one_that_runs_prepared(
+    folder: Path, process: Child, admin_stand_in: AdminStandIn
+) -> None:
+    state = remember(folder, process, admin_stand_in.url)
+    said: list[str] = []
+
+    assert start_detached(said.append) == state
+
+    assert admin_stand_in.tenants["tg"] == set(DEFAULT_NAMESPACES)
+    assert said == ["a broker runs already: pulsar://127.0.0.1:1"]
+
+
+@pytest.mark.parametrize(("port", "web_port"), [(1, None), (0, 0)])
+def test_the_ports_of_the_one_that_runs_and_any_free_one_are_its_own(
+    folder: Path, process: Child, admin_stand_in: AdminStandIn, port: int, web_port: int | None
+) -> None:
+    state = remember(folder, process, admin_stand_in.url)
+
+    assert start_detached(port=port, web_port=web_port) == state
+
+
+@pytest.mark.parametrize(("port", "web_port", "option"), [(7000, None, "--port 7000"), (None, 7001, "--web-port 7001")])
+def test_another_port_than_that_of_the_one_that_runs_is_an_error(
+    folder: Path, process: Child, port: int | None, web_port: int | None, option: str
+) -> None:
+    state = remember(folder, process)
+
+    with pytest.raises(LocalBrokerError, match=f"runs already at {state.service_url} .*{option}.*dispatch broker stop"):
+        start_detached(port=port, web_port=web_port)
+
+
+def test_the_data_of_a_running_broker_are_not_wiped(folder: Path, process: Child) -> None:
+    remember(folder, process)
+
+    with pytest.raises(LocalBrokerError, match="dispatch broker stop, first"):
+        start_detached(wipe=True)
+
+
+@pytest.mark.parametrize("option", ["--port", "--web-port"])
+def test_a_busy_port_names_the_option_that_helps(cache: Path, option: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        taken = server.getsockname()[1]
+
+        with pytest.raises(PortInUseError, match=f"port {taken} .*choose another with {option}, 0 for any"):
+            start_detached(port=taken if option == "--port" else 0, web_port=taken if option == "--web-port" else 0)
+
+
+def test_where_nothing_can_start_nothing_is_remembered(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing() -> str:
+        raise LocalBrokerUnavailableError(["Java is not installed"], "install it")
+
+    monkeypatch.setattr(state_module, "choose_backend", nothing)
+
+    with pytest.raises(LocalBrokerUnavailableError, match="Java is not installed"):
+        start_detached(port=0, web_port=0)
+
+    assert status() is None
+
+
+def test_a_container_is_started_found_and_stopped(cache: Path, docker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_module, "choose_backend", lambda: "docker")
+
+    state = start_detached(port=0, web_port=0, wipe=True)
+
+    assert (state.kind, state.container, state.pid) == ("docker", "tool-dispatch-pulsar", None)
+    assert status() == start_detached() == state
+    assert set(Admin(state.web_url).namespaces("tg")) == set(DEFAULT_NAMESPACES)
+    assert stop_detached() == state
+    assert status() is None
+    calls = docker_calls(docker)
+    assert "volume rm --force tool-dispatch-pulsar" in calls
+    assert sum(call.startswith("run ") for call in calls) == 1
+
+
+@pytest.fixture
+def linked_cache(cache: Path, distribution: Path) -> Path:
+    """A cache of this test's own, but for the distribution."""
+    cache.mkdir()
+    (cache / "pulsar").symlink_to(distribution.parent)
+    return cache
+
+
+@pytest.mark.pulsar
+def test_a_genuine_broker_outlives_its_starter_and_keeps_its_data(linked_cache: Path) -> None:
+    topic = "persistent://tg/flow/kept"
+    quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    try:
+        starter = subprocess.run([sys.executable, "-c", START], stdout=subprocess.PIPE, check=True)
+        first = State(**json.loads(starter.stdout))
+        assert status() == first
+        assert start_detached() == first  # no port was asked for
+        client = pulsar.Client(first.service_url, logger=quiet)
+        try:
+            client.subscribe(topic, "s").close()
+            client.create_producer(topic).send(b"still here")
+        finally:
+            client.close()
+
+        ending = Ending(first.pid or 0)
+        assert stop_detached() == first
+        require_free(int(first.service_url.rpartition(":")[2]), "every thread of it must have ended")
+        assert ending.within(1)
+        assert status() is None
+
+        second = start_detached(port=0, web_port=0)
+        assert second.service_url != first.service_url
+        client = pulsar.Client(second.service_url, logger=quiet)
+        try:
+            assert client.subscribe(topic, "s").receive(10_000).data() == b"still here"
+        finally:
+            client.close()
+        assert Admin(second.web_url).topics("tg/flow") == [topic]
+    finally:
+        stopped = stop_detached()
+    assert stopped == second
+    assert process_identity(second.pid or 0) is None
+
+
+@pytest.mark.parametrize("interruption", [KeyboardInterrupt, LocalBrokerError])
+def test_an_interrupted_start_leaves_neither_process_nor_state(
+    fake_distribution: Path, monkeypatch: pytest.MonkeyPatch, interruption: type[BaseException]
+) -> None:
+    pids: list[int] = []
+
+    def interrupt(*_arguments: object, **_options: object) -> float:
+        state = status()
+        assert state is not None  # known, so that it could be stopped, long before it is ready
+        assert state.alive()
+        pids.append(state.pid or 0)
+        raise interruption
+
+    monkeypatch.setattr(state_module, "choose_backend", lambda: "process")
+    monkeypatch.setattr(process_module, "wait_ready", interrupt)
+    write_script(fake_distribution, "exec sleep 600")
+
+    with pytest.raises(interruption):
+        start_detached(port=0, web_port=0)
+
+    assert process_identity(pids[0]) is None
+    assert not (cache_dir() / "broker" / "state.json").exists()
+
+
+def test_kept_data_that_may_be_damaged_can_be_wiped(fake_distribution: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_module, "choose_backend", lambda: "process")
+    write_script(fake_distribution, 'echo "x ERROR cookie does not match"; exit 1')
+
+    with pytest.raises(LocalBrokerError, match="cookie does not match") as first:
+        start_detached(port=0, web_port=0)
+    with pytest.raises(LocalBrokerError, match="dispatch broker start --wipe"):
+        start_detached(port=0, web_port=0)
+    with pytest.raises(LocalBrokerError, match="cookie does not match") as wiped:
+        start_detached(port=0, web_port=0, wipe=True)
+
+    assert "--wipe" not in str(first.value)
+    assert "--wipe" not in str(wiped.value)

@@ -1,0 +1,75 @@
+"""What was measured, and how a share is written."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatch.devtools.lossprobe import Findings, Side, make_plan
+from dispatch.devtools.lossprobe.results import Run, lost_calls, share_text
+from tests.unit.devtools.lossprobe.result_builders import run
+
+
+def test_cells_come_in_the_plans_order_with_what_there_is() -> None:
+    findings = Findings(make_plan("1k,120", "1,4"))
+    assert (findings.cells, findings.complete) == ([], False)
+    findings.add(1_000, 1, Side.PLAIN, run(10))
+    findings.add(120, 1, Side.CREDIT, run(20))
+    first, second = findings.cells
+    assert (first.size, first.plain, first.credit) == (120, None, run(20))
+    assert (second.size, second.plain, second.credit) == (1_000, run(10), None)
+    for size, in_flight in findings.plan.cells:
+        for side in Side:
+            assert not findings.complete
+            findings.add(size, in_flight, side, run(5))
+    assert findings.complete
+
+
+def test_a_run_counts_each_call_once() -> None:
+    found = Run(calls=100, lost=4, seconds=2.0, errors={"MessageTooBig": 6})
+    assert (found.answered, found.share, found.rate) == (90, 0.04, 45.0)
+    assert found.as_dict() == {
+        "calls": 100,
+        "lost": 4,
+        "lost_share": 0.04,
+        "calls_per_second": 45.0,
+        "seconds": 2.0,
+        "errors": {"MessageTooBig": 6},
+    }
+
+
+def test_nothing_measured_has_no_rate() -> None:
+    assert (Run(0, 0, 0.0).share, Run(0, 0, 0.0).rate) == (0.0, 0.0)
+
+
+def test_lost_calls_over_what_there_is() -> None:
+    assert lost_calls([run(10, 2), None, run(5)]) == (2, 15)
+    assert lost_calls([]) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("lost", "calls", "text"),
+    [
+        (0, 1_000, "0 %"),
+        (41, 1_000, "4.1 %"),
+        (1, 200, "0.50 %"),
+        (1, 1_500, "0.067 %"),
+        (1, 1_000_000, "< 0.01 %"),
+        (199, 2_000, "10 %"),
+        (999, 1_000, "> 99 %"),
+        (5, 5, "100 %"),
+    ],
+)
+def test_shares_have_two_figures(lost: int, calls: int, text: str) -> None:
+    assert share_text(lost, calls) == text
+
+
+@given(st.integers(1, 10**6).flatmap(lambda calls: st.tuples(st.integers(0, calls), st.just(calls))))
+def test_a_share_never_says_none_or_all_when_it_was_not(counts: tuple[int, int]) -> None:
+    lost, calls = counts
+    text = share_text(lost, calls)
+    assert (text == "0 %") == (lost == 0)
+    assert (text == "100 %") == (lost == calls)
+    if text[0] not in "<>":
+        assert float(text.removesuffix(" %")) == pytest.approx(100 * lost / calls, rel=0.06)

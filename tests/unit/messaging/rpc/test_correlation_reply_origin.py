@@ -1,0 +1,115 @@
+"""Answers of which another instance, or another connection, brings a part: none is put together from two."""
+
+from __future__ import annotations
+
+import asyncio
+
+from dispatch.errors import TransportError
+from dispatch.messaging.rpc.correlation import OWN_TOPIC
+from dispatch.messaging.rpc.exchange_outcome import Answer, Disposition
+from tests.helpers.clock import START, idle
+from tests.helpers.fakes import reply
+from tests.helpers.retransmission_harness import Bench, read
+
+
+async def test_a_whole_answer_begun_anew_is_that_of_the_second_instance_alone() -> None:
+    bench = Bench()
+    id = bench.exchange.new_id()
+    task = asyncio.create_task(
+        bench.exchange.request(id, bench.publisher, b"?", {"id": id}, flow="tool", deadline=START + 30, max_bytes=9)
+    )
+    await idle()
+    for index, text in ((0, "aaa"), (1, "aaa"), (3, "aaa")):
+        assert bench.take(reply(id, text, end=False, chunk=index, instance="one")) is Disposition.MATCHED
+    for index, text in ((0, "bbb"), (2, "bbb"), (1, "bbb")):
+        assert bench.take(reply(id, text, end=index == 2, chunk=index, instance="two")) is Disposition.MATCHED
+    settled = await task
+    assert isinstance(settled, Answer)
+    assert (settled.text, settled.chunks) == ("bbbbbbbbb", 3), "nor does what was forgotten count towards the limit"
+
+
+async def test_who_began_before_is_never_listened_to_again() -> None:
+    bench = Bench()
+    stream = bench.open()
+    for name in ("one", "two", "three"):
+        taken = bench.take(reply(stream.id, "half", end=False, chunk=0, more="1", instance=name))
+        assert taken is Disposition.MATCHED
+    for name in ("one", "two"):
+        taken = bench.take(reply(stream.id, "half", end=False, chunk=1, more="1", instance=name))
+        assert taken is Disposition.DUPLICATE
+    assert bench.take(reply(stream.id, "?", end=False, chunk=1, more="1")) is Disposition.MATCHED, "nobody's name"
+    bench.take(reply(stream.id, "!", chunk=2, instance="three"))
+    assert await read(stream) == ["half?!"]
+
+
+async def test_a_stream_of_which_something_was_given_cannot_begin_anew() -> None:
+    bench = Bench()
+    stream = bench.open()
+    for index in range(2):
+        bench.take(reply(stream.id, str(index), end=False, chunk=index, instance="one"))
+    assert bench.take(reply(stream.id, "0", end=False, chunk=0, instance="two")) is Disposition.DUPLICATE
+    assert await read(stream) == ["0", "1"]
+    error = stream.settled
+    assert isinstance(error, TransportError)
+    assert (error.type, error.sent, error.retryable) == ("instance-lost", True, True)
+    assert str(error.message) == (
+        "The service instance that answered has gone after 2 chunk(s), and another one began anew: "
+        "what came so far is not the whole answer. Report that, or use another tool."
+    )
+
+
+# -- several connections --------------------------------------------------------------------------------------------
+
+
+async def test_a_stream_without_numbers_comes_from_the_connection_that_brought_its_first_part() -> None:
+    bench = Bench()
+    stream = bench.open()
+    assert bench.take(reply(stream.id, "a", end=False), via=1) is Disposition.MATCHED
+    assert bench.take(reply(stream.id, "a", end=False), via=0) is Disposition.DUPLICATE
+    assert bench.take(reply(stream.id, "b", end=False), via=1) is Disposition.MATCHED
+    assert bench.take(reply(stream.id, "b"), via=2) is Disposition.DUPLICATE
+    assert bench.take(reply(stream.id, "c"), via=1) is Disposition.MATCHED
+    assert await read(stream) == ["a", "b", "c"]
+
+
+async def test_the_connection_that_is_not_named_is_that_of_the_dispatchers_own_topic() -> None:
+    bench = Bench()
+    stream = bench.open()
+    first = reply(stream.id, "a", end=False)
+    bench.exchange.on_message(first)
+    assert bench.take(reply(stream.id, "b", end=False), via=OWN_TOPIC) is Disposition.MATCHED
+    another = bench.open()
+    first = reply(another.id, "a", end=False)
+    bench.exchange.receive(first, first.properties())
+    assert bench.take(reply(another.id, "b"), via=OWN_TOPIC) is Disposition.MATCHED
+    assert await read(another) == ["a", "b"]
+    stream.close()
+
+
+async def test_a_stream_with_numbers_comes_from_any_connection() -> None:
+    bench = Bench()
+    stream = bench.open()
+    assert bench.take(reply(stream.id, "a", end=False, chunk=0), via=0) is Disposition.MATCHED
+    assert bench.take(reply(stream.id, "b", chunk=1), via=1) is Disposition.MATCHED
+    assert await read(stream) == ["a", "b"]
+
+
+async def test_a_reply_on_a_shared_topic_does_not_end_a_request_to_an_instance() -> None:
+    bench = Bench()
+    id, task, line = await bench.ask()
+    assert bench.take(reply(id, "forged"), via=0) is Disposition.UNKNOWN
+    assert not task.done()
+    assert bench.take(reply(id, "genuine")) is Disposition.MATCHED
+    settled = await task
+    assert isinstance(settled, Answer)
+    assert settled.text == "genuine"
+    assert ("end", START, True) in line.told
+
+
+async def test_once_the_own_topic_brought_something_a_shared_one_brings_nothing() -> None:
+    bench = Bench()
+    stream = bench.open()
+    bench.word(stream.id)
+    assert bench.take(reply(stream.id, "forged"), via=0) is Disposition.UNKNOWN
+    bench.take(reply(stream.id, "a"))
+    assert await read(stream) == ["a"]

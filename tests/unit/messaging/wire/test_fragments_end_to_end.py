@@ -1,0 +1,306 @@
+"""Arguments and answers beyond what the broker takes as one message: in parts between our two sides where the policy says
+so, and otherwise a clear error before anything is sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from dispatch import Dispatcher, Policy, ToolServer
+from dispatch.errors import InvalidArgumentsError, ThrottledError, ToolError, TransportError
+from dispatch.messaging.wire.fragments import JOIN_IDLE_S
+from dispatch.serving.deduplication.deduplication import MAX_RESENT_BYTES
+from dispatch.transports.memory import MemoryTransport
+from tests.helpers.clock import advance, idle
+from tests.helpers.dispatcher_and_service import BROKER, UNGUARDED, Peer, Service, catalog, read, serving
+from tests.helpers.faults import FaultPlan, FaultyTransport
+from tests.helpers.session import REPLY_TOPIC, from_peer
+
+LIMIT = 1_000
+"""Bytes that the broker takes as one message here."""
+
+
+def memory(limit: int = LIMIT) -> MemoryTransport:
+    transport = MemoryTransport(BROKER)
+    transport.max_message_bytes = limit
+    return transport
+
+
+def text(size: int) -> str:
+    return "".join(f"{index};" for index in range(size))[:size]
+
+
+@contextlib.asynccontextmanager
+async def sides(
+    work: Any, *, fault: FaultPlan | None = None, server_options: dict[str, Any] | None = None, **policy: Any
+) -> AsyncIterator[tuple[Dispatcher, ToolServer, FaultyTransport]]:
+    """Both sides on a broker with a small limit; ``fault`` is what the service's connection does once they have met."""
+    network = FaultyTransport(memory(), outgoing=FaultPlan(), incoming=FaultPlan(), seed=1)
+    await network.start()
+    settings = Policy(**{**UNGUARDED, "large_payloads": True, **policy})
+    async with (
+        serving(work, broker=network, **(server_options or {})) as server,
+        Dispatcher(memory(), catalog(), policy=settings) as dispatcher,
+    ):
+        await dispatcher.call("work", {"size": 1, "first": True})  # they have met
+        if fault is not None:
+            network.change(outgoing=fault, incoming=fault)
+        yield dispatcher, server, network
+        network.heal()
+    await network.close()
+
+
+def sized(arguments: dict[str, Any]) -> str:
+    return text(arguments["size"])
+
+
+# -- answers --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [LIMIT - 100, LIMIT, LIMIT + 1, 10 * LIMIT, 100 * LIMIT])
+async def test_an_answer_of_any_size_arrives_whole(size: int) -> None:
+    async with sides(sized) as (dispatcher, _, _):
+        result = await dispatcher.execute("work", {"size": size})
+        assert result.text == text(size)
+        assert (result.chunks > 1, result.transmissions) == (size >= LIMIT, 1)
+
+
+@pytest.mark.parametrize("letter", ["ü", "😀", "\x01", '"'])
+async def test_letters_that_take_many_bytes(letter: str) -> None:
+    async with sides(lambda _: letter * 3_000) as (dispatcher, _, _):
+        assert await dispatcher.call("work") == letter * 3_000
+
+
+@pytest.mark.parametrize("bad", ["\ud800", "x" * 5 * LIMIT + "\ud800"])
+async def test_a_large_text_that_is_none_is_an_error(bad: str) -> None:
+    async with sides(lambda a: "ok" if a.get("first") else bad) as (dispatcher, _, _):
+        with pytest.raises(ToolError) as caught:
+            await dispatcher.call("work")
+        assert caught.value.type == "invalid-result"
+
+
+async def test_without_the_policy_it_is_an_error_that_names_it() -> None:
+    async with sides(sized, large_payloads=False) as (dispatcher, _, _):
+        with pytest.raises(ToolError, match="'large-payloads'") as caught:
+            await dispatcher.call("work", {"size": 2 * LIMIT})
+        assert caught.value.type == "result-too-large"
+        assert f"{LIMIT:,}" in caught.value.message
+
+
+async def test_the_caller_and_the_service_each_have_a_limit() -> None:
+    async with sides(sized, max_result=5_000) as (dispatcher, _, _):
+        assert len(await dispatcher.call("work", {"size": 5_000})) == 5_000
+        with pytest.raises(ToolError, match="5,001 bytes, the limit is 5,000"):
+            await dispatcher.call("work", {"size": 5_001})
+    async with sides(sized, server_options={"max_payload": 4_000}) as (dispatcher, _, _):
+        assert len(await dispatcher.call("work", {"size": 4_000})) == 4_000
+        with pytest.raises(ToolError, match="4,001 bytes, the limit is 4,000"):
+            await dispatcher.call("work", {"size": 4_001})
+
+
+async def test_a_stream_keeps_its_chunks_whatever_their_size() -> None:
+    chunks = ["small", text(7 * LIMIT), "", "small again", text(3 * LIMIT)]
+
+    async def items() -> AsyncIterator[str]:
+        for chunk in chunks:
+            yield chunk
+
+    async def work(arguments: dict[str, Any]) -> Any:
+        return "met" if arguments.get("first") else items()
+
+    async with sides(work) as (dispatcher, _, _):
+        got: list[str] = []
+        await read(dispatcher.stream("work"), got)
+        assert got == [chunk for chunk in chunks if chunk]
+        assert await dispatcher.call("work") == "".join(chunks)
+
+
+async def test_a_large_result_is_one_chunk_of_a_stream() -> None:
+    async with sides(sized) as (dispatcher, _, _):
+        got: list[str] = []
+        await read(dispatcher.stream("work", {"size": 9 * LIMIT}), got)
+        assert got == [text(9 * LIMIT)]
+
+
+async def test_lost_parts_of_an_answer_are_asked_for() -> None:
+    async with sides(sized, fault=FaultPlan(drop=0.1)) as (dispatcher, server, _):
+        results = await asyncio.gather(*(dispatcher.execute("work", {"size": 40 * LIMIT}) for _ in range(10)))
+        assert [result.error for result in results] == [None] * 10
+        assert {result.text for result in results} == {text(40 * LIMIT)}
+        assert max(result.transmissions for result in results) > 1
+        assert server.requests == 11
+
+
+async def test_one_question_brings_a_bounded_piece_of_a_large_answer() -> None:
+    size = 3 * MAX_RESENT_BYTES
+    async with (
+        serving(lambda _: text(10) * (size // 10)) as server,
+        Peer.as_caller(REPLY_TOPIC) as peer,
+    ):
+        properties = from_peer(1, largest=str(size))
+        await peer.send(server._replies.control, b'{"arguments":"{}"}', properties)
+        count = 0
+        while "more" in (await peer.arrived.get()).properties():
+            count += 1
+        await peer.send(server._replies.control, b"", properties | {"transmission": "2"})
+        await idle()
+        again = [peer.arrived.get_nowait() for _ in range(peer.arrived.qsize())]
+        assert 1 < len(again) < count
+        assert sum(len(message.data()) for message in again) <= MAX_RESENT_BYTES
+
+
+# -- requests -------------------------------------------------------------------------------------------------------
+
+
+def told(arguments: dict[str, Any]) -> str:
+    return arguments.get("fill", "none")[-20:]
+
+
+@pytest.mark.parametrize("size", [LIMIT - 200, LIMIT, 10 * LIMIT, 300 * LIMIT])
+async def test_arguments_of_any_size_arrive_whole_and_run_once(size: int) -> None:
+    service = Service(told)
+    async with sides(service) as (dispatcher, server, _):
+        result = await dispatcher.execute("work", {"fill": text(size)})
+        assert result.text == text(size)[-20:]
+        assert [arguments.get("fill") for _, arguments, _ in service.requests[1:]] == [text(size)]
+        assert result.transmissions == 1
+        assert server._recall is not None
+        assert (len(server._recall.gathering), server._recall.gathering.size) == (0, 0)
+
+
+async def test_lost_parts_of_a_request_are_sent_again_and_it_runs_once() -> None:
+    service = Service(told)
+    plan = FaultPlan(drop=0.15, duplicate=0.1, reorder=0.1, max_delay=0.2)
+    async with sides(service, fault=plan) as (dispatcher, _, _):
+        results = await asyncio.gather(
+            *(dispatcher.execute("work", {"fill": text(20 * LIMIT + n)}) for n in range(10)),
+            *(dispatcher.execute("work", {"n": n}) for n in range(10)),
+        )
+        assert [result.error for result in results] == [None] * 20
+        assert max(result.transmissions for result in results[:10]) > 1
+        assert len(service.requests) == 21
+
+
+async def test_without_the_policy_nothing_is_sent_and_the_error_names_it() -> None:
+    async with sides(told, large_payloads=False) as (dispatcher, server, _):
+        with pytest.raises(InvalidArgumentsError, match="'large-payloads'") as caught:
+            await dispatcher.call("work", {"fill": text(LIMIT)})
+        assert caught.value.type == "payload-too-large"
+        with pytest.raises(InvalidArgumentsError, match="'large-payloads'"):
+            await anext(dispatcher.stream("work", {"fill": text(LIMIT)}))
+        assert server.requests == 1
+
+
+async def test_beyond_the_limit_of_the_policy_nothing_is_sent_and_the_error_names_it() -> None:
+    async with sides(told, max_arguments=5_000) as (dispatcher, server, _):
+        with pytest.raises(InvalidArgumentsError, match="'max-arguments'"):
+            await dispatcher.call("work", {"fill": text(5_000)})
+        assert server.requests == 1
+    async with sides(told, max_arguments=500, large_payloads=False) as (dispatcher, server, _):
+        with pytest.raises(InvalidArgumentsError, match="'max-arguments'"):
+            await dispatcher.call("work", {"fill": text(500)})
+
+
+async def test_beyond_the_limit_of_the_service_it_is_refused_at_its_first_part() -> None:
+    async with sides(told, server_options={"max_payload": 5_000}) as (dispatcher, server, network):
+        before = network.handed
+        with pytest.raises(InvalidArgumentsError, match="the service takes 5,000"):
+            await dispatcher.call("work", {"fill": text(100 * LIMIT)})
+        assert network.handed - before < 10
+        assert server.refused["invalid-request"] == 1
+
+
+async def test_too_many_at_once_are_told_to_come_back() -> None:
+    async with sides(told, server_options={"max_payload": 50 * LIMIT}) as (dispatcher, server, network):
+        network.change(incoming=FaultPlan(delay=1.0, max_delay=1.0))
+        results = await asyncio.gather(*(dispatcher.execute("work", {"fill": text(20 * LIMIT)}) for _ in range(6)))
+        errors = [result.error for result in results if result.error is not None]
+        assert errors
+        assert len(errors) < 6
+        assert {type(error) for error in errors} == {ThrottledError}
+        assert server.refused["overloaded"] == len(errors)
+
+
+async def test_nobody_who_takes_parts_is_known() -> None:
+    async with (
+        Peer.as_service() as peer,
+        Dispatcher(memory(), catalog(), policy=Policy(large_payloads=True)) as dispatcher,
+    ):
+        with pytest.raises(TransportError, match="no instance of its service is known") as caught:
+            await dispatcher.call("work", {"fill": text(LIMIT)})
+        error = caught.value
+        assert (error.type, error.sent, error.retryable) == ("payload-too-large", False, False)
+        assert peer.arrived.empty()
+        with pytest.raises(TransportError, match="no instance of its service is known"):
+            await anext(dispatcher.stream("work", {"fill": text(LIMIT)}))
+        assert dispatcher.exchange.pending == 0
+
+
+async def test_others_are_sent_nothing_in_parts_even_when_one_of_ours_is_there() -> None:
+    async with sides(told) as (dispatcher, server, _):
+        route = next(iter(dispatcher._running.routes._open.values()))
+        (instance,) = route.instances
+        instance.parts = False  # an older release of ours, which has no such feature
+        with pytest.raises(TransportError, match="no instance of its service is known"):
+            await dispatcher.call("work", {"fill": text(LIMIT)})
+        assert server.requests == 1
+        assert await dispatcher.call("work") == "none"
+
+
+async def test_a_caller_that_goes_leaves_nothing_behind() -> None:
+    service = Service(told)
+    async with sides(service) as (dispatcher, server, network):
+        network.change(incoming=FaultPlan(drop=0.5))
+        call = asyncio.create_task(dispatcher.call("work", {"fill": text(100 * LIMIT)}))
+        await advance(0.2)
+        assert server._recall is not None
+        gathering = server._recall.gathering
+        assert len(gathering) == 1
+        assert gathering.size > 100 * LIMIT
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert dispatcher.exchange.pending == 0
+        await advance(2 * JOIN_IDLE_S)
+        assert (len(gathering), gathering.size) == (0, 0)
+        assert len(service.requests) == 1
+
+
+async def test_an_instance_that_leaves_refuses_what_is_not_complete() -> None:
+    service = Service(told)
+    async with sides(service) as (dispatcher, server, network):
+        network.change(incoming=FaultPlan(drop=0.5))
+        call = asyncio.create_task(dispatcher.execute("work", {"fill": text(100 * LIMIT)}))
+        await advance(0.2)
+        network.heal()
+        await server.drain()
+        result = await call
+        assert result.error is not None
+        assert (result.error.type, result.error.retryable) == ("draining", True)
+        assert len(service.requests) == 1
+
+
+async def test_an_instance_that_is_gone_in_the_middle_is_noticed_long_before_the_timeout() -> None:
+    service = Service(told)
+    async with sides(service, timeout=100.0) as (dispatcher, _, network):
+        call = asyncio.create_task(dispatcher.execute("work", {"fill": text(900 * LIMIT)}))
+        await asyncio.sleep(0)
+        network.change(incoming=FaultPlan(drop=1.0))
+        result = await call
+        assert isinstance(result.error, TransportError)
+        assert result.error.type == "instance-lost"
+        assert result.duration < 15
+        assert len(service.requests) == 1
+        assert dispatcher.exchange.pending == 0
+
+
+async def test_what_no_number_of_parts_can_carry_is_an_error_at_once() -> None:
+    async with sides(told) as (dispatcher, server, _):
+        with pytest.raises(InvalidArgumentsError, match="the limit is 1,000,000"):
+            await dispatcher.call("work", {"fill": text(1_000 * LIMIT)})
+        assert server.requests == 1

@@ -1,0 +1,279 @@
+"""The circuit breaker's own ways: it opens, probes and closes, by behaviour. Its rules, rounds and times are in test_tally,
+test_probing and test_opening; what a service asks for in test_breaker_pauses, what an operator does in test_breaker_control.
+
+Guards against results that move a state they do not belong to (all but one breaker in any language), cancelled calls
+counted as failures or successes, and a state that is told wrongly."""
+
+from __future__ import annotations
+
+import pytest
+
+from dispatch.errors import Outcome
+from dispatch.resilience.breaker.breaker import BreakerPermit, State
+from tests.helpers.breaker_harness import Bench
+
+FAILURES = (Outcome.TIMEOUT, Outcome.TRANSPORT)
+SUCCESSES = (Outcome.SUCCESS, Outcome.TOOL_ERROR, Outcome.INVALID_ARGUMENTS)
+NEITHER = (Outcome.THROTTLED, Outcome.CANCELLED, Outcome.REJECTED)
+
+
+def test_it_begins_closed() -> None:
+    bench = Bench()
+    breaker = bench.breaker
+    assert (breaker.state, breaker.epoch, breaker.stale, breaker.lost) == (State.CLOSED, 0, 0, 0)
+    assert (breaker.failure_rate, breaker.slow_rate, breaker.retry_after) == (None, None, None)
+    assert breaker.may_admit()
+    assert isinstance(breaker.admit(), BreakerPermit)
+
+
+def test_the_states_have_the_names_that_operators_see() -> None:
+    assert [str(state) for state in State] == [
+        *("closed", "open", "half-open"),
+        *("forced-open", "disabled", "metrics-only"),
+    ]
+
+
+def test_it_opens_refuses_and_says_for_how_long() -> None:
+    bench = Bench().opened()
+    assert bench.told == [("closed", "open", "failures-in-a-row")]
+    assert bench.breaker.retry_after == 5.0
+    assert bench.refusal() == ("open", 5.0)
+    bench.now += 4.75
+    assert bench.refusal() == ("open", 0.25)
+    assert bench.breaker.retry_after == 0.25
+    assert bench.breaker.state is State.OPEN
+    bench.now += 0.25
+    assert bench.breaker.retry_after is None
+    assert bench.breaker.may_admit()
+    assert bench.breaker.state is State.OPEN, "to look changes nothing: the first probe does"
+    bench.permit()
+    assert bench.breaker.state is State.HALF_OPEN
+    assert bench.told[1:] == [("open", "half-open", "open-time-over")]
+
+
+@pytest.mark.parametrize("outcome", FAILURES)
+def test_timeouts_and_transport_errors_open(outcome: Outcome) -> None:
+    bench = Bench()
+    for _ in range(9):
+        bench.call(outcome)
+    assert bench.breaker.state is State.CLOSED
+    bench.call(outcome)
+    assert bench.breaker.state is State.OPEN
+
+
+@pytest.mark.parametrize("outcome", SUCCESSES)
+def test_a_service_that_answers_is_well(outcome: Outcome) -> None:
+    """A tool's own error is an answer; so is a refusal of arguments."""
+    bench = Bench()
+    for _ in range(300):
+        bench.call(outcome)
+    for _ in range(9):
+        bench.call(Outcome.TIMEOUT)
+    bench.call(outcome)
+    for _ in range(9):
+        bench.call(Outcome.TIMEOUT)
+    assert bench.told == []
+    assert bench.breaker.failure_rate == 18 / 100
+
+
+@pytest.mark.parametrize(
+    ("key", "outcome"), [("tool_errors", Outcome.TOOL_ERROR), ("invalid_arguments", Outcome.INVALID_ARGUMENTS)]
+)
+def test_errors_that_the_settings_call_failures_open(key: str, outcome: Outcome) -> None:
+    bench = Bench(**{key: True})
+    (other,) = {Outcome.TOOL_ERROR, Outcome.INVALID_ARGUMENTS} - {outcome}
+    for _ in range(20):
+        bench.call(other)
+    assert bench.breaker.failure_rate == 0.0
+    for _ in range(10):
+        bench.call(outcome)
+    assert bench.breaker.state is State.OPEN
+
+
+@pytest.mark.parametrize("outcome", NEITHER)
+def test_what_is_neither_success_nor_failure_is_not_counted(outcome: Outcome) -> None:
+    bench = Bench(slow_after=1.0)
+    for _ in range(50):
+        bench.call(outcome, took=2.0)
+    assert (bench.breaker.failure_rate, bench.breaker.slow_rate) == (None, None)
+    for _ in range(9):
+        bench.call(Outcome.TIMEOUT)
+    bench.call(outcome)
+    assert bench.breaker.state is State.CLOSED
+    bench.call(Outcome.TIMEOUT)
+    assert bench.breaker.state is State.OPEN, "nor does it end a run"
+
+
+def test_half_of_the_calls_failing_opens() -> None:
+    bench = Bench()
+    for number in range(20):
+        assert bench.breaker.state is State.CLOSED
+        bench.call(Outcome.TIMEOUT if number % 2 else Outcome.SUCCESS)
+    assert bench.told == [("closed", "open", "failure-rate")]
+    assert bench.breaker.failure_rate == 0.5, "what it opened by can still be seen"
+    bench.now += 3600.0
+    assert bench.breaker.failure_rate == 0.5
+
+
+@pytest.mark.parametrize(("took", "state"), [(1.999, State.CLOSED), (2.0, State.OPEN)])
+def test_slow_calls_open_though_they_succeed(took: float, state: State) -> None:
+    bench = Bench(slow_after=2.0)
+    for _ in range(20):
+        bench.call(took=took)
+    assert bench.breaker.state is state
+    assert bench.breaker.slow_rate == (1.0 if state is State.OPEN else 0.0)
+    assert [why for *_, why in bench.told] == (["slow-rate"] if state is State.OPEN else [])
+
+
+def test_no_call_is_slow_unless_it_is_said_when() -> None:
+    bench = Bench()
+    for _ in range(40):
+        bench.call(took=1e6)
+    assert (bench.told, bench.breaker.slow_rate) == ([], 0.0)
+
+
+def test_a_call_every_half_minute_is_enough_to_find_a_service_dead() -> None:
+    bench = Bench()
+    for _ in range(3):
+        assert bench.breaker.state is State.CLOSED
+        bench.call(Outcome.TIMEOUT)
+        bench.now += 30.0
+    assert bench.told == [("closed", "open", "no-success")]
+
+
+def test_a_permit_counts_once() -> None:
+    bench = Bench(failures_in_a_row=2)
+    permit = bench.permit()
+    for _ in range(5):
+        permit.finish(Outcome.TIMEOUT)
+    assert (bench.breaker.state, bench.breaker.stale) == (State.CLOSED, 0)
+    late = bench.permit()
+    bench.call(Outcome.TIMEOUT)
+    assert bench.breaker.state is State.OPEN
+    for _ in range(5):
+        permit.finish(Outcome.TIMEOUT)
+        late.finish(Outcome.TIMEOUT)
+    assert bench.breaker.stale == 1
+
+
+def test_a_few_probes_go_and_the_rest_is_refused() -> None:
+    bench = Bench().probing()
+    probes = [bench.permit() for _ in range(3)]
+    assert bench.refusal() == ("probing", None)
+    probes[1].finish(Outcome.SUCCESS)
+    assert bench.breaker.may_admit()
+    bench.permit()
+    assert bench.refusal() == ("probing", None)
+
+
+@pytest.mark.parametrize("outcome", NEITHER)
+def test_a_probe_that_says_nothing_gives_its_place_back(outcome: Outcome) -> None:
+    """A cancelled probe must neither close, nor open, nor wedge: three breakers each do one of these."""
+    bench = Bench().probing()
+    for _ in range(100):
+        bench.call(outcome)
+    probes = [bench.permit() for _ in range(3)]
+    assert bench.refusal() == ("probing", None)
+    probes[0].finish(outcome)
+    bench.permit()
+    assert bench.breaker.state is State.HALF_OPEN
+
+
+def test_a_failed_probe_opens_for_longer() -> None:
+    bench = Bench().probing()
+    bench.call()
+    bench.call(Outcome.TIMEOUT)
+    assert bench.told[-1] == ("half-open", "open", "probe-failed")
+    assert bench.refusal() == ("open", 10.0)
+
+
+def test_slow_probes_open_again() -> None:
+    bench = Bench(slow_after=1.0).probing()
+    for _ in range(3):
+        bench.call(took=1.0)
+    assert bench.told[-1] == ("half-open", "open", "probe-slow")
+
+
+def test_the_ramp_ends_closed_with_a_clean_slate() -> None:
+    bench = Bench().probing()
+    for _ in range(21):
+        assert bench.breaker.state is not State.CLOSED
+        bench.call()
+    assert bench.told[-1] == ("half-open", "closed", "recovered")
+    assert bench.breaker.failure_rate is None
+    for _ in range(9):
+        bench.call(Outcome.TIMEOUT)
+    assert bench.breaker.state is State.CLOSED
+    assert [bench.permit().probe for _ in range(100)] == [0] * 100
+
+
+def test_flapping_makes_open_times_longer_and_health_makes_them_shorter() -> None:
+    """Closing on a few successes and starting at the shortest time again makes flapping worse than an outage."""
+    bench = Bench()
+    waits = []
+    for healthy in (10.0, 10.0, 10.0, 60.0, 1000.0, 0.0):
+        bench.opened()
+        waits.append(bench.breaker.retry_after or 0.0)
+        bench.now += waits[-1]
+        while bench.breaker.state is not State.CLOSED:
+            bench.call()
+        bench.now += healthy
+    assert waits == [5.0, 10.0, 20.0, 40.0, 20.0, 5.0]
+
+
+def test_probes_are_told_from_calls_within_the_same_part_of_a_long_window() -> None:
+    """Calls of a closed circuit are counted without a closer look while their part of the window lasts; probes never are."""
+    bench = Bench(window_time=36_000).probing()
+    for _ in range(21):
+        assert bench.breaker.state is not State.CLOSED
+        bench.call()
+    assert bench.breaker.state is State.CLOSED
+    for _ in range(20):
+        bench.call(Outcome.TOOL_ERROR)
+    bench.breaker.disable()
+    for _ in range(20):
+        bench.call()
+        bench.call(Outcome.TIMEOUT)
+    assert bench.breaker.failure_rate == 0.0
+    assert bench.breaker._tally.plain == 0
+
+
+def test_a_success_at_the_very_end_of_a_part_of_the_window_belongs_to_the_next_one() -> None:
+    bench = Bench(window=2, min_calls=2, window_time=10, failure_rate=0.9)
+    for at, outcome in (
+        (1000.5, Outcome.SUCCESS),
+        (1001.0, Outcome.SUCCESS),
+        (1005.0, Outcome.TIMEOUT),
+        (1006.0, Outcome.SUCCESS),
+        (1006.0, Outcome.SUCCESS),
+    ):
+        bench.now = at
+        bench.call(outcome)
+    assert bench.breaker.failure_rate == 1 / 5
+    bench.now = 1010.0
+    assert bench.breaker.failure_rate == 1 / 4, "the first one has left, and it alone"
+    bench.now = 1011.0
+    assert bench.breaker.failure_rate == 1 / 3
+
+
+def test_usual_successes_are_merely_counted_also_where_some_would_be_slow() -> None:
+    bench = Bench(slow_after=1.0)
+    for _ in range(5):
+        bench.call(took=0.015625)
+    assert bench.breaker._tally.plain == 4, "all but the first one, which found its part of the window"
+
+
+def test_nothing_is_looked_at_closely_where_nothing_can_be_refused() -> None:
+    """What a call costs: once a pause or a recovery is over, the next call ends the closer looks."""
+    assert not Bench().breaker._gated
+    bench = Bench().recovered()
+    bench.call()
+    assert not bench.breaker._gated
+    bench.call(Outcome.THROTTLED, retry_after=1.0)
+    assert bench.breaker._gated
+    bench.now += 1.0
+    bench.call()
+    assert not bench.breaker._gated
+    for choose in (bench.breaker.disable, bench.breaker.metrics_only):
+        choose()
+        assert not bench.breaker._gated

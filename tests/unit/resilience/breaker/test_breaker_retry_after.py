@@ -1,0 +1,131 @@
+"""What a service asks of a breaker: to be left alone for a while, or until an instant.
+
+Guards against refusals for want of quota taken for faults, and against a retry-after that nobody keeps to."""
+
+from __future__ import annotations
+
+import pytest
+
+from dispatch.errors import Outcome
+from dispatch.resilience.breaker.breaker import State
+from tests.helpers.breaker_harness import Bench
+
+
+def test_throttling_pauses_and_does_not_trip() -> None:
+    """Refusals for want of quota are no faults: taken for such they open, left out altogether they are repeated for ever."""
+    bench = Bench()
+    for _ in range(50):
+        bench.call(Outcome.THROTTLED)
+    bench.call(Outcome.THROTTLED, retry_after=2.0)
+    assert bench.breaker.state is State.CLOSED
+    assert bench.refusal() == ("paused", 2.0)
+    assert bench.breaker.retry_after == 2.0
+    bench.now += 2.0
+    assert bench.breaker.may_admit()
+    assert bench.breaker.retry_after is None
+    bench.call()
+    assert (bench.told, bench.breaker.epoch) == ([], 0)
+
+
+def test_the_longest_pause_asked_for_is_in_force() -> None:
+    bench = Bench()
+    for permit, seconds in [(bench.permit(), seconds) for seconds in (2.0, 7.0, 3.0)]:
+        permit.finish(Outcome.THROTTLED, retry_after=seconds)
+    assert bench.refusal() == ("paused", 7.0)
+
+
+def test_calls_in_flight_count_on_through_a_pause() -> None:
+    bench = Bench()
+    flying = [bench.permit() for _ in range(10)]
+    bench.call(Outcome.THROTTLED, retry_after=60.0)
+    for permit in flying:
+        permit.finish(Outcome.TIMEOUT)
+    assert bench.breaker.state is State.OPEN
+    assert bench.refusal() == ("open", 60.0), "what the service asked for goes on"
+
+
+@pytest.mark.parametrize("seconds", [0.0, -5.0, float("nan"), float("-inf")])
+def test_a_senseless_retry_after_is_none(seconds: float) -> None:
+    bench = Bench()
+    bench.call(Outcome.THROTTLED, retry_after=seconds)
+    assert bench.breaker.may_admit()
+    assert bench.breaker.retry_after is None
+
+
+def test_no_service_closes_itself_for_ever() -> None:
+    bench = Bench()
+    bench.call(Outcome.THROTTLED, retry_after=float("inf"))
+    assert bench.refusal() == ("paused", 3600.0)
+    bench = Bench(retry_after_max=10)
+    bench.call(Outcome.THROTTLED, retry_after=10.5)
+    assert bench.refusal() == ("paused", 10.0)
+
+
+def test_a_throttled_probe_pauses_and_gives_its_place_back() -> None:
+    bench = Bench().probing()
+    probes = [bench.permit() for _ in range(3)]
+    probes[0].finish(Outcome.THROTTLED, retry_after=4.0)
+    assert bench.breaker.state is State.HALF_OPEN
+    assert bench.refusal() == ("paused", 4.0)
+    bench.now += 4.0
+    bench.permit()
+    assert bench.refusal() == ("probing", None)
+
+
+def test_a_pause_outlives_the_way_to_closed() -> None:
+    bench = Bench(ramp=1).probing()
+    for _ in range(2):
+        bench.call()
+    flying = [bench.permit(), bench.permit()]
+    flying[0].finish(Outcome.THROTTLED, retry_after=1.5)
+    assert bench.breaker.state is State.HALF_OPEN
+    flying[1].finish(Outcome.SUCCESS)
+    assert bench.breaker.state is State.CLOSED
+    assert bench.refusal() == ("paused", 1.5)
+    bench.now += 1.5
+    bench.call()
+
+
+def test_a_failure_that_opens_is_open_for_as_long_as_the_service_asks() -> None:
+    bench = Bench()
+    for _ in range(9):
+        bench.call(Outcome.TRANSPORT, retry_after=500.0)
+    assert bench.breaker.may_admit(), "below that it has nothing to lengthen"
+    bench.chance = 0.0
+    bench.call(Outcome.TRANSPORT, retry_after=60.0)
+    assert bench.refusal() == ("open", 60.0)
+    bench.now += 60.0
+    bench.call(Outcome.TRANSPORT, retry_after=1e9)
+    assert bench.refusal() == ("open", 3600.0)
+
+
+def test_a_service_that_says_until_when_is_left_alone_until_then() -> None:
+    bench = Bench()
+    bench.breaker.open_until(bench.now + 100.0)
+    assert bench.told == [("closed", "open", "asked")]
+    assert bench.refusal() == ("open", 100.0)
+    bench.breaker.open_until(bench.now + 40.0)
+    assert bench.refusal() == ("open", 100.0), "never shorter"
+    bench.breaker.open_until(bench.now + 140.0, "quota")
+    assert bench.refusal() == ("open", 140.0)
+    assert (len(bench.told), bench.breaker.epoch) == (1, 1)
+    bench.now += 140.0
+    bench.permit()
+    bench.breaker.open_until(bench.now + 1e9, "quota")
+    assert bench.told[1:] == [("open", "half-open", "open-time-over"), ("half-open", "open", "quota")]
+    assert bench.refusal() == ("open", 3600.0)
+
+
+def test_being_asked_to_wait_is_no_opening_that_is_remembered_nor_health() -> None:
+    bench = Bench().recovered()
+    bench.breaker.open_until(bench.now + 600.0)
+    bench.now += 600.0
+    bench.call(Outcome.TIMEOUT)
+    assert bench.refusal() == ("open", 10.0)
+
+
+@pytest.mark.parametrize("instant", [0.0, 1000.0, float("nan")])
+def test_an_instant_that_is_past_opens_nothing(instant: float) -> None:
+    bench = Bench()
+    bench.breaker.open_until(instant)
+    assert (bench.breaker.state, bench.told) == (State.CLOSED, [])

@@ -1,0 +1,265 @@
+"""Waiting for a place, on a loop: cancelled at any moment, timed by one timer, and useful under ten times too much.
+
+The peers' failures it guards against: a caller that is cancelled as it is granted a place keeps it for ever, or takes the
+wake-up of the next along.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from dispatch._internal.permit import Rejection
+from dispatch.errors import Outcome
+from dispatch.policy.bulkhead import Bulkhead
+from dispatch.resilience.bulkhead.aio import WaitingBulkhead
+from dispatch.resilience.bulkhead.bulkhead import BulkheadPermit
+from tests.helpers.clock import idle, virtual_loop
+
+OK = Outcome.SUCCESS
+
+
+def bulkhead(**settings: Any) -> WaitingBulkhead:
+    return WaitingBulkhead(Bulkhead(**{"concurrency": 1, "queue": 4, **settings}))
+
+
+def granted(answer: BulkheadPermit | Rejection) -> BulkheadPermit:
+    assert isinstance(answer, BulkheadPermit)
+    return answer
+
+
+def waiting(door: WaitingBulkhead, **how: Any) -> asyncio.Task[BulkheadPermit | Rejection]:
+    return asyncio.create_task(door.enter(**how))
+
+
+async def test_a_free_place_needs_no_turn_of_the_loop() -> None:
+    door = bulkhead()
+    entering = door.enter()
+    with pytest.raises(StopIteration) as ended:
+        entering.send(None)
+    granted(ended.value.value).finish(OK)
+
+
+async def test_who_waits_is_woken_with_the_place() -> None:
+    door = bulkhead()
+    held = granted(await door.enter())
+    first, second = waiting(door), waiting(door)
+    await idle()
+    assert len(virtual_loop().timers()) == 1, "one timer, however many wait"
+    held.finish(OK)
+    permit = granted(await first)
+    assert not second.done()
+    permit.finish(OK)
+    granted(await second).finish(OK)
+    assert door.guard.in_flight == 0
+    assert virtual_loop().timers() == []
+
+
+async def test_a_refusal_needs_no_wait() -> None:
+    door = bulkhead(queue=0)
+    held = granted(await door.enter())
+    assert await door.enter() == Rejection("bulkhead", "queue-full", None)
+    held.finish(OK)
+
+
+async def test_a_wait_ends_when_it_has_lasted_long_enough() -> None:
+    door = bulkhead(max_wait=1.0)
+    loop = virtual_loop()
+    held = granted(await door.enter())
+    began = loop.time()
+    ends: dict[str, float] = {}
+
+    async def wait(name: str, left: float | None) -> str:
+        answer = await door.enter(deadline=None if left is None else loop.time() + left)
+        ends[name] = round(loop.time() - began, 6)
+        assert isinstance(answer, Rejection)
+        return answer.reason
+
+    waits = [asyncio.create_task(wait(name, left)) for name, left in (("a", None), ("b", 0.25), ("c", 0.5), ("d", 9.0))]
+    await idle()
+    assert len(loop.timers()) == 1
+    assert await asyncio.gather(*waits) == ["too-long", "too-late", "too-late", "too-long"]
+    assert ends == {"a": 1.0, "b": 0.25, "c": 0.5, "d": 1.0}
+    assert loop.timers() == []
+    held.finish(OK)
+
+
+async def test_an_earlier_end_moves_the_timer_and_a_later_one_does_not() -> None:
+    door = bulkhead(max_wait=1.0)
+    loop = virtual_loop()
+    held = granted(await door.enter())
+    waits = [waiting(door)]
+    await idle()
+    [timer] = loop.timers()
+    waits.append(waiting(door, deadline=loop.time() + 1.0))
+    await idle()
+    assert loop.timers() == [timer]
+    waits.append(waiting(door, deadline=loop.time() + 0.5))
+    await idle()
+    [sooner] = loop.timers()
+    assert sooner.when() == loop.time() + 0.5
+    assert [getattr(answer, "reason", None) for answer in await asyncio.gather(*waits)] == [
+        "too-long",
+        "too-late",
+        "too-late",
+    ]
+    held.finish(OK)
+
+
+async def test_a_timer_that_goes_off_too_early_ends_the_wait_all_the_same() -> None:
+    """A loop's timers may be early by its clock's resolution: setting one again for the same instant would spin."""
+    door = bulkhead(max_wait=1.0)
+    held = granted(await door.enter())
+    wait = waiting(door)
+    await idle()
+    [timer] = virtual_loop().timers()
+    timer._callback(*timer._args)  # type: ignore[attr-defined]
+    timer.cancel()
+    assert await wait == Rejection("bulkhead", "too-long", None)
+    held.finish(OK)
+
+
+async def test_a_cancelled_waiter_leaves_the_line() -> None:
+    door = bulkhead()
+    held = granted(await door.enter())
+    wait = waiting(door)
+    await idle()
+    wait.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await wait
+    assert door.guard.waiting == 0
+    assert virtual_loop().timers() == []
+    held.finish(OK)
+    assert door.guard.in_flight == 0
+
+
+@pytest.mark.parametrize("cancelled_first", [True, False])
+async def test_a_place_granted_to_one_cancelled_in_the_same_turn_goes_to_the_next(cancelled_first: bool) -> None:
+    """Other semaphores lose the place here, or the wake-up of the next."""
+    door = bulkhead()
+    held = granted(await door.enter())
+    first, second = waiting(door), waiting(door)
+    await idle()
+    if cancelled_first:
+        first.cancel()
+        held.finish(OK)
+    else:
+        held.finish(OK)
+        first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    permit = granted(await second)
+    assert door.guard.in_flight == 1
+    assert door.guard.service_s == 0.0, "a call that never began says nothing of how long one takes"
+    permit.finish(OK)
+    assert door.guard.granted == door.guard.released
+
+
+async def test_one_cancelled_in_the_turn_of_its_rejection_is_cancelled() -> None:
+    door = bulkhead()
+    held = granted(await door.enter())
+    wait = waiting(door)
+    await idle()
+    door.guard.expire(virtual_loop().time() + 1.0)
+    wait.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await wait
+    held.finish(OK)
+    assert door.guard.in_flight == 0
+
+
+async def test_settings_change_while_calls_wait() -> None:
+    door = bulkhead()
+    held = granted(await door.enter())
+    waits = [waiting(door) for _ in range(3)]
+    await idle()
+    door.reconfigure(Bulkhead(concurrency=2, queue=1))
+    await idle()
+    assert [wait.done() for wait in waits] == [True, False, True]
+    assert waits[2].result() == Rejection("bulkhead", "queue-full", None)
+    held.finish(OK)
+    granted(await waits[0]).finish(OK)
+    granted(await waits[1]).finish(OK)
+    assert door.guard.in_flight == 0
+
+
+async def test_closing_refuses_those_who_wait() -> None:
+    door = bulkhead()
+    held = granted(await door.enter())
+    wait = waiting(door, priority="batch")
+    await idle()
+    door.close()
+    assert virtual_loop().timers() == []
+    assert await wait == Rejection("bulkhead", "closed", None)
+    assert await door.enter() == Rejection("bulkhead", "closed", None)
+    held.finish(OK)
+    assert await door.enter() == Rejection("bulkhead", "closed", None)
+    door.close()
+
+
+async def test_priorities_are_heard() -> None:
+    door = bulkhead()
+    held = granted(await door.enter())
+    batch, urgent = waiting(door, priority="batch"), waiting(door, priority="interactive")
+    await idle()
+    held.finish(OK)
+    permit = granted(await urgent)
+    assert not batch.done()
+    permit.finish(OK)
+    granted(await batch).finish(OK)
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_no_place_is_lost_whoever_is_cancelled_when(seed: int) -> None:
+    """2,000 calls, each cancelled with a chance of a third at a moment of chance, often that of a grant."""
+    chance = random.Random(seed)
+    door = bulkhead(concurrency=3, queue=8, max_wait=0.25)
+    most = 0
+
+    async def call() -> None:
+        nonlocal most
+        left = chance.choice([None, 0.125, 1.0])
+        deadline = None if left is None else virtual_loop().time() + left
+        permit = await door.enter(deadline=deadline, priority=chance.choice(["interactive", "batch"]))
+        if isinstance(permit, BulkheadPermit):
+            most = max(most, door.guard.in_flight)
+            outcome = Outcome.CANCELLED
+            try:
+                await asyncio.sleep(chance.choice([0.0, 0.0, 0.0625, 0.125]))
+                outcome = OK
+            finally:
+                permit.finish(outcome)
+
+    tasks: list[asyncio.Task[None]] = []
+    for _ in range(200):
+        tasks += [asyncio.create_task(call()) for _ in range(chance.randrange(6))]
+        await asyncio.sleep(chance.choice([0.0, 0.0, 0.0625]))
+        for task in tasks[-12:]:
+            if chance.random() < 1 / 12:
+                task.cancel()
+        guard = door.guard
+        assert guard.granted - guard.released == guard.in_flight <= 3
+        assert guard.waiting <= 8
+    ended = await asyncio.gather(*tasks, return_exceptions=True)
+    assert {type(each) for each in ended} <= {type(None), asyncio.CancelledError}
+    assert most == 3
+    assert door.guard.in_flight == door.guard.waiting == 0
+    assert door.guard.granted == door.guard.released > 50
+    assert [isinstance(door.guard.admit(), BulkheadPermit) for _ in range(4)] == [True, True, True, False]
+
+
+async def test_a_service_that_stops_answering_makes_nobody_wait_long_and_costs_no_place_for_ever() -> None:
+    door = bulkhead(concurrency=2, queue=2, max_wait=1.0)
+    silent = [granted(await door.enter()) for _ in range(2)]
+    began = virtual_loop().time()
+    answers = await asyncio.gather(*(door.enter() for _ in range(50)))
+    reasons = Counter(answer.reason for answer in answers if isinstance(answer, Rejection))
+    assert reasons == {"queue-full": 48, "too-long": 2}
+    assert virtual_loop().time() == pytest.approx(began + 1.0)
+    for permit in silent:
+        permit.finish(Outcome.TIMEOUT)
+    granted(await door.enter()).finish(OK)

@@ -1,0 +1,353 @@
+"""The rate limiter, by behaviour: at once or a bounded fair wait or a refusal at once. Guards against waiters that leak a
+permit when they are cancelled, hogs that starve the others, queues without bounds, and waits that are begun although they
+will outlive their deadline."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from dispatch._internal.permit import Rejection
+from dispatch.errors import Outcome
+from dispatch.resilience.rate_limit.leaky_bucket import LeakyBucket
+from dispatch.resilience.rate_limit.limiter import STEP_S, RateLimiter, RatePermit, Waiter
+from tests.helpers.rate_limiter_harness import NEVER, World
+
+
+def test_there_is_room_and_nobody_waits_so_it_goes_at_once() -> None:
+    world = World()
+    world.permit("ann")
+    world.permit("ben")
+    assert world.figures() == (2, 0, 0, 0)
+    assert world.limiter.next_at() is None
+    assert world.limiter.turn() == []
+
+
+def test_without_room_it_waits_exactly_until_there_is() -> None:
+    world = World()
+    world.permit()
+    world.permit()
+    waiter = world.waiter()
+    assert world.limiter.next_at() == 100.125
+    world.now = 100.05
+    assert world.limiter.turn() == []
+    world.now = world.limiter.next_at() or 0
+    assert world.limiter.turn() == [waiter]
+    assert isinstance(waiter.answer, RatePermit)
+    assert world.figures() == (3, 0, 0, 0)
+    assert world.limiter.next_at() is None
+
+
+def test_a_newcomer_does_not_overtake_who_waits_though_there_is_room() -> None:
+    world = World()
+    world.permit(cost=2.0)
+    first = world.waiter("ann", cost=2.0)
+    world.now = 100.15
+    assert world.bucket is not None
+    assert world.bucket.wait(1.0, world.now) == 0.0
+    second = world.waiter("ann")
+    assert [waiter for _, waiter in world.until()] == [first, second]
+
+
+def test_a_large_cost_is_not_starved_by_small_ones_that_fit() -> None:
+    world = World(burst=5.0)
+    world.permit(cost=5.0)
+    world.waiter("large", cost=5.0)
+    small = [world.waiter("small") for _ in range(10)]
+    order = [waiter.user for _, waiter in world.until()]
+    assert order.index("large") == 4
+    assert len(small) == 10
+
+
+def test_a_hog_takes_turns_with_the_others() -> None:
+    world = World(burst=1.0)
+    world.permit("hog")
+    for _ in range(5):
+        world.waiter("hog")
+    world.waiter("ann")
+    world.waiter("ben")
+    assert [user for _, user in world.times()] == ["hog", "ann", "ben", "hog", "hog", "hog", "hog"]
+
+
+def test_weights_are_shares_of_the_rate() -> None:
+    world = World(burst=1.0, ann=3.0)
+    world.permit("ann")
+    for _ in range(6):
+        world.waiter("ann")
+        world.waiter("ben")
+    assert [user for _, user in world.times()][:8].count("ann") == 6
+
+
+def test_a_wait_longer_than_allowed_is_refused_at_once_with_the_exact_time() -> None:
+    world = World(max_wait=0.25)
+    world.permit(cost=2.0)
+    world.waiter()
+    world.waiter()
+    assert world.refused() == Rejection("rate", "too-late", 0.375)
+    assert world.refused("ben", cost=2.0) == Rejection("rate", "too-late", 0.5)
+    assert world.figures() == (1, 0, 2, 2)
+
+
+def test_those_ahead_in_fair_order_count_and_no_others() -> None:
+    world = World(burst=1.0, max_wait=0.4)
+    world.permit()
+    for _ in range(3):
+        world.waiter("hog")
+    assert world.refused("hog") == Rejection("rate", "too-late", 0.5)
+    world.waiter("ann")
+    assert world.refused("ben", deadline=100.0) == Rejection("rate", "too-late", 0.375)
+
+
+def test_a_wait_that_would_outlive_the_deadline_is_refused_at_once() -> None:
+    world = World()
+    world.permit(cost=2.0)
+    assert world.refused(deadline=100.124) == Rejection("rate", "too-late", 0.125)
+    assert world.refused(deadline=100.125).reason == "too-late", "an answer at the deadline is no use"
+    assert world.refused(deadline=50.0).retry_after == 0.125
+    waiter = world.waiter(deadline=math.nextafter(100.125, 200))
+    assert world.until() == [(100.125, waiter)]
+    assert isinstance(waiter.answer, RatePermit)
+
+
+def test_the_longest_wait_itself_is_allowed() -> None:
+    world = World(rate=1.0, burst=1.0, max_wait=1.0)
+    world.permit()
+    waiter = world.waiter()
+    assert world.refused().retry_after == pytest.approx(2.0)
+    world.until()
+    assert isinstance(waiter.answer, RatePermit)
+
+
+def test_the_retry_after_of_a_refusal_is_when_it_would_have_gone() -> None:
+    world = World(max_wait=0.3)
+    world.permit(cost=2.0)
+    for user in ("ann", "ann", "ben"):
+        world.admit(user)
+    after = world.refused("col", deadline=100.0).retry_after
+    assert after is not None
+    world.until(100.0 + after - 0.001)
+    assert isinstance(world.admit("col", deadline=world.now), Rejection)
+    world.now = 100.0 + after + 1e-9
+    world.permit("col")
+
+
+def test_the_queue_is_bounded_and_one_user_has_half_of_it() -> None:
+    world = World(queue=4)
+    world.permit(cost=2.0)
+    world.waiter("hog")
+    world.waiter("hog")
+    assert world.refused("hog") == Rejection("rate", "queue-full", 0.375)
+    world.waiter("ann")
+    world.waiter("ben")
+    assert world.refused("col").reason == "queue-full"
+    assert world.limiter.waiting == 4
+    world.until(100.125)
+    world.waiter("col")
+
+
+def test_a_second_and_128_calls_when_nothing_else_is_said() -> None:
+    limiter = RateLimiter(lambda: 100.0, bucket=LeakyBucket(1.0, 100.0))
+    answers = [limiter.admit(f"user{n}", NEVER) for n in range(102)]
+    assert [type(answer) for answer in answers] == [RatePermit] + [Waiter] * 100 + [Rejection]
+    limiter = RateLimiter(lambda: 100.0, bucket=LeakyBucket(1.0, 1000.0))
+    for n in range(129):
+        assert not isinstance(limiter.admit(f"user{n}", NEVER), Rejection)
+    assert limiter.waiting == 128
+    assert isinstance(limiter.admit("one more", NEVER), Rejection)
+
+
+def test_no_queue_means_that_nobody_waits() -> None:
+    world = World(queue=0)
+    world.permit()
+    world.permit()
+    assert world.refused() == Rejection("rate", "queue-full", 0.125)
+    assert world.figures() == (2, 0, 1, 0)
+
+
+def test_a_cost_that_never_fits_is_refused_for_good() -> None:
+    world = World(user_rate=1.0, user_burst=1.5)
+    assert world.refused(cost=2.1) == Rejection("user-rate", "too-large", None)
+    assert world.refused(cost=1.6) == Rejection("user-rate", "too-large", None)
+    world.permit(cost=1.5)
+    assert World(burst=2.0).refused(cost=2.1) == Rejection("rate", "too-large", None)
+    world = World(rate=None, user_rate=1.0)
+    assert world.refused(cost=2.1).reason == "too-large"
+    world.permit(cost=2.0)
+
+
+@pytest.mark.parametrize("cost", [0.0, -1.0, math.nan])
+def test_a_call_costs_more_than_nothing(cost: float) -> None:
+    with pytest.raises(ValueError, match="a call costs more than nothing, not"):
+        World().admit(cost=cost)
+
+
+@pytest.mark.parametrize("outcome", [each for each in Outcome if each is not Outcome.REJECTED])
+def test_a_call_that_was_made_counts_however_it_ended(outcome: Outcome) -> None:
+    world = World()
+    permit = world.permit(cost=2.0)
+    permit.finish(outcome, retry_after=5.0)
+    permit.finish(Outcome.REJECTED)
+    permit.give_back()
+    assert world.figures() == (1, 0, 0, 0)
+    assert isinstance(world.admit(deadline=100.0), Rejection)
+
+
+def test_a_permit_of_a_call_that_was_never_made_goes_back_once() -> None:
+    for number in range(2):
+        world = World(user_rate=5.0)
+        permit = world.permit()
+        world.permit()
+        if number:
+            permit.give_back()
+        else:
+            permit.finish(Outcome.REJECTED, retry_after=3.0)
+        assert world.figures() == (2, 1, 0, 0)
+        permit.finish(Outcome.REJECTED)
+        permit.give_back()
+        permit.finish(Outcome.SUCCESS)
+        assert world.figures() == (2, 1, 0, 0)
+        world.permit()
+        assert isinstance(world.admit(deadline=100.0), Rejection)
+        assert world.stirred == 0
+
+
+def test_every_permit_that_comes_back_is_counted() -> None:
+    world = World(burst=3.0)
+    for permit in [world.permit() for _ in range(3)]:
+        permit.give_back()
+    assert world.figures() == (3, 3, 0, 0)
+
+
+def test_a_permit_that_comes_back_lets_those_who_wait_go_sooner() -> None:
+    world = World()
+    permit = world.permit()
+    world.permit()
+    waiter = world.waiter()
+    permit.give_back()
+    assert world.stirred == 1
+    assert world.limiter.next_at() == pytest.approx(100.0 + STEP_S)
+    assert world.limiter.turn() == [waiter]
+
+
+def test_who_leaves_leaves_nothing_and_those_behind_move_up() -> None:
+    world = World()
+    world.permit(cost=2.0)
+    first, second, third = world.waiter("ann"), world.waiter("ann"), world.waiter("ben")
+    world.limiter.leave(first)
+    assert world.stirred == 1
+    assert first.answer == Rejection("rate", "left")
+    world.limiter.leave(first)
+    assert (world.stirred, world.limiter.waiting) == (1, 2)
+    assert [waiter for _, waiter in world.until(100.125)] == [second]
+    world.limiter.leave(third)
+    assert world.figures() == (2, 0, 0, 0)
+    assert world.stirred == 1, "nobody is left to go sooner"
+    assert world.limiter.next_at() is None
+    world.now = 200.0
+    world.permit(cost=2.0)
+
+
+def test_who_leaves_just_as_he_may_go_gives_the_permit_back() -> None:
+    world = World()
+    world.permit(cost=2.0)
+    waiter = world.waiter()
+    world.until(100.125)
+    assert isinstance(waiter.answer, RatePermit)
+    world.limiter.leave(waiter)
+    assert world.figures() == (2, 1, 0, 0)
+    world.permit()
+
+
+def test_who_leaves_after_a_refusal_changes_nothing() -> None:
+    world = World(max_wait=1.0, rate=1.0, burst=1.0)
+    world.permit()
+    waiter = world.waiter("hog")
+    world.limiter.refuse_all("closing")
+    refusal = waiter.answer
+    assert refusal == Rejection("rate", "closing", None)
+    world.limiter.leave(waiter)
+    assert waiter.answer is refusal
+    assert world.figures() == (1, 0, 1, 0)
+
+
+def test_whoever_is_overtaken_for_too_long_is_refused_when_his_time_is_up() -> None:
+    world = World(rate=1.0, burst=1.0, max_wait=2.0)
+    world.permit("hog")
+    world.waiter("hog")
+    late = world.waiter("hog")
+    newcomers = [world.waiter(user) for user in ("ann",)]
+    assert [waiter.user for _, waiter in world.until(101.5)] == ["hog"]
+    world.admit("ben")
+    answered = world.until()
+    assert isinstance(newcomers[0].answer, RatePermit)
+    assert isinstance(late.answer, Rejection)
+    assert late.answer.reason == "too-late"
+    assert late.answer.retry_after == pytest.approx(1.0, abs=1e-4)
+    when = next(at for at, waiter in answered if waiter is late)
+    assert when == pytest.approx(102.0, abs=1e-4)
+    assert when >= 102.0
+
+
+def test_a_deadline_ends_a_wait_sooner_than_the_longest_one() -> None:
+    world = World(rate=1.0, burst=1.0, max_wait=10.0)
+    world.permit("hog")
+    world.waiter("ann", deadline=101.5)
+    late = world.waiter("hog", deadline=102.5)
+    world.waiter("ben")
+    world.until()
+    assert isinstance(late.answer, RatePermit), "ties go to who came first"
+    world = World(rate=1.0, burst=1.0, max_wait=10.0)
+    world.permit("hog")
+    world.waiter("hog")
+    late = world.waiter("hog", deadline=102.5)
+    world.waiter("ben")
+    assert (102.5, late) in world.until()
+    assert late.answer == Rejection("rate", "too-late", 0.5), "ben went at 102, and 103 is too late"
+
+
+def test_a_turn_that_comes_late_lets_go_who_can_still_use_it() -> None:
+    for user_rate in (None, 8.0):
+        world = World(max_wait=1.0, user_rate=user_rate)
+        world.permit("hog", cost=2.0)
+        long = world.waiter("ann")
+        gone = world.waiter("ben", deadline=105.0)
+        world.now = 105.0
+        assert world.limiter.turn() == [long, gone]
+        assert isinstance(long.answer, RatePermit)
+        assert gone.answer == Rejection("rate", "too-late", 0.0), "there was room, but no time"
+        assert world.figures() == (2, 0, 1, 0)
+
+
+def test_all_who_wait_can_be_refused_and_nothing_stays() -> None:
+    world = World(user_rate=1.0)
+    world.permit(cost=2.0)
+    waiters = [world.waiter("ann"), world.waiter("ben"), world.waiter("ben"), world.waiter("ann")]
+    assert world.limiter.refuse_all("closing") == waiters
+    assert {waiter.answer for waiter in waiters} == {Rejection("rate", "closing")}
+    assert world.figures() == (1, 0, 4, 0)
+    assert world.limiter.next_at() is None
+    assert (world.limiter._lines, world.limiter._due, world.limiter._queue.places) == ({}, [], 0)
+    assert world.limiter.refuse_all("closing") == []
+
+
+def test_a_rounding_that_keeps_the_head_back_costs_a_microsecond() -> None:
+    class Fickle(LeakyBucket):
+        noes = 0
+
+        def take(self, cost: float, now: float) -> bool:
+            self.noes -= 1
+            return self.noes < 0 and super().take(cost, now)
+
+    now = 100.0
+    bucket = Fickle(1.0, 1.0)
+    limiter = RateLimiter(lambda: now, bucket=bucket)
+    bucket.noes = 2
+    waiter = limiter.admit("ann", NEVER)
+    assert isinstance(waiter, Waiter)
+    assert limiter.next_at() == 100.0 + STEP_S
+    now = 100.0 + STEP_S
+    assert limiter.turn() == []
+    assert limiter.next_at() == now + STEP_S
+    now += STEP_S
+    assert limiter.turn() == [waiter]

@@ -1,0 +1,300 @@
+"""Retries carried out, on virtual time. Guards against tenacity's known troubles (a cancellation taken for a failure and
+retried, statistics and state shared between calls, exceptions and results kept in cycles), against retries of what ran
+in an attempt before the last, and against a storm: see test_decision.py, here once more the whole way."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from dispatch.errors import Outcome
+from dispatch.policy.retry import Retry
+from dispatch.resilience.latency_histogram import LatencyHistogram
+from dispatch.resilience.retry import loop as retries
+from dispatch.resilience.retry.budget import RetryBudget
+from dispatch.resilience.retry.decision import NoRetryReason, RetryDecision, RetryPolicy, RetryTarget
+from dispatch.resilience.retry.loop import go_on
+from tests.helpers.clock import START, advance
+
+
+class Result(msgspec.Struct, weakref=True):
+    outcome: Outcome
+    sent: bool = True
+    retry_after: float | None = None
+    error_type: str | None = None
+    remembered: bool = False
+
+
+OK = Result(Outcome.SUCCESS)
+LOST = Result(Outcome.TRANSPORT)
+UNSENT = Result(Outcome.TRANSPORT, sent=False)
+SLOWLY = Retry(base=1.0, cap=8.0)
+
+
+async def with_retries(attempt: Any, retrying: RetryPolicy, **options: Any) -> Any:
+    """The first attempt inline, as those who make calls do it, and the others."""
+    tried: list[str] = []
+    first = await attempt(1, tried, RetryTarget.ELSEWHERE)
+    if first.outcome is Outcome.SUCCESS:
+        return first
+    return await go_on(first, tried, attempt, retrying, **options)
+
+
+class Bench:
+    """A tool whose attempts end as ``script`` says, each after ``takes`` seconds."""
+
+    def __init__(
+        self,
+        *script: Result | BaseException,
+        settings: Retry = SLOWLY,
+        repeatable: bool = True,
+        takes: float = 1.0,
+        drawn: Callable[[], float] = lambda: 0.5,
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self.script, self.takes = list(script), takes
+        self.budget = RetryBudget(settings.budget_ratio, settings.budget_floor, loop.time)
+        self.retrying = RetryPolicy(
+            settings, repeatable=repeatable, budget=self.budget, durations=LatencyHistogram(loop.time), randomness=drawn
+        )
+        self.attempts: list[tuple[float, int, tuple[str, ...], RetryTarget]] = []
+        self.verdicts: list[RetryDecision | NoRetryReason] = []
+
+    async def attempt(self, number: int, tried: list[str], where: RetryTarget) -> Result:
+        self.attempts.append((asyncio.get_running_loop().time() - START, number, tuple(tried), where))
+        tried.append(f"i{number}")
+        await asyncio.sleep(self.takes)
+        end = self.script.pop(0)
+        if isinstance(end, BaseException):
+            raise end
+        return end
+
+    async def call(self, timeout: float = 100.0, **options: Any) -> Result:
+        deadline = asyncio.get_running_loop().time() + timeout
+        return await with_retries(
+            self.attempt, self.retrying, deadline=deadline, listener=self.verdicts.append, **options
+        )
+
+    @property
+    def wheres(self) -> list[RetryTarget]:
+        return [where for *_, where in self.attempts]
+
+
+async def test_a_call_that_succeeds_makes_one_attempt_and_nothing_of_tenacitys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retries, "AsyncRetrying", None)
+    bench = Bench(OK)
+    assert await bench.call() is OK
+    assert bench.attempts == [(0.0, 1, (), RetryTarget.ELSEWHERE)]
+    assert bench.verdicts == []
+
+
+async def test_nor_does_one_that_is_not_retried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retries, "AsyncRetrying", None)
+    end = Result(Outcome.TOOL_ERROR, error_type="no")
+    bench = Bench(end)
+    assert await bench.call() is end
+    assert bench.verdicts == [NoRetryReason.OUTCOME]
+
+
+async def test_attempts_follow_each_other_after_waits_until_one_succeeds() -> None:
+    bench = Bench(LOST, UNSENT, OK)
+    assert await bench.call() is OK
+    assert bench.attempts == [
+        (0.0, 1, (), RetryTarget.ELSEWHERE),
+        (1.5, 2, ("i1",), RetryTarget.ELSEWHERE),
+        (3.5, 3, ("i1", "i2"), RetryTarget.ELSEWHERE),
+    ]
+    assert bench.verdicts == [RetryDecision(0.5, RetryTarget.ELSEWHERE), RetryDecision(1.0, RetryTarget.ELSEWHERE)]
+    assert bench.budget.left == 28
+
+
+async def test_the_last_attempts_result_is_the_calls() -> None:
+    last = Result(Outcome.TIMEOUT)
+    bench = Bench(LOST, LOST, last)
+    assert await bench.call() is last
+    assert bench.verdicts[-1] is NoRetryReason.ATTEMPTS
+    assert len(bench.attempts) == 3
+
+
+async def test_a_first_attempt_made_elsewhere_is_gone_on_from() -> None:
+    bench = Bench(OK)
+    tried = ["i1"]
+    deadline = START + 100
+    assert await go_on(LOST, tried, bench.attempt, bench.retrying, deadline=deadline) is OK
+    assert bench.attempts == [(0.5, 2, ("i1",), RetryTarget.ELSEWHERE)]
+    assert tried == ["i1", "i2"]
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+async def test_that_one_says_itself_whether_there_is_a_key(keyed: bool) -> None:
+    bench = Bench(OK, repeatable=False)
+    options: dict[str, Any] = {"keyed": True} if keyed else {}
+    first = Result(Outcome.TIMEOUT, remembered=True)
+    end = await go_on(first, ["i1"], bench.attempt, bench.retrying, deadline=START + 100, **options)
+    assert end is (OK if keyed else first)
+
+
+async def test_what_the_service_asked_for_is_waited_out() -> None:
+    bench = Bench(Result(Outcome.THROTTLED, retry_after=7.0), OK)
+    assert await bench.call() is OK
+    assert bench.attempts[1][0] == 1.0 + 7.0 + 0.5
+
+
+async def test_the_type_of_an_error_is_told() -> None:
+    bench = Bench(Result(Outcome.TOOL_ERROR, error_type="busy"), OK, settings=Retry(errors=("busy",)))
+    assert await bench.call() is OK
+
+
+async def test_a_call_did_not_surely_not_run_when_a_former_attempt_may_have() -> None:
+    """Against a promise that is not true: the last attempt was refused, which says that it did not run; the first did."""
+    timed_out, refused = Result(Outcome.TIMEOUT), Result(Outcome.THROTTLED)
+    assert await Bench(timed_out, refused, refused).call() is timed_out
+    assert await Bench(refused, timed_out, UNSENT).call() is timed_out
+    assert await Bench(UNSENT, refused, refused).call() is refused
+    last = Result(Outcome.TIMEOUT)
+    assert await Bench(timed_out, refused, last).call() is last
+    assert await Bench(timed_out, refused, OK).call() is OK
+
+
+async def test_a_key_leads_home_as_long_as_it_is_known_there() -> None:
+    bench = Bench(Result(Outcome.TIMEOUT, remembered=True), OK, repeatable=False)
+    assert await bench.call(keyed=True) is OK
+    assert bench.wheres == [RetryTarget.ELSEWHERE, RetryTarget.HOME]
+    assert bench.verdicts == [RetryDecision(0.5, RetryTarget.HOME)]
+    bench = Bench(LOST, OK, repeatable=False)
+    assert await bench.call(keyed=True) is LOST
+    assert bench.verdicts == [NoRetryReason.UNSAFE]
+
+
+async def test_what_was_refused_did_not_run_and_goes_elsewhere() -> None:
+    bench = Bench(Result(Outcome.THROTTLED), UNSENT, OK, repeatable=False)
+    assert await bench.call() is OK
+    assert bench.wheres == [RetryTarget.ELSEWHERE] * 3
+
+
+async def test_a_retry_that_a_guard_of_ours_stops_costs_nothing() -> None:
+    refusal = Result(Outcome.REJECTED, sent=False)
+    bench = Bench(LOST, refusal)
+    assert await bench.call() is LOST
+    assert len(bench.attempts) == 2
+    assert bench.budget.left == 30
+    bench = Bench(refusal, settings=Retry(budget_floor=0.1))
+    assert bench.budget.withdraw()
+    assert await bench.call() is refusal
+    assert bench.budget.left == 0, "a first attempt was not paid for"
+
+
+async def test_a_wait_that_took_too_long_is_not_followed_by_an_attempt() -> None:
+    bench = Bench(LOST, OK)
+
+    async def block() -> None:
+        await asyncio.sleep(1.25)
+        asyncio.get_running_loop().jump(2.0)  # type: ignore[attr-defined]  # something else kept the loop busy
+
+    busy = asyncio.create_task(block())
+    assert await bench.call(timeout=3.0) is LOST
+    await busy
+    assert bench.verdicts == [RetryDecision(0.5, RetryTarget.ELSEWHERE), NoRetryReason.TOO_LATE]
+    assert len(bench.attempts) == 1
+    assert bench.budget.left == 30, "what was not begun is given back"
+
+
+@pytest.mark.parametrize("when", [0.5, 1.25, 2.0])
+async def test_a_cancellation_ends_the_call_at_once_in_an_attempt_and_in_a_wait(when: float) -> None:
+    """Cancelled in the first attempt, while waiting, in the second attempt: never swallowed, never retried."""
+    bench = Bench(LOST, LOST, OK)
+    call = asyncio.create_task(bench.call())
+    await advance(when)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert asyncio.get_running_loop().time() == START + when
+    assert len(bench.attempts) == (1 if when < 1.5 else 2)
+    assert bench.budget.left == (29 if when == 2.0 else 30), "a retry that was not begun is given back"
+    await advance(60)
+    assert len(bench.attempts) == (1 if when < 1.5 else 2)
+
+
+@pytest.mark.parametrize("when", [0.5, 1.25, 2.0])
+async def test_a_timeout_around_the_call_is_one(when: float) -> None:
+    bench = Bench(LOST, LOST, OK)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(when):
+            await bench.call()
+    assert asyncio.get_running_loop().time() == START + when
+
+
+@pytest.mark.parametrize("before", [(), (LOST,)])
+@pytest.mark.parametrize("error", [asyncio.CancelledError("inner"), KeyError("bug"), TimeoutError()])
+async def test_what_an_attempt_raises_is_raised_as_it_is_and_not_retried(
+    before: tuple[Result, ...], error: BaseException
+) -> None:
+    bench = Bench(*before, error, OK)
+    with pytest.raises(type(error)) as caught:
+        await bench.call()
+    assert caught.value is error
+    assert error.__cause__ is None
+    assert len(bench.attempts) == len(before) + 1
+
+
+async def test_calls_at_the_same_time_share_nothing() -> None:
+    """Ten calls with one ``RetryPolicy``, of which each fails as often as its number says."""
+    bench = Bench(settings=Retry(attempts=10, base=1.0, cap=1.0))
+    seen: dict[int, list[int]] = {number: [] for number in range(10)}
+
+    def call(which: int) -> Any:
+        async def attempt(number: int, tried: list[str], _where: RetryTarget) -> Result:
+            assert tried == [f"{which}-{each}" for each in range(1, number)]
+            tried.append(f"{which}-{number}")
+            seen[which].append(number)
+            await asyncio.sleep(0.1 * (which + 1))
+            return OK if number > which % 3 else LOST
+
+        return with_retries(attempt, bench.retrying, deadline=START + 100)
+
+    ends = await asyncio.gather(*map(call, range(10)))
+    assert ends == [OK] * 10
+    assert seen == {which: list(range(1, which % 3 + 2)) for which in range(10)}
+
+
+async def test_nothing_keeps_a_result_or_an_error_alive() -> None:
+    """Without the collector of cycles: 20,000 failures must not be 20,000 answers in memory until it comes."""
+    gc.collect()
+    gc.disable()
+    try:
+        bench = Bench(Result(Outcome.TIMEOUT), Result(Outcome.TIMEOUT), Result(Outcome.TRANSPORT))
+        kept = [weakref.ref(each) for each in bench.script if isinstance(each, Result)]
+        await bench.call()
+        assert [each() for each in kept] == [None, None, None]
+    finally:
+        gc.enable()
+
+
+async def test_a_storm_the_whole_way() -> None:
+    """1,000 calls a second for five seconds, all fail, three attempts each: at most 1.2 times as much is sent, and 3/s
+    (which is 30 at once at first)."""
+    chance = random.Random(5)
+    bench = Bench(settings=Retry(), drawn=chance.random)
+    sent = 0
+
+    async def attempt(_number: int, _tried: list[str], _where: RetryTarget) -> Result:
+        nonlocal sent
+        sent += 1
+        return LOST
+
+    async def call() -> None:
+        bench.budget.called()
+        assert await with_retries(attempt, bench.retrying, deadline=START + 100) is LOST
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(5_000):
+            group.create_task(call())
+            await asyncio.sleep(0.001)
+    assert 5_900 < sent <= 5_000 * 1.2 + 30

@@ -1,0 +1,183 @@
+"""Routes: opened once, closed whole. What callers see of them is in test_dispatcher_lifecycle.py."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from dispatch.errors import TransportError
+from dispatch.messaging.flow.credit import CREDIT_BYTES
+from dispatch.messaging.flow.paced_publisher import PacedPublisher
+from dispatch.messaging.flow.publisher import Gate
+from dispatch.messaging.rpc.correlation import Correlator
+from dispatch.messaging.wire.sessions import Session
+from dispatch.routing.channel import Channels
+from dispatch.transports import Mode
+from tests.helpers.clock import idle
+from tests.helpers.dispatcher_and_service import catalog
+from tests.helpers.fakes import FakePublisher, lost, reply
+from tests.helpers.malformed_messages import OddMessage
+from tests.helpers.session import KEY, SECRET
+
+SERVICE = catalog().services["lab"]
+QUEUES = SERVICE.request_queue, SERVICE.response_queue
+
+
+class Broker:
+    """A transport that keeps what is opened; what is closed with an error says so all the same."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.close_error: Exception | None = None
+        self.refusal: Exception | None = None
+        self.handlers: dict[str, Any] = {}
+        self.publishers: dict[str, FakePublisher] = {}
+
+    def was_disconnected_since(self, instant: float) -> bool:
+        return False
+
+    async def publisher(self, topic: str) -> Any:
+        await self.gate.wait()
+        self.log.append(f"publish {topic}")
+        broker = self
+
+        class Kept(FakePublisher):
+            async def close(self) -> None:
+                broker.log.append(f"closed {topic}")
+
+        self.publishers[topic] = Kept(topic)
+        return self.publishers[topic]
+
+    async def subscribe(self, topic: str, handler: Any, *, mode: Mode, name: str) -> Any:
+        assert mode is Mode.FANOUT, "a shared subscription would take others' replies away"
+        assert name == "dispatch-one"
+        await self.gate.wait()
+        if self.refusal is not None:
+            raise self.refusal
+        self.log.append(f"listen {topic}")
+        self.handlers[topic] = handler
+        broker = self
+
+        class Kept:
+            async def close(self) -> None:
+                broker.log.append(f"closed {topic}")
+                if broker.close_error is not None:
+                    raise broker.close_error
+
+        return Kept()
+
+
+REQUEST, RESPONSE = "non-persistent://tg/request/lab", "non-persistent://tg/response/lab"
+HELLO = "non-persistent://tg/request/dispatch-hello-lab"
+ANNOUNCEMENTS = "non-persistent://tg/response/dispatch-announce-lab"
+OWN = f"non-persistent://tg/response/dispatch-reply-{KEY}-one"
+
+
+def routes(broker: Broker) -> Channels:
+    exchange = Correlator()
+    exchange.session = Session(SECRET)
+    return Channels(broker, exchange, "one")  # type: ignore[arg-type]
+
+
+async def test_both_ends_listen_before_the_publisher_is_there() -> None:
+    broker = Broker()
+    made = routes(broker)
+    route = await made.open(*QUEUES)
+    assert broker.log == [
+        f"listen {RESPONSE}",
+        f"listen {OWN}",
+        f"publish {REQUEST}",
+        f"listen {ANNOUNCEMENTS}",
+        f"publish {HELLO}",
+    ]
+    assert route.replies.first.topic == OWN
+    assert route is await made.open(*QUEUES)
+    await made.close()
+
+
+async def test_an_own_topic_is_of_the_same_kind_as_the_services() -> None:
+    broker = Broker()
+    made = routes(broker)
+    assert (
+        await made.open(REQUEST, "persistent://corp/tools/lab")
+    ).replies.first.topic == f"persistent://corp/tools/dispatch-reply-{KEY}-one"
+    await made.close()
+
+
+@pytest.mark.parametrize("scheme", ["persistent", "non-persistent"])
+async def test_only_where_messages_can_get_lost_is_anything_paid_for_not_losing_them(scheme: str) -> None:
+    broker = Broker()
+    made = routes(broker)
+    queues = {"request-queue": f"{scheme}://tg/request/x", "response-queue": f"{scheme}://tg/response/x"}
+    route = await made.open(*queues.values())
+    publisher = route.publisher
+    assert isinstance(publisher, PacedPublisher) == route.acknowledged == (scheme == "non-persistent")
+    assert not isinstance(publisher, PacedPublisher) or isinstance(publisher.publisher, Gate)
+    await made.close()
+
+
+async def test_replies_on_our_own_topic_are_acknowledged_where_they_ask_and_others_are_not() -> None:
+    broker = Broker()
+    made = routes(broker)
+    await made.open(*QUEUES)
+    control = "non-persistent://tg/request/dispatch-instance-3-lab-x"
+    for topic, token in ((RESPONSE, "1:1"), (OWN, "1:2")):
+        broker.handlers[topic](reply("somebody-else", ack=token, control=control))
+        broker.handlers[topic](reply("somebody-else"))
+    await idle()
+    broker.handlers[OWN](OddMessage(b"", {"here": "", "ack": "1:3", "control": control}))  # no reply, but a message
+    await idle()
+    assert [ticket.properties["acked"] for ticket in broker.publishers[control].sent] == ["1:2", "1:3"]
+    assert made.credit == CREDIT_BYTES
+    await made.close()
+    assert f"closed {control}" in broker.log
+
+
+@pytest.mark.parametrize("error", [None, lost()])
+async def test_closing_closes_all_of_it_even_if_some_of_it_cannot(error: Exception | None) -> None:
+    broker = Broker()
+    made = routes(broker)
+    await made.open(*QUEUES)
+    broker.close_error = error
+    await made.close()
+    assert sorted(line for line in broker.log if line.startswith("closed")) == sorted(
+        f"closed {topic}" for topic in (REQUEST, RESPONSE, OWN, HELLO, ANNOUNCEMENTS)
+    )
+
+
+async def test_closing_while_a_subscription_fails_closes_the_rest() -> None:
+    broker = Broker()
+    made = routes(broker)
+    await made.open(*QUEUES)
+    broker.gate.clear()
+    opening = asyncio.create_task(made.open(REQUEST, "non-persistent://tg/response/other"))
+    await idle()
+    broker.refusal = lost()
+    closing = asyncio.create_task(made.close())
+    await idle()
+    broker.gate.set()
+    await closing
+    assert f"closed {OWN}" in broker.log
+    with pytest.raises(TransportError):
+        await opening
+
+
+async def test_closing_that_is_cancelled_is_cancelled() -> None:
+    broker = Broker()
+    made = routes(broker)
+    broker.gate.clear()
+    opening = asyncio.create_task(made.open(*QUEUES))
+    await idle()
+    closing = asyncio.create_task(made.close())
+    await idle()
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    broker.gate.set()
+    with pytest.raises(TransportError, match="closed"):
+        await opening
+    await made.close()

@@ -1,0 +1,281 @@
+"""Which of a service's instances gets the next request, of those that there are."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any, cast
+
+from dispatch.calls.tool_guards import ToolGuards
+from dispatch.errors import Outcome
+from dispatch.messaging.rpc.retransmission import SUSPECT_AFTER
+from dispatch.policy import Balancing, Breaker, Health, Policy
+from dispatch.routing.channel import Channel
+from dispatch.routing.instance import Instance, Instances
+from dispatch.routing.instance_pool import SHARED, InstancePool
+from tests.helpers.fakes import FakePublisher
+
+
+class Way:
+    """A route, as far as a fleet looks at it."""
+
+    def __init__(self, *names: str) -> None:
+        self.instances = Instances()
+        self.greeted = 0
+        self.hello: object = self  # whoever is asked who is there
+        self.hello_at = 0.0
+        for name in names:
+            self.add(name)
+
+    def add(self, name: str, life: str = "1") -> Instance:
+        made = Instance(name, life, f"topic-{name}", FakePublisher(), 0.0)
+        self.instances.add(made)
+        return made
+
+    def remove(self, name: str) -> None:
+        gone = self.instances.get(name)
+        assert gone is not None
+        assert self.instances.remove(gone)
+
+    def greet(self) -> None:
+        self.greeted += 1
+
+
+class Stand:
+    """A fleet over some ways, and one tool's guards."""
+
+    def __init__(self, *ways: tuple[str, float, Way], addressed: bool = True, **policy: Any) -> None:
+        self.now = 0.0
+        settings = Policy(**{"breaker": Breaker(failures_in_a_row=3), **policy})
+        self.guards = self.tool(settings)
+        self.fleet = InstancePool(
+            [(name, weight, cast(Channel, way)) for name, weight, way in ways],
+            balancing=settings.balancing,
+            health=settings.health,
+            addressed=addressed,
+            clock=lambda: self.now,
+            randomness=random.Random(1).random,
+            greet=lambda route: cast(Way, route).greet(),
+        )
+
+    def tool(self, policy: Policy) -> ToolGuards:
+        return ToolGuards(
+            Policy(breaker=policy.breaker, bulkhead=None),
+            repeatable=True,
+            clock=lambda: self.now,
+            randomness=random.Random(2).random,
+            shared_users=lambda rate: (_ for _ in ()).throw(AssertionError(rate)),
+        )
+
+    def next(
+        self, *tried: str, outcome: Outcome = Outcome.SUCCESS, guards: ToolGuards | None = None, **how: Any
+    ) -> str:
+        place = self.fleet.pick(guards or self.guards, tried, **how)
+        assert place is not None
+        place.pick.finish(outcome)
+        if place.probe is not None:
+            place.probe.finish(outcome)
+        return place.pick.instance
+
+    def many(self, count: int, **how: Any) -> Counter[str]:
+        return Counter(self.next(**how) for _ in range(count))
+
+
+def test_where_nobody_is_known_it_goes_to_the_services_topic() -> None:
+    way = Way()
+    stand = Stand((SHARED, 1, way))
+    place = stand.fleet.pick(stand.guards)
+    assert place is not None
+    assert (place.route, place.instance, place.probe) == (way, None, None)
+    assert way.greeted == 1
+    assert stand.fleet.known == 0
+
+
+def test_who_comes_is_used_and_who_goes_is_not() -> None:
+    way = Way()
+    stand = Stand((SHARED, 1, way))
+    assert stand.many(3) == {SHARED: 3}
+    way.add("a")
+    way.add("b")
+    assert stand.many(4) == {"a": 2, "b": 2}
+    assert stand.fleet.known == 2
+    way.remove("a")
+    assert stand.many(4) == {"b": 4}
+    way.remove("b")
+    assert stand.many(2) == {SHARED: 2}
+
+
+def test_instances_with_topics_of_their_own_are_used_in_turn_known_by_name_or_not() -> None:
+    ways = {name: Way() for name in ("x", "y")}
+    stand = Stand(*((name, 1.0, way) for name, way in ways.items()))
+    assert stand.many(6) == {"x": 3, "y": 3}
+    ways["y"].add("y1")
+    ways["y"].add("y2")
+    assert stand.many(6) == {"x": 2, "y1": 2, "y2": 2}
+    stand.fleet.add("z", 1.0, cast(Channel, Way()))
+    assert stand.many(4) == {"x": 1, "y1": 1, "y2": 1, "z": 1}
+    assert len(stand.fleet.routes) == 3
+
+
+def test_weights_are_those_of_the_topics() -> None:
+    stand = Stand(("x", 3.0, Way()), ("y", 1.0, Way()), balancing="weighted")
+    assert stand.many(8) == {"x": 6, "y": 2}
+
+
+def test_who_must_not_be_addressed_by_name_is_not() -> None:
+    stand = Stand((SHARED, 1, Way("a", "b")), addressed=False)
+    assert stand.many(3) == {SHARED: 3}
+    stand.fleet.configure(Balancing(), Health(), addressed=True)
+    assert stand.many(2) == {"a": 1, "b": 1}
+
+
+def test_another_attempt_goes_to_another_instance_while_there_is_one() -> None:
+    stand = Stand((SHARED, 1, Way("a", "b", "c")))
+    assert {stand.next("a", "b") for _ in range(9)} == {"c"}
+    assert {stand.next("a", "b", "c") for _ in range(9)} == {"a", "b", "c"}
+
+
+def test_only_who_takes_parts_is_picked_for_a_request_in_parts() -> None:
+    way = Way("a", "b", "c")
+    stand = Stand((SHARED, 1, way))
+    for name in "bc":
+        each = way.instances.get(name)
+        assert each is not None
+        each.parts = True
+    assert {stand.next(parts=True, key=f"key-{n}") for n in range(30)} == {"b", "c"}
+    assert stand.many(10, parts=True) == {"b": 5, "c": 5}
+    assert {stand.next("b", parts=True) for _ in range(5)} == {"c"}
+    assert {stand.next("b", "c", parts=True) for _ in range(5)} == {"b", "c"}
+
+
+def test_requests_in_parts_are_balanced_by_health() -> None:
+    way = Way("a", "b", "c")
+    stand = Stand((SHARED, 1, way), health=Health(consecutive=2, sigma=None), breaker=None)
+    for name in "bc":
+        each = way.instances.get(name)
+        assert each is not None
+        each.parts = True
+    while {view.id: view.state for view in stand.fleet.instances()}["b"] != "ejected":
+        place = stand.fleet.pick(stand.guards, parts=True)
+        assert place is not None
+        place.pick.finish(Outcome.TRANSPORT if place.pick.instance == "b" else Outcome.SUCCESS)
+    assert stand.many(9, parts=True) == {"c": 9}
+    way.remove("c")
+    assert stand.many(9, parts=True) == {"b": 9}, "rather an ejected one than one that cannot serve it"
+    way.remove("b")
+    assert stand.many(3, parts=True) == {"a": 3}, "it is refused there, with the reason"
+
+
+def test_a_key_stays_with_its_instance_and_keys_are_spread() -> None:
+    way = Way("a", "b", "c")
+    stand = Stand((SHARED, 1, way))
+    where = {key: stand.next(key=key) for key in map(str, range(300))}
+    assert all(stand.next(key=key) == name for key, name in where.items())
+    assert min(Counter(where.values()).values()) > 60
+    way.remove("b")
+    moved = [key for key, name in where.items() if stand.next(key=key) != name]
+    assert {where[key] for key in moved} == {"b"}, "only what was there had to move"
+
+
+def test_a_key_goes_home_even_if_home_is_not_well() -> None:
+    stand = Stand((SHARED, 1, Way("a", "b")))
+    home = stand.next(key="key")
+    for _ in range(20):
+        assert stand.next(key="key", outcome=Outcome.TRANSPORT) == home
+
+
+def test_where_nobody_is_known_a_key_goes_anywhere() -> None:
+    assert Stand((SHARED, 1, Way())).next(key="key") == SHARED
+
+
+def test_a_suspect_gets_nothing_new_as_long_as_there_are_others() -> None:
+    way = Way("a", "b")
+    stand = Stand((SHARED, 1, way))
+    for name, expected in (("a", {"b"}), ("b", {"a", "b"})):
+        each = way.instances.get(name)
+        assert each is not None
+        for _ in range(SUSPECT_AFTER):
+            each.missed()
+        assert set(stand.many(9)) == expected
+
+
+def test_a_tool_that_fails_at_one_instance_is_called_at_the_others() -> None:
+    stand = Stand((SHARED, 1, Way("a", "b")), health=Health(consecutive=None, sigma=None))
+    failing, fine = stand.guards, stand.tool(Policy())
+    for _ in range(20):
+        name = stand.next(outcome=Outcome.SUCCESS)
+        if name == "a":
+            breaker = failing.at("a")
+            assert breaker is not None
+            breaker.force_open()
+            break
+    assert stand.many(9) == {"b": 9}
+    assert set(stand.many(9, guards=fine)) == {"a", "b"}, "another tool's breaker says nothing about this one"
+    other = failing.at("b")
+    assert other is not None
+    other.force_open()
+    assert set(stand.many(9)) == {"a", "b"}, "somebody has to be asked"
+
+
+def test_the_breaker_of_an_only_instance_is_the_tools() -> None:
+    stand = Stand((SHARED, 1, Way("a")))
+    place = stand.fleet.pick(stand.guards)
+    assert place is not None
+    assert place.probe is None
+
+
+def test_a_sick_instance_is_ejected_for_all_tools_and_seen_so() -> None:
+    stand = Stand((SHARED, 1, Way("a", "b", "c")), health=Health(consecutive=2, sigma=None))
+    guards = stand.tool(Policy(breaker=None))
+    for _ in range(30):
+        name = stand.next(guards=guards)
+        if name == "a":
+            stand.fleet.pick(guards)
+    for _ in range(40):
+        place = stand.fleet.pick(guards)
+        assert place is not None
+        place.pick.finish(Outcome.TRANSPORT if place.pick.instance == "a" else Outcome.SUCCESS)
+    assert {view.id: view.state for view in stand.fleet.instances()}["a"] == "ejected"
+    assert "a" not in stand.many(9, guards=guards)
+
+
+def test_a_new_life_of_an_instance_is_judged_by_what_it_does_itself() -> None:
+    way = Way("a", "b", "c")
+    stand = Stand((SHARED, 1, way), health=Health(consecutive=2, sigma=None, slow_start=None), breaker=None)
+
+    def state() -> str:
+        return {view.id: view.state for view in stand.fleet.instances()}["a"]
+
+    def fail() -> None:
+        while state() != "ejected":
+            place = stand.fleet.pick(stand.guards)
+            assert place is not None
+            place.pick.finish(Outcome.TRANSPORT if place.pick.instance == "a" else Outcome.SUCCESS)
+
+    fail()
+    way.add("a", "2")
+    assert state() == "up"
+    fail()
+    way.remove("a")
+    stand.next()
+    way.add("a", "2")
+    assert state() == "ejected", "it is the same one, and was away for a moment"
+    way.remove("a")
+    stand.next()
+    way.add("a", "3")
+    assert state() == "up"
+    stand.fleet.balancer.renew("nobody")
+
+
+def test_rather_one_that_is_ejected_than_one_that_is_not_there() -> None:
+    way = Way("a", "b")
+    stand = Stand((SHARED, 1, way), health=Health(consecutive=2, sigma=None), breaker=None)
+    while {view.id: view.state for view in stand.fleet.instances()}["a"] != "ejected":
+        place = stand.fleet.pick(stand.guards)
+        assert place is not None
+        place.pick.finish(Outcome.TRANSPORT if place.pick.instance == "a" else Outcome.SUCCESS)
+    gone = way.instances.get("b")
+    assert gone is not None
+    for _ in range(SUSPECT_AFTER):
+        gone.missed()
+    assert stand.many(5) == {"a": 5}

@@ -1,0 +1,93 @@
+"""Requests to others' services leave no faster than their answers can be taken."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from dispatch.errors import Outcome
+from dispatch.messaging.flow.credit import CREDIT_BYTES
+from dispatch.messaging.flow.pacer import PACE_RATE
+from dispatch.messaging.rpc.correlation import Correlator
+from dispatch.routing.third_party_reply_sizes import MEAN_OF, ThirdPartyReplySizes
+from tests.helpers.clock import advance, idle, virtual_loop
+from tests.helpers.dispatcher_and_service import RESPONSES, Peer, dispatching
+from tests.helpers.fakes import FakePublisher, reply
+
+pytestmark = pytest.mark.usefixtures("strangers")
+
+
+async def waiting(exchange: Correlator, publisher: FakePublisher) -> asyncio.Task[object]:
+    id = exchange.new_id()
+    task = asyncio.create_task(
+        exchange.request(
+            id,
+            publisher,  # type: ignore[arg-type]
+            b"",
+            {"id": id},
+            flow="f",
+            deadline=virtual_loop().time() + 30,
+            max_bytes=10**7,
+        )
+    )
+    await idle()
+    return task
+
+
+async def test_the_size_of_answers_is_learnt_from_those_that_are_ours() -> None:
+    exchange, publisher = Correlator(), FakePublisher()
+    strangers = ThirdPartyReplySizes(exchange)
+    assert strangers.answer_bytes() == CREDIT_BYTES, "until one has come"
+    size = 0
+    for _ in range(20 * MEAN_OF):
+        task = await waiting(exchange, publisher)
+        message = reply(publisher.sent[-1].properties["id"], "x" * 1_000)
+        size = len(message.data())
+        strangers.on_message(reply("somebody-elses", "y" * 100_000))
+        strangers.on_message(message)
+        strangers.on_message(message)
+        await task
+    assert strangers.answer_bytes() == pytest.approx(size, rel=0.01)
+
+
+async def burst(answer: str, calls: int = 64) -> float:
+    """Seconds over which the second of two bursts of calls leaves."""
+    async with Peer.as_service() as peer, dispatching() as dispatcher:
+
+        async def serve() -> None:
+            while True:
+                _, properties = await peer.request()
+                arrived.append(virtual_loop().time())
+                await peer.answer(properties, answer, topic=RESPONSES)
+
+        arrived: list[float] = []
+        serving = asyncio.create_task(serve())
+        try:
+            for _ in range(3):
+                arrived.clear()
+                results = await asyncio.gather(*(dispatcher.execute("work") for _ in range(calls)))
+                assert {result.outcome for result in results} == {Outcome.SUCCESS}
+                await advance(1.0)
+        finally:
+            serving.cancel()
+    return arrived[-1] - arrived[0]
+
+
+async def test_small_answers_are_not_waited_for() -> None:
+    assert await burst("x" * 100) < 0.01
+
+
+async def test_large_answers_are_asked_for_at_their_pace() -> None:
+    size, calls = 100_000, 64
+    took = await burst("x" * size, calls)
+    assert took == pytest.approx((calls - 1) * size / PACE_RATE, rel=0.1)
+
+
+async def test_an_error_is_an_answer() -> None:
+    exchange, publisher = Correlator(), FakePublisher()
+    strangers = ThirdPartyReplySizes(exchange)
+    task = await waiting(exchange, publisher)
+    strangers.on_message(reply(publisher.sent[-1].properties["id"], error=("no", "No.")))
+    await task
+    assert strangers.answer_bytes() < CREDIT_BYTES

@@ -1,0 +1,362 @@
+"""Persistent topics, on the embedded broker: kept until answered where the tool may be repeated, else run at most once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from dispatch import CallTimeoutError, Catalog, Dispatcher, ToolServer, TransportError
+from dispatch.messaging.rpc.exchange_outcome import Disposition
+from dispatch.messaging.wire.codec import Property, encode_request
+from dispatch.transports import Message, Mode
+from dispatch.transports.memory import MemoryTransport
+from tests.helpers.clock import advance, idle
+from tests.helpers.dispatcher_and_service import BROKER, Peer, catalog, dispatching, read, serving
+from tests.helpers.session import from_peer
+
+KEPT_REQUESTS, KEPT_RESPONSES = "persistent://tg/request/lab", "persistent://tg/response/lab"
+REPEATABLE = {"read-only": True}
+Tool = Callable[[dict[str, Any]], Any]
+
+
+def kept(*, requests: bool = True, answers: bool = True, **tool: Any) -> Catalog:
+    queues = {}
+    if requests:
+        queues["request-queue"] = KEPT_REQUESTS
+    if answers:
+        queues["response-queue"] = KEPT_RESPONSES
+    return catalog(service=queues, work=tool)
+
+
+def keeping(work: Tool, name: str, *, answers: bool = True, **options: Any) -> Any:
+    queues = {"request_queue": KEPT_REQUESTS, **({"response_queue": KEPT_RESPONSES} if answers else {})}
+    return serving(work, instance=name, id="lab", **queues, **options)
+
+
+class Runs:
+    """A tool that counts, and answers when it may."""
+
+    def __init__(self) -> None:
+        self.begun: list[Any] = []
+        self.go = asyncio.Event()
+
+    async def __call__(self, arguments: dict[str, Any]) -> str:
+        self.begun.append(arguments.get("n"))
+        await self.go.wait()
+        return "done"
+
+
+def cut(server: ToolServer) -> None:
+    """What a kill -9 does to its connection; what it still does nobody hears of."""
+    assert isinstance(server._transport, MemoryTransport)
+    server._transport.cut()
+
+
+async def witness() -> MemoryTransport:
+    """An embedded broker is gone with its last connection; this one is."""
+    transport = MemoryTransport(BROKER)
+    await transport.start()
+    return transport
+
+
+@pytest.mark.parametrize("requests", [False, True])
+@pytest.mark.parametrize("answers", [False, True])
+@pytest.mark.parametrize("tool", [{}, REPEATABLE])
+async def test_every_combination_answers_calls_and_streams(requests: bool, answers: bool, tool: dict[str, Any]) -> None:
+    ran: list[int] = []
+
+    def work(arguments: dict[str, Any]) -> Any:
+        ran.append(arguments["n"])
+        return chunks() if arguments["n"] % 2 else "x" * 100_000
+
+    async def chunks() -> AsyncIterator[str]:
+        for number in range(50):
+            yield str(number)
+
+    queues = {"request_queue": KEPT_REQUESTS} if requests else {}
+    if answers:
+        queues["response_queue"] = KEPT_RESPONSES
+    async with (
+        serving(work, **queues) as server,
+        dispatching(kept(requests=requests, answers=answers, **tool)) as dispatcher,
+    ):
+        texts = await asyncio.gather(*(dispatcher.call("work", {"n": n}) for n in range(64)))
+        streamed: list[str] = []
+        await read(dispatcher.stream("work", {"n": 65}), streamed)
+        whole = [str(number) for number in range(50)]
+        assert texts == ["".join(whole) if n % 2 else "x" * 100_000 for n in range(64)]
+        assert streamed == whole
+        assert sorted(ran) == [*range(64), 65]
+        await advance(1)
+        assert len(server._kept) == 0
+        assert set(dispatcher.exchange.replies.values()) == {0, 32 + 33 * 51}
+
+
+@pytest.mark.parametrize("answers", [False, True])
+@pytest.mark.parametrize("key", [None, "order-7"])
+async def test_a_repeatable_request_of_an_instance_that_dies_goes_to_another(answers: bool, key: str | None) -> None:
+    first, second = Runs(), Runs()
+    second.go.set()
+    tool = {} if key else REPEATABLE
+    async with dispatching(kept(answers=answers, **tool)) as dispatcher, keeping(first, "a", answers=answers) as one:
+        call = asyncio.create_task(dispatcher.execute("work", {"n": 1}, idempotency_key=key))
+        await idle()
+        assert (first.begun, len(one._kept)) == ([1], 1)
+        async with keeping(second, "b", answers=answers) as two:
+            await idle()
+            assert second.begun == []
+            cut(one)
+            result = await call
+            assert (result.text, result.instance, second.begun) == ("done", "b", [1])
+            await idle()
+            assert len(two._kept) == 0
+
+
+async def test_any_other_is_acknowledged_before_it_runs_and_nobody_else_runs_it() -> None:
+    first, second = Runs(), Runs()
+    async with dispatching(kept()) as dispatcher, keeping(first, "a") as one:
+        call = asyncio.create_task(dispatcher.execute("work", {"n": 1}, timeout=5))
+        await idle()
+        assert (first.begun, len(one._kept)) == ([1], 0)
+        async with keeping(second, "b"):
+            cut(one)
+            result = await call
+            assert isinstance(result.error, CallTimeoutError)
+            assert "may have run" in result.error.message
+            assert (result.error.retryable, second.begun) == (False, [])
+
+
+async def test_its_answer_acknowledges_it_and_so_does_an_error_or_a_refusal() -> None:
+    def work(arguments: dict[str, Any]) -> str:
+        return {"good": "answer"}[arguments["n"]]
+
+    second = Runs()
+    async with dispatching(kept(**REPEATABLE)) as dispatcher, keeping(work, "a") as one:
+        assert (await dispatcher.execute("work", {"n": "good"})).ok
+        assert not (await dispatcher.execute("work", {"n": "bad"})).ok
+        publisher = await dispatcher.transport.publisher(KEPT_REQUESTS)
+        properties = {"id": "x-1", "reply-to": KEPT_RESPONSES, "repeatable": "1"}
+        publisher.publish(b"no request", properties, flow="", on_failure=lambda error: None)
+        await idle()
+        assert (one.refused["invalid-request"], len(one._kept)) == (1, 0)
+        cut(one)
+        async with keeping(second, "b"):
+            await idle()
+            assert second.begun == []
+
+
+async def test_what_comes_again_after_its_callers_time_is_refused() -> None:
+    """From its arrival at the second instance its time would begin anew."""
+    first, second = Runs(), Runs()
+    async with dispatching(kept(**REPEATABLE)) as dispatcher, keeping(first, "a") as one:
+        # A first call teaches the second instance's clock nothing: it sees only the one that comes again, from before.
+        call = asyncio.create_task(dispatcher.execute("work", {"n": 1}, timeout=5))
+        await advance(4)
+        cut(one)
+        await advance(2)
+        assert isinstance((await call).error, CallTimeoutError)
+        async with keeping(second, "b") as two:
+            await idle()
+            assert (second.begun, two.refused["expired"], len(two._kept)) == ([], 1, 0)
+
+
+async def test_what_comes_again_in_time_gets_what_is_left_of_it() -> None:
+    first, second = Runs(), Runs()
+    async with dispatching(kept(**REPEATABLE)) as dispatcher, keeping(first, "a") as one:
+        call = asyncio.create_task(dispatcher.execute("work", {"n": 1}, timeout=5))
+        await advance(3)
+        cut(one)
+        async with keeping(second, "b") as two:
+            await advance(1.9)
+            assert two.running == 1
+            await advance(0.2)
+            assert (second.begun, two.running, two.refused["stopped"]) == ([1], 0, 1)
+            assert isinstance((await call).error, CallTimeoutError)
+
+
+async def test_a_request_that_comes_twice_runs_once_and_is_answered() -> None:
+    """A producer that sends again after a reconnection makes two messages of one."""
+    tool = Runs()
+    async with dispatching(kept(**REPEATABLE)) as dispatcher, keeping(tool, "a") as server:
+        publisher = await dispatcher.transport.publisher(KEPT_REQUESTS)
+        replies: list[Message] = []
+        await dispatcher.transport.subscribe(KEPT_RESPONSES, replies.append, mode=Mode.FANOUT, name="x")
+
+        def again(repeatable: bool, number: int) -> None:
+            properties = from_peer(number, KEPT_RESPONSES)
+            if repeatable:
+                properties[Property.REPEATABLE] = "1"
+            publisher.publish(
+                encode_request("{}", f'{{"n": {number}}}'), properties, flow="", on_failure=lambda error: None
+            )
+
+        for number, repeatable in ((1, True), (2, False)):
+            for _ in range(20):
+                again(repeatable, number)
+        await idle()
+        assert (tool.begun, server.repeats) == ([1, 2], 38)
+        assert len(server._kept) == 1
+        tool.go.set()
+        await idle()
+        again(True, 1)
+        again(False, 2)
+        await idle()
+        assert (tool.begun, len(server._kept)) == ([1, 2], 0)
+        second = Runs()
+        cut(server)
+        async with keeping(second, "b"):
+            await idle()
+            assert second.begun == [], "each copy was acknowledged"
+        answers = [message for message in replies if Property.TAKEN not in message.properties()]
+        assert {message.data() for message in answers} == {answers[0].data()}
+
+
+async def test_an_answer_that_comes_twice_is_given_once() -> None:
+    async with Peer.as_caller(KEPT_REQUESTS) as peer, dispatching(kept(**REPEATABLE)) as dispatcher:
+        call = asyncio.create_task(dispatcher.execute("work"))
+        _, properties = await peer.request()
+        assert properties[Property.REPEATABLE] == "1"
+        for instance in ("a", "b"):
+            await peer.answer(properties, f"of {instance}", instance=instance)
+        result = await call
+        await idle()
+        assert (result.text, result.chunks) == ("of a", 1)
+        assert dispatcher.exchange.replies[Disposition.DUPLICATE] == 1
+
+
+async def test_only_where_it_helps_a_request_says_that_it_may_be_repeated() -> None:
+    async with Peer.as_caller(KEPT_REQUESTS) as peer, dispatching(kept()) as dispatcher:
+        call = asyncio.create_task(dispatcher.execute("work", timeout=1))
+        _, properties = await peer.request()
+        assert Property.REPEATABLE not in properties
+        await call
+    async with Peer.as_service() as peer, dispatching(kept(requests=False, answers=False, **REPEATABLE)) as dispatcher:
+        call = asyncio.create_task(dispatcher.execute("work", timeout=1))
+        _, properties = await peer.request()
+        assert Property.REPEATABLE not in properties
+        await call
+
+
+async def chunk(peer: Peer, properties: dict[str, str], number: int, instance: str, *, end: bool = False) -> None:
+    text = "" if end else f"{instance}{number}"
+    await peer.answer(properties, text, end=end, chunk=str(number), instance=instance)
+
+
+async def test_chunks_of_two_instances_make_no_answer() -> None:
+    async with Peer.as_caller(KEPT_REQUESTS) as peer, dispatching(kept(**REPEATABLE)) as dispatcher:
+        call = asyncio.create_task(dispatcher.execute("work"))
+        _, properties = await peer.request()
+        for number in (0, 1, 3):
+            await chunk(peer, properties, number, "a")
+        for number in (0, 1):
+            await chunk(peer, properties, number, "b")
+        await chunk(peer, properties, 2, "a")  # it was on its way
+        await chunk(peer, properties, 2, "b", end=True)
+        assert (await call).text == "b0b1"
+
+
+async def test_a_stream_that_has_begun_does_not_go_on_with_anothers_chunks() -> None:
+    async with Peer.as_caller(KEPT_REQUESTS) as peer, dispatching(kept(**REPEATABLE)) as dispatcher:
+        got: list[str] = []
+        reading = asyncio.create_task(read(dispatcher.stream("work"), got))
+        _, properties = await peer.request()
+        await chunk(peer, properties, 0, "a")
+        await idle()
+        await chunk(peer, properties, 0, "b")
+        await chunk(peer, properties, 1, "b", end=True)
+        with pytest.raises(TransportError, match="began anew") as caught:
+            await reading
+        assert (caught.value.type, caught.value.retryable, got) == ("instance-lost", True, ["a0"])
+
+
+async def test_a_stream_of_which_nothing_was_given_is_the_others() -> None:
+    async with Peer.as_caller(KEPT_REQUESTS) as peer, dispatching(kept(**REPEATABLE)) as dispatcher:
+        got: list[str] = []
+        reading = asyncio.create_task(read(dispatcher.stream("work"), got))
+        _, properties = await peer.request()
+        await chunk(peer, properties, 1, "a")
+        await chunk(peer, properties, 0, "b")
+        await chunk(peer, properties, 1, "b", end=True)
+        await reading
+        assert got == ["b0"]
+
+
+async def calling(dispatcher: Dispatcher, count: int) -> list[asyncio.Task[Any]]:
+    calls = [asyncio.create_task(dispatcher.execute("work", {"n": n})) for n in range(count)]
+    await idle()
+    return calls
+
+
+async def test_who_drains_finishes_what_runs_and_leaves_what_waits_to_others() -> None:
+    first, second = Runs(), Runs()
+    second.go.set()
+    async with dispatching(kept(**REPEATABLE)) as dispatcher, keeping(first, "a", concurrency=2) as one:
+        calls = await calling(dispatcher, 6)
+        draining = asyncio.create_task(one.drain())
+        async with keeping(second, "b"):
+            await idle()
+            assert second.begun == [2, 3, 4, 5]
+            first.go.set()
+            await draining
+            results = [await call for call in calls]
+            assert [result.instance for result in results] == ["a", "a", "b", "b", "b", "b"]
+            assert (first.begun, one.refused["draining"]) == ([0, 1], 0)
+
+
+async def test_who_drains_refuses_what_waits_where_nobody_else_can_have_it() -> None:
+    first = Runs()
+    async with dispatching(kept()) as dispatcher, keeping(first, "a", concurrency=2) as one:
+        calls = await calling(dispatcher, 6)
+        draining = asyncio.create_task(one.drain())
+        await idle()
+        first.go.set()
+        await draining
+        results = [await call for call in calls]
+        assert [result.ok for result in results] == [True, True, False, False, False, False]
+        assert {result.error.type for result in results[2:]} == {"draining"}
+        assert all(result.error.retryable for result in results[2:]), "it did not run"
+
+
+async def test_who_stops_at_once_leaves_all_to_others() -> None:
+    first, second = Runs(), Runs()
+    second.go.set()
+    async with dispatching(kept(**REPEATABLE)) as dispatcher, keeping(first, "a", concurrency=2) as one:
+        calls = await calling(dispatcher, 4)
+        await one.close()
+        async with keeping(second, "b"):
+            assert {(await call).instance for call in calls} == {"b"}
+    assert (first.begun, sorted(second.begun)) == ([0, 1], [0, 1, 2, 3])
+
+
+async def test_an_answer_that_waits_for_credit_keeps_its_request() -> None:
+    """What was answered, but has not left, would be lost with the instance."""
+    broker = await witness()
+    caller = await broker.publisher(KEPT_REQUESTS)
+    second = Runs()
+    async with keeping(lambda arguments: "x" * 48_000, "a", answers=False) as one:
+        for number in range(1, 4):
+            properties = from_peer(number)
+            properties |= {Property.CREDIT: "48000", Property.REPEATABLE: "1"}
+            caller.publish(encode_request("{}", "{}"), properties, flow="", on_failure=lambda error: None)
+        await idle()
+        assert (one.running, len(one._kept)) == (0, 2), "nobody acknowledges, and two of them wait"
+        cut(one)
+        async with keeping(second, "b", answers=False):
+            await idle()
+            assert len(second.begun) == 2
+    await broker.close()
+
+
+async def test_those_of_others_callers_run_as_they_come() -> None:
+    """Nothing of ours is in them: they are acknowledged as they come."""
+    tool = Runs()
+    broker = await witness()
+    publisher = await broker.publisher(KEPT_REQUESTS)
+    async with keeping(tool, "a") as server:
+        publisher.publish(encode_request("{}", "{}"), {"id": "b7"}, flow="", on_failure=lambda error: None)
+        await idle()
+        assert (tool.begun, len(server._kept)) == ([None], 0)
+    await broker.close()

@@ -1,0 +1,256 @@
+"""Where answers go: to the caller's own topic if that may be used, within bounds, and nothing lost uncounted."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatch.errors import TransportError
+from dispatch.messaging.wire.sessions import session_key
+from dispatch.serving import reply_destinations as replies
+from tests.helpers.clock import idle, run
+from tests.helpers.dispatcher_and_service import RESPONSES, Peer, serving
+from tests.helpers.fakes import lost
+from tests.helpers.reply_broker import ANSWER, CONTROL, OWN, Broker, asked, router
+from tests.helpers.session import KEY, SECRET
+
+
+@pytest.mark.parametrize(
+    ("reply_to", "allowed"),
+    [
+        (OWN, True),
+        (OWN.replace("non-persistent", "persistent"), True),
+        (OWN.replace("/response/", "/responses/"), False),
+        (OWN.replace("/response/", "/response2/"), False),
+        (OWN.replace("tg/", "other/"), False),
+        ("non-persistent://tg/response/mine", False),
+        (OWN.replace(KEY, session_key("another dispatcher's")), False),
+        (OWN.replace(KEY, ""), False),
+        ("non-persistent://tg/request/lab", False),
+        ("non-persistent://tg/response/lab", False),
+        ("non-persistent://tg/response/dispatch-announce-lab", False),
+        ("non-persistent://tg/request/dispatch-hello-lab", False),
+        (CONTROL, False),
+        ("non-persistent://tg/response/../request/lab", False),
+        ("non-persistent://tg/response/a/b", False),
+        ("non-persistent://tg/response/", False),
+        ("non-persistent://tg/response/a b", False),
+        ("tg/response/mine", False),
+        ("http://tg/response/mine", False),
+        (OWN.ljust(512, "x"), True),
+        (OWN.ljust(513, "x"), False),
+        ("", False),
+        (None, False),
+        (OWN.replace("tg/response", "extra/space"), True),
+    ],
+)
+async def test_only_the_senders_reply_topics_in_allowed_namespaces_are_answered(
+    reply_to: str | None, allowed: bool
+) -> None:
+    made = await router(Broker(), "extra/space")
+    for _ in range(2):  # the second time from memory
+        assert made.topic_for(asked(reply_to)) == (reply_to if allowed else RESPONSES)
+        assert made.topic_for({"reply-to": reply_to or ""}) == RESPONSES
+
+
+@given(st.text())
+def test_any_text_is_a_topic_we_may_use_or_is_not_used(reply_to: str) -> None:
+    async def scene() -> None:
+        made = await router(Broker())
+        assert made.topic_for(asked(reply_to)) == RESPONSES or "://tg/response/dispatch-reply-" in reply_to
+
+    run(scene)
+
+
+async def test_a_service_answers_where_it_is_asked_to_if_it_may() -> None:
+    async with serving(lambda _: "done"), Peer.as_caller(OWN) as mine, Peer.as_caller(RESPONSES) as common:
+        await mine.ask(b"{}", id="1", reply_to=OWN, session=SECRET)
+        assert (await mine.arrived.get()).properties()["id"] == "1"
+        await mine.ask(b"{}", id="2", reply_to=OWN.replace("tg/response", "secret/place"), session=SECRET)
+        await mine.ask(b"{}", id="3")
+        assert [(await common.arrived.get()).properties()["id"] for _ in range(2)] == ["2", "3"]
+        await idle()
+        assert mine.arrived.empty()
+        assert common.arrived.empty()
+
+
+async def test_what_waits_for_a_topic_goes_out_in_order_when_it_is_open() -> None:
+    broker = Broker()
+    made = await router(broker)
+    broker.gate.clear()
+    for number in range(5):
+        made.send(asked(OWN), b"%d" % number, ANSWER)
+    await idle()
+    assert not broker.sent(OWN)
+    broker.gate.set()
+    await idle()
+    made.send(asked(OWN), b"5", ANSWER)
+    assert broker.sent(OWN) == [b"%d" % number for number in range(6)]
+    assert not broker.sent(RESPONSES)
+    await made.close()
+
+
+@pytest.mark.parametrize("error", [TransportError("refused", "no", sent=False), RuntimeError("not planned")])
+async def test_answers_for_a_topic_that_cannot_be_opened_go_to_the_common_one(error: Exception) -> None:
+    broker = Broker()
+    made = await router(broker)
+    broker.refusals[OWN] = error
+    for number in range(3):
+        made.send(asked(OWN), b"%d" % number, ANSWER)
+    await made.flush()
+    assert broker.sent(RESPONSES) == [b"0", b"1", b"2"]
+    del broker.refusals[OWN]
+    made.send(asked(OWN), b"3", ANSWER)
+    await made.flush()
+    assert broker.sent(OWN) == [b"3"], "the next answer tries again"
+    await made.close()
+
+
+async def test_answers_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replies, "MAX_WAITING", 3)
+    broker = Broker()
+    made = await router(broker)
+    broker.gate.clear()
+    for number in range(5):
+        made.send(asked(f"{OWN}-{number % 2}"), b"%d" % number, ANSWER)
+    assert made.lost == 2
+    broker.gate.set()
+    await made.flush()
+    assert broker.sent(f"{OWN}-0") == [b"0", b"2"]
+    assert broker.sent(f"{OWN}-1") == [b"1"]
+    for _ in range(10):  # their places are free again
+        made.send(asked(f"{OWN}-3"), b"x", ANSWER)
+        await made.flush()
+    assert made.lost == 2
+    broker.gate.clear()
+    for number in range(5):
+        made.send(asked(f"{OWN}-{number + 4}"), b"x", ANSWER)
+    assert made.lost == 4, "and no more than there were"
+    await made.close()
+
+
+async def test_open_reply_topics_are_bounded_and_the_quietest_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replies, "MAX_REPLY_TOPICS", 3)
+    broker = Broker()
+    made = await router(broker)
+    # With the common one that is one too many at c, and at d.
+    for name, closed in (("a", ""), ("b", ""), ("a", ""), ("c", "b"), ("d", "ab")):
+        made.send(asked(f"{OWN}-{name}"), b"x", ANSWER)
+        await made.flush()
+        await idle()
+        assert sorted(topic[-1] for topic, publisher in broker.opened.items() if publisher.closed) == list(closed)
+    assert not broker.opened[RESPONSES].closed, "the common one stays"
+    made.send(asked(f"{OWN}-a"), b"again", ANSWER)
+    await made.flush()
+    assert broker.sent(f"{OWN}-a") == [b"again"], "a closed one is opened again"
+    await made.close()
+    await idle()
+    assert all(publisher.closed for publisher in broker.opened.values())
+
+
+async def test_what_is_known_of_topics_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replies, "MAX_REPLY_TOPICS", 8)
+    made = await router(Broker())
+    for number in range(1_000):
+        made.topic_for(asked(f"{OWN}-{number}"))
+        assert len(made._known) <= 32
+
+
+@pytest.mark.parametrize("later", [True, False])
+async def test_an_answer_that_cannot_be_sent_is_counted_and_told_without_its_content(
+    later: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = Broker()
+    made = await router(broker)
+    if not later:
+        broker.opened[RESPONSES].refusal = lost()
+    for _ in range(3):
+        made.send(asked(), b"SECRET", ANSWER)
+    if later:
+        for ticket in broker.opened[RESPONSES].sent:
+            ticket.on_failure(lost())
+    assert made.lost == 3
+    warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warnings) == 1, "once, not once an answer"
+    assert "the connection ended" in caplog.text
+    assert "SECRET" not in caplog.text
+
+
+async def test_a_stream_waits_for_its_topic_to_open() -> None:
+    broker = Broker()
+    made = await router(broker)
+    await made.writable(asked(OWN))  # nothing waits: nothing to wait for
+    broker.gate.clear()
+    made.send(asked(OWN), b"0", ANSWER)
+    writable = asyncio.create_task(made.writable(asked(OWN)))
+    await idle()
+    assert not writable.done()
+    broker.gate.set()
+    await writable
+    assert broker.sent(OWN) == [b"0"]
+    await made.close()
+
+
+async def test_a_stream_that_stops_waiting_does_not_stop_the_opening() -> None:
+    broker = Broker()
+    made = await router(broker)
+    broker.gate.clear()
+    made.send(asked(OWN), b"0", ANSWER)
+    writable = asyncio.create_task(made.writable(asked(OWN)))
+    await idle()
+    writable.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await writable
+    broker.gate.set()
+    await idle()
+    assert broker.sent(OWN) == [b"0"]
+    await made.close()
+
+
+async def test_flush_waits_for_openings_and_for_the_connection() -> None:
+    broker = Broker()
+    made = await router(broker)
+    broker.gate.clear()
+    made.send(asked(OWN), b"0", ANSWER)
+    flush = asyncio.create_task(made.flush())
+    await idle()
+    assert not flush.done()
+    broker.gate.set()
+    await flush
+    assert broker.flushed
+    assert broker.sent(OWN) == [b"0"]
+    await made.close()
+
+
+async def test_closing_gives_up_what_is_being_opened() -> None:
+    broker = Broker()
+    made = await router(broker)
+    broker.gate.clear()
+    made.send(asked(OWN), b"0", ANSWER)
+    await idle()
+    await made.close()
+    assert broker.opened[RESPONSES].closed
+    assert OWN not in broker.opened
+
+
+async def test_without_its_response_topic_nothing_starts() -> None:
+    broker = Broker()
+    broker.refusals[RESPONSES] = lost()
+    with pytest.raises(TransportError):
+        await router(broker)
+
+
+def test_properties_travel_as_they_are() -> None:
+    async def scene() -> Mapping[str, Any]:
+        broker = Broker()
+        made = await router(broker)
+        made.send(asked(), b"x", {"id": "1", "chunk": "0"})
+        return broker.opened[RESPONSES].sent[0].properties
+
+    assert run(scene) == {"id": "1", "chunk": "0"}

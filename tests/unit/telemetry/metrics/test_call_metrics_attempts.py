@@ -1,0 +1,209 @@
+"""What is counted of a call on its way: who had to wait, who was refused, and how many attempts it took."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from dispatch.errors import Outcome
+from tests.helpers.clock import advance
+from tests.helpers.dispatcher_and_service import UNGUARDED, serving
+from tests.helpers.telemetry_capture import Board, telling
+from tests.unit.telemetry.metrics.test_call_metrics import OK, SENT, deaf, ends, nothing_left, succeeds, work
+
+# -- limits -----------------------------------------------------------------------------------------------------------
+
+
+async def test_who_is_refused_by_the_tools_rate() -> None:
+    board = Board()
+    policy = {**UNGUARDED, "rate": {"rate": "1/s", "burst": 1, "queue": 0}}
+    async with serving(lambda _: "done"), telling(board.telemetry(), work(policy=policy)) as dispatcher:
+        assert [(await dispatcher.execute("work")).ok for _ in range(3)] == [True, False, False]
+        assert board.counted() == {
+            **ends("success", SENT, OK),
+            "calls_total work throttled": 2,
+            "rejections_total work rate": 2,
+            "rate_limited_total work tool": 2,
+        }
+        nothing_left(board)
+
+
+async def test_who_is_refused_by_the_users_rate() -> None:
+    board = Board()
+    policy = {**UNGUARDED, "user-rate": {"rate": "1/s", "burst": 1, "queue": 0}}
+    async with serving(lambda _: "done"), telling(board.telemetry(), work(policy=policy)) as dispatcher:
+        assert [(await dispatcher.execute("work", user="hog")).ok for _ in range(3)] == [True, False, False]
+        assert board.counted() == {
+            **ends("success", SENT, OK),
+            "calls_total work throttled": 2,
+            "rejections_total work rate": 2,
+            "rate_limited_total work user": 2,
+        }
+
+
+async def test_who_waits_for_room_and_who_finds_the_line_full() -> None:
+    board, gate = Board(), asyncio.Event()
+
+    async def slow(_: dict[str, Any]) -> str:
+        await gate.wait()
+        return "done"
+
+    policy = {**UNGUARDED, "bulkhead": {"concurrency": 1, "queue": 1, "max-wait": 2}}
+    async with serving(slow), telling(board.telemetry(), work(policy=policy)) as dispatcher:
+        calls = [asyncio.create_task(dispatcher.execute("work")) for _ in range(3)]
+        await advance(1.5)
+        now = board.read()
+        assert (now["inflight_calls work"], now["queued_calls work"], now["pending_requests"]) == (2, 1, 1)
+        gate.set()
+        results = await asyncio.gather(*calls)
+        assert [result.ok for result in results] == [True, True, False]
+        assert board.counted() == {
+            "calls_total work success": 2,
+            "calls_total work throttled": 1,
+            "rejections_total work bulkhead": 1,
+            "attempts_total work first": 2,
+            "call_duration_seconds_count work ok": 2,
+            "queue_wait_seconds_count work": 2,
+        }
+        assert board["queue_wait_seconds_sum work"] == pytest.approx(1.5 + 0, abs=0.01)
+        nothing_left(board)
+
+
+async def test_who_leaves_the_line() -> None:
+    board = Board()
+    policy = {**UNGUARDED, "bulkhead": {"concurrency": 1, "queue": 1, "max-wait": 9}}
+    async with deaf(board, policy=policy) as (dispatcher, peer):
+        first = asyncio.create_task(dispatcher.execute("work"))
+        _, properties = await peer.request()
+        second = asyncio.create_task(dispatcher.execute("work"))
+        await advance(1)
+        second.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await second
+        await peer.answer(properties, "done")
+        await first
+        assert board.counted() == {
+            **ends("success", SENT, OK),
+            "calls_total work cancelled": 1,
+            "queue_wait_seconds_count work": 1,
+        }
+        nothing_left(board)
+
+
+# -- more than one attempt --------------------------------------------------------------------------------------------
+
+
+async def test_a_retry_is_an_attempt_and_no_call() -> None:
+    board = Board()
+    async with deaf(board, policy={}) as (dispatcher, peer):
+        call = asyncio.create_task(dispatcher.execute("work"))
+        _, properties = await peer.request()
+        await peer.answer(properties, error=("overloaded", "full"), refused="overloaded", retry_after_ms="100")
+        _, properties = await peer.request()
+        await peer.answer(properties, "done")
+        assert (await call).attempts == 2
+        assert board.counted() == {
+            **ends("success", SENT, OK, "attempts_total work retry", "rejections_total work service")
+        }
+
+
+async def test_repeats_that_the_budget_forbids() -> None:
+    board = Board()
+    policy = {"attempt-timeout": 0.5, "breaker": None, "retry": {"budget-floor": 0.1}}
+    async with deaf(board, policy=policy, idempotent=True) as (dispatcher, peer):
+        results = await asyncio.gather(*(dispatcher.execute("work", timeout=5) for _ in range(50)))
+        assert sum(result.attempts for result in results) == 61
+        assert board.counted() == {
+            "calls_total work timeout": 50,
+            "call_duration_seconds_count work error": 50,
+            "attempts_total work first": 50,
+            "attempts_total work retry": 11,
+            "retry_budget_exhausted_total work": 50,
+        }
+        assert peer.arrived.qsize() == 61
+
+
+async def test_a_hedge_is_an_attempt_and_no_call() -> None:
+    board = Board()
+    gate = asyncio.Event()
+
+    async def slow(_: dict[str, Any]) -> str:
+        await gate.wait()
+        return "slow"
+
+    tool = work(read_only=True, policy={"hedge": {"after": 0.2}, "balancing": "round-robin"})
+    async with (
+        serving(slow, instance="a"),
+        serving(lambda _: "fast", instance="b"),
+        telling(board.telemetry(), tool) as dispatcher,
+    ):
+        results = [await dispatcher.execute("work") for _ in range(4)]
+        assert [result.text for result in results] == ["fast"] * 4
+        hedged = sum(result.attempts - 1 for result in results)
+        assert hedged == 2
+        counted = board.counted()
+        assert counted["attempts_total work hedge"] == hedged
+        assert counted["attempts_total work first"] == counted["calls_total work success"] == 4
+        nothing_left(board)
+
+
+async def test_hedges_that_the_budget_forbids() -> None:
+    board = Board()
+
+    async def slow(_: dict[str, Any]) -> str:
+        await asyncio.sleep(1)
+        return "done"
+
+    tool = work(read_only=True, policy={"hedge": {"after": 0.2}})
+    async with serving(slow, instance="a"), serving(slow, instance="b"), telling(board.telemetry(), tool) as dispatcher:
+        results = await asyncio.gather(*(dispatcher.execute("work") for _ in range(50)))
+        hedged = sum(result.attempts - 1 for result in results)
+        assert 0 < hedged < 50
+        assert board["attempts_total work hedge"] == hedged
+        assert board["retry_budget_exhausted_total work"] == 50 - hedged
+
+
+async def test_an_attempt_that_never_left_is_none() -> None:
+    board = Board()
+    async with deaf(board) as (dispatcher, peer):
+        await succeeds(dispatcher, peer)
+        dispatcher.exchange._max_pending = 0
+        result = await dispatcher.execute("work")
+        assert (result.outcome, result.attempts) == (Outcome.THROTTLED, 0)
+        assert board.counted() == {
+            **ends("success", SENT, OK),
+            "calls_total work throttled": 1,
+            "rejections_total work exchange": 1,
+        }
+
+
+async def test_calls_that_share_an_exchange_are_timed_each_by_itself() -> None:
+    board, gate = Board(), asyncio.Event()
+
+    async def slow(_: dict[str, Any]) -> str:
+        await gate.wait()
+        return "done"
+
+    tool = work(read_only=True, policy={"single-flight": True})
+    async with serving(slow), telling(board.telemetry(), tool) as dispatcher:
+        first = asyncio.create_task(dispatcher.execute("work"))
+        await advance(3)
+        second = asyncio.create_task(dispatcher.execute("work"))
+        left = asyncio.create_task(dispatcher.execute("work"))
+        await advance(1)
+        left.cancel()
+        gate.set()
+        durations = [(await first).duration, (await second).duration]
+        assert durations == pytest.approx([4, 1], abs=0.01)
+        with pytest.raises(asyncio.CancelledError):
+            await left
+        assert board["call_duration_seconds_sum work ok"] == pytest.approx(5, abs=0.02)
+        assert board.counted() == {
+            "calls_total work success": 2,
+            "calls_total work cancelled": 1,
+            "attempts_total work first": 1,
+            "call_duration_seconds_count work ok": 2,
+        }
+        nothing_left(board)

@@ -1,0 +1,293 @@
+"""How many series there are, and when they go: bounded whatever models invent and however often catalogues change."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import tracemalloc
+import weakref
+from typing import Any
+
+import pytest
+from prometheus_client import Counter, Gauge
+from prometheus_client.openmetrics.exposition import generate_latest
+
+from dispatch import Catalog, Telemetry
+from dispatch.telemetry.events import Events
+from dispatch.telemetry.metrics import instruments
+from dispatch.telemetry.metrics.collector import LiveCollector
+from dispatch.telemetry.metrics.instruments import Instruments
+from dispatch.telemetry.observer import Watch
+from tests.helpers.dispatcher_and_service import UNGUARDED, catalog, read, serving
+from tests.helpers.telemetry_capture import Board, telling
+
+EVERYTHING = {"rate": "1000/s", "user-rate": "1000/s", "hedge": {"after": 0.2}, "attempt-timeout": 0.5, "timeout": 5}
+
+
+def lines(board: Board, *wanted: str) -> list[str]:
+    """What a scrape has of them."""
+    text = generate_latest(board.registry).decode()
+    return [line for line in text.splitlines() if not line.startswith("#") and all(each in line for each in wanted)]
+
+
+async def test_series_of_a_tool_and_of_an_instance() -> None:
+    """After everything: ≤ 95 a tool, ≤ 12 an instance."""
+    board = Board()
+
+    async def stuck(_: dict[str, Any]) -> str:
+        await asyncio.sleep(100)
+        return "late"
+
+    async def streams(_: dict[str, Any]) -> Any:
+        async def chunks() -> Any:
+            yield "a"
+            yield "b"
+
+        return chunks()
+
+    tools = catalog(work={"read-only": True, "policy": EVERYTHING})
+    async with contextlib.AsyncExitStack() as stack:
+        for name, work in (("stuck", stuck), ("one", streams), ("two", streams)):
+            await stack.enter_async_context(serving(work, instance=name))
+        dispatcher = await stack.enter_async_context(telling(board.telemetry(), tools))
+        for _ in range(60):
+            await dispatcher.execute("work", user="ann")
+        await read(dispatcher.stream("work"), [])
+        dispatcher.breaker("work").force_open()
+        await dispatcher.execute("work")
+        assert board["instance_ejections_total lab stuck failures"] == 1
+        assert board["instances lab ejected"] == 1
+        tool = lines(board, 'tool="work"')
+        assert 60 < len(tool) <= 95, tool
+        instance = lines(board, 'instance="stuck"')
+        assert len(instance) <= 12, instance
+        assert {line.partition("{")[0] for line in instance} == {
+            "dispatch_instance_ejections_total",
+            "dispatch_instance_inflight_calls",
+        }
+        others = [line for line in lines(board, "dispatch_") if "tool=" not in line and "instance=" not in line]
+        assert len(others) <= 30, others
+
+
+async def test_names_that_models_invent_add_no_series_and_no_memory() -> None:
+    board, names = Board(), 100_000
+    async with serving(lambda _: "done"), telling(board.telemetry(), catalog(work={}, other={})) as dispatcher:
+        await dispatcher.execute("work")
+        await dispatcher.execute("early")
+        before = set(board.read())
+        traced = names // 10  # it makes everything several times slower
+        for number in range(names - traced):
+            await dispatcher.execute(f"invented-{number}")
+        tracemalloc.start()
+        try:
+            held = tracemalloc.get_traced_memory()[0]
+            for number in range(names - traced, names):
+                await dispatcher.execute(f"invented-{number}")
+            grown = tracemalloc.get_traced_memory()[0] - held
+        finally:
+            tracemalloc.stop()
+        assert grown < traced, "less than a byte a name"
+        assert set(board.read()) == before
+        assert board["calls_total _OTHER rejected"] == names + 1
+        assert board["inflight_calls _OTHER"] == 0
+
+
+async def test_a_tool_that_goes_takes_its_series_along() -> None:
+    board = Board()
+    both = catalog(one={}, two={})
+    async with serving(lambda _: "done"), telling(board.telemetry(), both) as dispatcher:
+        await dispatcher.execute("one")
+        await dispatcher.execute("two")
+        first = set(board.of("one"))
+        assert len(first) > 50
+        dispatcher.reload(catalog(two={}))
+        assert board.of("one") == []
+        assert board["calls_total two success"] == 1
+        assert (await dispatcher.execute("one")).error is not None
+        assert board["calls_total _OTHER rejected"] == 1
+        dispatcher.reload(both)
+        await dispatcher.execute("one")
+        assert set(board.of("one")) == first
+        assert board["calls_total one success"] == 1, "a tool of that name begins anew"
+
+
+async def test_a_service_that_goes_takes_its_series_and_its_instances_along() -> None:
+    board = Board()
+    async with serving(lambda _: "done", instance="a"), telling(board.telemetry(), catalog(work={})) as dispatcher:
+        await dispatcher.execute("work")
+        dispatcher._running.watch.instance("lab", "a", "ejected", "failures")
+        assert {"instances lab warming", "replies_total lab matched", "instance_ejections_total lab a failures"} <= set(
+            board.of("lab")
+        )
+        dispatcher.reload(Catalog.empty())
+        assert board.of("lab") == []
+        assert board.of("work") == []
+
+
+async def test_another_dispatcher_that_has_the_tool_keeps_its_series() -> None:
+    board = Board()
+    tools = catalog(one={}, two={})
+    async with (
+        serving(lambda _: "done"),
+        telling(board.telemetry(), tools) as first,
+        telling(board.telemetry(), tools) as second,
+    ):
+        for each in (first, second):
+            await each.execute("one")
+        assert board["calls_total one success"] == 2, "what they count adds up"
+        first.reload(catalog(two={}))
+        assert board["calls_total one success"] == 2
+        await second.execute("one")
+        assert board["calls_total one success"] == 3
+        second.reload(catalog(two={}))
+        assert board.of("one") == []
+
+
+async def test_counters_of_a_dispatcher_that_is_closed_stay() -> None:
+    """A counter that goes back to nothing, or away, is a gap in every rate."""
+    board = Board()
+    async with serving(lambda _: "done"):
+        for count in (1, 2, 3):
+            async with telling(board.telemetry(), catalog(work={})) as dispatcher:
+                await dispatcher.execute("work")
+                assert board["calls_total work success"] == count
+                assert board["circuit_state work closed"] == 1
+            assert board["calls_total work success"] == count
+            assert "circuit_state work closed" not in board.read(), "its circuit is no more"
+            assert board["inflight_calls work"] == 0
+            assert "broker_connected" not in board.read() or board["broker_connected"] == 0
+
+
+async def test_a_tool_that_goes_after_its_last_dispatcher_was_closed() -> None:
+    board = Board()
+    async with serving(lambda _: "done"), telling(board.telemetry(), catalog(work={}, other={})) as second:
+        await second.execute("work")
+        async with telling(board.telemetry(), catalog(work={})) as first:
+            await first.execute("work")
+        second.reload(catalog(other={}))
+        assert board.of("work") == []
+
+
+async def test_calls_under_way_when_their_tool_goes_end_quietly() -> None:
+    board, gate = Board(), asyncio.Event()
+
+    async def slow(_: dict[str, Any]) -> str:
+        await gate.wait()
+        return "done"
+
+    async with serving(slow), telling(board.telemetry(), catalog(one={}, two={})) as dispatcher:
+        call = asyncio.create_task(dispatcher.execute("one"))
+        await asyncio.sleep(0.1)
+        dispatcher.reload(catalog(two={}))
+        gate.set()
+        assert (await call).text == "done"
+        assert board.of("one") == []
+
+
+async def test_too_many_tools_services_and_instances_share(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(instruments, "MAX_TOOLS", 3)
+    monkeypatch.setattr(instruments, "MAX_SERVICES", 1)  # that of replies that nobody waits for is made first
+    monkeypatch.setattr(instruments, "MAX_INSTANCES", 2)
+    monkeypatch.setattr("dispatch.telemetry.metrics.collector.MAX_INSTANCES", 2)
+    board = Board()
+    names = [f"tool-{number}" for number in range(6)]
+    tools = catalog(**{name: {"policy": {"retry": 1}} for name in names})
+    async with contextlib.AsyncExitStack() as stack:
+        for name in "abcd":
+            await stack.enter_async_context(serving(lambda _: "done", instance=name))
+        dispatcher = await stack.enter_async_context(telling(board.telemetry(), tools))
+        with caplog.at_level(logging.WARNING, "dispatch.telemetry"):
+            for name in names:
+                await dispatcher.execute(name)
+        assert [record.message for record in caplog.records if "tools" in record.message] == [
+            "more than 3 tools: further ones share the series of _OTHER"
+        ]
+        dispatcher.breaker("tool-5").force_open()
+        for each in "abcd":
+            dispatcher._running.watch.instance("lab", each, "ejected", "failures")
+        now = board.read()
+        shared = {key for key in now if key.startswith("circuit_state ")}
+        assert {key.split(" ")[1] for key in shared} == {"tool-0", "tool-1", "tool-2", "_OTHER"}
+        assert now["circuit_state _OTHER closed"] == 2
+        assert now["circuit_state _OTHER forced-open"] == 1
+        assert now["calls_total _OTHER success"] == 3
+        assert now["queued_calls _OTHER"] == 0
+        assert {key.split(" ")[1] for key in now if key.startswith(("replies", "instances "))} == {"_OTHER"}
+        assert [key for key in now if key.startswith("instance_ejections")] == [
+            f"instance_ejections_total lab {each} {why}" for each in "cd" for why in ("failures", "success-rate")
+        ], "the latest"
+        there = [key for key in now if key.startswith("instance_inflight_calls")]
+        assert there == [
+            "instance_inflight_calls _OTHER a",
+            "instance_inflight_calls _OTHER b",
+            "instance_inflight_calls _OTHER _OTHER",
+        ]
+        dispatcher.reload(catalog(**{name: {} for name in names[1:]}))
+        await dispatcher.execute("tool-4")
+        assert board.of("tool-0") == []
+        assert board.of("tool-4") == [], "it has the series that it began with"
+
+
+async def test_a_registry_of_ones_own_and_what_others_have_in_it() -> None:
+    board, other = Board(), Board()
+    theirs = Counter("theirs", "Of the user's own.", registry=board.registry)
+    theirs.inc()
+    Gauge("theirs_too", "Likewise.", registry=board.registry).set(2)
+    async with (
+        serving(lambda _: "done"),
+        telling(board.telemetry(), catalog(work={})) as dispatcher,
+        telling(other.telemetry(), catalog(work={})),
+    ):
+        await dispatcher.execute("work")
+        assert other.counted() == {}
+        ours = [line for line in lines(board) if line.startswith("dispatch_")]
+        assert ours
+        assert not [line for line in ours if "_created" in line]
+        mine = [line for line in lines(board) if not line.startswith("dispatch_")]
+        assert [line.partition(" ")[0] for line in mine] == ["theirs_total", "theirs_created", "theirs_too"]
+
+
+async def test_nothing_is_exported_when_nothing_is_to_be() -> None:
+    board = Board()
+    silent = Telemetry(registry=board.registry, metrics=False, traces="off")
+    async with serving(lambda _: "done"), telling(silent, catalog(work={"policy": UNGUARDED})) as dispatcher:
+        assert (await dispatcher.execute("work")).ok
+        assert (await dispatcher.execute("unheard-of")).error is not None
+        target = dispatcher._targets.tool("work")
+        engine = dispatcher._running
+        assert engine.guards_of(target).meter is None
+        assert engine.begun(target, engine.guards_of(target), 0.0) is None
+        dispatcher.reload(catalog(work={}))
+        assert lines(board) == []
+        assert (board.registry in Instruments._made, board.registry in LiveCollector._made) == (False, False)
+
+
+async def test_a_dispatcher_that_is_forgotten_is_looked_at_no_more() -> None:
+    """One that was never closed keeps nothing alive that a scrape would look at for ever."""
+    board = Board()
+
+    class Small:
+        connected, pending = True, 7
+
+        def circuits(self) -> dict[str, Any]:
+            return {}
+
+        queued = tools = circuits
+
+        def fleets(self) -> tuple[()]:
+            return ()
+
+    small = Small()
+    gone = weakref.ref(small)
+    watch = Watch(board.telemetry(), Events(), lambda: 0.0)
+    LiveCollector.of(board.registry).add(small)
+    assert board["pending_requests"] == 7
+    del small
+    gc.collect()
+    assert gone() is None
+    assert board["pending_requests"] == 0
+    watch.close()

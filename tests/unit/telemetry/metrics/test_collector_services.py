@@ -1,0 +1,168 @@
+"""What is counted of services, their instances and the catalogue."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dispatch import Catalog, CatalogError, Dispatcher, Policy, PolicyError, Retry, __version__
+from dispatch.messaging.wire.codec import Property
+from dispatch.transports.memory import MemoryTransport
+from tests.helpers.clock import advance, idle
+from tests.helpers.dispatcher_and_service import BROKER, RESPONSES, UNGUARDED, Peer, catalog, serving
+from tests.helpers.telemetry_capture import Board, telling
+
+ONCE = catalog(work={"policy": UNGUARDED})
+
+
+async def test_each_reply_is_counted_in_one_disposition() -> None:
+    board = Board()
+    async with Peer.as_service() as peer, telling(board.telemetry(), ONCE) as dispatcher:
+        call = asyncio.create_task(dispatcher.execute("work"))
+        _, properties = await peer.request()
+        await peer.answer(properties, "done")
+        await call
+        assert board.replies() == {"matched": 1}
+        await peer.answer(properties, "done")
+        await idle()
+        assert board.replies() == {"matched": 1, "duplicate": 1}
+
+        await dispatcher.execute("work", timeout=1)
+        _, properties = await peer.request()
+        await peer.answer(properties, "done")
+        await idle()
+        assert board.replies() == {"matched": 1, "duplicate": 1, "late": 1}
+
+        call = asyncio.create_task(dispatcher.execute("work"))
+        _, properties = await peer.request()
+        await peer.answer(properties, payload=b"{")
+        await call
+        assert board.replies() == {"matched": 1, "duplicate": 1, "late": 1, "malformed": 1}
+
+        await peer.send(RESPONSES, b"{}", {Property.ID: "somebody-elses"})
+        await peer.send(RESPONSES, b"{}", {})
+        await idle()
+        assert board.replies() == {"matched": 1, "duplicate": 1, "late": 1, "malformed": 1}, (
+            "nobody knows whose they are"
+        )
+        assert board.replies("_OTHER") == {"unknown": 1, "malformed": 1}
+        counted = dispatcher.exchange.replies
+        assert sum(counted.values()) == sum((*board.replies().values(), *board.replies("_OTHER").values()))
+
+
+async def test_chunks_are_replies() -> None:
+    board = Board()
+    async with Peer.as_service() as peer, telling(board.telemetry(), ONCE) as dispatcher:
+        call = asyncio.create_task(dispatcher.execute("work"))
+        _, properties = await peer.request()
+        for index in (0, 1, 1, 2):
+            await peer.answer(properties, "x", end=index == 2, chunk=str(index))
+        assert (await call).text == "xxx"
+        assert board.replies() == {"matched": 3, "duplicate": 1}
+
+
+async def test_questions_for_answers() -> None:
+    board, runs = Board(), 0
+
+    async def slow(_: dict[str, Any]) -> str:
+        nonlocal runs
+        runs += 1
+        await asyncio.sleep(5)
+        return "done"
+
+    async with serving(slow) as server, telling(board.telemetry(), ONCE) as dispatcher:
+        result = await dispatcher.execute("work")
+        assert result.ok
+        assert runs == 1
+        assert result.transmissions > 1
+        assert board["retransmissions_total lab"] == result.transmissions - 1 == server.repeats
+
+
+async def test_catalogues_that_are_taken_over_and_that_are_not(tmp_path: Path) -> None:
+    board = Board()
+    (tmp_path / "tool").mkdir()
+    (tmp_path / "tool" / "bad.json").write_text("{")
+    async with telling(board.telemetry(), catalog(one={}, two={})) as dispatcher:
+        assert board["catalog_tools code"] == 2
+        dispatcher.reload(catalog(one={}))
+        dispatcher.reload(policy=Policy(timeout=3))
+        with pytest.raises(CatalogError):
+            dispatcher.reload(tmp_path)
+        with pytest.raises(PolicyError):
+            dispatcher.reload(catalog(one={"policy": {"retry": {"cap": 0.5}}}), policy=Policy(retry=Retry(base=1.0)))
+        now = board.read()
+        assert {key: n for key, n in now.items() if key.startswith("catalog_")} == {
+            "catalog_reloads_total code ok": 2,
+            "catalog_reloads_total directory ok": 0,
+            "catalog_reloads_total directory failed": 1,
+            "catalog_reloads_total code failed": 1,
+            "catalog_tools code": 1,
+            "catalog_last_reload_successful code": 0,
+            "catalog_last_reload_successful directory": 0,
+        }
+
+
+async def test_instances_as_they_are_doing() -> None:
+    board, well = Board(), asyncio.Event()
+
+    async def stuck(_: dict[str, Any]) -> str:
+        await well.wait()
+        return "done"
+
+    tools = catalog(work={"idempotent": True, "policy": {"attempt-timeout": 0.5, "timeout": 5, "breaker": None}})
+    async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(serving(stuck, instance="stuck"))
+        other = await stack.enter_async_context(contextlib.AsyncExitStack())
+        await other.enter_async_context(serving(lambda _: "done", instance="fine"))
+        dispatcher = await stack.enter_async_context(telling(board.telemetry(), tools))
+        for _ in range(40):
+            assert (await dispatcher.execute("work")).ok
+        now = board.read()
+        assert now["instance_ejections_total lab stuck failures"] == 1
+        views = {view.id: view for view in dispatcher.instances("lab")}
+        assert views["stuck"].state == "ejected"
+        assert now["instances lab ejected"] == now[f"instances lab {views['fine'].state}"] == 1
+        assert sum(now[f"instances lab {state}"] for state in ("up", "warming", "paused", "ejected")) == 2
+        assert now["instance_inflight_calls lab fine"] == now["instance_inflight_calls lab stuck"] == 0
+
+        await other.aclose()  # it says that it leaves
+        call = asyncio.create_task(dispatcher.execute("work"))
+        await idle()
+        now = board.read()
+        assert sum(now[f"instances lab {state}"] for state in ("up", "warming", "paused", "ejected")) == 1
+        assert now["instance_inflight_calls lab stuck"] == 1
+        assert "instance_inflight_calls lab fine" not in now
+        well.set()
+        assert (await call).ok
+
+
+async def test_an_instance_that_leaves_takes_its_ejections_along() -> None:
+    board = Board()
+    async with serving(lambda _: "done", instance="stays"), telling(board.telemetry(), ONCE) as dispatcher:
+        async with serving(lambda _: "done", instance="leaves"):
+            await dispatcher.execute("work")
+            await advance(12)  # until it is looked who is there
+            await dispatcher.execute("work")
+            dispatcher._running.watch.instance("lab", "leaves", "ejected", "success-rate")
+            assert board["instance_ejections_total lab leaves success-rate"] == 1
+        await dispatcher.execute("work")
+        assert board.of("leaves") == []
+
+
+async def test_whether_the_broker_is_in_reach() -> None:
+    board = Board()
+    transport = MemoryTransport(BROKER)
+    async with Dispatcher(transport, ONCE, telemetry=board.telemetry()), telling(board.telemetry(), ONCE):
+        assert board["broker_connected"] == 2
+        await transport.close()
+        assert board["broker_connected"] == 1
+
+
+async def test_what_is_running() -> None:
+    board = Board()
+    async with telling(board.telemetry(), Catalog.empty()):
+        assert board[f"build_info {__version__}"] == 1

@@ -1,0 +1,124 @@
+"""What a scraper gets: OpenMetrics that its own parser reads, with exemplars; text for whoever asks for that; over ASGI and
+over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import urllib.request
+from typing import Any
+
+import pytest
+from prometheus_client import REGISTRY
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
+from prometheus_client.parser import text_string_to_metric_families as plain
+
+import dispatch
+from dispatch import Telemetry, TransportError
+from dispatch.telemetry.metrics.exposition import registry_of, served
+from dispatch.telemetry.settings import SILENT
+from tests.helpers.dispatcher_and_service import serving
+from tests.helpers.telemetry_capture import Board, Spans, telling
+
+OPEN_METRICS = "application/openmetrics-text; version=1.0.0"
+
+
+async def asked(app: Any, accept: str | None, path: str = "/metrics") -> tuple[int, str, str]:
+    """Status, content type and body of an ASGI application's answer."""
+    sent: list[dict[str, Any]] = []
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": path,
+        "query_string": b"",
+        "headers": [] if accept is None else [(b"accept", accept.encode())],
+    }
+    await app(scope, receive, send)
+    headers = {bytes(key).lower(): bytes(value).decode() for key, value in sent[0]["headers"]}
+    body = b"".join(message.get("body", b"") for message in sent[1:])
+    return sent[0]["status"], headers[b"content-type"], body.decode()
+
+
+async def test_open_metrics_for_who_takes_it() -> None:
+    board, spans = Board(), Spans()
+    telemetry = Telemetry(registry=board.registry, tracer_provider=spans.provider)
+    async with serving(lambda _: "done", telemetry=SILENT), telling(telemetry) as dispatcher:
+        await dispatcher.call("work")
+        status, kind, body = await asked(dispatcher.metrics_app(), OPEN_METRICS)
+        assert (status, kind.partition(";")[0]) == (200, "application/openmetrics-text")
+        families = {family.name: family for family in open_metrics(body)}
+        assert families["dispatch_calls"].type == "counter"
+        assert families["dispatch_call_duration_seconds"].type == "histogram"
+        assert all(family.documentation for name, family in families.items() if name.startswith("dispatch_"))
+        (found,) = [each.exemplar for each in families["dispatch_call_duration_seconds"].samples if each.exemplar]
+        context = spans.one("execute_tool").context
+        assert found.labels == {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}
+
+
+async def test_text_for_everybody_else() -> None:
+    board = Board()
+    async with serving(lambda _: "done"), telling(board.telemetry()) as dispatcher:
+        await dispatcher.call("work")
+        for accept in (None, "text/plain", "*/*"):
+            status, kind, body = await asked(dispatcher.metrics_app(), accept, path="/anywhere")
+            assert (status, kind.partition(";")[0]) == (200, "text/plain")
+            assert "dispatch_calls" in {family.name for family in plain(body)}
+
+
+async def test_a_dispatcher_that_was_not_started_has_metrics_to_mount() -> None:
+    board = Board()
+    dispatcher = dispatch.connect("memory://nobody", telemetry=board.telemetry())
+    assert (await asked(dispatcher.metrics_app(), None))[0] == 200
+
+
+def scraped(port: int) -> tuple[str, str]:
+    """Content type and body of what is on that port, as Prometheus asks for it."""
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/metrics", headers={"Accept": OPEN_METRICS})
+    with urllib.request.urlopen(request) as answer:
+        return answer.headers.get_content_type(), answer.read().decode()
+
+
+@pytest.mark.wall_clock
+async def test_metrics_on_a_port_of_their_own() -> None:
+    board = Board()
+    async with serving(lambda _: "done"), telling(board.telemetry()) as dispatcher:
+        await dispatcher.call("work")
+        with served(board.telemetry(), 0) as port:
+            kind, text = await asyncio.to_thread(scraped, port)
+            assert kind == "application/openmetrics-text"
+            samples = [sample for family in open_metrics(text) for sample in family.samples]
+            labels = {"tool": "work", "outcome": "success"}
+            assert [
+                each.value for each in samples if each.name == "dispatch_calls_total" and each.labels == labels
+            ] == [1]
+            with pytest.raises(TransportError, match="Take another port") as caught, served(board.telemetry(), port):
+                pass
+            assert (caught.value.type, caught.value.sent) == ("port-taken", False)
+        with socket.socket() as probe:
+            assert probe.connect_ex(("127.0.0.1", port)) != 0, "it listens no more"
+
+
+def test_only_this_machine_may_ask_unless_it_is_said() -> None:
+    board = Board()
+    with served(board.telemetry(), 0) as port:
+        for address, listens in (("127.0.0.1", True), ("127.0.0.2", False)):
+            with socket.socket() as probe:
+                assert (probe.connect_ex((address, port)) == 0) is listens
+
+
+def test_what_is_no_port() -> None:
+    with pytest.raises(TransportError, match="cannot be served"), served(Board().telemetry(), 70_000):
+        pass
+
+
+def test_without_a_registry_of_ones_own_it_is_prometheus_clients() -> None:
+    assert registry_of(Telemetry()) is REGISTRY
+    board = Board()
+    assert registry_of(board.telemetry()) is board.registry

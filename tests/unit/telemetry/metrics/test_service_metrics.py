@@ -1,0 +1,129 @@
+"""What a tool service's process tells: requests, refusals, how long the tool takes; and nothing twice when a server ends."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.openmetrics.exposition import generate_latest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from dispatch import Dispatcher, Telemetry, ToolServer
+from dispatch.errors import ToolError
+from dispatch.telemetry.settings import SILENT
+from dispatch.transports.memory import MemoryTransport
+from tests.helpers.dispatcher_and_service import BROKER, REQUESTS, RESPONSES, UNGUARDED, Service, catalog
+
+
+def values(registry: CollectorRegistry) -> dict[str, float]:
+    """Every sample of services but buckets and sums, by ``name{service,…}``, as a scrape reads it."""
+    return {
+        f"{sample.name}{{{','.join(sorted(sample.labels.values(), key=lambda value: value != 'lab'))}}}": sample.value
+        for family in text_string_to_metric_families(generate_latest(registry).decode())
+        for sample in family.samples
+        if sample.name.startswith("dispatch_service_") and not sample.name.endswith(("_bucket", "_sum"))
+    }
+
+
+def server(service: Service, registry: CollectorRegistry, **options: Any) -> ToolServer:
+    return ToolServer(
+        service,
+        BROKER,
+        request_queue=REQUESTS,
+        response_queue=RESPONSES,
+        telemetry=Telemetry(registry=registry),
+        **options,
+    )
+
+
+def calling() -> Dispatcher:
+    return Dispatcher(MemoryTransport(BROKER), catalog(work={"policy": UNGUARDED}), telemetry=SILENT)
+
+
+async def work(arguments: dict[str, Any]) -> str:
+    await asyncio.sleep(arguments.get("sleep", 0.0))
+    if "error" in arguments:
+        raise ToolError("no", "no")
+    return "done"
+
+
+@pytest.fixture
+def registry() -> CollectorRegistry:
+    return CollectorRegistry()
+
+
+async def served(registry: CollectorRegistry, *calls: dict[str, Any], timeout: float | None = None) -> None:
+    """One server, and these calls of its tool, all at once."""
+    async with calling() as dispatcher, server(Service(work), registry, concurrency=2, max_queued=1):
+        await asyncio.gather(*(dispatcher.execute("work", call, timeout=timeout) for call in calls))
+
+
+async def test_each_request_is_counted_once_and_how_long_its_tool_ran(registry: CollectorRegistry) -> None:
+    await served(registry, {}, {"error": 1})
+    found = values(registry)
+    assert found["dispatch_service_requests_total{lab}"] == 2
+    assert found["dispatch_service_duration_seconds_count{lab,ok}"] == 1
+    assert found["dispatch_service_duration_seconds_count{lab,error}"] == 1
+    assert found["dispatch_service_duration_seconds_count{lab,stopped}"] == 0
+
+
+async def test_refusals_are_counted_by_why_and_those_who_run_out_of_time_as_stopped(
+    registry: CollectorRegistry,
+) -> None:
+    await served(registry, *({"sleep": 9.0} for _ in range(5)), timeout=5.0)
+    found = values(registry)
+    assert found["dispatch_service_refused_total{lab,overloaded}"] == 2
+    assert found["dispatch_service_duration_seconds_count{lab,stopped}"] == 2
+    assert (
+        found["dispatch_service_refused_total{lab,expired}"] + found["dispatch_service_refused_total{lab,stopped}"] == 3
+    )
+
+
+async def test_what_runs_and_what_waits_is_what_it_is_now(registry: CollectorRegistry) -> None:
+    gate = asyncio.Event()
+
+    async def waits(_: dict[str, Any]) -> str:
+        await gate.wait()
+        return "done"
+
+    async with calling() as dispatcher, server(Service(waits), registry, concurrency=2):
+        calls = [asyncio.create_task(dispatcher.call("work")) for _ in range(3)]
+        await asyncio.sleep(1.0)
+        found = values(registry)
+        assert (found["dispatch_service_running{lab}"], found["dispatch_service_queued{lab}"]) == (2, 1)
+        gate.set()
+        await asyncio.gather(*calls)
+        found = values(registry)
+        assert (found["dispatch_service_running{lab}"], found["dispatch_service_queued{lab}"]) == (0, 0)
+
+
+async def test_counts_never_go_back_when_a_server_ends_and_another_one_comes(registry: CollectorRegistry) -> None:
+    await served(registry, {}, {})
+    await served(registry, {})
+    found = values(registry)
+    assert found["dispatch_service_requests_total{lab}"] == 3
+    assert found["dispatch_service_duration_seconds_count{lab,ok}"] == 3
+    assert "dispatch_service_running{lab}" not in found, "nobody serves it"
+
+
+async def test_nothing_is_counted_where_nobody_wants_it(registry: CollectorRegistry) -> None:
+    silent = ToolServer(Service(work), BROKER, request_queue=REQUESTS, response_queue=RESPONSES, telemetry=SILENT)
+    async with silent:
+        assert silent._runner is not None
+        assert silent._runner.durations is None
+    assert values(registry) == {}
+
+
+async def test_services_that_come_when_there_are_too_many_share_one(
+    registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dispatch.telemetry.metrics.service_metrics.MAX_SERVICES", 2)
+    for number in range(5):
+        async with server(Service(work), registry, id=f"service-{number}"):
+            found = values(registry)
+            label = f"service-{number}" if number < 2 else "_OTHER"
+            assert found[f"dispatch_service_running{{{label}}}"] == 0
+    services = {key.partition("{")[2].rstrip("}") for key in found if key.startswith("dispatch_service_requests_total")}
+    assert services == {"service-0", "service-1", "_OTHER"}

@@ -1,0 +1,201 @@
+"""What changes, as values: told to listeners and to whoever iterates, and never at anybody's cost."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from typing import Any
+
+import pytest
+
+from dispatch import CatalogError, ToolError
+from dispatch.telemetry.events import (
+    MAX_QUEUED,
+    CatalogChanged,
+    CircuitChanged,
+    Event,
+    Events,
+    InstanceChanged,
+)
+from tests.helpers.clock import advance, idle
+from tests.helpers.dispatcher_and_service import catalog, serving
+from tests.helpers.telemetry_capture import Board, telling
+
+FRAGILE = {"breaker": {"failures-in-a-row": 2, "tool-errors": True, "open-for": 5, "jitter": 0, "probes": 1, "ramp": 1}}
+
+
+def fail(_: dict[str, Any]) -> str:
+    raise ToolError("failed", "as told")
+
+
+def told(events: list[Event]) -> list[tuple[Any, ...]]:
+    """Without the time."""
+    return [tuple(value for key, value in event.as_dict().items() if key != "at") for event in events]
+
+
+async def test_what_happens_to_a_circuit() -> None:
+    events: list[Event] = []
+    async with (
+        serving(fail, instance="a"),
+        telling(Board().telemetry(), catalog(work={"policy": {**FRAGILE, "retry": 1}})) as dispatcher,
+    ):
+        dispatcher.on_event(events.append)
+        for _ in range(3):
+            await dispatcher.execute("work")
+        await advance(5)
+        await dispatcher.execute("work")
+        dispatcher.breaker("work").disable()
+    assert told(events) == [
+        ("instance", "lab", "a", "joined", "here"),
+        ("circuit", "work", None, "closed", "open", "failures-in-a-row"),
+        ("circuit", "work", None, "open", "half-open", "open-time-over"),
+        ("circuit", "work", None, "half-open", "open", events[3].why),  # type: ignore[attr-defined] # a circuit's
+        ("circuit", "work", None, "open", "disabled", "disabled"),
+    ]
+    assert [type(event) for event in events] == [InstanceChanged, *[CircuitChanged] * 4]
+    assert all(event.at > 1_600_000_000 for event in events), "seconds since the epoch"
+
+
+async def test_what_happens_to_instances_and_to_a_tool_at_one_of_them() -> None:
+    events: list[Event] = []
+    tools = catalog(work={"idempotent": True, "policy": {**FRAGILE, "attempt-timeout": 0.5, "timeout": 5}})
+
+    async def stuck(_: dict[str, Any]) -> str:
+        await asyncio.sleep(60)
+        return "late"
+
+    board = Board()
+    async with telling(board.telemetry(), tools) as dispatcher:
+        dispatcher.on_event(events.append)
+        async with serving(lambda _: "done", instance="fine"):
+            async with serving(stuck, instance="stuck"):
+                for _ in range(40):
+                    await dispatcher.execute("work")
+            await dispatcher.execute("work")
+    assert {each[1:4] for each in told(events) if each[0] == "instance"} >= {
+        ("lab", "fine", "joined"),
+        ("lab", "stuck", "joined"),
+        ("lab", "stuck", "left"),
+    }
+    assert ("circuit", "work", "stuck", "closed", "open", "failures-in-a-row") in told(events)
+    whole = [each for each in told(events) if each[:3] == ("circuit", "work", None)]
+    counted = {key: n for key, n in board.read().items() if key.startswith("circuit_transitions_total") and n}
+    assert sum(counted.values()) == len(whole), "the metric is of the tool's circuit, not of those at its instances"
+
+
+async def test_what_happens_to_the_catalogue(tmp_path: Any) -> None:
+    events: list[Event] = []
+    async with telling(Board().telemetry(), catalog(one={}, two={})) as dispatcher:
+        dispatcher.on_event(events.append)
+        dispatcher.reload(catalog(one={}))
+        (tmp_path / "tool").mkdir()
+        (tmp_path / "tool" / "bad.json").write_text("{")
+        with pytest.raises(CatalogError):
+            dispatcher.reload(tmp_path)
+    assert [type(event) for event in events] == [CatalogChanged, CatalogChanged]
+    good, bad = told(events)
+    assert good == ("catalog", "code", True, 1, "")
+    assert bad[:4] == ("catalog", "directory", False, 1)
+    assert "no JSON" in bad[4]
+
+
+async def test_whoever_listens_can_leave() -> None:
+    heard: list[Event] = []
+    async with telling(Board().telemetry()) as dispatcher:
+        off = dispatcher.on_event(heard.append)
+        dispatcher.reload()
+        off()
+        off()  # once more does nothing
+        dispatcher.reload()
+    assert len(heard) == 1
+
+
+async def test_a_listener_that_fails_disturbs_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    heard: list[Event] = []
+
+    def broken(_: Event) -> None:
+        raise LookupError("the listener's own mistake")
+
+    async with serving(lambda _: "done"), telling(Board().telemetry(), catalog(work={})) as dispatcher:
+        dispatcher.on_event(broken)
+        dispatcher.on_event(heard.append)
+        dispatcher.breaker("work").force_open()
+        dispatcher.breaker("work").reset()
+        assert (await dispatcher.execute("work")).ok
+    assert len(heard) == 3
+    assert "a listener for dispatch's events failed" in caplog.text
+
+
+async def test_a_listener_may_leave_or_join_while_it_listens() -> None:
+    events, heard = Events(), []
+
+    def once(event: Event) -> None:
+        off()
+        events.on(heard.append)
+
+    off = events.on(once)
+    events.tell(CatalogChanged(0.0, "code", True, 1))
+    events.tell(CatalogChanged(0.0, "code", True, 2))
+    assert [event.tools for event in heard] == [2]
+
+
+# -- iterating --------------------------------------------------------------------------------------------------------
+
+
+def changed(number: int) -> CatalogChanged:
+    return CatalogChanged(0.0, "code", True, number)
+
+
+async def test_every_change_from_the_moment_it_was_asked_for() -> None:
+    async with telling(Board().telemetry(), catalog(work={})) as dispatcher:
+        stream = dispatcher.events()
+        dispatcher.reload()  # before the first turn of the loop
+        got: list[Event] = []
+
+        async def watch() -> None:
+            async for event in stream:
+                got.append(event)
+
+        watching = asyncio.create_task(watch())
+        await idle()
+        dispatcher.breaker("work").force_open()
+        await idle()
+        assert [type(event) for event in got] == [CatalogChanged, CircuitChanged]
+        dispatcher.breaker("work").reset()
+        await dispatcher.close()
+        await watching  # it ends by itself, when it has read what there was
+        assert len(got) == 3
+        assert [event async for event in dispatcher.events()] == [], "nothing comes any more"
+
+
+async def test_one_who_is_too_slow_misses_the_oldest() -> None:
+    events = Events()
+    slow, other = events.stream(), events.stream()
+    for number in range(MAX_QUEUED + 5):
+        events.tell(changed(number))
+    assert slow.missed == other.missed == 5
+    assert (await anext(slow)).tools == 5  # type: ignore[attr-defined] # a catalogue's
+    events.close()
+    assert [event.tools async for event in slow] == list(range(6, MAX_QUEUED + 5))  # type: ignore[attr-defined]
+
+
+async def test_one_that_nobody_reads_any_more_is_dropped() -> None:
+    events = Events()
+    assert len(events) == 0
+    stream = events.stream()
+    assert len(events) == 1
+    del stream
+    gc.collect()
+    assert len(events) == 0
+
+
+async def test_a_reader_that_is_cancelled_can_go_on() -> None:
+    events = Events()
+    stream = events.stream()
+    reading = asyncio.ensure_future(anext(stream))
+    await idle()
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    events.tell(changed(1))
+    assert (await anext(stream)).tools == 1  # type: ignore[attr-defined]

@@ -1,0 +1,129 @@
+"""One line for each transition, with its facts as fields, no line for a call, and no flood of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+from dispatch import CatalogError, Dispatcher, ToolError
+from dispatch.telemetry.logs import MAX_KEYS, QUIET_S, Transitions
+from tests.helpers.clock import advance
+from tests.helpers.dispatcher_and_service import catalog, serving
+from tests.helpers.telemetry_capture import Board, Spans, telling
+from tests.unit.telemetry.test_events import FRAGILE, fail
+
+
+async def test_one_line_for_each_transition_with_its_facts(caplog: pytest.LogCaptureFixture) -> None:
+    async with (
+        serving(fail, instance="a"),
+        telling(Board().telemetry(), catalog(work={"policy": {**FRAGILE, "retry": 1}})) as dispatcher,
+    ):
+        with caplog.at_level(logging.INFO, "dispatch"):
+            caplog.clear()
+            for _ in range(50):
+                await dispatcher.execute("work")
+    lines = [(record.levelname, record.getMessage()) for record in caplog.records]
+    assert lines == [
+        ("INFO", "instance a of lab: joined (here)"),
+        ("WARNING", "circuit of 'work': closed to open (failures-in-a-row)"),
+    ], "and none for a call"
+    facts = [{k: v for k, v in vars(record).items() if k.startswith("dispatch_")} for record in caplog.records]
+    assert facts == [
+        {"dispatch_service": "lab", "dispatch_instance": "a", "dispatch_change": "joined", "dispatch_why": "here"},
+        {
+            "dispatch_tool": "work",
+            "dispatch_instance": None,
+            "dispatch_old": "closed",
+            "dispatch_new": "open",
+            "dispatch_why": "failures-in-a-row",
+        },
+    ]
+
+
+async def test_what_flaps_is_said_now_and_then_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    async def flap(dispatcher: Dispatcher, times: int) -> None:
+        for _ in range(times):
+            dispatcher.breaker("work").force_open()
+            dispatcher.breaker("work").reset()
+
+    async with telling(Board().telemetry(), catalog(work={}, other={})) as dispatcher:
+        with caplog.at_level(logging.INFO, "dispatch"):
+            await flap(dispatcher, 100)
+            assert [record.getMessage() for record in caplog.records] == [
+                "circuit of 'work': closed to forced-open (forced)",
+                "circuit of 'work': forced-open to closed (reset)",
+            ]
+            caplog.clear()
+            dispatcher.breaker("other").force_open()
+            assert len(caplog.records) == 1, "another one has lines of its own"
+            caplog.clear()
+            await advance(10)
+            await flap(dispatcher, 1)
+    assert [record.getMessage() for record in caplog.records] == [
+        "circuit of 'work': closed to forced-open (forced) (99 times more since)",
+        "circuit of 'work': forced-open to closed (reset) (99 times more since)",
+    ]
+    assert [record.dispatch_repeated for record in caplog.records] == [99, 99]  # type: ignore[attr-defined]
+
+
+async def test_a_reload_that_fails_again_and_again_is_said_now_and_then(
+    caplog: pytest.LogCaptureFixture, tmp_path: Any
+) -> None:
+    (tmp_path / "tool").mkdir()
+    (tmp_path / "tool" / "bad.json").write_text("{")
+    async with telling(Board().telemetry()) as dispatcher:
+        for _ in range(20):
+            with pytest.raises(CatalogError):
+                dispatcher.reload(tmp_path)
+    (record,) = [record for record in caplog.records if record.name == "dispatch.transitions"]
+    assert record.levelno == logging.WARNING
+    assert record.dispatch_source == "directory"  # type: ignore[attr-defined]
+    assert "no JSON" in record.dispatch_problem  # type: ignore[attr-defined]
+
+
+def test_what_is_remembered_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    now = 0.0
+    lines = Transitions(logging.getLogger("dispatch.transitions"), lambda: now)
+    for number in range(3 * MAX_KEYS):
+        lines.say(logging.WARNING, ("circuit", str(number)), "changed")
+    assert len(lines._last) == MAX_KEYS
+    caplog.clear()
+    lines.say(logging.WARNING, ("circuit", str(3 * MAX_KEYS - 1)), "again")
+    assert caplog.records == [], "of the latest it is known"
+    now = QUIET_S
+    lines.say(logging.WARNING, ("circuit", str(3 * MAX_KEYS - 1)), "again")
+    assert [record.getMessage() for record in caplog.records] == ["again (1 times more since)"]
+
+
+async def test_a_line_for_each_call_only_where_somebody_asks_for_it(caplog: pytest.LogCaptureFixture) -> None:
+    async def work(arguments: dict[str, Any]) -> str:
+        if "fail" in arguments:
+            raise ToolError("no", "no")
+        await asyncio.sleep(arguments.get("sleep", 0.0))
+        return "done"
+
+    spans = Spans()
+    async with serving(work), telling(spans.telemetry()) as dispatcher:
+        with caplog.at_level(logging.INFO):
+            await dispatcher.call("work")
+        assert [each for each in caplog.records if each.name == "dispatch.calls"] == []
+        with caplog.at_level(logging.DEBUG, "dispatch.calls"):
+            good = await dispatcher.execute("work")
+            await dispatcher.execute("work", {"fail": 1})
+            leaving = asyncio.create_task(dispatcher.call("work", {"sleep": 9.0}))
+            await advance(1.0)
+            leaving.cancel()
+            await asyncio.wait([leaving])
+    told = [vars(each) for each in caplog.records if each.name == "dispatch.calls"]
+    assert [(each["dispatch_tool"], each["dispatch_outcome"], each["dispatch_error_type"]) for each in told] == [
+        ("work", "success", ""),
+        ("work", "tool_error", "tool_error"),
+        ("work", "cancelled", ""),
+    ]
+    assert told[0]["dispatch_call_id"] == good.request_id
+    traces = [f"{each.context.trace_id:032x}" for each in spans.named("execute_tool") if each.context is not None]
+    assert [each["dispatch_trace_id"] for each in told] == traces[1:]
+    assert told[2]["dispatch_seconds"] == pytest.approx(1.0)

@@ -1,0 +1,122 @@
+"""Services, dispatchers and faults on an embedded broker of one's own."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dispatch import Catalog, CatalogError, Outcome, Policy, ToolService
+from dispatch.serving.announcer import LINGER_S
+from dispatch.testing import EmbeddedBroker, FaultInjector, Faults
+from dispatch.testing.clock import START, run
+from tests.helpers.catalogs import catalog_of
+from tests.helpers.dispatcher_and_service import REQUESTS, RESPONSES, UNGUARDED, catalog
+
+
+class Number(ToolService):
+    async def invoke(self, config: dict[str, Any], arguments: dict[str, Any], user: str = "") -> str:
+        return f"number {arguments['n']}"
+
+
+async def test_brokers_do_not_hear_each_other() -> None:
+    one, other = EmbeddedBroker(), EmbeddedBroker()
+    async with one.serve(Number(), "lab"), other.connect(catalog(), policy=Policy(timeout=1)) as dispatcher:
+        assert (await dispatcher.execute("work", {"n": 1})).outcome is Outcome.TIMEOUT
+    assert asyncio.get_running_loop().time() == pytest.approx(START + 1 + LINGER_S)
+
+
+async def test_services_come_and_go_with_their_dispatcher() -> None:
+    broker = EmbeddedBroker()
+    async with broker.connect(catalog(), services={"lab": Number()}, policy=Policy(timeout=1)) as dispatcher:
+        assert await dispatcher.call("work", {"n": 1}) == "number 1"
+    async with broker.connect(catalog(), policy=Policy(timeout=1)) as dispatcher:
+        assert not (await dispatcher.execute("work", {"n": 1})).ok
+
+
+async def test_a_whole_topic_is_taken_as_it_is() -> None:
+    broker = EmbeddedBroker()
+    async with (
+        broker.serve(Number(), REQUESTS, response_queue=RESPONSES, concurrency=3) as server,
+        broker.connect(catalog()) as dispatcher,
+    ):
+        assert await dispatcher.call("work", {"n": 1}) == "number 1"
+        assert (server.concurrency, server.instance) == (3, "lab-1")
+
+
+async def test_faults_of_a_service_are_its_own() -> None:
+    broker = EmbeddedBroker()
+    both = Catalog(
+        [*catalog().services.values(), *catalog_of("other").services.values()],
+        [*catalog().tools.values(), *catalog_of("other").tools.values()],
+    )
+    async with (
+        broker.serve(Number(), "lab", faults=Faults(tool_error=1)),
+        broker.serve(Number(), "other"),
+        broker.connect(both) as dispatcher,
+    ):
+        assert (await dispatcher.execute("work", {"n": 1})).outcome is Outcome.TOOL_ERROR
+        assert await dispatcher.call("echo", {"n": 2}) == "number 2"
+
+
+async def test_mistakes_in_descriptors_are_told(tmp_path: Path) -> None:
+    with pytest.raises(CatalogError):
+        async with EmbeddedBroker().connect(tmp_path / "none"):
+            raise AssertionError("it must not get here")
+
+
+async def test_without_a_catalogue_there_are_no_tools() -> None:
+    async with EmbeddedBroker().connect() as dispatcher:
+        assert not dispatcher.catalog.tools
+
+
+def story(kind: str, seed: int) -> list[tuple[str, str | None, int, float]]:
+    """Sixty calls, twenty at once, on a loop of their own; the service and the dispatcher have met."""
+    injector = FaultInjector()
+    broker = EmbeddedBroker(injector)
+
+    async def main() -> list[tuple[str, str | None, int, float]]:
+        loop, told = asyncio.get_running_loop(), []
+        policy = Policy(timeout=3, **UNGUARDED)
+        async with broker.connect(catalog(), services={"lab": Number()}, policy=policy) as dispatcher:
+            await dispatcher.call("work", {"n": 0})
+            fault = {"latency": (0.2, 2.0)} if kind == "latency" else {kind: 0.3}
+            injector.inject(Faults(**fault, seed=seed))  # type: ignore[arg-type]
+            for _ in range(3):
+                results = await asyncio.gather(*(dispatcher.execute("work", {"n": n}) for n in range(20)))
+                told += [(r.outcome, r.error and r.error.type, r.transmissions, loop.time()) for r in results]
+            injector.heal()
+            await asyncio.sleep(30)
+            assert await dispatcher.call("work", {"n": 9}) == "number 9", "it is well again"
+            assert dispatcher.exchange.pending == 0
+        return told
+
+    told = run(main)
+    assert kind == "latency" or sum(injector.count.values()) > 5
+    return told
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "latency",
+        "error",
+        "late_error",
+        "drop",
+        "duplicate",
+        "malformed",
+        "disconnect",
+        "reorder",
+        "delay",
+        "tool_error",
+    ],
+)
+def test_calls_end_the_same_with_the_same_seed(kind: str) -> None:
+    first = story(kind, 1)
+    assert len(first) == 60
+    assert first == story(kind, 1)
+    if kind not in ("duplicate", "reorder"):  # those change nothing for a caller: that is the point of them
+        assert first != story(kind, 2)
+        assert any(outcome != "success" or times > 1 for outcome, _, times, _ in first)

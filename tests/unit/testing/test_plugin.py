@@ -1,0 +1,124 @@
+"""The fixtures in a fresh run of pytest, found as pytest finds them where dispatch is installed."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+EXAMPLES = ROOT / "examples"
+
+pytest_plugins = ["pytester"]
+
+SERVICE = """
+import dispatch
+from dispatch.testing import Faults, virtual_time
+
+class Echo(dispatch.ToolService):
+    async def invoke(self, config, arguments, user=""):
+        return arguments["text"]
+
+CATALOG = dispatch.Catalog.of(
+    [{"id": "echo", "request-queue": "non-persistent://tg/request/echo",
+      "response-queue": "non-persistent://tg/response/echo"}],
+    [{"type": "tool-service", "name": "echo", "description": "Echoes.", "service": "echo"}],
+)
+"""
+
+
+@pytest.fixture
+def installed(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """A place where dispatch is installed as pyproject.toml says, so far as pytest looks: its entry point."""
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    site = pytester.mkdir("site")
+    info = site / "tool_dispatch-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tool-dispatch\nVersion: 1\n")
+    points = "\n".join(f"{name} = {where}" for name, where in declared["entry-points"]["pytest11"].items())
+    (info / "entry_points.txt").write_text(f"[pytest11]\n{points}\n")
+    monkeypatch.setenv("PYTHONPATH", f"{site}:{ROOT}")
+    monkeypatch.delenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", raising=False)
+    return pytester
+
+
+def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
+    return pytester.runpytest_subprocess("-W", "error", "-p", "no:cacheprovider", *arguments)
+
+
+def test_fixtures_are_there_by_themselves(installed: pytest.Pytester) -> None:
+    installed.makepyfile(
+        SERVICE
+        + """
+@virtual_time
+async def test_factory(make_dispatcher):
+    async with make_dispatcher(CATALOG, services={"echo": Echo()}) as dispatcher:
+        assert await dispatcher.call("echo", {"text": "here"}) == "here"
+
+@virtual_time
+async def test_broker(dispatch_broker):
+    async with dispatch_broker.serve(Echo(), "echo"), dispatch.connect(dispatch_broker.url, CATALOG) as dispatcher:
+        assert await dispatcher.call("echo", {"text": "here"}) == "here"
+
+@virtual_time
+async def test_faults(make_dispatcher, dispatch_broker, fault_injector):
+    assert dispatch_broker.injector is fault_injector
+    fault_injector.inject(Faults(tool_error=1))
+    async with make_dispatcher(CATALOG, services={"echo": Echo()}) as dispatcher:
+        result = await dispatcher.execute("echo", {"text": "here"})
+    assert result.outcome == "tool_error"
+    assert fault_injector.count["in tool_error"] == 1
+
+def test_each_test_has_its_own(fault_injector):
+    assert not fault_injector.faults
+"""
+    )
+    run(installed).assert_outcomes(passed=4)
+
+
+def test_they_are_shown_with_what_they_are(installed: pytest.Pytester) -> None:
+    told = run(installed, "--fixtures").stdout
+    told.fnmatch_lines(["fault_injector*", "*Faults on the connections*", "dispatch_broker*", "make_dispatcher*"])
+
+
+def test_who_does_not_use_them_pays_nothing(installed: pytest.Pytester) -> None:
+    installed.makepyfile(
+        """
+        import sys
+
+        def test_nothing_is_imported():
+            assert "pytest_tool_dispatch" in sys.modules
+            assert not [name for name in sys.modules if name.partition(".")[0] in ("dispatch", "msgspec", "tenacity")]
+        """
+    )
+    run(installed).assert_outcomes(passed=1)
+
+
+def test_they_can_be_switched_off(installed: pytest.Pytester) -> None:
+    installed.makepyfile("def test_it(fault_injector): pass")
+    result = run(installed, "-p", "no:dispatch")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*fixture 'fault_injector' not found*"])
+
+
+def test_a_test_that_hangs_says_where(installed: pytest.Pytester) -> None:
+    installed.makepyfile(
+        """
+        import asyncio
+        from dispatch.testing import virtual_time
+
+        @virtual_time
+        async def test_it():
+            await asyncio.Event().wait()
+        """
+    )
+    result = run(installed)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ["*DeadlockError: nothing is ready and no timer is set*", "*await asyncio.Event().wait()*"]
+    )
+
+
+def test_the_example_is_as_good_as_it_says(installed: pytest.Pytester) -> None:
+    run(installed, "--rootdir", str(EXAMPLES), str(EXAMPLES / "test_my_agent.py")).assert_outcomes(passed=6)

@@ -1,0 +1,243 @@
+"""One topic of several is lost, or all of them at once: who has to notice, what is told, and what is opened again."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from dispatch.errors import TransportError
+from dispatch.transports.base import RECONNECT_WAIT_S
+from dispatch.transports.errors import unreachable
+from dispatch.transports.pulsar.supervisor import GRACE_S, POLL_S, SILENT_S
+from tests.helpers.clock import advance
+from tests.helpers.fake_pulsar import (
+    OTHER,
+    REPLACED_S,
+    SEEN_S,
+    TOPIC,
+    URL,
+    Failures,
+    FakeBroker,
+    connected,
+    listen,
+    send,
+)
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+GONE = TransportError("no-such-namespace", "The broker has no namespace 'tg/request'.", sent=False)
+
+
+async def test_a_topic_that_moves_is_left_to_pulsar_client(broker: FakeBroker) -> None:
+    failures = Failures()
+    async with connected() as transport:
+        moving, _ = await transport.publisher(TOPIC), await transport.publisher(OTHER)
+        raw = broker.producer(TOPIC)
+        raw.closed = True
+        await advance(GRACE_S - POLL_S)
+        assert transport.connected
+        raw.closed = False
+        await advance(10)
+        assert broker.openings == [TOPIC, OTHER]
+        send(moving, failures, "a1")
+        raw.receipts()
+    assert failures.told == []
+
+
+async def test_a_topic_that_is_lost_alone_is_opened_again_without_the_others(broker: FakeBroker) -> None:
+    got: list[Any] = []
+    async with connected() as transport:
+        fine = await transport.publisher(OTHER)
+        await listen(transport, got.append)
+        lost = broker.consumer()
+        closings: list[int] = []
+        lost.closed = True
+        lost.on_close = lambda: closings.append(len(broker.openings))
+        await advance(REPLACED_S)
+        assert closings == [2], "the former one is closed first: it would take messages nobody gets"
+        assert broker.openings == [OTHER, TOPIC, TOPIC]
+        assert (len(broker.links), transport.reconnects, transport.connected) == (1, 0, True)
+        broker.consumer().deliver("one")
+        await advance(POLL_S)
+        assert got == ["one"]
+        send(fine, Failures(), "a1")
+        broker.producer(OTHER).receipts()
+
+
+async def test_while_it_is_opened_again_nothing_is_given_to_it(broker: FakeBroker) -> None:
+    failures = Failures()
+    async with connected() as transport:
+        lost, fine = await transport.publisher(TOPIC), await transport.publisher(OTHER)
+        broker.producer(TOPIC).closed = True
+        broker.gate.clear()
+        await advance(REPLACED_S)
+        with pytest.raises(TransportError) as caught:
+            send(lost, failures, "a1")
+        assert (caught.value.type, caught.value.sent) == ("unreachable", False)
+        send(fine, failures, "b1")
+        broker.producer(OTHER).receipts()
+        broker.gate.set()
+        await advance(SEEN_S)
+        send(lost, failures, "a2")
+        assert broker.producer(TOPIC).payloads == [b"a2"]
+        broker.producer(TOPIC).receipts()
+    assert failures.told == []
+
+
+async def test_what_is_closed_meanwhile_is_not_kept(broker: FakeBroker) -> None:
+    async with connected() as transport:
+        lost, _ = await transport.publisher(TOPIC), await transport.publisher(OTHER)
+        broker.producer(TOPIC).closed = True
+        broker.gate.clear()
+        await advance(REPLACED_S)
+        await lost.close()
+        broker.gate.set()
+        await advance(SEEN_S)
+        assert broker.producer(TOPIC).closed
+        assert len(transport._supervisor.aside) == 0
+
+
+async def test_when_all_topics_are_gone_but_the_broker_is_there_each_says_why(
+    broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They were all in the namespace that was deleted: it is not the broker that is out of reach."""
+    failures = Failures()
+    async with connected() as transport:
+        publishers = [await transport.publisher(topic) for topic in (TOPIC, OTHER)]
+        for topic in (TOPIC, OTHER):
+            broker.always_refused[topic] = GONE
+            broker.producer(topic).closed = True
+        await advance(REPLACED_S)
+        assert transport.connected
+        for publisher in publishers:
+            with pytest.raises(TransportError, match="has no namespace") as caught:
+                send(publisher, failures, "a1")
+            assert (caught.value.type, caught.value.sent) == ("no-such-namespace", False)
+        assert caplog.text.count("is set aside") == 2
+        broker.always_refused.clear()
+        await advance(5)
+        for publisher in publishers:
+            send(publisher, failures, "a2")
+            broker.producer(publisher.topic).receipts()
+        assert transport.reconnects == 1
+    assert failures.told == []
+
+
+async def test_one_that_cannot_be_reached_among_those_that_are_gone_is_a_connection_that_is_down(
+    broker: FakeBroker,
+) -> None:
+    async with connected() as transport:
+        for topic, why in ((TOPIC, GONE), (OTHER, unreachable(URL))):
+            await transport.publisher(topic)
+            broker.always_refused[topic] = why
+            broker.producer(topic).closed = True
+        await advance(REPLACED_S)
+        assert not transport.connected
+        del broker.always_refused[OTHER]
+        await advance(REPLACED_S)
+        assert transport.connected
+
+
+async def test_a_broker_that_hangs_is_out_of_reach_until_it_answers(broker: FakeBroker) -> None:
+    """Its connections stay open, so that pulsar-client notices nothing for a minute."""
+    failures = Failures()
+    async with connected() as transport:
+        publisher = await transport.publisher(TOPIC)
+        before = now()
+        send(publisher, failures, "a1")
+        broker.handshake = unreachable(URL)
+        await advance(SILENT_S + 2 * POLL_S)
+        assert not transport.connected
+        assert transport.was_disconnected_since(before)
+        asked = now()
+        assert not await transport.await_connection(asked + 30)
+        assert now() - asked <= RECONNECT_WAIT_S
+        asked = now()
+        assert not await transport.await_connection(asked + 30)
+        assert now() == asked, "it has been away for longer than a connection takes to mend"
+        send(publisher, failures, "a2")
+        assert broker.producer().payloads == [b"a1"], "held back: nobody could take it back from pulsar-client"
+        broker.handshake = None
+        broker.producer().receipts()
+        await advance(SEEN_S)
+        assert transport.connected
+        assert broker.producer().payloads == [b"a1", b"a2"]
+        assert (len(broker.links), transport.reconnects) == (1, 0)
+        broker.producer().receipts()
+        assert transport.was_disconnected_since(before)
+        await advance(1)
+        assert not transport.was_disconnected_since(now() - 0.5)
+    assert failures.told == []
+
+
+async def test_a_broker_that_hangs_is_not_back_because_a_publish_has_failed(broker: FakeBroker) -> None:
+    """pulsar-client fails a publish that has had no receipt for 10 s: then nothing is unacknowledged any more."""
+    failures = Failures()
+    async with connected() as transport:
+        publisher = await transport.publisher(TOPIC)
+        send(publisher, failures, "a1")
+        broker.handshake = unreachable(URL)
+        await advance(SILENT_S + 2 * POLL_S)
+        broker.producer().sent[0].fails("Timeout")
+        for _ in range(20):
+            await advance(POLL_S)
+            assert not transport.connected
+        broker.handshake = None
+        await advance(SEEN_S)
+        assert transport.connected
+    assert failures.types == [("a1", "send-failed", True)]
+
+
+async def test_a_broker_that_answers_is_not_out_of_reach_because_a_receipt_is_late(broker: FakeBroker) -> None:
+    async with connected() as transport:
+        publisher = await transport.publisher(TOPIC)
+        sent_at = now()
+        send(publisher, Failures(), "a1")
+        await advance(10)
+        assert transport.connected
+        assert 5 <= broker.handshakes <= 20, "asked once for each time that the receipt is late"
+        broker.producer().receipts()
+        await advance(POLL_S)
+        asked = broker.handshakes
+        await advance(10)
+        assert broker.handshakes == asked
+        assert not transport.was_disconnected_since(sent_at)
+
+
+async def test_a_call_waits_for_a_connection_that_mends_at_once(broker: FakeBroker) -> None:
+    async with connected() as transport:
+        await transport.publisher(TOPIC)
+        assert await transport.await_connection(now() + 30)
+        broker.up = False
+        await advance(SEEN_S)
+        asked = now()
+        assert not await transport.await_connection(asked + 0.1), "not beyond the deadline"
+        assert now() - asked <= 0.1 + POLL_S
+        waiting = asyncio.create_task(transport.await_connection(now() + 30))
+        broker.up = True
+        assert await waiting
+    assert not await transport.await_connection(now() + 30), "closed"
+
+
+async def test_a_broker_that_says_how_much_it_takes_is_believed_each_time(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = iter((1_000_000, None, 2_000_000))
+
+    async def shake_hands(*args: Any) -> int | None:
+        return next(said)
+
+    monkeypatch.setattr("dispatch.transports.pulsar.supervisor.shake_hands", shake_hands)
+    async with connected() as transport:
+        await transport.publisher(TOPIC)
+        limits = [transport.max_message_bytes]
+        for _ in range(2):
+            broker.restarts()
+            await advance(REPLACED_S)
+            limits.append(transport.max_message_bytes)
+    assert limits == [1_000_000 - 20 * 1024, 1_000_000 - 20 * 1024, 2_000_000 - 20 * 1024]

@@ -1,0 +1,221 @@
+"""Our path around TrustGraph's own client: one deadline and typed errors, whatever the client itself does."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import dispatch
+from dispatch.errors import CallTimeoutError, InvalidArgumentsError, ThrottledError, ToolError, TransportError
+from dispatch.trustgraph.wrap import TIDY_S
+from tests.helpers.clock import START, idle
+
+CONFIG, ARGUMENTS = {"style": "pun"}, {"topic": "cats"}
+
+
+class Published:
+    """As in the published package 2.11.1. ``work`` decides what happens."""
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        self.work = work
+        self.calls: list[tuple[Any, ...]] = []
+
+    async def call(self, config: Any, arguments: Any, timeout: float = 600) -> Any:
+        self.calls.append((config, arguments, timeout))
+        return await self.work()
+
+    async def call_streaming(self, config: Any, arguments: Any, callback: Any, timeout: float = 600) -> Any:
+        self.calls.append((config, arguments, timeout))
+        for chunk in ("Once", " upon"):
+            await callback(chunk)
+        return await self.work()
+
+
+class Specified:
+    """As in the specification."""
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        self.inner = Published(work)
+        self.users: list[str] = []
+
+    async def call(self, user: str, config: Any, arguments: Any, timeout: float = 600) -> Any:
+        self.users.append(user)
+        return await self.inner.call(config, arguments, timeout)
+
+    async def call_streaming(self, user: str, config: Any, arguments: Any, callback: Any, timeout: float = 600) -> Any:
+        self.users.append(user)
+        return await self.inner.call_streaming(config, arguments, callback, timeout)
+
+
+async def ha() -> str:
+    return "ha"
+
+
+def failing(error: BaseException) -> Callable[[], Any]:
+    async def work() -> None:
+        raise error
+
+    return work
+
+
+WAYS_TO_CALL: list[tuple[tuple[Any, ...], dict[str, Any], str, float]] = [
+    ((CONFIG, ARGUMENTS), {}, "", 600),
+    ((CONFIG, ARGUMENTS), {"timeout": 5}, "", 5),
+    (("alice", CONFIG, ARGUMENTS), {}, "alice", 600),
+    ((), {"user": "alice", "config": CONFIG, "arguments": ARGUMENTS, "timeout": 5}, "alice", 5),
+]
+
+
+@pytest.mark.parametrize(("values", "named", "user", "timeout"), WAYS_TO_CALL)
+async def test_either_client_is_called_in_its_own_dialect_whichever_we_are_called_in(
+    values: tuple[Any, ...], named: dict[str, Any], user: str, timeout: float
+) -> None:
+    published, specified = Published(ha), Specified(ha)
+    assert await dispatch.wrap(published, tool="work").call(*values, **named) == "ha"
+    assert await dispatch.wrap(specified, tool="work").call(*values, **named) == "ha"
+    assert published.calls == specified.inner.calls == [(CONFIG, ARGUMENTS, timeout)]
+    assert specified.users == [user]
+
+
+@pytest.mark.parametrize("awaited", [True, False])
+@pytest.mark.parametrize("cls", [Published, Specified])
+async def test_chunks_reach_either_kind_of_callback(cls: type[Any], awaited: bool) -> None:
+    got: list[str] = []
+
+    async def later(chunk: str) -> None:
+        await asyncio.sleep(0)
+        got.append(chunk)
+
+    client = dispatch.wrap(cls(ha), tool="work")
+    assert await client.call_streaming("alice", CONFIG, ARGUMENTS, later if awaited else got.append) == "ha"
+    assert got == ["Once", " upon"]
+
+
+async def test_one_limit_covers_whatever_the_client_does() -> None:
+    client = dispatch.wrap(Published(lambda: asyncio.sleep(1_000)), tool="work")
+    for call in (
+        client.call(CONFIG, ARGUMENTS, timeout=5),
+        client.call_streaming(CONFIG, ARGUMENTS, lambda _: None, timeout=5),
+    ):
+        with pytest.raises(
+            CallTimeoutError, match=r"'work' gave no complete answer within 5 s.*do not repeat"
+        ) as caught:
+            await call
+        assert (caught.value.clock, caught.value.retryable) == ("call", False)
+    assert asyncio.get_running_loop().time() == pytest.approx(START + 10 + 2 * TIDY_S, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("raised", "cls", "type", "message"),
+    [
+        (RuntimeError("no such city"), ToolError, "tool-error", "no such city"),
+        (TimeoutError(), CallTimeoutError, "timeout", "do not repeat"),
+        (ConnectionError("gone"), TransportError, "client-failed", "ConnectionError: gone"),
+        (KeyError("x"), TransportError, "client-failed", "KeyError: 'x'"),
+    ],
+)
+async def test_what_the_client_raises_becomes_typed_and_keeps_its_cause(
+    raised: Exception, cls: type[Exception], type: str, message: str
+) -> None:
+    with pytest.raises(cls, match=message) as caught:
+        await dispatch.wrap(Published(failing(raised)), tool="work").call(CONFIG, ARGUMENTS)
+    assert getattr(caught.value, "type", None) == type
+    if cls is not CallTimeoutError:
+        assert caught.value.__cause__ is raised
+
+
+async def test_the_client_may_end_by_its_own_limit_first() -> None:
+    async def work() -> str:
+        await asyncio.sleep(5)
+        raise TimeoutError
+
+    client = dispatch.wrap(Published(work), tool="work")
+    with pytest.raises(CallTimeoutError, match="within 5 s"):
+        await client.call(CONFIG, ARGUMENTS, timeout=5)
+    assert asyncio.get_running_loop().time() == pytest.approx(START + 5, abs=0.01)
+
+
+class Deaf(Published):
+    """Swallows the cancellation by which a limit is kept, as asyncio.wait_for can."""
+
+    async def call_streaming(self, config: Any, arguments: Any, callback: Any, timeout: float = 600) -> Any:
+        while True:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(1)
+            await callback("chunk")
+
+
+async def test_a_client_that_swallows_cancellation_is_stopped_all_the_same() -> None:
+    got: list[str] = []
+    with pytest.raises(CallTimeoutError):
+        await dispatch.wrap(Deaf(ha), tool="work").call_streaming(CONFIG, ARGUMENTS, got.append, timeout=5)
+    assert got == ["chunk"] * 4
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("mine"), RuntimeError("mine"), TimeoutError("mine")])
+async def test_what_the_callback_raises_is_the_callers_own(error: Exception) -> None:
+    async def callback(_: str) -> None:
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        await dispatch.wrap(Published(ha), tool="work").call_streaming(CONFIG, ARGUMENTS, callback)
+    assert caught.value is error
+
+
+async def test_a_typed_error_stays_as_it_is() -> None:
+    given = ThrottledError("quota", "Not before noon.", retry_after=5)
+    with pytest.raises(ThrottledError) as caught:
+        await dispatch.wrap(Published(failing(given)), tool="work").call(CONFIG, ARGUMENTS)
+    assert caught.value is given
+
+
+async def test_cancellation_stays_cancellation_and_reaches_the_client() -> None:
+    ended: list[str] = []
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(1_000)
+        finally:
+            ended.append("ended")
+
+    call = asyncio.create_task(dispatch.wrap(Published(work), tool="work").call(CONFIG, ARGUMENTS))
+    await idle()
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert ended == ["ended"]
+
+
+@pytest.mark.parametrize("timeout", [0, -1, "5", float("nan")])
+async def test_a_timeout_that_cannot_be_never_reaches_the_client(timeout: Any) -> None:
+    client = Published(ha)
+    with pytest.raises(InvalidArgumentsError, match="'work' was not called"):
+        await dispatch.wrap(client, tool="work").call(CONFIG, ARGUMENTS, timeout=timeout)
+    assert not client.calls
+
+
+@pytest.mark.parametrize("arguments", [["cats"], "cats", {"a": object()}])
+async def test_arguments_that_are_no_object_never_reach_the_client(arguments: Any) -> None:
+    client = Published(ha)
+    with pytest.raises(InvalidArgumentsError, match=r"arguments .*'work' was not called"):
+        await dispatch.wrap(client, tool="work").call(CONFIG, arguments)
+    assert not client.calls
+
+
+async def test_a_call_in_neither_dialect_is_a_clear_type_error() -> None:
+    with pytest.raises(TypeError, match="'arguments' is missing"):
+        await dispatch.wrap(Published(ha), tool="work").call(CONFIG)
+
+
+def test_what_has_no_call_cannot_be_wrapped() -> None:
+    for client in (object(), None, type("Odd", (), {"call": "a text"})()):
+        with pytest.raises(TypeError, match="has no method 'call'"):
+            dispatch.wrap(client, tool="work")
+
+
+def test_a_wrapped_client_says_its_tool() -> None:
+    assert dispatch.wrap(Published(ha), tool="work").tool == "work"
