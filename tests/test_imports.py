@@ -26,7 +26,6 @@ ROOT = Path(dispatch.__file__).parent
 PURE = (
     "messaging.wire",
     "messaging.flow.credit",
-    "messaging.flow.doubling",
     "messaging.flow.pacer",
     "messaging.rpc.deadline_heap",
     "messaging.rpc.retransmission",

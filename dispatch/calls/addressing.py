@@ -114,7 +114,7 @@ class Addressing:
         properties[Property.INCARNATION] = instance.incarnation
         if not instance.is_proven:
             properties[Property.ACK] = "1"  # the next request waits for its acknowledgement
-        if route.replies.mean >= PLAIN_FROM:
+        if route.replies.mean_reply_bytes >= PLAIN_FROM:
             properties[Property.PLAIN] = "1"
         settled = instance.settled(id)
         if settled is not None:
@@ -150,7 +150,7 @@ class Addressing:
             Property.REMAINING_MS: str(max(1, int(seconds * 1000))),
         }
         if route.acknowledged:
-            properties[Property.CREDIT] = str(route.replies.credit(lane, self._routes.credit))
+            properties[Property.CREDIT] = str(self._routes.credit)
         if policy.large_payloads:
             properties[Property.LARGEST] = str(policy.max_result)
         if attempt > 1:

@@ -361,7 +361,7 @@ class Channels:
                 return
             before = exchange.received_bytes
             exchange.receive(message, properties)
-            lanes.received(exchange.received_bytes - before, again=Property.TRANSMISSION in properties)
+            lanes.record_reply(exchange.received_bytes - before)
 
         return handle
 

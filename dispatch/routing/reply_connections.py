@@ -15,10 +15,11 @@ from typing import Protocol
 
 from dispatch.errors import TransportError
 from dispatch.messaging.flow.credit import CREDIT_BYTES
-from dispatch.messaging.flow.doubling import Doubling
 
 logger = logging.getLogger("dispatch.dispatcher")
 
+MEAN_OF = 16
+"""Weight of the moving average of reply sizes: a new reply counts one sixteenth."""
 CROWDED = 4
 """Credits' worth of answers that must be waited for before another connection is worth its price."""
 SUSTAINED = 64
@@ -66,7 +67,7 @@ class ReplyConnections:
         self._loop = asyncio.get_running_loop()
         self._opening: asyncio.Task[None] | None = None
         self._not_before = 0.0
-        self._doubling = Doubling()
+        self._mean = 0.0
         self._crowded = 0
 
     def __len__(self) -> int:
@@ -78,18 +79,13 @@ class ReplyConnections:
         return self._lanes[0]
 
     @property
-    def mean(self) -> float:
-        """Bytes of an answer lately."""
-        return self._doubling.mean
+    def mean_reply_bytes(self) -> float:
+        """Moving average of the size of a reply, in bytes."""
+        return self._mean
 
-    def credit(self, lane: ReplyConnection, share: int) -> int:
-        """Bytes that may be unacknowledged on ``lane``, of which ``share`` are an instance's. On the first one no more than
-        these: answers come there that nobody could ask for again (of requests that are not addressed to an instance)."""
-        return share if lane is self._lanes[0] else self._doubling.credit(share)
-
-    def received(self, size: int, *, again: bool) -> None:
-        """An answer of ``size`` bytes came; ``again``: it was sent before."""
-        self._doubling.received(size, again=again)
+    def record_reply(self, size: int) -> None:
+        """Add a reply of ``size`` bytes to the moving average."""
+        self._mean += (size - self._mean) / MEAN_OF
 
     def pick(self, waiting: int, most: int) -> ReplyConnection:
         """Where the next answer is to go: the lane on which the fewest are waited for.
@@ -98,7 +94,7 @@ class ReplyConnections:
             waiting: answers that are waited for, over all of them.
             most: lanes that may be used.
         """
-        wanted = int(waiting * self.mean / CREDIT_BYTES)
+        wanted = int(waiting * self._mean / CREDIT_BYTES)
         lanes = self._lanes
         if wanted < CROWDED:
             self._crowded = 0

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from dispatch._internal.cancellation import cancel_and_wait
 from dispatch.errors import TransportError
-from dispatch.messaging.flow.credit import MAX_CREDIT_BYTES
+from dispatch.messaging.flow.credit import CREDIT_BYTES
 from dispatch.messaging.flow.paced_publisher import PacedPublisher
 from dispatch.messaging.flow.publisher import Gate
 from dispatch.messaging.wire.codec import MAX_PROPERTY_BYTES, Property, whole_number
@@ -290,7 +290,7 @@ class ReplyRouter:
         self, gate: Gate | PacedPublisher, payload: bytes, properties: Mapping[str, str], credit: int | None
     ) -> Ticket | None:
         if credit and isinstance(gate, Gate):
-            gate.limit(min(credit, MAX_CREDIT_BYTES))
+            gate.limit(min(credit, CREDIT_BYTES))
         try:
             return gate.publish(payload, properties, flow=properties.get(Property.ID, ""), on_failure=self._failed)
         except TransportError as error:

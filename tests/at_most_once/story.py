@@ -59,12 +59,12 @@ SMALL: dict[str, dict[str, int]] = {
         "dispatch.calls.addressing.PLAIN_FROM": 20,
         "dispatch.serving.reply_sender.PLAIN_FROM": 20,
         "dispatch.routing.channel.CREDIT_BYTES": 6_000,
-        "dispatch.serving.reply_destinations.MAX_CREDIT_BYTES": 6_000,
+        "dispatch.serving.reply_destinations.CREDIT_BYTES": 6_000,
         "dispatch.messaging.flow.ack_sender.CREDIT_BYTES": 6_000,
     },
     "credit": {
         "dispatch.routing.channel.CREDIT_BYTES": 2_000,
-        "dispatch.serving.reply_destinations.MAX_CREDIT_BYTES": 2_000,
+        "dispatch.serving.reply_destinations.CREDIT_BYTES": 2_000,
         "dispatch.messaging.flow.ack_sender.CREDIT_BYTES": 2_000,
         "dispatch.messaging.flow.ack_sender.MIN_CREDIT": 1_000,
         "dispatch.messaging.flow.queue.MAX_QUEUED": 4,
@@ -168,7 +168,7 @@ class _Telling:
         self.world.message_bytes = 1_000 if "messages" in bounds else None
         self.world.keys_kept = "keys" not in bounds
         credits = [
-            SMALL[name].get("dispatch.serving.reply_destinations.MAX_CREDIT_BYTES") for name in bounds if name in SMALL
+            SMALL[name].get("dispatch.serving.reply_destinations.CREDIT_BYTES") for name in bounds if name in SMALL
         ]
         self.world.credit = min((credit for credit in credits if credit), default=CREDIT_BYTES)
         self.world.on_instance = self._small_memory

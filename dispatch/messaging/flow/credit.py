@@ -14,10 +14,6 @@ CREDIT_BYTES = 48_000
 """Unacknowledged bytes that still leave the broker's channel writable: below its high-water mark of 65,536, with room for
 what the broker itself adds. Measured: none lost at any size and load tried (docs/architecture.md)."""
 
-MAX_CREDIT_BYTES = 256_000
-"""The most that a receiver may ask for: room for two large messages, so that the next one is on its way while the first
-is acknowledged. That a few of them are dropped is cheaper than the wait, as long as they are few (``dispatch.doubling``)."""
-
 MESSAGE_OVERHEAD = 512
 """What a message takes of that beyond its payload, in bytes: properties and framing (about 300), and what the broker's
 network layer accounts for the two buffers it writes a message as (about 200)."""

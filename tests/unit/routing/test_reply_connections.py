@@ -12,9 +12,8 @@ from dispatch import Policy, ToolService
 from dispatch.dispatcher import Dispatcher
 from dispatch.errors import TransportError
 from dispatch.messaging.flow.credit import CREDIT_BYTES
-from dispatch.messaging.flow.doubling import MEAN_OF
 from dispatch.messaging.wire.codec import Property
-from dispatch.routing.reply_connections import CROWDED, RETRY_S, SUSTAINED, ReplyConnection, ReplyConnections
+from dispatch.routing.reply_connections import CROWDED, MEAN_OF, RETRY_S, SUSTAINED, ReplyConnection, ReplyConnections
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.clock import advance, idle, run
 from tests.helpers.dispatcher_and_service import BROKER, dispatching, serving
@@ -50,7 +49,7 @@ class Opened:
 def lanes_with(opened: Opened, mean: int = LARGE) -> ReplyConnections:
     lanes = ReplyConnections(ReplyConnection("lane-0", Connected()), opened)
     for _ in range(20 * MEAN_OF):
-        lanes.received(mean, again=False)
+        lanes.record_reply(mean)
     return lanes
 
 
@@ -153,7 +152,7 @@ async def test_few_answers_stay_on_the_first() -> None:
     three = await three_lanes()
     assert spread(three, waiting=1, most=3, picks=5) == [5, 0, 0]
     for _ in range(20 * MEAN_OF):
-        three.received(100, again=False)
+        three.record_reply(100)
     assert spread(three, waiting=50, most=3, picks=5) == [10, 0, 0], "nor do small ones leave it"
 
 
@@ -170,7 +169,7 @@ def test_a_lane_is_always_one_that_is_there(steps: list[tuple[int, int]], most: 
     async def scenario() -> None:
         lanes = ReplyConnections(ReplyConnection("lane-0", Connected()), Opened())
         for size, waiting in steps:
-            lanes.received(size, again=False)
+            lanes.record_reply(size)
             assert lanes.pick(waiting, most) in lanes._lanes[:most]
             await asyncio.sleep(0)
         assert len(lanes) <= most
@@ -237,18 +236,6 @@ async def test_a_cancelled_call_leaves_its_lane() -> None:
             task.cancel()
         await asyncio.wait(tasks)
         assert lanes.first.waiting == 0
-
-
-async def test_two_large_answers_at_a_time_never_go_to_the_first() -> None:
-    """What comes there cannot always be asked for again, so that nothing may be lost for it."""
-    lanes = lanes_with(Opened(), mean=100_000)
-    further = ReplyConnection("further", Connected())
-    lanes._lanes.append(further)
-    for _ in range(100):
-        lanes.received(100_000, again=False)
-    assert lanes.credit(lanes.first, CREDIT_BYTES) == CREDIT_BYTES
-    assert lanes.credit(further, CREDIT_BYTES) > 100_000
-    await lanes.close()
 
 
 def test_its_name_says_where_it_belongs() -> None:

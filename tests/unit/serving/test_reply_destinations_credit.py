@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from dispatch.messaging.flow.credit import MAX_CREDIT_BYTES, MESSAGE_OVERHEAD
+from dispatch.messaging.flow.credit import CREDIT_BYTES, MESSAGE_OVERHEAD
 from dispatch.serving.reply_destinations import ReplyRouter
 from tests.helpers.clock import advance, idle
 from tests.helpers.dispatcher_and_service import RESPONSES
@@ -77,10 +77,10 @@ async def test_a_caller_that_does_not_acknowledge_gets_its_answers_unmarked(repl
     await made.close()
 
 
-async def test_a_callers_credit_is_never_more_than_two_large_answers() -> None:
+async def test_a_dispatchers_credit_is_limited_whatever_it_asks_for() -> None:
     broker = Broker()
     made = await sending(broker, 100, 5_000, credit="999999999")
-    assert len(broker.opened[OWN].sent) * 5_000 <= MAX_CREDIT_BYTES + 5_000
+    assert len(broker.opened[OWN].sent) * 5_000 <= CREDIT_BYTES + 5_000
     await made.close()
 
 
