@@ -1,0 +1,49 @@
+"""``python -m tools``: figures, limits and exit codes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import tools.report
+from tools.__main__ import describe_figures, main
+from tools.report import LIMITS, Figure, Limit, measure_structure
+
+
+def test_the_report_has_every_figure(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["figures"].keys() >= LIMITS.keys()
+    assert report["figures"]["layers"]["value"] == 7
+    assert report["figures"]["top_level_modules"]["found"] == sorted(report["figures"]["top_level_modules"]["found"])
+    assert report["private_words"].keys() >= {"dispatch/calls", "docs"}
+
+
+def test_findings_are_printed_below_their_figure() -> None:
+    figure = Figure("policy_keys", "keys that a policy accepts", 3, ["rate", "retry", "timeout"])
+    assert describe_figures([figure], most=2).splitlines()[1:] == [
+        "            rate",
+        "            retry",
+        "            … 1 more (--all)",
+    ]
+
+
+def test_enforced_limits_hold() -> None:
+    assert main(["--check"]) == 0
+
+
+def test_an_exceeded_limit_fails_the_check(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(tools.report.LIMITS, "layers", Limit(6))
+    assert main(["--check"]) == 1
+    assert "error: layers of packages: 7, limit 6" in capsys.readouterr().err
+    monkeypatch.setitem(tools.report.LIMITS, "layers", Limit(6, is_enforced=False))
+    assert main(["--check"]) == 0
+
+
+def test_what_exceeds_a_size_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(tools.report.LIMITS, "largest_file", Limit(300))
+    figure = next(figure for figure in measure_structure() if figure.key == "largest_file")
+    assert len(figure.found) > 1
+    assert all(int(each.split()[0]) > 300 for each in figure.found)
+    assert figure.exceeds
