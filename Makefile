@@ -64,8 +64,8 @@ lint: $(VENV)/.dev
 	@$(BIN)/python -m tools --check
 
 bench: $(VENV)/.dev $(VENV)/.peers
-	@$(BIN)/python -m benchmarks.guards
-	@$(BIN)/python -m benchmarks.telemetry
+	@$(BIN)/python -m benchmarks.micro.guards
+	@$(BIN)/python -m benchmarks.micro.telemetry
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 dashboards: $(VENV)/.dev
@@ -74,7 +74,7 @@ dashboards: $(VENV)/.dev
 	@$(BIN)/python -m dashboards.draw --demo
 
 simulate: $(VENV)/.dev
-	@$(BIN)/python -m benchmarks.simulate $(ARGS)
+	@$(BIN)/python -m benchmarks.simulation $(ARGS)
 
 ## From the beginning each time: a verdict of before knows nothing of tests that have changed.
 mutation: $(VENV)/.mutation

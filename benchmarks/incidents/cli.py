@@ -13,14 +13,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
+from benchmarks.harness.environment import load
+from benchmarks.harness.processes import ROOT, BenchmarkError
 from benchmarks.incidents.figures import Figure
 from benchmarks.incidents.lab import Brokers, Lab
 from benchmarks.incidents.progress import Progress
+from benchmarks.incidents.report import report
 from benchmarks.incidents.scenario import Scenario
 from benchmarks.incidents.scenarios import ALL, chosen
-from benchmarks.incidents.table import report
-from benchmarks.machine import load
-from benchmarks.processes import ROOT, BenchmarkError
 from dispatch.devtools.localbroker import LocalBrokerError, LocalBrokerUnavailableError
 
 BEFORE, AFTER, ALONE = "before", "after", "measured"

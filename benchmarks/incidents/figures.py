@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.statistics import percentile
+from benchmarks.harness.statistics import percentile
 
 RIGHT = "right"
 """The kind of a call that succeeded with the expected answer."""

@@ -15,10 +15,10 @@ from typing import Any
 
 import pulsar
 
+from benchmarks.harness.processes import BenchmarkError
 from benchmarks.incidents import workers
 from benchmarks.incidents.figures import Figure
 from benchmarks.incidents.progress import Progress
-from benchmarks.processes import BenchmarkError
 from dispatch.devtools.localbroker import Admin, LocalBroker, LocalBrokerError, LocalBrokerUnavailableError, prepare
 
 READY_S = 300.0

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.processes import ROOT, BenchmarkError, Child, held_back
+from benchmarks.harness.processes import ROOT, BenchmarkError, Child, held_back
 
 BOOTSTRAP = """\
 import runpy, sys

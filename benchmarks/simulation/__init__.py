@@ -1,1 +1,1 @@
-"""Calls in trouble, simulated in virtual time: ``python -m benchmarks.simulate``."""
+"""Calls in trouble, simulated in virtual time: ``python -m benchmarks.simulation``."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.report import aligned
-from benchmarks.simulation.goals import Goal, Records, reached, trouble
+from benchmarks.harness.report import aligned
 from benchmarks.simulation.record import Record
 from benchmarks.simulation.scenarios import find
+from benchmarks.simulation.targets import Goal, Records, reached, trouble
 
 HEAD = ("scenario", "contender", "answered", "… in trouble", "p50 ms", "p99 ms", "sent ÷ calls", "well again after")
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from benchmarks.answering import AnsweringTransport
-from benchmarks.many_tools import catalog
+from benchmarks.micro.instant_transport import AnsweringTransport
+from benchmarks.micro.thousand_tools import catalog
 from dispatch import Dispatcher, Telemetry
 
 TOOLS = 20

@@ -7,9 +7,9 @@ import time
 from functools import partial
 
 import dispatch
-from benchmarks.children.channel import Channel
 from benchmarks.incidents.roles.caller import TOOL, dispatcher_of
 from benchmarks.incidents.roles.load import Load
+from benchmarks.workers.channel import Channel
 
 
 async def execute(dispatcher: dispatch.Dispatcher, secret: str) -> dispatch.CallResult:

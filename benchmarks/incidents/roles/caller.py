@@ -6,9 +6,9 @@ import asyncio
 from typing import Any
 
 import dispatch
-from benchmarks.children.channel import Channel
 from benchmarks.incidents.figures import RIGHT
 from benchmarks.incidents.roles.load import Load
+from benchmarks.workers.channel import Channel
 
 TOOL = "digest"
 

@@ -9,9 +9,9 @@ import resource
 from typing import Any
 
 import dispatch
-from benchmarks.children.channel import Channel
 from benchmarks.incidents.roles.caller import TOOL, dispatcher_of
 from benchmarks.incidents.roles.service import Digest
+from benchmarks.workers.channel import Channel
 
 OTHERS = 2
 """Files that the process has open besides. pulsar-client aborts with four or five free descriptors, and fails with less."""

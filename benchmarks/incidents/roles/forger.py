@@ -11,7 +11,7 @@ from typing import Any
 
 import pulsar
 
-from benchmarks.children.channel import Channel
+from benchmarks.workers.channel import Channel
 
 SECRET = re.compile(rb"secret-[0-9a-f]+-\d+")
 """The arguments that other agents send."""

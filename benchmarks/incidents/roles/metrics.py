@@ -7,8 +7,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from benchmarks.children.channel import Channel
 from benchmarks.incidents.roles.caller import dispatcher_of
+from benchmarks.workers.channel import Channel
 
 TICK_S = 0.001
 SCOPE = {

@@ -7,8 +7,8 @@ import time
 from typing import Any
 
 import dispatch
-from benchmarks.children.channel import Channel
 from benchmarks.incidents.roles.load import answer_to
+from benchmarks.workers.channel import Channel
 
 
 class Digest(dispatch.ToolService):

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 import pytest
 
 import dispatch
-from benchmarks.processes import start
+from benchmarks.harness.processes import start
 from dispatch.devtools.localbroker import Endpoint
 from dispatch.messaging.rpc.exchange_outcome import Disposition
 from tests.helpers.catalogs import catalog_of, unique_topic

@@ -1,0 +1,178 @@
+"""The command: what to measure, where the results go."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from benchmarks.harness.environment import load
+from benchmarks.harness.plan import BASIC, DEFAULT, DELIVERY, QUICK, SUITES, Settings, Suite, chosen, estimated_seconds
+from benchmarks.harness.plots import draw, draw_delivery
+from benchmarks.harness.processes import BenchmarkError
+from benchmarks.harness.report import report
+from benchmarks.harness.results import Results
+from benchmarks.harness.runner import Driver, rounds_of
+from benchmarks.harness.target_ratios import FOR_THE_RECORD, PROMISES, find
+from dispatch.devtools.localbroker import LocalBrokerError, obtain
+
+Draw = Callable[[Results, Path], None]
+RESULTS = Path(__file__).resolve().parents[1] / "results"
+NEEDED = {
+    "matplotlib": "matplotlib",
+    "trustgraph": "trustgraph-base",
+    "pulsar": "pulsar-client",
+    "opentelemetry.sdk": "opentelemetry-sdk",
+}
+
+EPILOG = """\
+examples:
+  python -m benchmarks                            everything, a quarter of an hour
+  python -m benchmarks --quick                    one short round, under a minute: figures to look at, not to quote; nothing
+                                                  of answers-…, unless --only says so
+  python -m benchmarks --only clients/dispatch    one contender (again with --only: another beside it)
+  PULSAR_URL=pulsar://HOST:6650 python -m benchmarks       on your own broker (PULSAR_ADMIN_URL, PULSAR_TOKEN too)
+
+suites: """
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options."""
+    made = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description="Measure dispatch against the bare pulsar-client and against TrustGraph's own client and service, in "
+        "one run on one genuine Pulsar broker, which is started for it. Tables go to stdout, progress to stderr, JSON and "
+        "PNG to files. The ground rules are in benchmarks/README.md.",
+        epilog=EPILOG + "; ".join(f"{s.name} ({', '.join(c.name for c in s.contenders)})" for s in SUITES),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.add_argument("--quick", action="store_true", help="one round of short measurements, under a minute")
+    made.add_argument("--rounds", type=_positive_int, metavar="N", help=f"rotated rounds (default {DEFAULT.rounds})")
+    made.add_argument(
+        "--seconds",
+        type=_positive_float,
+        metavar="S",
+        help=f"length of one measurement (default {DEFAULT.seconds:g}, with --quick {QUICK.seconds:g})",
+    )
+    made.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a suite, or suite/contender; may be given more than once",
+    )
+    made.add_argument(
+        "--out", type=Path, default=RESULTS, metavar="DIR", help="folder for the results (default benchmarks/results)"
+    )
+    made.add_argument("--json", type=Path, metavar="FILE", help="the JSON file (default: in --out, named by the date)")
+    made.add_argument("--png", type=Path, metavar="FILE", help="the picture (default: in --out, named by the date)")
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run. Returns the exit code: 0 done, whatever the ratios; 1 the run failed; 2 it could not begin; 130 Ctrl-C."""
+    options = parser().parse_args(arguments)
+    try:
+        suites = chosen(options.only, BASIC if options.quick else SUITES)
+    except ValueError as error:
+        parser().error(str(error))  # exits with 2
+    settings = rounds_of(QUICK if options.quick else DEFAULT, options.rounds, options.seconds)
+    missing = [package for module, package in NEEDED.items() if importlib.util.find_spec(module) is None]
+    if missing:
+        _say(f"missing: {', '.join(missing)}; install them with: pip install -e '.[bench]'")
+        return 2
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    json_path: Path = options.json or options.out / f"{stamp}.json"
+    png_path: Path = options.png or options.out / f"{stamp}.png"
+    pictures = _pictures(suites, png_path)
+    paths = [json_path, *pictures]
+    try:
+        for path in paths:  # now, and not after a quarter of an hour
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("ab"):
+                pass
+    except OSError as error:
+        _say(f"the results cannot be written: {error}; choose another place with --out, --json or --png")
+        return 2
+    # So that whatever ends us, our own cleaning up is done.
+    before = signal.signal(signal.SIGTERM, _terminated)
+    written = False
+    try:
+        results = _run(suites, settings)
+        _publish(results, json_path, pictures)
+        written = True
+    except (BenchmarkError, LocalBrokerError, OSError) as error:
+        _say(f"the run failed: {error}")
+        return 1
+    except KeyboardInterrupt:
+        _say("Interrupted; nothing was written.")
+        return 130
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        if not written:
+            for path in paths:
+                if path.is_file() and path.stat().st_size == 0:
+                    path.unlink()
+    return 0
+
+
+def _run(suites: Sequence[Suite], settings: Settings) -> Results:
+    load_before = load()
+    if load_before is not None and load_before > 0.25 * (os.cpu_count() or 1):
+        _say(f"this machine is busy already (load {load_before:g}): figures will be low, and scatter")
+    seconds = estimated_seconds(suites, settings)
+    what = ", ".join(suite.name for suite in suites)
+    _say(f"{settings.rounds} round(s) of {what}: about {seconds:.0f} s, besides a broker's start")
+    with obtain(report=_say) as endpoint:
+        return Driver(endpoint, suites, settings, _say, load_before=load_before).run()
+
+
+def _pictures(suites: Sequence[Suite], png_path: Path) -> dict[Path, Draw]:
+    """What is drawn where: what is about delivery apart from the rest, if there is both."""
+    made: dict[Path, Draw] = {}
+    if any(suite not in DELIVERY for suite in suites):
+        made[png_path] = draw
+    if any(suite in DELIVERY for suite in suites):
+        made[png_path.with_stem(f"{png_path.stem}-delivery") if made else png_path] = draw_delivery
+    return made
+
+
+def _publish(results: Results, json_path: Path, pictures: Mapping[Path, Draw]) -> None:
+    promises = [find(ratio, results) for ratio in PROMISES]
+    record = [find(ratio, results) for ratio in FOR_THE_RECORD]
+    print(report(results, promises, record), flush=True)
+    everything = results.as_dict([*promises, *record])
+    json_path.write_text(json.dumps(everything, indent=1, ensure_ascii=False) + "\n")
+    for path, drawn in pictures.items():
+        drawn(results, path)
+    _say(f"written: {', '.join(map(str, [json_path, *pictures]))}")
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _terminated(number: int, _frame: FrameType | None) -> NoReturn:
+    raise SystemExit(128 + number)
+
+
+def _positive_int(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"1 at least, not {text}")
+    return value
+
+
+def _positive_float(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= 600:
+        raise argparse.ArgumentTypeError(f"above 0 and at most 600 seconds, not {text}")
+    return value

@@ -1,0 +1,172 @@
+"""A process of the benchmark, as the driver sees it: commands in, answers out, gone at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+ROOT = Path(__file__).resolve().parents[2]
+READY_S = 60.0
+"""What a process may take until it is ready: TrustGraph's imports alone take seconds on a busy machine."""
+END_S = 20.0
+
+
+class BenchmarkError(RuntimeError):
+    """The run failed: a process ended early, stood still, or answered wrongly. The text has its last lines."""
+
+
+class Child:
+    """``python -m benchmarks.workers.MODULE``; a context manager. It does nothing until :meth:`begin`.
+
+    It lives in a session of its own, so that a Ctrl-C reaches the driver only; it ends with its stdin, so with this
+    process in any case.
+
+    Args:
+        module: the module to run, and the name of the process in errors.
+        command: the command line to run instead.
+    """
+
+    def __init__(self, module: str, command: Sequence[str] | None = None) -> None:
+        self.module = module
+        self._answers: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self._last_words: deque[str] = deque(maxlen=30)
+        self._process = subprocess.Popen(
+            list(command) if command is not None else [sys.executable, "-m", f"benchmarks.workers.{module}"],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        self._threads = [
+            threading.Thread(target=self._read_answers, args=(self._process.stdout,), daemon=True),
+            threading.Thread(target=self._last_words.extend, args=(self._process.stderr,), daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def begin(self, spec: dict[str, Any]) -> None:
+        """Tell it what to do, and wait until it is ready.
+
+        Raises:
+            BenchmarkError: it was not ready in time.
+        """
+        self.ask(spec, READY_S)
+
+    def _read_answers(self, output: IO[str]) -> None:
+        for line in output:
+            try:
+                self._answers.put(json.loads(line))
+            except ValueError:  # printed before the process made its stdout the channel
+                self._last_words.append(line)
+        self._answers.put(None)
+
+    def ask(self, command: dict[str, Any], timeout: float) -> dict[str, Any]:
+        """Send a command, wait up to ``timeout`` seconds for its answer.
+
+        Raises:
+            BenchmarkError: there is none.
+        """
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError, ValueError):  # then it has ended: found out below
+            self._process.stdin.write(json.dumps(command) + "\n")
+            self._process.stdin.flush()
+        try:
+            answer = self._answers.get(timeout=timeout)
+        except queue.Empty:
+            raise BenchmarkError(f"{self.module} gave no answer within {timeout:g} s\n{self._end()}") from None
+        if answer is None:
+            self._answers.put(None)  # for whoever asks again
+            raise BenchmarkError(f"{self.module} ended early\n{self._end()}")
+        return answer
+
+    def _end(self) -> str:
+        self.kill()
+        return "".join(self._last_words)
+
+    def close(self) -> None:
+        """Let it end by itself.
+
+        Raises:
+            BenchmarkError: it did not, or not well.
+        """
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        try:
+            status = self._process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            raise BenchmarkError(f"{self.module} did not end within {END_S:g} s\n{self._end()}") from None
+        self._join()
+        if status != 0:
+            raise BenchmarkError(f"{self.module} ended with status {status}\n{''.join(self._last_words)}")
+
+    def kill(self) -> None:
+        """End it at once. Nothing happens if it has ended."""
+        self._process.kill()
+        self._process.wait()
+        self._join()
+
+    def _join(self) -> None:
+        for thread in self._threads:
+            thread.join(END_S)
+        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
+            if stream is not None:
+                with contextlib.suppress(BrokenPipeError):  # what was still to be written
+                    stream.close()
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                self.close()
+        finally:
+            self.kill()
+
+
+def start(module: str, stack: contextlib.ExitStack) -> Child:
+    """A :class:`Child` that ends with ``stack``. A Ctrl-C meanwhile waits until the stack knows of it."""
+    with held_back(signal.SIGINT, signal.SIGTERM):
+        return stack.enter_context(Child(module))
+
+
+@contextlib.contextmanager
+def held_back(*numbers: signal.Signals) -> Iterator[None]:
+    """Signals that come within the block are handled after it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # no handler runs here
+        return
+    came: list[int] = []
+    before = {number: signal.signal(number, lambda number, _frame: came.append(number)) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    for number in came:
+        signal.raise_signal(number)

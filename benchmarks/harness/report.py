@@ -1,0 +1,106 @@
+"""The tables, as plain aligned text: the same on a terminal, in a pipe and in a mail."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from benchmarks.harness.plan import Suite
+from benchmarks.harness.results import Results
+from benchmarks.harness.statistics import Spread
+from benchmarks.harness.target_ratios import Found
+
+HEADER = ("", "in flight", "p50 ms", "p99 ms", "p99.9 ms", "calls/s", "client CPU µs/call", "lost")
+
+
+def number(value: float) -> str:
+    """Three digits that count, and thousands apart."""
+    magnitude = abs(value)
+    if magnitude >= 100:
+        return f"{value:,.0f}"
+    if magnitude >= 10:
+        return f"{value:.1f}"
+    if magnitude >= 1:
+        return f"{value:.2f}"
+    return f"{value:.3f}"
+
+
+def shown(value: Spread | None) -> str:
+    """The median, with least and greatest where they differ from it."""
+    if value is None:
+        return "-"
+    if value.min == value.max:
+        return number(value.median)
+    return f"{number(value.median)} ({number(value.min)} … {number(value.max)})"
+
+
+def aligned(rows: Sequence[Sequence[str]], left: Iterable[int] = (0,)) -> str:
+    """Rows in columns, right-aligned but for ``left``; one string, no blanks at the ends of lines."""
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    to_the_left = set(left)
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if index in to_the_left else cell.rjust(width)
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    )
+
+
+def suite_table(suite: Suite, results: Results) -> str:
+    """One suite's figures."""
+    rows: list[tuple[str, ...]] = [HEADER]
+    for contender in suite.contenders:
+        for index, level in enumerate(suite.levels):
+            summary = results.summary(suite.name, contender.name, level)
+            figures = summary.figures
+            rows.append(
+                (
+                    "" if index else contender.label,
+                    str(level),
+                    shown(figures["p50_ms"]),
+                    shown(figures["p99_ms"]),
+                    shown(figures["p999_ms"]),
+                    shown(figures["calls_per_second"]),
+                    shown(figures["cpu_us_per_call"]),
+                    f"{summary.lost:,} of {summary.calls:,}" if summary.lost else "0",
+                )
+            )
+    return f"{suite.title}\n{aligned(rows)}"
+
+
+def ratio_table(title: str, found: Iterable[Found]) -> str:
+    """Ratios with what is promised of them."""
+    rows = []
+    for one in found:
+        sign = "≤" if one.ratio.bound == "at most" else "≥"
+        promised = "" if one.ratio.limit is None else f"{sign} {one.ratio.limit:g}"
+        if one.spread is None:
+            verdict = "not measured"
+        elif one.met is None:
+            verdict = ""
+        else:
+            verdict = "ok" if one.met else "MISSED"
+        rows.append((one.ratio.text, shown(one.spread), promised, verdict))
+    return f"{title}\n{aligned(rows, left=(0, 3))}" if rows else ""
+
+
+def setting_lines(results: Results) -> str:
+    """Machine, versions, and how it was measured."""
+    setting, settings = results.setting, results.settings
+    machine = setting.machine
+    versions = ", ".join(f"{name} {version}" for name, version in setting.versions.items())
+    return (
+        f"{setting.date} · {machine['processors']} processors ({machine['kind']}), {machine['memory_gib']} GiB, "
+        f"{machine['system']}, load before {machine['load_before']} · Pulsar {setting.broker['version']}\n{versions}\n"
+        f"{settings.rounds} rotated round(s), {settings.seconds:g} s a measurement after {settings.ramp:g} s of the same "
+        f"load; median (least … greatest) over the rounds; lost: no answer within {settings.timeout:g} s"
+    )
+
+
+def report(results: Results, promises: Sequence[Found], record: Sequence[Found]) -> str:
+    """Everything that is printed at the end."""
+    parts = [setting_lines(results)]
+    parts += [suite_table(suite, results) for suite in results.suites]
+    parts.append(ratio_table("For the record (ratios formed within a round)", [f for f in record if f.spread]))
+    parts.append(ratio_table("Promised (ratios formed within a round; the median counts)", promises))
+    return "\n\n".join(part for part in parts if part)

@@ -1,0 +1,166 @@
+"""What guards cost a call, ours and other libraries', and what they do when it matters.
+
+``python -m benchmarks.micro.guards``. No broker. How costs are measured: :mod:`benchmarks.micro.rounds`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+
+from benchmarks.harness.environment import load
+from benchmarks.harness.report import aligned, number
+from benchmarks.harness.statistics import Spread, ratios, spread
+from benchmarks.micro.guard_behaviours import BEHAVIOURS, Behaviour, Seen
+from benchmarks.micro.guard_stacks import INSTALL, STACKS, Absent, Stack
+from benchmarks.micro.rounds import Costs, add_options, cost_table, left_out, measure, promised, writable
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """One contender's cost over another's.
+
+    Attributes:
+        over, under: names of contenders.
+        limit: what is promised of it, at most; None: for the record.
+        less: a contender whose cost is taken off both first.
+    """
+
+    over: str
+    under: str
+    limit: float | None = None
+    less: str | None = None
+
+    @property
+    def text(self) -> str:
+        """For tables."""
+        if self.less is None:
+            return f"{self.over} / {self.under}"
+        return f"({self.over} - {self.less}) / ({self.under} - {self.less})"
+
+
+RATIOS = (
+    Ratio("chain", "by-hand", 0.15),
+    Ratio("call", "call-by-hand", 0.15, less="call-off"),
+    Ratio("chain", "by-hand-loop"),
+    Ratio("chain-8", "by-hand"),
+    Ratio("chain", "pyresilience"),
+    Ratio("chain", "hyx"),
+    Ratio("chain", "aioresilience"),
+)
+
+
+@dataclass
+class Figures(Costs):
+    """What was measured.
+
+    Attributes:
+        seen: behaviour → library → what was seen.
+    """
+
+    seen: dict[str, dict[str, Seen]] = field(default_factory=dict)
+
+    def ratio(self, ratio: Ratio) -> Spread | None:
+        """Over the rounds; None if one of its contenders is missing."""
+        over, under = self.costs.get(ratio.over, {}), self.costs.get(ratio.under, {})
+        if ratio.less is not None:
+            less = self.costs.get(ratio.less, {})
+            over, under = ({at: each[at] - less[at] for at in each if at in less} for each in (over, under))
+        return spread(ratios({**over}, {**under}).values())
+
+
+async def observe(behaviours: Sequence[Behaviour], figures: Figures) -> None:
+    """Fill in ``seen``."""
+    for behaviour in behaviours:
+        seen = figures.seen[behaviour.name] = {}
+        for library, look in behaviour.libraries.items():
+            try:
+                seen[library] = await look()
+            except Absent as absent:
+                figures.absent[library] = str(absent)
+
+
+def report(figures: Figures, stacks: Sequence[Stack], behaviours: Sequence[Behaviour]) -> str:
+    """The tables."""
+    parts: list[str] = []
+    rows: list[tuple[str, ...]]
+    if figures.costs:
+        parts.append(cost_table(figures, stacks))
+        rows = [("", "measured", "promised", "")]
+        for ratio in RATIOS:
+            found = figures.ratio(ratio)
+            if found is not None:
+                rows.append((ratio.text, *promised(found, ratio.limit)))
+        if len(rows) > 1:
+            parts.append("Ratios (formed within a round)\n" + aligned(rows, left=(0, 3)))
+    for behaviour in behaviours:
+        rows = [
+            (library, number(seen.value) if seen.value % 1 else f"{seen.value:,.0f}", "ok" if seen.ok else "BAD")
+            for library, seen in figures.seen.get(behaviour.name, {}).items()
+        ]
+        parts.append(f"{behaviour.title}\n{behaviour.wanted}\n{aligned(rows, left=(0, 2))}")
+    parts.append(left_out(figures, INSTALL))
+    return "\n\n".join(part for part in parts if part)
+
+
+def as_dict(figures: Figures) -> dict[str, object]:
+    """Everything, for ``--json``."""
+    found = {ratio.text: (ratio, figures.ratio(ratio)) for ratio in RATIOS}
+    return {
+        "costs_us": figures.costs_us(),
+        "ratios": {
+            text: {**asdict(spread), "limit": ratio.limit}
+            for text, (ratio, spread) in found.items()
+            if spread is not None
+        },
+        "behaviours": {
+            name: {library: asdict(each) for library, each in seen.items()} for name, seen in figures.seen.items()
+        },
+        "absent": figures.absent,
+    }
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options."""
+    made = argparse.ArgumentParser(
+        prog="python -m benchmarks.micro.guards",
+        description="What guards cost a call (breaker, rate, bulkhead, budget, balancer; in others' stacks timeout and "
+        "retry too), and how they behave when it matters, ours beside theirs. No broker; under a minute on a quiet "
+        f"machine. Libraries that are not installed are left out; they come with: {INSTALL}",
+        epilog="contenders: " + ", ".join(stack.name for stack in STACKS),
+    )
+    add_options(made, blocks=40)
+    made.add_argument("--no-behaviours", action="store_true", help="leave the behaviours out")
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run. Returns the exit code: 0 done, whatever the ratios; 2 the results cannot be written."""
+    options = parser().parse_args(arguments)
+    if not writable(options.json):
+        return 2
+    figures = Figures()
+    stacks = () if options.no_costs else STACKS
+    behaviours = () if options.no_behaviours else BEHAVIOURS
+    print(f"load before: {load()}", file=sys.stderr)
+    asyncio.run(_run(stacks, behaviours, options.rounds, options.blocks, figures))
+    print(report(figures, stacks, behaviours), flush=True)
+    if options.json is not None:
+        options.json.write_text(json.dumps(as_dict(figures), indent=1, ensure_ascii=False) + "\n")
+    return 0
+
+
+async def _run(
+    stacks: Sequence[Stack], behaviours: Sequence[Behaviour], rounds: int, blocks: int, figures: Figures
+) -> None:
+    if stacks:
+        await measure(stacks, rounds, blocks, figures)
+    await observe(behaviours, figures)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

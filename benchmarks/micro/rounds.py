@@ -1,0 +1,150 @@
+"""Costs of calls in one process, side by side: for the benchmarks that need no broker.
+
+A cost is the process's CPU time, because nothing waits here and others on the machine must not count. Contenders take
+turns, a block of calls each, and take turns at being first; a round has the fastest of each one's blocks. Ratios and
+differences are formed within a round, and the median over the rounds counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.harness.plan import rotated
+from benchmarks.harness.report import aligned, shown
+from benchmarks.harness.statistics import Spread, spread
+from benchmarks.micro.guard_stacks import Absent, Call, Stack, opened
+
+BLOCK = 250
+"""Calls of one block: some milliseconds, so that most blocks are not interrupted."""
+
+
+@dataclass
+class Costs:
+    """What calls cost.
+
+    Attributes:
+        costs: contender → round → µs a call.
+        absent: contender → the package that it lacks.
+        blocks: contender → round → µs a call, of each of its blocks, in their order.
+    """
+
+    costs: dict[str, dict[int, float]] = field(default_factory=dict)
+    absent: dict[str, str] = field(default_factory=dict)
+    blocks: dict[str, dict[int, list[float]]] = field(default_factory=dict)
+
+    def differences(self, over: str, under: str) -> dict[int, float]:
+        """µs that a call of ``over`` costs more than one of ``under``, by round: the median over its blocks, each with the
+        other's of the same turn, since what is looked for is far less than what a machine drifts by."""
+        of, less = self.blocks.get(over, {}), self.blocks.get(under, {})
+        return {
+            at: statistics.median(more - base for more, base in zip(of[at], less[at], strict=True))
+            for at in of
+            if at in less
+        }
+
+    def difference(self, over: str, under: str) -> Spread | None:
+        """Likewise, over the rounds. None: one of them was not measured."""
+        return spread(self.differences(over, under).values())
+
+    def of(self, contender: str) -> Spread | None:
+        """Over the rounds; None if it was not measured."""
+        return spread(self.costs.get(contender, {}).values())
+
+    def costs_us(self) -> dict[str, list[float]]:
+        """Every round, for ``--json``."""
+        return {name: list(rounds.values()) for name, rounds in self.costs.items()}
+
+
+async def cost(call: Call, calls: int) -> float:
+    """µs of CPU time that a call takes, over so many."""
+    began = time.process_time_ns()
+    for _ in range(calls):
+        await call()
+    return (time.process_time_ns() - began) / 1e3 / calls
+
+
+async def measure(stacks: Sequence[Stack], rounds: int, blocks: int, found: Costs, block: int = BLOCK) -> None:
+    """Fill in ``found``.
+
+    Args:
+        blocks: of each contender in each round.
+        block: calls of one.
+    """
+    async with AsyncExitStack() as exits:
+        there: list[tuple[str, Call]] = []
+        for stack in stacks:
+            try:
+                there.append((stack.name, await opened(stack, exits)))
+            except Absent as absent:
+                found.absent[stack.name] = str(absent)
+        gc.collect()
+        gc.freeze()  # what is there by now need not be looked through for each contender
+        for at in range(rounds):
+            for turn in range(blocks):
+                for name, call in rotated(there, at + turn):
+                    found.blocks.setdefault(name, {}).setdefault(at, []).append(await cost(call, block))
+    for name, by_round in found.blocks.items():
+        found.costs[name] = {at: min(costs) for at, costs in by_round.items()}
+
+
+def cost_table(found: Costs, stacks: Sequence[Stack]) -> str:
+    """The costs of ``stacks``."""
+    rows = [("", "", "µs a call")]
+    rows += [(stack.name, stack.label, shown(found.of(stack.name))) for stack in stacks]
+    return "Cost (CPU time; median (least … greatest) over the rounds)\n" + aligned(rows, left=(0, 1))
+
+
+def promised(measured: Spread, limit: float | None) -> tuple[str, str, str]:
+    """The cells of a table: what was measured, what is promised of its median at most, and the verdict."""
+    if limit is None:
+        return shown(measured), "", ""
+    return shown(measured), f"≤ {limit:g}", "ok" if measured.median <= limit else "MISSED"
+
+
+def left_out(found: Costs, install: str) -> str:
+    """What was not measured, for want of which package, and the command that installs it; empty: everything was."""
+    if not found.absent:
+        return ""
+    missing = ", ".join(sorted(set(found.absent.values())))
+    names = ", ".join(sorted(found.absent))
+    return f"Not installed: {missing}; left out: {names}. Install them with: {install}"
+
+
+def add_options(parser: argparse.ArgumentParser, *, blocks: int, block: int = BLOCK) -> None:
+    """The options that all have: ``--rounds``, ``--blocks`` (so many by default, of ``block`` calls each), ``--no-costs``,
+    ``--json``."""
+    parser.add_argument("--rounds", type=positive, default=9, metavar="N", help="rotated rounds (default 9)")
+    parser.add_argument(
+        "--blocks", type=positive, default=blocks, metavar="N", help=f"of {block} calls each (default {blocks})"
+    )
+    parser.add_argument("--no-costs", action="store_true", help="leave the costs out")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there, every round by itself")
+
+
+def positive(text: str) -> int:
+    """A number of something, of the command line."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"1 at least, not {text}")
+    return value
+
+
+def writable(path: Path | None) -> bool:
+    """Can the results be written there? Looked at now, and not after a minute; a reason is told. None: nowhere, which is
+    fine."""
+    if path is not None:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+        except OSError as error:
+            print(f"the results cannot be written: {error}; choose another place with --json", file=sys.stderr)
+            return False
+    return True

@@ -1,0 +1,159 @@
+"""What it costs a call to be measured and traced, and what stays of it in memory: ``python -m benchmarks.micro.telemetry``.
+
+No broker (what it costs there: the suite ``telemetry`` of ``python -m benchmarks``). How costs are measured:
+:mod:`benchmarks.micro.rounds`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+
+from benchmarks.harness.environment import load
+from benchmarks.harness.report import aligned
+from benchmarks.micro.guard_stacks import Absent, Stack
+from benchmarks.micro.memory import CALLS, NAMES, Retained, retained, table
+from benchmarks.micro.otel_sdk import INSTALL
+from benchmarks.micro.rounds import Costs, add_options, cost_table, left_out, measure, positive, promised, writable
+from benchmarks.micro.telemetry_stacks import STACKS
+
+BLOCK = 100
+"""Calls of one block: more and shorter ones than elsewhere, since what is looked for is a hundredth of a call's cost."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What one contender costs more than another.
+
+    Attributes:
+        text: what it says.
+        over, under: names of contenders.
+        limit: what is promised of it, at most, in µs; None: for the record.
+    """
+
+    text: str
+    over: str
+    under: str
+    limit: float | None = None
+
+
+DIFFERENCES = (
+    Difference("metrics", "metrics", "off", 2.0),
+    Difference("a span that is not sampled", "unsampled", "off", 0.3),
+    Difference("a sampled span tree", "sampled", "off", 40.0),
+    Difference("… what the SDK itself takes for such spans", "by-hand", "off"),
+    Difference("… the caller's span not sampled", "parent-unsampled", "off-in-trace"),
+    Difference("… the caller's span sampled", "parent-sampled", "off-in-trace"),
+    Difference("… not sampled by the SDK's own sampler", "sdk-unsampled", "off"),
+    Difference("the default: metrics, no SDK listens", "default", "off"),
+    Difference("metrics, 1 % sampled", "1-percent", "off"),
+    Difference("metrics with exemplars, all sampled", "everything", "off"),
+    Difference("piece: ToolMeter, begun and finished", "meter", "bare"),
+    Difference("piece: an attempt and a reply", "counts", "bare"),
+    Difference("piece: Tracing.call, no SDK", "nobody", "bare"),
+    Difference("piece: Tracing.call, sample=0.0", "decision", "bare"),
+)
+
+
+@dataclass
+class Figures(Costs):
+    """What was measured.
+
+    Attributes:
+        kept: what stayed in memory, by kind of calls.
+    """
+
+    kept: dict[str, Retained] = field(default_factory=dict)
+
+
+def report(figures: Figures, stacks: Sequence[Stack]) -> str:
+    """The tables."""
+    parts: list[str] = []
+    if figures.costs:
+        parts.append(cost_table(figures, stacks))
+        rows: list[tuple[str, ...]] = [("", "", "µs", "promised", "")]
+        for each in DIFFERENCES:
+            found = figures.difference(each.over, each.under)
+            if found is not None:
+                rows.append((each.text, f"{each.over} - {each.under}", *promised(found, each.limit)))
+        parts.append(
+            "Differences (of neighbours in time; formed within a round; the median counts)\n"
+            + aligned(rows, left=(0, 1, 4))
+        )
+    if figures.kept:
+        parts.append(table(figures.kept))
+    parts.append(left_out(figures, INSTALL))
+    return "\n\n".join(part for part in parts if part)
+
+
+def as_dict(figures: Figures) -> dict[str, object]:
+    """Everything, for ``--json``."""
+    found = [(each, figures.differences(each.over, each.under)) for each in DIFFERENCES]
+    return {
+        "costs_us": figures.costs_us(),
+        "differences_us": [{**asdict(each), "rounds": list(rounds.values())} for each, rounds in found if rounds],
+        "retained": {name: kept.as_dict() for name, kept in figures.kept.items()},
+        "absent": figures.absent,
+    }
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options."""
+    made = argparse.ArgumentParser(
+        prog="python -m benchmarks.micro.telemetry",
+        description="What it costs a call to be measured and traced, by a genuine OpenTelemetry SDK, and whether anything "
+        "of it stays in memory. No broker; some minutes, most of them for the memory. Without the SDK what needs it is "
+        f"left out; it comes with: {INSTALL}",
+        epilog="contenders: " + ", ".join(stack.name for stack in STACKS),
+    )
+    add_options(made, blocks=60, block=BLOCK)
+    made.add_argument(
+        "--calls",
+        type=positive,
+        default=CALLS,
+        metavar="N",
+        help=f"calls of a tool, for the memory (default {CALLS:,})",
+    )
+    made.add_argument(
+        "--names",
+        type=positive,
+        default=NAMES,
+        metavar="N",
+        help=f"calls of tools that there are not, each with another name (default {NAMES:,})",
+    )
+    made.add_argument("--no-memory", action="store_true", help="leave the memory out")
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run. Returns the exit code: 0 done, whatever the figures; 2 the results cannot be written."""
+    options = parser().parse_args(arguments)
+    if not writable(options.json):
+        return 2
+    figures = Figures()
+    stacks = () if options.no_costs else STACKS
+    counts = {} if options.no_memory else {"calls": options.calls, "names": options.names}
+    print(f"load before: {load()}", file=sys.stderr)
+    asyncio.run(_run(stacks, counts, options.rounds, options.blocks, figures))
+    print(report(figures, stacks), flush=True)
+    if options.json is not None:
+        options.json.write_text(json.dumps(as_dict(figures), indent=1, ensure_ascii=False) + "\n")
+    return 0
+
+
+async def _run(stacks: Sequence[Stack], counts: Mapping[str, int], rounds: int, blocks: int, figures: Figures) -> None:
+    if stacks:
+        await measure(stacks, rounds, blocks, figures, BLOCK)
+    if counts:
+        try:
+            figures.kept.update(await retained(**counts))
+        except Absent as absent:
+            figures.absent["memory"] = str(absent)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,168 @@
+"""What calls go through in the benchmark of telemetry: a whole call of ours, over a transport that answers by itself,
+telling more and more; and what telling is made of, piece by piece.
+
+Spans go to a genuine OpenTelemetry SDK, whose processor does nothing with them: export is another thread's, and another
+benchmark's (the suite ``telemetry`` on a broker).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+from opentelemetry.context import Context, attach, detach
+from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, TraceFlags, set_span_in_context
+from opentelemetry.util.types import AttributeValue
+from prometheus_client import CollectorRegistry
+
+from benchmarks.micro.guard_stacks import Call, Stack, bare, catalog, whole_call
+from benchmarks.micro.otel_sdk import recording, refusing
+from dispatch.calls.resolved_tool import ToolResolver
+from dispatch.errors import Outcome
+from dispatch.messaging.rpc.exchange_outcome import Disposition
+from dispatch.policy import DEFAULT_POLICY
+from dispatch.telemetry.metrics.instruments import Instruments
+from dispatch.telemetry.settings import SILENT, Telemetry
+from dispatch.telemetry.tracing.call_spans import Tracing
+
+EMPTY = Context()
+AT_FIRST: dict[str, AttributeValue] = {
+    "gen_ai.operation.name": "execute_tool",
+    **dict.fromkeys("abcd", "a text of some length"),
+}
+SENDING: dict[str, AttributeValue] = {"dispatch.attempt.number": 1, **dict.fromkeys("abcdefg", "a text of some length")}
+IN_THE_END: dict[str, AttributeValue] = {"dispatch.attempts": 1, **dict.fromkeys("ef", "a text of some length")}
+"""As many attributes as ours, of their kinds."""
+
+Made = AbstractAsyncContextManager[Call]
+
+DURATION_S = 0.0005
+"""Of the calls that the pieces are told of."""
+UNSAMPLED = SpanContext(trace_id=0x0AF7651916CD43DD8448EB211C80319C, span_id=0x00F067AA0BA902B7, is_remote=False)
+"""A caller's span that is not sampled."""
+SAMPLED = SpanContext(UNSAMPLED.trace_id, UNSAMPLED.span_id, is_remote=False, trace_flags=TraceFlags(1))
+
+
+def _told(settings: Callable[[], dict[str, Any]]) -> Callable[[], Made]:
+    """A call with this telemetry; the settings are made late, since the SDK may be missing."""
+    return lambda: whole_call({}, Telemetry(**settings()))()
+
+
+def _within(parent: SpanContext, make: Callable[[], Made]) -> Callable[[], Made]:
+    """The same, made by somebody who has a span."""
+
+    @asynccontextmanager
+    async def within() -> AsyncIterator[Call]:
+        context = set_span_in_context(NonRecordingSpan(parent))
+        async with make() as inner:
+
+            async def call() -> object:
+                token = attach(context)
+                try:
+                    return await inner()
+                finally:
+                    detach(token)
+
+            yield call
+
+    return within
+
+
+def _registry() -> dict[str, Any]:
+    return {"registry": CollectorRegistry()}
+
+
+def _traced(**settings: Any) -> dict[str, Any]:
+    return {"metrics": False, "tracer_provider": recording(), **settings}
+
+
+@asynccontextmanager
+async def _by_hand() -> AsyncIterator[Call]:
+    """A call that tells nothing, between two spans like ours: what the SDK takes for them, whoever makes them."""
+    tracer = recording().get_tracer("benchmark")
+    async with _OFF() as inner:
+
+        async def call() -> object:
+            outer = tracer.start_span("execute_tool work", EMPTY, SpanKind.INTERNAL, AT_FIRST)
+            send = tracer.start_span("send", set_span_in_context(outer, EMPTY), SpanKind.PRODUCER, SENDING)
+            try:
+                return await inner()
+            finally:
+                send.set_attribute("dispatch.instance", "(shared)")
+                send.end()
+                outer.set_attributes(IN_THE_END)
+                outer.end()
+
+        yield call
+
+
+@asynccontextmanager
+async def _metering() -> AsyncIterator[Call]:
+    meter = Instruments.of(registry := CollectorRegistry()).tool("work")
+
+    async def call() -> object:
+        meter.in_flight += 1
+        meter.finished(Outcome.SUCCESS, DURATION_S)
+        return "done"
+
+    yield call
+    del registry
+
+
+@asynccontextmanager
+async def _counting() -> AsyncIterator[Call]:
+    instruments = Instruments.of(registry := CollectorRegistry())
+    attempts, replies = instruments.tool("work").attempts, instruments.service("double").replies
+
+    async def call() -> object:
+        attempts["first"].value += 1
+        replies[Disposition.MATCHED].value += 1
+        return "done"
+
+    yield call
+    del registry
+
+
+def _asking(settings: Callable[[], dict[str, Any]]) -> Callable[[], Made]:
+    @asynccontextmanager
+    async def make() -> AsyncIterator[Call]:
+        target = ToolResolver(catalog({}), DEFAULT_POLICY).tool("work")
+        now = asyncio.get_running_loop().time()
+        tracing = Tracing(Telemetry(**settings()), "benchmark", now)
+
+        async def call() -> object:
+            tracing.call(target, now)
+            return "done"
+
+        yield call
+
+    return make
+
+
+_OFF = whole_call({}, SILENT)
+
+STACKS = (
+    Stack("bare", "the function alone", bare),
+    Stack("off", "a whole call, nothing told", _OFF),
+    Stack("metrics", "with metrics", _told(lambda: {**_registry(), "traces": "off"})),
+    Stack("default", "with metrics, and no SDK listens: the default", _told(_registry)),
+    Stack("unsampled", "an SDK listens, sample=0.0", _told(lambda: _traced(sample=0.0))),
+    Stack("sampled", "every call sampled: execute_tool and send", _told(_traced)),
+    Stack("by-hand", "nothing told, between two such spans", _by_hand),
+    Stack("sdk-unsampled", "the SDK's own sampler takes no call", _told(lambda: _traced(tracer_provider=refusing()))),
+    Stack("off-in-trace", "nothing told, the caller has a span", _within(UNSAMPLED, _OFF)),
+    Stack("parent-unsampled", "an SDK listens, the caller's span is not sampled", _within(UNSAMPLED, _told(_traced))),
+    Stack("parent-sampled", "an SDK listens, the caller's span is sampled", _within(SAMPLED, _told(_traced))),
+    Stack("1-percent", "with metrics, an SDK listens, sample=0.01", _told(lambda: _traced(**_all(), sample=0.01))),
+    Stack("everything", "with metrics, their exemplars, every call sampled", _told(lambda: _traced(**_all()))),
+    Stack("meter", "piece: a call begins and ends (ToolMeter)", _metering),
+    Stack("counts", "piece: an attempt, and a reply", _counting),
+    Stack("nobody", "piece: is there a trace? No SDK listens (Tracing.call)", _asking(dict)),
+    Stack("decision", "piece: the same, an SDK listens, sample=0.0", _asking(lambda: _traced(sample=0.0))),
+)
+
+
+def _all() -> dict[str, Any]:
+    return {"metrics": True, **_registry()}

@@ -1,0 +1,102 @@
+"""The line between a process and the driver: JSON, one value a line, the spec first."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.workers.load import Load, measure, reach
+
+ARGUMENTS = {"topic": "cats"}
+"""What every client asks with."""
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What a process must know.
+
+    Attributes:
+        url: the broker.
+        token: what to authenticate with there; None: nothing.
+        topic: the short name of the topics.
+        request: the whole name of the topic with the requests.
+        response: the same for the answers.
+        timeout: seconds a call waits for its answer.
+        answer: characters of an answer.
+        more: further pairs of topics, of requests and their answers, for a service that serves several.
+    """
+
+    url: str
+    token: str | None
+    topic: str
+    request: str
+    response: str
+    timeout: float
+    answer: int = 120
+    more: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def text(self) -> str:
+        """What the service answers, and the client expects."""
+        return "x" * self.answer
+
+
+class Channel:
+    """This process's end. Makes stdout its own: what a library prints there goes to stderr from now on."""
+
+    def __init__(self) -> None:
+        self._out = os.fdopen(os.dup(1), "w")
+        os.dup2(2, 1)
+
+    def read(self) -> dict[str, Any] | None:
+        """The next command; None: there are no more, the driver may have ended."""
+        line = sys.stdin.readline()
+        return json.loads(line) if line else None
+
+    def spec(self) -> Spec:
+        """The first line."""
+        values = self.read()
+        if values is None:
+            raise SystemExit(0)
+        return Spec(**values)
+
+    def say(self, answer: dict[str, Any]) -> None:
+        """Answer a command."""
+        self._out.write(json.dumps(answer) + "\n")
+        self._out.flush()
+
+    def ready(self) -> None:
+        """The answer to the spec."""
+        self.say({"ready": True})
+
+
+def run_client(connect: Callable[[Spec], AbstractAsyncContextManager[Load]]) -> None:
+    """Be a client: connect, then measure as told."""
+    asyncio.run(_client(Channel(), connect))
+
+
+async def _client(channel: Channel, connect: Callable[[Spec], AbstractAsyncContextManager[Load]]) -> None:
+    spec = channel.spec()
+    async with connect(spec) as load:
+        await reach(load)
+        channel.ready()
+        while (command := await asyncio.to_thread(channel.read)) is not None:
+            channel.say(await measure(load, **command))
+
+
+def run_service(serve: Callable[[Spec], AbstractAsyncContextManager[Any]]) -> None:
+    """Be a service: start, then answer until the driver lets go."""
+    asyncio.run(_service(Channel(), serve))
+
+
+async def _service(channel: Channel, serve: Callable[[Spec], AbstractAsyncContextManager[Any]]) -> None:
+    async with serve(channel.spec()):
+        channel.ready()
+        while await asyncio.to_thread(channel.read) is not None:
+            pass

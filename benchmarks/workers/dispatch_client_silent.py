@@ -1,0 +1,12 @@
+"""Our client, which tells nothing of itself: what it is with metrics and traces, compared with this, is what they cost."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from benchmarks.workers.channel import run_client
+from benchmarks.workers.dispatch_client import connect
+from dispatch.telemetry.settings import SILENT
+
+if __name__ == "__main__":
+    run_client(partial(connect, telemetry=SILENT))

@@ -1,0 +1,54 @@
+"""Our service base, with a tool that answers at once."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pulsar
+
+import dispatch
+from benchmarks.workers.channel import Spec, run_service
+from benchmarks.workers.wire import client_options
+from dispatch.transports import Security
+
+
+class Echo(dispatch.ToolService):
+    """Answers."""
+
+    def __init__(self, answer: str) -> None:
+        self._answer = answer
+
+    async def invoke(self, config: dict[str, Any], arguments: dict[str, Any], user: str = "") -> str:
+        """The tool."""
+        return self._answer
+
+
+@asynccontextmanager
+async def serve(spec: Spec) -> AsyncIterator[None]:
+    """The service, listening, with the defaults."""
+    async with dispatch.ToolServer(
+        Echo(spec.text),
+        spec.url,
+        request_queue=spec.request,
+        response_queue=spec.response,
+        id="echo",
+        security=Security(token=spec.token),
+    ):
+        yield
+    if spec.request.startswith("persistent://"):
+        _forget(spec)
+
+
+def _forget(spec: Spec) -> None:
+    """Take the durable subscription away: on a broker that is not ours nothing may stay."""
+    client = pulsar.Client(spec.url, **client_options(spec))
+    try:
+        client.subscribe(spec.request, "echo-request", consumer_type=pulsar.ConsumerType.Shared).unsubscribe()
+    finally:
+        client.close()
+
+
+if __name__ == "__main__":
+    run_service(serve)

@@ -1,0 +1,25 @@
+"""What the bare processes send, ready made, and how they connect."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pulsar
+
+from benchmarks.workers.channel import ARGUMENTS, Spec
+
+REQUEST = json.dumps({"user": "", "config": "{}", "arguments": json.dumps(ARGUMENTS)}).encode()
+
+
+def reply(spec: Spec) -> bytes:
+    """The answer, ready made."""
+    return json.dumps({"error": None, "response": spec.text, "end_of_stream": True}).encode()
+
+
+def client_options(spec: Spec) -> dict[str, Any]:
+    """Keyword arguments for a client of pulsar-client."""
+    options: dict[str, Any] = {"logger": pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)}
+    if spec.token is not None:
+        options["authentication"] = pulsar.AuthenticationToken(spec.token)
+    return options

@@ -1,0 +1,127 @@
+"""Whole runs, tiny, on the genuine broker."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import uuid
+from pathlib import Path
+
+import pytest
+
+from benchmarks.harness.plan import BASIC, DELIVERY, TELEMETRY
+from benchmarks.harness.target_ratios import FOR_THE_RECORD, PROMISES, Ratio
+from dispatch.devtools.localbroker import Endpoint
+from dispatch.devtools.localbroker.supervision import Child, process_identity
+from tests.helpers.cli_processes import ended, started
+from tests.helpers.python_processes import running
+
+pytestmark = pytest.mark.pulsar
+
+MARK = "BENCHMARK_TEST_MARK"
+MEASURED = (*BASIC, TELEMETRY, *DELIVERY[:2])
+"""Where answers are larger, calls are lost, each waits for its timeout, and the run takes minutes."""
+
+
+@pytest.fixture
+def broker(pulsar_endpoint: Endpoint) -> dict[str, str]:
+    """The environment that names the broker of the tests."""
+    found = {"PULSAR_URL": pulsar_endpoint.service_url, "PULSAR_ADMIN_URL": pulsar_endpoint.web_url}
+    if pulsar_endpoint.token is not None:
+        found["PULSAR_TOKEN"] = pulsar_endpoint.token
+    return found
+
+
+def test_everything_once(broker: dict[str, str], pulsar_endpoint: Endpoint, tmp_path: Path) -> None:
+    json_file, picture = tmp_path / "found.json", tmp_path / "found.png"
+    code, out, err = ended(
+        *("bench", "--rounds", "1", "--seconds", "0.1", "--json", str(json_file), "--png", str(picture)),
+        *(part for suite in MEASURED for part in ("--only", suite.name)),
+        limit=240,
+        **broker,
+    )
+    assert code == 0, err
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    found = json.loads(json_file.read_text())
+    cells = {(m["suite"], m["contender"], m["in_flight"]): m for m in found["measurements"]}
+    assert set(cells) == {(s.name, c.name, level) for s in MEASURED for c in s.contenders for level in s.levels}
+    for cell, figures in cells.items():
+        # Whether calls are lost at 256 in flight is for the benchmark to say; that answers came is for the test.
+        assert figures["answered"] > 0, cell
+        assert figures["calls"] == figures["answered"] + figures["lost"]
+        if figures["p50_ms"] is not None:  # of those that began within its tenth of a second
+            assert 0 < figures["p50_ms"] <= figures["p99_ms"], cell
+    assert sum(figures["p50_ms"] is not None for figures in cells.values()) > 0.8 * len(cells)
+    assert len(found["ratios"]) == len(PROMISES) + len(FOR_THE_RECORD)
+    measured = {suite.name for suite in MEASURED}
+
+    def figure(ratio: Ratio, contender: str) -> float | None:
+        name = ratio.under_figure or ratio.figure if contender == ratio.under else ratio.figure
+        return cells[ratio.suite, contender, ratio.in_flight][name]
+
+    for one, ratio in zip(found["ratios"], [*PROMISES, *FOR_THE_RECORD], strict=True):
+        # A figure a call is of those answered within its tenth of a second: there may be none.
+        there = ratio.suite in measured and figure(ratio, ratio.over) is not None and figure(ratio, ratio.under)
+        assert (one["spread"] is not None) == bool(there), ratio
+        assert (one["met"] is not None) == (ratio in PROMISES and bool(there)), ratio
+    # 0: none of its calls began, and ended, in its tenth of a second.
+    medians = [one["spread"]["median"] for one in found["ratios"] if one["spread"] is not None]
+    assert sum(median > 0 for median in medians) > 0.8 * len(medians)
+    assert found["broker"]["version"][0].isdigit()
+    assert all(suite.title in out for suite in MEASURED)
+    assert err.count(" in flight: ") == len(cells)
+    # The durable subscription of the persistent service has gone with it.
+    admin = pulsar_endpoint.admin()
+    for topic in admin.topics("tg/flow"):
+        if "/bench-" in topic:
+            assert admin.stats(topic)["subscriptions"] == {}, topic
+
+
+def marked(mark: str) -> set[int]:
+    """The processes that have the mark in their environment."""
+    found = set()
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"{MARK}={mark}".encode() in (folder / "environ").read_bytes():
+                found.add(int(folder.name))
+        except OSError:  # ended meanwhile, or another's
+            continue
+    return found
+
+
+needs_proc = pytest.mark.skipif(not os.path.exists("/proc/self/environ"), reason="looks for processes in /proc")
+LONG = ("--only", "clients/bare", "--only", "clients/trustgraph", "--rounds", "1", "--seconds", "30")
+
+
+@needs_proc
+def test_ctrl_c_leaves_no_process_and_no_file(broker: dict[str, str], tmp_path: Path) -> None:
+    mark = uuid.uuid4().hex
+    with started("bench", *LONG, "--out", str(tmp_path), **broker, **{MARK: mark}) as program:
+        program.err.wait_for("starting the clients and services of clients")
+        assert len(marked(mark)) >= 2  # itself and the driver at least
+        program.interrupt()
+        program.assert_interrupted()
+    assert marked(mark) == set()
+    assert list(tmp_path.iterdir()) == []
+
+
+@needs_proc
+def test_a_driver_that_is_killed_takes_its_processes_with_it(
+    broker: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark = uuid.uuid4().hex
+    for key, value in {**broker, MARK: mark}.items():
+        monkeypatch.setenv(key, value)
+    with running(
+        *("-m", "benchmarks", "--only", "services", "--rounds", "1", "--seconds", "0.2", "--out", str(tmp_path)),
+        ready=" in flight: ",
+    ) as program:
+        children = [Child(pid, process_identity(pid)) for pid in marked(mark) - {program.process.pid}]
+        assert len(children) == 4
+        program.end(signal.SIGKILL)
+        try:
+            assert all(child.wait(30) for child in children)
+        finally:
+            for child in children:
+                child.kill()

@@ -1,0 +1,99 @@
+"""The benchmark of guards: ours must run, whoever else is installed; what is not is said, and left out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.micro import guard_stacks, guards
+from benchmarks.micro.guard_behaviours import BEHAVIOURS, Behaviour, Seen
+from benchmarks.micro.guard_stacks import STACKS, Absent, Stack
+from benchmarks.micro.guards import Figures, Ratio, main, report
+
+OURS = ("bare", "chain", "chain-8", "call-off", "call", "refused", "refused-call")
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody else is installed."""
+
+    def package(name: str) -> None:
+        raise Absent(name.partition(".")[0])
+
+    monkeypatch.setattr(guard_stacks, "package", package)
+    monkeypatch.setattr("benchmarks.micro.guard_behaviours.package", package)
+    monkeypatch.setattr("benchmarks.micro.guard_libraries.package", package)
+
+
+@pytest.mark.usefixtures("alone")
+def test_ours_is_measured_alone_and_what_is_missing_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "new" / "figures.json"
+    assert main(["--rounds", "2", "--blocks", "1", "--no-behaviours", "--json", str(path)]) == 0
+    written = json.loads(path.read_text())
+    assert {name: len(costs) for name, costs in written["costs_us"].items()} == dict.fromkeys(OURS, 2)
+    assert all(cost > 0 for costs in written["costs_us"].values() for cost in costs)
+    assert written["ratios"] == {}, "there is nobody to compare with"
+    out = capsys.readouterr().out
+    assert "pip install 'tool-dispatch[peers]'" in out
+    assert "purgatory" in out
+    assert "pyresilience" in out
+
+
+@pytest.mark.parametrize("behaviour", BEHAVIOURS, ids=lambda behaviour: behaviour.name)
+@pytest.mark.wall_clock
+async def test_ours_does_what_is_wanted(behaviour: Behaviour) -> None:
+    seen = await behaviour.libraries["dispatch"]()
+    assert seen.ok, (behaviour.title, seen.value)
+
+
+@pytest.mark.usefixtures("alone")
+async def test_every_other_contender_says_which_package_it_lacks() -> None:
+    for stack in STACKS:
+        if stack.name not in OURS:
+            with pytest.raises(Absent):
+                async with stack.make():
+                    raise AssertionError(f"{stack.name} needs no package?")
+
+
+def test_ratios_are_formed_within_rounds_and_their_median_counts() -> None:
+    figures = Figures(
+        {"chain": {0: 1.0, 1: 4.0, 2: 3.0}, "by-hand": {0: 10.0, 1: 20.0, 2: 10.0}, "off": {0: 0.5, 1: 2.0}}
+    )
+    found = figures.ratio(Ratio("chain", "by-hand"))
+    assert found is not None
+    assert (found.median, found.min, found.max) == (0.2, 0.1, 0.3)
+    less = figures.ratio(Ratio("chain", "by-hand", less="off"))
+    assert less is not None
+    assert (less.min, less.max) == pytest.approx((0.5 / 9.5, 2.0 / 18.0)), "rounds that have all three"
+    assert figures.ratio(Ratio("chain", "hyx")) is None
+
+
+def test_the_report_says_what_was_missed_and_what_is_bad() -> None:
+    stack = Stack("chain", "ours", STACKS[0].make)
+    behaviour = Behaviour("herd", "A herd", "how many", {})
+    figures = Figures(
+        {"chain": {0: 2.0}, "by-hand": {0: 10.0}}, seen={"herd": {"ours": Seen(3, True), "its": Seen(200, False)}}
+    )
+    text = report(figures, [stack], [behaviour])
+    assert "MISSED" in text
+    assert ["ours", "3", "ok"] in [line.split() for line in text.splitlines()]
+    assert ["its", "200", "BAD"] in [line.split() for line in text.splitlines()]
+    figures.costs["by-hand"][0] = 100.0
+    assert "MISSED" not in report(figures, [stack], [behaviour])
+
+
+def test_a_place_that_cannot_be_written_is_said_before_anything_is_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guards.asyncio, "run", lambda *_args: pytest.fail("it was measured"))
+    (tmp_path / "file").touch()
+    assert main(["--json", str(tmp_path / "file" / "figures.json")]) == 2
+    assert "--json" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "x"])
+def test_numbers_are_checked(value: str) -> None:
+    with pytest.raises(SystemExit):
+        main(["--rounds", value])
