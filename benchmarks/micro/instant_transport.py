@@ -10,7 +10,8 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 from dispatch.errors import Origin, TransportError
-from dispatch.messaging.wire.codec import Property, Reply, encode_reply
+from dispatch.messaging.wire.codec import Reply, encode_reply
+from dispatch.messaging.wire.properties import Property
 from dispatch.transports import Handler, Mode, OnFailure, Publisher, Subscription
 
 ANSWER = encode_reply(Reply(None, "done", True))

@@ -14,7 +14,8 @@ from dispatch.messaging.rpc.correlation import Correlator
 from dispatch.messaging.rpc.fragmented_publish import FragmentedRequest
 from dispatch.messaging.rpc.retransmission import Patience, Repair
 from dispatch.messaging.rpc.retransmittable_request import RetransmittableRequest
-from dispatch.messaging.wire.codec import PLAIN_FROM, Property
+from dispatch.messaging.wire.codec import PLAIN_FROM
+from dispatch.messaging.wire.properties import Property
 from dispatch.policy import Policy
 from dispatch.routing.channel import Channel, Channels
 from dispatch.routing.instance_pool import InstancePool, SelectedInstance

@@ -20,7 +20,7 @@ from dispatch.errors import DispatchError, Outcome, TransportError
 from dispatch.messaging.rpc.correlation import Correlator
 from dispatch.messaging.rpc.exchange_outcome import Answer, Lost, Settled, TimedOut
 from dispatch.messaging.rpc.retransmittable_request import RetransmittableRequest
-from dispatch.messaging.wire.codec import Property, Refusal
+from dispatch.messaging.wire.properties import Property, Refusal
 from dispatch.resilience.attempt_timeout import attempt_slice
 from dispatch.resilience.hedging.decision import ANSWERED
 from dispatch.resilience.hedging.race import OUTPACED

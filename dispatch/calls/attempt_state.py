@@ -14,7 +14,7 @@ from dispatch.errors import DispatchError, Origin, Outcome, TransportError
 from dispatch.messaging.rpc.exchange_outcome import Answer, Settled
 from dispatch.messaging.rpc.pending import ReplyStream
 from dispatch.messaging.rpc.retransmittable_request import RetransmittableRequest
-from dispatch.messaging.wire.codec import Property, Refusal, whole_number
+from dispatch.messaging.wire.properties import Property, Refusal, whole_number
 from dispatch.resilience.hedging.decision import NoHedgeReason
 from dispatch.resilience.retry.decision import NoRetryReason, RetryDecision, may_have_run
 from dispatch.routing.instance import Instance

@@ -18,7 +18,8 @@ from dispatch.calls.request import check_priority, invalid, request_payload
 from dispatch.calls.resolved_tool import ResolvedTool
 from dispatch.calls.runtime import Runtime
 from dispatch.errors import CallTimeoutError, DispatchError, Outcome
-from dispatch.messaging.wire.codec import PayloadTooLargeError, check_property, json_text
+from dispatch.messaging.wire.codec import PayloadTooLargeError, json_text
+from dispatch.messaging.wire.properties import check_property
 from dispatch.policy import PolicyError, check_seconds
 from dispatch.resilience.hedging.race import hedged
 from dispatch.resilience.retry.decision import RetryTarget

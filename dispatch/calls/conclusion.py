@@ -15,7 +15,7 @@ from dispatch.errors import (
     TransportError,
 )
 from dispatch.messaging.rpc.exchange_outcome import Answer, Lost, Overflow, Settled, TimedOut, Unreadable
-from dispatch.messaging.wire.codec import Property, Refusal, whole_number
+from dispatch.messaging.wire.properties import Property, Refusal, whole_number
 from dispatch.result import CallResult
 
 _SUCCESS = Outcome.SUCCESS

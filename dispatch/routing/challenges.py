@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping
 
 from dispatch.errors import TransportError
-from dispatch.messaging.wire.codec import Property
+from dispatch.messaging.wire.properties import Property
 from dispatch.transports import Publisher
 
 MAX_CHALLENGES = 64

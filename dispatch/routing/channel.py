@@ -21,7 +21,7 @@ from dispatch.messaging.flow.credit import CREDIT_BYTES
 from dispatch.messaging.flow.paced_publisher import PacedPublisher
 from dispatch.messaging.flow.publisher import Gate
 from dispatch.messaging.rpc.correlation import Correlator, read_properties
-from dispatch.messaging.wire.codec import Feature, Property, Refusal, is_oversized
+from dispatch.messaging.wire.properties import Feature, Property, Refusal, is_oversized
 from dispatch.messaging.wire.topic_name import TopicName
 from dispatch.messaging.wire.topics import announcement_topic, hello_topic, instance_prefix, instance_topic, reply_topic
 from dispatch.routing.challenges import Challenge, Challenges

@@ -14,7 +14,7 @@ from typing import Any
 from dispatch.errors import TransportError
 from dispatch.messaging.flow.publisher import Gate
 from dispatch.messaging.rpc.retransmission import SUSPECT_AFTER
-from dispatch.messaging.wire.codec import Property
+from dispatch.messaging.wire.properties import Property
 
 MAX_INSTANCES = 256
 """Instances of one service that are known at once; others still get what goes to the shared topic."""

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Mapping
 
 from dispatch.errors import TransportError
-from dispatch.messaging.wire.codec import Feature, Property, Refusal, is_oversized
+from dispatch.messaging.wire.properties import Feature, Property, Refusal, is_oversized
 from dispatch.messaging.wire.topics import announcement_topic, hello_topic
 from dispatch.serving.reply_destinations import ReplyRouter
 from dispatch.transports import Message, Mode, Publisher, Subscription, Transport

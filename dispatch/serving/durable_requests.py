@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from dispatch.messaging.wire.codec import Property
+from dispatch.messaging.wire.properties import Property
 from dispatch.serving.clock_offset import ClockOffset
 from dispatch.serving.inbound_request import InboundRequest
 from dispatch.transports import DurableMessage

@@ -18,7 +18,7 @@ from dispatch.errors import TransportError
 from dispatch.messaging.flow.credit import CREDIT_BYTES
 from dispatch.messaging.flow.paced_publisher import PacedPublisher
 from dispatch.messaging.flow.publisher import Gate
-from dispatch.messaging.wire.codec import MAX_PROPERTY_BYTES, Property, whole_number
+from dispatch.messaging.wire.properties import MAX_PROPERTY_BYTES, Property, whole_number
 from dispatch.messaging.wire.sessions import MAX_SECRET_CHARS, is_sender, session_key
 from dispatch.messaging.wire.topic_name import TopicName
 from dispatch.messaging.wire.topics import reply_key

@@ -9,20 +9,16 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from dispatch.messaging.wire.codec import (
-    PLAIN_CHUNK,
     PLAIN_FROM,
-    PLAIN_LAST,
     ErrorInfo,
     PayloadTooLargeError,
-    Property,
-    Refusal,
     Reply,
     encode_plain,
     encode_reply,
     result_text,
-    whole_number,
 )
 from dispatch.messaging.wire.fragments import split_text
+from dispatch.messaging.wire.properties import PLAIN_CHUNK, PLAIN_LAST, Property, Refusal, whole_number
 from dispatch.serving.deduplication.deduplication import Deduplicator
 from dispatch.serving.inbound_request import InboundRequest
 from dispatch.serving.reply_destinations import ReplyRouter

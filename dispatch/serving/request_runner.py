@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dispatch.errors import DispatchError
-from dispatch.messaging.wire.codec import MalformedMessageError, Property, Refusal, Request, decode_request, result_text
+from dispatch.messaging.wire.codec import MalformedMessageError, Request, decode_request, result_text
+from dispatch.messaging.wire.properties import Property, Refusal
 from dispatch.serving.deduplication.deduplication import Deduplicator
 from dispatch.serving.deduplication.idempotency_keys import KEY_AGE_S, Keyed
 from dispatch.serving.durable_requests import DurableRequests

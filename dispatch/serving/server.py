@@ -20,15 +20,9 @@ from typing import Any
 
 from dispatch._internal.clock import loop_clock
 from dispatch.errors import TransportError
-from dispatch.messaging.wire.codec import (
-    REPLY_ONLY,
-    Property,
-    Refusal,
-    Request,
-    is_oversized,
-    whole_number,
-)
+from dispatch.messaging.wire.codec import Request
 from dispatch.messaging.wire.fragments import MAX_PAYLOAD_BYTES
+from dispatch.messaging.wire.properties import REPLY_ONLY, Property, Refusal, is_oversized, whole_number
 from dispatch.messaging.wire.sessions import is_sender
 from dispatch.messaging.wire.topic_name import TopicName
 from dispatch.messaging.wire.topics import instance_topic, reply_topic

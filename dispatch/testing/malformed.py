@@ -6,17 +6,8 @@ import json
 import random
 from collections.abc import Callable, Mapping
 
-from dispatch.messaging.wire.codec import (
-    MAX_PROPERTY_BYTES,
-    PLAIN_CHUNK,
-    PLAIN_LAST,
-    ErrorInfo,
-    MalformedMessageError,
-    Property,
-    Reply,
-    decode_reply,
-    encode_reply,
-)
+from dispatch.messaging.wire.codec import ErrorInfo, MalformedMessageError, Reply, decode_reply, encode_reply
+from dispatch.messaging.wire.properties import MAX_PROPERTY_BYTES, PLAIN_CHUNK, PLAIN_LAST, Property
 from dispatch.transports import DurableMessage, Message
 
 INJECTED_ERROR = "injected-fault"

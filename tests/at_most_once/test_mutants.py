@@ -15,7 +15,7 @@ from dispatch.messaging.rpc.exchange_outcome import Answer
 from dispatch.messaging.rpc.pending import Slot
 from dispatch.messaging.rpc.retransmission import Repair
 from dispatch.messaging.rpc.retransmittable_request import RetransmittableRequest
-from dispatch.messaging.wire.codec import Property, whole_number
+from dispatch.messaging.wire.properties import Property, whole_number
 from dispatch.serving.deduplication.deduplication import Deduplicator
 from dispatch.serving.deduplication.evicted_dispatchers import EvictedDispatchers
 from dispatch.serving.deduplication.idempotency_keys import IdempotencyKeys

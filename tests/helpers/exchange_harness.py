@@ -7,7 +7,7 @@ from typing import Any
 
 from dispatch.messaging.rpc.correlation import Correlator
 from dispatch.messaging.rpc.exchange_outcome import Disposition, Settled
-from dispatch.messaging.wire.codec import Property
+from dispatch.messaging.wire.properties import Property
 from tests.helpers.clock import idle
 from tests.helpers.fakes import FakePublisher
 

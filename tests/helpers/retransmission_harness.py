@@ -11,7 +11,7 @@ from dispatch.messaging.rpc.exchange_outcome import Disposition, Settled
 from dispatch.messaging.rpc.pending import ReplyStream
 from dispatch.messaging.rpc.retransmission import Repair
 from dispatch.messaging.rpc.retransmittable_request import RetransmittableRequest
-from dispatch.messaging.wire.codec import Property
+from dispatch.messaging.wire.properties import Property
 from tests.helpers.clock import idle, virtual_loop
 from tests.helpers.fakes import FakePublisher
 from tests.helpers.malformed_messages import OddMessage

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dispatch.messaging.wire.codec import Property
+from dispatch.messaging.wire.properties import Property
 from dispatch.messaging.wire.sessions import session_key
 
 SECRET = "the secret of a hand-made dispatcher"

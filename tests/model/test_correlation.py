@@ -16,7 +16,7 @@ from dispatch.errors import ThrottledError, TransportError
 from dispatch.messaging.rpc.correlation import Correlator
 from dispatch.messaging.rpc.exchange_outcome import Answer, Disposition, TimedOut, Unreadable
 from dispatch.messaging.rpc.pending import ReplyStream
-from dispatch.messaging.wire.codec import Property
+from dispatch.messaging.wire.properties import Property
 from tests.helpers.clock import VirtualClockLoop, advance, idle
 from tests.helpers.fakes import FakePublisher, FakeTicket, lost, reply
 from tests.helpers.malformed_messages import RUBBISH, OddMessage

@@ -13,7 +13,7 @@ from dashboards.figures import Shown, figure
 from dashboards.reading import Json, load, panels, queries
 from dispatch.errors import Outcome
 from dispatch.messaging.rpc.exchange_outcome import Disposition
-from dispatch.messaging.wire.codec import Refusal
+from dispatch.messaging.wire.properties import Refusal
 from dispatch.resilience.breaker.breaker import State
 from dispatch.telemetry.metrics.instruments import REJECTED_BY
 from dispatch.telemetry.metrics.service_metrics import RESULTS

@@ -17,7 +17,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from dispatch import Telemetry, ToolService
-from dispatch.messaging.wire.codec import Refusal, decode_reply
+from dispatch.messaging.wire.codec import decode_reply
+from dispatch.messaging.wire.properties import Refusal
 from tests.helpers.clock import idle, virtual_loop
 from tests.helpers.dispatcher_and_service import UNGUARDED, Peer, catalog, serving, stand
 

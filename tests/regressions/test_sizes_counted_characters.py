@@ -10,8 +10,8 @@ import pytest
 
 from dispatch import Dispatcher
 from dispatch.errors import TransportError
-from dispatch.messaging.wire.codec import Property
 from dispatch.messaging.wire.fragments import PART_BYTES
+from dispatch.messaging.wire.properties import Property
 from dispatch.messaging.wire.topics import reply_topic
 from dispatch.transports import Mode
 from dispatch.transports.memory import MemoryTransport

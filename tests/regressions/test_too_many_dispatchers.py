@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dispatch import Dispatcher, ToolServer
-from dispatch.messaging.wire.codec import Property, Refusal
+from dispatch.messaging.wire.properties import Property, Refusal
 from dispatch.transports import Message
 from tests.helpers.clock import idle
 from tests.helpers.dispatcher_and_service import UNGUARDED, Peer, catalog, dispatching, serving

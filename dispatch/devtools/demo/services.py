@@ -10,7 +10,8 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
 from dispatch.errors import ToolError
-from dispatch.messaging.wire.codec import Property, decode_request
+from dispatch.messaging.wire.codec import decode_request
+from dispatch.messaging.wire.properties import Property
 from dispatch.serving.tool_service import ToolService
 from dispatch.transports import Message, Mode, Publisher, Subscription, Transport
 

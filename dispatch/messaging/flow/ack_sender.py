@@ -11,7 +11,7 @@ from collections import OrderedDict
 from dispatch._internal.clock import loop_clock
 from dispatch.errors import TransportError
 from dispatch.messaging.flow.credit import CREDIT_BYTES
-from dispatch.messaging.wire.codec import Property, is_oversized
+from dispatch.messaging.wire.properties import Property, is_oversized
 from dispatch.transports import Publisher, Transport
 
 MAX_INSTANCES = 1_024

@@ -19,15 +19,8 @@ from dispatch.messaging.rpc.deadline_heap import Deadlines
 from dispatch.messaging.rpc.exchange_outcome import Disposition, Fate, Lost, Settled, Tally, TimedOut, Unreadable
 from dispatch.messaging.rpc.pending import ReplyStream, Single, Slot
 from dispatch.messaging.rpc.retransmittable_request import RetransmittableRequest
-from dispatch.messaging.wire.codec import (
-    PLAIN_LAST,
-    MalformedMessageError,
-    Property,
-    Refusal,
-    decode_plain,
-    decode_reply,
-    is_oversized,
-)
+from dispatch.messaging.wire.codec import MalformedMessageError, decode_plain, decode_reply
+from dispatch.messaging.wire.properties import PLAIN_LAST, Property, Refusal, is_oversized
 from dispatch.messaging.wire.sessions import SECRET_BYTES, Session
 from dispatch.transports.base import Message, Publisher, Ticket
 

@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Mapping
 
 from dispatch.errors import TransportError
-from dispatch.messaging.wire.codec import Property
 from dispatch.messaging.wire.fragments import part_at, parts_of, read_ranges, write_parts
+from dispatch.messaging.wire.properties import Property
 from dispatch.transports import OnFailure, Publisher, Ticket
 
 

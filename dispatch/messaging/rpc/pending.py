@@ -25,7 +25,8 @@ from dispatch.messaging.rpc.exchange_outcome import (
     Unreadable,
 )
 from dispatch.messaging.rpc.retransmittable_request import RetransmittableRequest
-from dispatch.messaging.wire.codec import Property, Reply, utf8_size, whole_number
+from dispatch.messaging.wire.codec import Reply
+from dispatch.messaging.wire.properties import Property, utf8_size, whole_number
 from dispatch.transports.base import Ticket
 
 if TYPE_CHECKING:

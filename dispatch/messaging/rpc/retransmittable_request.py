@@ -10,7 +10,7 @@ from dispatch.errors import TransportError
 from dispatch.messaging.flow.publisher import Gate
 from dispatch.messaging.rpc.fragmented_publish import FragmentedRequest
 from dispatch.messaging.rpc.retransmission import Repair
-from dispatch.messaging.wire.codec import Property, whole_number
+from dispatch.messaging.wire.properties import Property, whole_number
 from dispatch.transports import Ticket
 
 

@@ -7,8 +7,8 @@ from collections import OrderedDict
 from collections.abc import Mapping
 
 from dispatch._internal.clock import loop_clock
-from dispatch.messaging.wire.codec import Property, Refusal, whole_number
 from dispatch.messaging.wire.fragments import MAX_PAYLOAD_BYTES
+from dispatch.messaging.wire.properties import Property, Refusal, whole_number
 from dispatch.messaging.wire.sessions import is_sender
 from dispatch.serving.deduplication.idempotency_keys import IdempotencyKeys, Keyed
 from dispatch.serving.deduplication.reassembly import Reassembly

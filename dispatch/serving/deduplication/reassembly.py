@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 
-from dispatch.messaging.wire.codec import Property, Refusal, whole_number
 from dispatch.messaging.wire.fragments import Join, JoinError, Joins, read_parts
+from dispatch.messaging.wire.properties import Property, Refusal, whole_number
 from dispatch.serving.deduplication.request_history import RequestHistory
 from dispatch.serving.inbound_request import DEALT_WITH, InboundRequest, Joined
 from dispatch.serving.reply_destinations import ReplyRouter

@@ -21,7 +21,7 @@ from dispatch import (
     TransportError,
 )
 from dispatch.errors import Outcome
-from dispatch.messaging.wire.codec import Property
+from dispatch.messaging.wire.properties import Property
 from dispatch.policy import Breaker, Bulkhead
 from dispatch.resilience.breaker.breaker import State
 from tests.helpers.clock import advance, idle

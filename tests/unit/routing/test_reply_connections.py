@@ -12,7 +12,7 @@ from dispatch import Policy, ToolService
 from dispatch.dispatcher import Dispatcher
 from dispatch.errors import TransportError
 from dispatch.messaging.flow.credit import CREDIT_BYTES
-from dispatch.messaging.wire.codec import Property
+from dispatch.messaging.wire.properties import Property
 from dispatch.routing.reply_connections import CROWDED, MEAN_OF, RETRY_S, SUSTAINED, ReplyConnection, ReplyConnections
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.clock import advance, idle, run

@@ -12,7 +12,8 @@ import pytest
 from dispatch import Policy, ToolServer
 from dispatch.errors import CallTimeoutError, ThrottledError, ToolError
 from dispatch.messaging.rpc.exchange_outcome import Disposition
-from dispatch.messaging.wire.codec import Refusal, decode_reply
+from dispatch.messaging.wire.codec import decode_reply
+from dispatch.messaging.wire.properties import Refusal
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.clock import START, advance, idle
 from tests.helpers.dispatcher_and_service import (

@@ -17,7 +17,7 @@ import pytest
 
 from dispatch import ToolServer, serve
 from dispatch.errors import CallTimeoutError, RejectedError, ToolError, TransportError
-from dispatch.messaging.wire.codec import Refusal
+from dispatch.messaging.wire.properties import Refusal
 from dispatch.serving.announcer import LINGER_S
 from dispatch.serving.server import FLUSH_S
 from tests.helpers.clock import START, advance, idle, run

@@ -13,14 +13,8 @@ from typing import Any
 import pytest
 
 from dispatch.errors import TransportError
-from dispatch.messaging.wire.codec import (
-    MAX_PROPERTY_BYTES,
-    ErrorInfo,
-    MalformedMessageError,
-    Property,
-    decode_reply,
-    decode_request,
-)
+from dispatch.messaging.wire.codec import ErrorInfo, MalformedMessageError, decode_reply, decode_request
+from dispatch.messaging.wire.properties import MAX_PROPERTY_BYTES, Property
 from dispatch.testing import Faults, FaultyTransport, advance, idle
 from dispatch.testing.faults import KINDS, ONLY
 from dispatch.testing.malformed import INJECTED_ERROR

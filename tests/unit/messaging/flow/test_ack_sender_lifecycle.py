@@ -9,7 +9,7 @@ import pytest
 from dispatch.messaging.flow import ack_sender as acknowledger
 from dispatch.messaging.flow.ack_sender import MAX_GATES, QUIET_S, AckSender
 from dispatch.messaging.flow.credit import CREDIT_BYTES
-from dispatch.messaging.wire.codec import Property
+from dispatch.messaging.wire.properties import Property
 from dispatch.transports import Message, Mode
 from dispatch.transports.memory import DRAIN_BATCH, MemoryTransport
 from tests.helpers.clock import advance, idle

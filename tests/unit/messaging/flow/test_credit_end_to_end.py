@@ -14,7 +14,7 @@ import pytest
 from dispatch import Dispatcher, Outcome, Policy, ToolServer, ToolService
 from dispatch.messaging.flow.publisher import Gate
 from dispatch.messaging.rpc.exchange_outcome import Disposition
-from dispatch.messaging.wire.codec import Property
+from dispatch.messaging.wire.properties import Property
 from dispatch.routing import channel as routes
 from dispatch.transports import Publisher
 from dispatch.transports.memory import MemoryTransport

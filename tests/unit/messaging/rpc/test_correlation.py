@@ -10,7 +10,7 @@ import pytest
 from dispatch.errors import TransportError
 from dispatch.messaging.rpc.correlation import Correlator, read_properties
 from dispatch.messaging.rpc.exchange_outcome import Answer, Disposition, TimedOut, Unreadable
-from dispatch.messaging.wire.codec import MAX_PROPERTY_BYTES, Property
+from dispatch.messaging.wire.properties import MAX_PROPERTY_BYTES, Property
 from tests.helpers.clock import START, advance, idle
 from tests.helpers.exchange_harness import Bench
 from tests.helpers.fakes import lost, reply

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from dispatch.messaging.rpc.exchange_outcome import Disposition, Tally
-from dispatch.messaging.wire.codec import Property
+from dispatch.messaging.wire.properties import Property
 from tests.helpers.clock import advance
 from tests.helpers.exchange_harness import Bench
 from tests.helpers.fakes import reply

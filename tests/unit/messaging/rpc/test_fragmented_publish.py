@@ -6,7 +6,7 @@ import pytest
 
 from dispatch.errors import TransportError
 from dispatch.messaging.rpc.fragmented_publish import FragmentedRequest
-from dispatch.messaging.wire.codec import Property
+from dispatch.messaging.wire.properties import Property
 from tests.helpers.clock import advance, idle
 from tests.helpers.fakes import FakePublisher, FakeTicket, lost
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from dispatch.messaging.rpc.exchange_outcome import Answer, Disposition, TimedOut
-from dispatch.messaging.wire.codec import Refusal
+from dispatch.messaging.wire.properties import Refusal
 from tests.helpers.clock import START, advance
 from tests.helpers.fakes import lost, reply
 from tests.helpers.malformed_messages import OddMessage

@@ -11,7 +11,8 @@ import pytest
 from dispatch import Dispatcher
 from dispatch.errors import ToolError, TransportError
 from dispatch.messaging.rpc.correlation import OWN_TOPIC
-from dispatch.messaging.wire.codec import PLAIN_FROM, PLAIN_LAST, Property, decode_reply, encode_request
+from dispatch.messaging.wire.codec import PLAIN_FROM, decode_reply, encode_request
+from dispatch.messaging.wire.properties import PLAIN_LAST, Property
 from dispatch.transports.base import Message
 from tests.helpers.dispatcher_and_service import Peer, dispatching, serving, stand
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from dispatch import ToolServer
-from dispatch.messaging.wire.codec import Property, encode_request
+from dispatch.messaging.wire.codec import encode_request
+from dispatch.messaging.wire.properties import Property
 from dispatch.routing.instance import MAX_EXCEPTED, SETTLED_EVERY
 from dispatch.serving.deduplication.deduplication import MAX_SETTLED_CHARS
 from tests.helpers.clock import advance, idle

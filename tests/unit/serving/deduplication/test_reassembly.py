@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch.messaging.wire.codec import Property
 from dispatch.messaging.wire.fragments import JOIN_IDLE_S, part_at, write_parts
+from dispatch.messaging.wire.properties import Property
 from tests.helpers.clock import advance, idle
 from tests.helpers.dispatcher_and_service import Peer, Service, serving
 from tests.helpers.session import REPLY_TOPIC, from_peer, request_id
