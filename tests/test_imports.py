@@ -39,7 +39,6 @@ PURE = (
     "resilience.latency_histogram",
     "resilience.bulkhead.bulkhead",
     "resilience.bulkhead.wait_queue",
-    "resilience.bulkhead.adaptive_limit",
     "resilience.rate_limit.limiter",
     "resilience.rate_limit.leaky_bucket",
     "resilience.rate_limit.user_buckets",

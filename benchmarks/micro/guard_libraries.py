@@ -214,7 +214,7 @@ RETRIES: Mapping[str, Guarded] = {
     "pyresilience": _theirs(_pyresilience_retry),
 }
 BULKHEADS: Mapping[str, Guarded] = {
-    "dispatch": _ours({"retry": 1, "concurrency": PLACES}),
+    "dispatch": _ours({"retry": 1, "bulkhead": PLACES}),
     "asyncio.Semaphore": _theirs(_semaphore),
     "pyresilience": _theirs(_pyresilience_bulkhead),
     "hyx": _theirs(_hyx_bulkhead),

@@ -12,7 +12,7 @@ from benchmarks.workers.load import Load
 from dispatch.telemetry.settings import DEFAULT_TELEMETRY, Telemetry
 from dispatch.transports import Security
 
-GUARDED: Mapping[str, Any] = {"concurrency": 1_024}
+GUARDED: Mapping[str, Any] = {"bulkhead": 1_024}
 """The default guards, with room for as many calls as are ever in flight here."""
 
 

@@ -55,8 +55,8 @@ def refusal(rejection: Rejection, tool: str) -> DispatchError:
     if rejection.by == "bulkhead":
         return ThrottledError(
             "too-busy",
-            f"'{tool}' was not executed: this dispatcher's limit of calls in flight (bulkhead.concurrency) is reached, and "
-            f"{_LIMITED.get(rejection.reason, rejection.reason)}. {_next(after)}",
+            f"'{tool}' was not executed: this dispatcher's limit of calls in flight (bulkhead.max-concurrent-calls) is "
+            f"reached, and {_LIMITED.get(rejection.reason, rejection.reason)}. {_next(after)}",
             retryable=True,
             retry_after=after,
             rejected_by=rejection.by,

@@ -65,9 +65,8 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
             and is only for tools declared read-only or idempotent.
         breaker: when the tool is left alone, for how long, and how that ends; None: never. On: a dead service costs each of
             its callers the whole timeout.
-        bulkhead: how many calls may run at once, and how many may wait; None: any number. A number alone is
-            ``concurrency``, which is a key of the policy by itself, too. On: calls that wait for one slow tool must not take
-            the room of all others.
+        bulkhead: Limit of calls in flight; a number alone is ``max_concurrent_calls``; None: no limit. Default on: calls
+            that wait for one slow tool must not take the capacity of all others.
         rate: how often the tool may be called, by all users together. None: only whoever runs the service knows.
         user_rate: how often each user may call this tool. None: for the same reason.
         shared_user_rate: how often each user may call all the tools together that have the same ``shared_user_rate``. None:
@@ -194,12 +193,6 @@ def parse_policy(raw: object, base: Policy = DEFAULT_POLICY) -> Policy:
     if not isinstance(raw, Mapping):
         raise PolicyError("policy", f"{type(raw).__name__} is not an object", 'write {"timeout": 10}')
     values = dict(raw)
-    if "concurrency" in values:
-        if "bulkhead" in values:
-            raise PolicyError(
-                "concurrency", "it stands beside 'bulkhead', which has it too", "write it in 'bulkhead' alone"
-            )
-        values["bulkhead"] = {"concurrency": values.pop("concurrency")}
     for field, (kind, parse) in _PARTS.items():
         key = field.replace("_", "-")
         if key in values and not isinstance(values[key], kind):

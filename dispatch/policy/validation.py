@@ -25,16 +25,22 @@ MAX_SECONDS = 7 * 24 * 3600.0
 """The longest time that may be asked for: a week. Longer is a slip of units (milliseconds) far more often than meant."""
 
 
-def check_seconds(value: object, key: str = "timeout") -> float:
-    """``value`` as a time in seconds, above 0 and at most a week.
+def check_seconds(value: object, key: str = "timeout", *, allow_zero: bool = False) -> float:
+    """``value`` as a time in seconds, above 0 (``allow_zero``: 0 or more) and at most a week.
 
     Raises:
         PolicyError: it is not.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise PolicyError(key, f"{value!r} is not a number", "give seconds, for instance 10 or 0.5")
-    if not 0 < value <= MAX_SECONDS:  # false for what is not finite, too
-        raise PolicyError(key, f"{value!r} is out of range", "give seconds above 0 and at most 604800 (a week)")
+    if allow_zero and value == 0:
+        return 0.0
+    if not 0 < value <= MAX_SECONDS:  # false for NaN and infinity, too
+        raise PolicyError(
+            key,
+            f"{value!r} is out of range",
+            f"give seconds {'from' if allow_zero else 'above'} 0 and at most 604800 (a week)",
+        )
     return float(value)
 
 

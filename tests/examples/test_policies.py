@@ -78,8 +78,6 @@ def options() -> list[tuple[str, type[msgspec.Struct], str, Any]]:
     """Each option: where it stands, of which class it is a field, the field, what the file says."""
     found: list[tuple[str, type[msgspec.Struct], str, Any]] = []
     for key, entry in OPTIONS.items():
-        if key == "concurrency":
-            continue
         found.append((key, Policy, key.replace("-", "_"), entry))
         if key in PARTS and key not in SAME_KEYS:
             found += [(f"{key}.{name}", PARTS[key], name.replace("-", "_"), of) for name, of in entry["keys"].items()]
@@ -90,9 +88,7 @@ EACH = pytest.mark.parametrize(("key", "kind", "field", "entry"), options(), ids
 
 
 def test_no_option_is_missing_and_none_is_unknown() -> None:
-    # "concurrency" is no field: it is short for one of the bulkhead's.
-    assert OPTIONS["concurrency"] == {"same-as": "bulkhead.concurrency"}
-    assert [key for key in OPTIONS if key != "concurrency"] == list(Policy.__struct_encode_fields__)
+    assert list(OPTIONS) == list(Policy.__struct_encode_fields__)
     for key, kind in PARTS.items():
         if key in SAME_KEYS:
             assert OPTIONS[key]["keys"] == "as for 'rate'"

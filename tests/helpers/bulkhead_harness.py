@@ -9,7 +9,7 @@ import msgspec
 from dispatch._internal.permit import Rejection
 from dispatch.errors import Outcome
 from dispatch.policy.bulkhead import Bulkhead
-from dispatch.resilience.bulkhead.bulkhead import BulkheadGuard, BulkheadPermit, BulkheadWaiter
+from dispatch.resilience.bulkhead.bulkhead import BulkheadGuard, BulkheadPermit, BulkheadWaiter, QueueLimits
 
 OK = Outcome.SUCCESS
 
@@ -19,7 +19,12 @@ class Bench:
 
     def __init__(self, **settings: Any) -> None:
         self.now = 1_000.0
-        self.guard = BulkheadGuard(Bulkhead(**{"concurrency": 1, "queue": 4, **settings}), lambda: self.now)
+        limits = {name: settings.pop(name) for name in QueueLimits.__struct_fields__ if name in settings}
+        self.guard = BulkheadGuard(
+            Bulkhead(**{"max_concurrent_calls": 1, **settings}),
+            lambda: self.now,
+            QueueLimits(**{"max_length": 4, **limits}),
+        )
         self.told: list[tuple[str, BulkheadPermit | Rejection]] = []
         self.absent: set[str] = set()
 

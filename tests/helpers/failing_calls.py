@@ -62,7 +62,7 @@ TOOLS: Mapping[str, Mapping[str, Any]] = {
         "service": "bank",
         "policy": {
             "user-rate": {"rate": "5/s", "burst": 3, "queue": 0},
-            "bulkhead": {"concurrency": 2, "queue": 4, "max-wait": 0.3},
+            "bulkhead": {"max-concurrent-calls": 2, "max-wait": 0.3},
         },
     },
     "appraise": {"service": "bank", "policy": {"retry": 1}},

@@ -14,7 +14,15 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from dispatch._internal.permit import Rejection
 from dispatch.errors import Outcome
 from dispatch.policy.bulkhead import Bulkhead
-from dispatch.resilience.bulkhead.bulkhead import MARGIN, RECENT, RESERVE, BulkheadGuard, BulkheadPermit, BulkheadWaiter
+from dispatch.resilience.bulkhead.bulkhead import (
+    MARGIN,
+    RECENT,
+    RESERVE,
+    BulkheadGuard,
+    BulkheadPermit,
+    BulkheadWaiter,
+    QueueLimits,
+)
 from tests.helpers.state_machine_settings import machine
 
 NAMES = ("interactive", "batch", "night")
@@ -43,8 +51,9 @@ class BulkheadMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now = 1_000.0
-        self.settings = Bulkhead(concurrency=2, queue=3, priorities=NAMES[:2])
-        self.guard = BulkheadGuard(self.settings, lambda: self.now)
+        self.settings = Bulkhead(max_concurrent_calls=2, priorities=NAMES[:2])
+        self.limits = QueueLimits(max_length=3, overload_after=0.5)
+        self.guard = BulkheadGuard(self.settings, lambda: self.now, self.limits)
         self.held: list[tuple[BulkheadPermit, float]] = []
         self.line: list[Caller] = []
         """In order of arrival."""
@@ -62,7 +71,7 @@ class BulkheadMachine(RuleBasedStateMachine):
         return names.index(caller.name) if caller.name in names else len(names) - 1
 
     def _overload(self) -> bool:
-        return bool(self.line) and self.now - self.since >= self.settings.overload_after
+        return bool(self.line) and self.now - self.since >= self.limits.overload_after
 
     def _order(self) -> list[Caller]:
         """The line, in the order in which it would be served."""
@@ -81,7 +90,7 @@ class BulkheadMachine(RuleBasedStateMachine):
 
     def _fill(self) -> None:
         self._expire()
-        served, free = False, self.settings.concurrency - len(self.held)
+        served, free = False, self.settings.max_concurrent_calls - len(self.held)
         while free > 0 and self.line:
             caller = self._order()[0]
             self._tell(caller, "place")
@@ -89,7 +98,7 @@ class BulkheadMachine(RuleBasedStateMachine):
                 free -= 1
                 served = True
         if served and self.mean is not None:
-            age = max(self.settings.shed_after, RESERVE * self.mean / self.settings.concurrency)
+            age = max(self.limits.shed_after, RESERVE * self.mean / self.settings.max_concurrent_calls)
             while self._overload() and (old := [each for each in self.line if self.now - each.since >= age]):
                 self._tell(old[0], "overload")
 
@@ -123,16 +132,16 @@ class BulkheadMachine(RuleBasedStateMachine):
     @rule()
     def admit(self) -> None:
         answer = self.guard.admit()
-        if len(self.held) < self.settings.concurrency:
+        if len(self.held) < self.settings.max_concurrent_calls:
             assert isinstance(answer, BulkheadPermit)
             self.held.append((answer, self.now))
         else:
-            wait = None if self.mean is None else (len(self.line) + 1) * self.mean / self.settings.concurrency
+            wait = None if self.mean is None else (len(self.line) + 1) * self.mean / self.settings.max_concurrent_calls
             assert answer == Rejection("bulkhead", "full", wait)
 
     @rule(left=st.sampled_from([None, None, 0.0, 0.25, 0.5, 1.0, 2.0]), name=st.sampled_from([None, *NAMES]))
     def join(self, left: float | None, name: str | None) -> None:
-        limit = self.settings.concurrency
+        limit = self.settings.max_concurrent_calls
         caller = Caller(name, self.now, None if left is None else self.now + left, self.settings.max_wait)
         order = self._order()
         want: str | None = None
@@ -141,7 +150,7 @@ class BulkheadMachine(RuleBasedStateMachine):
             newest = self._overload()
             first = [each for each in order if self._rank(each) < rank or (self._rank(each) == rank and not newest)]
             wait = 0.0 if self.mean is None else (len(first) + 0.5) * self.mean / limit
-            room = len(order) < self.settings.queue
+            room = len(order) < self.limits.max_length
             if left is not None and (left <= 0 or wait > left):
                 want = "too-late"
             elif wait > MARGIN * self.settings.max_wait:
@@ -194,29 +203,21 @@ class BulkheadMachine(RuleBasedStateMachine):
 
     @rule(
         concurrency=st.integers(1, 3),
-        queue=st.integers(0, 4),
         longest=st.sampled_from([0.5, 1.0]),
         names=st.permutations(NAMES).flatmap(lambda names: st.integers(1, 3).map(lambda n: tuple(names[:n]))),
-        overload_after=st.sampled_from([0.25, 0.5]),
     )
-    def reconfigure(
-        self, concurrency: int, queue: int, longest: float, names: tuple[str, ...], overload_after: float
-    ) -> None:
+    def reconfigure(self, concurrency: int, longest: float, names: tuple[str, ...]) -> None:
         before = self.settings.priorities
         for caller in self.line:
             rank = self._rank(caller)
             caller.name = before[rank] if rank or before[0] in names else None
         self.settings = msgspec.structs.replace(
             self.settings,
-            concurrency=concurrency,
-            queue=queue,
+            max_concurrent_calls=concurrency,
             max_wait=longest,
             priorities=names,
-            overload_after=overload_after,
         )
         self._fill()
-        while len(self.line) > queue:
-            self._tell(self._order()[-1], "queue-full")
         self.guard.reconfigure(self.settings)
         self._answered()
 
@@ -224,11 +225,11 @@ class BulkheadMachine(RuleBasedStateMachine):
     def the_books_are_right(self) -> None:
         guard = self.guard
         assert guard.granted - guard.released == guard.in_flight == len(self.held)
-        assert guard.waiting == len(self.line) <= self.settings.queue
+        assert guard.waiting == len(self.line) <= self.limits.max_length
         assert guard.overloaded == self._overload()
         assert guard.service_s == self.mean
         assert guard.next_expiry() == min((caller.expires for caller in self.line), default=None)
-        assert not self.line or len(self.held) >= self.settings.concurrency, "nobody waits beside a free place"
+        assert not self.line or len(self.held) >= self.settings.max_concurrent_calls, "nobody waits beside a free place"
         assert len(guard._line._expiries) < 40
 
 

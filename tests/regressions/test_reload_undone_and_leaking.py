@@ -272,7 +272,7 @@ async def test_topics_that_services_share_are_closed_with_the_last_of_them() -> 
 
     def tools(*names: str) -> Catalog:
         made = [{"id": name, "request-queue": f"{NAMESPACES[0]}/{name}", "response-queue": shared} for name in names]
-        policy = {"reply-connections": 4, "reply-subscriptions": 3, "concurrency": 200}
+        policy = {"reply-connections": 4, "reply-subscriptions": 3, "bulkhead": 200}
         named = [
             {"type": "tool-service", "name": name, "description": "", "service": name, "policy": policy}
             for name in names

@@ -59,8 +59,8 @@ async def test_a_priority_that_a_reload_removes_does_not_jump_the_queue() -> Non
         await asyncio.sleep(0.1)
         return "done"
 
-    before = tools({"bulkhead": {"concurrency": 1, "priorities": ["interactive", "batch"]}})
-    after = tools({"bulkhead": {"concurrency": 1, "priorities": ["interactive", "night"]}})
+    before = tools({"bulkhead": {"max-concurrent-calls": 1, "priorities": ["interactive", "batch"]}})
+    after = tools({"bulkhead": {"max-concurrent-calls": 1, "priorities": ["interactive", "night"]}})
     async with stand(work, before) as (dispatcher, _):
         calls = [asyncio.create_task(dispatcher.call("work", {"who": "first"}))]
         await idle()

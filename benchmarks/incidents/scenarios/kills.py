@@ -26,7 +26,7 @@ from benchmarks.incidents.scenario import Scenario
 TIMEOUT_S = 10.0
 FAST_S, SLOW_S = 0.005, 0.1
 """How long the tool takes. A slow one has more requests under way at the instance that is killed."""
-POLICY = {"concurrency": 1_024}
+POLICY = {"bulkhead": 1_024}
 """The default otherwise. With its 64 places the bulkhead refuses calls of the slow tool before the breaker is asked."""
 BEFORE_S = 4.0
 """How long the load runs before the kill."""

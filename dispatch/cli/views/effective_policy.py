@@ -44,7 +44,7 @@ _RATES = ("rate", "user-rate", "shared-user-rate")
 _SHORT = {
     "retry": "attempts",
     "hedge": "after",
-    "bulkhead": "concurrency",
+    "bulkhead": "max-concurrent-calls",
     "balancing": "strategy",
     "slo": "availability",
     **dict.fromkeys(_RATES, "rate"),
@@ -189,9 +189,7 @@ def _differing(policy: Policy) -> dict[str, Any]:
 def _trace(sources: dict[str, str], source: str, layer: Mapping[str, Any]) -> None:
     """Note what ``layer`` writes over the ones before it."""
     for key, raw in layer.items():
-        if key == "concurrency":
-            sources["bulkhead.concurrency"] = source
-        elif key not in _PARTS:
+        if key not in _PARTS:
             sources[key] = source
         else:
             if raw is None or key in _RATES or isinstance(raw, msgspec.Struct):  # nothing shines through
@@ -308,15 +306,8 @@ def _settings_unused(policy: Policy, note: Callable[..., None]) -> None:
             note("'slow-after' is null", "breaker", "slow-rate")
         if breaker.no_success_for is None:
             note("'no-success-for' is null", "breaker", "no-success-failures")
-    if bulkhead is not None:
-        if bulkhead.adaptive:
-            note("'adaptive' is true: the limit is learnt", "bulkhead", "concurrency")
-        else:
-            learnt = ("min-limit", "initial-limit", "max-limit", "max-limit-factor", "freeze-at")
-            note("'adaptive' is false", "bulkhead", *learnt)
-        if bulkhead.queue == 0:
-            waits = ("max-wait", "priorities", "overload-after", "shed-after")
-            note("'queue' is 0: nobody waits", "bulkhead", *waits)
+    if bulkhead is not None and bulkhead.max_wait == 0:
+        note("'max-wait' is 0: no call waits", "bulkhead", "priorities")
     if balancing.strategy != "least-request":
         note("only 'least-request' has it", "balancing", "scan")
     if balancing.strategy in ("round-robin", "weighted"):

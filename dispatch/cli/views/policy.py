@@ -65,7 +65,7 @@ def defaults_line() -> str:
     if policy.breaker is not None:
         on.append("breaker")
     if policy.bulkhead is not None:
-        on.append(f"bulkhead {policy.bulkhead.concurrency}")
+        on.append(f"bulkhead {policy.bulkhead.max_concurrent_calls}")
     on.append(f"balancing {policy.balancing.strategy}")
     limits = {
         "rate": policy.rate,

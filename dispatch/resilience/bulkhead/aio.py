@@ -8,7 +8,7 @@ from dispatch._internal.clock import loop_clock
 from dispatch._internal.permit import Rejection
 from dispatch.errors import Outcome
 from dispatch.policy.bulkhead import Bulkhead
-from dispatch.resilience.bulkhead.bulkhead import BulkheadGuard, BulkheadPermit
+from dispatch.resilience.bulkhead.bulkhead import BulkheadGuard, BulkheadPermit, QueueLimits
 
 
 class WaitingBulkhead:
@@ -16,6 +16,7 @@ class WaitingBulkhead:
 
     Args:
         settings: see :class:`dispatch.policy.bulkhead.Bulkhead`.
+        limits: see :class:`BulkheadGuard`.
 
     Attributes:
         guard: the bookkeeping. ``guard.admit()`` takes a place without waiting (a hedge does that).
@@ -23,10 +24,10 @@ class WaitingBulkhead:
 
     __slots__ = ("_loop", "_timer", "guard")
 
-    def __init__(self, settings: Bulkhead) -> None:
+    def __init__(self, settings: Bulkhead, limits: QueueLimits | None = None) -> None:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        self.guard = BulkheadGuard(settings, loop_clock())
+        self.guard = BulkheadGuard(settings, loop_clock(), limits)
 
     async def enter(self, *, deadline: float | None = None, priority: str | None = None) -> BulkheadPermit | Rejection:
         """A place, or a rejection; waits for one as long as the settings and ``deadline`` let it.
@@ -86,7 +87,7 @@ class WaitingBulkhead:
             self._watch(expires)
 
     def reconfigure(self, settings: Bulkhead) -> None:
-        """Take other settings; what is in flight stays, and what waits as far as there is room."""
+        """Take other settings; what is in flight and what waits stays."""
         self.guard.reconfigure(settings)
 
     def close(self) -> None:

@@ -14,7 +14,6 @@ import msgspec
 from dispatch._internal.permit import Clock, Rejection
 from dispatch.errors import Outcome
 from dispatch.policy.bulkhead import Bulkhead
-from dispatch.resilience.bulkhead.adaptive_limit import AdaptiveLimit
 from dispatch.resilience.bulkhead.wait_queue import Waiter, WaitingLine
 
 BY = "bulkhead"
@@ -27,9 +26,6 @@ RESERVE = 4
 """Places' worth of waiters that overload never sheds: so many may come free by chance before the next call arrives."""
 
 _SUCCESS = Outcome.SUCCESS  # looking a member up in its class costs as much as all the rest of finishing
-_TOOL_ERROR = Outcome.TOOL_ERROR
-_TIMEOUT = Outcome.TIMEOUT
-_THROTTLED = Outcome.THROTTLED
 _SERVED = frozenset({Outcome.TOOL_ERROR, Outcome.INVALID_ARGUMENTS, Outcome.TIMEOUT, Outcome.TRANSPORT})
 """Outcomes besides success that tell how long a place is held. CANCELLED says how patient a caller was; after THROTTLED and
 REJECTED nothing ran."""
@@ -37,6 +33,29 @@ REJECTED nothing ran."""
 Decide = Callable[["BulkheadPermit | Rejection"], bool]
 """Told, once, how a wait ended. Called from within whichever call of the guard decided it; it must not raise. False: whoever
 waited has gone, so that the place goes to the next."""
+
+
+class QueueLimits(msgspec.Struct, frozen=True):
+    """Limits of the wait queue that no policy sets: they are right for fast and slow tools alike, because they bound waiting
+    time and memory, not calls.
+
+    Attributes:
+        max_length: Waiting calls. 10,000: a bound on memory (some kilobytes each), not on bursts. A longer queue is useless:
+            at 1,000 calls a second its last call would wait for 10 s.
+        overload_after: Seconds for which the queue was never empty, after which the tool is overloaded: from then on the
+            newest call is served first, because it has the most time left. 1, as the default ``max-wait``: a burst that is
+            worked off within that time loses no call (CoDel's interval).
+        shed_after: Seconds of waiting after which a call is rejected under overload, when a permit goes to another. 0.1: a
+            tenth of the interval, as CoDel's target (RFC 8289). It grows where permits come free more seldom, so that none
+            stays unused.
+    """
+
+    max_length: int = 10_000
+    overload_after: float = 1.0
+    shed_after: float = 0.1
+
+
+QUEUE_LIMITS = QueueLimits()
 
 
 class BulkheadPermit(msgspec.Struct, eq=False, gc=False):
@@ -56,8 +75,6 @@ class BulkheadPermit(msgspec.Struct, eq=False, gc=False):
             elapsed = now - self._since
             mean = guard._service_s
             guard._service_s = elapsed if mean is None else mean + RECENT * (elapsed - mean)
-        if guard._adaptive is not None:
-            guard._learn(guard._adaptive, outcome, self._since, now)
         guard.in_flight -= 1
         if guard._line.length:
             guard._fill(now)
@@ -80,10 +97,12 @@ class BulkheadGuard:
     Args:
         settings: see :class:`dispatch.policy.bulkhead.Bulkhead`.
         clock: the clock that deadlines are read on, too.
+        limits: of the wait queue; None: :data:`QUEUE_LIMITS`.
 
     Attributes:
         settings: those in force.
-        limit: how many may be in flight; moves when it is adaptive.
+        limit: calls in flight at most.
+        limits: of the wait queue.
         granted: places given since the start.
         in_flight: places taken.
 
@@ -93,7 +112,6 @@ class BulkheadGuard:
     """
 
     __slots__ = (
-        "_adaptive",
         "_clock",
         "_closed",
         "_line",
@@ -102,14 +120,15 @@ class BulkheadGuard:
         "granted",
         "in_flight",
         "limit",
+        "limits",
         "settings",
     )
 
-    def __init__(self, settings: Bulkhead, clock: Clock) -> None:
+    def __init__(self, settings: Bulkhead, clock: Clock, limits: QueueLimits | None = None) -> None:
         self._clock = clock
         self._closed = False
         self._service_s: float | None = None
-        self._adaptive: AdaptiveLimit | None = None
+        self.limits = QUEUE_LIMITS if limits is None else limits
         self.granted = 0
         self.in_flight = 0
         self._apply(settings)
@@ -117,32 +136,11 @@ class BulkheadGuard:
 
     def _apply(self, settings: Bulkhead) -> None:
         self.settings = settings
+        self.limit = settings.max_concurrent_calls
         self._ranks: dict[str, int] = {name: rank for rank, name in enumerate(settings.priorities)}
-        if not settings.adaptive:
-            self._adaptive = None
-            self.limit = settings.concurrency
-            return
-        if self._adaptive is None:
-            self._adaptive = AdaptiveLimit(
-                settings.min_limit,
-                settings.initial_limit,
-                settings.max_limit,
-                max_limit_factor=settings.max_limit_factor,
-                freeze_at=settings.freeze_at,
-                now=self._clock(),
-            )
-        else:
-            self._adaptive.reconfigure(
-                settings.min_limit,
-                settings.max_limit,
-                max_limit_factor=settings.max_limit_factor,
-                freeze_at=settings.freeze_at,
-            )
-        self.limit = self._adaptive.limit
 
     def _new_line(self) -> WaitingLine[BulkheadWaiter]:
-        settings = self.settings
-        return WaitingLine(len(settings.priorities), settings.queue, settings.overload_after)
+        return WaitingLine(len(self.settings.priorities), self.limits.max_length, self.limits.overload_after)
 
     @property
     def released(self) -> int:
@@ -153,11 +151,6 @@ class BulkheadGuard:
     def waiting(self) -> int:
         """Calls in line."""
         return len(self._line)
-
-    @property
-    def adaptive(self) -> AdaptiveLimit | None:
-        """What has been learnt, when the limit is adaptive."""
-        return self._adaptive
 
     @property
     def overloaded(self) -> bool:
@@ -201,6 +194,8 @@ class BulkheadGuard:
         line = self._line
         rank = 0 if priority is None else self._ranks.get(priority, len(self._ranks) - 1)
         patience = self.settings.max_wait
+        if not patience:
+            return self._rejection("full")
         if deadline is not None and deadline <= now:
             return self._rejection("too-late")
         if self._service_s is not None:
@@ -241,14 +236,6 @@ class BulkheadGuard:
         late = waiter.deadline is not None and waiter.expires >= waiter.deadline
         waiter.decide(self._rejection("too-late" if late else "too-long"))
 
-    def _learn(self, adaptive: AdaptiveLimit, outcome: Outcome, since: float, now: float) -> None:
-        in_flight = self.in_flight
-        if outcome is _SUCCESS or outcome is _TOOL_ERROR:
-            adaptive.answered(now - since, in_flight, now)
-        elif outcome is _TIMEOUT or outcome is _THROTTLED:
-            adaptive.dropped(in_flight, now, timed_out=outcome is _TIMEOUT)
-        self.limit = adaptive.limit
-
     def _fill(self, now: float) -> None:
         """Give free places to those in line, and shed whom overload has made hopeless."""
         line = self._line
@@ -262,15 +249,15 @@ class BulkheadGuard:
                 permit._guard = None
                 self.in_flight -= 1
             elif self._service_s is not None:
-                age = max(self.settings.shed_after, RESERVE * self._service_s / self.limit)
+                age = max(self.limits.shed_after, RESERVE * self._service_s / self.limit)
         # Only after others were served: where nothing moves, those who wait have lost nothing yet.
         while age is not None and (waiter := line.stale(now, age)) is not None:
             waiter.decide(self._rejection("overload"))
 
     def reconfigure(self, settings: Bulkhead) -> None:
-        """Take other settings. What is in flight stays; what waits stays, as far as the new line has room, and keeps the
-        time that it was given. A lower limit is reached as calls end. Calls of a priority that is no more
-        become the least urgent, unless they were the most urgent."""
+        """Apply other settings. Calls in flight stay; waiting calls stay, and keep their time limit. A lower limit is
+        reached as calls end. Waiting calls of a removed priority become the least urgent, unless they were the most
+        urgent."""
         names = self.settings.priorities
         waiting, standing_since = self._line.clear(), self._line.standing_since
         self._apply(settings)
@@ -278,10 +265,7 @@ class BulkheadGuard:
         for waiter in waiting:
             waiter.rank = self._ranks.get(names[waiter.rank], len(self._ranks) - 1 if waiter.rank else 0)
             line.join(waiter, standing_since)
-        now = self._clock()
-        self._fill(now)
-        while len(line) > line.capacity and (last := line.last(now)) is not None:
-            last.decide(self._rejection("queue-full"))
+        self._fill(self._clock())
 
     def close(self) -> None:
         """Refuse what waits and what comes; what is in flight goes on."""

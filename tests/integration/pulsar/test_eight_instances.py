@@ -50,7 +50,7 @@ OURS: Mapping[str, Any] = {
     # all calls take: a machine that stands still for seconds must not look like one; and room for two more attempts.
     "attempt-timeout": 5,
     # Eight instances run 64 requests each.
-    "concurrency": 512,
+    "bulkhead": 512,
     # The instances differ in speed, which round-robin does not want to know.
     "balancing": "peak-ewma",
     # The tool is read-only and fast, and its tail is made by single instances: the case hedges are for.

@@ -17,6 +17,7 @@ from dispatch.calls.tool_guards import ToolGuards
 from dispatch.errors import Outcome
 from dispatch.policy import Breaker, Bulkhead, Policy, Rate
 from dispatch.resilience.breaker.breaker import State
+from dispatch.resilience.bulkhead.bulkhead import QueueLimits
 from dispatch.resilience.rate_limit.aio import LimiterBucket, user_buckets
 from dispatch.resilience.rate_limit.user_buckets import UserBuckets
 from tests.helpers.clock import advance, virtual_loop
@@ -25,7 +26,7 @@ CALLS = 20_000
 POLICY = Policy(
     rate=Rate("300/s", burst=5, queue=50, max_wait=0.3),
     user_rate=Rate("120/s", burst=3, queue=50, max_wait=0.3),
-    bulkhead=Bulkhead(concurrency=8, queue=6, max_wait=0.2),
+    bulkhead=Bulkhead(max_concurrent_calls=8, max_wait=0.2),
     breaker=Breaker(failures_in_a_row=8, open_for=0.2, probe_lease=1.0),
 )
 ENDS = (*[Outcome.SUCCESS] * 12, Outcome.TIMEOUT, Outcome.TRANSPORT, Outcome.THROTTLED, Outcome.TOOL_ERROR)
@@ -90,8 +91,11 @@ class Crowd:
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_cancelled_callers_leave_no_permit_no_waiter_and_no_timer(seed: int) -> None:
+async def test_cancelled_callers_leave_no_permit_no_waiter_and_no_timer(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Timers and tasks that are left fail any test here (tests/helpers/clock.py)."""
+    monkeypatch.setattr("dispatch.resilience.bulkhead.bulkhead.QUEUE_LIMITS", QueueLimits(max_length=6))
     crowd = Crowd(seed)
     await crowd.come(CALLS)
     guards = crowd.guards

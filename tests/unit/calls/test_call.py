@@ -24,6 +24,7 @@ from dispatch.errors import Outcome
 from dispatch.messaging.wire.properties import Property
 from dispatch.policy import Breaker, Bulkhead
 from dispatch.resilience.breaker.breaker import State
+from dispatch.resilience.bulkhead.bulkhead import QueueLimits
 from tests.helpers.clock import advance, idle
 from tests.helpers.dispatcher_and_service import Peer, Service, catalog, dispatching, serving, stand
 
@@ -262,9 +263,10 @@ async def test_what_the_caller_did_wrong_says_nothing_of_the_service() -> None:
 # -- limits ---------------------------------------------------------------------------------------------------------
 
 
-async def test_so_many_at_once_so_many_in_line_and_no_more() -> None:
+async def test_so_many_at_once_so_many_in_line_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dispatch.resilience.bulkhead.bulkhead.QUEUE_LIMITS", QueueLimits(max_length=1))
     gate = Gate()
-    policy = {"bulkhead": {"concurrency": 2, "queue": 1, "max-wait": 1}}
+    policy = {"bulkhead": {"max-concurrent-calls": 2, "max-wait": 1}}
     async with stand(gate, tools(policy=policy)) as (dispatcher, _):
         calls = [asyncio.create_task(dispatcher.call("work")) for _ in range(3)]
         await idle()
@@ -279,7 +281,7 @@ async def test_so_many_at_once_so_many_in_line_and_no_more() -> None:
 
 async def test_whoever_waits_for_a_place_sees_the_circuit_open() -> None:
     """Against a herd: those in line were let in by a breaker that has opened since."""
-    policy = {"timeout": 2, "bulkhead": {"concurrency": 3, "max-wait": 5}, "breaker": {"failures-in-a-row": 3}}
+    policy = {"timeout": 2, "bulkhead": {"max-concurrent-calls": 3, "max-wait": 5}, "breaker": {"failures-in-a-row": 3}}
     async with deaf(policy=policy) as (dispatcher, peer):
         results = await asyncio.gather(*(dispatcher.execute("work", timeout=2 + 2 * (n > 2)) for n in range(9)))
         assert Counter(result.outcome for result in results) == {Outcome.TIMEOUT: 3, Outcome.REJECTED: 6}
@@ -294,7 +296,7 @@ async def test_the_urgent_goes_first() -> None:
         await asyncio.sleep(0.1)
         return "done"
 
-    async with stand(work, tools(policy={"concurrency": 1})) as (dispatcher, _):
+    async with stand(work, tools(policy={"bulkhead": 1})) as (dispatcher, _):
         first = asyncio.create_task(dispatcher.call("work", {"who": "first"}))
         await idle()
         batch = asyncio.create_task(dispatcher.call("work", {"who": "batch"}, priority="batch"))
@@ -335,7 +337,7 @@ async def test_a_users_rate_can_be_for_several_tools_together() -> None:
 
 
 async def test_what_never_left_costs_nothing_of_the_rate() -> None:
-    policy = {"rate": {"rate": "1/h", "queue": 0}, "concurrency": 1, "retry": 1}
+    policy = {"rate": {"rate": "1/h", "queue": 0}, "bulkhead": 1, "retry": 1}
     async with serving(lambda _: "done"), dispatching(tools(policy=policy)) as dispatcher:
         dispatcher.breaker("work").force_open()
         for _ in range(3):
@@ -407,7 +409,7 @@ async def test_calls_that_are_the_same_share_one_exchange() -> None:
 async def test_draining_lets_finish_what_runs_and_refuses_the_rest() -> None:
     gate = Gate()
     async with serving(gate):
-        dispatcher = Dispatcher(_memory(), tools(policy={"concurrency": 1}))
+        dispatcher = Dispatcher(_memory(), tools(policy={"bulkhead": 1}))
         await dispatcher.start()
         running = asyncio.create_task(dispatcher.execute("work"))
         await idle()
@@ -446,7 +448,7 @@ async def test_a_new_policy_keeps_the_breaker_and_what_is_under_way() -> None:
         await idle()
         breaker = dispatcher.breaker("work")
         breaker.force_open()
-        dispatcher.reload(tools(policy={"breaker": {"failures-in-a-row": 7}, "concurrency": 1}))
+        dispatcher.reload(tools(policy={"breaker": {"failures-in-a-row": 7}, "bulkhead": 1}))
         assert dispatcher.breaker("work") is breaker
         assert breaker.state is State.FORCED_OPEN
         assert breaker.settings.failures_in_a_row == 7
@@ -467,7 +469,7 @@ async def test_a_tool_that_goes_is_forgotten_and_one_that_comes_is_there() -> No
             await dispatcher.call("one")
         assert await dispatcher.call("three") == "done"
         dispatcher.reload(
-            catalog(one={}), policy=Policy(breaker=Breaker(failures_in_a_row=4), bulkhead=Bulkhead(queue=0))
+            catalog(one={}), policy=Policy(breaker=Breaker(failures_in_a_row=4), bulkhead=Bulkhead(max_wait=0))
         )
         again = dispatcher.breaker("one")
         assert again is not former

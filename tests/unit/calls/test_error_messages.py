@@ -44,7 +44,7 @@ def test_a_time_is_told_and_never_too_early(after: float, text: str) -> None:
     ("rate", "queue-full", "it may be called only so often, and no more calls can wait"),
     ("bulkhead", "queue-full", "as many calls wait for a place as may (bulkhead.queue)"),
     ("bulkhead", "too-late", "would outlast the call's deadline"),
-    ("bulkhead", "overload", "this dispatcher's limit of calls in flight (bulkhead.concurrency) is reached"),
+    ("bulkhead", "overload", "this dispatcher's limit of calls in flight (bulkhead.max-concurrent-calls) is reached"),
     ("breaker", "open", "has failed too often"),
     ("breaker", "probing", "finding out whether it is well"),
     ("balancer", "no-instance", "no instance of its service is there"),

@@ -79,7 +79,7 @@ def test_every_part_is_read_and_laid_over_what_is_in_force() -> None:
             "retry": {"attempts": 2, "cap": 1},
             "hedge": 0.2,
             "breaker": {"open-for": 1},
-            "bulkhead": {"queue": 3},
+            "bulkhead": {"max-wait": 3},
             "rate": "10/s",
             "user-rate": {"rate": "1/s", "burst": 2},
             "shared-user-rate": "5/m",
@@ -92,7 +92,7 @@ def test_every_part_is_read_and_laid_over_what_is_in_force() -> None:
         retry=Retry(attempts=2, cap=1),
         hedge=Hedge(after=0.2),
         breaker=Breaker(open_for=1),
-        bulkhead=Bulkhead(queue=3),
+        bulkhead=Bulkhead(max_wait=3),
         rate=Rate("10/s"),
         user_rate=Rate("1/s", burst=2),
         shared_user_rate=Rate("5/m"),
@@ -105,7 +105,7 @@ def test_every_part_is_read_and_laid_over_what_is_in_force() -> None:
             "retry": 4,
             "hedge": {"load": 0.5},
             "breaker": {"probes": 1},
-            "concurrency": 5,
+            "bulkhead": 5,
             "rate": "2/s",
             "balancing": {"decay": 3},
             "health": {"interval": 5},
@@ -115,7 +115,7 @@ def test_every_part_is_read_and_laid_over_what_is_in_force() -> None:
     assert tool.retry == Retry(attempts=4, cap=1)
     assert tool.hedge == Hedge(after=0.2, load=0.5)
     assert tool.breaker == Breaker(open_for=1, probes=1)
-    assert tool.bulkhead == Bulkhead(queue=3, concurrency=5)
+    assert tool.bulkhead == Bulkhead(max_wait=3, max_concurrent_calls=5)
     assert tool.rate == Rate("2/s")
     assert (tool.balancing, tool.health) == (Balancing("p2c", decay=3), Health(consecutive=9, interval=5))
     assert tool.slo == Slo(availability=0.99, latency=2)
@@ -129,8 +129,8 @@ def test_null_switches_a_part_off() -> None:
     )
     assert off.slo is None
     assert (off.hedge, off.breaker, off.bulkhead, off.rate, off.user_rate) == (None,) * 5
-    assert off.merged({"breaker": {"probes": 2}, "concurrency": 3, "hedge": {}}) == Policy(
-        breaker=Breaker(probes=2), bulkhead=Bulkhead(concurrency=3), hedge=Hedge()
+    assert off.merged({"breaker": {"probes": 2}, "bulkhead": 3, "hedge": {}}) == Policy(
+        breaker=Breaker(probes=2), bulkhead=Bulkhead(max_concurrent_calls=3), hedge=Hedge()
     )
     off = Policy(balancing=Balancing("p2c"), single_flight=True).merged(
         dict.fromkeys(("retry", "balancing", "health", "single-flight"))
@@ -152,8 +152,8 @@ def test_in_python_parts_may_be_written_as_in_a_descriptor() -> None:
         ({"retry": {"attemps": 2}}, "retry.attemps"),
         ({"breaker": {"failure-rate": 2}}, "breaker.failure-rate"),
         ({"breaker": 5}, "breaker"),
-        ({"concurrency": 0}, "bulkhead.concurrency"),
-        ({"concurrency": 3, "bulkhead": {}}, "concurrency"),
+        ({"bulkhead": 0}, "bulkhead.max-concurrent-calls"),
+        ({"concurrency": 3}, "concurrency"),
         ({"user-rate": "5"}, "user-rate"),
         ({"shared-user-rate": {"rate": "5/s", "burst": 0}}, "shared-user-rate.burst"),
         ({"balancing": "round"}, "balancing.strategy"),

@@ -20,6 +20,7 @@ from dispatch import (
 )
 from dispatch.policy import Hedge, Retry
 from dispatch.resilience.breaker.breaker import State
+from dispatch.resilience.bulkhead.bulkhead import QueueLimits
 from tests.helpers.clock import advance, idle
 
 IDEMPOTENT = Annotations(idempotent=True)
@@ -113,7 +114,8 @@ async def test_each_attempt_has_its_time_and_the_call_has_one() -> None:
     assert hanging.running == 0
 
 
-async def test_rates_and_places_are_kept() -> None:
+async def test_rates_and_places_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dispatch.resilience.bulkhead.bulkhead.QUEUE_LIMITS", QueueLimits(max_length=1))
     limited = dispatch.wrap(Client("done"), tool="work", policy=Policy(user_rate={"rate": "1/s", "queue": 0}))  # type: ignore[arg-type] # as in a descriptor
     assert await limited.call("ann", {}, {}) == "done"
     with pytest.raises(ThrottledError) as caught:
@@ -121,7 +123,7 @@ async def test_rates_and_places_are_kept() -> None:
     assert (caught.value.type, caught.value.rejected_by) == ("rate-limited", "user-rate")
     assert await limited.call("bob", {}, {}) == "done"
     slow = Client(5.0)
-    narrow = dispatch.wrap(slow, tool="work", policy=Policy(bulkhead={"concurrency": 1, "queue": 1, "max-wait": 9}))  # type: ignore[arg-type] # likewise
+    narrow = dispatch.wrap(slow, tool="work", policy=Policy(bulkhead={"max-concurrent-calls": 1, "max-wait": 9}))  # type: ignore[arg-type] # likewise
     calls = [asyncio.create_task(narrow.call({}, {})) for _ in range(2)]
     await idle()
     with pytest.raises(ThrottledError) as caught:
@@ -132,7 +134,7 @@ async def test_rates_and_places_are_kept() -> None:
 
 async def test_a_caller_that_leaves_gives_its_place_back_and_counts_as_nothing() -> None:
     slow = Client(5.0)
-    policy = Policy(bulkhead={"concurrency": 1, "queue": 0}, breaker={"failures-in-a-row": 1})  # type: ignore[arg-type] # likewise
+    policy = Policy(bulkhead={"max-concurrent-calls": 1, "max-wait": 0}, breaker={"failures-in-a-row": 1})  # type: ignore[arg-type] # likewise
     wrapped = dispatch.wrap(slow, tool="work", policy=policy)
     for _ in range(3):
         call = asyncio.create_task(wrapped.call({}, {}))

@@ -157,17 +157,8 @@ def test_calls_are_shared_only_of_what_is_read_only(declared: dict[str, bool], o
         ({}, "breaker.slow-rate", "breaker.failure-rate breaker.no-success-failures"),
         ({"breaker": {"slow-after": 2}}, "", "breaker.slow-rate"),
         ({"breaker": {"no-success-for": None}}, "breaker.no-success-failures", "breaker.no-success-for"),
-        (
-            {},
-            "bulkhead.min-limit bulkhead.initial-limit bulkhead.max-limit bulkhead.max-limit-factor bulkhead.freeze-at",
-            "bulkhead.concurrency bulkhead.queue bulkhead.adaptive",
-        ),
-        ({"bulkhead": {"adaptive": True}}, "bulkhead.concurrency", "bulkhead.min-limit bulkhead.queue"),
-        (
-            {"bulkhead": {"queue": 0}},
-            "bulkhead.max-wait bulkhead.priorities bulkhead.overload-after bulkhead.shed-after",
-            "bulkhead.queue",
-        ),
+        ({}, "", "bulkhead.max-concurrent-calls bulkhead.max-wait bulkhead.priorities"),
+        ({"bulkhead": {"max-wait": 0}}, "bulkhead.priorities", "bulkhead.max-concurrent-calls bulkhead.max-wait"),
         ({}, "balancing.scan balancing.decay", "balancing.strategy"),
         ({"balancing": "least-request"}, "", "balancing.scan balancing.decay"),
         ({"balancing": "weighted"}, "balancing.scan balancing.decay", "balancing.strategy"),
@@ -195,18 +186,17 @@ def test_a_setting_that_another_switches_off_says_so(policy: dict[str, Any], key
 
 
 def test_the_reasons() -> None:
-    learnt = {"concurrency": 5, "queue": 0}
+    narrow = {"max-concurrent-calls": 5, "max-wait": 0}
     plan = planned(
-        {"breaker": {"no-success-for": None}, "bulkhead": learnt, "health": {"sigma": None, "slow-start": None}}
+        {"breaker": {"no-success-for": None}, "bulkhead": narrow, "health": {"sigma": None, "slow-start": None}}
     )
-    far = planned({"addressed": False, "bulkhead": {"adaptive": True}, "retry": 1, "single-flight": True})
+    far = planned({"addressed": False, "retry": 1, "single-flight": True})
     rated = planned({"rate": {"rate": "9/s", "max-wait": 0.5, "queue": 0}, "user-rate": "1/s"})
     stored = plan_of(catalog({"policy": {"reply-subscriptions": 2}}, kind="persistent"), "look")
     reasons = [
         (plan, "breaker.slow-rate", "'slow-after' is null"),
         (plan, "breaker.no-success-failures", "'no-success-for' is null"),
-        (plan, "bulkhead.min-limit", "'adaptive' is false"),
-        (plan, "bulkhead.max-wait", "'queue' is 0: nobody waits"),
+        (plan, "bulkhead.priorities", "'max-wait' is 0: no call waits"),
         (plan, "balancing.scan", "only 'least-request' has it"),
         (plan, "balancing.decay", "'round-robin' does not look at speed"),
         (plan, "health.gap", "'sigma' is null: success rates are not looked at"),
@@ -214,7 +204,6 @@ def test_the_reasons() -> None:
         (plan, "retry.errors", "the tool ran, and must not run twice: neither read-only nor idempotent"),
         (far, "retry.base", "'attempts' is 1: nothing is repeated"),
         (far, "retry.budget-floor", "nothing is repeated or hedged"),
-        (far, "bulkhead.concurrency", "'adaptive' is true: the limit is learnt"),
         (far, "ask-after", "no instance is called by name: 'addressed' is false"),
         (far, "balancing.decay", SHARED),
         (far, "single-flight", "off: not declared read-only"),

@@ -19,7 +19,7 @@ PARTS: dict[str, list[Any]] = {
     "retry": [1, 2, 3, {"attempts": 4}, {"cap": 3.0}, {"base": 0.1, "errors": ["busy"]}, {}],
     "hedge": [None, "p95", "p90", 0.5, {"load": 0.1}, {"after": "p99"}],
     "breaker": [None, {}, {"open-for": 5.0}, {"open-for": 3.0}, {"slow-after": 1.0, "slow-rate": 0.5}],
-    "bulkhead": [None, 64, 8, {"queue": 0}, {"adaptive": True}],
+    "bulkhead": [None, 64, 8, {"max-wait": 0}, {"priorities": ["a", "b"]}],
     "rate": [None, "100/s", "10/m", {"rate": "10/m", "burst": 2}, '{"rate": "3/s", "queue": 5}'],
     "user-rate": [None, "5/s", {"rate": "1/s", "queue": 4, "weights": {"ann": 2}}],
     "shared-user-rate": [None, "20/s", {"rate": "20/s", "max-wait": 0.5}],
@@ -33,12 +33,8 @@ PLAIN: dict[str, list[Any]] = {
     "addressed": [True, False],
     "reply-subscriptions": [1, 2],
     "single-flight": [False, True],
-    "concurrency": [64, 16],
 }
-# "concurrency" beside "bulkhead" in one policy is refused.
-LAYERS = st.fixed_dictionaries(
-    {}, optional={key: st.sampled_from(values) for key, values in (PARTS | PLAIN).items()}
-).map(lambda layer: {key: value for key, value in layer.items() if key != "concurrency" or "bulkhead" not in layer})
+LAYERS = st.fixed_dictionaries({}, optional={key: st.sampled_from(values) for key, values in (PARTS | PLAIN).items()})
 
 
 @given(LAYERS, LAYERS, LAYERS)
@@ -76,13 +72,11 @@ def _whose(wanted: str, layers: tuple[tuple[str, Mapping[str, Any]], ...]) -> st
     short = {
         "retry": "attempts",
         "hedge": "after",
-        "bulkhead": "concurrency",
+        "bulkhead": "max-concurrent-calls",
         "balancing": "strategy",
         "slo": "availability",
     }
     for source, layer in layers:  # the last word first
-        if part == "bulkhead" and "concurrency" in layer:
-            layer = dict(layer) | {"bulkhead": layer["concurrency"]}
         if part not in layer:
             continue
         raw = layer[part]

@@ -17,14 +17,15 @@ from dispatch._internal.permit import Rejection
 from dispatch.errors import Outcome
 from dispatch.policy.bulkhead import Bulkhead
 from dispatch.resilience.bulkhead.aio import WaitingBulkhead
-from dispatch.resilience.bulkhead.bulkhead import BulkheadPermit
+from dispatch.resilience.bulkhead.bulkhead import BulkheadPermit, QueueLimits
 from tests.helpers.clock import idle, virtual_loop
 
 OK = Outcome.SUCCESS
 
 
 def bulkhead(**settings: Any) -> WaitingBulkhead:
-    return WaitingBulkhead(Bulkhead(**{"concurrency": 1, "queue": 4, **settings}))
+    limits = QueueLimits(max_length=settings.pop("max_length", 4))
+    return WaitingBulkhead(Bulkhead(**{"max_concurrent_calls": 1, **settings}), limits)
 
 
 def granted(answer: BulkheadPermit | Rejection) -> BulkheadPermit:
@@ -60,9 +61,9 @@ async def test_who_waits_is_woken_with_the_place() -> None:
 
 
 async def test_a_refusal_needs_no_wait() -> None:
-    door = bulkhead(queue=0)
+    door = bulkhead(max_wait=0)
     held = granted(await door.enter())
-    assert await door.enter() == Rejection("bulkhead", "queue-full", None)
+    assert await door.enter() == Rejection("bulkhead", "full", None)
     held.finish(OK)
 
 
@@ -177,13 +178,12 @@ async def test_settings_change_while_calls_wait() -> None:
     held = granted(await door.enter())
     waits = [waiting(door) for _ in range(3)]
     await idle()
-    door.reconfigure(Bulkhead(concurrency=2, queue=1))
+    door.reconfigure(Bulkhead(max_concurrent_calls=2))
     await idle()
-    assert [wait.done() for wait in waits] == [True, False, True]
-    assert waits[2].result() == Rejection("bulkhead", "queue-full", None)
+    assert [wait.done() for wait in waits] == [True, False, False]
     held.finish(OK)
-    granted(await waits[0]).finish(OK)
-    granted(await waits[1]).finish(OK)
+    for wait in waits:
+        granted(await wait).finish(OK)
     assert door.guard.in_flight == 0
 
 
@@ -217,7 +217,7 @@ async def test_priorities_are_heard() -> None:
 async def test_no_place_is_lost_whoever_is_cancelled_when(seed: int) -> None:
     """2,000 calls, each cancelled with a chance of a third at a moment of chance, often that of a grant."""
     chance = random.Random(seed)
-    door = bulkhead(concurrency=3, queue=8, max_wait=0.25)
+    door = bulkhead(max_concurrent_calls=3, max_length=8, max_wait=0.25)
     most = 0
 
     async def call() -> None:
@@ -253,7 +253,7 @@ async def test_no_place_is_lost_whoever_is_cancelled_when(seed: int) -> None:
 
 
 async def test_a_service_that_stops_answering_makes_nobody_wait_long_and_costs_no_place_for_ever() -> None:
-    door = bulkhead(concurrency=2, queue=2, max_wait=1.0)
+    door = bulkhead(max_concurrent_calls=2, max_length=2, max_wait=1.0)
     silent = [granted(await door.enter()) for _ in range(2)]
     began = virtual_loop().time()
     answers = await asyncio.gather(*(door.enter() for _ in range(50)))

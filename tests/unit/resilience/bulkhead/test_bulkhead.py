@@ -15,7 +15,7 @@ from tests.helpers.bulkhead_harness import OK, Bench, reconfigure
 
 
 def test_places_are_given_until_none_is_left_and_again_when_one_comes_back() -> None:
-    bench = Bench(concurrency=2)
+    bench = Bench(max_concurrent_calls=2)
     guard = bench.guard
     first = bench.take()
     bench.take()
@@ -112,7 +112,7 @@ def test_a_place_for_one_who_has_gone_goes_to_the_next() -> None:
 
 
 def test_thousands_who_have_gone_are_passed_over_without_a_deep_stack() -> None:
-    bench = Bench(queue=5_000)
+    bench = Bench(max_length=5_000)
     held = bench.take()
     for number in range(5_000):
         bench.wait(str(number))
@@ -123,12 +123,12 @@ def test_thousands_who_have_gone_are_passed_over_without_a_deep_stack() -> None:
 
 
 def test_a_full_line_refuses_at_once_and_says_when_there_may_be_room() -> None:
-    bench = Bench(concurrency=2, queue=2, max_wait=10)
+    bench = Bench(max_concurrent_calls=2, max_length=2, max_wait=10)
     bench.take()
     bench.take()
     bench.wait("a", "b")
     assert bench.join("c") == Rejection("bulkhead", "queue-full", None), "nobody knows how long calls take"
-    bench = Bench(concurrency=2, queue=2, max_wait=10)
+    bench = Bench(max_concurrent_calls=2, max_length=2, max_wait=10)
     bench.serve(4.0)
     bench.take()
     bench.take()
@@ -138,15 +138,19 @@ def test_a_full_line_refuses_at_once_and_says_when_there_may_be_room() -> None:
     assert bench.guard.retry_after() == 6.0
 
 
-def test_without_a_line_nobody_waits() -> None:
-    bench = Bench(queue=0)
+def test_a_max_wait_of_0_rejects_at_once() -> None:
+    bench = Bench(max_wait=0)
     bench.take()
-    assert bench.join("a") == Rejection("bulkhead", "queue-full", None)
+    assert bench.join("a") == Rejection("bulkhead", "full", None)
+    bench = Bench(max_wait=0)
+    bench.serve(4.0)
+    bench.take()
+    assert bench.join("a", left=9.0) == Rejection("bulkhead", "full", 4.0)
 
 
 def test_a_wait_that_would_outlive_its_deadline_is_refused_at_once() -> None:
     """Peers let it wait, hold a place in the line, and fail all the same."""
-    bench = Bench(concurrency=2, queue=9, max_wait=10)
+    bench = Bench(max_concurrent_calls=2, max_length=9, max_wait=10)
     bench.serve(2.0)
     bench.take()
     bench.take()
@@ -158,7 +162,7 @@ def test_a_wait_that_would_outlive_its_deadline_is_refused_at_once() -> None:
 
 
 def test_a_wait_that_would_be_much_longer_than_the_longest_is_refused_at_once() -> None:
-    bench = Bench(concurrency=2, queue=9, max_wait=2.5 / MARGIN)
+    bench = Bench(max_concurrent_calls=2, max_length=9, max_wait=2.5 / MARGIN)
     bench.serve(2.0)
     bench.take()
     bench.take()
@@ -205,7 +209,7 @@ def test_a_call_that_has_ended_gets_no_place_even_if_the_timer_is_late() -> None
 
 
 def test_the_urgent_go_first_and_take_the_line_from_the_others() -> None:
-    bench = Bench(queue=2)
+    bench = Bench(max_length=2)
     held = bench.take()
     bench.wait("x", "y", priority="batch")
     assert bench.join("z", priority="batch") == Rejection("bulkhead", "queue-full", None)
@@ -228,7 +232,7 @@ def test_no_priority_is_the_most_urgent_and_an_unknown_one_the_least(priority: s
 
 
 def test_only_those_that_go_first_count_for_the_wait() -> None:
-    bench = Bench(queue=9, max_wait=1.0 / MARGIN)
+    bench = Bench(max_length=9, max_wait=1.0 / MARGIN)
     bench.serve(0.41)
     bench.take()
     bench.wait("x", "y", priority="batch")
@@ -237,7 +241,7 @@ def test_only_those_that_go_first_count_for_the_wait() -> None:
 
 
 def test_under_overload_the_newest_goes_first_and_the_old_are_shed() -> None:
-    bench = Bench(overload_after=0.5, shed_after=0.1, max_wait=10, queue=9)
+    bench = Bench(overload_after=0.5, shed_after=0.1, max_wait=10, max_length=9)
     bench.serve(0.01)
     held = bench.take()
     bench.wait("a")
@@ -267,23 +271,23 @@ def test_a_short_line_takes_turns_and_sheds_nobody() -> None:
 
 
 def test_nobody_is_shed_while_nothing_moves_or_nobody_knows_how_long_calls_take() -> None:
-    bench = Bench(overload_after=0.5, shed_after=0.1, max_wait=10, concurrency=2)
+    bench = Bench(overload_after=0.5, shed_after=0.1, max_wait=10, max_concurrent_calls=2)
     held, more = bench.take(), bench.take()
     bench.wait("a", "b", "c")
     bench.now += 1.0
     held.finish(Outcome.CANCELLED)
     assert bench.names == "c"
-    reconfigure(bench, concurrency=1)
+    reconfigure(bench, max_concurrent_calls=1)
     more.finish(OK)
     assert bench.guard.service_s == 1.0
     bench.now += 10 - 1.5
-    reconfigure(bench, queue=9)
+    reconfigure(bench, max_wait=9)
     assert bench.names == "c"
     assert bench.guard.waiting == 2
 
 
 def test_where_places_come_free_seldom_the_line_keeps_some_in_reserve() -> None:
-    bench = Bench(overload_after=0.5, shed_after=0.1, max_wait=50, queue=9)
+    bench = Bench(overload_after=0.5, shed_after=0.1, max_wait=50, max_length=9)
     bench.serve(1.0)
     held = bench.take()
     bench.wait("a")
@@ -298,7 +302,7 @@ def test_where_places_come_free_seldom_the_line_keeps_some_in_reserve() -> None:
 
 
 def test_a_full_line_under_overload_sheds_its_oldest() -> None:
-    bench = Bench(overload_after=0.5, queue=2, max_wait=10)
+    bench = Bench(overload_after=0.5, max_length=2, max_wait=10)
     bench.take()
     bench.wait("a", "b")
     bench.now += 0.5
@@ -307,7 +311,7 @@ def test_a_full_line_under_overload_sheds_its_oldest() -> None:
 
 
 def test_closing_refuses_what_waits_and_what_comes_and_lets_the_rest_end() -> None:
-    bench = Bench(concurrency=2)
+    bench = Bench(max_concurrent_calls=2)
     held = bench.take()
     bench.take()
     bench.wait("a", "b")
@@ -321,7 +325,7 @@ def test_closing_refuses_what_waits_and_what_comes_and_lets_the_rest_end() -> No
 
 
 def test_a_rejection_keeps_nothing_alive() -> None:
-    bench = Bench(queue=0)
+    bench = Bench(max_wait=0)
     bench.take()
     answers = {bench.join(str(number)) for number in range(100)}
     assert len(answers) == 1, "values, alike and without a reference to the call"

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from dispatch.errors import Outcome
+from dispatch.resilience.bulkhead.bulkhead import QueueLimits
 from tests.helpers.clock import advance
 from tests.helpers.dispatcher_and_service import UNGUARDED, serving
 from tests.helpers.telemetry_capture import Board, telling
@@ -43,14 +44,15 @@ async def test_who_is_refused_by_the_users_rate() -> None:
         }
 
 
-async def test_who_waits_for_room_and_who_finds_the_line_full() -> None:
+async def test_who_waits_for_room_and_who_finds_the_line_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dispatch.resilience.bulkhead.bulkhead.QUEUE_LIMITS", QueueLimits(max_length=1))
     board, gate = Board(), asyncio.Event()
 
     async def slow(_: dict[str, Any]) -> str:
         await gate.wait()
         return "done"
 
-    policy = {**UNGUARDED, "bulkhead": {"concurrency": 1, "queue": 1, "max-wait": 2}}
+    policy = {**UNGUARDED, "bulkhead": {"max-concurrent-calls": 1, "max-wait": 2}}
     async with serving(slow), telling(board.telemetry(), work(policy=policy)) as dispatcher:
         calls = [asyncio.create_task(dispatcher.execute("work")) for _ in range(3)]
         await advance(1.5)
@@ -73,7 +75,7 @@ async def test_who_waits_for_room_and_who_finds_the_line_full() -> None:
 
 async def test_who_leaves_the_line() -> None:
     board = Board()
-    policy = {**UNGUARDED, "bulkhead": {"concurrency": 1, "queue": 1, "max-wait": 9}}
+    policy = {**UNGUARDED, "bulkhead": {"max-concurrent-calls": 1, "max-wait": 9}}
     async with deaf(board, policy=policy) as (dispatcher, peer):
         first = asyncio.create_task(dispatcher.execute("work"))
         _, properties = await peer.request()
