@@ -23,7 +23,6 @@ from dispatch.calls.resolved_tool import ResolvedTool, ToolResolver
 from dispatch.calls.runtime import Runtime
 from dispatch.catalog import Catalog, CatalogError, load_directory
 from dispatch.errors import DispatchError
-from dispatch.messaging.rpc.correlation import Correlator
 from dispatch.policy import DEFAULT_POLICY, Policy, PolicyError
 from dispatch.resilience.breaker.breaker import CircuitBreaker
 from dispatch.result import CallResult
@@ -48,8 +47,8 @@ def connect(
     *,
     policy: Policy = DEFAULT_POLICY,
     security: Security | None = None,
-    window: int = 64,
-    name: str | None = None,
+    publish_window: int = 64,
+    client_id: str | None = None,
     telemetry: Telemetry = DEFAULT_TELEMETRY,
 ) -> Dispatcher:
     """A dispatcher on ``broker``; use it with ``async with``, or ``await start()`` and ``close()``.
@@ -59,9 +58,10 @@ def connect(
         catalog: a :class:`Catalog`, or a folder with ``tool-service/ID.json`` and ``tool/NAME.json``.
         policy: what calls may take where neither service nor tool says more.
         security: token and TLS settings; None: from the environment (``DISPATCH_TOKEN`` …).
-        window: unreceipted publishes of the connection; 64 keeps a broker from losing messages in bursts.
-        name: the dispatcher's id, seen in the names of its reply topics; default: 12 random hex digits.
-        telemetry: what it counts and traces.
+        publish_window: publishes in flight to the broker at once, over the whole connection; further ones are queued. 64
+            (measured): larger bursts make a broker drop messages on non-persistent topics.
+        client_id: the dispatcher's id, part of the names of its reply topics; default: 12 random hex digits.
+        telemetry: settings of metrics, traces and logs.
 
     Raises:
         CatalogError: mistakes in the folder's descriptors: every one, with file, key and fix.
@@ -72,8 +72,8 @@ def connect(
         catalog = Catalog.empty()
     elif not isinstance(catalog, Catalog):
         catalog = load_directory(catalog)
-    transport = open_transport(broker, security=security, window=window)
-    return Dispatcher(transport, catalog, policy=policy, name=name, telemetry=telemetry)
+    transport = open_transport(broker, security=security, publish_window=publish_window)
+    return Dispatcher(transport, catalog, policy=policy, client_id=client_id, telemetry=telemetry)
 
 
 class Dispatcher:
@@ -83,7 +83,7 @@ class Dispatcher:
         transport: a connection not yet started; closed with the dispatcher.
         catalog: services and tools.
         policy: defaults under the services' and tools' own policies.
-        name, telemetry: see :func:`connect`.
+        client_id, telemetry: see :func:`connect`.
         randomness: of retries, hedges, open times and balancing; for tests.
     """
 
@@ -93,14 +93,14 @@ class Dispatcher:
         catalog: Catalog,
         *,
         policy: Policy = DEFAULT_POLICY,
-        name: str | None = None,
+        client_id: str | None = None,
         telemetry: Telemetry = DEFAULT_TELEMETRY,
         randomness: Randomness = random.random,
     ) -> None:
         self.telemetry = telemetry
         self._events = Events()
-        self.name = name or os.urandom(6).hex()
-        self.transport = transport
+        self.client_id = client_id or os.urandom(6).hex()
+        self._transport = transport
         self._policy = policy
         self._randomness = randomness
         self._targets = ToolResolver(catalog, policy).check()
@@ -119,9 +119,9 @@ class Dispatcher:
         if self._engine is not None:
             raise RuntimeError("this dispatcher is started already")
         try:
-            await self.transport.start()
+            await self._transport.start()
         except BaseException:
-            await self.transport.close()
+            await self._transport.close()
             raise
         from dispatch.telemetry.observer import (
             Watch,  # prometheus-client: a quarter of what importing dispatch would take
@@ -130,8 +130,8 @@ class Dispatcher:
 
         now = loop_clock()
         watch = Watch(self.telemetry, self._events, now)
-        tracing = Tracing(self.telemetry, self.name, now()) if self.telemetry.traces != "off" else None
-        engine = Runtime(self.transport, self.name, self._randomness, self._targets, watch, tracing)
+        tracing = Tracing(self.telemetry, self.client_id, now()) if self.telemetry.traces != "off" else None
+        engine = Runtime(self._transport, self.client_id, self._randomness, self._targets, watch, tracing)
         self._loop = asyncio.get_running_loop()
         self._engine = engine
         self._calls = Calls(engine, lambda tool: self._targets.alternatives(tool))
@@ -157,7 +157,7 @@ class Dispatcher:
                     return
             closing.cancel()
         async with contextlib.AsyncExitStack() as stack:
-            stack.push_async_callback(self.transport.close)
+            stack.push_async_callback(self._transport.close)
             if self._engine is not None:
                 await self._engine.abandon()
         with contextlib.suppress(RuntimeError):  # a stream may wait on the event loop that is closed
@@ -166,7 +166,7 @@ class Dispatcher:
     async def _close(self, drain: float) -> None:
         async with contextlib.AsyncExitStack() as stack:
             stack.callback(self._events.close)
-            stack.push_async_callback(self.transport.close)
+            stack.push_async_callback(self._transport.close)
             if self._engine is not None:
                 await self._engine.close(drain)
 
@@ -184,8 +184,8 @@ class Dispatcher:
         return self._engine
 
     @property
-    def calls(self) -> Calls:
-        """Makes calls of targets, for whoever has found one already (the clients).
+    def _running_calls(self) -> Calls:
+        """The pipeline of calls; :class:`dispatch.ToolServiceClient` uses it with :meth:`_resolve_service`.
 
         Raises:
             RuntimeError: not started, or started on another event loop than the running one.
@@ -235,14 +235,29 @@ class Dispatcher:
             self._engine.renew(self._targets)
             self._engine.watch.reloaded(source, len(catalog.tools))
 
+    # -- state --------------------------------------------------------------------------------------------------
+
     @property
-    def exchange(self) -> Correlator:
-        """The table of requests that wait, with its counts.
+    def is_connected(self) -> bool:
+        """Whether the broker is in reach at the moment."""
+        return self._transport.connected
+
+    @property
+    def pending_requests(self) -> int:
+        """Requests in flight that wait for a reply.
 
         Raises:
             RuntimeError: not started.
         """
-        return self._running.exchange
+        return self._running.exchange.pending
+
+    def reply_counts(self) -> dict[str, int]:
+        """Count the replies since the start by disposition: matched, late, duplicate, unknown, malformed.
+
+        Raises:
+            RuntimeError: not started.
+        """
+        return {str(disposition): count for disposition, count in self._running.exchange.replies.items()}
 
     def tool(self, name: str, *, user: str = "") -> Tool:
         """A handle on one tool, as agent frameworks want it: ``await tool.invoke(topic="cats")``.
@@ -253,8 +268,8 @@ class Dispatcher:
         self._targets.tool(name)
         return Tool(self, self.catalog.tool(name), user)
 
-    def service_target(self, service: str) -> ResolvedTool:
-        """What a call of a service without a tool is made of (for clients).
+    def _resolve_service(self, service: str) -> ResolvedTool:
+        """Resolve a service for calls without a tool descriptor, as TrustGraph's client makes them.
 
         Raises:
             RejectedError: there is no such service.
@@ -334,7 +349,7 @@ class Dispatcher:
         """
         target = self._target(tool)
         # As execute, without a coroutine in between: this is the way of nearly every call.
-        result = await self.calls.perform(
+        result = await self._running_calls.perform(
             target,
             target.config_text,
             arguments,
@@ -358,12 +373,12 @@ class Dispatcher:
         priority: str | None = None,
     ) -> CallResult:
         """As :meth:`call`, but every outcome is a value. Only cancellation is raised."""
-        started = self.exchange.now()
+        started = self._running.now()
         try:
             target = self._target(tool)  # 1 catalog
         except DispatchError as error:
             return CallResult(tool, error.outcome, error=error)
-        return await self.calls.perform(
+        return await self._running_calls.perform(
             target,
             target.config_text,
             arguments,
@@ -403,7 +418,7 @@ class Dispatcher:
             DispatchError: as :meth:`call`; what came before it has been given already.
         """
         target = self._target(tool)
-        chunks = self.calls.stream(
+        chunks = self._running_calls.stream(
             target,
             target.config_text,
             arguments,

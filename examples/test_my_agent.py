@@ -87,7 +87,7 @@ async def test_a_lossy_network_costs_no_joke(make_dispatcher, fault_injector):
 @virtual_time
 async def test_it_goes_on_when_the_broker_is_back(make_dispatcher, fault_injector):
     async with make_dispatcher(TOOLS, services={"joke": Joke()}) as dispatcher:
-        dispatcher.transport.disconnect(60)
+        fault_injector.disconnect(60)
         assert await agent(dispatcher, "cats") == "No joke today (transport)."
         await advance(60)
         assert (await agent(dispatcher, "cats")).startswith("Hello alice!")

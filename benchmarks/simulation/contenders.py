@@ -142,7 +142,7 @@ class Ours:
         self.dispatcher = Dispatcher(
             MemoryTransport(BROKER),
             Catalog.of([service], [tool]),
-            name=f"dispatcher-{number}",
+            client_id=f"dispatcher-{number}",
             randomness=random.Random(f"ours {seed} {number}").random,
         )
 

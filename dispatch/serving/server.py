@@ -72,7 +72,7 @@ class ToolServer:
         max_payload: bytes of the largest request that is taken in parts, and of all that are not complete; and of the
             largest answer that is sent in parts. So many may be held for each request that runs.
         security: token and TLS settings; None: from the environment.
-        window: unreceipted publishes of the connection.
+        publish_window: publishes in flight to the broker at once; further ones are queued.
         telemetry: what is counted and traced.
     """
 
@@ -92,7 +92,7 @@ class ToolServer:
         drain_timeout: float = DEFAULT_DRAIN_S,
         max_payload: int = MAX_PAYLOAD_BYTES,
         security: Security | None = None,
-        window: int = 64,
+        publish_window: int = 64,
         telemetry: Telemetry = DEFAULT_TELEMETRY,
     ) -> None:
         if topic is not None:
@@ -121,7 +121,9 @@ class ToolServer:
         self.max_payload = max_payload
         self._owns_transport = isinstance(broker, str)
         self._transport: Transport = (
-            open_transport(broker, security=security, window=window) if isinstance(broker, str) else broker
+            open_transport(broker, security=security, publish_window=publish_window)
+            if isinstance(broker, str)
+            else broker
         )
         self._telemetry = telemetry
         self._runner: RequestRunner | None = None

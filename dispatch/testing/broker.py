@@ -72,14 +72,14 @@ class EmbeddedBroker:
         *,
         services: Mapping[str, object] | None = None,
         policy: Policy = DEFAULT_POLICY,
-        name: str | None = None,
+        client_id: str | None = None,
     ) -> AsyncIterator[Dispatcher]:
         """A dispatcher whose connection has the faults of :attr:`injector`, and, if given, services for it.
 
         Args:
             catalog, policy: as of :func:`dispatch.connect`.
             services: tool services by their topics, as of :meth:`serve`, served as long as the dispatcher lives.
-            name: the dispatcher's; default ``dispatcher-1`` and so on.
+            client_id: the dispatcher's; default ``dispatcher-1`` and so on.
 
         Raises:
             CatalogError: mistakes in the descriptors.
@@ -93,7 +93,7 @@ class EmbeddedBroker:
             self.transport(self.injector),
             catalog,
             policy=policy,
-            name=name or f"dispatcher-{self._dispatchers}",
+            client_id=client_id or f"dispatcher-{self._dispatchers}",
             randomness=random.Random(self._dispatchers).random,
         )
         async with contextlib.AsyncExitStack() as stack:

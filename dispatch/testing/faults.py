@@ -8,7 +8,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
+from weakref import WeakSet
 
 Direction = Literal["out", "in"]
 """Of a message: ``out`` is published on the connection, ``in`` arrives on it."""
@@ -160,6 +161,14 @@ class Dice:
         return self._low if self._low == self._high else self.rng.uniform(self._low, self._high)
 
 
+class Interruptible(Protocol):
+    """A connection with faults."""
+
+    def disconnect(self, seconds: float) -> None:
+        """Interrupt the connection."""
+        ...
+
+
 class FaultInjector:
     """The faults in force, for any number of connections. They can be changed at any time, and are counted.
 
@@ -175,6 +184,7 @@ class FaultInjector:
         self.epoch = 0
         """Which faults these are: goes up with each change."""
         self._connections = 0
+        self._open: WeakSet[Interruptible] = WeakSet()
         self._rngs: dict[tuple[int, int, Direction, str], tuple[random.Random, random.Random]] = {}
 
     @classmethod
@@ -206,8 +216,16 @@ class FaultInjector:
         """No more faults."""
         self.inject()
 
-    def connection(self) -> int:
-        """A number for a further connection; each has dice of its own."""
+    def disconnect(self, seconds: float) -> None:
+        """Interrupt every connection with these faults for ``seconds``: publishing fails, and no message arrives. A change
+        of the faults ends it."""
+        _check_seconds("seconds", seconds)
+        for connection in tuple(self._open):
+            connection.disconnect(seconds)
+
+    def connection(self, connection: Interruptible) -> int:
+        """Add a connection and return its number; each has dice of its own."""
+        self._open.add(connection)
         self._connections += 1
         return self._connections
 

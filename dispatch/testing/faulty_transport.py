@@ -33,7 +33,7 @@ class FaultyTransport:
         self.closed = False
         self.late_handler_errors = 0
         """Handlers that raised on what had been held back."""
-        self._number = self.injector.connection()
+        self._number = self.injector.connection(self)
         self._now: Callable[[], float] = time.monotonic
         self._gone_from = self._gone_until = -math.inf
         self._gone_in_epoch = -1
@@ -110,7 +110,8 @@ class FaultyTransport:
         return self._now() < self._gone_until
 
     def disconnect(self, seconds: float) -> None:
-        """The connection is gone for so long: publishing fails, and nothing arrives."""
+        """Interrupt the connection for ``seconds``: publishing fails, and no message arrives. See
+        :meth:`FaultInjector.disconnect` for all connections of an injector."""
         self._now = asyncio.get_running_loop().time  # a scrape asks on a thread of its own
         if not self.gone:
             self._gone_from = self._now()

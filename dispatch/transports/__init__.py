@@ -30,12 +30,12 @@ __all__ = [
 ]
 
 
-def open_transport(url: str, *, security: Security | None = None, window: int = 64) -> Transport:
+def open_transport(url: str, *, security: Security | None = None, publish_window: int = 64) -> Transport:
     """The transport for ``url``, not yet started: ``memory://[NAME]``, ``pulsar://HOST:PORT`` or ``pulsar+ssl://HOST:PORT``.
 
     Args:
         security: token and TLS settings; None: from the environment (:meth:`Security.from_environment`).
-        window: unreceipted publishes of the connection.
+        publish_window: publishes in flight to the broker at once; further ones are queued.
 
     Raises:
         TransportError: no such kind of address.
@@ -49,4 +49,4 @@ def open_transport(url: str, *, security: Security | None = None, window: int = 
     endpoints(url)
     from dispatch.transports.pulsar.transport import PulsarTransport
 
-    return PulsarTransport(url, security=security, window=window)
+    return PulsarTransport(url, security=security, publish_window=publish_window)

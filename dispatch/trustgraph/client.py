@@ -28,7 +28,7 @@ class ToolServiceClient:
     def __init__(self, dispatcher: Dispatcher, *, service: str) -> None:
         self._dispatcher = dispatcher
         self._service = service
-        dispatcher.service_target(service)
+        dispatcher._resolve_service(service)
 
     async def call(self, *values: Any, timeout: float = DEFAULT_TIMEOUT_S, **named: Any) -> str:
         """``call(config, arguments, timeout=600)`` or ``call(user, config, arguments, timeout=600)``.
@@ -42,8 +42,8 @@ class ToolServiceClient:
             TypeError: neither dialect.
         """
         given = dialect(("config", "arguments", "timeout"), values, named | {"timeout": timeout})
-        result = await self._dispatcher.calls.perform(
-            self._dispatcher.service_target(self._service),
+        result = await self._dispatcher._running_calls.perform(
+            self._dispatcher._resolve_service(self._service),
             config_text(given["config"]),
             given["arguments"] or {},
             user=given["user"],
@@ -64,8 +64,8 @@ class ToolServiceClient:
         """
         given = dialect(("config", "arguments", "callback", "timeout"), values, named | {"timeout": timeout})
         chunks: list[str] = []
-        stream = self._dispatcher.calls.stream(
-            self._dispatcher.service_target(self._service),
+        stream = self._dispatcher._running_calls.stream(
+            self._dispatcher._resolve_service(self._service),
             config_text(given["config"]),
             given["arguments"] or {},
             user=given["user"],

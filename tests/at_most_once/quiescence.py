@@ -16,6 +16,7 @@ from dispatch.messaging.rpc.deadline_heap import SLACK
 from dispatch.routing.channel import Channels
 from dispatch.serving.deduplication.idempotency_keys import IdempotencyKeys
 from dispatch.serving.deduplication.request_history import RequestHistory
+from tests.helpers.internals import correlator_of
 
 
 def routes_of(dispatcher: Dispatcher) -> Channels:
@@ -55,7 +56,7 @@ def gates_of_server(server: ToolServer) -> Iterable[Gate | PacedPublisher]:
 
 def dispatcher_rests(dispatcher: Dispatcher) -> None:
     """Nobody waits, nothing is queued, no timer is set."""
-    exchange, routes = dispatcher.exchange, routes_of(dispatcher)
+    exchange, routes = correlator_of(dispatcher), routes_of(dispatcher)
     assert exchange.pending == 0
     assert exchange._timer is None
     assert exchange._deadlines.next() is None

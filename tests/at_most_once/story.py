@@ -22,6 +22,7 @@ from tests.at_most_once.quiescence import keys_of, ledger_of
 from tests.at_most_once.world import World
 from tests.helpers.clock import advance, run
 from tests.helpers.faults import FaultPlan
+from tests.helpers.internals import correlator_of
 
 ARGUMENTS = 32
 KINDS = (
@@ -187,8 +188,8 @@ class _Telling:
 
     def _small_table(self, dispatcher: Any) -> None:
         if "waiting" in self.story.bounds:
-            dispatcher.exchange._max_pending = 5
-            dispatcher.exchange._max_tombstones = 4
+            correlator_of(dispatcher)._max_pending = 5
+            correlator_of(dispatcher)._max_tombstones = 4
 
     async def tell(self) -> Counter[str]:
         world = self.world
@@ -298,7 +299,7 @@ class _Telling:
         world = self.world
         dispatcher = world.dispatchers[a % len(world.dispatchers)]
         await (world.crash(dispatcher) if a % 2 else world.close(dispatcher))
-        await world.dispatcher(dispatcher.name if a % 4 < 2 else None)
+        await world.dispatcher(dispatcher.client_id if a % 4 < 2 else None)
 
     async def _rest(self, a: int) -> None:
         """So long that much is forgotten."""

@@ -23,6 +23,7 @@ from tests.at_most_once.quiescence import CreditIsBack, dispatcher_rests, forget
 from tests.helpers.clock import advance
 from tests.helpers.dispatcher_and_service import REQUESTS, RESPONSES, UNGUARDED, catalog
 from tests.helpers.faults import FaultPlan
+from tests.helpers.internals import correlator_of, transport_of
 
 PATIENT_S = 600.0
 """So long that a call which has a way gets its answer: what is shown is that it never takes that long for nothing."""
@@ -252,7 +253,7 @@ class World:
             give_up_after=silence(self.plan) if give_up_after is None else give_up_after,
             **{**UNGUARDED, **self._policy},
         )
-        dispatcher = Dispatcher(self.network(), catalog(), policy=policy, name=name or self._name("dispatcher"))
+        dispatcher = Dispatcher(self.network(), catalog(), policy=policy, client_id=name or self._name("dispatcher"))
         await dispatcher.start()
         self._watch(dispatcher)
         self.on_dispatcher(dispatcher)
@@ -261,7 +262,7 @@ class World:
 
     def _watch(self, dispatcher: Dispatcher) -> None:
         """Note which instance each request is addressed to."""
-        exchange = dispatcher.exchange
+        exchange = correlator_of(dispatcher)
         request, stream = exchange.request, exchange.stream
 
         def note(line: Any) -> None:
@@ -285,17 +286,19 @@ class World:
     async def crash(self, dispatcher: Dispatcher) -> None:
         """The dispatcher's process dies; its callers with it."""
         self.dispatchers.remove(dispatcher)
-        assert isinstance(dispatcher.transport, Network)
-        dispatcher.transport.die()
-        self._gone(dispatcher.transport)
+        transport = transport_of(dispatcher)
+        assert isinstance(transport, Network)
+        transport.die()
+        self._gone(transport)
         await dispatcher.close()
 
     async def close(self, dispatcher: Dispatcher) -> None:
         """The dispatcher ends in good order; its callers get an error."""
         self.dispatchers.remove(dispatcher)
         await dispatcher.close()
-        assert isinstance(dispatcher.transport, Network)
-        self._gone(dispatcher.transport)
+        transport = transport_of(dispatcher)
+        assert isinstance(transport, Network)
+        self._gone(transport)
 
     # -- calls --------------------------------------------------------------------------------------------------
 
@@ -368,7 +371,7 @@ class World:
     async def end(self) -> None:
         """Everything comes to rest: nothing waits, no credit is out, nothing is kept, nothing ran twice."""
         for dispatcher in self.dispatchers:
-            assert dispatcher.exchange.pending == 0, "all callers have gone, and yet somebody is waited for"
+            assert dispatcher.pending_requests == 0, "all callers have gone, and yet somebody is waited for"
         self.calm()
         await advance(30)  # tools whose callers have gone run to their end, and the last questions get an answer
         self._rests()
@@ -409,7 +412,7 @@ class World:
         credit_is_back(refused)
         for dispatcher in self.dispatchers:
             most = 3 * dispatcher._policy.retry.attempts
-            assert dispatcher.exchange.tombstones <= most, "what ended long ago is forgotten"
+            assert correlator_of(dispatcher).tombstones <= most, "what ended long ago is forgotten"
 
     def _rests(self) -> None:
         for dispatcher in self.dispatchers:

@@ -30,7 +30,7 @@ async def test_one_may_stop_listening(load: Load, serving: Serving) -> None:
         stream = dispatcher.stream("tell-story", {"subject": "a goat", "words": 500})
         assert await anext(stream) == "Once"
         await stream.aclose()
-        assert dispatcher.exchange.pending == 0
+        assert dispatcher.pending_requests == 0
 
 
 @pytest.mark.parametrize(

@@ -52,11 +52,11 @@ async def dispatching(
     *,
     transport: Transport | None = None,
     policy: Policy | None = None,
-    name: str | None = None,
+    client_id: str | None = None,
 ) -> AsyncIterator[Dispatcher]:
     """A started dispatcher on the stand's broker."""
     transport = MemoryTransport(BROKER) if transport is None else transport
-    async with Dispatcher(transport, tools or catalog(), policy=policy or Policy(), name=name) as dispatcher:
+    async with Dispatcher(transport, tools or catalog(), policy=policy or Policy(), client_id=client_id) as dispatcher:
         yield dispatcher
 
 

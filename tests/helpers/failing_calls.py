@@ -139,7 +139,9 @@ class Troubled:
         self._tasks: list[asyncio.Task[None]] = []
         odd = Faults(duplicate=0.02, malformed=0.01, drop=0.02, foreign_id=0.01, direction="in", max_delay=0.3, seed=3)
         self.transport = FaultyTransport(MemoryTransport(BROKER), odd)
-        self.dispatcher = Dispatcher(self.transport, catalog(), policy=IMPATIENT, telemetry=telemetry, name="troubled")
+        self.dispatcher = Dispatcher(
+            self.transport, catalog(), policy=IMPATIENT, telemetry=telemetry, client_id="troubled"
+        )
 
     def _within(self, begin: float, end: float) -> bool:
         """Is it that part of the round?"""

@@ -18,6 +18,7 @@ from dispatch.transports.memory import MemoryTransport
 from tests.helpers.clock import advance
 from tests.helpers.dispatcher_and_service import BROKER, REQUESTS, RESPONSES, UNGUARDED, catalog
 from tests.helpers.faults import FaultPlan, FaultyTransport
+from tests.helpers.internals import correlator_of
 
 IN_FLIGHT = 400
 """Calls under way at once, at most."""
@@ -122,7 +123,7 @@ class Load:
         await self.service_network.close()
 
     def _look(self) -> None:
-        exchange = self.dispatcher.exchange
+        exchange = correlator_of(self.dispatcher)
         self.most_pending = max(self.most_pending, exchange.pending)
         self.most_tombstones = max(self.most_tombstones, exchange.tombstones)
         self.most_running = max(self.most_running, self.server.running)
@@ -199,4 +200,4 @@ class Load:
         return sum(gate.queued for gate in gates if isinstance(gate, Gate)) + router._waiting
 
     def counted(self) -> dict[Disposition, int]:
-        return self.dispatcher.exchange.replies
+        return self.dispatcher.reply_counts()

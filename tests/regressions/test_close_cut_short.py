@@ -48,7 +48,7 @@ async def test_a_drain_that_is_cut_short_closes_the_connection(
         began = virtual_loop().time()
         await cut_short(dispatcher.close(drain=30))
         assert virtual_loop().time() - began == pytest.approx(1)
-        assert not dispatcher.transport.connected
+        assert not dispatcher.is_connected
         result = await call
         assert isinstance(result.error, dispatch.TransportError)
         assert result.error.type == "closed"

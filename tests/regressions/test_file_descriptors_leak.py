@@ -21,6 +21,7 @@ from dispatch.devtools.localbroker import Endpoint, LocalBroker, free_ports, pre
 from dispatch.transports.pulsar.transport import PulsarTransport
 from tests.helpers.catalogs import catalog_of, unique_topic
 from tests.helpers.echo_service import Echo
+from tests.helpers.internals import transport_of
 from tests.helpers.lossy_proxy import LossyProxy
 
 pytestmark = [pytest.mark.pulsar, pytest.mark.long]
@@ -149,7 +150,7 @@ async def test_outages_leave_nothing_open(pulsar_endpoint: Endpoint) -> None:
         outages = await stack.enter_async_context(Outages(pulsar_endpoint))
         pairs = [await stack.enter_async_context(calling(outages.url, s, unique_topic("leak"))) for s in SCHEMES]
         transports = [
-            each._transport if isinstance(each, dispatch.ToolServer) else each.transport for each in sum(pairs, ())
+            each._transport if isinstance(each, dispatch.ToolServer) else transport_of(each) for each in sum(pairs, ())
         ]
         stack.enter_context(without_garbage_collection())
         before = open_files_and_threads()

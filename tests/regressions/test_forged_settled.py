@@ -11,6 +11,7 @@ import pytest
 
 from tests.helpers.clock import advance, idle
 from tests.helpers.dispatcher_and_service import REQUESTS, Peer, dispatching, serving
+from tests.helpers.internals import correlator_of
 
 
 def own_topics(name: str) -> tuple[str, ...]:
@@ -47,8 +48,8 @@ async def test_a_forged_cancellation_or_copy_ends_no_call(session: dict[str, str
 
     ids: list[str] = []
     async with serving(work, instance="one"), dispatching() as dispatcher, Peer.as_caller() as agent:
-        new_id = dispatcher.exchange.new_id
-        dispatcher.exchange.new_id = lambda: ids.append(new_id()) or ids[-1]  # type: ignore[method-assign, func-returns-value]
+        new_id = correlator_of(dispatcher).new_id
+        correlator_of(dispatcher).new_id = lambda: ids.append(new_id()) or ids[-1]  # type: ignore[method-assign, func-returns-value]
         calls = [asyncio.create_task(dispatcher.execute("work")) for _ in range(10)]
         await advance(1)
         assert len(ids) == 10
@@ -68,7 +69,7 @@ async def test_a_dispatcher_whose_new_request_is_forgotten_recovers() -> None:
     async with serving(lambda _: "done") as server, dispatching() as dispatcher:
         assert await dispatcher.call("work") == "done"
         assert server._recall is not None
-        session = dispatcher.exchange.session
+        session = correlator_of(dispatcher).session
         server._recall.ledger.settled(f"{session.prefix}{'f' * 14}-x", 0xFFFFFFFFFFF, asyncio.get_running_loop().time())
         assert not (await dispatcher.execute("work", timeout=5)).ok
         results = await asyncio.gather(*(dispatcher.execute("work", timeout=5) for _ in range(20)))

@@ -251,7 +251,7 @@ async def test_calls_succeed_as_soon_as_a_genuine_broker_answers_again(pulsar_en
         broker.process.send_signal(signal.SIGSTOP)
         try:
             await asyncio.sleep(4)
-            assert not dispatcher.transport.connected
+            assert not dispatcher.is_connected
         finally:
             broker.process.send_signal(signal.SIGCONT)
         back = now()

@@ -46,7 +46,7 @@ async def test_closing_publishers_under_load_fails_nothing_and_logs_nothing(
 ) -> None:
     caplog.set_level(logging.DEBUG, LOGGER)
     failures: list[TransportError] = []
-    transport = PulsarTransport(pulsar_endpoint.service_url, window=TOPICS * MESSAGES)
+    transport = PulsarTransport(pulsar_endpoint.service_url, publish_window=TOPICS * MESSAGES)
     await transport.start()
     try:
         for _ in range(3):

@@ -126,7 +126,7 @@ async def servers(*names: str, work: Any = lambda _: "done") -> AsyncIterator[No
 async def opened_by(tools: Catalog, *names: str) -> dict[tuple[str, str], int]:
     """What a dispatcher that never had another catalogue has open after a call of each tool."""
     transport = CountedTransport()
-    async with dispatching(tools, transport=transport, name="d") as dispatcher:
+    async with dispatching(tools, transport=transport, client_id="d") as dispatcher:
         for name in names:
             assert (await dispatcher.execute(name)).ok
         return dict(transport.left_open)
@@ -172,7 +172,7 @@ async def test_reloads_leave_nothing_open() -> None:
     names = [f"a@{number}" for number in range(20)]
     transport = CountedTransport()
     async with servers(*names, "b"):
-        async with dispatching(services(names[0], "b"), transport=transport, name="d") as dispatcher:
+        async with dispatching(services(names[0], "b"), transport=transport, client_id="d") as dispatcher:
             for name in names:
                 dispatcher.reload(services(name, "b"))
                 for tool in "ab":
@@ -196,7 +196,7 @@ async def test_calls_that_began_before_a_reload_end_as_they_began() -> None:
     async with (
         servers("a@1", work=wait),
         servers("a@2"),
-        dispatching(services("a@1"), transport=transport, name="d") as dispatcher,
+        dispatching(services("a@1"), transport=transport, client_id="d") as dispatcher,
     ):
         calls = [asyncio.create_task(dispatcher.execute("a")) for _ in range(3)]
         await asyncio.sleep(1)
@@ -255,7 +255,7 @@ async def test_a_catalogue_that_comes_back_finds_its_pool() -> None:
 
 async def test_topics_that_are_needed_again_while_they_are_being_closed_are_opened_after_that() -> None:
     transport = CountedTransport()  # it refuses a second subscription of one name
-    async with servers("a"), dispatching(services("a"), transport=transport, name="d") as dispatcher:
+    async with servers("a"), dispatching(services("a"), transport=transport, client_id="d") as dispatcher:
         assert (await dispatcher.execute("a")).ok
         for _ in range(3):
             dispatcher.reload(Catalog.empty())
@@ -287,7 +287,7 @@ async def test_topics_that_services_share_are_closed_with_the_last_of_them() -> 
         for name in "ab":
             options = {"request_queue": f"{NAMESPACES[0]}/{name}", "response_queue": shared}
             await stack.enter_async_context(serving(large, **options))
-        dispatcher = await stack.enter_async_context(dispatching(tools("a", "b"), transport=transport, name="d"))
+        dispatcher = await stack.enter_async_context(dispatching(tools("a", "b"), transport=transport, client_id="d"))
         for name in "ab":
             for _ in range(3):
                 results = await asyncio.gather(*(dispatcher.execute(name) for _ in range(150)))

@@ -11,6 +11,7 @@ import pytest
 from dispatch import Catalog
 from tests.helpers.clock import advance
 from tests.helpers.dispatcher_and_service import REQUESTS, RESPONSES, Peer, Service, dispatching, serving
+from tests.helpers.internals import correlator_of
 
 OTHER = "non-persistent://tg/response/other"
 
@@ -84,12 +85,12 @@ async def test_services_and_instances_whose_names_run_together_do_not_meet() -> 
 async def test_a_reply_topic_of_another_dispatcher_is_not_answered() -> None:
     async with serving(lambda _: "done"), dispatching() as dispatcher, Peer.as_caller() as agent:
         assert await dispatcher.call("work") == "done"
-        topic = f"non-persistent://tg/response/dispatch-reply-{dispatcher.exchange.session.key}-{dispatcher.name}"
-        before = dict(dispatcher.exchange.replies)
+        topic = f"non-persistent://tg/response/dispatch-reply-{correlator_of(dispatcher).session.key}-{dispatcher.client_id}"
+        before = dict(dispatcher.reply_counts())
         for session in ({}, {"session": "an agent's own"}):
             await agent.send(REQUESTS, b"{}", {"id": "0123456789abcdef-1", "reply-to": topic, **session})
         await advance(1)
         # Both answers are on the response topic, where the dispatcher listens, too, and knows no such id.
-        after = dispatcher.exchange.replies
+        after = dispatcher.reply_counts()
         assert {key: after[key] - before[key] for key in after if after[key] != before[key]} == {"unknown": 2}
         assert agent.arrived.qsize() == 3 - 1, "and the answer to the call went to the dispatcher alone"

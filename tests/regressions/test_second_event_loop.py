@@ -60,9 +60,9 @@ def test_after_the_first_loop_has_ended(use: str) -> None:
     dispatcher = made()
     asyncio.run(begin(dispatcher))
     asyncio.run(misuse(dispatcher, USES[use]))
-    assert dispatcher.transport.connected
+    assert dispatcher.is_connected
     asyncio.run(close_twice(dispatcher))
-    assert not dispatcher.transport.connected
+    assert not dispatcher.is_connected
 
 
 @contextmanager
@@ -85,7 +85,7 @@ def test_while_the_first_loop_runs_in_another_thread(use: str) -> None:
         asyncio.run_coroutine_threadsafe(begin(dispatcher), loop).result(10)
         asyncio.run(misuse(dispatcher, USES[use]))
         asyncio.run(close_twice(dispatcher))
-        assert not dispatcher.transport.connected
+        assert not dispatcher.is_connected
 
 
 @pytest.mark.pulsar
@@ -104,7 +104,7 @@ def test_closing_on_a_second_loop_ends_the_genuine_connection(pulsar_endpoint: E
         dispatcher = dispatch.connect(url, catalog_of(topic, scheme=scheme), policy=policy)
         asyncio.run(begin_on_pulsar(dispatcher))
         asyncio.run(close_twice(dispatcher))
-        assert not dispatcher.transport.connected
+        assert not dispatcher.is_connected
 
     async def grown(before: tuple[int, int]) -> tuple[int, int]:
         return await settled(before)

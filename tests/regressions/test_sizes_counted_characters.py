@@ -17,6 +17,7 @@ from dispatch.transports import Mode
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.clock import idle
 from tests.helpers.dispatcher_and_service import BROKER, RESPONSES, UNGUARDED, Peer, catalog, dispatching, read, serving
+from tests.helpers.internals import correlator_of
 
 LETTERS = pytest.mark.parametrize(("letter", "size"), [("x", 1), ("ä", 2), ("€", 3), ("😀", 4)])
 LIMIT = 1_296
@@ -94,9 +95,9 @@ async def test_a_part_of_an_answer_has_so_many_bytes(letter: str, size: int) -> 
     policy = {**UNGUARDED, "large-payloads": True}
     async with (
         serving(lambda _: text, broker=network),
-        Dispatcher(memory(), catalog(work={"policy": policy}), name="me") as dispatcher,
+        Dispatcher(memory(), catalog(work={"policy": policy}), client_id="me") as dispatcher,
     ):
-        topic = reply_topic(RESPONSES, f"{dispatcher.exchange.session.key}-me")
+        topic = reply_topic(RESPONSES, f"{correlator_of(dispatcher).session.key}-me")
         await network.subscribe(topic, lambda message: sizes.append(len(message.data())), mode=Mode.FANOUT, name="tap")
         assert await dispatcher.call("work") == text
     await network.close()

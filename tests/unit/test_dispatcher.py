@@ -99,7 +99,7 @@ async def sent(dispatching_: Any = None, **options: Any) -> dict[str, str]:
 
 
 async def test_a_request_has_just_these_properties() -> None:
-    properties = await sent({"name": "one"})
+    properties = await sent({"client_id": "one"})
     assert properties.keys() == {"id", "reply-to", "session", "remaining-ms", "credit"}
     key = session_key(properties["session"])
     assert properties["reply-to"] == f"non-persistent://tg/response/dispatch-reply-{key}-one"
@@ -162,7 +162,7 @@ async def test_a_call_that_nobody_answers_ends_to_the_moment_and_names_its_clock
         assert "do not repeat the call" in error.message
         assert now() == pytest.approx(START + after, abs=0.01)
         assert result.duration == pytest.approx(after, abs=0.01)
-        assert dispatcher.exchange.pending == 0
+        assert dispatcher.pending_requests == 0
 
 
 @pytest.mark.parametrize("declared", ["read-only", "idempotent"])
@@ -184,7 +184,7 @@ async def test_an_answer_after_the_timeout_is_nobodys() -> None:
         await peer.answer(properties, "for the first")
         await peer.answer(later, "for the second")
         assert await second == "for the second"
-        assert dispatcher.exchange.replies["late"] == 1  # type: ignore[index]
+        assert dispatcher.reply_counts()["late"] == 1
 
 
 async def test_policies_go_from_default_to_service_to_tool_to_call() -> None:
@@ -199,15 +199,15 @@ async def test_what_is_cancelled_raises_that_and_leaves_nothing() -> None:
     async with Peer.as_service() as peer, dispatching() as dispatcher:
         calls = [asyncio.create_task(dispatcher.execute("work")) for _ in range(20)]
         await advance(1)
-        assert dispatcher.exchange.pending == 20
+        assert dispatcher.pending_requests == 20
         for call in calls:
             call.cancel()
         assert all(isinstance(r, asyncio.CancelledError) for r in await asyncio.gather(*calls, return_exceptions=True))
-        assert dispatcher.exchange.pending == 0
+        assert dispatcher.pending_requests == 0
         _, properties = await peer.request()
         await peer.answer(properties, "too late")
         await idle()
-        assert dispatcher.exchange.replies["late"] == 1  # type: ignore[index]
+        assert dispatcher.reply_counts()["late"] == 1
 
 
 # -- strange services -----------------------------------------------------------------------------------------------
@@ -227,7 +227,7 @@ async def test_rubbish_for_an_answer_is_a_typed_error_at_once(payload: bytes) ->
         assert "do not repeat" in error.message
         assert result.attempts == 1
         assert now() == START, "not a timeout"
-        assert dispatcher.exchange.pending == 0
+        assert dispatcher.pending_requests == 0
 
 
 async def test_rubbish_in_a_stream_is_a_typed_error_at_once() -> None:
@@ -271,13 +271,13 @@ async def test_an_answer_larger_than_the_policy_allows_is_cut_off() -> None:
 
 async def test_sixteen_dispatchers_on_one_service_each_see_their_own_replies_only() -> None:
     async def scene(number: int) -> None:
-        async with dispatching(name=f"d{number}") as dispatcher:
+        async with dispatching(client_id=f"d{number}") as dispatcher:
             await all_ready.wait()
             answers = await asyncio.gather(*(dispatcher.call("work", {"n": [number, n]}) for n in range(25)))
             assert answers == [f"[{number}, {n}]" for n in range(25)]
             await all_done.wait()
-            replies = dispatcher.exchange.replies
-            assert replies["matched"] == sum(replies.values()) == 25, "nobody else's reply came here"  # type: ignore[index]
+            replies = dispatcher.reply_counts()
+            assert replies["matched"] == sum(replies.values()) == 25, "nobody else's reply came here"
 
     all_ready, all_done = asyncio.Barrier(16), asyncio.Barrier(16)
     async with stand(lambda arguments: arguments["n"]):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dispatch import Outcome
+from dispatch import Outcome, ToolServiceClient
 from dispatch.errors import InvalidArgumentsError, RejectedError
 from dispatch.messaging.wire.codec import MAX_MESSAGE_BYTES
 from dispatch.messaging.wire.properties import MAX_PROPERTY_BYTES
@@ -106,5 +106,5 @@ async def test_an_unknown_tool_is_told_with_its_near_names() -> None:
 async def test_an_unknown_service_is_told_with_its_near_names() -> None:
     async with dispatching() as dispatcher:
         with pytest.raises(RejectedError, match="lab") as caught:
-            dispatcher.service_target("labs")
+            ToolServiceClient(dispatcher, service="labs")
         assert (caught.value.type, caught.value.alternatives) == ("unknown-service", ("lab",))

@@ -12,6 +12,7 @@ from dispatch.messaging.rpc.exchange_outcome import Disposition
 from tests.helpers.clock import virtual_loop
 from tests.helpers.dispatcher_and_service import dispatching
 from tests.helpers.faults import FaultPlan
+from tests.helpers.internals import correlator_of
 from tests.helpers.mixed_load import IN_FLIGHT, Load
 
 EVERYTHING = FaultPlan(
@@ -41,7 +42,7 @@ async def scene(calls: int, seed: int, profile: str) -> Load:
     """Run the calls of a profile and see that nothing is left; the loop's runner sees to tasks and timers."""
     load = Load(calls, seed, *PROFILES[profile])
     await load.run()
-    exchange, server = load.dispatcher.exchange, load.server
+    exchange, server = correlator_of(load.dispatcher), load.server
     assert exchange.pending == 0, "the last call has ended"
     await load.settle()
 
@@ -96,5 +97,5 @@ async def test_a_hundred_thousand_calls_leave_nothing() -> None:
     assert load.server.malformed > 100
     assert all(count > 20 for reason, count in load.server.refused.items() if reason not in RARE), load.server.refused
     # A minute's worth of ids is remembered, and no more.
-    assert load.dispatcher.exchange.tombstones < load.most_tombstones < 60_000
+    assert correlator_of(load.dispatcher).tombstones < load.most_tombstones < 60_000
     assert virtual_loop().time() > 400

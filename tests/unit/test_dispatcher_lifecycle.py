@@ -25,6 +25,7 @@ from tests.helpers.dispatcher_and_service import (
     stand,
 )
 from tests.helpers.fakes import lost
+from tests.helpers.internals import correlator_of
 
 pytestmark = pytest.mark.usefixtures("strangers")
 
@@ -115,9 +116,9 @@ async def test_closing_is_idempotent_and_allowed_before_the_start() -> None:
 
 
 async def test_dispatchers_have_names_of_their_own() -> None:
-    names = {dispatch.connect("memory://").name for _ in range(100)}
+    names = {dispatch.connect("memory://").client_id for _ in range(100)}
     assert len(names) == 100
-    assert dispatch.connect("memory://", name="mine").name == "mine"
+    assert dispatch.connect("memory://", client_id="mine").client_id == "mine"
 
 
 # -- routes ---------------------------------------------------------------------------------------------------------
@@ -125,16 +126,16 @@ async def test_dispatchers_have_names_of_their_own() -> None:
 
 async def test_calls_that_come_together_open_their_route_once_and_nothing_leaves_before_both_ends_listen() -> None:
     transport = SlowTransport()
-    async with serving(lambda _: "done") as server, dispatching(transport=transport, name="one") as dispatcher:
+    async with serving(lambda _: "done") as server, dispatching(transport=transport, client_id="one") as dispatcher:
         calls = [asyncio.create_task(dispatcher.call("work")) for _ in range(20)]
         await idle()
-        assert dispatcher.exchange.pending == 0
+        assert dispatcher.pending_requests == 0
         transport.gate.set()
         assert await asyncio.gather(*calls) == ["done"] * 20
         assert await dispatcher.call("work") == "done"
         assert transport.subscribed == [
             "non-persistent://tg/response/lab",
-            f"non-persistent://tg/response/dispatch-reply-{dispatcher.exchange.session.key}-one",
+            f"non-persistent://tg/response/dispatch-reply-{correlator_of(dispatcher).session.key}-one",
             "non-persistent://tg/response/dispatch-announce-lab",
         ]
         own = f"non-persistent://tg/request/dispatch-instance-3-lab-{server.instance}"
@@ -175,7 +176,7 @@ async def test_services_of_one_namespace_share_the_reply_topic() -> None:
     )
     transport = SlowTransport()
     transport.gate.set()
-    async with dispatching(tools, transport=transport, name="one") as dispatcher:
+    async with dispatching(tools, transport=transport, client_id="one") as dispatcher:
         results = await asyncio.gather(*(dispatcher.execute(f"use-{id}", timeout=1) for id in "ab"))
         assert [result.outcome for result in results] == [Outcome.TIMEOUT] * 2
         assert sorted(transport.subscribed) == [
@@ -183,7 +184,7 @@ async def test_services_of_one_namespace_share_the_reply_topic() -> None:
             "non-persistent://tg/response/b",
             "non-persistent://tg/response/dispatch-announce-a",
             "non-persistent://tg/response/dispatch-announce-b",
-            f"non-persistent://tg/response/dispatch-reply-{dispatcher.exchange.session.key}-one",
+            f"non-persistent://tg/response/dispatch-reply-{correlator_of(dispatcher).session.key}-one",
         ]
 
 
@@ -248,14 +249,14 @@ async def test_closing_ends_calls_and_streams_with_a_typed_error() -> None:
             calls = [asyncio.create_task(dispatcher.execute("work")) for _ in range(3)]
             chunk = asyncio.ensure_future(anext(dispatcher.stream("work")))
             await idle()
-            assert dispatcher.exchange.pending == 4
+            assert dispatcher.pending_requests == 4
         for result in await asyncio.gather(*calls):
             error = result.error
             assert isinstance(error, TransportError)
             assert (error.type, error.retryable) == ("closed", False)
         with pytest.raises(TransportError, match="closed"):
             await chunk
-        assert dispatcher.exchange.pending == 0
+        assert dispatcher.pending_requests == 0
         assert asyncio.get_running_loop().time() == START
 
 
@@ -331,7 +332,7 @@ async def test_a_publisher_that_refuses_is_a_typed_error_at_once(monkeypatch: py
         error = result.error
         assert isinstance(error, TransportError)
         assert (error.type, error.retryable, error.retry_after) == ("queue-full", True, 1.0)
-        assert dispatcher.exchange.pending == 0
+        assert dispatcher.pending_requests == 0
 
 
 async def test_a_service_that_comes_later_is_found() -> None:

@@ -90,7 +90,7 @@ async def test_a_stream_that_says_nothing_ends_to_the_moment_and_names_its_clock
         assert caught.value.clock == clock
         assert f"{after} s" in caught.value.message
         assert now() == pytest.approx(START + after, abs=0.01)
-        assert dispatcher.exchange.pending == 0
+        assert dispatcher.pending_requests == 0
 
 
 async def test_a_stream_that_falls_silent_gives_what_came_and_says_how_much() -> None:
@@ -135,8 +135,8 @@ async def test_closing_a_stream_leaves_nothing_at_once() -> None:
         async with contextlib.aclosing(dispatcher.stream("work")) as chunks:
             async for _ in chunks:
                 break
-            assert dispatcher.exchange.pending == 1
-        assert dispatcher.exchange.pending == 0
+            assert dispatcher.pending_requests == 1
+        assert dispatcher.pending_requests == 0
 
 
 async def test_leaving_the_loop_leaves_nothing() -> None:
@@ -144,25 +144,25 @@ async def test_leaving_the_loop_leaves_nothing() -> None:
         async for _ in dispatcher.stream("work"):
             break
         await idle()
-        assert dispatcher.exchange.pending == 0
+        assert dispatcher.pending_requests == 0
 
 
 async def test_cancelling_a_reader_leaves_nothing() -> None:
     async with Peer.as_service(), dispatching() as dispatcher:
         reading = asyncio.create_task(read(dispatcher.stream("work"), []))
         await idle()
-        assert dispatcher.exchange.pending == 1
+        assert dispatcher.pending_requests == 1
         reading.cancel()
         with pytest.raises(asyncio.CancelledError):
             await reading
-        assert dispatcher.exchange.pending == 0
+        assert dispatcher.pending_requests == 0
 
 
 async def test_a_stream_that_is_never_read_was_never_asked_for() -> None:
     async with Peer.as_service() as peer, dispatching() as dispatcher:
         await dispatcher.stream("work").aclose()
         assert peer.arrived.empty()
-        assert dispatcher.exchange.pending == 0
+        assert dispatcher.pending_requests == 0
 
 
 async def test_a_reader_that_falls_behind_gets_what_was_kept_and_then_a_clear_error() -> None:

@@ -34,7 +34,10 @@ def catalog_of(spec: dict[str, Any], tools: int = 1) -> dispatch.Catalog:
 def dispatcher_of(spec: dict[str, Any], tools: int = 1) -> dispatch.Dispatcher:
     """A dispatcher that is not yet connected."""
     return dispatch.connect(
-        spec["url"], catalog_of(spec, tools), security=dispatch.Security(token=spec.get("token")), name=spec.get("name")
+        spec["url"],
+        catalog_of(spec, tools),
+        security=dispatch.Security(token=spec.get("token")),
+        client_id=spec.get("name"),
     )
 
 

@@ -112,14 +112,14 @@ class Demo:
                 self._going = False
             self.phase = "done"
             self._done = True
-            replies = {str(disposition): count for disposition, count in dispatcher.exchange.replies.items()}
+            replies = dispatcher.reply_counts()
             return Summary(
                 self.broker,
                 clock() - started,
                 self.pace.shortened,
                 self.board,
                 acts,
-                dispatcher.exchange.pending,
+                dispatcher.pending_requests,
                 replies,
             )
 

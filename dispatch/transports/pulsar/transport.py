@@ -45,7 +45,7 @@ class PulsarTransport:
     Args:
         url: ``pulsar://HOST:PORT[,HOST:PORT…]`` or ``pulsar+ssl://…``.
         security: token and TLS settings; None: from the environment.
-        window: publishes of this connection whose receipt may be out at once.
+        publish_window: publishes in flight to the broker at once.
         max_queued: messages that may wait in front of the window.
         max_queued_bytes: bytes that may wait there.
     """
@@ -55,13 +55,13 @@ class PulsarTransport:
         url: str,
         *,
         security: Security | None = None,
-        window: int = 64,
+        publish_window: int = 64,
         max_queued: int = 10_000,
         max_queued_bytes: int = 256 * 1024 * 1024,
     ) -> None:
         self.url = url
         self._security = security if security is not None else Security.from_environment()
-        self._window: PublishWindow[PulsarTicket] = PublishWindow(window, max_queued, max_queued_bytes)
+        self._window: PublishWindow[PulsarTicket] = PublishWindow(publish_window, max_queued, max_queued_bytes)
         self._outstanding: set[PulsarTicket] = set()
         self._watched: PulsarTicket | None = None
         self._receipts: deque[tuple[PulsarTicket, str | TransportError | None]] = deque()
@@ -95,7 +95,7 @@ class PulsarTransport:
         return self._supervisor.was_disconnected_since(instant)
 
     def another(self) -> PulsarTransport:
-        return PulsarTransport(self.url, security=self._security, window=self._window.size)
+        return PulsarTransport(self.url, security=self._security, publish_window=self._window.size)
 
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()

@@ -90,4 +90,4 @@ async def test_our_clients_take_a_stream_whole(url: str, topic: str) -> None:
     ):
         client = dispatch.ToolServiceClient(dispatcher, service="peer")
         assert await client.call({}, {"pieces": ["a", "b", "c"]}, timeout=TIMEOUT_S) == "abc"
-        assert dispatcher.exchange.pending == 0
+        assert dispatcher.pending_requests == 0

@@ -63,8 +63,8 @@ async def test_a_thousand_queries_a_thousand_right_answers(url: str, tools: Path
         async with asyncio.TaskGroup() as group:
             for query in asked:
                 group.create_task(ask(query))
-        assert dispatcher.exchange.pending == 0
-        replies = {str(disposition): count for disposition, count in dispatcher.exchange.replies.items() if count}
+        assert dispatcher.pending_requests == 0
+        replies = {str(disposition): count for disposition, count in dispatcher.reply_counts().items() if count}
     assert (len(asked), wrong) == (COUNT, [])
     assert replies == {"matched": COUNT}
 

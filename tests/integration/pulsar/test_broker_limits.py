@@ -17,6 +17,7 @@ from dispatch.messaging.wire.codec import MAX_MESSAGE_BYTES, PROPERTIES_BYTES
 from tests.helpers.catalogs import catalog_of, unique_topic
 from tests.helpers.dispatcher_and_service import UNGUARDED
 from tests.helpers.echo_service import Echo
+from tests.helpers.internals import transport_of
 
 pytestmark = pytest.mark.pulsar
 
@@ -80,7 +81,7 @@ async def test_the_brokers_own_limit_is_kept_before_anything_is_sent(small: Loca
         dispatch.ToolServer(Answering(), small.service_url, topic=topic),
         dispatch.connect(small.service_url, catalog_of(topic)) as dispatcher,
     ):
-        assert dispatcher.transport.max_message_bytes == limit
+        assert transport_of(dispatcher).max_message_bytes == limit
         assert len(await dispatcher.call("echo", {"size": limit - 1_000}, timeout=20)) == limit - 1_000
         assert await dispatcher.call("echo", {"fill": "y" * (limit - 1_000)}, timeout=20)
         error = await at_once(dispatcher, fill="y" * limit)
@@ -110,7 +111,7 @@ async def test_what_the_broker_refuses_for_its_size_is_an_error_at_once(small: L
     ):
         await dispatcher.call("echo", timeout=20)
         # As if the broker had said nothing of its limit, or another one took over.
-        dispatcher.transport.max_message_bytes = MAX_MESSAGE_BYTES  # type: ignore[misc]
+        transport_of(dispatcher).max_message_bytes = MAX_MESSAGE_BYTES  # type: ignore[misc]
         error = await at_once(dispatcher, fill="y" * 2 * MESSAGE_BYTES)
         assert isinstance(error, dispatch.TransportError)
         assert (error.type, error.sent, error.retryable) == ("too-large", False, False)

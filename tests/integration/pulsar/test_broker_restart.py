@@ -83,7 +83,7 @@ async def test_a_killed_broker_costs_calls_their_deadline_and_no_more() -> None:
                     load.success.clear()
                     async with asyncio.timeout(30):
                         await load.success.wait()
-                assert dispatcher.exchange.pending == 0
+                assert dispatcher.pending_requests == 0
     finally:
         await asyncio.to_thread(broker.stop)
     failed = [e for e in load.ended if not e.result.ok]
@@ -119,7 +119,7 @@ async def test_a_call_that_could_not_leave_says_so_and_never_runs_later() -> Non
             async with dispatch.ToolServer(Remember(), broker.service_url, topic=topic):
                 assert await dispatcher.call("echo", {"text": "before"}) == "done"
                 await asyncio.to_thread(broker.kill)
-                while dispatcher.transport.connected:  # noqa: ASYNC110 - a state of the transport, without an event
+                while dispatcher.is_connected:  # noqa: ASYNC110 - a state of the transport, without an event
                     await asyncio.sleep(0)
                 result = await dispatcher.execute("echo", {"text": "lost"}, timeout=0.5)
                 assert isinstance(result.error, dispatch.TransportError)

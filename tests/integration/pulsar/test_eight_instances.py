@@ -151,7 +151,7 @@ class Scene:
             run.arrived = sum(chart.begun()) - before
             views = dispatcher.instances(SERVICE)
             run.ejections = sum(view.ejections for view in views)
-            assert dispatcher.exchange.pending == 0
+            assert dispatcher.pending_requests == 0
             assert {view.in_flight for view in views} == {0}
             async with asyncio.timeout(60):  # what is killed over its work never ends it
                 while any(running for number, running in enumerate(chart.running()) if number != KILLED):  # noqa: ASYNC110

@@ -103,7 +103,7 @@ async def test_what_a_network_does_costs_no_answer(pulsar_endpoint: Endpoint, ki
         texts = await asyncio.gather(*(dispatcher.call("echo", {"text": f"text {n}"}) for n in range(100)))
         assert texts == [f"text {n}" for n in range(100)]
         injector.heal()
-        assert dispatcher.exchange.pending == 0
+        assert dispatcher.pending_requests == 0
     assert kind == "latency" or sum(injector.count.values()) > 20
 
 
@@ -133,5 +133,5 @@ async def test_what_cannot_be_mended_is_told_and_passes(pulsar_endpoint: Endpoin
         assert any(not result.ok for result in results)
         injector.heal()
         assert await dispatcher.call("echo", {"text": "well again"}) == "well again"
-        assert dispatcher.exchange.pending == 0
+        assert dispatcher.pending_requests == 0
     assert sum(injector.count.values()) > 5

@@ -54,7 +54,7 @@ async def test_answers_of_all_sizes_arrive_and_each_call_runs_once(pulsar_endpoi
 
                 await asyncio.gather(*(caller() for _ in range(many)))
             assert problems == []
-            assert dispatcher.exchange.pending == 0
+            assert dispatcher.pending_requests == 0
         assert Counter(counts.all()) == {1: total}
 
 

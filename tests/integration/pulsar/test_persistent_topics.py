@@ -19,6 +19,7 @@ from dispatch.transports import Message, Mode
 from dispatch.transports.pulsar.transport import PulsarTransport
 from tests.helpers.catalogs import catalog_of, queues_of, unique_topic
 from tests.helpers.counting_service import Counting, Counts, answer, counting_process
+from tests.helpers.internals import transport_of
 
 pytestmark = pytest.mark.pulsar
 
@@ -72,7 +73,7 @@ async def test_large_answers_all_arrive_and_each_call_runs_once(
 
             await asyncio.gather(*(caller() for _ in range(64)))
             assert problems == []
-            assert dispatcher.exchange.pending == 0
+            assert dispatcher.pending_requests == 0
     assert Counter(counts.all()) == {1: total}
 
 
@@ -143,8 +144,8 @@ async def test_a_call_waits_for_a_service_that_is_not_there_yet(
             assert (await dispatcher.execute("echo", {"n": 0}, timeout=TIMEOUT_S)).ok
         # There is a subscription now: what is sent from now on is kept for it.
         call = asyncio.create_task(dispatcher.execute("echo", {"n": 1}, timeout=TIMEOUT_S))
-        await until(lambda: dispatcher.exchange.pending == 1)
-        await dispatcher.transport.flush()
+        await until(lambda: dispatcher.pending_requests == 1)
+        await transport_of(dispatcher).flush()
         async with here(url, topic, counts):
             assert (await call).text == answer(1, 1)
     assert set(counts.all()) == {1}

@@ -62,5 +62,5 @@ async def test_answers_of_a_fast_service_of_others(
                 if lost <= may_be_lost:
                     break
             assert lost <= may_be_lost
-            assert dispatcher.exchange.replies[Disposition.DUPLICATE] > calls // 2, "each came twice, nearly always"
-            assert dispatcher.exchange.pending == 0
+            assert dispatcher.reply_counts()[Disposition.DUPLICATE] > calls // 2, "each came twice, nearly always"
+            assert dispatcher.pending_requests == 0

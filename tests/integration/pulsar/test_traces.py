@@ -78,7 +78,7 @@ async def run(url: str, topic: str, collector: Collector) -> dict[str, str]:
                 traces[f"{span.get_span_context().trace_id:032x}"] = tool
                 await call(dispatcher, tool, number)
 
-    async with dispatch.connect(url, catalog(topic), telemetry=telemetry, name="me") as dispatcher:
+    async with dispatch.connect(url, catalog(topic), telemetry=telemetry, client_id="me") as dispatcher:
         async with asyncio.timeout(30):
             while len(dispatcher.instances("traced")) < 2:
                 await call(dispatcher, "plain", 0)  # without a span of the agent's: a trace of its own

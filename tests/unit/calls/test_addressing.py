@@ -38,7 +38,7 @@ async def test_with_nobody_there_a_call_ends_at_once_and_nothing_is_sent() -> No
             await anext(dispatcher.stream("work"))
         assert caught.value.type == "no-instance"
         assert stranger.arrived.empty()
-        assert dispatcher.exchange.pending == 0
+        assert dispatcher.pending_requests == 0
 
 
 async def test_without_the_policy_it_may_be_anybodys() -> None:

@@ -146,7 +146,7 @@ async def test_a_caller_that_leaves_during_the_wait_leaves_nothing_behind() -> N
             await call
         await advance(10)
         assert peer.arrived.empty()
-        assert dispatcher.exchange.pending == 0
+        assert dispatcher.pending_requests == 0
 
 
 async def test_a_stream_is_tried_again_until_its_first_chunk() -> None:

@@ -58,7 +58,7 @@ async def test_what_one_connection_loses_another_brings() -> None:
             await peer.answer(properties, f"answer {number}", topic=RESPONSES)
             assert await call == f"answer {number}"
         await idle()
-        replies = dispatcher.exchange.replies
+        replies = dispatcher.reply_counts()
         assert (replies[Disposition.MATCHED], replies[Disposition.DUPLICATE]) == (4, 2)
         assert len(network.made) == 3
     assert not any(each.connected for each in network.made)

@@ -215,9 +215,9 @@ async def test_a_dispatcher_opens_and_uses_them(size: int, most: int, connection
     ):
         await calls(dispatcher, size=size, at_once=100)
         assert len(transport.made) == connections
-        before = dict(dispatcher.exchange.replies)
+        before = dict(dispatcher.reply_counts())
         await calls(dispatcher, size=size, at_once=100)
-        assert sum(dispatcher.exchange.replies.values()) == sum(before.values()) + 1_000, "each came once"
+        assert sum(dispatcher.reply_counts().values()) == sum(before.values()) + 1_000, "each came once"
         assert server._replies is not None
         topics = [topic for topic in server._replies._topics if "dispatch-reply-" in topic]
         assert len(topics) == 1 + connections

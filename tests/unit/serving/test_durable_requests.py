@@ -16,6 +16,7 @@ from dispatch.transports import Message, Mode
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.clock import advance, idle
 from tests.helpers.dispatcher_and_service import BROKER, Peer, catalog, dispatching, read, serving
+from tests.helpers.internals import transport_of
 from tests.helpers.session import from_peer
 
 KEPT_REQUESTS, KEPT_RESPONSES = "persistent://tg/request/lab", "persistent://tg/response/lab"
@@ -93,7 +94,7 @@ async def test_every_combination_answers_calls_and_streams(requests: bool, answe
         assert sorted(ran) == [*range(64), 65]
         await advance(1)
         assert len(server._kept) == 0
-        assert set(dispatcher.exchange.replies.values()) == {0, 32 + 33 * 51}
+        assert set(dispatcher.reply_counts().values()) == {0, 32 + 33 * 51}
 
 
 @pytest.mark.parametrize("answers", [False, True])
@@ -138,7 +139,7 @@ async def test_its_answer_acknowledges_it_and_so_does_an_error_or_a_refusal() ->
     async with dispatching(kept(**REPEATABLE)) as dispatcher, keeping(work, "a") as one:
         assert (await dispatcher.execute("work", {"n": "good"})).ok
         assert not (await dispatcher.execute("work", {"n": "bad"})).ok
-        publisher = await dispatcher.transport.publisher(KEPT_REQUESTS)
+        publisher = await transport_of(dispatcher).publisher(KEPT_REQUESTS)
         properties = {"id": "x-1", "reply-to": KEPT_RESPONSES, "repeatable": "1"}
         publisher.publish(b"no request", properties, flow="", on_failure=lambda error: None)
         await idle()
@@ -182,9 +183,9 @@ async def test_a_request_that_comes_twice_runs_once_and_is_answered() -> None:
     """A producer that sends again after a reconnection makes two messages of one."""
     tool = Runs()
     async with dispatching(kept(**REPEATABLE)) as dispatcher, keeping(tool, "a") as server:
-        publisher = await dispatcher.transport.publisher(KEPT_REQUESTS)
+        publisher = await transport_of(dispatcher).publisher(KEPT_REQUESTS)
         replies: list[Message] = []
-        await dispatcher.transport.subscribe(KEPT_RESPONSES, replies.append, mode=Mode.FANOUT, name="x")
+        await transport_of(dispatcher).subscribe(KEPT_RESPONSES, replies.append, mode=Mode.FANOUT, name="x")
 
         def again(repeatable: bool, number: int) -> None:
             properties = from_peer(number, KEPT_RESPONSES)
@@ -225,7 +226,7 @@ async def test_an_answer_that_comes_twice_is_given_once() -> None:
         result = await call
         await idle()
         assert (result.text, result.chunks) == ("of a", 1)
-        assert dispatcher.exchange.replies[Disposition.DUPLICATE] == 1
+        assert dispatcher.reply_counts()[Disposition.DUPLICATE] == 1
 
 
 async def test_only_where_it_helps_a_request_says_that_it_may_be_repeated() -> None:

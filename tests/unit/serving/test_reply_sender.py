@@ -275,8 +275,8 @@ async def test_a_stream_that_fails_ends_with_an_error_and_stops(stream: Counting
         assert stream.closed
         assert stream.given == 3, "nothing is made for nobody"
         assert server.running == 0
-        replies = dispatcher.exchange.replies
-        assert sum(replies.values()) == replies["matched"], "nothing is sent after the end"  # type: ignore[index]
+        replies = dispatcher.reply_counts()
+        assert sum(replies.values()) == replies["matched"], "nothing is sent after the end"
 
 
 async def test_an_error_in_a_stream_has_no_index_so_that_it_counts_at_once() -> None:

@@ -292,9 +292,9 @@ async def test_an_abandoned_stream_is_stopped_at_once_or_at_its_deadline(told_so
                     for instance in route.instances:
                         instance.cancels = told_so  # else it is an older release of ours
                 break
-        assert dispatcher.exchange.pending == 0
+        assert dispatcher.pending_requests == 0
         await advance(1 if told_so else 10.5)
         assert closed.is_set()
         assert len(told) <= (2 if told_so else 11)
         assert (server.running, server.cancelled) == (0, int(told_so))
-        assert (dispatcher.exchange.replies[Disposition.LATE] >= 9) != told_so
+        assert (dispatcher.reply_counts()[Disposition.LATE] >= 9) != told_so

@@ -221,7 +221,7 @@ async def main():
             begun = asyncio.create_task(work.begun.wait())
             await asyncio.wait([running, begun], return_when=asyncio.FIRST_COMPLETED)
         waiting = asyncio.create_task(dispatcher.execute("work", timeout=60))
-        await dispatcher.transport.flush()
+        await transport_of(dispatcher).flush()
         print("running", flush=True)
         refused = await waiting  # ends when the signal has come
         print(json.dumps({"waiting": refused.error.type, "drained": serving.done()}), flush=True)

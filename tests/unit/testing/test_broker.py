@@ -90,7 +90,7 @@ def story(kind: str, seed: int) -> list[tuple[str, str | None, int, float]]:
             injector.heal()
             await asyncio.sleep(30)
             assert await dispatcher.call("work", {"n": 9}) == "number 9", "it is well again"
-            assert dispatcher.exchange.pending == 0
+            assert dispatcher.pending_requests == 0
         return told
 
     told = run(main)

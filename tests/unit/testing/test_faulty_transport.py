@@ -15,7 +15,7 @@ import pytest
 from dispatch.errors import TransportError
 from dispatch.messaging.wire.codec import ErrorInfo, MalformedMessageError, decode_reply, decode_request
 from dispatch.messaging.wire.properties import MAX_PROPERTY_BYTES, Property
-from dispatch.testing import Faults, FaultyTransport, advance, idle
+from dispatch.testing import FaultInjector, Faults, FaultyTransport, advance, idle
 from dispatch.testing.faults import KINDS, ONLY
 from dispatch.testing.malformed import INJECTED_ERROR
 from dispatch.transports import DurableMessage, Message, Mode, Publisher
@@ -319,6 +319,21 @@ async def test_a_disconnected_connection_is_back_after_its_time(direction: str) 
         assert seen.numbers == [3]
         assert faulty.count == {f"{direction} disconnected": 2}
         assert [error.type for error in seen.failures] == (["unreachable"] * 2 if direction == "out" else [])
+
+
+async def test_an_injector_interrupts_all_its_connections_and_no_other() -> None:
+    shared = FaultInjector()
+    one, two, other = (
+        FaultyTransport(MemoryTransport("memory://"), each) for each in (shared, shared, FaultInjector())
+    )
+    for transport in (one, two, other):
+        await transport.start()
+    shared.disconnect(5)
+    assert [each.connected for each in (one, two, other)] == [False, False, True]
+    await advance(5.1)
+    assert [each.connected for each in (one, two, other)] == [True, True, True]
+    for transport in (one, two, other):
+        await transport.close()
 
 
 async def test_a_change_of_faults_brings_a_connection_back() -> None:

@@ -184,7 +184,7 @@ async def test_a_callback_that_fails_ends_the_stream_and_leaves_nothing() -> Non
     async with stand(story) as (dispatcher, _):
         with pytest.raises(ZeroDivisionError, match="<0>") as caught:
             await client_of(dispatcher).call_streaming(CONFIG, ARGUMENTS, fails)
-        assert dispatcher.exchange.pending == 0, caught
+        assert dispatcher.pending_requests == 0, caught
 
 
 async def test_a_streams_limit_is_one_for_everything() -> None:
@@ -195,7 +195,7 @@ async def test_a_streams_limit_is_one_for_everything() -> None:
         assert got == ["<0>", "<1>"]
         assert asyncio.get_running_loop().time() == pytest.approx(START + 2.5, abs=0.01)
         await idle()
-        assert dispatcher.exchange.pending == 0
+        assert dispatcher.pending_requests == 0
 
 
 async def test_a_silence_may_last_as_long_as_the_limit() -> None:

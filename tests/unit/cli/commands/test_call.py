@@ -197,5 +197,5 @@ async def test_cancellation_closes_the_connection(capsys: Captured) -> None:
         calling.cancel()
         with pytest.raises(asyncio.CancelledError):
             await calling
-    assert not dispatcher.transport.connected
+    assert not dispatcher.is_connected
     assert capsys.readouterr() == ("", "")

@@ -80,7 +80,7 @@ async def lab(seed: int = 1, *, without: frozenset[str] = frozenset(), concurren
         ):
             yield made
             await advance(1)  # the last acknowledgements are under way
-            assert made.dispatcher.exchange.pending == 0
+            assert made.dispatcher.pending_requests == 0
     finally:
         await made.service_network.close()
 
@@ -99,7 +99,7 @@ async def test_calls_at_once_are_all_answered_and_nothing_is_lost(concurrency: i
             arguments["seconds"] = seconds * (number % 5) / 4  # fast ones among them
         assert await made.all_at_once(calls) == {Outcome.SUCCESS: MANY}
         assert made.lost == 0
-        counted = made.dispatcher.exchange.replies
+        counted = made.dispatcher.reply_counts()
         assert counted[Disposition.MATCHED] == sum(counted.values()) == MANY
 
 

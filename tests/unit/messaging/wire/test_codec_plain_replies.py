@@ -15,6 +15,7 @@ from dispatch.messaging.wire.codec import PLAIN_FROM, decode_reply, encode_reque
 from dispatch.messaging.wire.properties import PLAIN_LAST, Property
 from dispatch.transports.base import Message
 from tests.helpers.dispatcher_and_service import Peer, dispatching, serving, stand
+from tests.helpers.internals import correlator_of
 
 LARGE = PLAIN_FROM * 2
 
@@ -39,7 +40,7 @@ class Replies:
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self.messages: list[Message] = []
-        exchange = dispatcher.exchange
+        exchange = correlator_of(dispatcher)
         receive = exchange.receive
 
         def noting(message: Message, properties: Any, via: int = OWN_TOPIC) -> None:

@@ -238,7 +238,7 @@ async def test_nobody_who_takes_parts_is_known() -> None:
         assert peer.arrived.empty()
         with pytest.raises(TransportError, match="no instance of its service is known"):
             await anext(dispatcher.stream("work", {"fill": text(LIMIT)}))
-        assert dispatcher.exchange.pending == 0
+        assert dispatcher.pending_requests == 0
 
 
 async def test_others_are_sent_nothing_in_parts_even_when_one_of_ours_is_there() -> None:
@@ -265,7 +265,7 @@ async def test_a_caller_that_goes_leaves_nothing_behind() -> None:
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
-        assert dispatcher.exchange.pending == 0
+        assert dispatcher.pending_requests == 0
         await advance(2 * JOIN_IDLE_S)
         assert (len(gathering), gathering.size) == (0, 0)
         assert len(service.requests) == 1
@@ -296,7 +296,7 @@ async def test_an_instance_that_is_gone_in_the_middle_is_noticed_long_before_the
         assert result.error.type == "instance-lost"
         assert result.duration < 15
         assert len(service.requests) == 1
-        assert dispatcher.exchange.pending == 0
+        assert dispatcher.pending_requests == 0
 
 
 async def test_what_no_number_of_parts_can_carry_is_an_error_at_once() -> None:

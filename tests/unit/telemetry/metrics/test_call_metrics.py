@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dispatch import Catalog, Dispatcher, DispatchError, ToolError
+from dispatch import Catalog, Dispatcher, DispatchError, ToolError, ToolServiceClient
 from dispatch.errors import Outcome
 from tests.helpers.clock import advance, idle
 from tests.helpers.dispatcher_and_service import UNGUARDED, Peer, catalog, read, serving
@@ -270,7 +270,7 @@ async def test_a_tool_that_there_is_not() -> None:
 async def test_a_service_without_a_tool_has_a_name_that_no_tool_has() -> None:
     board = Board()
     async with serving(lambda _: "done"), telling(board.telemetry(), catalog(lab={})) as dispatcher:
-        await dispatcher.calls.perform(dispatcher.service_target("lab"), "{}", {})
+        await ToolServiceClient(dispatcher, service="lab").call({}, {})
         await dispatcher.execute("lab")
         counted = board.counted()
         assert counted["calls_total service:lab success"] == counted["calls_total lab success"] == 1

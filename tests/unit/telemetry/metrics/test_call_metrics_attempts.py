@@ -11,6 +11,7 @@ from dispatch.errors import Outcome
 from dispatch.resilience.bulkhead.bulkhead import QueueLimits
 from tests.helpers.clock import advance
 from tests.helpers.dispatcher_and_service import UNGUARDED, serving
+from tests.helpers.internals import correlator_of
 from tests.helpers.telemetry_capture import Board, telling
 from tests.unit.telemetry.metrics.test_call_metrics import OK, SENT, deaf, ends, nothing_left, succeeds, work
 
@@ -171,7 +172,7 @@ async def test_an_attempt_that_never_left_is_none() -> None:
     board = Board()
     async with deaf(board) as (dispatcher, peer):
         await succeeds(dispatcher, peer)
-        dispatcher.exchange._max_pending = 0
+        correlator_of(dispatcher)._max_pending = 0
         result = await dispatcher.execute("work")
         assert (result.outcome, result.attempts) == (Outcome.THROTTLED, 0)
         assert board.counted() == {

@@ -50,7 +50,7 @@ async def test_each_reply_is_counted_in_one_disposition() -> None:
             "nobody knows whose they are"
         )
         assert board.replies("_OTHER") == {"unknown": 1, "malformed": 1}
-        counted = dispatcher.exchange.replies
+        counted = dispatcher.reply_counts()
         assert sum(counted.values()) == sum((*board.replies().values(), *board.replies("_OTHER").values()))
 
 

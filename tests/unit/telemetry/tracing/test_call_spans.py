@@ -15,6 +15,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from dispatch import CallTimeoutError, Catalog, Dispatcher, RejectedError, ToolError
 from tests.helpers.clock import idle
 from tests.helpers.dispatcher_and_service import REQUESTS, RESPONSES, UNGUARDED, Peer, catalog, read, serving
+from tests.helpers.internals import correlator_of
 from tests.helpers.telemetry_capture import Spans, short, telling
 
 ONCE = {"policy": UNGUARDED}
@@ -119,7 +120,7 @@ async def test_what_each_span_says() -> None:
         "dispatch.service": "lab",
         "dispatch.instance": "here",
     }
-    key = dispatcher.exchange.session.key
+    key = correlator_of(dispatcher).session.key
     assert attributes(reply) == {
         **messaging,
         **sends,

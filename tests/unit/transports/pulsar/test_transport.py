@@ -24,7 +24,7 @@ from tests.helpers.fake_pulsar import (
 
 async def test_no_more_receipts_are_out_than_the_window_has_room_for(broker: FakeBroker) -> None:
     failures = Failures()
-    async with connected(window=8) as transport:
+    async with connected(publish_window=8) as transport:
         publisher = await transport.publisher(TOPIC)
         names = [f"a{number}" for number in range(50)]
         send(publisher, failures, *names)
@@ -44,7 +44,7 @@ async def test_no_more_receipts_are_out_than_the_window_has_room_for(broker: Fak
 
 async def test_the_window_is_one_for_all_topics_and_fair_between_flows(broker: FakeBroker) -> None:
     failures = Failures()
-    async with connected(window=2) as transport:
+    async with connected(publish_window=2) as transport:
         busy, other = await transport.publisher(TOPIC), await transport.publisher(OTHER)
         send(busy, failures, *(f"a{number}" for number in range(6)))
         send(other, failures, "b0", "b1")
@@ -108,7 +108,7 @@ async def test_what_pulsar_client_does_not_take_at_all_was_surely_not_sent(
     broker: FakeBroker, refusal: Exception
 ) -> None:
     failures = Failures()
-    async with connected(window=1) as transport:
+    async with connected(publish_window=1) as transport:
         publisher = await transport.publisher(TOPIC)
         raw = broker.producer()
         raw.refusal = refusal
@@ -125,7 +125,7 @@ async def test_what_pulsar_client_does_not_take_at_all_was_surely_not_sent(
 
 async def test_failures_give_their_room_to_those_who_wait(broker: FakeBroker) -> None:
     failures = Failures()
-    async with connected(window=2) as transport:
+    async with connected(publish_window=2) as transport:
         send(await transport.publisher(TOPIC), failures, *(f"a{number}" for number in range(6)))
         raw = broker.producer()
         for index in range(6):
@@ -138,7 +138,7 @@ async def test_failures_give_their_room_to_those_who_wait(broker: FakeBroker) ->
 
 async def test_the_queue_is_bounded_and_says_so_without_sending(broker: FakeBroker) -> None:
     failures = Failures()
-    async with connected(window=1, max_queued=2, max_queued_bytes=100) as transport:
+    async with connected(publish_window=1, max_queued=2, max_queued_bytes=100) as transport:
         publisher = await transport.publisher(TOPIC)
         send(publisher, failures, "a1", "a2")
         with pytest.raises(TransportError) as caught:
@@ -158,7 +158,7 @@ async def test_the_queue_is_bounded_and_says_so_without_sending(broker: FakeBrok
 
 async def test_what_waits_can_be_withdrawn_and_what_has_left_cannot(broker: FakeBroker) -> None:
     failures = Failures()
-    async with connected(window=1) as transport:
+    async with connected(publish_window=1) as transport:
         tickets = send(await transport.publisher(TOPIC), failures, "a1", "a2", "a3")
         raw = broker.producer()
         assert tickets[0].cancel() is False
@@ -177,7 +177,7 @@ async def test_what_waits_can_be_withdrawn_and_what_has_left_cannot(broker: Fake
 
 
 async def test_a_writer_waits_for_its_own_flow_only(broker: FakeBroker) -> None:
-    async with connected(window=1) as transport:
+    async with connected(publish_window=1) as transport:
         publisher = await transport.publisher(TOPIC)
         tickets = send(publisher, Failures(), "a1", "a2", "b1")
         waiting = {flow: asyncio.create_task(publisher.writable(flow)) for flow in "abc"}
@@ -193,7 +193,7 @@ async def test_a_writer_waits_for_its_own_flow_only(broker: FakeBroker) -> None:
 
 
 async def test_flushing_waits_for_the_queue_and_for_the_receipts(broker: FakeBroker) -> None:
-    async with connected(window=1) as transport:
+    async with connected(publish_window=1) as transport:
         await transport.flush()
         send(await transport.publisher(TOPIC), Failures(), "a1", "a2")
         flush = asyncio.create_task(transport.flush())
@@ -217,7 +217,7 @@ async def test_a_flush_that_is_given_up_leaves_nothing_behind(broker: FakeBroker
 
 async def test_receipts_may_come_from_any_thread_in_any_order(broker: FakeBroker) -> None:
     failures = Failures()
-    async with connected(window=16) as transport:
+    async with connected(publish_window=16) as transport:
         publisher = await transport.publisher(TOPIC)
         send(publisher, failures, *(f"a{number}" for number in range(1_000)))
         raw, loop_thread = broker.producer(), threading.get_ident()
@@ -249,7 +249,7 @@ async def test_receipts_may_come_from_any_thread_in_any_order(broker: FakeBroker
 async def test_receipts_that_nobody_waits_for_do_not_wake_the_loop(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with connected(window=64) as transport:
+    async with connected(publish_window=64) as transport:
         publisher = await transport.publisher(TOPIC)
         raw = broker.producer()
         calls = counting_wakeups(monkeypatch)
@@ -267,7 +267,7 @@ async def test_receipts_that_nobody_waits_for_do_not_wake_the_loop(
 
 async def test_what_has_left_is_not_kept(broker: FakeBroker) -> None:
     """A megabyte whose receipt is out is in pulsar-client's memory; it need not be in ours as well."""
-    async with connected(window=1) as transport:
+    async with connected(publish_window=1) as transport:
         publisher = await transport.publisher(TOPIC)
         sent, waiting = (publisher.publish(b"x", {"id": "1"}, flow="", on_failure=lambda error: None) for _ in range(2))
         assert (sent.payload, sent.properties) == (None, None)  # type: ignore[attr-defined]

@@ -114,7 +114,7 @@ async def test_before_the_start_and_after_the_end_everything_says_closed(broker:
 
 async def test_closing_waits_for_what_was_published(broker: FakeBroker) -> None:
     failures = Failures()
-    transport = PulsarTransport(URL, security=Security(), window=2)
+    transport = PulsarTransport(URL, security=Security(), publish_window=2)
     await transport.start()
     send(await transport.publisher(TOPIC), failures, "a1", "a2", "a3", "a4")
     closing = asyncio.create_task(transport.close())
@@ -131,7 +131,7 @@ async def test_closing_waits_for_what_was_published(broker: FakeBroker) -> None:
 async def test_closing_does_not_wait_for_ever_and_says_what_became_of_each(broker: FakeBroker) -> None:
     failures = Failures()
     loop = asyncio.get_running_loop()
-    transport = PulsarTransport(URL, security=Security(), window=2)
+    transport = PulsarTransport(URL, security=Security(), publish_window=2)
     await transport.start()
     publisher = await transport.publisher(TOPIC)
     send(publisher, failures, "a1", "a2", "a3", "a4")

@@ -310,7 +310,7 @@ async def test_no_handler_is_called_after_closing(broker: FakeBroker) -> None:
 def test_nothing_escapes_into_pulsars_threads_even_when_the_loop_is_gone(broker: FakeBroker) -> None:
     """An exception there ends the process."""
     failures = Failures()
-    transport = PulsarTransport(URL, security=Security(), window=2)
+    transport = PulsarTransport(URL, security=Security(), publish_window=2)
 
     async def scenario() -> tuple[FakeConsumer, FakeProducer]:
         await transport.start()

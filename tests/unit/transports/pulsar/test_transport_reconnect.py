@@ -80,7 +80,7 @@ async def test_an_outage_ends_with_new_producers_and_new_subscriptions(broker: F
 
 async def test_what_was_under_way_fails_once_and_its_late_receipts_mean_nothing(broker: FakeBroker) -> None:
     failures = Failures()
-    async with connected(window=4) as transport:
+    async with connected(publish_window=4) as transport:
         publisher = await transport.publisher(TOPIC)
         send(publisher, failures, "a1", "a2", "a3")
         old = broker.producer()
