@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dispatch.telemetry.alerting.promql import BAD_CALLS, COUNTED_CALLS, REAL
+from dispatch.telemetry.alerting.promql import BAD_CALLS, COUNTED_CALLS, KNOWN_TOOLS
 
 HERE = 'job=~"$job",instance=~"$dispatcher"'
 """The dispatchers that were picked."""
@@ -64,5 +64,5 @@ def burn(window: str, *by: str) -> str:
 def bad_share(window: str, *by: str) -> str:
     """The share of calls that a promise counts as bad, as alerts have it: those without an answer. Names that models
     invented are no tools."""
-    bad = total(rate("dispatch_calls_total", TOOLS, REAL, BAD_CALLS, window=window), *by)
-    return share(bad, total(rate("dispatch_calls_total", TOOLS, REAL, COUNTED_CALLS, window=window), *by))
+    bad = total(rate("dispatch_calls_total", TOOLS, KNOWN_TOOLS, BAD_CALLS, window=window), *by)
+    return share(bad, total(rate("dispatch_calls_total", TOOLS, KNOWN_TOOLS, COUNTED_CALLS, window=window), *by))

@@ -19,11 +19,12 @@ from dispatch.catalog import load_directory
 from dispatch.policy import Slo
 from dispatch.telemetry.alerting.alert import Alert
 from dispatch.telemetry.alerting.alerts import ALERTS, alert_groups
-from dispatch.telemetry.alerting.burn_rate import promises
-from dispatch.telemetry.alerting.yaml_documents import documents
+from dispatch.telemetry.alerting.burn_rate import collect_slos
+from dispatch.telemetry.alerting.rule_files import render_rule_files
 from dispatch.telemetry.metrics.collector import LiveCollector
 from dispatch.telemetry.metrics.service_metrics import Services
 from tests.dashboards.alerts.case import Case
+from tests.dashboards.alerts.collect_slos import FAST, PROMISED, SLOW
 from tests.dashboards.alerts.processes import PROCESSES
 from tests.dashboards.alerts.services import SERVICES
 from tests.dashboards.alerts.slo import FAST, PROMISED, SLOW
@@ -61,7 +62,7 @@ def run_case(folder: Path, case: Case) -> None:
     """The alert alone, with what it looks at, so that it costs a second."""
     groups: list[dict[str, Any]] = [{"name": "alone", "rules": [RULES[case.alert]]}]
     if case.alert.startswith("DispatchSlo"):
-        groups = yaml.safe_load(documents(PROMISED)["slo.yml"])["groups"] + groups
+        groups = yaml.safe_load(render_rule_files(PROMISED)["slo.yml"])["groups"] + groups
     files = written(folder, {"rules.yml": yaml.safe_dump({"groups": groups})})
     document = {
         "rule_files": [str(each) for each in files],
@@ -76,7 +77,7 @@ def run_case(folder: Path, case: Case) -> None:
 
 
 def test_made_again_they_are_the_same_to_the_byte() -> None:
-    made = documents()
+    made = render_rule_files()
     assert {each.name: each.read_text() for each in COMMITTED.glob("*.yml")} == made
 
 
@@ -90,11 +91,11 @@ def test_promtool_finds_nothing_wrong() -> None:
 @pytest.mark.parametrize("share", [0.5, 0.9, 0.9999])
 def test_nor_with_what_a_catalogue_promises(tmp_path: Path, share: float) -> None:
     user = {"slo": {"availability": share, "latency": 0.3, "latency-share": share}}
-    promised = promises(load_directory(ROOT / "examples" / "tools"), user=user)
-    assert promises(load_directory(ROOT / "examples" / "tools")) == {"calculate": Slo(0.99, 0.32)}
+    promised = collect_slos(load_directory(ROOT / "examples" / "tools"), user=user)
+    assert collect_slos(load_directory(ROOT / "examples" / "tools")) == {"calculate": Slo(0.99, 0.32)}
     assert len(promised) == 5
     odd = {'a "quoted" \\ name': Slo(0.99), "service:s": Slo(latency=81.92)}
-    said = promtool("check", "rules", *written(tmp_path, documents({**promised, **odd})))
+    said = promtool("check", "rules", *written(tmp_path, render_rule_files({**promised, **odd})))
     assert said.count("SUCCESS") == 3
 
 
@@ -108,7 +109,7 @@ def test_every_metric_in_the_rules_is_exported() -> None:
         exported |= {family.name + ending for ending in endings}
     rules = [
         rule
-        for text in documents(PROMISED).values()
+        for text in render_rule_files(PROMISED).values()
         for group in yaml.safe_load(text)["groups"]
         for rule in group["rules"]
     ]

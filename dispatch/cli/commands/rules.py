@@ -55,12 +55,12 @@ def export(
     Run it again when the catalogue has changed, and have Prometheus reload its rules.
     """
     from dispatch.cli.exit_codes import CliError
-    from dispatch.telemetry.alerting.slo import promise
-    from dispatch.telemetry.alerting.yaml_documents import SLO, YamlMissingError, documents
+    from dispatch.telemetry.alerting.rule_files import SLO, YamlMissingError, render_rule_files
+    from dispatch.telemetry.alerting.slo import describe_slo
 
     promised = _promises(settings)
     try:
-        made = documents(promised, grafana)
+        made = render_rule_files(promised, grafana)
     except YamlMissingError as missing:
         raise CliError(f"{missing}.") from None
     where = Path(folder)
@@ -71,7 +71,7 @@ def export(
     if stale:
         (where / SLO).unlink()
     if json:
-        said = {label: promise(slo) for label, slo in (promised or {}).items()}
+        said = {label: describe_slo(slo) for label, slo in (promised or {}).items()}
         put_json({"folder": str(where), "files": list(made), "removed": [SLO] if stale else [], "promises": said})
         return
     for name in made:
@@ -82,15 +82,15 @@ def export(
 
 def _promises(settings: Settings) -> Mapping[str, Slo] | None:
     """None: there is no catalogue to look at."""
-    from dispatch.telemetry.alerting.burn_rate import promises
+    from dispatch.telemetry.alerting.burn_rate import collect_slos
 
     user = settings.policy_keys()
-    return None if settings.catalog_folder is None else promises(settings.load_catalog(), user=user)
+    return None if settings.catalog_folder is None else collect_slos(settings.load_catalog(), user=user)
 
 
 def _say_promises(promised: Mapping[str, Slo] | None, file: Path, *, stale: bool) -> None:
-    from dispatch.telemetry.alerting.burn_rate import never_pages
-    from dispatch.telemetry.alerting.slo import promise
+    from dispatch.telemetry.alerting.burn_rate import list_unpageable_objectives
+    from dispatch.telemetry.alerting.slo import describe_slo
 
     if promised is None:
         put("No catalogue, so no slo.yml: give the folder of your descriptors by --catalog DIR.")
@@ -100,6 +100,6 @@ def _say_promises(promised: Mapping[str, Slo] | None, file: Path, *, stale: bool
     if not promised:
         put("There is no slo.yml: no tool has an objective ('slo' in its policy, docs/how-to/choose-a-policy.md).")
     for label, slo in promised.items():
-        put(f"  {printable(label)}: {promise(slo)}")
-        for what in never_pages(slo):
+        put(f"  {printable(label)}: {describe_slo(slo)}")
+        for what in list_unpageable_objectives(slo):
             put(f"    {what} allows so much that nobody is woken, whatever happens: only tickets come of it.")

@@ -16,7 +16,7 @@ from dispatch.catalog import Catalog, ServiceDescriptor, ToolDescriptor
 from dispatch.catalog.frozen_json import FrozenDict
 from dispatch.messaging.wire.topic_name import TopicName
 from dispatch.policy import DEFAULT_POLICY, Policy, Rate
-from dispatch.telemetry.alerting.slo import promise
+from dispatch.telemetry.alerting.slo import describe_slo
 
 DEFAULT, USER, SERVICE, TOOL = "default", "user", "service", "tool"
 """Where a value can come from, each over the one before it."""
@@ -143,7 +143,7 @@ def _plan(catalog: Catalog, target: ResolvedTool, base: Mapping[str, Any], user:
         _retries(target, tool),
         _requests(target),
         rows,
-        promise(policy.slo),
+        describe_slo(policy.slo),
     )
 
 

@@ -1,5 +1,5 @@
-"""Rules for Prometheus, made from values: what is recorded, when somebody is woken, when somebody gets a ticket.
+"""Prometheus rules, generated from values: recording rules, alerts, and error-budget rules of tools with an ``slo``.
 
-``recording`` and ``alerts`` are for all tools, and stand in ``dashboards/rules/``; ``burn`` has what is generated for tools
-that promise something, ``objectives`` what a promise comes to, ``documents`` the YAML.
+``recording`` and ``alerts`` apply to every tool and are committed in ``dashboards/rules/``; ``burn_rate`` generates the
+rules of tools whose policy has an ``slo``; ``rule_files`` renders YAML.
 """

@@ -1,4 +1,4 @@
-"""What an alert is, and how it is written for Prometheus."""
+"""An alert, and its form as a Prometheus rule."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 RUNBOOK = "https://github.com/tool-dispatch/tool-dispatch/blob/main/docs/how-to/runbook.md"
-"""Each alert has a section there, under its own name."""
+"""Has one section per alert; the anchor is the alert's name in lower case."""
 PAGE: Final = "page"
 TICKET: Final = "ticket"
 
@@ -26,22 +26,24 @@ _VALUES = {
 }
 
 
-def _template(text: str) -> str:
-    """``text`` as Prometheus fills it in: ``<tool>`` is a label, ``<value>``, ``<share>`` and ``<count>`` are the value."""
+def _to_template(text: str) -> str:
+    """Translate placeholders to a Prometheus template: ``<value>``, ``<share>``, ``<count>``; others name labels."""
     return re.sub(r"<(\w+)>", lambda found: _VALUES.get(found[0], f"{{{{ $labels.{found[1]} }}}}"), text)
 
 
 class Alert(msgspec.Struct, frozen=True):
-    """When somebody is told.
+    """An alerting rule.
 
     Attributes:
-        name: in CamelCase; the runbook's section has the same.
+        name: CamelCase; the title of its section in the runbook.
         expr: PromQL.
-        wait: for how long it must be true; "": not at all, because ``expr`` looks at long windows by itself.
-        severity: ``page``: somebody is woken; ``ticket``: somebody looks at it within a day.
-        summary: one line; ``<tool>`` is the label, ``<value>`` the value, as ``<share>`` in percent, as ``<count>`` whole.
-        description: what it means, likewise.
-        about: what it is about, which says on what dashboard it is seen: ``overview``, ``tool``, ``service``, ``process``.
+        wait: how long ``expr`` must hold before the alert fires, such as ``5m``; "": fires at once, for expressions that
+            cover long windows themselves.
+        severity: ``page``: needs a person now; ``ticket``: needs a person within a day.
+        summary: one line. ``<tool>`` is replaced by the label, ``<value>`` by the value, ``<share>`` by the value in
+            percent, ``<count>`` by the value as a whole number.
+        description: the meaning, with the same placeholders.
+        subject: selects the dashboard that the alert links to: ``overview``, ``tool``, ``service`` or ``process``.
     """
 
     name: str
@@ -50,14 +52,13 @@ class Alert(msgspec.Struct, frozen=True):
     severity: Literal["page", "ticket"]
     summary: str
     description: str
-    about: Literal["overview", "tool", "service", "process"]
+    subject: Literal["overview", "tool", "service", "process"]
 
-    def rule(self, grafana: str = "") -> dict[str, Any]:
-        """As Prometheus has it.
+    def to_rule(self, grafana: str = "") -> dict[str, Any]:
+        """Return the rule as a Prometheus rule file has it.
 
         Args:
-            grafana: the address before the path of the dashboard, such as ``https://grafana.example.org``; "": the path
-                alone.
+            grafana: base URL of Grafana, such as ``https://grafana.example.org``; "": the dashboard link is a path only.
         """
         waiting = {"for": self.wait} if self.wait else {}
         return {
@@ -66,9 +67,9 @@ class Alert(msgspec.Struct, frozen=True):
             **waiting,
             "labels": {"severity": self.severity},
             "annotations": {
-                "summary": _template(self.summary),
-                "description": _template(self.description),
+                "summary": _to_template(self.summary),
+                "description": _to_template(self.description),
                 "runbook_url": f"{RUNBOOK}#{self.name.lower()}",
-                "dashboard": grafana.rstrip("/") + _DASHBOARDS[self.about],
+                "dashboard": grafana.rstrip("/") + _DASHBOARDS[self.subject],
             },
         }

@@ -1,11 +1,11 @@
-"""Alerts about one process that calls tools: its way to the broker and back, its catalogue."""
+"""Alerts about one process that calls tools: its broker connection, its replies, its catalogue."""
 
 from __future__ import annotations
 
 from dispatch.telemetry.alerting.alert import PAGE, TICKET, Alert
 from dispatch.telemetry.alerting.promql import without
 
-# Requests leave, and calls run out of time: a tool that simply takes long does not end its calls so.
+# Requires calls that time out or fail in transport: a tool that only takes long must not fire it.
 _REPLY_PATH = """\
 sum without (tool, reason) (increase(dispatch_attempts_total[5m])) >= 5
 and sum without (tool, outcome) (increase(dispatch_calls_total{outcome=~"timeout|transport"}[5m])) > 0
@@ -17,9 +17,9 @@ PROCESS_ALERTS = (
         "dispatch_broker_connected == 0",
         "2m",
         PAGE,
-        "<instance> does not reach its broker",
-        "For 2 minutes no dispatcher of <instance> has had its broker in reach (<count> of them have now). No tool can be "
-        "called from there.",
+        "<instance> has no connection to its broker",
+        "No dispatcher of <instance> has had a broker connection for 2 minutes (connected now: <count>). Every tool call "
+        "from this process fails.",
         "process",
     ),
     Alert(
@@ -27,9 +27,9 @@ PROCESS_ALERTS = (
         _REPLY_PATH,
         "5m",
         PAGE,
-        "<instance> sends requests and gets no answer",
-        "<instance> sent <count> requests in the last 5 minutes; calls ran out of time, and not "
-        "one answer was for a call that waited.",
+        "<instance> sends requests and receives no replies",
+        "<instance> sent <count> requests in the last 5 minutes; calls timed out or failed in transport, and no reply "
+        "matched a pending request.",
         "process",
     ),
     Alert(
@@ -37,18 +37,18 @@ PROCESS_ALERTS = (
         f"count {without()} (dispatch_catalog_last_reload_successful == 0)",
         "5m",
         TICKET,
-        "A catalogue or policy was refused; the former one is in force in <count> processes",
-        "In <count> processes of <job> the last reload (<source>) had mistakes. "
-        "What was changed is not in force there; calls go on as before.",
+        "The last reload of the catalogue or policy failed in <count> processes",
+        "In <count> processes of <job> the last reload (<source>) was invalid. The previous catalogue and policy stay in "
+        "force there.",
         "overview",
     ),
     Alert(
-        "DispatchTooManyPending",
+        "DispatchPendingLimitReached",
         'sum without (tool, by) (increase(dispatch_rejections_total{by="exchange"}[10m])) > 0',
         "",
         TICKET,
-        "<instance> waits for as many answers as it can",
-        "<instance> refused <count> calls in 10 minutes, because 65,536 others waited for their answers.",
+        "<instance> has reached its limit of pending requests",
+        "<instance> rejected <count> calls in the last 10 minutes because 65,536 requests were waiting for replies.",
         "process",
     ),
 )

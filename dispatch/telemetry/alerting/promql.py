@@ -1,39 +1,39 @@
-"""Pieces of PromQL that the rules are made of."""
+"""Builders of PromQL expressions that the rules share."""
 
 from __future__ import annotations
 
-from dispatch.telemetry.alerting.slo import BAD, NEITHER
+from dispatch.telemetry.alerting.slo import BAD_OUTCOMES, UNCOUNTED_OUTCOME
 
 PER_PROCESS = ("instance", "pod", "node")
-"""Labels that tell one process from another, as Prometheus attaches them: what is about a tool or a service is summed over
-them, and keeps all others (job, namespace, cluster)."""
-BAD_CALLS = f'outcome=~"{"|".join(BAD)}"'
-COUNTED_CALLS = f'outcome!="{NEITHER}"'
-REAL = 'tool!="_OTHER"'
-"""Tools that there are: without the names that models invented."""
+"""Labels by which Prometheus distinguishes processes. Rules about a tool or service sum over them and keep the other labels
+(job, namespace, cluster)."""
+BAD_CALLS = f'outcome=~"{"|".join(BAD_OUTCOMES)}"'
+COUNTED_CALLS = f'outcome!="{UNCOUNTED_OUTCOME}"'
+KNOWN_TOOLS = 'tool!="_OTHER"'
+"""Matches tools of the catalogue: ``_OTHER`` counts calls of unknown names."""
 
 
 def without(*labels: str) -> str:
-    """``without (...)`` those labels, and without what tells processes apart."""
+    """Return a ``without (...)`` clause with ``labels`` and the labels of processes."""
     return f"without ({', '.join((*PER_PROCESS, *labels))})"
 
 
 def series(metric: str, *matchers: str) -> str:
-    """The series of ``metric`` with these matchers."""
+    """Return a selector of ``metric`` with these matchers."""
     return f"{metric}{{{','.join(matchers)}}}" if matchers else metric
 
 
 def rate(metric: str, window: str, *matchers: str, over: tuple[str, ...]) -> str:
-    """How often a second, over all processes and the labels ``over``."""
+    """Return the rate per second, summed over processes and the labels ``over``."""
     return f"sum {without(*over)} (rate({series(metric, *matchers)}[{window}]))"
 
 
-def count(metric: str, window: str, *matchers: str, over: tuple[str, ...]) -> str:
-    """How often within ``window``, likewise."""
+def increase(metric: str, window: str, *matchers: str, over: tuple[str, ...]) -> str:
+    """Return the increase within ``window``, summed over processes and the labels ``over``."""
     return f"sum {without(*over)} (increase({series(metric, *matchers)}[{window}]))"
 
 
-def text(value: str) -> str:
-    """``value`` as a string of PromQL."""
+def quote(value: str) -> str:
+    """Quote ``value`` as a PromQL string."""
     escaped = value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
     return f'"{escaped}"'

@@ -1,6 +1,6 @@
-"""What is recorded for every tool: rates over five minutes, for dashboards and for one's own queries.
+"""Recording rules for every tool: rates over five minutes, for dashboards and ad-hoc queries.
 
-Names are ``level:metric:operations``: the labels that are left, what it was, what was done to it.
+Names follow Prometheus' convention ``level:metric:operations``: remaining labels, source metric, operations applied.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _BUCKETS = f"tool_outcome_class_le:dispatch_call_duration_seconds_bucket:rate{WI
 
 
 def recording_groups() -> list[dict[str, Any]]:
-    """The groups of ``recording.yml``. Within a group a rule may use those before it."""
+    """Return the rule groups of ``recording.yml``. A rule may use earlier rules of its group."""
     outcomes = f"tool_outcome:dispatch_calls:rate{WINDOW}"
     calls = f"tool:dispatch_calls:rate{WINDOW}"
     counted = f"tool:dispatch_counted_calls:rate{WINDOW}"

@@ -69,7 +69,7 @@ PROCESSES = (
         "1",
     ),
     Case(
-        "DispatchTooManyPending",
+        "DispatchPendingLimitReached",
         {FULL: "0+3x20", series("dispatch_rejections_total", tool="look", by="bulkhead"): "0+3x20"},
         "15m",
         {"instance": PROCESS},

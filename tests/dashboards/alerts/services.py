@@ -90,7 +90,7 @@ SERVICES = (
         "3",
     ),
     Case(
-        "DispatchAnswersLost",
+        "DispatchRepliesNotSent",
         {LOST: "0+0.22x40"},
         "30m",
         {"service": "s"},

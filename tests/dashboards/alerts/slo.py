@@ -38,7 +38,7 @@ def steps(*levels: tuple[float, int]) -> str:
 
 FAST = (
     Case(
-        "DispatchSloBurnsFast",
+        "DispatchErrorBudgetFastBurn",
         {GOOD: since(80, 100), BAD: since(20)},
         "370m",
         AVAILABILITY,
@@ -65,7 +65,7 @@ FAST = (
         every="370m",
     ),
     Case(
-        "DispatchSloBurnsFast",
+        "DispatchErrorBudgetFastBurn",
         {GOOD: "0+93.4x400", BAD: "0+6.6x400"},
         "370m",
         AVAILABILITY,
@@ -80,7 +80,7 @@ FAST = (
         every="370m",
     ),
     Case(
-        "DispatchSloBurnsFast",
+        "DispatchErrorBudgetFastBurn",
         {GOOD: since(0.16, 2), BAD: since(0.09)},
         "370m",
         AVAILABILITY,
@@ -89,7 +89,7 @@ FAST = (
         every="370m",
     ),
     Case(
-        "DispatchSloBurnsFast",
+        "DispatchErrorBudgetFastBurn",
         {GOOD: "0+0.135x400", BAD: "0+0.015x400"},
         "370m",
         AVAILABILITY,
@@ -98,7 +98,7 @@ FAST = (
         every="370m",
     ),
     Case(
-        "DispatchSloBurnsFast",
+        "DispatchErrorBudgetFastBurn",
         {ALL: since(100, 100), WITHIN: since(20, 99), BELOW: since(10, 80)},
         "370m",
         LATENCY,
@@ -110,7 +110,7 @@ FAST = (
         every="370m",
     ),
     Case(
-        "DispatchSloBurnsFast",
+        "DispatchErrorBudgetFastBurn",
         {GOOD: since(80, 100)} | {calls(each): since(5) for each in ("timeout", "transport", "rejected", "throttled")},
         "370m",
         AVAILABILITY,
@@ -127,7 +127,7 @@ BEGUN = 2 * DAY + 6
 
 def slow(good: str, bad: str, value: str, **silent: dict[str, str]) -> Case:
     return Case(
-        "DispatchSloBurnsSlowly",
+        "DispatchErrorBudgetSlowBurn",
         {GOOD: good, BAD: bad},
         "4380m",
         AVAILABILITY,

@@ -80,7 +80,7 @@ def failing(outcome: str) -> Case:
 
 def few(alert: str, fires: dict[str, str], silent: dict[str, str], value: str, at: str = "90m") -> Case:
     """Just enough calls to say something, and just too few."""
-    return Case(alert, fires, at, {} if alert == "DispatchUnknownTools" else LOOK, {"too few": silent}, value)
+    return Case(alert, fires, at, {} if alert == "DispatchUnknownToolNames" else LOOK, {"too few": silent}, value)
 
 
 TOOLS = (
@@ -147,7 +147,7 @@ TOOLS = (
     ),
     *(failing(outcome) for outcome in ("timeout", "transport", "rejected", "throttled")),
     Case(
-        "DispatchToolAnswersErrors",
+        "DispatchToolErrors",
         {calls("success"): "0+4.5x90", calls("tool_error"): "0+5.5x90", calls("timeout"): "0+5x90"},
         "60m",
         LOOK,
@@ -158,7 +158,7 @@ TOOLS = (
         "55%",
     ),
     few(
-        "DispatchToolAnswersErrors",
+        "DispatchToolErrors",
         {calls("success"): "0+0.2x90", calls("tool_error"): "0+0.38x90"},
         {calls("tool_error"): "0+0.32x90"},
         "65.52%",
@@ -181,7 +181,7 @@ TOOLS = (
         "50%",
     ),
     Case(
-        "DispatchUnknownTools",
+        "DispatchUnknownToolNames",
         {calls("success"): "0+9.45x120", calls("rejected", "_OTHER"): "0+0.55x120"},
         "90m",
         {},
@@ -193,7 +193,7 @@ TOOLS = (
         "5.5%",
     ),
     few(
-        "DispatchUnknownTools",
+        "DispatchUnknownToolNames",
         {calls("success"): "0+0.19x120", calls("rejected", "_OTHER"): "0+0.19x120"},
         {calls("rejected", "_OTHER"): "0+0.16x120"},
         "50%",
@@ -202,7 +202,7 @@ TOOLS = (
     saturated("DispatchBulkheadSaturated", refused("bulkhead"), refused("rate")),
     saturated("DispatchServiceOverloaded", refused("service"), refused("breaker")),
     Case(
-        "DispatchCallsFindNoInstance",
+        "DispatchCallsWithoutInstance",
         {refused("balancer"): "0+0.56x40", refused("breaker"): "0+5x40"},
         "20m",
         LOOK,

@@ -14,8 +14,8 @@ from prometheus_client import CollectorRegistry
 
 from dispatch import Slo, Telemetry
 from dispatch.telemetry.alerting.alerts import ALERTS
-from dispatch.telemetry.alerting.burn_rate import promises
-from dispatch.telemetry.alerting.yaml_documents import documents
+from dispatch.telemetry.alerting.burn_rate import collect_slos
+from dispatch.telemetry.alerting.rule_files import render_rule_files
 from dispatch.telemetry.metrics.exposition import served
 from tests.helpers.failing_calls import TOOLS, Troubled, catalog
 from tests.helpers.prometheus_server import Prometheus, until
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.prometheus, pytest.mark.wall_clock]
 
 ROUND_S = 12
 PROMISED = {"availability": 0.99, "latency": 0.25}
-FAST = "DispatchSloBurnsFast"
+FAST = "DispatchErrorBudgetFastBurn"
 
 
 class Evaluated:
@@ -62,10 +62,10 @@ class Evaluated:
 
 
 async def test_rules_work_on_what_is_really_scraped(tmp_path: Path) -> None:
-    promised = promises(catalog(), user={"slo": PROMISED})
+    promised = collect_slos(catalog(), user={"slo": PROMISED})
     assert promised == dict.fromkeys(TOOLS, Slo(**PROMISED))
     files = []
-    for name, text in documents(promised).items():
+    for name, text in render_rule_files(promised).items():
         (tmp_path / name).write_text(text)
         files.append(tmp_path / name)
     telemetry = Telemetry(registry=CollectorRegistry(), traces="off")

@@ -12,9 +12,17 @@ from dispatch.catalog import Catalog
 from dispatch.errors import Outcome
 from dispatch.policy import Policy, PolicyError, Slo
 from dispatch.policy.slo import MAX_LATENCY
-from dispatch.telemetry.alerting.burn_rate import FAST, SECONDS, SLOW, WINDOWS, burn_groups, never_pages, promises
+from dispatch.telemetry.alerting.burn_rate import (
+    FAST,
+    SLOW,
+    WINDOW_SECONDS,
+    WINDOWS,
+    collect_slos,
+    list_unpageable_objectives,
+    slo_groups,
+)
 from dispatch.telemetry.alerting.promql import BAD_CALLS, COUNTED_CALLS
-from dispatch.telemetry.alerting.slo import BAD, NEITHER, latency_bound, percent
+from dispatch.telemetry.alerting.slo import BAD_OUTCOMES, UNCOUNTED_OUTCOME, format_percent, latency_bound
 from dispatch.telemetry.names import DURATION_BUCKETS
 
 
@@ -30,14 +38,14 @@ def catalog(service: Any = None, *tools: dict[str, Any]) -> Catalog:
 
 
 def rules(promised: dict[str, Slo]) -> list[dict[str, Any]]:
-    return [rule for group in burn_groups(promised) for rule in group["rules"]]
+    return [rule for group in slo_groups(promised) for rule in group["rules"]]
 
 
 # -- which calls, which bucket --------------------------------------------------------------------------------------
 
 
 def test_every_outcome_is_good_bad_or_neither() -> None:
-    good = set(Outcome) - {*BAD, NEITHER}
+    good = set(Outcome) - {*BAD_OUTCOMES, UNCOUNTED_OUTCOME}
     assert good == {Outcome.SUCCESS, Outcome.TOOL_ERROR, Outcome.INVALID_ARGUMENTS}
     assert BAD_CALLS == 'outcome=~"timeout|transport|rejected|throttled"'
     assert COUNTED_CALLS == 'outcome!="cancelled"'
@@ -62,7 +70,7 @@ def test_beyond_the_largest_bucket_there_is_none() -> None:
 
 @pytest.mark.parametrize(("share", "text"), [(0.99, "99 %"), (0.999, "99.9 %"), (0.9999, "99.99 %"), (0.5, "50 %")])
 def test_shares_in_words(share: float, text: str) -> None:
-    assert percent(share) == text
+    assert format_percent(share) == text
 
 
 # -- the rules ------------------------------------------------------------------------------------------------------
@@ -70,7 +78,7 @@ def test_shares_in_words(share: float, text: str) -> None:
 
 def test_each_window_that_an_alert_looks_at_is_recorded() -> None:
     used = {window for speed in (*FAST, *SLOW) for window in (speed.short, speed.long)}
-    assert used == set(WINDOWS) == set(SECONDS)
+    assert used == set(WINDOWS) == set(WINDOW_SECONDS)
     for slo in ("availability", "latency"):
         recorded = {rule["record"] for rule in rules({"a": Slo(0.99, 1)}) if rule["labels"]["slo"] == slo}
         assert {f"tool_slo:dispatch_budget_burn:ratio_rate{window}" for window in WINDOWS} <= recorded
@@ -80,9 +88,9 @@ def test_each_window_that_an_alert_looks_at_is_recorded() -> None:
 def test_burn_rates_are_those_of_the_workbook() -> None:
     """The share of thirty days' budget that is gone when the long window is full."""
     month = 30 * 86400
-    spent = [round(speed.factor * SECONDS[speed.long] / month, 3) for speed in (*FAST, *SLOW)]
+    spent = [round(speed.factor * WINDOW_SECONDS[speed.long] / month, 3) for speed in (*FAST, *SLOW)]
     assert spent == [0.02, 0.05, 0.1, 0.1]
-    assert all(SECONDS[speed.short] * 12 == SECONDS[speed.long] for speed in (*FAST, *SLOW))
+    assert all(WINDOW_SECONDS[speed.short] * 12 == WINDOW_SECONDS[speed.long] for speed in (*FAST, *SLOW))
 
 
 def test_only_what_is_promised_is_measured() -> None:
@@ -98,7 +106,7 @@ def test_the_budget_is_what_the_objective_leaves() -> None:
 
 
 def test_names_are_quoted() -> None:
-    (group,) = burn_groups({'a"b\\c': Slo(0.99)})
+    (group,) = slo_groups({'a"b\\c': Slo(0.99)})
     assert 'tool="a\\"b\\\\c"' in group["rules"][1]["expr"]
 
 
@@ -114,7 +122,7 @@ def test_names_are_quoted() -> None:
 )
 def test_objectives_that_wake_nobody_are_known(slo: Slo, quiet: list[str]) -> None:
     """With all calls bad, they come as many times as often as allowed as the budget goes into one."""
-    assert never_pages(slo) == quiet
+    assert list_unpageable_objectives(slo) == quiet
 
 
 # -- whose promise --------------------------------------------------------------------------------------------------
@@ -122,19 +130,19 @@ def test_objectives_that_wake_nobody_are_known(slo: Slo, quiet: list[str]) -> No
 
 def test_a_tool_promises_what_its_policy_says_over_its_services() -> None:
     made = catalog(0.9, {}, {"slo": {"latency": 2}}, {"slo": None})
-    assert promises(made) == {"a": Slo(0.9), "b": Slo(0.9, 2), "service:bare": Slo(0.9)}
+    assert collect_slos(made) == {"a": Slo(0.9), "b": Slo(0.9, 2), "service:bare": Slo(0.9)}
 
 
 def test_nobody_promises_anything_unless_asked() -> None:
     made = catalog(None, {}, {"slo": 0.999})
-    assert promises(made) == {"b": Slo(0.999)}
-    assert promises(made, user={"slo": 0.95}) == {"a": Slo(0.95), "b": Slo(0.999), "service:bare": Slo(0.95)}
-    assert promises(made, Policy(slo=Slo(0.9)))["a"] == Slo(0.9)
+    assert collect_slos(made) == {"b": Slo(0.999)}
+    assert collect_slos(made, user={"slo": 0.95}) == {"a": Slo(0.95), "b": Slo(0.999), "service:bare": Slo(0.95)}
+    assert collect_slos(made, Policy(slo=Slo(0.9)))["a"] == Slo(0.9)
 
 
 def test_a_users_promise_that_goes_with_no_tools_is_told() -> None:
     made = catalog(None, {"slo": {"latency": 2}})
     with pytest.raises(PolicyError, match=r"'slo\.availability': 2 is not from"):
-        promises(made, user={"slo": 2})
+        collect_slos(made, user={"slo": 2})
     odd = catalog({"latency": 2}, {"slo": {"latency": None, "availability": 0.9}})
-    assert promises(odd)["a"] == Slo(0.9)
+    assert collect_slos(odd)["a"] == Slo(0.9)
