@@ -24,7 +24,6 @@ from dispatch.telemetry.alerting.rule_files import render_rule_files
 from dispatch.telemetry.metrics.collector import LiveCollector
 from dispatch.telemetry.metrics.service_metrics import Services
 from tests.dashboards.alerts.case import Case
-from tests.dashboards.alerts.collect_slos import FAST, PROMISED, SLOW
 from tests.dashboards.alerts.processes import PROCESSES
 from tests.dashboards.alerts.services import SERVICES
 from tests.dashboards.alerts.slo import FAST, PROMISED, SLOW
@@ -61,7 +60,7 @@ def written(folder: Path, made: dict[str, str]) -> list[Path]:
 def run_case(folder: Path, case: Case) -> None:
     """The alert alone, with what it looks at, so that it costs a second."""
     groups: list[dict[str, Any]] = [{"name": "alone", "rules": [RULES[case.alert]]}]
-    if case.alert.startswith("DispatchSlo"):
+    if case.alert.startswith("DispatchErrorBudget"):
         groups = yaml.safe_load(render_rule_files(PROMISED)["slo.yml"])["groups"] + groups
     files = written(folder, {"rules.yml": yaml.safe_dump({"groups": groups})})
     document = {
@@ -134,7 +133,7 @@ def test_a_silent_case_is_a_near_miss(case: Case) -> None:
     for values in case.misses.values():
         assert values != case.fires
         assert any(moves(each) for each in values.values())
-        if not case.alert.startswith("DispatchSlo"):  # these look at what is recorded of the series
+        if not case.alert.startswith("DispatchErrorBudget"):  # these look at what is recorded of the series
             assert looked_at <= {each.partition("{")[0] for each in values}
 
 
@@ -163,7 +162,7 @@ def test_a_case_that_is_wrong_is_found(tmp_path: Path, wrong: dict[str, Any]) ->
 
 @pytest.mark.parametrize("alert", ALERTS, ids=[alert.name for alert in ALERTS])
 def test_each_alert_says_what_whoever_is_woken_needs(alert: Alert) -> None:
-    rule = alert.rule("https://grafana.example.org/")
+    rule = alert.to_rule("https://grafana.example.org/")
     assert re.fullmatch(r"Dispatch(?:[A-Z][a-z]+)+", rule["alert"])
     assert rule["labels"]["severity"] in ("page", "ticket")
     texts = rule["annotations"]
@@ -176,7 +175,7 @@ def test_each_alert_says_what_whoever_is_woken_needs(alert: Alert) -> None:
 
 @pytest.mark.parametrize("alert", ALERTS, ids=[alert.name for alert in ALERTS])
 def test_each_link_leads_to_a_dashboard_and_picks_what_can_be_picked(alert: Alert) -> None:
-    found = re.fullmatch(r"/d/([\w-]+)/\1(?:\?var-(\w+)=\{\{ .+ \}\})?", alert.rule()["annotations"]["dashboard"])
+    found = re.fullmatch(r"/d/([\w-]+)/\1(?:\?var-(\w+)=\{\{ .+ \}\})?", alert.to_rule()["annotations"]["dashboard"])
     assert found is not None
     dashboard = json.loads((ROOT / "dashboards" / "json" / f"{found[1]}.json").read_text())
     assert found[2] in {None, *(variable["name"] for variable in dashboard["templating"]["list"])}

@@ -78,5 +78,5 @@ async def test_rules_work_on_what_is_really_scraped(tmp_path: Path) -> None:
     assert {(rule["health"], rule.get("lastError", "")) for rule in rules} == {("ok", "")}
     (page,) = [each for each in seen.pages if each["labels"]["tool"] == "forecast"][:1]
     assert page["labels"]["severity"] == "page"
-    assert page["annotations"]["summary"].startswith("forecast breaks its promise of ")
+    assert page["annotations"]["summary"].startswith("forecast burns its ")
     assert page["annotations"]["dashboard"] == "/d/dispatch-tool/dispatch-tool?var-tool=forecast"

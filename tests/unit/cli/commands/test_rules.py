@@ -94,7 +94,7 @@ def test_without_pyyaml_the_extra_is_named(run: Run, monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "yaml", None)
     end = run("rules", "export")
     assert end.code == 2
-    assert "PyYAML is needed to write rules: pip install 'tool-dispatch[yaml]'" in end.err
+    assert "Writing rules needs PyYAML: pip install 'tool-dispatch[yaml]'" in end.err
     assert not Path("dispatch-rules").exists()
 
 

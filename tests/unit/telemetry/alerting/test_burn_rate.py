@@ -64,7 +64,7 @@ def test_a_latency_is_measured_at_the_least_bucket_that_breaks_no_kept_promise(s
 
 
 def test_beyond_the_largest_bucket_there_is_none() -> None:
-    with pytest.raises(ValueError, match=r"81\.93 s is more than the largest bucket, 81\.92 s"):
+    with pytest.raises(ValueError, match=r"81\.93 s is above the largest histogram bound, 81\.92 s"):
         latency_bound(81.93)
 
 
