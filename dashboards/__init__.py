@@ -1,4 +1,4 @@
-"""Grafana's dashboards, as code: each module ``overview``, ``tool``, ``instances`` makes one, ``generate`` writes them.
+"""Grafana dashboards as code: ``overview``, ``tool`` and ``instances`` build one each, ``generate`` writes their JSON.
 
-A package of the repository alone. What users get is its JSON, in the wheel: ``dispatch dashboards export DIR``.
+The package is not distributed. The wheel contains the JSON, which ``dispatch dashboards export DIR`` writes.
 """

@@ -1,6 +1,7 @@
-"""Colours by meaning, the same in every panel and in the drawn pictures. Tools and instances have a colour by name.
+"""Colours by meaning, the same in every panel and in the drawn pictures. Tools and instances are coloured by name.
 
-Success is green, a tool's own error amber, a timeout or an error of transport red, a refusal blue, a cancelled call grey.
+Success is green, a tool's own error amber, a timeout or transport error red, a rejection or throttling blue, a cancelled
+call grey.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-GOOD, POOR, BAD, DIM = "green", "orange", "red", "gray"
+GOOD, WARNING, BAD, NEUTRAL = "green", "orange", "red", "gray"
 
 HEX: Final = {
     "green": "#3d9c55",
@@ -19,6 +20,7 @@ HEX: Final = {
     "dark-red": "#8f1420",
     "gray": "#9aa0a6",
     "dark-blue": "#1f60c4",
+    "semi-dark-blue": "#3274d9",
     "blue": "#5794f2",
     "light-blue": "#8ab8ff",
     "super-light-blue": "#c0d8ff",
@@ -26,77 +28,77 @@ HEX: Final = {
     "light-purple": "#c9a0e0",
     "dark-purple": "#54197a",
 }
-"""Grafana's names that are used here, as hexadecimal values for the drawn pictures."""
+"""Hexadecimal values of the Grafana colour names used here, for the drawn pictures."""
 
 OUTCOMES: Final = {
     "success": GOOD,
-    "tool_error": POOR,
+    "tool_error": WARNING,
     "invalid_arguments": "yellow",
     "timeout": BAD,
     "transport": "dark-red",
     "rejected": "blue",
     "throttled": "light-blue",
-    "cancelled": DIM,
+    "cancelled": NEUTRAL,
 }
-"""How calls end."""
+"""By outcome of a call."""
 
-REFUSED_BY: Final = {
+REJECTED_BY: Final = {
     "breaker": "dark-blue",
     "rate": "blue",
     "bulkhead": "light-blue",
     "service": "super-light-blue",
-    "balancer": "light-purple",
+    "balancer": "semi-dark-blue",
     "exchange": "purple",
 }
-"""The guard, or the service, that refuses an attempt."""
+"""By the guard that rejects an attempt, or the service; shades of blue, except for the dispatcher's own pending limit."""
 
 RATE_SCOPES: Final = {"tool": "blue", "user": "light-blue"}
 
-REFUSAL_REASONS: Final = {
+SERVICE_REJECTION_REASONS: Final = {
     "overloaded": "blue",
     "draining": "light-blue",
     "expired": "dark-blue",
-    "stopped": DIM,
+    "stopped": NEUTRAL,
     "invalid-request": "yellow",
     "former": "light-purple",
     "forgotten": "purple",
 }
-"""Why a service refuses a request."""
+"""By the reason for which a service rejects a request."""
 
 CIRCUIT_STATES: Final = {
     "closed": GOOD,
-    "half-open": POOR,
+    "half-open": WARNING,
     "open": BAD,
     "forced-open": "purple",
-    "disabled": DIM,
+    "disabled": NEUTRAL,
     "metrics-only": "blue",
 }
-"""Of a circuit breaker, in the order in which they are drawn."""
+"""By state of a circuit breaker, in drawing order."""
 
 INSTANCE_STATES: Final = {"up": GOOD, "warming": "light-green", "paused": "light-blue", "ejected": BAD}
 
 DISPOSITIONS: Final = {
     "matched": GOOD,
-    "late": POOR,
-    "duplicate": DIM,
+    "late": WARNING,
+    "duplicate": NEUTRAL,
     "unknown": "purple",
     "malformed": BAD,
 }
-"""What becomes of replies."""
+"""By disposition of a reply."""
 
-RUN_RESULTS: Final = {"ok": GOOD, "error": POOR, "stopped": DIM}
+EXECUTION_RESULTS: Final = {"ok": GOOD, "error": WARNING, "stopped": NEUTRAL}
 
-LOSSES: Final = {"stopped": DIM, "lost": BAD, "unreadable": "purple"}
+SERVICE_FAILURES: Final = {"cancelled": NEUTRAL, "not sent": "dark-red", "malformed": BAD}
 
 RELOAD_RESULTS: Final = {"ok": GOOD, "failed": BAD}
 
-ATTEMPT_REASONS: Final = {"first": GOOD, "retry": POOR, "hedge": "purple"}
+ATTEMPT_REASONS: Final = {"first": GOOD, "retry": WARNING, "hedge": "purple"}
 
 QUANTILES: Final = {"p50": "light-purple", "p95": "purple", "p99": "dark-purple"}
 
 WINDOWS: Final = {"5m": "light-purple", "1h": "purple", "6h": "dark-purple"}
 
 
-def last(colours: Mapping[str, str]) -> dict[str, str]:
-    """``colours`` by the last word of a series' name (``billing up``), as regular expressions in Grafana's form."""
+def match_last_word(colours: Mapping[str, str]) -> dict[str, str]:
+    """Key ``colours`` by the last word of a series' name (``billing up``), as regular expressions in Grafana's notation."""
     return {f"/ {name}$/": colour for name, colour in colours.items()}

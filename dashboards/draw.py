@@ -1,6 +1,5 @@
-"""Draw the dashboards as pictures, from calls in trouble and a genuine Prometheus that scrapes them for a while; with
-``--demo`` the overview alone, from ``dispatch demo``; with ``--prometheus http://127.0.0.1:9090`` from what that one has.
-A developer's tool, which the wheel does not have."""
+"""Draw the dashboards as pictures. By default a load with injected faults runs and a local Prometheus scrapes it;
+``--demo`` draws the overview of ``dispatch demo``; ``--prometheus http://127.0.0.1:9090`` draws the data of that server."""
 
 from __future__ import annotations
 
@@ -19,9 +18,9 @@ from opentelemetry.sdk.trace import TracerProvider
 from PIL import Image
 from prometheus_client import CollectorRegistry
 
-from dashboards.asking import Asked
-from dashboards.figures import Shown, figure
-from dashboards.reading import Json, filled, load, panels, queries
+from dashboards.dashboard_json import Json, interpolate, iter_panels, list_queries, load_dashboards
+from dashboards.plots import PanelData, plot_dashboard
+from dashboards.prometheus_api import PrometheusApi
 from dashboards.variables import OVERVIEW
 from dispatch import Telemetry
 from dispatch.devtools.localbroker import free_ports
@@ -33,15 +32,15 @@ from tests.helpers.prometheus_server import Prometheus, until
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 SECONDS = 90.0
 SCRAPE_S = 2
-MOST_STEPS = 300
-"""Points of a line."""
+MAX_STEPS = 300
+"""Maximum number of points of a line."""
 TOOL = "forecast"
-"""The tool whose dashboard is drawn; what it has nothing to show of is drawn of another one, which is named."""
+"""The tool whose dashboard is drawn. A panel without data for it shows another tool, named in the title."""
 SAMPLE = 0.05
 
 
 async def run(seconds: float, folder: Path) -> None:
-    """Have trouble for so long, and draw it into ``folder``."""
+    """Run the load with faults for ``seconds`` and draw the dashboards into ``folder``."""
     telemetry = Telemetry(registry=CollectorRegistry(), tracer_provider=TracerProvider(), sample=SAMPLE)
     with (
         served(telemetry, 0) as port,
@@ -49,18 +48,18 @@ async def run(seconds: float, folder: Path) -> None:
         Prometheus([port], Path(data), every=SCRAPE_S) as prometheus,
     ):
         async with Troubled(telemetry, seconds * 0.9):
-            await until(prometheus.scrapes, "a first scrape")
+            await until(prometheus.is_scraping, "a first scrape")
             start = time.time()
             await asyncio.sleep(seconds)
             end = time.time()
         _draw(prometheus, [TOOL, *(tool for tool in TOOLS if tool != TOOL)], SCRAPE_S, folder, start, end)
 
 
-def of_the_demo(seconds: float, folder: Path) -> None:
-    """Run ``dispatch demo`` for so long, and draw the overview into ``folder``, as ``demo.png``.
+def draw_demo(seconds: float, folder: Path) -> None:
+    """Run ``dispatch demo`` for ``seconds`` and draw the overview into ``folder`` as ``demo.png``.
 
     Raises:
-        LookupError: the demo did not go as planned.
+        LookupError: the demo failed.
     """
     (port,) = free_ports(1)
     command = [sys.executable, "-m", "dispatch", "demo", "--seconds", f"{seconds:g}", "--metrics-port", str(port)]
@@ -69,34 +68,34 @@ def of_the_demo(seconds: float, folder: Path) -> None:
         Prometheus([port], Path(data), every=SCRAPE_S) as prometheus,
     ):
         start = time.time()
-        ended = subprocess.run([*command, "--json"], stdout=subprocess.DEVNULL, check=False)
+        process = subprocess.run([*command, "--json"], stdout=subprocess.DEVNULL, check=False)
         end = time.time()
-        if ended.returncode:
-            raise LookupError(f"the demo ended with exit code {ended.returncode}")
+        if process.returncode:
+            raise LookupError(f"the demo failed with exit code {process.returncode}")
         _draw(prometheus, [""], SCRAPE_S, folder, start, end, {OVERVIEW: "demo.png"})
 
 
-def of_another(url: str, tool: str | None, minutes: float, folder: Path) -> None:
-    """Draw what the Prometheus at ``url`` has of the last so many minutes.
+def draw_prometheus(url: str, tool: str | None, minutes: float, folder: Path) -> None:
+    """Draw the last ``minutes`` of the Prometheus at ``url``.
 
     Raises:
-        OSError: it is not there.
-        LookupError: it has nothing of dispatch, or not of that tool.
+        OSError: the server is not reachable.
+        LookupError: it has no calls, or none of ``tool``.
     """
-    prometheus = Asked(url.rstrip("/"))
-    tools = prometheus.label_values("tool", "dispatch_calls_total")
+    prometheus = PrometheusApi(url.rstrip("/"))
+    tools = prometheus.list_label_values("tool", "dispatch_calls_total")
     if not tools or (tool is not None and tool not in tools):
         raise LookupError(
-            f"{url} has no calls{'' if tool is None else f' of {tool!r}'}; it knows of: {', '.join(tools) or 'no tool'}"
+            f"{url} has no calls{'' if tool is None else f' of {tool!r}'}; tools with calls: {', '.join(tools) or 'none'}"
         )
     others = [each for each in tools if each != tool]
-    every = prometheus.interval()
+    every = prometheus.get_scrape_interval()
     end = time.time()
     _draw(prometheus, others if tool is None else [tool, *others], every, folder, end - 60 * minutes, end)
 
 
 def _draw(
-    prometheus: Asked,
+    prometheus: PrometheusApi,
     tools: Sequence[str],
     every: float,
     folder: Path,
@@ -104,32 +103,39 @@ def _draw(
     end: float,
     files: Mapping[str, str] | None = None,
 ) -> None:
-    """``files``: names of the pictures by uid, of the dashboards to draw; all of them by default."""
+    """Draw dashboards. ``files``: file names by uid of the dashboards to draw; default: all."""
     folder.mkdir(parents=True, exist_ok=True)
-    dashboards = load()
+    dashboards = load_dashboards()
     for uid, file in (files or {uid: f"dashboards-{uid.removeprefix('dispatch-')}.png" for uid in dashboards}).items():
         dashboard = dashboards[uid]
         shown = {
-            each["id"]: _shown(prometheus, dashboard, each, tools, every, start, end) for each in panels(dashboard)
+            each["id"]: _query_first_tool_with_data(prometheus, dashboard, each, tools, every, start, end)
+            for each in iter_panels(dashboard)
         }
         path = folder / file
         drawn = BytesIO()
-        figure(dashboard, shown, start, end).savefig(drawn)
-        # With a palette: a third of its size.
+        plot_dashboard(dashboard, shown, start, end).savefig(drawn)
+        # A palette reduces the file to a third.
         palette = (
             Image.open(drawn).convert("RGB").quantize(255, Image.Quantize.MAXCOVERAGE)
-        )  # keeps small areas' colours
+        )  # preserves the colours of small areas
         palette.save(path, optimize=True)
         sys.stdout.write(f"{path}\n")
 
 
-def _shown(
-    prometheus: Asked, dashboard: Json, panel: Json, tools: Sequence[str], every: float, start: float, end: float
-) -> Shown:
+def _query_first_tool_with_data(
+    prometheus: PrometheusApi,
+    dashboard: Json,
+    panel: Json,
+    tools: Sequence[str],
+    every: float,
+    start: float,
+    end: float,
+) -> PanelData:
     first = None
     for tool in tools:
-        shown = _of_tool(prometheus, dashboard, panel, tool, every, start, end)
-        if shown.anything:
+        shown = _query_panel(prometheus, dashboard, panel, tool, every, start, end)
+        if shown.has_values:
             shown.note = tool if first is not None else ""
             return shown
         first = first or shown
@@ -137,47 +143,56 @@ def _shown(
     return first
 
 
-def _of_tool(
-    prometheus: Asked, dashboard: Json, panel: Json, tool: str, every: float, start: float, end: float
-) -> Shown:
-    picked = {"tool": tool} if dashboard["uid"] == "dispatch-tool" else {}
+def _query_panel(
+    prometheus: PrometheusApi, dashboard: Json, panel: Json, tool: str, every: float, start: float, end: float
+) -> PanelData:
+    selected = {"tool": tool} if dashboard["uid"] == "dispatch-tool" else {}
     interval = 4 * every
-    asked = [(query, filled(query["expr"], dashboard, picked, f"{interval:g}s")) for query in queries(panel)]
+    asked = [
+        (query, interpolate(query["expr"], dashboard, selected, f"{interval:g}s")) for query in list_queries(panel)
+    ]
     points = [
         (float(each["timestamp"]), float(each["value"]))
         for query, expr in asked
         if query.get("exemplar")
-        for each in prometheus.exemplars(expr, start, end)
+        for each in prometheus.query_exemplars(expr, start, end)
     ]
     bars = panel["fieldConfig"]["defaults"].get("custom", {}).get("drawStyle") == "bars"
-    step = (
-        interval if bars else max(every, (end - start) / MOST_STEPS)
-    )  # a bar is what happened since the one before it
-    return Shown([prometheus.over(expr, start, end, step) for _, expr in asked], points)
+    step = interval if bars else max(every, (end - start) / MAX_STEPS)  # a bar counts the events since the previous bar
+    return PanelData([prometheus.query_range(expr, start, end, step) for _, expr in asked], points)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Returns the exit code: 1 when there is nothing to draw from."""
+    """Parse arguments and draw. Returns the exit code: 1 when there is no data to draw."""
     parser = argparse.ArgumentParser(prog="python -m dashboards.draw", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=SECONDS, help=f"of trouble, or of the demo; {SECONDS:g}")
-    parser.add_argument("--demo", action="store_true", help="draw the demo's overview (demo.png), instead")
-    parser.add_argument("--prometheus", metavar="URL", help="draw what this one has, instead")
-    parser.add_argument("--minutes", type=float, default=10.0, help="of that; 10")
-    parser.add_argument("--tool", metavar="NAME", help="whose dashboard is drawn of that; the first one's")
     parser.add_argument(
-        "--folder", type=Path, help="for the pictures; docs/images, or dashboards-drawn with --prometheus"
+        "--seconds",
+        type=float,
+        default=SECONDS,
+        help=f"duration of the load or the demo in seconds; default {SECONDS:g}",
+    )
+    parser.add_argument("--demo", action="store_true", help="draw the overview of the demo (demo.png) instead")
+    parser.add_argument("--prometheus", metavar="URL", help="draw the data of this Prometheus instead")
+    parser.add_argument(
+        "--minutes", type=float, default=10.0, help="the last minutes of that Prometheus to draw; default 10"
+    )
+    parser.add_argument(
+        "--tool", metavar="NAME", help="tool whose dashboard is drawn from that Prometheus; default: the first"
+    )
+    parser.add_argument(
+        "--folder", type=Path, help="output folder; default docs/images, with --prometheus dashboards-drawn"
     )
     given = parser.parse_args(arguments)
-    logging.getLogger("dispatch").setLevel(logging.CRITICAL)  # the trouble is on purpose
+    logging.getLogger("dispatch").setLevel(logging.CRITICAL)  # faults are injected
     try:
         if given.prometheus is not None:
-            of_another(given.prometheus, given.tool, given.minutes, given.folder or Path("dashboards-drawn"))
+            draw_prometheus(given.prometheus, given.tool, given.minutes, given.folder or Path("dashboards-drawn"))
         elif given.demo:
-            of_the_demo(given.seconds, given.folder or IMAGES)
+            draw_demo(given.seconds, given.folder or IMAGES)
         else:
             asyncio.run(run(given.seconds, given.folder or IMAGES))
     except OSError as error:
-        sys.stderr.write(f"{given.prometheus} does not answer: {error}\n")
+        sys.stderr.write(f"{given.prometheus} is not reachable: {error}\n")
         return 1
     except (PrometheusMissing, LookupError) as missing:
         sys.stderr.write(f"{missing}\n")

@@ -1,4 +1,4 @@
-"""Write the dashboards' JSON: ``python -m dashboards.generate``; with ``--check`` only say whether it is what is there."""
+"""Write the dashboards' JSON: ``python -m dashboards.generate``; ``--check`` only reports files that differ."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from dashboards import instances, overview, tool
 FOLDER = Path(__file__).parent / "json"
 
 
-def rendered() -> dict[str, str]:
-    """The name of each file, and what is to be in it."""
-    made = (overview.dashboard(), tool.dashboard(), instances.dashboard())
-    return {f"{each.build().uid}.json": _text(each) for each in made}
+def render_dashboards() -> dict[str, str]:
+    """Return the text of each file, by file name."""
+    made = (overview.build_dashboard(), tool.build_dashboard(), instances.build_dashboard())
+    return {f"{each.build().uid}.json": _to_json(each) for each in made}
 
 
-def _text(made: Dashboard) -> str:
+def _to_json(made: Dashboard) -> str:
     return json.dumps(made.build(), cls=JSONEncoder, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
 def main(arguments: list[str] | None = None, folder: Path = FOLDER) -> int:
-    """Returns the exit code: 1 when ``--check`` finds another text, or a file too many."""
+    """Write the files that differ and delete surplus ones. Returns the exit code: 1 when ``--check`` finds a difference."""
     parser = argparse.ArgumentParser(prog="python -m dashboards.generate", description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing")
+    parser.add_argument("--check", action="store_true", help="report files that differ, write nothing")
     check: bool = parser.parse_args(arguments).check
-    wanted = rendered()
+    wanted = render_dashboards()
     there = {path.name: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.json"))}
     changed = sorted(name for name in {*wanted, *there} if wanted.get(name) != there.get(name))
     for name in changed:

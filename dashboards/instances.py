@@ -1,4 +1,4 @@
-"""Who serves: the instances of each service, what they answer, and the catalogue that calls are made from."""
+"""Dashboard of instances: state and replies of each service's instances, broker connections, and the catalogue."""
 
 from __future__ import annotations
 
@@ -9,230 +9,263 @@ from dashboards import variables
 from dashboards.colours import (
     BAD,
     DISPOSITIONS,
+    EXECUTION_RESULTS,
     GOOD,
     INSTANCE_STATES,
-    LOSSES,
-    REFUSAL_REASONS,
     RELOAD_RESULTS,
-    RUN_RESULTS,
-    last,
+    SERVICE_FAILURES,
+    SERVICE_REJECTION_REASONS,
+    match_last_word,
 )
-from dashboards.panels import lines, number, page, query
-from dashboards.queries import AT_SERVICE, HERE, INSTANCE, SERVICE, happened, quantile, rate, series, total
+from dashboards.panels import assemble_dashboard, line_panel, query, stat_panel
+from dashboards.queries import (
+    INSTANCE_LABEL,
+    SELECTED_DISPATCHERS,
+    SELECTED_SERVICES,
+    SERVICE_PROCESSES,
+    increase_from_zero,
+    quantile,
+    rate,
+    series,
+    sum_by,
+)
 
 IN_FORCE = model.ValueMap(
     {
-        "0": model.ValueMappingResult(text="refused", color=BAD, index=0),
+        "0": model.ValueMappingResult(text="invalid", color=BAD, index=0),
         "1": model.ValueMappingResult(text="in force", color=GOOD, index=1),
     }
 )
 
 
-def dashboard() -> Dashboard:
-    """Made anew."""
-    one = (variables.to_instances("${__field.labels.service}"),)
-    # Each dispatcher sees the same instances: they are counted once, as the one sees it that has most in that state.
-    seen = f"max by (service, state) ({series('dispatch_instances', SERVICE)})"
+def build_dashboard() -> Dashboard:
+    """Build the dashboard."""
+    instances_link = (variables.link_to_instances("${__field.labels.service}"),)
+    # Every dispatcher exports the same instances: the maximum over dispatchers counts each instance once.
+    seen = f"max by (service, state) ({series('dispatch_instances', SELECTED_SERVICES)})"
     serving = (
-        lines(
+        line_panel(
             "Instances by state",
-            "Instances of the services, by how they are doing: up, warming (a slow start after an ejection), paused "
-            "(it asked to be spared), ejected. Where dispatchers see it differently: the most that one of them "
-            "sees.",
+            "Instances by state: up, warming (slow start after an ejection), paused (the instance asked for a pause), "
+            "ejected. Where dispatchers disagree, the maximum that one of them sees.",
             "none",
             query(seen, "{{service}} {{state}}"),
-            links=one,
+            links=instances_link,
             stacked=True,
-            colours=last(INSTANCE_STATES),
+            colours=match_last_word(INSTANCE_STATES),
         ),
-        lines(
-            "In flight by instance",
-            "Requests that an instance has, of all dispatchers.",
+        line_panel(
+            "Requests in flight by instance",
+            "Requests in flight at an instance, from all dispatchers.",
             "none",
             query(
-                total(series("dispatch_instance_inflight_calls", SERVICE), "service", INSTANCE),
-                f"{{{{{INSTANCE}}}}}",
+                sum_by(series("dispatch_instance_inflight_calls", SELECTED_SERVICES), "service", INSTANCE_LABEL),
+                f"{{{{{INSTANCE_LABEL}}}}}",
             ),
-            links=one,
+            links=instances_link,
         ),
-        lines(
+        line_panel(
             "Ejections",
-            "How often an instance was left alone for a while, in an interval, and why: failures (in a row), "
-            "success-rate (worse than the others).",
+            "Ejections of an instance per interval, by reason: failures (consecutive failures), success-rate (below that of "
+            "the other instances).",
             "none",
             query(
-                total(happened("dispatch_instance_ejections_total", SERVICE), "service", INSTANCE, "reason"),
-                f"{{{{{INSTANCE}}}}} {{{{reason}}}}",
+                sum_by(
+                    increase_from_zero("dispatch_instance_ejections_total", SELECTED_SERVICES),
+                    "service",
+                    INSTANCE_LABEL,
+                    "reason",
+                ),
+                f"{{{{{INSTANCE_LABEL}}}}} {{{{reason}}}}",
             ),
-            links=one,
+            links=instances_link,
             bars=True,
             stacked=True,
         ),
     )
     replies = (
-        lines(
-            "Replies",
-            "Replies that arrive, a second, by what became of them.",
+        line_panel(
+            "Replies by disposition",
+            "Replies received per second, by disposition.",
             "reqps",
-            query(total(rate("dispatch_replies_total", SERVICE), "disposition"), "{{disposition}}"),
+            query(sum_by(rate("dispatch_replies_total", SELECTED_SERVICES), "disposition"), "{{disposition}}"),
             stacked=True,
             colours=DISPOSITIONS,
         ),
-        lines(
-            "Replies that no call took",
-            "Replies that came too late, twice, for nobody, or could not be read, a second. Those for nobody count "
-            "as the service _OTHER: on a topic that callers share they are the others'.",
+        line_panel(
+            "Unmatched replies",
+            "Late, duplicate, unknown and malformed replies per second. Unknown replies have the service _OTHER: on a "
+            "shared response topic they belong to other callers.",
             "reqps",
             query(
-                total(rate("dispatch_replies_total", SERVICE, 'disposition!="matched"'), "service", "disposition"),
+                sum_by(
+                    rate("dispatch_replies_total", SELECTED_SERVICES, 'disposition!="matched"'),
+                    "service",
+                    "disposition",
+                ),
                 "{{service}} {{disposition}}",
             ),
-            links=one,
-            colours=last(DISPOSITIONS),
+            links=instances_link,
+            colours=match_last_word(DISPOSITIONS),
         ),
-        lines(
-            "Answers asked for again",
-            "Questions for answers that should have been here, a second: an instance that has the answer sends it "
-            "again.",
+        line_panel(
+            "Retransmission requests",
+            "Requests per second for the retransmission of overdue replies.",
             "reqps",
-            query(total(rate("dispatch_retransmissions_total", SERVICE), "service"), "{{service}}"),
-            links=one,
+            query(sum_by(rate("dispatch_retransmissions_total", SELECTED_SERVICES), "service"), "{{service}}"),
+            links=instances_link,
         ),
     )
     processes = (
-        lines(
-            "Runs",
-            "Requests that a service has run, a second, by how that ended: ok, the tool's own error, or stopped, "
-            "because its caller had left or its time was over. From the services' own processes.",
+        line_panel(
+            "Executions",
+            "Requests executed by a service per second, by result: ok, error (the tool's own), or stopped (cancelled by "
+            "the caller, or deadline exceeded). From the processes of the services.",
             "reqps",
             query(
-                total(rate("dispatch_service_duration_seconds_count", AT_SERVICE), "service", "result"),
+                sum_by(rate("dispatch_service_duration_seconds_count", SERVICE_PROCESSES), "service", "result"),
                 "{{service}} {{result}}",
             ),
-            links=one,
+            links=instances_link,
             stacked=True,
-            colours=last(RUN_RESULTS),
+            colours=match_last_word(EXECUTION_RESULTS),
         ),
-        lines(
-            "Run time, p95",
-            "So long take 95 of 100 runs of a service, in its own process. What calls take beyond that is spent on "
-            "the way and in line.",
+        line_panel(
+            "Execution time, p95",
+            "p95 execution time in the service's process. The rest of a call's duration is transport and queueing.",
             "s",
-            query(quantile(0.95, "dispatch_service_duration_seconds", AT_SERVICE, by=("service",)), "{{service}}"),
-            links=one,
+            query(
+                quantile(0.95, "dispatch_service_duration_seconds", SERVICE_PROCESSES, by=("service",)), "{{service}}"
+            ),
+            links=instances_link,
         ),
-        lines(
-            "Running and in line",
-            "Requests that a service runs, and that wait there for a place.",
+        line_panel(
+            "Running and queued",
+            "Requests that a service executes, and requests queued at the service.",
             "none",
-            query(total(series("dispatch_service_running", AT_SERVICE), "service"), "{{service}} runs"),
-            query(total(series("dispatch_service_queued", AT_SERVICE), "service"), "{{service}} in line"),
-            links=one,
+            query(sum_by(series("dispatch_service_running", SERVICE_PROCESSES), "service"), "{{service}} running"),
+            query(sum_by(series("dispatch_service_queued", SERVICE_PROCESSES), "service"), "{{service}} queued"),
+            links=instances_link,
         ),
-        lines(
-            "Requests that arrive",
-            "Requests that arrive at a service, a second, whatever becomes of them; and those among them that came "
-            "again, because their answer was asked for.",
+        line_panel(
+            "Requests received",
+            "Requests received by a service per second, and repeated requests among them.",
             "reqps",
-            query(total(rate("dispatch_service_requests_total", AT_SERVICE), "service"), "{{service}}"),
-            query(total(rate("dispatch_service_repeats_total", AT_SERVICE), "service"), "{{service}} again"),
-            links=one,
+            query(sum_by(rate("dispatch_service_requests_total", SERVICE_PROCESSES), "service"), "{{service}}"),
+            query(sum_by(rate("dispatch_service_repeats_total", SERVICE_PROCESSES), "service"), "{{service}} repeated"),
+            links=instances_link,
         ),
-        lines(
-            "Refused by services",
-            "Requests that a service refused, a second, by why.",
+        line_panel(
+            "Rejected by services",
+            "Requests rejected by a service per second, by reason.",
             "reqps",
             query(
-                total(rate("dispatch_service_refused_total", AT_SERVICE), "service", "reason"),
+                sum_by(rate("dispatch_service_refused_total", SERVICE_PROCESSES), "service", "reason"),
                 "{{service}} {{reason}}",
             ),
-            links=one,
+            links=instances_link,
             stacked=True,
-            colours=last(REFUSAL_REASONS),
+            colours=match_last_word(SERVICE_REJECTION_REASONS),
         ),
-        lines(
-            "Stopped, lost, unreadable",
-            "Of a service, a second: requests that were stopped because their callers wait no more; answers that "
-            "could not be sent; messages that nobody could be answered for.",
+        line_panel(
+            "Cancelled, not sent, malformed",
+            "Per second and service: requests cancelled by their callers, replies that could not be sent, malformed "
+            "requests.",
             "reqps",
-            query(total(rate("dispatch_service_cancelled_total", AT_SERVICE), "service"), "{{service}} stopped"),
-            query(total(rate("dispatch_service_lost_answers_total", AT_SERVICE), "service"), "{{service}} lost"),
-            query(total(rate("dispatch_service_malformed_total", AT_SERVICE), "service"), "{{service}} unreadable"),
-            links=one,
-            colours=last(LOSSES),
+            query(
+                sum_by(rate("dispatch_service_cancelled_total", SERVICE_PROCESSES), "service"), "{{service}} cancelled"
+            ),
+            query(
+                sum_by(rate("dispatch_service_lost_answers_total", SERVICE_PROCESSES), "service"),
+                "{{service}} not sent",
+            ),
+            query(
+                sum_by(rate("dispatch_service_malformed_total", SERVICE_PROCESSES), "service"), "{{service}} malformed"
+            ),
+            links=instances_link,
+            colours=match_last_word(SERVICE_FAILURES),
         ),
     )
     dispatchers = (
-        lines(
-            "Broker in reach",
-            "Dispatchers of each process whose broker is in reach.",
+        line_panel(
+            "Broker connections",
+            "Dispatchers with a broker connection, by process.",
             "none",
-            query(total(series("dispatch_broker_connected", HERE), "instance"), "{{instance}}"),
+            query(sum_by(series("dispatch_broker_connected", SELECTED_DISPATCHERS), "instance"), "{{instance}}"),
         ),
-        lines(
-            "Requests that wait",
-            "Requests of each process that wait for a reply.",
+        line_panel(
+            "Pending requests",
+            "Requests waiting for a reply, by process.",
             "none",
-            query(total(series("dispatch_pending_requests", HERE), "instance"), "{{instance}}"),
+            query(sum_by(series("dispatch_pending_requests", SELECTED_DISPATCHERS), "instance"), "{{instance}}"),
         ),
-        lines(
+        line_panel(
             "Versions",
-            "Processes by the version of dispatch that they run.",
+            "Processes by version of dispatch.",
             "none",
-            query(f"count by (version) ({series('dispatch_build_info', HERE)})", "{{version}}"),
+            query(f"count by (version) ({series('dispatch_build_info', SELECTED_DISPATCHERS)})", "{{version}}"),
             stacked=True,
         ),
     )
     catalogue = (
-        number(
-            "Tools",
-            "Tools in the catalogue of the dispatcher that has most.",
+        stat_panel(
+            "Tools in the catalogue",
+            "Tools in the largest catalogue of a dispatcher.",
             "none",
-            query(f"max({series('dispatch_catalog_tools', HERE)})"),
+            query(f"max({series('dispatch_catalog_tools', SELECTED_DISPATCHERS)})"),
         ).height(8),
-        number(
+        stat_panel(
             "Last reload",
-            "Whether the catalogue or policy that was to be taken over last is in force, everywhere; or was refused "
-            "by a process, and the former one stayed.",
+            "Result of the last reload of catalogue or policy: in force in every process, or invalid in at least one, which "
+            "keeps the previous one.",
             "none",
-            query(f"min({series('dispatch_catalog_last_reload_successful', HERE)})"),
+            query(f"min({series('dispatch_catalog_last_reload_successful', SELECTED_DISPATCHERS)})"),
         )
         .height(8)
         .no_value("none yet")
         .mappings([IN_FORCE]),
-        lines(
+        line_panel(
             "Tools by source",
-            "Tools in the catalogue of each process, by where they come from.",
+            "Tools in the catalogue of each process, by source.",
             "none",
-            query(total(series("dispatch_catalog_tools", HERE), "instance", "source"), "{{instance}} {{source}}"),
+            query(
+                sum_by(series("dispatch_catalog_tools", SELECTED_DISPATCHERS), "instance", "source"),
+                "{{instance}} {{source}}",
+            ),
         ),
-        lines(
+        line_panel(
             "Reloads",
-            "How often another catalogue or policy was to be taken over, in an interval: ok, or failed, and the "
-            "former one stayed in force.",
+            "Reloads of catalogue or policy per interval, by source and result. After a failed reload the previous "
+            "one stays in force.",
             "none",
-            query(total(happened("dispatch_catalog_reloads_total", HERE), "source", "result"), "{{source}} {{result}}"),
+            query(
+                sum_by(increase_from_zero("dispatch_catalog_reloads_total", SELECTED_DISPATCHERS), "source", "result"),
+                "{{source}} {{result}}",
+            ),
             bars=True,
             stacked=True,
-            colours=last(RELOAD_RESULTS),
+            colours=match_last_word(RELOAD_RESULTS),
         ),
     )
-    return page(
+    return assemble_dashboard(
         variables.INSTANCES,
         "Dispatch: instances and catalogue",
-        "The instances that serve tools, as dispatchers see them; what becomes of replies; brokers, versions and "
-        "the catalogue.",
+        "Instances of tool services, as dispatchers see them; replies, executions, broker connections, versions and the "
+        "catalogue.",
         (
             variables.data_source(),
             variables.job(),
             variables.dispatcher(),
             variables.services(),
         ),
-        (variables.way_to(variables.OVERVIEW, "Overview"), variables.way_to(variables.TOOL, "Tool")),
+        (
+            variables.link_to_dashboard(variables.OVERVIEW, "Overview"),
+            variables.link_to_dashboard(variables.TOOL, "Tool"),
+        ),
         {
             "Instances": serving,
             "Replies": replies,
-            "In the services' own processes": processes,
+            "Processes of the services": processes,
             "Dispatchers": dispatchers,
             "Catalogue": catalogue,
         },

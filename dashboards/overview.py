@@ -1,170 +1,171 @@
-"""The first look: is anything wrong, with which tool, and how fast is what was promised being used up?"""
+"""Overview dashboard: failing tools, and the burn rate of the error budget."""
 
 from __future__ import annotations
 
 from grafana_foundation_sdk.builders.dashboard import Dashboard
 
 from dashboards import variables
-from dashboards.colours import BAD, GOOD, OUTCOMES, POOR, REFUSED_BY, WINDOWS
-from dashboards.panels import lines, number, page, query
+from dashboards.colours import BAD, GOOD, OUTCOMES, REJECTED_BY, WARNING, WINDOWS
+from dashboards.panels import assemble_dashboard, line_panel, query, stat_panel
 from dashboards.queries import (
     FAILED,
-    HERE,
     INTERVAL,
-    TOOLS,
-    bad_share,
-    burn,
+    SELECTED_DISPATCHERS,
+    SELECTED_TOOLS,
+    bad_call_ratio,
+    burn_rate,
     quantile,
     rate,
+    ratio,
     series,
-    share,
-    total,
+    sum_by,
 )
 
 NOT_CLOSED = 'state=~"open|half-open|forced-open"'
 FAST, SLOW = 14.4, 6.0
-"""Burn rates at which somebody is woken: with them 2 % of a month's budget is gone in an hour, or 5 % in six."""
+"""Burn rates of the paging alerts: 2 % of a month's error budget is spent in an hour, or 5 % in six hours."""
 
 
-def dashboard() -> Dashboard:
-    """Made anew."""
-    link = (variables.to_tool(),)
-    calls = rate("dispatch_calls_total", TOOLS)
+def build_dashboard() -> Dashboard:
+    """Build the dashboard."""
+    link = (variables.link_to_tool(),)
+    calls = rate("dispatch_calls_total", SELECTED_TOOLS)
     now = (
-        number(
+        stat_panel(
             "Calls",
-            "Calls that end, a second, whatever their outcome.",
+            "Completed calls per second, with any outcome.",
             "reqps",
-            query(total(calls)),
+            query(sum_by(calls)),
         ),
-        number(
-            "Answered",
-            "The share of calls that got an answer, a tool's own error among them. Not answered: rejected, "
-            "throttled, timed out, lost on the way. Wrong arguments, and calls that their callers left, are not "
-            "counted.",
+        stat_panel(
+            "Availability",
+            "Share of calls that got a reply, a tool's own error included. Timeouts, transport errors, rejections and "
+            "throttling count against it; cancelled calls are excluded.",
             "percentunit",
-            query(f"1 - {bad_share(INTERVAL)}"),
+            query(f"1 - {bad_call_ratio(INTERVAL)}"),
             base=BAD,
-            colours={0.9: POOR, 0.99: GOOD},
+            colours={0.9: WARNING, 0.99: GOOD},
         ),
-        number(
-            "p95",
-            "95 of 100 successful calls take no longer, over all their attempts.",
+        stat_panel(
+            "p95 duration",
+            "p95 duration of successful calls over all attempts.",
             "s",
-            query(quantile(0.95, "dispatch_call_duration_seconds", TOOLS, 'outcome_class="ok"')),
+            query(quantile(0.95, "dispatch_call_duration_seconds", SELECTED_TOOLS, 'outcome_class="ok"')),
         ),
-        number(
-            "Circuits not closed",
-            "Circuit breakers that let no calls go, or only probes. Which ones: below.",
+        stat_panel(
+            "Circuit breakers not closed",
+            "Circuit breakers that are open, forced open or half-open; by tool below.",
             "none",
-            query(total(series("dispatch_circuit_state", TOOLS, NOT_CLOSED))),
+            query(sum_by(series("dispatch_circuit_state", SELECTED_TOOLS, NOT_CLOSED))),
             colours={1: BAD},
         ),
-        number(
-            "Budget burn, 1 h",
-            "How many times faster than the objective allows calls went unanswered in the last hour. 1: the budget "
-            "lasts exactly as long as it has to.",
+        stat_panel(
+            "Error budget burn rate, 1 h",
+            "Share of bad calls in the last hour, divided by the share that the objective allows. At 1 the error budget "
+            "lasts exactly for its period.",
             "none",
-            query(burn("1h")),
-            colours={1: POOR, FAST: BAD},
+            query(burn_rate("1h")),
+            colours={1: WARNING, FAST: BAD},
         ),
-        number(
-            "Dispatchers with a broker",
-            "The share of dispatchers whose broker is in reach.",
+        stat_panel(
+            "Dispatchers connected",
+            "Share of dispatchers with a broker connection.",
             "percentunit",
-            query(f"avg(clamp_max({series('dispatch_broker_connected', HERE)}, 1))"),
+            query(f"avg(clamp_max({series('dispatch_broker_connected', SELECTED_DISPATCHERS)}, 1))"),
             base=BAD,
             colours={1: GOOD},
         ),
     )
     red = (
-        lines(
-            "Calls by tool", "Calls that end, a second.", "reqps", query(total(calls, "tool"), "{{tool}}"), links=link
+        line_panel(
+            "Calls by tool",
+            "Completed calls per second.",
+            "reqps",
+            query(sum_by(calls, "tool"), "{{tool}}"),
+            links=link,
         ),
-        lines(
+        line_panel(
             "Failed calls by tool",
-            "The share of calls that ended with the tool's own error, a timeout or an error of transport. Refused "
-            "calls stand below.",
+            "Share of calls that ended with a tool error, a timeout or a transport error. Rejections have panels of their "
+            "own.",
             "percentunit",
             query(
-                share(
-                    total(rate("dispatch_calls_total", TOOLS, f'outcome=~"{FAILED}"'), "tool"),
-                    total(calls, "tool"),
+                ratio(
+                    sum_by(rate("dispatch_calls_total", SELECTED_TOOLS, f'outcome=~"{FAILED}"'), "tool"),
+                    sum_by(calls, "tool"),
                 ),
                 "{{tool}}",
             ),
             links=link,
-            top=1,
+            maximum=1,
         ),
-        lines(
-            "p95 by tool",
-            "95 of 100 successful calls take no longer, over all their attempts. The points are single calls: click "
-            "one for its trace.",
+        line_panel(
+            "p95 duration by tool",
+            "p95 duration of successful calls over all attempts. Points are single calls: click one for its trace.",
             "s",
             query(
-                quantile(0.95, "dispatch_call_duration_seconds", TOOLS, 'outcome_class="ok"', by=("tool",)),
+                quantile(0.95, "dispatch_call_duration_seconds", SELECTED_TOOLS, 'outcome_class="ok"', by=("tool",)),
                 "{{tool}}",
                 exemplars=True,
             ),
             links=link,
         ),
-        lines(
+        line_panel(
             "Outcomes",
-            "How calls end, a second.",
+            "Completed calls per second, by outcome.",
             "reqps",
-            query(total(calls, "outcome"), "{{outcome}}"),
+            query(sum_by(calls, "outcome"), "{{outcome}}"),
             stacked=True,
             colours=OUTCOMES,
         ),
-        lines(
-            "Refusals by whom",
-            "Attempts that were refused before the tool ran, a second, by who refused them: a guard of the "
-            "dispatcher, or the service.",
+        line_panel(
+            "Rejections by source",
+            "Attempts rejected before the tool ran per second, by the guard or service that rejected them.",
             "reqps",
-            query(total(rate("dispatch_rejections_total", TOOLS), "by"), "{{by}}"),
+            query(sum_by(rate("dispatch_rejections_total", SELECTED_TOOLS), "by"), "{{by}}"),
             stacked=True,
-            colours=REFUSED_BY,
+            colours=REJECTED_BY,
         ),
-        lines(
-            "Refused attempts by tool",
-            "Attempts that were refused before the tool ran, a second.",
+        line_panel(
+            "Rejections by tool",
+            "Attempts rejected before the tool ran per second.",
             "reqps",
-            query(total(rate("dispatch_rejections_total", TOOLS), "tool"), "{{tool}}"),
+            query(sum_by(rate("dispatch_rejections_total", SELECTED_TOOLS), "tool"), "{{tool}}"),
             links=link,
         ),
     )
-    level = (
-        lines(
-            "Budget burn",
-            "How many times faster than the objective allows calls go unanswered, over windows that grow. Short and "
-            f"long ones above {FAST:g}: somebody is woken; above {SLOW:g}: soon; above 1: the budget will not last.",
+    objectives = (
+        line_panel(
+            "Error budget burn rate",
+            "Share of bad calls divided by the share that the objective allows, over growing windows. Alerts page when a "
+            f"short and a long window exceed {FAST:g} or {SLOW:g}; above 1 the error budget will not last.",
             "none",
-            *(query(burn(window), window) for window in WINDOWS),
+            *(query(burn_rate(window), window) for window in WINDOWS),
             colours=WINDOWS,
-            thresholds={1: GOOD, SLOW: POOR, FAST: BAD},
+            thresholds={1: GOOD, SLOW: WARNING, FAST: BAD},
         ),
-        lines(
-            "Budget burn by tool, 1 h",
-            "Likewise for each tool, over one hour.",
+        line_panel(
+            "Error budget burn rate by tool, 1 h",
+            "Burn rate of each tool over one hour.",
             "none",
-            query(burn("1h", "tool"), "{{tool}}"),
+            query(burn_rate("1h", "tool"), "{{tool}}"),
             links=link,
-            thresholds={1: GOOD, SLOW: POOR, FAST: BAD},
+            thresholds={1: GOOD, SLOW: WARNING, FAST: BAD},
         ),
-        lines(
-            "Circuits not closed, by tool",
-            "Dispatchers whose circuit breaker of that tool lets no calls go, or only probes.",
+        line_panel(
+            "Circuit breakers not closed, by tool",
+            "Dispatchers whose circuit breaker of the tool is open, forced open or half-open.",
             "none",
-            query(f"{total(series('dispatch_circuit_state', TOOLS, NOT_CLOSED), 'tool')} > 0", "{{tool}}"),
+            query(f"{sum_by(series('dispatch_circuit_state', SELECTED_TOOLS, NOT_CLOSED), 'tool')} > 0", "{{tool}}"),
             links=link,
             stacked=True,
         ),
     )
-    return page(
+    return assemble_dashboard(
         variables.OVERVIEW,
         "Dispatch: overview",
-        "How the calls of agents' tools are doing: rate, errors, duration, and the error budget. A click on a "
-        "tool's line leads to the tool.",
+        "Rate, errors and durations of tool calls, and the error budget. A click on a tool's series leads to its "
+        "dashboard.",
         (
             variables.data_source(),
             variables.job(),
@@ -172,6 +173,9 @@ def dashboard() -> Dashboard:
             variables.tools(),
             variables.objective(),
         ),
-        (variables.way_to(variables.TOOL, "Tool"), variables.way_to(variables.INSTANCES, "Instances and catalogue")),
-        {"Now": now, "Rate, errors, duration": red, "What was promised": level},
+        (
+            variables.link_to_dashboard(variables.TOOL, "Tool"),
+            variables.link_to_dashboard(variables.INSTANCES, "Instances and catalogue"),
+        ),
+        {"Current state": now, "Rate, errors, durations": red, "Service-level objectives": objectives},
     )

@@ -1,4 +1,4 @@
-"""The kinds of panels there are, each with what all of its kind have."""
+"""Builders of panels, one per panel type, with the options that all panels of the type share."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ Links = Iterable[build.DashboardLink]
 
 
 def query(expr: str, legend: str = "", *, exemplars: bool = False, instant: bool = False) -> prometheus.Dataquery:
-    """One query of a panel.
+    """Build one query of a panel.
 
     Args:
         expr: PromQL.
-        legend: what a series is called; with ``{{label}}``.
-        exemplars: show single calls, too, with the way to their traces.
-        instant: the present alone.
+        legend: name of a series, with placeholders ``{{label}}``.
+        exemplars: also show single calls, with links to their traces.
+        instant: query the current value only.
     """
     made = prometheus.Dataquery().expr(expr).legend_format(legend).datasource(METRICS)
     if exemplars:
@@ -38,7 +38,7 @@ def query(expr: str, legend: str = "", *, exemplars: bool = False, instant: bool
     return made.instant() if instant else made.range()
 
 
-def lines(
+def line_panel(
     title: str,
     description: str,
     unit: str,
@@ -48,17 +48,17 @@ def lines(
     bars: bool = False,
     colours: Mapping[str, str] | None = None,
     thresholds: Mapping[float, str] | None = None,
-    top: float | None = None,
+    maximum: float | None = None,
 ) -> timeseries.Panel:
-    """Values over time.
+    """Build a time series panel.
 
     Args:
-        stacked: they add up.
-        bars: each is of an interval of its own.
-        colours: of series with a meaning, by name; or by a regular expression between slashes, with shades of that colour
-            for the series that match. The others get a colour by name, which is the same in every panel.
-        thresholds: lines at these values, with their colours.
-        top: the most that there can be.
+        stacked: stack the series.
+        bars: draw bars, one per interval.
+        colours: colours of series with a meaning, by name; or by a regular expression between slashes, with shades of the
+            colour for the matching series. Other series are coloured by name, the same in every panel.
+        thresholds: horizontal lines: value to colour.
+        maximum: upper end of the axis.
     """
     made = _common(timeseries.Panel(), title, description, unit, queries, links)
     made.color_scheme(build.FieldColor().mode(model.FieldColorModeId.PALETTE_CLASSIC_BY_NAME))
@@ -79,16 +79,18 @@ def lines(
     if stacked:
         made.stacking(common.StackingConfig().mode(looks.StackingMode.NORMAL).group("A"))
     if bars:
-        made.draw_style(looks.GraphDrawStyle.BARS).interval("1m")  # so that hardly anything counts in two bars
-    if top is not None:
-        made.max(top)
+        made.draw_style(looks.GraphDrawStyle.BARS).interval(
+            "1m"
+        )  # events near a boundary would count in two bars of shorter intervals
+    if maximum is not None:
+        made.max(maximum)
     if thresholds is not None:
         made.thresholds(_steps("transparent", thresholds))
         made.thresholds_style(common.GraphThresholdsStyleConfig().mode(looks.GraphTresholdsStyleMode.DASHED))
     return made
 
 
-def number(
+def stat_panel(
     title: str,
     description: str,
     unit: str,
@@ -98,10 +100,10 @@ def number(
     links: Links = (),
     base: str = GOOD,
 ) -> stat.Panel:
-    """One value, as it is at the end of the time that is shown.
+    """Build a panel with one number, the value at the end of the time range.
 
     Args:
-        colours: from these values on; below them, ``base``.
+        colours: colours from these values on; below them, ``base``.
     """
     made = _common(stat.Panel(), title, description, unit, (asked,), links).height(4).span(4)
     made.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]).values(False))
@@ -109,14 +111,14 @@ def number(
     return made.thresholds(_steps(base, colours or {}))
 
 
-def buckets(
+def heatmap_panel(
     title: str, description: str, unit: str, asked: prometheus.Dataquery, *, links: Links = ()
 ) -> heatmap.Panel:
-    """A histogram over time; the single calls that it has exemplars of are points in it."""
+    """Build a histogram over time, with exemplars of single calls as points."""
     asked.format(PromQueryFormat.HEATMAP)
     made = _common(heatmap.Panel(), title, description, unit, (asked,), links)
     made.calculate(False).cell_gap(1).show_tooltip().show_legend().exemplars_color("rgba(255,0,255,0.8)")
-    made.filter_values(heatmap.FilterValueRange().le(1e-9))  # cells of nothing are not drawn
+    made.filter_values(heatmap.FilterValueRange().le(1e-9))  # hides empty cells
     made.y_axis(heatmap.YAxisConfig().unit(unit).axis_placement(looks.AxisPlacement.LEFT))
     return made.color(
         heatmap.HeatmapColorOptions()
@@ -129,7 +131,7 @@ def buckets(
     )
 
 
-def states(
+def state_timeline_panel(
     title: str,
     description: str,
     unit: str,
@@ -138,10 +140,10 @@ def states(
     *,
     links: Links = (),
 ) -> statetimeline.Panel:
-    """A line for each state, drawn while something is in it; how many are in it is written there.
+    """Build a state timeline: one row per state, drawn while the count of the state is not 0, labelled with the count.
 
     Args:
-        colours: of each state.
+        colours: by state.
     """
     made = _common(statetimeline.Panel(), title, description, unit, (asked,), links)
     made.show_value(looks.VisibilityMode.AUTO).row_height(0.85).merge_values(True).fill_opacity(80).line_width(0)
@@ -168,7 +170,7 @@ def _steps(base: str, colours: Mapping[float, str]) -> build.ThresholdsConfig:
     return build.ThresholdsConfig().mode(model.ThresholdsMode.ABSOLUTE).steps(steps)
 
 
-def page(
+def assemble_dashboard(
     uid: str,
     title: str,
     description: str,
@@ -176,7 +178,7 @@ def page(
     links: Links,
     rows: Mapping[str, Iterable[Panel]],
 ) -> build.Dashboard:
-    """A dashboard: rows of panels, placed one after the other."""
+    """Build a dashboard from rows of panels, placed in order."""
     made = (
         build.Dashboard(title)
         .uid(uid)

@@ -1,68 +1,68 @@
-"""PromQL, and the variables that it is about."""
+"""Builders of PromQL expressions with the dashboards' variables."""
 
 from __future__ import annotations
 
 from dispatch.telemetry.alerting.promql import BAD_CALLS, COUNTED_CALLS, KNOWN_TOOLS
 
-HERE = 'job=~"$job",instance=~"$dispatcher"'
-"""The dispatchers that were picked."""
-TOOLS = f'{HERE},tool=~"$tool"'
-"""Any number of tools. Grafana escapes what is picked where more than one can be."""
-TOOL = f'{HERE},tool="$tool"'
-"""One tool."""
-SERVICE = f'{HERE},service=~"$service"'
-AT_SERVICE = 'service=~"$service"'
-"""What the processes of tool services say themselves; they are not among the dispatchers."""
-INSTANCE = "exported_instance"
-"""A tool service's instance. The metrics call it ``instance``; but every series has Prometheus' own ``instance``, the
-process that it was scraped from, and where both meet Prometheus renames what was scraped."""
+SELECTED_DISPATCHERS = 'job=~"$job",instance=~"$dispatcher"'
+"""Matches the selected dispatchers."""
+SELECTED_TOOLS = f'{SELECTED_DISPATCHERS},tool=~"$tool"'
+"""Matches the selected tools. Grafana escapes the values of variables with multiple selection."""
+SELECTED_TOOL = f'{SELECTED_DISPATCHERS},tool="$tool"'
+"""Matches the one selected tool."""
+SELECTED_SERVICES = f'{SELECTED_DISPATCHERS},service=~"$service"'
+SERVICE_PROCESSES = 'service=~"$service"'
+"""Matches series that processes of tool services export; these processes are not among the dispatchers."""
+INSTANCE_LABEL = "exported_instance"
+"""Label of a tool service's instance. Dispatch exports it as ``instance``; Prometheus renames it, because its own label
+``instance`` is the scraped process."""
 
 FAILED = "tool_error|timeout|transport"
-"""Outcomes of calls that went wrong on the way or at the tool; refusals are shown by who refused."""
+"""Outcomes that count as failed; rejections have panels of their own."""
 
 INTERVAL = "$__rate_interval"
 
 
 def series(metric: str, where: str, *matchers: str) -> str:
-    """The series of ``metric`` there."""
+    """Return a selector of ``metric``."""
     return f"{metric}{{{','.join((where, *matchers))}}}"
 
 
-def total(expr: str, *by: str) -> str:
-    """The sum over everything but ``by``."""
+def sum_by(expr: str, *by: str) -> str:
+    """Return the sum of ``expr`` by the labels ``by``."""
     return f"sum by ({', '.join(by)}) ({expr})" if by else f"sum({expr})"
 
 
 def rate(metric: str, where: str, *matchers: str, window: str = INTERVAL) -> str:
-    """How often a second."""
+    """Return the rate per second."""
     return f"rate({series(metric, where, *matchers)}[{window}])"
 
 
-def happened(metric: str, where: str, *matchers: str) -> str:
-    """How often in an interval, of what is counted from its first time on: a series that is new counts from nothing, which
-    ``increase`` alone does not see."""
+def increase_from_zero(metric: str, where: str, *matchers: str) -> str:
+    """Return the increase in an interval, including the first value of a new series, which ``increase`` alone ignores."""
     counted = series(metric, where, *matchers)
     return f"(({counted} unless {counted} offset {INTERVAL}) or increase({counted}[{INTERVAL}]))"
 
 
-def share(part: str, whole: str) -> str:
-    """What ``part`` is of ``whole``, from 0 to 1; nothing where ``whole`` is nothing."""
+def ratio(part: str, whole: str) -> str:
+    """Return ``part / whole``; no value where ``whole`` is 0."""
     return f"{part} / ({whole} > 0)"
 
 
 def quantile(q: float, metric: str, where: str, *matchers: str, by: tuple[str, ...] = ()) -> str:
-    """A quantile out of the buckets of a histogram."""
-    return f"histogram_quantile({q:g}, {total(rate(f'{metric}_bucket', where, *matchers), 'le', *by)})"
+    """Return a quantile of a histogram."""
+    return f"histogram_quantile({q:g}, {sum_by(rate(f'{metric}_bucket', where, *matchers), 'le', *by)})"
 
 
-def burn(window: str, *by: str) -> str:
-    """How many times faster than allowed the error budget is spent, over ``window``: 1 spends it all by the end of the
-    period that the objective is about."""
-    return f"{bad_share(window, *by)} / (1 - $objective)"
+def burn_rate(window: str, *by: str) -> str:
+    """Return the burn rate of the error budget over ``window``: at 1 the budget is spent exactly at the end of the
+    objective's period."""
+    return f"{bad_call_ratio(window, *by)} / (1 - $objective)"
 
 
-def bad_share(window: str, *by: str) -> str:
-    """The share of calls that a promise counts as bad, as alerts have it: those without an answer. Names that models
-    invented are no tools."""
-    bad = total(rate("dispatch_calls_total", TOOLS, KNOWN_TOOLS, BAD_CALLS, window=window), *by)
-    return share(bad, total(rate("dispatch_calls_total", TOOLS, KNOWN_TOOLS, COUNTED_CALLS, window=window), *by))
+def bad_call_ratio(window: str, *by: str) -> str:
+    """Return the share of bad calls, as the alerts define it: calls without a reply. Calls of unknown tools are excluded."""
+    bad = sum_by(rate("dispatch_calls_total", SELECTED_TOOLS, KNOWN_TOOLS, BAD_CALLS, window=window), *by)
+    return ratio(
+        bad, sum_by(rate("dispatch_calls_total", SELECTED_TOOLS, KNOWN_TOOLS, COUNTED_CALLS, window=window), *by)
+    )

@@ -1,150 +1,155 @@
-"""One tool: how long its calls take, how they end, and what its guards do."""
+"""Dashboard of one tool: durations and outcomes of its calls, and its guards."""
 
 from __future__ import annotations
 
 from grafana_foundation_sdk.builders.dashboard import Dashboard
 
 from dashboards import variables
-from dashboards.colours import ATTEMPT_REASONS, CIRCUIT_STATES, OUTCOMES, QUANTILES, RATE_SCOPES, REFUSED_BY
-from dashboards.panels import buckets, lines, page, query, states
-from dashboards.queries import INTERVAL, TOOL, quantile, rate, series, share, total
+from dashboards.colours import ATTEMPT_REASONS, CIRCUIT_STATES, OUTCOMES, QUANTILES, RATE_SCOPES, REJECTED_BY
+from dashboards.panels import assemble_dashboard, heatmap_panel, line_panel, query, state_timeline_panel
+from dashboards.queries import INTERVAL, SELECTED_TOOL, quantile, rate, ratio, series, sum_by
 
 DURATION = "dispatch_call_duration_seconds"
 
 
-def dashboard() -> Dashboard:
-    """Made anew."""
-    instances = variables.to_instances()
+def build_dashboard() -> Dashboard:
+    """Build the dashboard."""
+    instances = variables.link_to_instances()
     duration = (
-        buckets(
-            "Durations",
-            "Calls by how long they took, over all their attempts: successes and failures. Refused calls are not "
-            "timed. The points are single calls: click one for its trace.",
-            "s",
-            query(total(f"increase({series(f'{DURATION}_bucket', TOOL)}[{INTERVAL}])", "le"), "{{le}}", exemplars=True),
-            links=(variables.to_traces(),),
-        ).span(12),
-        lines(
-            "Quantiles",
-            "So long take half, 95 and 99 of 100 successful calls, over all their attempts. The points are single "
+        heatmap_panel(
+            "Call durations",
+            "Calls by duration over all attempts, successful and failed. Rejected calls are not timed. Points are single "
             "calls: click one for its trace.",
             "s",
+            query(
+                sum_by(f"increase({series(f'{DURATION}_bucket', SELECTED_TOOL)}[{INTERVAL}])", "le"),
+                "{{le}}",
+                exemplars=True,
+            ),
+            links=(variables.link_to_traces(),),
+        ).span(12),
+        line_panel(
+            "Duration quantiles",
+            "p50, p95 and p99 duration of successful calls over all attempts. Points are single calls: click one for its "
+            "trace.",
+            "s",
             *(
-                query(quantile(q, DURATION, TOOL, 'outcome_class="ok"'), f"p{q * 100:g}", exemplars=q == 0.95)
+                query(quantile(q, DURATION, SELECTED_TOOL, 'outcome_class="ok"'), f"p{q * 100:g}", exemplars=q == 0.95)
                 for q in (0.5, 0.95, 0.99)
             ),
             colours=QUANTILES,
-            links=(variables.to_traces(),),
+            links=(variables.link_to_traces(),),
         ).span(12),
     )
     outcome = (
-        lines(
+        line_panel(
             "Outcomes",
-            "How calls end, a second.",
+            "Completed calls per second, by outcome.",
             "reqps",
-            query(total(rate("dispatch_calls_total", TOOL), "outcome"), "{{outcome}}"),
-            links=(variables.to_traces(' && span.dispatch.outcome="${__field.labels.outcome}"'),),
+            query(sum_by(rate("dispatch_calls_total", SELECTED_TOOL), "outcome"), "{{outcome}}"),
+            links=(variables.link_to_traces(' && span.dispatch.outcome="${__field.labels.outcome}"'),),
             stacked=True,
             colours=OUTCOMES,
         ),
-        states(
-            "Circuit",
-            "The state of the tool's circuit breaker, and how many dispatchers have it there.",
+        state_timeline_panel(
+            "Circuit breaker state",
+            "States of the tool's circuit breaker, with the number of dispatchers in each state.",
             "none",
-            query(total(series("dispatch_circuit_state", TOOL), "state"), "{{state}}"),
+            query(sum_by(series("dispatch_circuit_state", SELECTED_TOOL), "state"), "{{state}}"),
             CIRCUIT_STATES,
             links=(instances,),
         ),
-        lines(
-            "Circuit transitions",
-            "How often the circuit breaker went to another state, in an interval.",
+        line_panel(
+            "Circuit breaker transitions",
+            "State transitions of the circuit breaker per interval.",
             "none",
-            query(total(f"increase({series('dispatch_circuit_transitions_total', TOOL)}[{INTERVAL}])", "to"), "{{to}}"),
+            query(
+                sum_by(f"increase({series('dispatch_circuit_transitions_total', SELECTED_TOOL)}[{INTERVAL}])", "to"),
+                "{{to}}",
+            ),
             bars=True,
             stacked=True,
             colours=CIRCUIT_STATES,
         ),
     )
     work = (
-        lines(
+        line_panel(
             "Attempts",
-            "Requests that were sent for calls, a second: the first one of each, retries, hedges.",
+            "Attempts sent per second: first attempts, retries, hedges.",
             "reqps",
-            query(total(rate("dispatch_attempts_total", TOOL), "reason"), "{{reason}}"),
+            query(sum_by(rate("dispatch_attempts_total", SELECTED_TOOL), "reason"), "{{reason}}"),
             stacked=True,
             colours=ATTEMPT_REASONS,
         ),
-        lines(
-            "Attempts a call",
-            "Requests for each call that was sent at all: 1 when nothing is repeated. Retries and hedges together "
-            "are held down by their budget.",
+        line_panel(
+            "Attempts per call",
+            "Attempts per call that was sent: 1 without retries and hedges, which the retry budget limits.",
             "none",
             query(
-                share(
-                    total(rate("dispatch_attempts_total", TOOL)),
-                    total(rate("dispatch_attempts_total", TOOL, 'reason="first"')),
+                ratio(
+                    sum_by(rate("dispatch_attempts_total", SELECTED_TOOL)),
+                    sum_by(rate("dispatch_attempts_total", SELECTED_TOOL, 'reason="first"')),
                 ),
-                "attempts a call",
+                "attempts per call",
             ),
         ),
-        lines(
-            "Repeats not paid for",
-            "Retries and hedges that were due and not made, a second, because the budget for them was spent.",
+        line_panel(
+            "Retry budget exhausted",
+            "Retries and hedges per second that were not sent because the retry budget was spent.",
             "reqps",
-            query(total(rate("dispatch_retry_budget_exhausted_total", TOOL)), "not made"),
+            query(sum_by(rate("dispatch_retry_budget_exhausted_total", SELECTED_TOOL)), "not sent"),
         ),
     )
-    lines_and_limits = (
-        lines(
-            "Under way and in line",
-            "Calls that have begun and not ended; and those among them that wait for a rate or for room.",
+    queues_and_limits = (
+        line_panel(
+            "In flight and queued",
+            "Calls in flight, and those of them that wait for the rate limit or the bulkhead.",
             "none",
-            query(total(series("dispatch_inflight_calls", TOOL)), "under way"),
-            query(total(series("dispatch_queued_calls", TOOL)), "in line"),
+            query(sum_by(series("dispatch_inflight_calls", SELECTED_TOOL)), "in flight"),
+            query(sum_by(series("dispatch_queued_calls", SELECTED_TOOL)), "queued"),
             links=(instances,),
         ),
-        lines(
-            "Wait in line",
-            "So long wait half, and 95 of 100, of the attempts that have to wait for a rate or for room.",
+        line_panel(
+            "Queue wait",
+            "p50 and p95 wait for the rate limit or the bulkhead, of the attempts that wait.",
             "s",
-            *(query(quantile(q, "dispatch_queue_wait_seconds", TOOL), f"p{q * 100:g}") for q in (0.5, 0.95)),
+            *(query(quantile(q, "dispatch_queue_wait_seconds", SELECTED_TOOL), f"p{q * 100:g}") for q in (0.5, 0.95)),
             colours=QUANTILES,
         ),
-        lines(
-            "Rate limits by scope",
-            "Attempts that a rate limit refused, a second: the tool's, or a user's.",
+        line_panel(
+            "Rate-limit rejections by scope",
+            "Attempts rejected by a rate limit per second, by scope: of the tool, or of a user.",
             "reqps",
-            query(total(rate("dispatch_rate_limited_total", TOOL), "scope"), "{{scope}}"),
+            query(sum_by(rate("dispatch_rate_limited_total", SELECTED_TOOL), "scope"), "{{scope}}"),
             stacked=True,
             colours=RATE_SCOPES,
         ),
-        lines(
-            "Refusals by whom",
-            "Attempts that were refused before the tool ran, a second, by who refused them.",
+        line_panel(
+            "Rejections by source",
+            "Attempts rejected before the tool ran per second, by the guard or service that rejected them.",
             "reqps",
-            query(total(rate("dispatch_rejections_total", TOOL), "by"), "{{by}}"),
+            query(sum_by(rate("dispatch_rejections_total", SELECTED_TOOL), "by"), "{{by}}"),
             stacked=True,
-            colours=REFUSED_BY,
+            colours=REJECTED_BY,
             links=(instances,),
         ).span(12),
-        lines(
-            "First chunk of streams",
-            "So long take half, 95 and 99 of 100 streams to begin. The points are single streams: click one for its "
-            "trace.",
+        line_panel(
+            "Time to first chunk",
+            "p50, p95 and p99 time until the first chunk of a stream. Points are single streams: click one for its trace.",
             "s",
             *(
-                query(quantile(q, "dispatch_first_chunk_seconds", TOOL), f"p{q * 100:g}", exemplars=q == 0.95)
+                query(quantile(q, "dispatch_first_chunk_seconds", SELECTED_TOOL), f"p{q * 100:g}", exemplars=q == 0.95)
                 for q in (0.5, 0.95, 0.99)
             ),
             colours=QUANTILES,
-            links=(variables.to_traces(),),
+            links=(variables.link_to_traces(),),
         ).span(12),
     )
-    return page(
+    return assemble_dashboard(
         variables.TOOL,
         "Dispatch: tool",
-        "One tool: durations, outcomes, its circuit, repeats, limits. Points on the durations lead to traces; lines "
-        "lead to the instances that serve it.",
+        "One tool: durations, outcomes, circuit breaker, retries, limits. Points link to traces, series to the instances "
+        "of the tool's service.",
         (
             variables.data_source(),
             variables.traces(),
@@ -153,13 +158,13 @@ def dashboard() -> Dashboard:
             variables.tool(),
         ),
         (
-            variables.way_to(variables.OVERVIEW, "Overview"),
-            variables.way_to(variables.INSTANCES, "Instances and catalogue"),
+            variables.link_to_dashboard(variables.OVERVIEW, "Overview"),
+            variables.link_to_dashboard(variables.INSTANCES, "Instances and catalogue"),
         ),
         {
             "Durations": duration,
-            "Outcomes and circuit": outcome,
+            "Outcomes and circuit breaker": outcome,
             "Attempts": work,
-            "Lines and limits": lines_and_limits,
+            "Queues and limits": queues_and_limits,
         },
     )

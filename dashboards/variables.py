@@ -1,4 +1,4 @@
-"""What a reader picks at the top of a dashboard, and the ways from one dashboard to another."""
+"""Variables at the top of the dashboards, and links between dashboards."""
 
 from __future__ import annotations
 
@@ -7,68 +7,73 @@ from urllib.parse import quote
 from grafana_foundation_sdk.builders import dashboard as build
 from grafana_foundation_sdk.models import dashboard as model
 
-from dashboards.queries import HERE
+from dashboards.queries import SELECTED_DISPATCHERS
 
 OVERVIEW, TOOL, INSTANCES = "dispatch-overview", "dispatch-tool", "dispatch-instances"
-"""The dashboards' uids. They are in addresses that people keep: they stay."""
+"""Uids of the dashboards. They are part of bookmarked URLs and must not change."""
 TAG = "tool-dispatch"
 METRICS = model.DataSourceRef(type_val="prometheus", uid="${datasource}")
 ALL = model.VariableOption(selected=True, text="All", value="$__all")
 OBJECTIVES = ("0.99", "0.9", "0.95", "0.995", "0.999", "0.9999")
 
-_KEPT = "${datasource:queryparam}&${job:queryparam}&${dispatcher:queryparam}&${__url_time_range}"
+_SELECTION = "${datasource:queryparam}&${job:queryparam}&${dispatcher:queryparam}&${__url_time_range}"
 
 
 def data_source() -> build.DatasourceVariable:
-    """The Prometheus that all panels ask."""
-    return build.DatasourceVariable("datasource").label("Metrics").type("prometheus").description("A Prometheus")
+    """Build the variable for the Prometheus data source of all panels."""
+    return (
+        build.DatasourceVariable("datasource").label("Metrics").type("prometheus").description("Prometheus data source")
+    )
 
 
 def traces() -> build.DatasourceVariable:
-    """Where the links to traces lead."""
+    """Build the variable for the Tempo data source of trace links."""
     return (
-        build.DatasourceVariable("traces").label("Traces").type("tempo").description("A Tempo, for the links to traces")
+        build.DatasourceVariable("traces")
+        .label("Traces")
+        .type("tempo")
+        .description("Tempo data source for links to traces")
     )
 
 
 def job() -> build.QueryVariable:
-    """As the scraping Prometheus has it."""
-    return _labels("job", "Job", "job", "dispatch_build_info", "Of the scrape").include_all(True).multi(True)
+    """Build the variable for the scrape job."""
+    return _labels("job", "Job", "job", "dispatch_build_info", "Prometheus scrape job").include_all(True).multi(True)
 
 
 def dispatcher() -> build.QueryVariable:
-    """Processes with a dispatcher."""
+    """Build the variable for processes with a dispatcher."""
     return (
-        _labels("dispatcher", "Dispatcher", "instance", 'dispatch_build_info{job=~"$job"}', "The scraped process")
+        _labels("dispatcher", "Dispatcher", "instance", 'dispatch_build_info{job=~"$job"}', "Process with a dispatcher")
         .include_all(True)
         .multi(True)
     )
 
 
 def tools() -> build.QueryVariable:
-    """Any number of tools."""
+    """Build the variable for any number of tools."""
     return tool().include_all(True).multi(True).all_value(".+").current(ALL)
 
 
 def tool() -> build.QueryVariable:
-    """One tool."""
-    metric = f"dispatch_calls_total{{{HERE}}}"
-    made = _labels("tool", "Tool", "tool", metric, "_OTHER: names that are in no catalogue")
+    """Build the variable for one tool."""
+    metric = f"dispatch_calls_total{{{SELECTED_DISPATCHERS}}}"
+    made = _labels("tool", "Tool", "tool", metric, "_OTHER: calls of unknown tool names")
     return made.all_value("").current(model.VariableOption(selected=False, text="", value=""))
 
 
 def services() -> build.QueryVariable:
-    """Any number of services."""
-    metric = f"dispatch_replies_total{{{HERE}}}"
-    return _labels("service", "Service", "service", metric, "A tool service's id").include_all(True).multi(True)
+    """Build the variable for any number of services."""
+    metric = f"dispatch_replies_total{{{SELECTED_DISPATCHERS}}}"
+    return _labels("service", "Service", "service", metric, "Id of a tool service").include_all(True).multi(True)
 
 
 def objective() -> build.CustomVariable:
-    """The share of calls that are to be answered."""
+    """Build the variable for the availability objective."""
     return (
         build.CustomVariable("objective")
         .label("Objective")
-        .description("The share of calls that are to be answered")
+        .description("Availability objective: share of calls that get a reply")
         .values(",".join(OBJECTIVES))
         .current(model.VariableOption(selected=True, text=OBJECTIVES[0], value=OBJECTIVES[0]))
         .options([model.VariableOption(selected=each == OBJECTIVES[0], text=each, value=each) for each in OBJECTIVES])
@@ -89,27 +94,27 @@ def _labels(name: str, label: str, values_of: str, metric: str, description: str
     )
 
 
-def to_tool() -> build.DashboardLink:
-    """From a series that has a tool to what is known of it."""
-    url = f"/d/{TOOL}/{TOOL}?{_KEPT}&var-tool=${{__field.labels.tool}}"
-    return build.DashboardLink("Look at ${__field.labels.tool}").url(url)
+def link_to_tool() -> build.DashboardLink:
+    """Link a series with a tool to the dashboard of that tool."""
+    url = f"/d/{TOOL}/{TOOL}?{_SELECTION}&var-tool=${{__field.labels.tool}}"
+    return build.DashboardLink("Dashboard of ${__field.labels.tool}").url(url)
 
 
-def to_instances(service: str = "") -> build.DashboardLink:
-    """From a tool to the instances that serve it, or from a series that has a service to its own."""
-    url = f"/d/{INSTANCES}/{INSTANCES}?{_KEPT}"
-    return build.DashboardLink("Look at the instances").url(url + (f"&var-service={service}" if service else ""))
+def link_to_instances(service: str = "") -> build.DashboardLink:
+    """Link to the instances dashboard, for one service or for all."""
+    url = f"/d/{INSTANCES}/{INSTANCES}?{_SELECTION}"
+    return build.DashboardLink("Instances").url(url + (f"&var-service={service}" if service else ""))
 
 
-def to_traces(condition: str = "") -> build.DashboardLink:
-    """From a series of the tool to its calls' traces, in the same time."""
+def link_to_traces(condition: str = "") -> build.DashboardLink:
+    """Link a series of a tool to the traces of its calls in the same time range."""
     traceql = '{name="execute_tool ${tool}"' + condition + "}"
     panes = (
         '{"t":{"datasource":"${traces}","queries":[{"refId":"A","datasource":{"type":"tempo","uid":"${traces}"},'
         f'"queryType":"traceql","query":"{traceql.replace(chr(34), chr(92) + chr(34))}"}}],'
         '"range":{"from":"${__from}","to":"${__to}"}}}'
     )
-    # Grafana puts values in where it finds ${…}, so that these stay as they are; all else is of an address.
+    # Grafana interpolates ${…}: these characters stay unquoted.
     return (
         build.DashboardLink("Traces of ${tool}")
         .url(f"/explore?schemaVersion=1&panes={quote(panes, safe='${}:,')}")
@@ -117,12 +122,12 @@ def to_traces(condition: str = "") -> build.DashboardLink:
     )
 
 
-def way_to(uid: str, title: str) -> build.DashboardLink:
-    """To another dashboard, from the top of one."""
+def link_to_dashboard(uid: str, title: str) -> build.DashboardLink:
+    """Link to another dashboard from the top of one."""
     return (
         build.DashboardLink(title)
         .type(model.DashboardLinkType.LINK)
-        .url(f"/d/{uid}/{uid}?{_KEPT}")
+        .url(f"/d/{uid}/{uid}?{_SELECTION}")
         .icon("dashboard")
-        .tooltip(f"The dashboard {title}, for the same dispatchers and time")
+        .tooltip(f"Dashboard {title}, with the same selection and time range")
     )

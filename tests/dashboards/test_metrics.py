@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry
 
-from dashboards.queries import FAILED, INSTANCE
-from dashboards.reading import load, panels, queries
+from dashboards.dashboard_json import iter_panels, list_queries, load_dashboards
+from dashboards.queries import FAILED, INSTANCE_LABEL
 from dispatch import Telemetry
 from dispatch.errors import Outcome
 from tests.helpers.failing_calls import Troubled
@@ -19,7 +19,7 @@ UNSHOWN: Mapping[str, str] = {
 }
 """Metrics that are on no panel, and why."""
 ROUND_S = 16
-SCRAPED = {"job", "instance", INSTANCE}
+SCRAPED = {"job", "instance", INSTANCE_LABEL}
 """Labels that Prometheus gives."""
 
 
@@ -37,9 +37,9 @@ async def exported() -> dict[str, set[str]]:
 def asked() -> dict[str, set[str]]:
     """The metrics that are asked for, with the labels that they are picked by."""
     found: dict[str, set[str]] = {}
-    for dashboard in load().values():
-        for panel in panels(dashboard):
-            for query in queries(panel):
+    for dashboard in load_dashboards().values():
+        for panel in iter_panels(dashboard):
+            for query in list_queries(panel):
                 for metric, matchers in re.findall(r"(\bdispatch_\w+)\{([^}]*)\}", query["expr"]):
                     found.setdefault(metric, set()).update(re.findall(r'(\w+)[=!]~?"', matchers))
     return found

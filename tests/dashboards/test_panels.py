@@ -10,13 +10,13 @@ from urllib.parse import unquote
 
 import pytest
 
-from dashboards.reading import Json, load, panels, queries, used, variables
+from dashboards.dashboard_json import Json, find_variables, get_variables, iter_panels, list_queries, load_dashboards
 
-DASHBOARDS = load()
+DASHBOARDS = load_dashboards()
 PANELS = [
     pytest.param(uid, panel, id=f"{uid}/{panel['title']}")
     for uid, dashboard in DASHBOARDS.items()
-    for panel in panels(dashboard)
+    for panel in iter_panels(dashboard)
 ]
 EVERY = pytest.mark.parametrize("uid", DASHBOARDS)
 GRAFANAS_OWN = {"__all", "__rate_interval", "__url_time_range", "__field", "__from", "__to"}
@@ -32,7 +32,7 @@ def test_every_panel_says_what_it_shows_and_in_which_unit(uid: str, panel: Json)
     assert len(panel["description"]) > 20
     assert panel["description"].endswith(".")
     assert panel["fieldConfig"]["defaults"]["unit"]
-    asked = queries(panel)
+    asked = list_queries(panel)
     assert asked
     for query in asked:
         assert query["expr"]
@@ -45,7 +45,7 @@ def test_every_panel_says_what_it_shows_and_in_which_unit(uid: str, panel: Json)
 
 @pytest.mark.parametrize(("uid", "panel"), PANELS)
 def test_rates_are_over_the_interval_that_is_drawn(uid: str, panel: Json) -> None:
-    windows = {window for query in queries(panel) for window in re.findall(r"\[([^]]+)\]", query["expr"])}
+    windows = {window for query in list_queries(panel) for window in re.findall(r"\[([^]]+)\]", query["expr"])}
     if "burn" in panel["title"]:
         assert windows <= {"5m", "1h", "6h"}, "the windows of the alerts"
     else:
@@ -78,17 +78,19 @@ def test_no_row_has_a_hole(uid: str) -> None:
 def test_data_sources_are_picked_and_never_named(uid: str) -> None:
     text = json.dumps(DASHBOARDS[uid])
     assert set(re.findall(r'"uid": "([^"]*)"', text)) <= {uid, "${datasource}"}
-    kinds = {name: each["query"] for name, each in variables(DASHBOARDS[uid]).items() if each["type"] == "datasource"}
+    kinds = {
+        name: each["query"] for name, each in get_variables(DASHBOARDS[uid]).items() if each["type"] == "datasource"
+    }
     assert kinds == {"datasource": "prometheus"} | ({"traces": "tempo"} if uid == "dispatch-tool" else {})
 
 
 @EVERY
 def test_variables_are_there_and_each_is_of_use(uid: str) -> None:
     dashboard = DASHBOARDS[uid]
-    known = variables(dashboard)
-    asked = used(json.dumps(dashboard)) - GRAFANAS_OWN
+    known = get_variables(dashboard)
+    asked = find_variables(json.dumps(dashboard)) - GRAFANAS_OWN
     assert asked == set(known)
-    asked_of = {name: used(str(each["query"])) for name, each in known.items()}
+    asked_of = {name: find_variables(str(each["query"])) for name, each in known.items()}
     assert asked_of["dispatcher"] == {"job"}, "each narrows those after it"
     order = list(known)
     for name, before in asked_of.items():
@@ -98,14 +100,14 @@ def test_variables_are_there_and_each_is_of_use(uid: str) -> None:
 
 
 def test_one_tool_or_all_of_them() -> None:
-    assert variables(DASHBOARDS["dispatch-overview"])["tool"]["includeAll"]
-    assert not variables(DASHBOARDS["dispatch-tool"])["tool"].get("includeAll")
-    assert variables(DASHBOARDS["dispatch-instances"])["service"]["includeAll"]
+    assert get_variables(DASHBOARDS["dispatch-overview"])["tool"]["includeAll"]
+    assert not get_variables(DASHBOARDS["dispatch-tool"])["tool"].get("includeAll")
+    assert get_variables(DASHBOARDS["dispatch-instances"])["service"]["includeAll"]
 
 
 def _links(dashboard: Json) -> set[str]:
     found = {link["url"] for link in dashboard["links"]}
-    for panel in panels(dashboard):
+    for panel in iter_panels(dashboard):
         found |= {link["url"] for link in panel["fieldConfig"]["defaults"].get("links", ())}
     return found
 
@@ -117,7 +119,7 @@ def test_links_lead_to_a_dashboard_and_set_variables_that_it_has(uid: str) -> No
             continue
         found = re.fullmatch(r"/d/([\w-]+)/\1\?(.*)", url)
         assert found is not None, url
-        target = variables(DASHBOARDS[found[1]])
+        target = get_variables(DASHBOARDS[found[1]])
         assert "${__url_time_range}" in found[2]
         for name in re.findall(r"\$\{(\w+):queryparam\}|var-(\w+)=", found[2]):
             assert (name[0] or name[1]) in target
@@ -127,7 +129,7 @@ def test_ways_from_the_overview_by_tool_to_the_instances() -> None:
     def leads(start: str, to: str) -> bool:
         return any(
             f"/d/{to}/" in link["url"]
-            for panel in panels(DASHBOARDS[start])
+            for panel in iter_panels(DASHBOARDS[start])
             for link in panel["fieldConfig"]["defaults"].get("links", ())
         )
 
@@ -136,9 +138,9 @@ def test_ways_from_the_overview_by_tool_to_the_instances() -> None:
 
 
 def test_durations_have_exemplars_and_a_way_to_traces() -> None:
-    shown = {panel["title"]: panel for panel in panels(DASHBOARDS["dispatch-tool"])}
-    for title in ("Durations", "Quantiles", "First chunk of streams"):
-        assert any(query.get("exemplar") for query in queries(shown[title]))
+    shown = {panel["title"]: panel for panel in iter_panels(DASHBOARDS["dispatch-tool"])}
+    for title in ("Call durations", "Duration quantiles", "Time to first chunk"):
+        assert any(query.get("exemplar") for query in list_queries(shown[title]))
         (link,) = shown[title]["fieldConfig"]["defaults"]["links"]
         panes = json.loads(unquote(link["url"].partition("panes=")[2]))
         (query,) = panes["t"]["queries"]
@@ -158,4 +160,4 @@ def test_the_document_shows_every_dashboard_and_has_a_line_for_every_panel() -> 
     for uid, dashboard in DASHBOARDS.items():
         part = text[text.index(f"![{dashboard['title']}](../images/dashboards-{uid.removeprefix('dispatch-')}.png)") :]
         said = re.findall(r"^- \*\*(.+?)\*\*: ", part.partition("\n## ")[0], re.MULTILINE)
-        assert said == [panel["title"] for panel in panels(dashboard)]
+        assert said == [panel["title"] for panel in iter_panels(dashboard)]

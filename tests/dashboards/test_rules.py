@@ -113,9 +113,9 @@ def test_every_metric_in_the_rules_is_exported() -> None:
         for rule in group["rules"]
     ]
     recorded = {rule["record"] for rule in rules if "record" in rule}
-    used = {name for rule in rules for name in re.findall(r"[\w:]*dispatch_[\w:]+", rule["expr"])}
-    assert used - recorded <= exported
-    assert {name for name in used if ":" in name} <= recorded
+    find_variables = {name for rule in rules for name in re.findall(r"[\w:]*dispatch_[\w:]+", rule["expr"])}
+    assert find_variables - recorded <= exported
+    assert {name for name in find_variables if ":" in name} <= recorded
 
 
 # -- each alert -----------------------------------------------------------------------------------------------------

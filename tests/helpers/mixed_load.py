@@ -143,7 +143,7 @@ class Load:
             if rng.random() < 0.25:
                 await self._read(number, arguments, timeout)
             else:
-                await self._ask(number, arguments, timeout)
+                await self._get(number, arguments, timeout)
         except asyncio.CancelledError:
             ledger.end(number, "cancelled")
         except DispatchError as error:

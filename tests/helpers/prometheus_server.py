@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from queue import Empty, Queue
 
-from dashboards.asking import Asked
+from dashboards.prometheus_api import PrometheusApi
 from tests.helpers.prometheus_binaries import find
 
 ROOT = Path(__file__).parents[2]
@@ -25,7 +25,7 @@ LOOK_EVERY_S = 0.2
 JOB = "dispatch"
 
 
-class Prometheus(Asked):
+class Prometheus(PrometheusApi):
     """Use it with ``with``.
 
     Args:

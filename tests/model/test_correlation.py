@@ -27,7 +27,7 @@ LATE, DUPLICATE, MATCHED = Disposition.LATE, Disposition.DUPLICATE, Disposition.
 
 
 @dataclass(eq=False)
-class Asked:
+class PrometheusApi:
     """What the model knows of a request."""
 
     id: str
@@ -62,7 +62,7 @@ class ExchangeMachine(RuleBasedStateMachine):
         self.loop.set_exception_handler(lambda _, context: self.problems.append(context))
         self.publisher = FakePublisher()
         self.counts: Counter[Disposition] = Counter()
-        self.waiting: dict[str, Asked] = {}
+        self.waiting: dict[str, PrometheusApi] = {}
         self.ids: set[str] = set()
         self.graves: list[tuple[float, str, Disposition]] = []
         self.exchange = self.do(self._make())
@@ -75,7 +75,7 @@ class ExchangeMachine(RuleBasedStateMachine):
 
     # -- the model's own steps --------------------------------------------------------------------------------------
 
-    def bury(self, asked: Asked, end: str, why: Disposition, now: float | None = None) -> None:
+    def bury(self, asked: PrometheusApi, end: str, why: Disposition, now: float | None = None) -> None:
         asked.end = end
         del self.waiting[asked.id]
         if now is None:
@@ -107,12 +107,14 @@ class ExchangeMachine(RuleBasedStateMachine):
 
     @rule(target=asked, limit=st.integers(0, 20), idle_limit=st.none() | st.integers(1, 8), queued=st.booleans(),
           refused=st.sampled_from([False, False, False, True]))  # fmt: skip
-    def send(self, limit: int, idle_limit: int | None, queued: bool, refused: bool) -> Asked:
-        async def open_it() -> Asked:
+    def send(self, limit: int, idle_limit: int | None, queued: bool, refused: bool) -> PrometheusApi:
+        async def open_it() -> PrometheusApi:
             exchange, now = self.exchange, self.loop.time()
             # Fractions, so that no limit falls on the instant of anything else.
             deadline = now + limit + 0.5 if limit else now
-            asked = Asked(exchange.new_id(), deadline, None if idle_limit is None else idle_limit + 0.25, queued, now)
+            asked = PrometheusApi(
+                exchange.new_id(), deadline, None if idle_limit is None else idle_limit + 0.25, queued, now
+            )
             options: dict[str, Any] = {"flow": "tool", "deadline": deadline, "max_bytes": 10**6}
             properties = {Property.ID: asked.id}
             if idle_limit is None:
@@ -154,7 +156,7 @@ class ExchangeMachine(RuleBasedStateMachine):
         return text, stream.settled
 
     @rule(asked=asked, error=st.booleans(), text=st.sampled_from(["", "x", "yy"]))
-    def answer(self, asked: Asked, error: bool, text: str) -> None:
+    def answer(self, asked: PrometheusApi, error: bool, text: str) -> None:
         """A complete answer, or an error, without an index: it settles whatever waits, and is known for what it is else."""
         message = reply(asked.id, text, error=("Odd", "no") if error else None)
         if asked.id not in self.waiting:
@@ -166,7 +168,7 @@ class ExchangeMachine(RuleBasedStateMachine):
         self.take(message, MATCHED)
 
     @rule(asked=asked, index=st.integers(0, 4), end=st.sampled_from([False, False, False, True]))
-    def chunk(self, asked: Asked, index: int, end: bool) -> None:
+    def chunk(self, asked: PrometheusApi, index: int, end: bool) -> None:
         """One chunk of a stream, in any order and any number of times."""
         message = reply(asked.id, f"<{index}>", end=end, chunk=index)
         if asked.id not in self.waiting:
@@ -187,7 +189,7 @@ class ExchangeMachine(RuleBasedStateMachine):
         self.take(message, MATCHED)
 
     @rule(asked=asked, payload=st.sampled_from(RUBBISH), raises=st.booleans())
-    def rubbish(self, asked: Asked, payload: bytes, raises: bool) -> None:
+    def rubbish(self, asked: PrometheusApi, payload: bytes, raises: bool) -> None:
         message = OddMessage(payload, {"id": asked.id}, raises="data" if raises else "")
         if asked.id not in self.waiting:
             self.take(message, self.remembered(asked.id))
@@ -206,7 +208,7 @@ class ExchangeMachine(RuleBasedStateMachine):
         self.take(reply(id), Disposition.UNKNOWN)
 
     @rule(asked=asked)
-    def word_of_arrival(self, asked: Asked) -> None:
+    def word_of_arrival(self, asked: PrometheusApi) -> None:
         """It is no reply: counted as nothing."""
         self.do(self._hand_over(OddMessage(b"", {"id": asked.id, "taken": "1"})))
         if asked.id in self.waiting and asked.ticket is not None:
@@ -217,7 +219,7 @@ class ExchangeMachine(RuleBasedStateMachine):
         await idle()
 
     @rule(asked=asked, sent=st.booleans())
-    def fail(self, asked: Asked, sent: bool) -> None:
+    def fail(self, asked: PrometheusApi, sent: bool) -> None:
         """The transport reports a failure, perhaps of something that ended long ago."""
         if asked.ticket is None:
             return
@@ -226,7 +228,7 @@ class ExchangeMachine(RuleBasedStateMachine):
         asked.ticket.on_failure(lost(sent=sent))
 
     @rule(asked=asked)
-    def cancel(self, asked: Asked) -> None:
+    def cancel(self, asked: PrometheusApi) -> None:
         async def cancel_it() -> None:
             assert asked.task is not None
             asked.task.cancel()
@@ -271,7 +273,7 @@ class ExchangeMachine(RuleBasedStateMachine):
         assert self.exchange.tombstones == len(self.graves) <= MAX_TOMBSTONES
 
     @rule(asked=asked)
-    def look(self, asked: Asked) -> None:
+    def look(self, asked: PrometheusApi) -> None:
         """A request ends exactly as it should, and not before."""
         self.do(idle())
         assert asked.task is not None
@@ -294,7 +296,7 @@ class ExchangeMachine(RuleBasedStateMachine):
         assert not self.problems
 
 
-def ended(asked: Asked) -> tuple[str, str]:
+def ended(asked: PrometheusApi) -> tuple[str, str]:
     """How a request did end, in the model's words, and its text."""
     assert asked.task is not None
     if asked.task.cancelled():

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from matplotlib.colors import to_hex
 
-from dashboards.figures import Shown, figure
-from dashboards.reading import Json, load, panels, queries
+from dashboards.dashboard_json import Json, iter_panels, list_queries, load_dashboards
+from dashboards.plots import PanelData, plot_dashboard
 from dispatch.errors import Outcome
 from dispatch.messaging.rpc.exchange_outcome import Disposition
 from dispatch.messaging.wire.properties import Refusal
@@ -18,11 +18,11 @@ from dispatch.resilience.breaker.breaker import State
 from dispatch.telemetry.metrics.instruments import REJECTED_BY
 from dispatch.telemetry.metrics.service_metrics import RESULTS
 
-DASHBOARDS = load()
+DASHBOARDS = load_dashboards()
 LINES = [
     pytest.param(panel, id=f"{uid}/{panel['title']}")
     for uid, dashboard in DASHBOARDS.items()
-    for panel in panels(dashboard)
+    for panel in iter_panels(dashboard)
     if panel["type"] == "timeseries"
 ]
 OUTCOMES = {
@@ -49,7 +49,9 @@ MEANINGS: dict[str, set[str]] = {
     "{{source}} {{result}}": {"ok", "failed"},
 }
 """The values of labels with a meaning, by the legends of the panels that show them."""
-WITH_MEANING = [each for each in LINES if {query["legendFormat"] for query in queries(each.values[0])} & set(MEANINGS)]
+WITH_MEANING = [
+    each for each in LINES if {query["legendFormat"] for query in list_queries(each.values[0])} & set(MEANINGS)
+]
 TOOLS = ["_OTHER", "appraise", "forecast", "look-up"]
 
 
@@ -63,7 +65,9 @@ def colours(panel: Json) -> dict[str, str]:
 
 
 def test_outcomes_have_the_same_colours_wherever_they_are_shown() -> None:
-    shown = [panel for dashboard in DASHBOARDS.values() for panel in panels(dashboard) if panel["title"] == "Outcomes"]
+    shown = [
+        panel for dashboard in DASHBOARDS.values() for panel in iter_panels(dashboard) if panel["title"] == "Outcomes"
+    ]
     assert len(shown) == 2
     assert len(WITH_MEANING) == 13
     for panel in shown:
@@ -72,7 +76,7 @@ def test_outcomes_have_the_same_colours_wherever_they_are_shown() -> None:
 
 @pytest.mark.parametrize("panel", WITH_MEANING)
 def test_every_value_with_a_meaning_has_a_colour(panel: Json) -> None:
-    (legend,) = {query["legendFormat"] for query in queries(panel)}
+    (legend,) = {query["legendFormat"] for query in list_queries(panel)}
     assert set(colours(panel)) == MEANINGS[legend]
 
 
@@ -84,7 +88,7 @@ def test_what_has_no_meaning_is_coloured_by_name(panel: Json) -> None:
 def test_a_word_has_one_colour_in_all_panels() -> None:
     found: dict[str, set[str]] = {}
     for dashboard in DASHBOARDS.values():
-        for panel in panels(dashboard):
+        for panel in iter_panels(dashboard):
             for name, colour in colours(panel).items():
                 found.setdefault(name, set()).add(colour)
     assert {name: each for name, each in found.items() if len(each) > 1} == {}
@@ -99,11 +103,11 @@ def overview() -> dict[str, dict[str, str]]:
     """The legend of each panel of lines: the colour of each name, as it is drawn."""
     dashboard = DASHBOARDS["dispatch-overview"]
     shown = {}
-    for panel in panels(dashboard):
+    for panel in iter_panels(dashboard):
         label = "outcome" if panel["title"] == "Outcomes" else "tool"
         names = list(OUTCOMES) if label == "outcome" else TOOLS[panel["id"] % 3 :]  # not all tools in every panel
-        shown[panel["id"]] = Shown([drawn(label, dict.fromkeys(names, 1.0)) for _ in queries(panel)])
-    made = figure(dashboard, shown, 0.0, 1.0)
+        shown[panel["id"]] = PanelData([drawn(label, dict.fromkeys(names, 1.0)) for _ in list_queries(panel)])
+    made = plot_dashboard(dashboard, shown, 0.0, 1.0)
     legends = {}
     for axes in made.axes:
         legend = axes.get_legend()
@@ -121,7 +125,7 @@ def test_drawn_panels_give_a_tool_one_colour_and_the_legend_every_series() -> No
     legends = overview()
     assert set(legends["Outcomes"]) == set(OUTCOMES)
     by_tool: dict[str, set[str]] = {}
-    for title in ("Calls by tool", "Failed calls by tool", "p95 by tool", "Refused attempts by tool"):
+    for title in ("Calls by tool", "Failed calls by tool", "p95 duration by tool", "Rejections by tool"):
         for name, colour in legends[title].items():
             by_tool.setdefault(name, set()).add(colour)
     assert set(by_tool) == set(TOOLS)

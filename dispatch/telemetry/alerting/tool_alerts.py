@@ -86,7 +86,7 @@ TOOL_ALERTS = (
         "5m",
         TICKET,
         "<share> of the calls of <tool> get no reply",
-        "In the last 10 minutes <share> of the calls of <tool> timed out, failed in transport, or were rejected or throttled.",
+        "In 10 minutes <share> of the calls of <tool> timed out, failed in transport, or were rejected or throttled.",
         "tool",
     ),
     Alert(

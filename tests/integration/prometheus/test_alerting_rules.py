@@ -51,12 +51,12 @@ class Evaluated:
 
     def everything(self) -> bool:
         """Has each record a value by now, and was somebody woken for ``forecast``?"""
-        if not self._prometheus.targets():
+        if not self._prometheus.list_targets():
             return False  # it is still starting
         rules = self.rules()
         records = {rule["name"] for rule in rules if rule["type"] == "recording"}
         now = time.time()
-        self.lacking = {each for each in records if not self._prometheus.over(each, self._began, now)}
+        self.lacking = {each for each in records if not self._prometheus.query_range(each, self._began, now)}
         self.pages = [alert for rule in rules if rule["name"] == FAST for alert in rule["alerts"]]
         return not self.lacking and any(alert["labels"]["tool"] == "forecast" for alert in self.pages)
 

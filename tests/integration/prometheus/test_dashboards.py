@@ -14,7 +14,14 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client import CollectorRegistry
 
-from dashboards.reading import filled, load, panels, queries, used, variables
+from dashboards.dashboard_json import (
+    find_variables,
+    get_variables,
+    interpolate,
+    iter_panels,
+    list_queries,
+    load_dashboards,
+)
 from dispatch import Telemetry
 from dispatch.telemetry.metrics.exposition import served
 from tests.helpers.failing_calls import TOOLS, Troubled
@@ -27,7 +34,7 @@ ROUND_S = 12
 RATE_INTERVAL = f"{4 * SCRAPE_S}s"
 """What Grafana makes of ``$__rate_interval`` where a scrape is a second."""
 SAMPLE = 0.5
-DASHBOARDS = load()
+DASHBOARDS = load_dashboards()
 
 
 class Seen:
@@ -46,11 +53,11 @@ class Seen:
         self._prometheus = prometheus
         self._began = time.time()
         self.lacking: list[tuple[str, str, str]] = []
-        self.exemplars: dict[tuple[str, str], set[str]] = {}
+        self.query_exemplars: dict[tuple[str, str], set[str]] = {}
         self._asked: list[tuple[str, str, str]] = []
         for uid, dashboard in DASHBOARDS.items():
-            for panel in panels(dashboard):
-                for query in queries(panel):
+            for panel in iter_panels(dashboard):
+                for query in list_queries(panel):
                     asked = uid, panel["title"], query["expr"]
                     self.lacking.append(asked)
                     if query.get("exemplar"):
@@ -60,7 +67,7 @@ class Seen:
     def _filled(self, uid: str, expr: str) -> list[str]:
         """As each tool has it, where one is picked."""
         picked = [{"tool": tool} for tool in TOOLS] if uid == "dispatch-tool" else [{}]
-        return [filled(expr, DASHBOARDS[uid], each, RATE_INTERVAL) for each in picked]
+        return [interpolate(expr, DASHBOARDS[uid], each, RATE_INTERVAL) for each in picked]
 
     def everything(self) -> bool:
         """Has every query shown something by now?"""
@@ -72,7 +79,7 @@ class Seen:
         return any(
             value
             for each in self._filled(uid, expr)
-            for _, values in self._prometheus.over(each, self._began, now)
+            for _, values in self._prometheus.query_range(each, self._began, now)
             for _, value in values
         )
 
@@ -81,9 +88,9 @@ class Seen:
         now = time.time()
         for uid, title, expr in self._asked:
             for each in self._filled(uid, expr):
-                found = {one["labels"]["trace_id"] for one in self._prometheus.exemplars(each, self._began, now)}
-                self.exemplars.setdefault((uid, title), set()).update(found)
-        self.missing = {panel for panel, traces in self.exemplars.items() if not traces}
+                found = {one["labels"]["trace_id"] for one in self._prometheus.query_exemplars(each, self._began, now)}
+                self.query_exemplars.setdefault((uid, title), set()).update(found)
+        self.missing = {panel for panel, traces in self.query_exemplars.items() if not traces}
         return not self.missing
 
 
@@ -91,12 +98,12 @@ def picks(prometheus: Prometheus) -> dict[tuple[str, str], list[str]]:
     """The values to pick from, by dashboard and variable, as Grafana asks for them."""
     found: dict[tuple[str, str], list[str]] = {}
     for uid, dashboard in DASHBOARDS.items():
-        for name, variable in variables(dashboard).items():
+        for name, variable in get_variables(dashboard).items():
             if variable["type"] == "query":
                 parts = re.fullmatch(r"label_values\((.+),(\w+)\)", variable["query"]["query"])
                 assert parts is not None
-                selector = filled(parts[1], dashboard, {}, RATE_INTERVAL)
-                found[uid, name] = prometheus.label_values(parts[2], selector)
+                selector = interpolate(parts[1], dashboard, {}, RATE_INTERVAL)
+                found[uid, name] = prometheus.list_label_values(parts[2], selector)
     return found
 
 
@@ -122,14 +129,14 @@ async def test_every_panel_shows_what_happens(tmp_path: Path) -> None:
             await until(seen.every_exemplar, "single calls where they can be shown", lambda: seen.missing)
             picked = picks(prometheus)
             assert lint(port) == ""
-            await until(prometheus.scrapes, "a scrape that is good as a whole", prometheus.targets)
+            await until(prometheus.is_scraping, "a scrape that is good as a whole", prometheus.list_targets)
 
         traces = {
             f"{span.context.trace_id:032x}"
             for span in spans.get_finished_spans()
             if span.name.startswith("execute_tool ") and span.context is not None
         }
-        for panel, shown in seen.exemplars.items():
+        for panel, shown in seen.query_exemplars.items():
             assert shown <= traces, panel
 
         here = [f"127.0.0.1:{port}"]
@@ -143,6 +150,9 @@ async def test_every_panel_shows_what_happens(tmp_path: Path) -> None:
 
 def test_every_query_is_asked_with_every_variable_put_in() -> None:
     for uid, dashboard in DASHBOARDS.items():
-        for panel in panels(dashboard):
-            for query in queries(panel):
-                assert not used(filled(query["expr"], dashboard, {"tool": "x"}, RATE_INTERVAL)), (uid, panel["title"])
+        for panel in iter_panels(dashboard):
+            for query in list_queries(panel):
+                assert not find_variables(interpolate(query["expr"], dashboard, {"tool": "x"}, RATE_INTERVAL)), (
+                    uid,
+                    panel["title"],
+                )

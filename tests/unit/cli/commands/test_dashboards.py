@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from dashboards.reading import FOLDER, load, panels
+from dashboards.dashboard_json import FOLDER, iter_panels, load_dashboards
 from tests.unit.cli.conftest import Run
 
 NAMES = ["dispatch-instances.json", "dispatch-overview.json", "dispatch-tool.json"]
@@ -42,12 +42,12 @@ def test_a_folder_that_cannot_be_written(run: Run, tmp_path: Path) -> None:
 
 
 def test_list_names_every_panel(run: Run) -> None:
-    made = load()
+    made = load_dashboards()
     end = run("dashboards", "list")
     assert (end.code, end.err) == (0, "")
     for dashboard in made.values():
         assert dashboard["title"] in end.out
-        assert all(panel["title"] in end.out for panel in panels(dashboard))
+        assert all(panel["title"] in end.out for panel in iter_panels(dashboard))
     listed = run("dashboards", "list", "--json").json
     assert [each["uid"] for each in listed] == list(made)
-    assert [len(each["panels"]) for each in listed] == [len(list(panels(each))) for each in made.values()]
+    assert [len(each["panels"]) for each in listed] == [len(list(iter_panels(each))) for each in made.values()]

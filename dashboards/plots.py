@@ -1,4 +1,4 @@
-"""Panels as pictures, for who has no Grafana at hand: the same data, and as near to its looks as need be."""
+"""Plots of dashboards with matplotlib, from the same queries as Grafana: for the documentation's pictures."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from dashboards.asking import Sample
 from dashboards.colours import HEX
-from dashboards.reading import Json, panels, queries
+from dashboards.dashboard_json import Json, iter_panels, list_queries
+from dashboards.prometheus_api import Sample
 
 mpl.use("Agg")
 
 COLUMN_IN, LINE_IN = 0.78, 0.36
-"""Of Grafana's grid, in inches."""
-DOTS = 80
+"""Size of a cell of Grafana's grid, in inches."""
+DPI = 80
 ABOVE, BELOW = 0.12, 0.28
-"""Of a panel's height: its title, and its legend."""
+"""Shares of a panel's height for its title and its legend."""
 PALETTE = (
     *("#2aa6b8", "#8c6d46", "#b04ab5", "#6b8e23", "#4a4e8c", "#e58fb1", "#3f4a54"),
     *("#c9a46c", "#12766b", "#a3586d", "#7b68c8", "#a9c09a", "#5d2e46", "#83c5be"),
 )
-"""Of tools, instances and processes, by name: none of the colours that have a meaning."""
-LIGHTER = 0.28
-"""How much lighter the next series of one meaning is."""
+"""Colours by name of tools, instances and processes: none of the colours that have a meaning."""
+LIGHTEN = 0.28
+"""Share of white added to each further series of the same meaning."""
 
-Drawn = Sequence[tuple[str, Sample]]
-"""Series with their names."""
+NamedSeries = Sequence[tuple[str, Sample]]
+"""Series by name."""
 Point = tuple[float, float]
 
 
-class Shown:
-    """What a panel has to show.
+class PanelData:
+    """Data of one panel.
 
     Attributes:
         series: by query.
-        exemplars: single calls: when, and how long.
-        note: what else there is to say, after the title.
+        exemplars: single calls, as (Unix time in seconds, duration in seconds).
+        note: text appended to the title.
     """
 
     def __init__(self, series: Sequence[Sequence[Sample]], exemplars: Sequence[Point] = (), note: str = "") -> None:
@@ -54,31 +54,31 @@ class Shown:
         self.note = note
 
     @property
-    def anything(self) -> bool:
-        """Is there a value that is not 0?"""
+    def has_values(self) -> bool:
+        """Return whether any value is not 0."""
         return any(value for series in self.series for _, values in series for _, value in values)
 
-    def named(self, panel: Json) -> Drawn:
-        """The series that are not 0 throughout, by their names."""
+    def name_series(self, panel: Json) -> NamedSeries:
+        """Name the series of a panel that are not constantly 0."""
         return [
-            (_name(query.get("legendFormat") or panel["title"], labels), (labels, values))
-            for query, series in zip(queries(panel), self.series, strict=True)
+            (_format_legend(query.get("legendFormat") or panel["title"], labels), (labels, values))
+            for query, series in zip(list_queries(panel), self.series, strict=True)
             for labels, values in series
             if any(value for _, value in values)
         ]
 
 
-def figure(dashboard: Json, shown: Mapping[int, Shown], start: float, end: float) -> Figure:
-    """A dashboard.
+def plot_dashboard(dashboard: Json, shown: Mapping[int, PanelData], start: float, end: float) -> Figure:
+    """Plot a dashboard.
 
     Args:
-        shown: by the panels' ids.
-        start, end: the time that is drawn.
+        shown: data by panel id.
+        start, end: time range, in Unix seconds.
     """
     everything = dashboard["panels"]
-    plain = _by_name(dashboard, shown)
+    plain = _assign_colours(dashboard, shown)
     height = max(each["gridPos"]["y"] + each["gridPos"]["h"] for each in everything)
-    made = Figure(figsize=(24 * COLUMN_IN, height * LINE_IN + 0.6), dpi=DOTS, facecolor="white")
+    made = Figure(figsize=(24 * COLUMN_IN, height * LINE_IN + 0.6), dpi=DPI, facecolor="white")
     top = 1 - 0.6 / made.get_figheight()
     made.text(0.012, 1 - 0.3 / made.get_figheight(), dashboard["title"], fontsize=16, weight="bold", va="center")
     made.text(
@@ -96,26 +96,26 @@ def figure(dashboard: Json, shown: Mapping[int, Shown], start: float, end: float
         title = panel["title"] + (f"  ({what.note})" if what.note else "")
         axes.set_title(title, loc="left", fontsize=10, weight="bold", pad=4)
         if panel["type"] == "timeseries":
-            _lines(axes, panel, what, plain, start, end)
+            _plot_lines(axes, panel, what, plain, start, end)
         else:
-            _KINDS[panel["type"]](axes, panel, what, start, end)
+            _PLOTS[panel["type"]](axes, panel, what, start, end)
     return made
 
 
-def _by_name(dashboard: Json, shown: Mapping[int, Shown]) -> dict[str, str]:
-    """A colour for each series that has no meaning of its own, the same in every panel."""
+def _assign_colours(dashboard: Json, shown: Mapping[int, PanelData]) -> dict[str, str]:
+    """Assign a colour to each series without a meaning, the same in every panel."""
     names = {
         name
-        for panel in panels(dashboard)
+        for panel in iter_panels(dashboard)
         if panel["type"] == "timeseries"
-        for name, _ in shown[panel["id"]].named(panel)
-        if _meaning(panel, name) is None
+        for name, _ in shown[panel["id"]].name_series(panel)
+        if _find_override(panel, name) is None
     }
     return {name: PALETTE[number % len(PALETTE)] for number, name in enumerate(sorted(names))}
 
 
-def _meaning(panel: Json, name: str) -> tuple[str, str] | None:
-    """Which override of the panel's colours is for that series, and the colour's name."""
+def _find_override(panel: Json, name: str) -> tuple[str, str] | None:
+    """Return the colour override that matches the series, and its colour name."""
     for override in panel["fieldConfig"].get("overrides") or ():
         matcher, (chosen, *_) = override["matcher"], override["properties"]
         wanted = matcher["options"]
@@ -125,32 +125,32 @@ def _meaning(panel: Json, name: str) -> tuple[str, str] | None:
     return None
 
 
-def _colours(panel: Json, names: Sequence[str], plain: Mapping[str, str]) -> list[str]:
-    """Of each series: that of its meaning, lighter for each further one of the same meaning; else that of its name."""
+def _series_colours(panel: Json, names: Sequence[str], plain: Mapping[str, str]) -> list[str]:
+    """Return a colour per series: by meaning, lighter for each further series of that meaning; else by name."""
     found, seen = [], Counter[str]()
     for name in names:
-        meaning = _meaning(panel, name)
+        meaning = _find_override(panel, name)
         if meaning is None:
             found.append(plain[name])
             continue
         wanted, colour = meaning
-        white = 1 - (1 - LIGHTER) ** seen[wanted]
+        white = 1 - (1 - LIGHTEN) ** seen[wanted]
         seen[wanted] += 1
         found.append(to_hex([part + (1 - part) * white for part in to_rgb(HEX[colour])]))
     return found
 
 
-def _lines(axes: Axes, panel: Json, what: Shown, plain: Mapping[str, str], start: float, end: float) -> None:
+def _plot_lines(axes: Axes, panel: Json, what: PanelData, plain: Mapping[str, str], start: float, end: float) -> None:
     custom = panel["fieldConfig"]["defaults"]["custom"]
-    series = what.named(panel)
+    series = what.name_series(panel)
     stacked = custom.get("stacking", {}).get("mode") == "normal"
     bars = custom.get("drawStyle") == "bars"
-    moments = _grid(series, start, end)
+    moments = _evaluation_times(series, start, end)
     x = [at - start for at in moments]
     step = moments[1] - moments[0]
     below = [0.0] * len(moments)
     drawn: list[Any] = []
-    colours = _colours(panel, [name for name, _ in series], plain)
+    colours = _series_colours(panel, [name for name, _ in series], plain)
     for colour, (_, (_, values)) in zip(colours, series, strict=True):
         known = {round(at, 3): value for at, value in values}
         if not stacked:
@@ -163,8 +163,8 @@ def _lines(axes: Axes, panel: Json, what: Shown, plain: Mapping[str, str], start
         else:
             drawn.append(axes.fill_between(x, below, above, color=colour, alpha=0.85, lw=0))
         below = above
-    _points(axes, what, start)
-    _frame(axes, panel, start, end)
+    _plot_exemplars(axes, what, start)
+    _format_axes(axes, panel, start, end)
     axes.set_ylim(bottom=0)
     for step in panel["fieldConfig"]["defaults"].get("thresholds", {}).get("steps", ()):
         if step["value"] is not None and custom.get("thresholdsStyle"):
@@ -177,14 +177,14 @@ def _lines(axes: Axes, panel: Json, what: Shown, plain: Mapping[str, str], start
             drawn, numbers, fontsize=7, loc="upper left", bbox_to_anchor=(-0.02, -0.09), ncols=columns, **_LEGEND
         )
         for text, (name, _) in zip(legend.get_texts(), series, strict=True):
-            text.set_text(name)  # afterwards: matplotlib leaves out names that begin with "_", such as _OTHER
+            text.set_text(name)  # set after creation: matplotlib omits labels that begin with "_", such as _OTHER
 
 
 _LEGEND: Mapping[str, Any] = {"frameon": False, "handlelength": 1, "columnspacing": 1, "handletextpad": 0.4}
 
 
-def _grid(series: Drawn, start: float, end: float) -> list[float]:
-    """The moments that were asked for; at some of them a series may have nothing."""
+def _evaluation_times(series: NamedSeries, start: float, end: float) -> list[float]:
+    """Return the evaluation times; a series may lack samples at some of them."""
     there = sorted({at for _, (_, values) in series for at, _ in values})
     if len(there) < 2:
         return [start, end]
@@ -192,15 +192,15 @@ def _grid(series: Drawn, start: float, end: float) -> list[float]:
     return [round(there[0] + number * step, 3) for number in range(round((there[-1] - there[0]) / step) + 1)]
 
 
-def _points(axes: Axes, what: Shown, start: float) -> None:
+def _plot_exemplars(axes: Axes, what: PanelData, start: float) -> None:
     if what.exemplars:
         x, y = [at - start for at, _ in what.exemplars], [value for _, value in what.exemplars]
         axes.scatter(x, y, s=9, marker="D", color="#111", alpha=0.55, lw=0, zorder=5)
 
 
-def _number(axes: Axes, panel: Json, what: Shown, start: float, end: float) -> None:
+def _plot_stat(axes: Axes, panel: Json, what: PanelData, start: float, end: float) -> None:
     axes.set_axis_off()
-    values = [value for _, series in what.named(panel) for _, value in series[1]]
+    values = [value for _, series in what.name_series(panel) for _, value in series[1]]
     ends = [series[1][-1][1] for each in what.series for series in each if series[1]]
     if not ends:
         return
@@ -209,7 +209,7 @@ def _number(axes: Axes, panel: Json, what: Shown, start: float, end: float) -> N
     for step in defaults["thresholds"]["steps"]:
         if step["value"] is None or ends[-1] >= step["value"]:
             colour = step["color"]
-    text = _written(ends[-1], defaults["unit"])
+    text = _format_value(ends[-1], defaults["unit"])
     for mapping in defaults.get("mappings", ()):
         found = mapping["options"].get(f"{ends[-1]:g}")
         if found is not None:
@@ -221,7 +221,7 @@ def _number(axes: Axes, panel: Json, what: Shown, start: float, end: float) -> N
     axes.text(0.5, 0.62, text, fontsize=20, ha="center", va="center", color=HEX[colour], weight="bold")
 
 
-def _heatmap(axes: Axes, panel: Json, what: Shown, start: float, end: float) -> None:
+def _plot_heatmap(axes: Axes, panel: Json, what: PanelData, start: float, end: float) -> None:
     found = sorted(((float(labels["le"]), dict(values)) for labels, values in what.series[0]), key=lambda each: each[0])
     bounds = [bound for bound, _ in found if math.isfinite(bound)]
     moments = sorted({at for _, values in found for at in values})
@@ -240,13 +240,13 @@ def _heatmap(axes: Axes, panel: Json, what: Shown, start: float, end: float) -> 
     bar = axes.figure.colorbar(drawn, ax=axes, pad=0.01, fraction=0.03)
     bar.ax.tick_params(labelsize=7)
     axes.set_yscale("log")
-    _points(axes, what, start)
-    _frame(axes, panel, start, end)
+    _plot_exemplars(axes, what, start)
+    _format_axes(axes, panel, start, end)
     used = [bound for bound, row in zip(bounds, cells, strict=True) if any(value == value for value in row)]
     axes.set_ylim(min(used) / 2.5, max(used) * 1.2)
 
 
-def _states(axes: Axes, panel: Json, what: Shown, start: float, end: float) -> None:
+def _plot_states(axes: Axes, panel: Json, what: PanelData, start: float, end: float) -> None:
     colours = {
         each["matcher"]["options"]: each["properties"][0]["value"][1]["options"]["result"]["color"]
         for each in panel["fieldConfig"]["overrides"]
@@ -265,25 +265,25 @@ def _states(axes: Axes, panel: Json, what: Shown, start: float, end: float) -> N
     axes.grid(axis="x", alpha=0.3)
 
 
-_KINDS: Mapping[str, Callable[[Axes, Json, Shown, float, float], None]] = {
-    "stat": _number,
-    "heatmap": _heatmap,
-    "state-timeline": _states,
+_PLOTS: Mapping[str, Callable[[Axes, Json, PanelData, float, float], None]] = {
+    "stat": _plot_stat,
+    "heatmap": _plot_heatmap,
+    "state-timeline": _plot_states,
 }
 
 
-def _frame(axes: Axes, panel: Json, start: float, end: float) -> None:
+def _format_axes(axes: Axes, panel: Json, start: float, end: float) -> None:
     unit = panel["fieldConfig"]["defaults"]["unit"]
     axes.set_xlim(0, end - start)
     axes.tick_params(labelsize=7)
     axes.grid(alpha=0.3)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _written(value, unit)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _format_value(value, unit)))
     axes.yaxis.set_minor_formatter(FuncFormatter(lambda value, _: ""))
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
 
 
-def _written(value: float, unit: str) -> str:
+def _format_value(value: float, unit: str) -> str:
     if unit == "s":
         return f"{value * 1000:.3g} ms" if abs(value) < 1 else f"{value:.3g} s"
     if unit == "percentunit":
@@ -291,5 +291,5 @@ def _written(value: float, unit: str) -> str:
     return f"{value:.3g}/s" if unit == "reqps" else f"{value:.3g}"
 
 
-def _name(legend: str, labels: Mapping[str, Any]) -> str:
+def _format_legend(legend: str, labels: Mapping[str, Any]) -> str:
     return re.sub(r"\{\{(\w+)\}\}", lambda found: str(labels.get(found[1], "")), legend)

@@ -1,4 +1,4 @@
-"""The dashboards as Grafana reads them: their JSON, its panels and queries, and variables put in."""
+"""Reading of the generated JSON as Grafana does: panels, queries, variables, and their interpolation."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ FOLDER = Path(__file__).parent / "json"
 
 Json = Mapping[str, Any]
 Value = str | Sequence[str]
+"""Selected value or values of a variable."""
 _VARIABLE = re.compile(r"\$(?:\{(\w+)[^}]*\}|(\w+))")
 
 
-def load(folder: Path = FOLDER) -> dict[str, Json]:
-    """The dashboards by their uids."""
+def load_dashboards(folder: Path = FOLDER) -> dict[str, Json]:
+    """Load the dashboards of a folder, by uid."""
     read = (json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json")))
     return {each["uid"]: each for each in read}
 
 
-def panels(dashboard: Json) -> Iterator[Json]:
-    """Those that show something; rows are only what they stand in."""
+def iter_panels(dashboard: Json) -> Iterator[Json]:
+    """Yield the panels of a dashboard, without the rows that contain them."""
     for panel in dashboard["panels"]:
         if panel["type"] == "row":
             yield from panel.get("panels") or ()
@@ -30,39 +31,39 @@ def panels(dashboard: Json) -> Iterator[Json]:
             yield panel
 
 
-def queries(panel: Json) -> list[Json]:
-    """Of a panel."""
+def list_queries(panel: Json) -> list[Json]:
+    """List the queries of a panel."""
     return list(panel["targets"])
 
 
-def variables(dashboard: Json) -> dict[str, Json]:
-    """By their names."""
+def get_variables(dashboard: Json) -> dict[str, Json]:
+    """Return the variables of a dashboard, by name."""
     return {each["name"]: each for each in dashboard["templating"]["list"]}
 
 
-def used(text: str) -> set[str]:
-    """The variables in a text, Grafana's own among them."""
+def find_variables(text: str) -> set[str]:
+    """Find the names of the variables in a text, including Grafana's built-in ones."""
     return {found[1] or found[2] for found in _VARIABLE.finditer(text)}
 
 
-def filled(text: str, dashboard: Json, picked: Mapping[str, Value], rate_interval: str) -> str:
-    """``text`` with its variables put in, as Grafana's Prometheus does it.
+def interpolate(text: str, dashboard: Json, selected: Mapping[str, Value], rate_interval: str) -> str:
+    """Replace the variables in ``text`` by values, as Grafana's Prometheus data source does.
 
     Args:
-        picked: values by variable; of those that are not there, All, or what is picked at first.
-        rate_interval: Grafana's ``$__rate_interval``: four scrapes at least.
+        selected: values by variable; a variable without an entry has its initial selection, or All.
+        rate_interval: value of ``$__rate_interval``, at least four scrape intervals.
 
     Raises:
         KeyError: the dashboard has no such variable.
     """
-    known = variables(dashboard)
+    known = get_variables(dashboard)
 
-    def put(found: re.Match[str]) -> str:
+    def replace(found: re.Match[str]) -> str:
         name = found[1] or found[2]
         if name == "__rate_interval":
             return rate_interval
         variable = known[name]
-        value = picked.get(name)
+        value = selected.get(name)
         if value is None:
             first = variable["current"]["value"]
             value = variable["allValue"] if first == "$__all" else first
@@ -72,4 +73,4 @@ def filled(text: str, dashboard: Json, picked: Mapping[str, Value], rate_interva
         several = [re.escape(each).replace("\\", "\\\\") for each in ([value] if isinstance(value, str) else value)]
         return several[0] if len(several) == 1 else f"({'|'.join(several)})"
 
-    return _VARIABLE.sub(put, text)
+    return _VARIABLE.sub(replace, text)
