@@ -1,6 +1,6 @@
 """At most once, and answered whenever there is a way: our dispatchers and our service over a network that loses, repeats,
 delays and reorders in both directions, with instances that die and dispatchers that come and go. What is seen here in a few
-scenes, tests/at_most_once/test_stories.py looks for in whatever can happen.
+scenes, tests/at_most_once/test_scenarios.py looks for in whatever can happen.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The stories of :mod:`tests.at_most_once.story` can fail: with each of these faults in the product, one soon does."""
+"""The scenarios of :mod:`tests.at_most_once.scenario` can fail: with each of these faults in the product, one soon does."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from dispatch.serving.deduplication.request_history import Entry, RequestHistory
 from tests.at_most_once.shard import examine
 
 EXAMPLES = 2_000
-"""Stories among which a fault must be found. Most are within the first hundred."""
+"""Scenarios among which a fault must be found. Most are within the first hundred."""
 RARE_EXAMPLES = 8_000
-"""The same for a fault that needs three dispatchers, a loss and an eviction in one story."""
+"""The same for a fault that needs three dispatchers, a loss and an eviction in one scenario."""
 
 
 def an_ended_request_is_forgotten(self: RequestHistory, *args: Any, find: Any = RequestHistory.find, **how: Any) -> Any:
@@ -136,4 +136,4 @@ def test_a_fault_is_found(where: str) -> None:
     examples = RARE_EXAMPLES if FAULTS[where] is an_evicted_dispatcher_is_forgotten else EXAMPLES
     with mock.patch(where.strip(), FAULTS[where]), pytest.raises(AssertionError) as failure:
         examine(seed=1, examples=examples, shrink=False)
-    assert "--story" in "".join(failure.value.__notes__)
+    assert "--scenario" in "".join(failure.value.__notes__)

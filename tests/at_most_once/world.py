@@ -1,4 +1,4 @@
-"""A world for stories about "at most once": our dispatchers and our service's instances on a network that loses, repeats,
+"""A world for scenarios about "at most once": our dispatchers and our service's instances on a network that loses, repeats,
 delays and reorders in both directions. It knows what every call asked for, where it went, what ran, and what may come back.
 """
 

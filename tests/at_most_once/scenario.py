@@ -1,7 +1,7 @@
-"""Stories about the world of :mod:`tests.at_most_once.world`: a network, bounds, and what happens one after the other.
+"""Scenarios in the world of :mod:`tests.at_most_once.world`: a network, bounds, and what happens one after the other.
 
-A story is a few small numbers, so that Hypothesis makes and shrinks it cheaply: a step is one number, of which the kind is
-``number // ARGUMENTS`` and the kind's argument the rest. :attr:`Story.code` names it in one word.
+A scenario is a few small numbers, so that Hypothesis generates and shrinks it cheaply: a step is one number, of which
+the kind is ``number // ARGUMENTS`` and the kind's argument the rest. :attr:`Scenario.code` names it in one word.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PLANS = {
     "all": FaultPlan(drop=0.15, duplicate=0.2, reorder=0.2, delay=0.2, max_delay=3),
     "bad": FaultPlan(drop=0.4, duplicate=0.2, reorder=0.2, delay=0.2, max_delay=5),
 }
-"""What the network does at most: each story's own is between nothing and that."""
+"""What the network does at most: each scenario's own is between nothing and that."""
 BOUNDS = ("memory", "credit", "places", "keys", "waiting", "peers", "messages")
 """What may be small."""
 REFUSALS = {
@@ -84,7 +84,7 @@ SMALL: dict[str, dict[str, int]] = {
 
 
 @dataclass(frozen=True)
-class Story:
+class Scenario:
     """``seed``: the network's dice. ``plan``: a key of PLANS. ``small``: which BOUNDS are, as bits. ``steps``: numbers."""
 
     seed: int
@@ -97,8 +97,8 @@ class Story:
         return ".".join(map(str, (self.seed, self.plan, self.small, *self.steps)))
 
     @classmethod
-    def of(cls, code: str) -> Story:
-        """The story of that code."""
+    def of(cls, code: str) -> Scenario:
+        """The scenario of that code."""
         seed, plan, small, *steps = map(int, code.split("."))
         return cls(seed, plan, small, tuple(steps))
 
@@ -115,20 +115,20 @@ class Story:
     def __repr__(self) -> str:
         steps = ", ".join(f"{KINDS[step // ARGUMENTS]} {step % ARGUMENTS}" for step in self.steps)
         small = f"; small: {', '.join(self.bounds)}" if self.small else ""
-        return f"<story {self.code}: {list(PLANS)[self.plan]}{small}; {steps}>"
+        return f"<scenario {self.code}: {list(PLANS)[self.plan]}{small}; {steps}>"
 
 
-def stories() -> st.SearchStrategy[Story]:
-    """Any story. Every other one has all bounds as they are by default."""
+def scenarios() -> st.SearchStrategy[Scenario]:
+    """Any scenario. Every other one has all bounds as they are by default."""
     every = 2 ** len(BOUNDS)
 
-    def story(drawn: tuple[int, int, int, list[int]]) -> Story:
+    def scenario(drawn: tuple[int, int, int, list[int]]) -> Scenario:
         seed, plan, small, steps = drawn
-        return Story(seed, plan, max(0, small - every), tuple(steps))
+        return Scenario(seed, plan, max(0, small - every), tuple(steps))
 
     steps = st.lists(st.integers(0, len(KINDS) * ARGUMENTS - 1), min_size=1, max_size=20)
     whole = st.tuples(st.integers(0, 2**16), st.integers(0, len(PLANS) - 1), st.integers(0, 2 * every - 1), steps)
-    return whole.map(story)
+    return whole.map(scenario)
 
 
 @contextlib.contextmanager
@@ -144,28 +144,29 @@ def small(names: tuple[str, ...]) -> Iterator[None]:
         yield
 
 
-def tell(story: Story) -> Counter[str]:
-    """Let a story happen, on virtual time. Returns what was seen in it: faults, steps, and how calls ended.
+def run_scenario(scenario: Scenario) -> Counter[str]:
+    """Run a scenario, on virtual time. Returns what was seen in it: faults, steps, and how calls ended.
 
     Raises:
         AssertionError: something is not as it must be.
     """
-    with small(story.bounds):
-        return run(lambda: _Telling(story).tell())
+    with small(scenario.bounds):
+        return run(lambda: _ScenarioRun(scenario).run())
 
 
-class _Telling:
-    def __init__(self, story: Story) -> None:
-        self.story = story
-        bounds = story.bounds
+class _ScenarioRun:
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        bounds = scenario.bounds
         options: dict[str, Any] = {"concurrency": 1, "max_queued": 2} if "places" in bounds else {}
         policy: dict[str, Any] = {"stream_buffer": 3} if "waiting" in bounds else {}
         if "messages" in bounds:
             policy["large_payloads"] = True
         refusals = frozenset[str]().union(*(REFUSALS[name] for name in bounds))
-        if story.seed % 2:  # what was refused, or never left, is then sent again: under another id, perhaps elsewhere
+        if scenario.seed % 2:
+            # What was refused, or never sent, is then sent again: under another id, perhaps to another instance.
             policy["retry"] = {"attempts": 3, "budget-floor": 1000}
-        self.world = World(story.network, story.seed, refusals=refusals, server=options, policy=policy)
+        self.world = World(scenario.network, scenario.seed, refusals=refusals, server=options, policy=policy)
         self.world.message_bytes = 1_000 if "messages" in bounds else None
         self.world.keys_kept = "keys" not in bounds
         credits = [
@@ -177,7 +178,7 @@ class _Telling:
         self.tasks: list[asyncio.Task[Any]] = []
 
     def _small_memory(self, server: Any) -> None:
-        bounds, ledger, keys = self.story.bounds, ledger_of(server), keys_of(server)
+        bounds, ledger, keys = self.scenario.bounds, ledger_of(server), keys_of(server)
         if "memory" in bounds:
             ledger._max_entries, ledger._max_bytes, ledger._max_large = 1, 1_500, 3_000
         if "peers" in bounds:
@@ -187,17 +188,17 @@ class _Telling:
             keys._max_keys, keys._max_bytes = 1, 400
 
     def _small_table(self, dispatcher: Any) -> None:
-        if "waiting" in self.story.bounds:
+        if "waiting" in self.scenario.bounds:
             correlator_of(dispatcher)._max_pending = 5
             correlator_of(dispatcher)._max_tombstones = 4
 
-    async def tell(self) -> Counter[str]:
+    async def run(self) -> Counter[str]:
         world = self.world
         await world.instance()
         await world.dispatcher()
         assert (await world.call(world.dispatchers[0])).ok  # they have met
         world.storm()
-        for step in self.story.steps:
+        for step in self.scenario.steps:
             kind, argument = divmod(step, ARGUMENTS)
             await getattr(self, f"_{KINDS[kind]}")(argument)
         for result in await asyncio.gather(*self.tasks, return_exceptions=True):
@@ -206,8 +207,8 @@ class _Telling:
             elif isinstance(result, BaseException):
                 raise result
         await world.end()
-        world.seen.update(KINDS[step // ARGUMENTS] for step in self.story.steps)
-        world.seen.update(f"small {name}" for name in self.story.bounds)
+        world.seen.update(KINDS[step // ARGUMENTS] for step in self.scenario.steps)
+        world.seen.update(f"small {name}" for name in self.scenario.bounds)
         return world.seen
 
     def _start(self, doing: Any) -> None:
