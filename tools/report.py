@@ -30,7 +30,7 @@ LIMITS: dict[str, Limit] = {
     "layers": Limit(7),
     "module_cycles": Limit(0, is_enforced=False),
     "package_cycles": Limit(0, is_enforced=False),
-    "largest_package": Limit(12, is_enforced=False),
+    "largest_package": Limit(12),
     "largest_file": Limit(400, is_enforced=False),
     "policy_keys": Limit(50, is_enforced=False),
     "banned_verbs": Limit(0, is_enforced=False),

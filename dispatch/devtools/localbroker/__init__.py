@@ -6,16 +6,30 @@ Tests and benchmarks call `obtain`; `dispatch broker start|stop|status` calls `s
 
 from __future__ import annotations
 
-from .admin import DEFAULT_NAMESPACES, Admin, prepare
-from .backend import Backend, choose_backend
-from .distribution import VERSION, cache_dir, fetch_distribution, find_distribution
-from .docker import IMAGE, DockerBroker
-from .endpoint import Endpoint, from_environment, obtain
-from .errors import AdminError, LocalBrokerError, LocalBrokerUnavailableError, PortInUseError, Report, quiet
-from .ports import free_ports
-from .process import LocalBroker
-from .security import SUPER_USER, Security
-from .state import DEFAULT_PORT, DEFAULT_WEB_PORT, State, start_detached, status, stop_detached
+from dispatch.devtools.localbroker.admin import DEFAULT_NAMESPACES, Admin, prepare
+from dispatch.devtools.localbroker.broker_fixture import Endpoint, from_environment, obtain
+from dispatch.devtools.localbroker.detached_broker import (
+    DEFAULT_PORT,
+    DEFAULT_WEB_PORT,
+    State,
+    start_detached,
+    status,
+    stop_detached,
+)
+from dispatch.devtools.localbroker.errors import (
+    AdminError,
+    LocalBrokerError,
+    LocalBrokerUnavailableError,
+    PortInUseError,
+    Report,
+    quiet,
+)
+from dispatch.devtools.localbroker.install.distribution import VERSION, cache_dir, fetch_distribution, find_distribution
+from dispatch.devtools.localbroker.launchers.docker import IMAGE, DockerBroker
+from dispatch.devtools.localbroker.launchers.launcher_choice import Backend, choose_backend
+from dispatch.devtools.localbroker.launchers.standalone import LocalBroker
+from dispatch.devtools.localbroker.ports import free_ports
+from dispatch.devtools.localbroker.security import SUPER_USER, Security
 
 __all__ = [
     "DEFAULT_NAMESPACES",

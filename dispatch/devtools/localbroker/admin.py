@@ -12,7 +12,7 @@ from http.client import HTTPException, HTTPMessage
 from typing import IO, Any
 from urllib.parse import quote, urlsplit
 
-from .errors import AdminError
+from dispatch.devtools.localbroker.errors import AdminError
 
 #: What TrustGraph, and therefore dispatch, expects: a tenant and its four namespaces.
 DEFAULT_NAMESPACES = ("tg/request", "tg/response", "tg/flow", "tg/notify")

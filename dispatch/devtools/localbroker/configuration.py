@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from .errors import LocalBrokerError
-from .ports import LOOPBACK, loopback_interface
-from .security import Security
+from dispatch.devtools.localbroker.errors import LocalBrokerError
+from dispatch.devtools.localbroker.ports import LOOPBACK, loopback_interface
+from dispatch.devtools.localbroker.security import Security
 
 #: Enough for tens of thousands of messages a second of 1 kB; 430 MiB resident after the start.
 MEMORY = "-Xms256m -Xmx512m -XX:MaxDirectMemorySize=768m"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from .errors import Report, quiet
+from dispatch.devtools.localbroker.errors import Report, quiet
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import socket
 from contextlib import ExitStack
 from pathlib import Path
 
-from .errors import LocalBrokerError, PortInUseError
+from dispatch.devtools.localbroker.errors import LocalBrokerError, PortInUseError
 
 LOOPBACK = "127.0.0.1"
 _LOWEST = 15_000

@@ -13,8 +13,8 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from .errors import LocalBrokerError, LocalBrokerUnavailableError
-from .java import Runner, Which, run
+from dispatch.devtools.localbroker.errors import LocalBrokerError, LocalBrokerUnavailableError
+from dispatch.devtools.localbroker.processes.command import Runner, Which, run
 
 #: The subject of the token that may do everything.
 SUPER_USER = "admin"

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.harness import processes
 from benchmarks.harness.processes import BenchmarkError, Child, start
-from dispatch.devtools.localbroker.supervision import process_identity
+from dispatch.devtools.localbroker.processes.process_control import process_identity
 
 ECHO = """
 import json, os, sys

@@ -13,7 +13,7 @@ import pytest
 from benchmarks.harness.plan import BASIC, DELIVERY, TELEMETRY
 from benchmarks.harness.target_ratios import FOR_THE_RECORD, PROMISES, Ratio
 from dispatch.devtools.localbroker import Endpoint
-from dispatch.devtools.localbroker.supervision import Child, process_identity
+from dispatch.devtools.localbroker.processes.process_control import Child, process_identity
 from tests.helpers.cli_processes import ended, started
 from tests.helpers.python_processes import running
 

@@ -10,14 +10,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
-from .admin import Admin
-from .configuration import Configuration, Ports, kept_bookie_port
-from .distribution import VERSION, fetch_distribution
-from .errors import LocalBrokerError, Report, quiet
-from .ports import LOOPBACK, free_ports, require_free
-from .readiness import READY_TIMEOUT, excerpt, wait_ready
-from .security import SUPER_USER, Security
-from .supervision import Child, spawn
+from dispatch.devtools.localbroker.admin import Admin
+from dispatch.devtools.localbroker.configuration import Configuration, Ports, kept_bookie_port
+from dispatch.devtools.localbroker.errors import LocalBrokerError, Report, quiet
+from dispatch.devtools.localbroker.install.distribution import VERSION, fetch_distribution
+from dispatch.devtools.localbroker.launchers.readiness import READY_TIMEOUT, excerpt, wait_ready
+from dispatch.devtools.localbroker.ports import LOOPBACK, free_ports, require_free
+from dispatch.devtools.localbroker.processes.process_control import Child, spawn
+from dispatch.devtools.localbroker.security import SUPER_USER, Security
 
 #: Seconds a broker is given to stop by itself. It takes about one.
 STOP_GRACE = 10.0

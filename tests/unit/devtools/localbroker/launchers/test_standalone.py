@@ -23,7 +23,7 @@ from dispatch.devtools.localbroker import (
     obtain,
     prepare,
 )
-from dispatch.devtools.localbroker.supervision import process_identity
+from dispatch.devtools.localbroker.processes.process_control import process_identity
 from tests.unit.devtools.localbroker.fakes import Ending, handshake, write_script
 
 # A broker with security in a process of its own: started from a thread that ends, as asyncio.to_thread would.
@@ -36,7 +36,7 @@ thread.start()
 thread.join()
 [broker] = brokers
 print(json.dumps({
-    "pid": broker.pid, "keeper": broker.child.keeper_pid, "data_dir": str(broker.data_dir),
+    "pid": broker.pid, "watchdog": broker.child.watchdog_pid, "data_dir": str(broker.data_dir),
     "service_url": broker.service_url, "service_url_tls": broker.service_url_tls, "web_url": broker.web_url,
     "ca_file": str(broker.ca_file), "admin": broker.token(), "stranger": broker.token("stranger"),
 }), flush=True)
@@ -189,10 +189,10 @@ def test_a_genuine_broker_from_start_to_stop(distribution: Path) -> None:
         assert (broker.service_url, broker.web_url) == urls
         assert "acme/tools" in admin.namespaces("acme")
 
-        last, data_dir, keeper = broker.pid, broker.data_dir, broker.child.keeper_pid
+        last, data_dir, watchdog = broker.pid, broker.data_dir, broker.child.watchdog_pid
         assert data_dir.exists()
     assert process_identity(last) is None
-    assert process_identity(keeper or 0) is None
+    assert process_identity(watchdog or 0) is None
     assert not data_dir.exists()
     broker.stop()  # again: nothing more happens
     assert said[-1].endswith(endpoint.service_url)
@@ -262,11 +262,11 @@ def test_a_client_that_does_not_trust_our_authority_is_not_served(secure: dict[s
 
 @pytest.mark.pulsar
 def test_it_ends_with_its_owner_even_by_kill_9(secure: dict[str, Any]) -> None:
-    broker, keeper = Ending(secure["pid"]), Ending(secure["keeper"])
+    broker, watchdog = Ending(secure["pid"]), Ending(secure["watchdog"])
     assert Path(secure["data_dir"]).exists()
 
     os.kill(secure["owner"].pid, signal.SIGKILL)
 
     assert broker.within(10)
-    assert keeper.within(10)
+    assert watchdog.within(10)
     assert not Path(secure["data_dir"]).exists()

@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from .errors import LocalBrokerError, Report, quiet
-from .lock import exclusive
-from .supervision import spawn
+from dispatch.devtools.localbroker.errors import LocalBrokerError, Report, quiet
+from dispatch.devtools.localbroker.lock import exclusive
+from dispatch.devtools.localbroker.processes.process_control import spawn
 
 #: The version all tests and figures are made with: the long-term support line.
 VERSION = "4.0.6"

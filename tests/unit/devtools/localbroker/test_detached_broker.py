@@ -23,11 +23,11 @@ from dispatch.devtools.localbroker import (
     status,
     stop_detached,
 )
-from dispatch.devtools.localbroker import process as process_module
-from dispatch.devtools.localbroker import state as state_module
+from dispatch.devtools.localbroker import detached_broker as state_module
+from dispatch.devtools.localbroker.launchers import standalone as standalone_module
 from dispatch.devtools.localbroker.lock import exclusive
 from dispatch.devtools.localbroker.ports import require_free
-from dispatch.devtools.localbroker.supervision import Child, process_identity, spawn
+from dispatch.devtools.localbroker.processes.process_control import Child, process_identity, spawn
 from tests.unit.devtools.localbroker.fakes import AdminStandIn, Ending, docker_calls, write_script
 
 START = """
@@ -248,7 +248,7 @@ def test_an_interrupted_start_leaves_neither_process_nor_state(
         raise interruption
 
     monkeypatch.setattr(state_module, "choose_backend", lambda: "process")
-    monkeypatch.setattr(process_module, "wait_ready", interrupt)
+    monkeypatch.setattr(standalone_module, "wait_ready", interrupt)
     write_script(fake_distribution, "exec sleep 600")
 
     with pytest.raises(interruption):

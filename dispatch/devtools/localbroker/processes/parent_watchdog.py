@@ -1,7 +1,7 @@
 """A tiny process between an owner and its broker: when the owner ends, however it ends, the broker ends too.
 
-Run as a script of its own (`python -I -S keeper.py JOB`), never imported by what it guards. `JOB` is JSON with the keys
-`owner` (a process id), `command`, `remove` (a folder or null), `on_owner_death` (a command or null), `detached`.
+Run as a script of its own (`python -I -S parent_watchdog.py JOB`), never imported by what it guards. `JOB` is JSON with the
+keys `owner` (a process id), `command`, `remove` (a folder or null), `on_owner_death` (a command or null), `detached`.
 Its stdin is a pipe which only the owner holds open; to its stdout it writes the id of the process it started;
 stderr, and both outputs of that process, go to the log. A byte on stdin says: the process is known and may live by
 itself; so even a detached broker is not lost when its starter is killed in the middle of starting it.
@@ -59,15 +59,15 @@ def main() -> int:
 def start(command: list[str], *, detached: bool) -> int:
     """Fork and exec `command`; safe with fork because this process has one thread."""
     libc = ctypes.CDLL(None) if sys.platform == "linux" else None
-    keeper = os.getpid()
+    watchdog = os.getpid()
     child = os.fork()
     if child:
         return child
     try:
         if libc is not None and not detached:
-            # The keeper itself may be killed. Its one thread is its main thread, so the signal means what it should.
+            # The watchdog itself may be killed. Its one thread is its main thread, so the signal means what it should.
             libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-            if os.getppid() != keeper:
+            if os.getppid() != watchdog:
                 os._exit(1)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(2, 1)

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from .admin import DEFAULT_NAMESPACES, Admin, prepare
-from .backend import choose_backend
-from .docker import DockerBroker
-from .errors import LocalBrokerError, Report, quiet
-from .process import LocalBroker
+from dispatch.devtools.localbroker.admin import DEFAULT_NAMESPACES, Admin, prepare
+from dispatch.devtools.localbroker.errors import LocalBrokerError, Report, quiet
+from dispatch.devtools.localbroker.launchers.docker import DockerBroker
+from dispatch.devtools.localbroker.launchers.launcher_choice import choose_backend
+from dispatch.devtools.localbroker.launchers.standalone import LocalBroker
 
 
 @dataclass(frozen=True)

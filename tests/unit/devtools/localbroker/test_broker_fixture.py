@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dispatch.devtools.localbroker import DEFAULT_NAMESPACES, AdminError, LocalBrokerError, from_environment, obtain
-from dispatch.devtools.localbroker import endpoint as endpoint_module
+from dispatch.devtools.localbroker import broker_fixture as endpoint_module
 from tests.unit.devtools.localbroker.fakes import AdminStandIn, docker_calls
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dispatch.devtools.localbroker import Admin, LocalBrokerError
-from dispatch.devtools.localbroker.readiness import excerpt, tail, wait_ready
+from dispatch.devtools.localbroker.launchers.readiness import excerpt, tail, wait_ready
 from tests.unit.devtools.localbroker.fakes import AdminStandIn
 
 

@@ -11,16 +11,21 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
-from .admin import Admin, prepare
-from .backend import choose_backend
-from .distribution import cache_dir
-from .docker import DockerBroker, container_running, remove_volume, stop_container
-from .errors import LocalBrokerError, Report, quiet
-from .lock import exclusive, exclusive_now
-from .ports import require_free
-from .process import STOP_GRACE, LocalBroker
-from .readiness import wait_ready
-from .supervision import Child
+from dispatch.devtools.localbroker.admin import Admin, prepare
+from dispatch.devtools.localbroker.errors import LocalBrokerError, Report, quiet
+from dispatch.devtools.localbroker.install.distribution import cache_dir
+from dispatch.devtools.localbroker.launchers.docker import (
+    DockerBroker,
+    container_running,
+    remove_volume,
+    stop_container,
+)
+from dispatch.devtools.localbroker.launchers.launcher_choice import choose_backend
+from dispatch.devtools.localbroker.launchers.readiness import wait_ready
+from dispatch.devtools.localbroker.launchers.standalone import STOP_GRACE, LocalBroker
+from dispatch.devtools.localbroker.lock import exclusive, exclusive_now
+from dispatch.devtools.localbroker.ports import require_free
+from dispatch.devtools.localbroker.processes.process_control import Child
 
 #: Where Pulsar listens everywhere: clients find it without being told.
 DEFAULT_PORT = 6650

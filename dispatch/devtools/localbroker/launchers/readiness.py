@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from .admin import Admin
-from .errors import LocalBrokerError, Report, quiet
+from dispatch.devtools.localbroker.admin import Admin
+from dispatch.devtools.localbroker.errors import LocalBrokerError, Report, quiet
 
 #: Seconds until a start counts as failed. It takes 7 to 10 on two idle cores, and 26 were seen on two that had five
 #: processes to run. A broker that dies is noticed at once, so a long limit costs nothing.

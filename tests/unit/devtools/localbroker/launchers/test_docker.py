@@ -5,7 +5,12 @@ from pathlib import Path
 import pytest
 
 from dispatch.devtools.localbroker import IMAGE, DockerBroker, LocalBrokerError
-from dispatch.devtools.localbroker.docker import container_running, engine_available, run_command, stop_container
+from dispatch.devtools.localbroker.launchers.docker import (
+    container_running,
+    engine_available,
+    run_command,
+    stop_container,
+)
 from tests.unit.devtools.localbroker.fakes import FakeRunner, docker_calls
 
 

@@ -9,14 +9,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
-from .admin import Admin
-from .configuration import MEMORY
-from .distribution import VERSION
-from .errors import LocalBrokerError, Report, quiet
-from .java import Runner, run
-from .ports import LOOPBACK, free_ports
-from .readiness import READY_TIMEOUT, wait_ready
-from .supervision import Child, spawn
+from dispatch.devtools.localbroker.admin import Admin
+from dispatch.devtools.localbroker.configuration import MEMORY
+from dispatch.devtools.localbroker.errors import LocalBrokerError, Report, quiet
+from dispatch.devtools.localbroker.install.distribution import VERSION
+from dispatch.devtools.localbroker.launchers.readiness import READY_TIMEOUT, wait_ready
+from dispatch.devtools.localbroker.ports import LOOPBACK, free_ports
+from dispatch.devtools.localbroker.processes.command import Runner, run
+from dispatch.devtools.localbroker.processes.process_control import Child, spawn
 
 #: Apache Pulsar's own image.
 IMAGE = f"apachepulsar/pulsar:{VERSION}"

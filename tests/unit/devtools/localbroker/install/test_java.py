@@ -4,7 +4,8 @@ import sys
 
 import pytest
 
-from dispatch.devtools.localbroker.java import java_problem, java_version, run
+from dispatch.devtools.localbroker.install.java import java_problem, java_version
+from dispatch.devtools.localbroker.processes.command import run
 from tests.unit.devtools.localbroker.fakes import FakeRunner
 
 

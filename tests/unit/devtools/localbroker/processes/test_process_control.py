@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dispatch.devtools.localbroker.supervision import Child, _identity_from_ps, process_identity, spawn
+from dispatch.devtools.localbroker.processes.process_control import Child, _identity_from_ps, process_identity, spawn
 from tests.unit.devtools.localbroker.fakes import Ending
 
 FOREVER = ["sleep", "600"]
@@ -21,10 +21,10 @@ FOREVER = ["sleep", "600"]
 OWNER = """
 import os, signal, sys, threading
 from pathlib import Path
-from dispatch.devtools.localbroker.supervision import spawn
+from dispatch.devtools.localbroker.processes.process_control import spawn
 folder, mode = Path(sys.argv[1]), sys.argv[2]
 def say(child):
-    print(child.pid, child.keeper_pid or 0, flush=True)
+    print(child.pid, child.watchdog_pid or 0, flush=True)
 if mode == "detached":
     say(spawn(["sleep", "600"], log=folder / "log", detached=True))
     sys.exit()
@@ -67,8 +67,8 @@ def start_owner(owner: list[subprocess.Popen[str]], folder: Path, mode: str) -> 
     )
     owner.append(process)
     assert process.stdout is not None
-    child, keeper = process.stdout.readline().split()
-    return int(child), int(keeper)
+    child, watchdog = process.stdout.readline().split()
+    return int(child), int(watchdog)
 
 
 def test_a_child_is_known_signalled_and_ended(log: Path) -> None:
@@ -162,7 +162,7 @@ def test_a_detached_one_may_end_before_it_is_let_go(log: Path) -> None:
 
     def ended(child: Child) -> None:
         assert child.wait(10)
-        while any(states(keeper) != {"Z"} for keeper in children() - before):
+        while any(states(watchdog) != {"Z"} for watchdog in children() - before):
             time.sleep(0.01)
 
     assert not spawn(["true"], log=log, detached=True, on_spawn=ended).alive()
@@ -176,7 +176,7 @@ def test_a_child_does_not_depend_on_the_thread_that_started_it(log: Path) -> Non
     [child] = children
 
     try:
-        assert not child.wait(1.2)  # longer than the keeper's look at its parent
+        assert not child.wait(1.2)  # longer than the watchdog's look at its parent
     finally:
         child.kill()
 
@@ -185,24 +185,24 @@ def test_a_child_does_not_depend_on_the_thread_that_started_it(log: Path) -> Non
 def test_it_ends_with_an_owner_that_is_killed_and_its_data_go(
     owner: list[subprocess.Popen[str]], tmp_path: Path, mode: str
 ) -> None:
-    child, keeper = start_owner(owner, tmp_path, mode)
-    child_end, keeper_end = Ending(child), Ending(keeper)
+    child, watchdog = start_owner(owner, tmp_path, mode)
+    child_end, watchdog_end = Ending(child), Ending(watchdog)
 
     owner[0].kill()
 
     assert child_end.within(10)
-    assert keeper_end.within(10)
+    assert watchdog_end.within(10)
     assert not (tmp_path / "data").exists()
     assert (tmp_path / "cleaned").exists()
 
 
-def test_it_ends_even_if_owner_and_keeper_are_killed_at_once(
+def test_it_ends_even_if_owner_and_watchdog_are_killed_at_once(
     owner: list[subprocess.Popen[str]], tmp_path: Path
 ) -> None:
-    child, keeper = start_owner(owner, tmp_path, "plain")
+    child, watchdog = start_owner(owner, tmp_path, "plain")
     child_end = Ending(child)
 
-    os.kill(keeper, signal.SIGKILL)
+    os.kill(watchdog, signal.SIGKILL)
     owner[0].kill()
 
     assert child_end.within(10)
@@ -215,7 +215,7 @@ def test_a_detached_one_outlives_its_starter(owner: list[subprocess.Popen[str]],
     child = Child(pid, process_identity(pid))
     try:
         assert child.alive()
-        assert child.keeper_pid is None
+        assert child.watchdog_pid is None
     finally:
         child.terminate(grace=10)
     assert not child.alive()

@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from .errors import LocalBrokerError
+from dispatch.devtools.localbroker.errors import LocalBrokerError
 
 KILL_WAIT = 10.0  # seconds the kernel is given to end a killed process: far more than it takes
 _POLL = 0.02  # seconds between two looks at a process that is not our child
-_KEEPER = Path(__file__).with_name("keeper.py")
+_WATCHDOG = Path(__file__).with_name("parent_watchdog.py")
 
 
 def process_identity(pid: int) -> str | None:
@@ -65,15 +65,15 @@ class Child:
         identity: see `process_identity`; None if it had ended before we could look.
     """
 
-    def __init__(self, pid: int, identity: str | None, keeper: subprocess.Popen[bytes] | None = None) -> None:
+    def __init__(self, pid: int, identity: str | None, watchdog: subprocess.Popen[bytes] | None = None) -> None:
         self.pid = pid
         self.identity = identity
-        self._keeper = keeper
+        self._watchdog = watchdog
 
     @property
-    def keeper_pid(self) -> int | None:
+    def watchdog_pid(self) -> int | None:
         """The process that ends this one when its owner ends; None for a detached one."""
-        return None if self._keeper is None else self._keeper.pid
+        return None if self._watchdog is None else self._watchdog.pid
 
     def alive(self) -> bool:
         """Whether it still runs (or is stopped by SIGSTOP)."""
@@ -102,9 +102,9 @@ class Child:
     def wait(self, timeout: float) -> bool:
         """Wait up to `timeout` seconds for its end; whether it has ended."""
         end = time.monotonic() + timeout
-        if self._keeper is not None:
+        if self._watchdog is not None:
             try:
-                self._keeper.wait(timeout)
+                self._watchdog.wait(timeout)
             except subprocess.TimeoutExpired:
                 return not self.alive()
         return self._wait_for_stranger(end)
@@ -145,15 +145,15 @@ class Child:
         self.kill()
 
     def _release(self) -> None:
-        if self._keeper is not None:
-            self._keeper.wait(KILL_WAIT)
-            if self._keeper.stdin is not None:
-                self._keeper.stdin.close()
+        if self._watchdog is not None:
+            self._watchdog.wait(KILL_WAIT)
+            if self._watchdog.stdin is not None:
+                self._watchdog.stdin.close()
 
     @property
     def returncode(self) -> int | None:
         """Its exit status (128 + n if signal n ended it); None while it runs, and for a detached one."""
-        return None if self._keeper is None else self._keeper.poll()
+        return None if self._watchdog is None else self._watchdog.poll()
 
 
 def spawn(
@@ -190,8 +190,8 @@ def spawn(
         "detached": detached,
     }
     with log.open("ab") as output:
-        keeper = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(_KEEPER), json.dumps(job)],
+        watchdog = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(_WATCHDOG), json.dumps(job)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=output,
@@ -201,37 +201,37 @@ def spawn(
         )
     child: Child | None = None
     try:
-        if keeper.stdin is None or keeper.stdout is None:
+        if watchdog.stdin is None or watchdog.stdout is None:
             raise AssertionError("both were asked for")
-        with keeper.stdout:
-            line = keeper.stdout.readline()
+        with watchdog.stdout:
+            line = watchdog.stdout.readline()
         if not line:
             raise LocalBrokerError(f"{command[0]} could not be started: see {log}")
         pid = int(line)
-        child = Child(pid, process_identity(pid), None if detached else keeper)
+        child = Child(pid, process_identity(pid), None if detached else watchdog)
         if on_spawn is not None:
             on_spawn(child)
         if detached:
-            with suppress(BrokenPipeError):  # it has ended already, and its keeper with it
-                keeper.stdin.write(b"k")
-                keeper.stdin.close()
-            keeper.wait(KILL_WAIT)
+            with suppress(BrokenPipeError):  # it has ended already, and its watchdog with it
+                watchdog.stdin.write(b"k")
+                watchdog.stdin.close()
+            watchdog.wait(KILL_WAIT)
     except BaseException:
-        _discard(keeper)
+        _discard(watchdog)
         if child is not None:
-            child.kill()  # a keeper that has been told to let go of it does so
+            child.kill()  # a watchdog that has been told to let go of it does so
         raise
     return child
 
 
-def _discard(keeper: subprocess.Popen[bytes]) -> None:
-    """End a keeper: without its owner's pipe it kills its process and goes."""
-    if keeper.stdin is not None:
+def _discard(watchdog: subprocess.Popen[bytes]) -> None:
+    """End a watchdog: without its owner's pipe it kills its process and goes."""
+    if watchdog.stdin is not None:
         with suppress(BrokenPipeError):
-            keeper.stdin.close()
+            watchdog.stdin.close()
     try:
-        keeper.wait(KILL_WAIT)
+        watchdog.wait(KILL_WAIT)
     except subprocess.TimeoutExpired:
         with suppress(ProcessLookupError):
-            os.killpg(keeper.pid, signal.SIGKILL)
-        keeper.wait(KILL_WAIT)
+            os.killpg(watchdog.pid, signal.SIGKILL)
+        watchdog.wait(KILL_WAIT)

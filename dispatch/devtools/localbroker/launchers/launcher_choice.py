@@ -7,10 +7,11 @@ import shutil
 from collections.abc import Mapping
 from typing import Literal
 
-from .distribution import find_distribution
-from .docker import IMAGE, engine_available
-from .errors import LocalBrokerUnavailableError
-from .java import MINIMUM_JAVA, Runner, Which, java_problem, run
+from dispatch.devtools.localbroker.errors import LocalBrokerUnavailableError
+from dispatch.devtools.localbroker.install.distribution import find_distribution
+from dispatch.devtools.localbroker.install.java import MINIMUM_JAVA, java_problem
+from dispatch.devtools.localbroker.launchers.docker import IMAGE, engine_available
+from dispatch.devtools.localbroker.processes.command import Runner, Which, run
 
 #: A process of this machine, or a container.
 Backend = Literal["process", "docker"]

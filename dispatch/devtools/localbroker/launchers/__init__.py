@@ -1,0 +1,1 @@
+"""Starts a broker, as a process of this machine or in a container."""

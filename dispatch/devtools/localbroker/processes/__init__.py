@@ -1,0 +1,1 @@
+"""Processes: run a command, start and stop a child, and end it with its owner."""
