@@ -6,7 +6,7 @@
 # make simulate  services in trouble, in virtual time: unguarded, naive guards, dispatch; no broker
 # make mutation  mutants of breaker, budget, limiter and correlation against their tests; ARGS='dispatch.resilience.retry.budget*' for some
 # make coverage  branches of the pure cores of resilience and balancing that their own tests take: all of them
-# make lint   ruff, mypy and the limits of the structure (python -m tools prints all its figures)
+# make lint   ruff, mypy and the limits of the structure (python -m structure prints all its figures)
 # make clean  away with everything that was made here
 
 PYTHON ?= python3
@@ -61,7 +61,7 @@ lint: $(VENV)/.dev
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
-	@$(BIN)/python -m tools --check
+	@$(BIN)/python -m structure --check
 
 bench: $(VENV)/.dev $(VENV)/.peers
 	@$(BIN)/python -m benchmarks.micro.guards

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import dispatch
-from tools.layers import (
+from structure.layers import (
     FACTORIES,
     LAYER_OF,
     MAY_MEET,

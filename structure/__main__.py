@@ -1,4 +1,4 @@
-"""``python -m tools``: the structure report; ``python -m tools walk``: the files that one call goes through."""
+"""``python -m structure``: the structure report; ``python -m structure walk``: the files that one call goes through."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from tools import walk as walking
-from tools.report import PROSE, Figure, find_private_words, measure_structure
-from tools.vocabulary import VOCABULARY, Hit, count_by_package
+from structure import walk as walking
+from structure.report import PROSE, Figure, find_private_words, measure_structure
+from structure.vocabulary import VOCABULARY, Hit, count_by_package
 
 SHOWN = 12
 """Findings of one figure that are printed without ``--all``."""
@@ -20,7 +20,7 @@ DESCRIPTION = f"""\
 Structure report of dispatch/, from its source alone (nothing is run but the policy classes, for their keys).
 
 top level        modules beside the packages
-layers           layers of tools/layers.py that have modules; tests/test_imports.py enforces the table
+layers           layers of structure/layers.py that have modules; tests/test_imports.py enforces the table
 import cycles    groups of modules (packages) that import each other in a loop, also by imports inside functions. Packages:
                  the entries of the table, and below each the members of one folder, a sub-package as one of them.
                  Imports under TYPE_CHECKING are counted apart
@@ -29,7 +29,7 @@ policy keys      a policy's keys, those of each part once, and short forms
 banned verbs     functions whose whole name is a verb or participle that says nothing (style), also as _name
 conditionals     tests of an object of telemetry (is None, is not None, truth) in dispatcher.py, calls/, routing/,
                  resilience/ and trustgraph/
-private words    words of tools/vocabulary.py in comments, texts and Markdown of {", ".join(PROSE)}
+private words    words of structure/vocabulary.py in comments, texts and Markdown of {", ".join(PROSE)}
 """
 
 
@@ -81,7 +81,7 @@ def check_limits(figures: list[Figure]) -> int:
             )
         elif not figure.exceeds and not figure.limit.is_enforced:
             print(
-                f"{figure.title}: {figure.value}; limit {figure.limit.most} holds and can be enforced (tools/report.py)"
+                f"{figure.title}: {figure.value}; limit {figure.limit.most} holds and can be enforced (structure/report.py)"
             )
     return code
 
@@ -94,7 +94,7 @@ def parse_options(arguments: list[str] | None) -> Options:
         "--check", action="store_true", help="print only the limits that are exceeded; exit code 1 if one is enforced"
     )
     raw: dict[str, Any] = {"formatter_class": argparse.RawDescriptionHelpFormatter, "parents": [common]}
-    parser = argparse.ArgumentParser(prog="python -m tools", description=DESCRIPTION, **raw)
+    parser = argparse.ArgumentParser(prog="python -m structure", description=DESCRIPTION, **raw)
     parser.add_argument("--all", action="store_true", help=f"print every finding, not only {SHOWN} of each figure")
     parser.add_argument("--words", action="store_true", help="print only the private words, each with its place")
     commands = parser.add_subparsers(dest="command", metavar="walk")

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from dispatch.policy import Policy
-from tools.layers import DISPATCH
+from structure.layers import DISPATCH
 
 
 def find_policy_keys(policy: type[msgspec.Struct] = Policy, folder: Path = DISPATCH / "policy") -> list[str]:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from dispatch.policy import PolicyError, parse_policy
-from tools.policy_keys import find_policy_keys, find_short_forms
+from structure.policy_keys import find_policy_keys, find_short_forms
 
 
 class Rate(msgspec.Struct, rename="kebab"):

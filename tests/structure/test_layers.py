@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tools.layers import Import, find_cycles, find_imports, find_modules, find_package_cycles, read_imports
+from structure.layers import Import, find_cycles, find_imports, find_modules, find_package_cycles, read_imports
 
 
 def write_package(folder: Path, files: dict[str, str]) -> Path:

@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Mapping
 
-from tools.naming import Place
+from structure.naming import Place
 
 CALL_PATH = (
     "dispatch/dispatcher.py",

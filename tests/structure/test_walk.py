@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from tools.walk import Tracer, Walk, count_files, count_returns, figures_of, walk_call
+from structure.walk import Tracer, Walk, count_files, count_returns, figures_of, walk_call
 
 FILES = {
     "dispatcher": """

@@ -1,6 +1,6 @@
 """The layers of ``dispatch`` (docs/architecture.md) and the imports between its modules.
 
-The table is used twice: ``tests/test_imports.py`` enforces it, and ``python -m tools`` reports on it.
+The table is used twice: ``tests/test_imports.py`` enforces it, and ``python -m structure`` reports on it.
 """
 
 from __future__ import annotations

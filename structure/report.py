@@ -6,15 +6,15 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
-from tools import layers
-from tools.naming import find_banned_verbs, find_misnamed_exceptions, parse_files
-from tools.policy_keys import find_policy_keys
-from tools.telemetry_conditionals import find_telemetry_conditionals
-from tools.vocabulary import Hit, find_words
+from structure import layers
+from structure.naming import find_banned_verbs, find_misnamed_exceptions, parse_files
+from structure.policy_keys import find_policy_keys
+from structure.telemetry_conditionals import find_telemetry_conditionals
+from structure.vocabulary import Hit, find_words
 
 PROSE = ("dispatch", "dashboards", "benchmarks", "examples", "tests", "docs", "README.md", "CONTRIBUTING.md")
 """Files and folders whose prose is searched for the private vocabulary."""
-NOT_PROSE = ("tests/tools/",)
+NOT_PROSE = ("tests/structure/",)
 """The tests of the search itself."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tools.vocabulary import VOCABULARY, count_by_package, find_words
+from structure.vocabulary import VOCABULARY, count_by_package, find_words
 
 
 @pytest.mark.parametrize(

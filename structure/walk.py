@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 import dispatch
-from tools.layers import DISPATCH, ROOT
+from structure.layers import DISPATCH, ROOT
 
 COUNTING = """\
 A real call of "tell-joke" (examples/tools, examples/joke_service.py) on the embedded broker is traced, from Dispatcher.call

@@ -1,4 +1,4 @@
-"""``python -m tools``: figures, limits and exit codes."""
+"""``python -m structure``: figures, limits and exit codes."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-import tools.report
-from tools.__main__ import describe_figures, main
-from tools.report import LIMITS, Figure, Limit, measure_structure
+import structure.report
+from structure.__main__ import describe_figures, main
+from structure.report import LIMITS, Figure, Limit, measure_structure
 
 
 def test_the_report_has_every_figure(capsys: pytest.CaptureFixture[str]) -> None:
@@ -34,15 +34,15 @@ def test_enforced_limits_hold() -> None:
 
 
 def test_an_exceeded_limit_fails_the_check(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setitem(tools.report.LIMITS, "layers", Limit(6))
+    monkeypatch.setitem(structure.report.LIMITS, "layers", Limit(6))
     assert main(["--check"]) == 1
     assert "error: layers of packages: 7, limit 6" in capsys.readouterr().err
-    monkeypatch.setitem(tools.report.LIMITS, "layers", Limit(6, is_enforced=False))
+    monkeypatch.setitem(structure.report.LIMITS, "layers", Limit(6, is_enforced=False))
     assert main(["--check"]) == 0
 
 
 def test_what_exceeds_a_size_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(tools.report.LIMITS, "largest_file", Limit(300))
+    monkeypatch.setitem(structure.report.LIMITS, "largest_file", Limit(300))
     figure = next(figure for figure in measure_structure() if figure.key == "largest_file")
     assert len(figure.found) > 1
     assert all(int(each.split()[0]) > 300 for each in figure.found)

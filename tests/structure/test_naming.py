@@ -7,8 +7,8 @@ import textwrap
 
 import pytest
 
-from tools.naming import find_banned_verbs, find_misnamed_exceptions
-from tools.telemetry_conditionals import find_telemetry_conditionals
+from structure.naming import find_banned_verbs, find_misnamed_exceptions
+from structure.telemetry_conditionals import find_telemetry_conditionals
 
 
 def trees(source: str, path: str = "dispatch/calls/call.py") -> dict[str, ast.Module]:
