@@ -1,8 +1,8 @@
-"""Dispatcher: calls tools by their names. The way of a call is
+"""The dispatcher: calls tools by name. The path of a call is
 
-    1 catalog · 2 permission · 3 deadline · 4 attempts · 5 result · 6 telemetry
+    1 resolve · 2 authorize · 3 deadline · 4 attempts · 5 result · 6 observe
 
-Its first step is here; the others are :class:`dispatch.calls.call.Calls`, to be read top to bottom.
+Step 1 is :meth:`Dispatcher.call`; the others are :meth:`dispatch.calls.call.Calls.perform`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from dispatch._internal.clock import loop_clock
 from dispatch._internal.permit import Randomness
 from dispatch.balancing.snapshot import InstanceView
 from dispatch.calls.call import Calls
+from dispatch.calls.call_state import CallOptions
 from dispatch.calls.resolved_tool import ResolvedTool, ToolResolver
 from dispatch.calls.runtime import Runtime
 from dispatch.catalog import Catalog, CatalogError, load_directory
@@ -123,15 +124,8 @@ class Dispatcher:
         except BaseException:
             await self._transport.close()
             raise
-        from dispatch.telemetry.observer import (
-            Watch,  # prometheus-client: a quarter of what importing dispatch would take
-        )
-        from dispatch.telemetry.tracing.call_spans import Tracing
-
-        now = loop_clock()
-        watch = Watch(self.telemetry, self._events, now)
-        tracing = Tracing(self.telemetry, self.client_id, now()) if self.telemetry.traces != "off" else None
-        engine = Runtime(self._transport, self.client_id, self._randomness, self._targets, watch, tracing)
+        observer = self.telemetry.observe_dispatcher(self._events, self.client_id, loop_clock())
+        engine = Runtime(self._transport, self.client_id, self._randomness, self._targets, observer)
         self._loop = asyncio.get_running_loop()
         self._engine = engine
         self._calls = Calls(engine, lambda tool: self._targets.alternatives(tool))
@@ -228,12 +222,12 @@ class Dispatcher:
             self._targets = ToolResolver(catalog, policy).check()
         except (CatalogError, PolicyError) as error:
             if self._engine is not None:
-                self._engine.watch.reloaded(source, len(self.catalog.tools), str(error))
+                self._engine.observer.on_catalog_loaded(source, len(self.catalog.tools), str(error))
             raise
         self._policy = policy
         if self._engine is not None:
             self._engine.renew(self._targets)
-            self._engine.watch.reloaded(source, len(catalog.tools))
+            self._engine.observer.on_catalog_loaded(source, len(catalog.tools))
 
     # -- state --------------------------------------------------------------------------------------------------
 
@@ -347,17 +341,9 @@ class Dispatcher:
             DispatchError: one class for each way a call can fail: ToolError, InvalidArgumentsError, ThrottledError,
                 CallTimeoutError, TransportError, RejectedError. Its text says what to do next.
         """
-        target = self._target(tool)
-        # As execute, without a coroutine in between: this is the way of nearly every call.
-        result = await self._running_calls.perform(
-            target,
-            target.config_text,
-            arguments,
-            user=user,
-            timeout=timeout,
-            idempotency_key=idempotency_key,
-            priority=priority,
-        )
+        # perf: not by way of execute(), which would cost every call one more coroutine
+        options = CallOptions(user, timeout, None, idempotency_key, priority)
+        result = await self._running_calls.perform(self._target(tool), arguments, options)
         if result.error is not None:
             raise result.error
         return result.text
@@ -375,26 +361,18 @@ class Dispatcher:
         """As :meth:`call`, but every outcome is a value. Only cancellation is raised."""
         started = self._running.now()
         try:
-            target = self._target(tool)  # 1 catalog
+            resolved = self._target(tool)
         except DispatchError as error:
             return CallResult(tool, error.outcome, error=error)
-        return await self._running_calls.perform(
-            target,
-            target.config_text,
-            arguments,
-            user=user,
-            timeout=timeout,
-            idempotency_key=idempotency_key,
-            priority=priority,
-            started=started,
-        )
+        options = CallOptions(user, timeout, None, idempotency_key, priority)
+        return await self._running_calls.perform(resolved, arguments, options, started=started)
 
     def _target(self, tool: str) -> ResolvedTool:
         """As :meth:`ToolResolver.tool`; what is in no catalogue is counted, too."""
         try:
             return self._targets.tool(tool)
         except DispatchError as error:
-            self._running.unknown(tool, error)
+            self._running.observer.on_unknown_tool(tool, error, self._running.now())
             raise
 
     async def stream(
@@ -417,17 +395,8 @@ class Dispatcher:
         Raises:
             DispatchError: as :meth:`call`; what came before it has been given already.
         """
-        target = self._target(tool)
-        chunks = self._running_calls.stream(
-            target,
-            target.config_text,
-            arguments,
-            user=user,
-            timeout=timeout,
-            idle_timeout=idle_timeout,
-            idempotency_key=idempotency_key,
-            priority=priority,
-        )
+        options = CallOptions(user, timeout, idle_timeout, idempotency_key, priority)
+        chunks = self._running_calls.stream(self._target(tool), arguments, options)
         async with contextlib.aclosing(chunks):  # so that closing this one closes the inner one at once
             async for chunk in chunks:
                 yield chunk

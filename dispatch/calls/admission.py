@@ -10,7 +10,7 @@ import msgspec
 
 from dispatch._internal.permit import Rejection
 from dispatch.calls.tool_guards import ToolGuards
-from dispatch.errors import DispatchError, Outcome
+from dispatch.errors import Outcome
 from dispatch.resilience.breaker.breaker import BreakerPermit
 from dispatch.resilience.bulkhead.bulkhead import BulkheadPermit
 from dispatch.resilience.rate_limit.limiter import RatePermit, Waiter
@@ -78,18 +78,7 @@ class Admission(msgspec.Struct, eq=False):
             breaker.finish(_CANCELLED)
 
     async def wait(self, deadline: float, priority: str | None) -> Rejection | None:
-        """Wait for what was not there at once. None: it is in."""
-        meter = self._guards.meter
-        if meter is None:
-            return await self._wait(deadline, priority)
-        clock = self._guards.clock
-        began = clock()
-        try:
-            return await self._wait(deadline, priority)
-        finally:
-            meter.waited.observe(clock() - began)
-
-    async def _wait(self, deadline: float, priority: str | None) -> Rejection | None:
+        """Wait for what was not there at once. None: it is admitted."""
         self.waits = False
         waiter, self._waiter = self._waiter, None
         guards = self._guards
@@ -123,12 +112,6 @@ class Admission(msgspec.Struct, eq=False):
         """A stream has begun: the breaker counts it as a success now, because it may last longer than a probe's lease."""
         if self._breaker is not None:
             self._breaker.finish(_SUCCESS)
-
-    def tell(self, error: DispatchError) -> None:
-        """Count the attempt among those that were refused, if it was."""
-        meter = self._guards.meter
-        if meter is not None and error.rejected_by is not None:
-            meter.refused(error)
 
     def finish(self, outcome: Outcome, *, sent: bool, retry_after: float | None = None, counts: bool = True) -> None:
         """The attempt has ended. Every permit it has gets its outcome; a second call does nothing.

@@ -58,6 +58,11 @@ class ResolvedTool(msgspec.Struct, frozen=True):
     description: str = ""
 
     @property
+    def service_id(self) -> str:
+        """The id of the service."""
+        return self.service.id
+
+    @property
     def meter_label(self) -> str:
         """See :func:`meter_label`."""
         return meter_label(self.label, is_tool=self.is_tool)

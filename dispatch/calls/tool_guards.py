@@ -10,17 +10,16 @@ from dispatch.messaging.rpc.retransmission import Patience
 from dispatch.policy import DEFAULT_RETRY, Policy, Rate
 from dispatch.resilience.breaker.breaker import CircuitBreaker
 from dispatch.resilience.bulkhead.aio import WaitingBulkhead
-from dispatch.resilience.hedging.decision import Hedging, NoHedgeReason
+from dispatch.resilience.hedging.decision import Hedging
 from dispatch.resilience.latency_histogram import LatencyHistogram, Quantile
 from dispatch.resilience.rate_limit.aio import LimiterBucket, RateLimits, user_buckets
 from dispatch.resilience.rate_limit.user_buckets import UserBuckets
 from dispatch.resilience.retry.budget import RetryBudget
-from dispatch.resilience.retry.decision import NoRetryReason, RetryDecision, RetryPolicy
+from dispatch.resilience.retry.decision import RetryPolicy
+from dispatch.telemetry.call_observer import NULL_TOOL, DispatcherObserver, ToolObserver
 
 if TYPE_CHECKING:
     from dispatch.routing.instance_pool import InstancePool
-    from dispatch.telemetry.metrics.instruments import ToolMeter
-    from dispatch.telemetry.observer import Watch
 
 SharedUsers = Callable[[Rate], UserBuckets[LimiterBucket]]
 """The users' buckets of a rate that several tools share."""
@@ -40,7 +39,7 @@ class ToolGuards:
         clock: the loop's.
         randomness: for waits and open times.
         shared_users: see :data:`SharedUsers`.
-        watch: is told of transitions; None: nobody is.
+        observer: of the tool.
         label: the tool's in metrics and events.
 
     Attributes:
@@ -53,14 +52,13 @@ class ToolGuards:
         answered_by, answered_at: the instance that answered last, and when; ``""`` before the first answer, and when that
             instance has failed since.
         patience: how long to wait for an answer before asking for it.
-        meter: counts its calls; None: nothing is measured.
+        observer: as given.
     """
 
     __slots__ = (
         "_instances",
         "_randomness",
         "_shared_users",
-        "_watch",
         "answered_at",
         "answered_by",
         "breaker",
@@ -71,7 +69,7 @@ class ToolGuards:
         "fleet",
         "hedging",
         "label",
-        "meter",
+        "observer",
         "patience",
         "policy",
         "rates",
@@ -88,12 +86,11 @@ class ToolGuards:
         clock: Clock,
         randomness: Randomness,
         shared_users: SharedUsers,
-        watch: Watch | None = None,
+        observer: ToolObserver = NULL_TOOL,
         label: str = "",
     ) -> None:
-        self._watch = watch
+        self.observer = observer
         self.label = label
-        self.meter: ToolMeter | None = None if watch is None else watch.tool(label)
         self.clock = clock
         self._randomness = randomness
         self._shared_users = shared_users
@@ -145,7 +142,7 @@ class ToolGuards:
             settings,
             clock=self.clock,
             randomness=self._randomness,
-            on_transition=None if self._watch is None else self._watch.circuit(self.label),
+            on_transition=self.observer.watch_circuit(),
             on_recovery=self._recovered,
         )
 
@@ -188,7 +185,7 @@ class ToolGuards:
                 self.policy.breaker,
                 clock=self.clock,
                 randomness=self._randomness,
-                on_transition=None if self._watch is None else self._watch.circuit(self.label, instance),
+                on_transition=self.observer.watch_circuit(instance),
             )
             self._instances[instance] = breaker
         return breaker
@@ -215,16 +212,6 @@ class ToolGuards:
         lines = 0 if self.bulkhead is None else self.bulkhead.guard.waiting
         return lines if self.rates is None else lines + self.rates.limiter.waiting
 
-    def unrepeated(self, verdict: RetryDecision | NoRetryReason) -> None:
-        """After an attempt that failed: there is to be another one, or why not. Counts what the budget forbids."""
-        if verdict is NoRetryReason.BUDGET and self.meter is not None:
-            self.meter.unpaid()
-
-    def unhedged(self, verdict: NoHedgeReason | None) -> None:
-        """A second attempt was due: why it was not begun, or None. Likewise."""
-        if verdict is NoHedgeReason.BUDGET and self.meter is not None:
-            self.meter.unpaid()
-
     def close(self) -> None:
         """Refuse what waits; what is in flight goes on."""
         if self.bulkhead is not None:
@@ -242,7 +229,8 @@ class GuardRegistry:
 
     Args:
         clock: the loop's.
-        randomness, watch: see :class:`ToolGuards`.
+        randomness: see :class:`ToolGuards`.
+        observer: of the dispatcher; None: nothing is observed.
         label: what stands for a key in metrics and events.
     """
 
@@ -250,12 +238,12 @@ class GuardRegistry:
         self,
         clock: Clock,
         randomness: Randomness,
-        watch: Watch | None = None,
+        observer: DispatcherObserver | None = None,
         label: Callable[[Any], str] = str,
     ) -> None:
         self._label = label
         self._clock = clock
-        self._watch = watch
+        self._observer = observer
         self._randomness = randomness
         self._guards: dict[Any, ToolGuards] = {}
         self._users: dict[Rate, UserBuckets[LimiterBucket]] = {}
@@ -264,14 +252,15 @@ class GuardRegistry:
         """The guards known as ``key``; new ones have that policy, those there are keep theirs until :meth:`renew`."""
         guards = self._guards.get(key)
         if guards is None:
+            label = self._label(key)
             guards = self._guards[key] = ToolGuards(
                 policy,
                 repeatable=repeatable,
                 clock=self._clock,
                 randomness=self._randomness,
                 shared_users=self._shared,
-                watch=self._watch,
-                label=self._label(key),
+                observer=NULL_TOOL if self._observer is None else self._observer.tool(label),
+                label=label,
             )
         return guards
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import msgspec
 
 from dispatch._internal.permit import Clock, Randomness
 from dispatch.balancing.balancer import Balancer, Pick
-from dispatch.balancing.outlier_detection import Listener
 from dispatch.balancing.snapshot import InstanceView
 from dispatch.messaging.rpc.exchange_outcome import Tally
 from dispatch.policy import Balancing, Health
@@ -23,9 +22,7 @@ from dispatch.resilience.breaker.breaker import BreakerPermit, CircuitBreaker
 from dispatch.routing.channel import Channel
 from dispatch.routing.instance import Instance
 from dispatch.routing.key_holders import Holder, KeyHolders
-
-if TYPE_CHECKING:
-    from dispatch.telemetry.metrics.instruments import ServiceMeter
+from dispatch.telemetry.call_observer import NULL_SERVICE, OnInstanceChange, ServiceObserver
 
 SHARED = "(shared)"
 """The name of a service's own topic among its instances: no instance has it, because a name has no parentheses."""
@@ -78,8 +75,7 @@ class InstancePool:
         addressed: requests go to the own topics of instances that are known by name.
         clock, randomness: of the balancer.
         greet: called with a route that is used when its time has come: may ask who is there.
-        listener: hears of an instance (its name), what became of it (``joined``, ``left``, ``ejected``, ``returned``), why.
-        meter: counts what comes and goes; None: nobody does.
+        observer: of the service; None: of a former catalogue's service, of which nothing is reported.
 
     Attributes:
         tally: counts its replies.
@@ -96,13 +92,10 @@ class InstancePool:
         clock: Clock,
         randomness: Randomness,
         greet: Callable[[Channel], object],
-        listener: Listener | None = None,
-        meter: ServiceMeter | None = None,
+        observer: ServiceObserver | None = NULL_SERVICE,
     ) -> None:
-        self._listener = listener
-        self.tally: Tally | None
-        self._asked: Callable[[int], object]
-        self._measure(meter)
+        self._observe(NULL_SERVICE if observer is None else observer)
+        self._is_former = observer is None
         self._routes = list(routes)
         self._addressed = addressed
         self._greet = greet
@@ -121,30 +114,31 @@ class InstancePool:
             clock=clock,
             randomness=randomness,
             admits=self._admits,
-            listener=None if listener is None else self._heard,
+            listener=self._on_change,
         )
 
-    def _measure(self, meter: ServiceMeter | None) -> None:
-        self.tally = None if meter is None else Tally(meter.replies)
-        self._asked = _unasked if meter is None else meter.retransmissions
+    def _observe(self, observer: ServiceObserver) -> None:
+        replies = observer.replies
+        self.tally = None if replies is None else Tally(replies)
+        self._on_retransmissions = observer.on_retransmissions
+        self._on_instance_change: OnInstanceChange = observer.on_instance_change
 
-    def _heard(self, name: str, change: str, why: str) -> None:
-        if self._listener is not None:
-            self._listener(name, change, why)
+    def _on_change(self, name: str, change: str, why: str) -> None:
+        if not self._is_former:
+            self._on_instance_change(name, change, why)
 
     def retire(self) -> None:
-        """The catalogue in force has these instances no more: only calls that began before may still use them. The listener
-        is told that they left, and nothing after that."""
-        if self._listener is not None:
-            self._tell(self._listener, self._places, {})
-            self._listener = None
+        """The catalogue in force does not have these instances: only calls that began before may still use them. They are
+        reported as left, and nothing is after that."""
+        if not self._is_former:
+            self._report(self._places, {})
+            self._is_former = True
 
-    def restore(self, listener: Listener | None, meter: ServiceMeter | None) -> None:
+    def restore(self, observer: ServiceObserver) -> None:
         """A later catalogue has them again."""
-        self._listener = listener
-        self._measure(meter)
-        if listener is not None:
-            self._tell(listener, {}, self._places)
+        self._observe(observer)
+        self._is_former = False
+        self._report({}, self._places)
 
     @property
     def routes(self) -> list[Channel]:
@@ -217,7 +211,7 @@ class InstancePool:
                 permit = breaker.admit()
                 # A refusal here means that nobody else may be asked either, and that is not for this breaker to say.
                 probe = permit if type(permit) is BreakerPermit else None
-        return SelectedInstance(route, instance, pick, probe, self._asked)
+        return SelectedInstance(route, instance, pick, probe, self._on_retransmissions)
 
     def held(self) -> list[Instance]:
         """The instances, if each of them is new and has not answered its first request; else none."""
@@ -281,17 +275,15 @@ class InstancePool:
             self._lives[name] = instance.incarnation
         while len(self._lives) > MAX_LIVES:
             del self._lives[next(iter(self._lives))]
-        if self._listener is not None:
-            self._tell(self._listener, there, places)
+        self._report(there, places)
 
-    @staticmethod
-    def _tell(listener: Listener, former: Collection[str], now: Collection[str]) -> None:
+    def _report(self, former: Collection[str], now: Collection[str]) -> None:
         for name in now:
             if name not in former and name != SHARED:
-                listener(name, "joined", "here")
+                self._on_change(name, "joined", "here")
         for name in former:
             if name not in now and name != SHARED:
-                listener(name, "left", "gone")
+                self._on_change(name, "left", "gone")
 
     def glimpse(self) -> tuple[InstanceView, ...]:
         """See :meth:`Balancer.glimpse`."""
@@ -303,10 +295,6 @@ class InstancePool:
         if seen != self._seen:
             self._look(seen)
         return self.balancer.instances()
-
-
-def _unasked(_count: int) -> None:
-    """Nobody wants to know."""
 
 
 def _weight(name: str, key: str) -> bytes:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from dispatch._internal.clock import loop_clock
 from dispatch._internal.permit import Randomness
-from dispatch.balancing.outlier_detection import Listener
 from dispatch.catalog import ServiceDescriptor
 from dispatch.errors import TransportError
 from dispatch.policy import NO_HEALTH, Policy
@@ -17,10 +15,7 @@ from dispatch.routing.channel import Channel, Channels
 from dispatch.routing.in_flight import Generations
 from dispatch.routing.instance_pool import SHARED, InstancePool
 from dispatch.routing.pool_key import PoolKey, Topics
-
-if TYPE_CHECKING:
-    from dispatch.telemetry.metrics.instruments import ServiceMeter
-    from dispatch.telemetry.observer import Watch
+from dispatch.telemetry.call_observer import NULL_SERVICE, DispatcherObserver, ServiceObserver
 
 logger = logging.getLogger("dispatch.dispatcher")
 
@@ -68,7 +63,7 @@ class PoolRegistry:
         randomness: of the balancers.
         targets: of the catalogue in force.
         generations: the calls under way.
-        watch: hears of instances, and has the meters of services; None: nobody does.
+        observer: of the dispatcher; None: nothing is observed.
     """
 
     def __init__(
@@ -77,9 +72,9 @@ class PoolRegistry:
         randomness: Randomness,
         targets: PoolPolicies,
         generations: Generations,
-        watch: Watch | None = None,
+        observer: DispatcherObserver | None = None,
     ) -> None:
-        self._watch = watch
+        self._observer = observer
         self._routes = routes
         self._randomness = randomness
         self._targets = targets
@@ -154,8 +149,7 @@ class PoolRegistry:
             clock=self._clock,
             randomness=self._randomness,
             greet=self._routes.greet,
-            listener=None if is_former else self._listener(key),
-            meter=None if is_former else self._meter(key),
+            observer=None if is_former else self._observe(key),
         )
         if is_former:
             self._former[key] = fleet, self._generations.number - self._generations.are_former_pending
@@ -166,11 +160,8 @@ class PoolRegistry:
             self._again_at[key] = self._clock() + AGAIN_S
         return fleet
 
-    def _listener(self, key: PoolKey) -> Listener | None:
-        return None if self._watch is None else partial(self._watch.instance, key.service)
-
-    def _meter(self, key: PoolKey) -> ServiceMeter | None:
-        return None if self._watch is None else self._watch.service(key.service)
+    def _observe(self, key: PoolKey) -> ServiceObserver:
+        return NULL_SERVICE if self._observer is None else self._observer.service(key.service)
 
     def _seek(self, target: PoolUser, fleet: InstancePool) -> None:
         if self._clock() < self._again_at[target.fleet]:
@@ -208,7 +199,7 @@ class PoolRegistry:
             if targets.fleet_policy(key) is not None:
                 del self._former[key]
                 self._fleets[key] = fleet
-                fleet.restore(self._listener(key), self._meter(key))
+                fleet.restore(self._observe(key))
         for key, fleet in list(self._fleets.items()):
             policy = targets.fleet_policy(key)
             if policy is not None:

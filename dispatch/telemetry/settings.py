@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
     from prometheus_client import CollectorRegistry
 
+    from dispatch.telemetry.call_observer import DispatcherObserver
+    from dispatch.telemetry.events import Events
     from dispatch.telemetry.metrics.service_metrics import Services
     from dispatch.telemetry.tracing.service_spans import ServiceTracing
 
@@ -49,6 +51,14 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             raise ValueError(f"traces: 'native', 'propagation-only' or 'off', not {self.traces!r}")
         if not 0.0 <= self.sample <= 1.0:
             raise ValueError(f"sample: from 0 (no call) to 1 (every call), not {self.sample!r}")
+
+    def observe_dispatcher(self, events: Events, name: str, clock: Callable[[], float]) -> DispatcherObserver:
+        """Return the observer of a dispatcher that starts. Imports prometheus-client and the rest of OpenTelemetry's API, a
+        quarter of what importing dispatch would take otherwise. For the arguments see
+        :class:`~dispatch.telemetry.dispatcher_observer.TelemetryObserver`."""
+        from dispatch.telemetry.dispatcher_observer import TelemetryObserver
+
+        return TelemetryObserver(self, events, name, clock)
 
     def service_metrics(self) -> Services | None:
         """Return the metrics of tool services; None: they are off. Imports prometheus-client."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
+from dispatch.calls.call_state import CallOptions
 from dispatch.trustgraph.dialects import DEFAULT_TIMEOUT_S, config_text, dialect, tell
 
 if TYPE_CHECKING:
@@ -44,10 +45,8 @@ class ToolServiceClient:
         given = dialect(("config", "arguments", "timeout"), values, named | {"timeout": timeout})
         result = await self._dispatcher._running_calls.perform(
             self._dispatcher._resolve_service(self._service),
-            config_text(given["config"]),
             given["arguments"] or {},
-            user=given["user"],
-            timeout=given["timeout"],
+            CallOptions(user=given["user"], timeout=given["timeout"], config=config_text(given["config"])),
         )
         if result.error is not None:
             raise result.error
@@ -64,13 +63,11 @@ class ToolServiceClient:
         """
         given = dialect(("config", "arguments", "callback", "timeout"), values, named | {"timeout": timeout})
         chunks: list[str] = []
+        timeout = given["timeout"]  # TrustGraph's client has no other limit
         stream = self._dispatcher._running_calls.stream(
             self._dispatcher._resolve_service(self._service),
-            config_text(given["config"]),
             given["arguments"] or {},
-            user=given["user"],
-            timeout=given["timeout"],
-            idle_timeout=given["timeout"],  # TrustGraph's client knows no other limit
+            CallOptions(user=given["user"], timeout=timeout, idle_timeout=timeout, config=config_text(given["config"])),
         )
         async with contextlib.aclosing(stream):  # a callback that raises must not leave it open
             async for chunk in stream:

@@ -1,17 +1,20 @@
-"""Our guards around TrustGraph's own client: all but the choice of an instance, which stays the client's."""
+"""Guards around TrustGraph's own client: all but the choice of an instance, which remains the client's."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from dispatch._internal.permit import Rejection
+from msgspec.structs import replace
+
 from dispatch.balancing.snapshot import InstanceView
-from dispatch.calls.admission import Admission
-from dispatch.calls.error_messages import refusal
+from dispatch.calls.attempt import Attempts
+from dispatch.calls.call_state import Attempt, Call, CallOptions
+from dispatch.calls.resolved_tool import ResolvedTool
 from dispatch.calls.tool_guards import ToolGuards
+from dispatch.catalog import ServiceDescriptor
 from dispatch.errors import (
     CallTimeoutError,
     DispatchError,
@@ -21,33 +24,30 @@ from dispatch.errors import (
     ToolError,
     TransportError,
 )
+from dispatch.messaging.rpc.exchange_outcome import Answer
 from dispatch.messaging.wire.codec import json_text
 from dispatch.policy import Annotations, Policy, PolicyError, check_repeats, check_seconds, repeatable
 from dispatch.policy.repeat_safety import UNDECLARED
-from dispatch.resilience.attempt_timeout import attempt_slice
 from dispatch.resilience.breaker.breaker import CircuitBreaker, State
-from dispatch.resilience.hedging.decision import ANSWERED
-from dispatch.resilience.hedging.race import hedged
 from dispatch.resilience.rate_limit.aio import user_buckets
-from dispatch.resilience.retry.decision import RetryTarget
-from dispatch.resilience.retry.loop import go_on
+from dispatch.result import CallResult
+from dispatch.routing.pool_key import PoolKey
+from dispatch.telemetry.call_observer import DispatcherObserver
 from dispatch.telemetry.events import Event, Events
 from dispatch.telemetry.settings import DEFAULT_TELEMETRY, Telemetry
 from dispatch.trustgraph.dialects import DEFAULT_TIMEOUT_S, dialect, takes_user, tell
 
-if TYPE_CHECKING:
-    from dispatch.telemetry.observer import Watch
-
-TIDY_S = 0.05
-"""What a wrapped client gets beyond the limit, to end by itself."""
+CLEANUP_S = 0.05
+"""Seconds that a wrapped client gets beyond the limit, to end by itself."""
 WRAPPED_POLICY = Policy(timeout=DEFAULT_TIMEOUT_S)
 """The policy of a client that is given none: the defaults, but TrustGraph's own timeout."""
 
-_SUCCESS = Outcome.SUCCESS
-_TIMED = ANSWERED | {Outcome.TIMEOUT}
+_NO_SERVICE = ServiceDescriptor("", "", "")
+"""A wrapped client has topics of its own."""
+_NO_POOL = PoolKey("", ("", ""), ())
 
 Ask = Callable[[float], Awaitable[str]]
-"""Calls the client; told how many seconds it has."""
+"""Calls the client, with the seconds that it has."""
 
 
 def wrap(
@@ -58,7 +58,7 @@ def wrap(
     annotations: Annotations = UNDECLARED,
     telemetry: Telemetry = DEFAULT_TELEMETRY,
 ) -> WrappedClient:
-    """Our guards around a client of TrustGraph's: breaker, rates, bulkhead, retries, hedges, one deadline, typed errors.
+    """Guards around a client of TrustGraph's: breaker, rates, bulkhead, retries, hedges, one deadline, typed errors.
 
     Args:
         client: anything with TrustGraph's ``call(config, arguments, timeout=…)`` (2.11.1) or ``call(user, config,
@@ -99,7 +99,8 @@ class WrappedClient:
         self._takes_user = takes_user(client)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._made: ToolGuards | None = None
-        self._watch: Watch | None = None
+        self._observer: DispatcherObserver | None = None
+        self._resolved = ResolvedTool(tool, _NO_SERVICE, "{}", self.policy, self._repeatable, _NO_POOL)
 
     @property
     def breaker(self) -> CircuitBreaker:
@@ -117,22 +118,20 @@ class WrappedClient:
     def _guards(self) -> ToolGuards:
         loop = asyncio.get_running_loop()
         if self._made is None or loop is not self._loop:
-            from dispatch.telemetry.observer import Watch  # as in Dispatcher.start
-
             self._loop = loop
-            if self._watch is not None:
-                self._watch.close()
-            self._watch = Watch(self._telemetry, self._events, loop.time)
+            if self._observer is not None:
+                self._observer.close()
+            self._observer = replace(self._telemetry, traces="off").observe_dispatcher(self._events, "", loop.time)
             self._made = ToolGuards(
                 self.policy,
                 repeatable=self._repeatable,
                 clock=loop.time,
                 randomness=random.random,
                 shared_users=user_buckets,
-                watch=self._watch,
+                observer=self._observer.tool(self.tool),
                 label=self.tool,
             )
-            self._watch.observe(self)
+            self._observer.attach(self)
         return self._made
 
     def on_event(self, listener: Callable[[Event], object]) -> Callable[[], None]:
@@ -165,29 +164,29 @@ class WrappedClient:
         """As :meth:`dispatch.ToolServiceClient.call`. ``timeout``: seconds for the whole call; None: the policy's."""
         limit = self.policy.timeout if timeout is None else timeout
         given = dialect(("config", "arguments", "timeout"), values, named | {"timeout": limit})
-        call = _Call(self, given)
-        return await call.guarded(lambda seconds: self._client.call(*self._leading(given), timeout=seconds))
+        call = self._start(given)
+        return await self._perform(call, lambda seconds: self._client.call(*self._leading(given), timeout=seconds))
 
     async def call_streaming(self, *values: Any, timeout: float | None = None, **named: Any) -> str:
-        """As :meth:`dispatch.ToolServiceClient.call_streaming`. Nothing is repeated once a chunk was given."""
+        """As :meth:`dispatch.ToolServiceClient.call_streaming`. The call is not retried once a chunk was given."""
         limit = self.policy.timeout if timeout is None else timeout
         given = dialect(("config", "arguments", "callback", "timeout"), values, named | {"timeout": limit})
-        call = _Call(self, given)
+        call = self._start(given, is_stream=True)
         loop = asyncio.get_running_loop()
 
         async def callback(chunk: str) -> None:
-            # Asked at each chunk too: before Python 3.12 asyncio.wait_for, which TrustGraph's client uses, can swallow
-            # the cancellation by which a limit is kept.
+            # Checked at each chunk too: before Python 3.12 asyncio.wait_for, which TrustGraph's client uses, can swallow
+            # the cancellation by which a limit is enforced.
             if loop.time() >= call.deadline:
                 raise TimeoutError
-            call.told = True
+            call.has_delivered = True
             try:
                 await tell(given["callback"], chunk)
             except Exception as error:
                 raise _CallbackError(error) from error
 
-        return await call.guarded(
-            lambda seconds: self._client.call_streaming(*self._leading(given), callback, timeout=seconds), hedge=False
+        return await self._perform(
+            call, lambda seconds: self._client.call_streaming(*self._leading(given), callback, timeout=seconds)
         )
 
     def _leading(self, given: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -195,174 +194,117 @@ class WrappedClient:
             return given["user"], given["config"], given["arguments"]
         return given["config"], given["arguments"]
 
+    def _start(self, given: Mapping[str, Any], *, is_stream: bool = False) -> Call:
+        """Check the caller's values and begin the call.
 
-class _Attempt:
-    """How one attempt ended. See :class:`dispatch.resilience.retry.loop.Attempted`."""
-
-    __slots__ = ("error", "outcome", "sent", "text")
-
-    def __init__(self) -> None:
-        self.outcome = Outcome.CANCELLED
-        self.sent = False
-        self.error: DispatchError | None = None
-        self.text = ""
-
-    @property
-    def retry_after(self) -> float | None:
-        return None if self.error is None else self.error.retry_after
-
-    @property
-    def error_type(self) -> str | None:
-        return None if self.error is None else self.error.type
-
-    @property
-    def remembered(self) -> bool:
-        return False  # whoever has it is not known
-
-    def failed(self, error: DispatchError) -> None:
-        self.error = error
-        self.outcome = error.outcome
-
-
-class _Call:
-    """One call of a wrapped client, over all its attempts."""
-
-    def __init__(self, client: WrappedClient, given: Mapping[str, Any]) -> None:
-        self._tool = client.tool
-        self._given = given
-        self._guards = client._guards()
-        self._now = asyncio.get_running_loop().time
+        Raises:
+            InvalidArgumentsError: the timeout or the arguments are invalid; nothing was sent.
+        """
+        guards = self._guards()
         try:
             limit = check_seconds(given["timeout"])
             json_text(given["arguments"] or {}, "arguments")
         except (PolicyError, TypeError) as error:
-            raise InvalidArgumentsError("invalid-arguments", f"{error}. '{self._tool}' was not called.") from None
-        self._limit = limit
-        self.deadline = self._now() + limit
-        self.told = False
-        """A chunk was given to the caller: nothing can be repeated any more."""
+            raise InvalidArgumentsError("invalid-arguments", f"{error}. '{self.tool}' was not called.") from None
+        now = asyncio.get_running_loop().time()
+        return Call(
+            self._resolved,
+            guards,
+            guards.observer.start_call(self._resolved, now),
+            CallOptions(given["user"]),
+            b"",
+            deadline=now + limit,
+            limit=limit,
+            is_stream=is_stream,
+        )
 
-    async def guarded(self, ask: Ask, *, hedge: bool = True) -> str:
-        """The answer, or its error. Counted, whatever becomes of it."""
-        meter, began = self._guards.meter, self._now()
-        if meter is None:
-            return await self._guarded(ask, hedge=hedge)
-        meter.in_flight += 1
-        outcome = Outcome.CANCELLED
+    async def _perform(self, call: Call, ask: Ask) -> str:
+        """Make the attempts of a call, as a dispatcher does, and return the answer or raise the error."""
+        now = asyncio.get_running_loop().time
+        started = call.deadline - call.limit
         try:
-            text = await self._guarded(ask, hedge=hedge)
-            outcome = _SUCCESS
-        except DispatchError as error:
-            outcome = error.outcome
+            attempt = await Attempts(ClientInvoker(ask), now).run(call)
+        except BaseException:
+            call.observer.on_cancel(now() - started, call.requests)
             raise
-        finally:
-            meter.finished(outcome, self._now() - began)
+        text = attempt.settled.text if isinstance(attempt.settled, Answer) else ""
+        error = attempt.error
+        outcome = Outcome.SUCCESS if error is None else error.outcome
+        call.observer.on_end(CallResult(self.tool, outcome, text, error, now() - started, call.requests), {})
+        if error is not None:
+            raise error
         return text
 
-    async def _guarded(self, ask: Ask, *, hedge: bool) -> str:
-        guards = self._guards
-        guards.budget.called()
-        tried: list[str] = []
-        if guards.hedging is None or not hedge:
-            made = await self._attempt(ask, 1)
-        else:
-            made = await hedged(
-                lambda second: self._attempt(ask, 1, hedge=second),
-                guards.hedging,
-                deadline=self.deadline,
-                others=lambda: True,  # the client has one topic, and its broker may give it to another instance
-                listener=guards.unhedged,
-            )
-        if made.outcome is not _SUCCESS and guards.retrying is not None and not self.told:
 
-            async def again(number: int, _tried: list[str], _where: RetryTarget) -> _Attempt:
-                return await self._attempt(ask, number)
+class ClientInvoker:
+    """Sends the requests of one call by a client of TrustGraph's (:class:`~dispatch.calls.attempt.Invoker`).
 
-            made = await go_on(made, tried, again, guards.retrying, deadline=self.deadline, listener=guards.unrepeated)
-        if made.error is not None:
-            raise made.error
-        return made.text
+    Args:
+        ask: calls the client.
+    """
 
-    async def _attempt(self, ask: Ask, number: int, *, hedge: bool = False) -> _Attempt:
-        guards, made = self._guards, _Attempt()
-        passage = Admission(guards)
+    is_connected = True  # the connection is the client's own
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+
+    async def await_connection(self, call: Call) -> None:
+        """The client waits for its connection itself."""
+
+    def has_untried(self, call: Call) -> bool:
+        """True: the client has one topic, and its broker may give the request to another instance."""
+        return True
+
+    def attribute_failure(self, attempt: Attempt) -> None:
+        """Only a failure of this process is not counted: the client does not tell instances apart."""
+        if attempt.error is not None and attempt.error.origin is Origin.LOCAL:
+            attempt.counts_for_instance = attempt.counts_for_tool = False
+
+    async def invoke(self, attempt: Attempt) -> None:
+        """Call the client within the attempt's deadline.
+
+        Raises:
+            DispatchError: the client failed, or took too long.
+        """
+        call = attempt.call
+        loop_time = asyncio.get_running_loop().time
+        tool = call.tool.label
+        attempt.start(loop_time())
+        attempt.request = call.observer.on_request("", "", "", attempt.number, attempt.reason)
+        attempt.sent = True
+        call.requests += 1
+        seconds = attempt.deadline - attempt.began
         try:
-            refused = passage.enter(self._given["user"], self.deadline)
-            if passage.waits:
-                if hedge:
-                    passage.give_up()
-                    refused = Rejection("bulkhead", "full")
-                else:
-                    refused = await passage.wait(self.deadline, None)
-            if refused is not None:
-                made.error = refusal(refused, self._tool)
-                made.outcome = Outcome.REJECTED
-                return made
-            began = self._now()
-            ends, clock = self._slice(began, number)
-            made.sent = True
-            if guards.meter is not None:
-                guards.meter.attempts["hedge" if hedge else "retry" if number > 1 else "first"].inc()
-            await self._ask(made, ask, ends - began, clock)
-            if guards.hedging is None and made.outcome in _TIMED:
-                guards.durations.learn(self._now() - began)
-        finally:
-            counts = made.error is None or made.error.origin is not Origin.LOCAL
-            passage.finish(made.outcome, sent=made.sent, retry_after=made.retry_after, counts=counts)
-            if made.error is not None:
-                passage.tell(made.error)
-        return made
-
-    def _slice(self, now: float, number: int) -> tuple[float, str]:
-        guards = self._guards
-        left, usual = 1, None
-        if guards.repeatable and guards.retrying is not None:
-            usual = guards.usual.value(now)
-            if usual is not None:
-                left = max(1, guards.retrying.settings.attempts - number + 1)
-        return attempt_slice(now, self.deadline, limit=guards.policy.attempt_timeout, attempts_left=left, usual=usual)
-
-    async def _ask(self, made: _Attempt, ask: Ask, seconds: float, clock: str) -> None:
-        tool = self._tool
-        try:
-            # The client's own limit is per message and starts late; ours covers everything. It comes a moment later,
-            # because TrustGraph's client tidies up after its own limit only.
-            async with asyncio.timeout(seconds + TIDY_S):
-                made.text = await ask(seconds)
-            made.outcome = _SUCCESS
+            # The client's own limit is for each message and starts late; this one covers everything. It ends a moment
+            # later, because TrustGraph's client cleans up after its own limit only.
+            async with asyncio.timeout(seconds + CLEANUP_S):
+                text = await self._ask(seconds)
         except _CallbackError as failed:
-            made.outcome = _SUCCESS  # of the tool: what failed is the caller's own
+            attempt.outcome = Outcome.SUCCESS  # of the tool: what failed is the caller's own callback
             raise failed.error from None
         except TimeoutError:
             advice = (
                 "Report the failure, or use another tool."
-                if self._guards.repeatable
+                if call.guards.repeatable
                 else "It may have run all the same: do not repeat the call unless you know that it did nothing."
             )
-            limit = self._limit if clock == "call" else seconds
-            made.failed(
-                CallTimeoutError(
-                    f"'{tool}' gave no complete answer within {limit:g} s. {advice}",
-                    clock=clock,
-                    retryable=self._guards.repeatable,
-                )
-            )
-        except DispatchError as error:
-            made.failed(error)
+            raise CallTimeoutError(
+                f"'{tool}' gave no complete answer within {attempt.limit:g} s. {advice}",
+                clock=attempt.clock,
+                retryable=call.guards.repeatable,
+            ) from None
+        except DispatchError:
+            raise
         except RuntimeError as error:
-            # TrustGraph's client keeps the message of the tool's error, and loses its type.
-            made.failed(_caused(ToolError("tool-error", str(error)), error))
+            # TrustGraph's client preserves the message of the tool's error, and drops its type.
+            raise ToolError("tool-error", str(error)) from error
         except Exception as error:
-            made.failed(
-                _caused(
-                    TransportError(
-                        "client-failed",
-                        f"The client of '{tool}' failed: {type(error).__name__}: {error}",
-                        origin=Origin.TOOL,
-                    ),
-                    error,
-                )
-            )
+            raise TransportError(
+                "client-failed",
+                f"The client of '{tool}' failed: {type(error).__name__}: {error}",
+                origin=Origin.TOOL,
+            ) from error
+        attempt.conclude(Answer(text, None, "", {}))
 
 
 class _CallbackError(Exception):
@@ -371,8 +313,3 @@ class _CallbackError(Exception):
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
         self.error = error
-
-
-def _caused(error: DispatchError, cause: Exception) -> DispatchError:
-    error.__cause__ = cause
-    return error

@@ -43,9 +43,8 @@ class Attempted(Protocol):
 
 R = TypeVar("R", bound=Attempted)
 
-Attempt = Callable[[int, list[str], RetryTarget], Awaitable[R]]
-"""One attempt: its number, from 1; the instances tried so far, to which it adds its own once it has picked one; and where it
-may go."""
+Attempt = Callable[[int, RetryTarget], Awaitable[R]]
+"""Makes one attempt: its number, from 1, and the instance it may go to."""
 Listener = Callable[[RetryDecision | NoRetryReason], object]
 """Hears of each decision after a failed attempt, for metrics."""
 
@@ -54,9 +53,8 @@ def _nobody(_verdict: RetryDecision | NoRetryReason) -> None:
     pass
 
 
-async def go_on(
+async def retry(
     result: R,
-    tried: list[str],
     attempt: Attempt[R],
     retrying: RetryPolicy,
     *,
@@ -69,7 +67,6 @@ async def go_on(
 
     Args:
         result: of the first attempt, which is not a success.
-        tried: the instances tried so far.
         attempt: see :data:`Attempt`.
         retrying: decides. The call itself is counted by whoever makes it (``retrying.budget.called()``).
         deadline: of the whole call, on the running loop's clock.
@@ -90,7 +87,7 @@ async def go_on(
                 where = course.begin()
                 if where is None:
                     break
-                result = await attempt(number, tried, where)
+                result = await attempt(number, where)
                 course.judge(result, number)
                 doubtful = _doubtful(result, doubtful)
             # Not entered as a context manager, which would keep what is raised. And tenacity needs no result to hold on to.

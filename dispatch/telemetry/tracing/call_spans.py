@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Mapping
+from typing import Any
 
 from opentelemetry import trace
 from opentelemetry.context import Context, get_current
@@ -25,9 +26,10 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
-from dispatch.calls.resolved_tool import ResolvedTool
 from dispatch.errors import DispatchError, Outcome
+from dispatch.messaging.wire.codec import json_text
 from dispatch.result import CallResult
+from dispatch.telemetry.call_observer import CallDecorator, CallObserver, ObservedTool, RequestObserver
 from dispatch.telemetry.error_types import error_type
 from dispatch.telemetry.names import (
     ATTEMPT,
@@ -38,6 +40,7 @@ from dispatch.telemetry.names import (
     EXECUTE_TOOL,
     EXTENSION,
     FIRST_CHUNK,
+    HEDGE_EVENT,
     INSTANCE,
     MESSAGING_CLIENT,
     MESSAGING_CONVERSATION,
@@ -52,6 +55,7 @@ from dispatch.telemetry.names import (
     PULSAR,
     REASON,
     REFUSED_EVENT,
+    RETRY_EVENT,
     SEND,
     SERVICE,
     TOOL_ARGUMENTS,
@@ -61,11 +65,11 @@ from dispatch.telemetry.names import (
     TOOL_RESULT,
     TOOL_TYPE,
     TRANSMISSIONS,
+    WAIT,
     ErrorType,
 )
 from dispatch.telemetry.settings import Telemetry
-from dispatch.telemetry.tracing.interface import CallTrace, Passed, SendTrace, unsampled
-from dispatch.telemetry.tracing.propagation import received, written
+from dispatch.telemetry.tracing.propagation import received, unsampled, written
 from dispatch.telemetry.tracing.provider import LOOK_S, listening
 
 logger = logging.getLogger("dispatch.telemetry")
@@ -77,16 +81,22 @@ MAX_NAME_CHARS = 256
 NOTHING: Mapping[str, str] = {}
 
 
-class _RecordedSend:
-    __slots__ = ("_span", "properties")
+class _RecordedRequest:
+    """The ``send`` span of one request."""
 
-    def __init__(self, span: Span) -> None:
+    __slots__ = ("_inner", "_span", "properties")
+
+    def __init__(self, span: Span, inner: RequestObserver) -> None:
         self._span = span
+        self._inner = inner
         self.properties = written(span)
 
-    def ended(self, outcome: Outcome, error: DispatchError | None, instance: str | None, transmissions: int) -> None:
+    def on_end(
+        self, outcome: Outcome, error: DispatchError | None, *, instance: str, transmissions: int, sent: bool
+    ) -> None:
+        self._inner.on_end(outcome, error, instance=instance, transmissions=transmissions, sent=sent)
         span = self._span
-        if instance is not None:
+        if instance:
             span.set_attribute(INSTANCE, instance)
         if transmissions > 1:
             span.set_attribute(TRANSMISSIONS, transmissions)
@@ -94,26 +104,58 @@ class _RecordedSend:
         span.end()
 
 
-class _Recorded:
-    __slots__ = ("_context", "_span", "_tool", "_tracing", "records_content")
+class _PropagatedRequest:
+    """One request of a call that is not recorded: it carries the trace context."""
 
-    carried = None
+    __slots__ = ("_inner", "properties")
 
-    def __init__(self, tracing: Tracing, span: Span, tool: str) -> None:
+    def __init__(self, properties: Mapping[str, str], inner: RequestObserver) -> None:
+        self.properties = properties
+        self._inner = inner
+
+    def on_end(
+        self, outcome: Outcome, error: DispatchError | None, *, instance: str, transmissions: int, sent: bool
+    ) -> None:
+        self._inner.on_end(outcome, error, instance=instance, transmissions=transmissions, sent=sent)
+
+
+class _PropagatedCall(CallDecorator):
+    """A call of which only the trace context travels."""
+
+    __slots__ = ("_properties",)
+
+    def __init__(self, properties: Mapping[str, str], inner: CallObserver) -> None:
+        super().__init__(inner)
+        self._properties = properties
+
+    def on_request(self, topic: str, template: str, id: str, number: int, reason: str) -> RequestObserver:
+        return _PropagatedRequest(self._properties, self._inner.on_request(topic, template, id, number, reason))
+
+
+class _RecordedCall(CallDecorator):
+    """A call that is recorded as a span."""
+
+    __slots__ = ("_chunks", "_context", "_exemplar", "_size", "_span", "_tool", "_tracing")
+
+    def __init__(self, tracing: Tracing, span: Span, tool: str, inner: CallObserver) -> None:
+        super().__init__(inner)
         self._tracing = tracing
         self._tool = tool
         self._span = span
-        self.records_content = tracing.content
         self._context = set_span_in_context(span, EMPTY)
+        self._chunks: list[str] = []
+        self._size = 0
+        own = span.get_span_context()
+        self._exemplar: dict[str, str] | None = None
+        if own.trace_flags.sampled:
+            self._exemplar = {"trace_id": f"{own.trace_id:032x}", "span_id": f"{own.span_id:016x}"}
 
-    @property
-    def exemplar(self) -> dict[str, str] | None:
-        own = self._span.get_span_context()
-        if not own.trace_flags.sampled:
-            return None
-        return {"trace_id": f"{own.trace_id:032x}", "span_id": f"{own.span_id:016x}"}
+    def on_arguments(self, arguments: Mapping[str, Any]) -> None:
+        self._inner.on_arguments(arguments)
+        if self._tracing.content:
+            self._record_content("arguments", json_text(arguments, "arguments"))
 
-    def send(self, topic: str, template: str, id: str, number: int, reason: str) -> SendTrace:
+    def on_request(self, topic: str, template: str, id: str, number: int, reason: str) -> RequestObserver:
         attributes: dict[str, str | int] = {
             MESSAGING_SYSTEM: PULSAR,
             MESSAGING_OPERATION: SEND,
@@ -126,23 +168,40 @@ class _Recorded:
         }
         if topic != template:
             attributes[MESSAGING_TEMPLATE] = template
-        return _RecordedSend(
-            self._tracing.tracer.start_span(f"{SEND} {template}", self._context, SpanKind.PRODUCER, attributes)
+        return _RecordedRequest(
+            self._tracing.tracer.start_span(f"{SEND} {template}", self._context, SpanKind.PRODUCER, attributes),
+            self._inner.on_request(topic, template, id, number, reason),
         )
 
-    def event(self, name: str, attributes: Mapping[str, str | float]) -> None:
-        if self._span.is_recording():  # else its caller has left what others share, and wait for
+    def on_retry(self, wait: float) -> None:
+        self._inner.on_retry(wait)
+        self._add_event(RETRY_EVENT, {WAIT: wait})
+
+    def on_hedge(self) -> None:
+        self._inner.on_hedge()
+        self._add_event(HEDGE_EVENT, {})
+
+    def _add_event(self, name: str, attributes: Mapping[str, str | float]) -> None:
+        if self._span.is_recording():  # else the caller has left a call that others share and wait for
             self._span.add_event(name, attributes)
 
-    def content(self, kind: str, text: str) -> None:
+    def _record_content(self, kind: str, text: str) -> None:
         shown = self._tracing.shown(kind, self._tool, text)
         if shown is not None:
             self._span.set_attribute(TOOL_ARGUMENTS if kind == "arguments" else TOOL_RESULT, shown)
 
-    def first_chunk(self, seconds: float) -> None:
+    def on_first_chunk(self, seconds: float, exemplar: dict[str, str] | None = None) -> None:
+        self._inner.on_first_chunk(seconds, self._exemplar)
         self._span.set_attribute(FIRST_CHUNK, seconds)
 
-    def ended(self, result: CallResult, reply: Mapping[str, str]) -> None:
+    def on_chunk(self, text: str) -> None:
+        self._inner.on_chunk(text)
+        if self._tracing.content and self._size < MAX_CONTENT_CHARS:
+            self._chunks.append(text)
+            self._size += len(text)
+
+    def on_end(self, result: CallResult, reply: Mapping[str, str], exemplar: dict[str, str] | None = None) -> None:
+        self._inner.on_end(result, reply, self._exemplar)
         span, error = self._span, result.error
         known: dict[str, str | int] = {OUTCOME: str(result.outcome), ATTEMPTS: result.attempts}
         if result.request_id:
@@ -150,8 +209,9 @@ class _Recorded:
         if result.chunks > 1:
             known[CHUNKS] = result.chunks
         span.set_attributes(known)
-        if result.text and self._tracing.content:
-            self.content("result", result.text)
+        text = "".join(self._chunks) or result.text
+        if text and self._tracing.content:
+            self._record_content("result", text)
         sender = received(reply)
         if sender is not None:
             span.add_link(sender)
@@ -160,7 +220,8 @@ class _Recorded:
         _conclude(span, result.outcome, error)
         span.end()
 
-    def left(self, attempts: int) -> None:
+    def on_cancel(self, seconds: float, attempts: int, exemplar: dict[str, str] | None = None) -> None:
+        self._inner.on_cancel(seconds, attempts, self._exemplar)
         self._span.set_attribute(OUTCOME, str(Outcome.CANCELLED))
         self._span.set_attribute(ATTEMPTS, attempts)
         _conclude(self._span, Outcome.CANCELLED, None)
@@ -209,28 +270,27 @@ class Tracing:
             self.tracer = tracer
             self._listening = True
 
-    def call(self, target: ResolvedTool, now: float) -> CallTrace | None:
-        """A call of ``target`` begins. None: nobody wants to know."""
+    def start_call(self, tool: ObservedTool, now: float, inner: CallObserver) -> CallObserver:
+        """Begin to observe a call of ``tool``; return ``inner`` itself if no trace is wanted of it."""
         if now >= self._look_at:
             self._look(now)
         context = get_current()
         parent = get_current_span(context).get_span_context() if context else None
         if parent is not None and parent.is_valid:
             if not (self._listening and parent.trace_flags.sampled):
-                return Passed(written(parent))
+                return _PropagatedCall(written(parent), inner)
         elif not self._listening:
-            return None
+            return inner
         elif self._sample < 1.0 and self._random() >= self._sample:
-            return Passed({"traceparent": self._unsampled()})
-        tool = target.label
-        # What is at hand goes along at once: each attribute that is set later costs a microsecond.
-        known = {SERVICE: target.service.id}
-        if target.description:
-            known[TOOL_DESCRIPTION] = target.description
-        span = self._start(tool, tool, context, known)
+            return _PropagatedCall({"traceparent": self._unsampled()}, inner)
+        # perf: attributes at the start of a span are cheap; each one that is set later costs a microsecond
+        known = {SERVICE: tool.service_id}
+        if tool.description:
+            known[TOOL_DESCRIPTION] = tool.description
+        span = self._start(tool.label, tool.label, context, known)
         if not span.is_recording():
-            return Passed(written(span))
-        return _Recorded(self, span, tool)
+            return _PropagatedCall(written(span), inner)
+        return _RecordedCall(self, span, tool.label, inner)
 
     def _start(self, shown: str, tool: str, context: Context, known: Mapping[str, str] = NOTHING) -> Span:
         return self.tracer.start_span(

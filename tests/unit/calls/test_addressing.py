@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from dispatch.calls.addressing import MEET_S
 
 from dispatch import Dispatcher, Policy
-from dispatch.calls.addressing import MEET_S
 from dispatch.errors import CallTimeoutError, TransportError
 from dispatch.routing.channel import HELLO_WAIT_S
 from dispatch.transports.memory import MemoryTransport

@@ -11,6 +11,7 @@ import weakref
 from typing import Any
 
 import pytest
+from dispatch.telemetry.observer import Watch
 from prometheus_client import Counter, Gauge
 from prometheus_client.openmetrics.exposition import generate_latest
 
@@ -19,7 +20,6 @@ from dispatch.telemetry.events import Events
 from dispatch.telemetry.metrics import instruments
 from dispatch.telemetry.metrics.collector import LiveCollector
 from dispatch.telemetry.metrics.instruments import Instruments
-from dispatch.telemetry.observer import Watch
 from tests.helpers.dispatcher_and_service import UNGUARDED, catalog, read, serving
 from tests.helpers.telemetry_capture import Board, telling
 

@@ -1,0 +1,340 @@
+"""The state of one call and of one attempt of it: what is known while they are in flight, and how they end."""
+
+from __future__ import annotations
+
+import msgspec
+
+from dispatch.calls.admission import Admission
+from dispatch.calls.conclusion import error_of
+from dispatch.calls.resolved_tool import ResolvedTool
+from dispatch.calls.tool_guards import ToolGuards
+from dispatch.errors import DispatchError, Origin, Outcome, TransportError
+from dispatch.messaging.rpc.exchange_outcome import Answer, Settled, TimedOut
+from dispatch.messaging.rpc.pending import ReplyStream
+from dispatch.messaging.rpc.retransmittable_request import RetransmittableRequest
+from dispatch.messaging.wire.properties import Property, Refusal, whole_number
+from dispatch.resilience.attempt_timeout import attempt_slice
+from dispatch.resilience.hedging.decision import NoHedgeReason
+from dispatch.resilience.retry.decision import NoRetryReason, RetryDecision, RetryTarget, may_have_run
+from dispatch.routing.instance import Instance
+from dispatch.routing.instance_pool import InstancePool, SelectedInstance
+from dispatch.routing.key_holders import Claim, Holder
+from dispatch.telemetry.call_observer import NO_PROPERTIES, NULL_REQUEST, CallObserver, RequestObserver
+
+_SUCCESS, _CANCELLED, _REJECTED = Outcome.SUCCESS, Outcome.CANCELLED, Outcome.REJECTED
+FAILURES = frozenset({Outcome.TIMEOUT, Outcome.TRANSPORT})
+"""Outcomes that have an :class:`Origin`."""
+_INSTANCE_ENDED = frozenset({"instance-lost", Refusal.FORMER})
+"""Error types of requests whose instance died or was restarted."""
+_CALLERS_MISTAKES = frozenset({"payload-too-large", "too-large", "too-much"})
+"""Error types of the transport that concern what the caller sent or asked for."""
+
+
+class CallOptions(msgspec.Struct, frozen=True):
+    """What a caller may set for one call; every field has a default.
+
+    Attributes:
+        user: on whose behalf the tool is called.
+        timeout: seconds for the whole call or stream; None: the tool's policy.
+        idle_timeout: seconds between two chunks of a stream; None: the tool's policy.
+        idempotency_key: the caller's name for this piece of work: an instance does it once.
+        priority: class in the bulkhead's queue; None: the most urgent.
+        config: JSON text of the config values; None: those of the tool's descriptor.
+    """
+
+    user: str = ""
+    timeout: float | None = None
+    idle_timeout: float | None = None
+    idempotency_key: str | None = None
+    priority: str | None = None
+    config: str | None = None
+
+
+NO_OPTIONS = CallOptions()
+
+
+class Call(msgspec.Struct, eq=False):
+    """One call, over all its attempts.
+
+    Attributes:
+        tool, guards, observer: of the tool that is called, and of this call.
+        options: as the caller set them.
+        payload: of each request.
+        deadline: of the whole call, on the loop's clock; ``limit`` seconds after the call began.
+        is_stream: the caller reads chunks as they arrive.
+        idle: seconds between two chunks at most, for a stream.
+        requests: sent so far, over all attempts.
+        tried: names of the instances of the attempts so far.
+        key_holder: the instance that may have executed the request and remembers its idempotency key.
+        refused_by: names of instances that refused the request.
+        has_delivered: a part of the reply was given to the caller: the call can no longer be retried.
+    """
+
+    tool: ResolvedTool
+    guards: ToolGuards
+    observer: CallObserver
+    options: CallOptions
+    payload: bytes
+    deadline: float
+    limit: float
+    is_stream: bool = False
+    idle: float = 0.0
+    requests: int = 0
+    tried: list[str] = []
+    key_holder: Instance | None = None
+    refused_by: tuple[str, ...] = ()
+    has_delivered: bool = False
+
+    @property
+    def is_retryable(self) -> bool:
+        """Whether the policy retries at all and nothing was given to the caller yet."""
+        return self.guards.retrying is not None and not self.has_delivered
+
+    def on_retry_decision(self, decision: RetryDecision | NoRetryReason) -> None:
+        """Report whether a failed attempt is followed by another one."""
+        if isinstance(decision, RetryDecision):
+            self.observer.on_retry(decision.wait)
+        elif decision is NoRetryReason.BUDGET:
+            self.observer.on_budget_exhausted()
+
+    def on_hedge_decision(self, reason: NoHedgeReason | None) -> None:
+        """Report whether a hedge that was due is sent: None, or why not."""
+        if reason is None:
+            self.observer.on_hedge()
+        elif reason is NoHedgeReason.BUDGET:
+            self.observer.on_budget_exhausted()
+
+
+class Attempt(msgspec.Struct, eq=False):
+    """One attempt of a call.
+
+    Attributes:
+        call: that it belongs to.
+        number: from 1; a hedge has that of the first attempt.
+        reason: ``first``, ``retry`` or ``hedge``.
+        target: where the request may go: HOME is the instance that holds the call's idempotency key.
+        admission: its way through the guards.
+        began: when the guards had admitted it, on the loop's clock.
+        deadline, clock, limit: when it ends, the name of that limit, and the limit in seconds.
+        selected: the balancer's choice; None before it, and after its permit was returned.
+        request_id: of the last request.
+        request: observes the last request.
+        retransmission: how the last request is repeated; None: it cannot be.
+        sent: the request left, or may have.
+        replies, first_chunk: of a stream.
+        settled: how the exchange ended; None: there was none.
+        outcome: CANCELLED until it is known; REJECTED when one of dispatch's own guards refused the attempt.
+        error: what the caller would get; None for SUCCESS.
+        retry_after: seconds that the service asked for before the next request.
+        is_impatient: it timed out sooner than the tool usually answers, which says nothing about the service.
+        is_outpaced: its hedge was answered first.
+        counts_for_instance, counts_for_tool: whether outlier detection and the circuit breaker count the failure.
+        remembered: the instance remembers idempotency keys and is still there.
+        claimed: the claim on the idempotency key for the instance of the last request, and the holder before it.
+    """
+
+    call: Call
+    number: int
+    reason: str
+    target: RetryTarget
+    admission: Admission
+    began: float = 0.0
+    deadline: float = 0.0
+    clock: str = "call"
+    limit: float = 0.0
+    selected: SelectedInstance | None = None
+    request_id: str = ""
+    request: RequestObserver = NULL_REQUEST
+    retransmission: RetransmittableRequest | None = None
+    sent: bool = False
+    replies: ReplyStream | None = None
+    first_chunk: str | None = None
+    settled: Settled | None = None
+    outcome: Outcome = Outcome.CANCELLED
+    error: DispatchError | None = None
+    retry_after: float | None = None
+    is_impatient: bool = False
+    is_outpaced: bool = False
+    counts_for_instance: bool = True
+    counts_for_tool: bool = True
+    remembered: bool = False
+    claimed: tuple[Claim, Instance | None] | None = None
+
+    @property
+    def error_type(self) -> str | None:
+        """The ``type`` of the error."""
+        return None if self.error is None else self.error.type
+
+    @property
+    def reply_properties(self) -> dict[str, str]:
+        """Properties of the last reply; empty without one."""
+        settled = self.settled
+        return settled.properties if type(settled) is Answer else NO_PROPERTIES  # type: ignore[return-value] # read only
+
+    def start(self, now: float) -> None:
+        """The guards have admitted the attempt: set its own deadline.
+
+        A stream has that of the call. Otherwise the policy's attempt timeout, or a multiple of the usual duration while
+        another attempt could follow.
+        """
+        call = self.call
+        self.began = now
+        self.deadline, self.limit = call.deadline, call.limit
+        if call.is_stream:
+            self.clock = "stream"
+            return
+        guards, limit = call.guards, call.tool.policy.attempt_timeout
+        attempts_left, usual = 1, None
+        if limit is None:
+            if guards.repeatable and guards.retrying is not None:
+                attempts_left += guards.retrying.settings.attempts - self.number
+            if attempts_left <= 1 or (usual := guards.usual.value(now)) is None:
+                return
+        ends, clock = attempt_slice(now, call.deadline, limit=limit, attempts_left=attempts_left, usual=usual)
+        if clock == "attempt":
+            self.deadline, self.clock, self.limit = ends, clock, ends - now
+
+    # -- the request --------------------------------------------------------------------------------------------
+
+    def clear(self) -> None:
+        """Forget how the former request of this attempt ended: another instance gets one."""
+        self.sent = False
+        self.error = self.retry_after = None
+
+    def claim_key(self, pool: InstancePool, instance: Instance) -> None:
+        """Record that ``instance`` may do the work of the call's idempotency key."""
+        call = self.call
+        assert call.options.idempotency_key is not None
+        holder = Holder(instance.name, instance.incarnation)
+        self.claimed = pool.keys.claim(call.options.user, call.options.idempotency_key, holder), call.key_holder
+        call.key_holder = instance
+
+    def _release_key(self) -> None:
+        """The request was surely not executed: its instance does not know the key."""
+        if self.claimed is not None:
+            call = self.call
+            claim, call.key_holder = self.claimed
+            self.claimed = None
+            claim.undo()
+            if self.sent:  # and was refused there
+                call.refused_by = (*call.refused_by, claim.holder.name)
+
+    # -- the end ------------------------------------------------------------------------------------------------
+
+    def reject(self, error: DispatchError) -> None:
+        """One of dispatch's own guards refused the attempt."""
+        self.error = error
+        self.outcome = _REJECTED
+        self.retry_after = error.retry_after
+
+    def conclude(self, settled: Settled) -> None:
+        """The exchange has ended in ``settled``."""
+        self.settled = settled
+        if type(settled) is Answer and settled.error_type is None:
+            self.outcome = _SUCCESS
+            return
+        tool = self.call.tool
+        error = error_of(settled, tool=tool.label, limit=self.limit, repeatable=tool.repeatable)
+        assert error is not None  # only an answer can be a success
+        self.fail(error)
+
+    def conclude_stream(self) -> None:
+        """The replies of a stream have ended: as :meth:`conclude`, with the limit that ran out."""
+        assert self.replies is not None
+        settled = self.replies.settled
+        assert settled is not None
+        if isinstance(settled, TimedOut) and settled.clock == "stream-idle":
+            self.limit = self.call.idle
+        self.conclude(settled)
+
+    def fail(self, error: DispatchError) -> None:
+        """The attempt ended in ``error``, perhaps before anything was sent."""
+        self.error = error
+        self.outcome = error.outcome
+        if error.type in _CALLERS_MISTAKES:
+            self.outcome = Outcome.INVALID_ARGUMENTS
+        elif error.rejected_by is not None and error.rejected_by != "service":
+            self.outcome = _REJECTED
+        self.retry_after = error.retry_after
+        never_left = isinstance(error, TransportError) and not error.sent
+        if self.sent and (never_left or error.rejected_by == "exchange"):
+            self.sent = False
+            self.call.requests -= 1
+        if not may_have_run(self.outcome, sent=self.sent):
+            self._release_key()
+
+    def record_answer(self, now: float) -> None:
+        """The instance has answered: it is healthy."""
+        if self.selected is not None:
+            guards = self.call.guards
+            guards.answered_by, guards.answered_at = self.selected.pick.instance, now
+
+    def record_first_chunk(self, chunk: str, now: float) -> None:
+        """A stream has begun. Its instance has answered, and the permits of both breakers are settled: they count their
+        first outcome only. The permits of the balancer and the bulkhead are held until the stream ends."""
+        self.first_chunk = chunk
+        self.outcome = _SUCCESS
+        self.record_answer(now)
+        self.admission.record_first_chunk()
+        if self.selected is not None and self.selected.probe is not None:
+            self.selected.probe.finish(_SUCCESS)
+
+    def attribute_failure(self, *, disconnected: bool, now: float) -> None:
+        """Find where a failure arose, and so which guards count it.
+
+        Args:
+            disconnected: the broker was out of reach at some time since the attempt began.
+            now: on the guards' clock.
+        """
+        error, selected = self.error, self.selected
+        if error is None or self.outcome not in FAILURES:
+            return
+        if disconnected or not self.sent or selected is None:
+            error.origin = Origin.LOCAL
+        if error.origin is Origin.LOCAL or selected is None:
+            self.counts_for_instance = self.counts_for_tool = False
+            return
+        if self.call.guards.record_failure(selected.pick.instance, now):
+            error.origin = Origin.INSTANCE
+            self.counts_for_tool = False
+        instance = selected.instance
+        if instance is not None and error.type in _INSTANCE_ENDED:
+            if instance.is_loss_counted:
+                self.counts_for_instance = self.counts_for_tool = False
+            instance.is_loss_counted = True
+
+    def release_instance(self) -> None:
+        """End the request and return the permits of the balancer and of the instance's breaker."""
+        request, self.request = self.request, NULL_REQUEST
+        selected, self.selected = self.selected, None
+        line = self.retransmission
+        transmissions = 1 if line is None else line.repair.transmissions
+        if selected is None:
+            request.on_end(self.outcome, self.error, instance="", transmissions=transmissions, sent=self.sent)
+            return
+        settled, instance = self.settled, selected.instance
+        if self.outcome is not _SUCCESS:
+            self.remembered = instance is not None and selected.route.instances.get(instance.name) is instance
+        in_flight = None
+        if selected.pick.learns and type(settled) is Answer:
+            in_flight = whole_number(settled.properties, Property.IN_FLIGHT)
+        if transmissions > 1:
+            selected.asked(transmissions - 1)
+        request.on_end(
+            self.outcome, self.error, instance=selected.pick.instance, transmissions=transmissions, sent=self.sent
+        )
+        outcome = self.outcome if not self.is_impatient else _CANCELLED
+        if not self.counts_for_instance:
+            outcome = _REJECTED  # says nothing about how long a reply takes, either
+        selected.pick.finish(outcome, retry_after=self.retry_after, in_flight=in_flight, outpaced=self.is_outpaced)
+        if selected.probe is not None:
+            selected.probe.finish(outcome, retry_after=self.retry_after)
+
+    def finish(self) -> None:
+        """Step f: return every permit with the one outcome of the attempt."""
+        self.release_instance()
+        outcome = self.outcome if not self.is_impatient and self.counts_for_instance else _CANCELLED
+        self.admission.finish(outcome, sent=self.sent, retry_after=self.retry_after, counts=self.counts_for_tool)
+        error = self.error
+        if error is not None and error.rejected_by is not None:
+            self.call.observer.on_rejected(error)

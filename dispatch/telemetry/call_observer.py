@@ -1,0 +1,286 @@
+"""The observer of calls: what the call path reports, without knowing whether metrics, traces or logs listen.
+
+A dispatcher has one :class:`DispatcherObserver`; it gives a :class:`ToolObserver` for each tool, which gives a
+:class:`CallObserver` for each call, which gives a :class:`RequestObserver` for each request of the call. The null objects at
+the end of this module are used where telemetry is off, so that the call path has no conditions on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+from dispatch.errors import DispatchError, Outcome
+from dispatch.result import CallResult
+
+NO_PROPERTIES: Mapping[str, str] = {}
+
+OnCircuitTransition = Callable[[Any, Any, str], None]
+"""Receives the old state, the new state and the reason of each transition of a circuit breaker."""
+OnInstanceChange = Callable[[str, str, str], object]
+"""Receives the instance's name, its change (``joined``, ``left``, ``ejected``, ``returned``) and the reason."""
+
+
+class Counter(Protocol):
+    """A counter that the message path increments in place: a function call for each reply would cost more than the rest."""
+
+    value: float
+
+
+class ObservedTool(Protocol):
+    """What an observer needs to know of the tool that is called."""
+
+    @property
+    def label(self) -> str:
+        """The tool's name."""
+
+    @property
+    def service_id(self) -> str:
+        """The id of the tool's service."""
+
+    @property
+    def description(self) -> str:
+        """What the tool does."""
+
+
+class RequestObserver(Protocol):
+    """Receives the end of one request of a call."""
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """Message properties that the request carries: the trace context."""
+
+    def on_end(
+        self, outcome: Outcome, error: DispatchError | None, *, instance: str, transmissions: int, sent: bool
+    ) -> None:
+        """The request has ended.
+
+        Args:
+            outcome, error: of the attempt that it belongs to.
+            instance: name of the instance that it was addressed to.
+            transmissions: how often it was sent.
+            sent: it was sent at all, or may have been.
+        """
+
+
+class CallObserver(Protocol):
+    """Receives the events of one call, in the order in which they happen; it ends with ``on_end`` or ``on_cancel``."""
+
+    def on_arguments(self, arguments: Mapping[str, Any]) -> None:
+        """The arguments are valid. They are user data, and recorded only where telemetry has ``content`` on."""
+
+    def on_queued(self, seconds: float) -> None:
+        """An attempt has waited that long for a rate limit or the bulkhead."""
+
+    def on_rejected(self, error: DispatchError) -> None:
+        """An attempt was rejected before the tool was executed; ``error.rejected_by`` names the part."""
+
+    def on_request(self, topic: str, template: str, id: str, number: int, reason: str) -> RequestObserver:
+        """A request is about to be sent.
+
+        Args:
+            topic, template: where to; ``template`` is the service's request topic, which instances' topics derive from.
+            id: of the request.
+            number: of the attempt, from 1.
+            reason: ``first``, ``retry`` or ``hedge``.
+        """
+
+    def on_retry(self, wait: float) -> None:
+        """The call is retried after ``wait`` seconds."""
+
+    def on_hedge(self) -> None:
+        """A hedge is sent beside the first attempt."""
+
+    def on_budget_exhausted(self) -> None:
+        """A retry or a hedge was due and is not sent: the retry budget is exhausted."""
+
+    def on_first_chunk(self, seconds: float, exemplar: dict[str, str] | None = None) -> None:
+        """The first chunk of a stream has arrived, ``seconds`` after the call began."""
+
+    def on_chunk(self, text: str) -> None:
+        """A chunk of a stream is given to the caller. User data, as the arguments."""
+
+    def on_end(self, result: CallResult, reply: Mapping[str, str], exemplar: dict[str, str] | None = None) -> None:
+        """The call has ended.
+
+        Args:
+            result: as the caller gets it.
+            reply: properties of the last reply.
+            exemplar: ``trace_id`` and ``span_id`` for the measurement of the call.
+        """
+
+    def on_cancel(self, seconds: float, attempts: int, exemplar: dict[str, str] | None = None) -> None:
+        """The call was cancelled, or its stream closed early, after ``seconds`` and that many requests."""
+
+
+class ToolObserver(Protocol):
+    """Observes the calls and the circuit breakers of one tool."""
+
+    def start_call(self, tool: ObservedTool, started: float) -> CallObserver:
+        """Begin to observe a call that began at ``started``, on the loop's clock."""
+
+    def watch_circuit(self, instance: str | None = None) -> OnCircuitTransition:
+        """Return the callback for transitions of the tool's breaker, or of its breaker at one instance."""
+
+
+class ServiceObserver(Protocol):
+    """Observes replies and instances of one service."""
+
+    @property
+    def replies(self) -> Mapping[Any, Counter] | None:
+        """Counters of replies by :class:`~dispatch.messaging.rpc.exchange_outcome.Disposition`; None: not counted."""
+
+    @property
+    def on_retransmissions(self) -> Callable[[int], object]:
+        """Receives how often the reply of an ended request had to be requested again."""
+
+    @property
+    def on_instance_change(self) -> OnInstanceChange:
+        """See :data:`OnInstanceChange`."""
+
+
+class DispatcherObserver(Protocol):
+    """Observes one dispatcher from its start to its close."""
+
+    def attach(self, dispatcher: Any) -> None:
+        """Read the gauges of ``dispatcher`` (:class:`~dispatch.telemetry.metrics.collector.Observed`) at each scrape."""
+
+    def tool(self, label: str) -> ToolObserver:
+        """Return the observer of the tool with that label."""
+
+    def service(self, id: str) -> ServiceObserver:
+        """Return the observer of the service ``id``; ``_OTHER``: of replies that belong to no service."""
+
+    def on_unknown_tool(self, name: str, error: DispatchError, now: float) -> None:
+        """A tool was called that is in no catalogue."""
+
+    def on_catalog_loaded(self, source: str, tools: int, problem: str = "") -> None:
+        """A catalogue or policy came into force, or was refused because of ``problem``."""
+
+    def retain(self, tools: Iterable[str], services: Iterable[str]) -> None:
+        """Drop the series of all other tools (labels) and services (ids)."""
+
+    def close(self) -> None:
+        """End the observation."""
+
+
+class NullRequest:
+    """Observes nothing."""
+
+    properties = NO_PROPERTIES
+
+    def on_end(
+        self, outcome: Outcome, error: DispatchError | None, *, instance: str, transmissions: int, sent: bool
+    ) -> None:
+        pass
+
+
+class NullCall:
+    """Observes nothing."""
+
+    def on_arguments(self, arguments: Mapping[str, Any]) -> None:
+        pass
+
+    def on_queued(self, seconds: float) -> None:
+        pass
+
+    def on_rejected(self, error: DispatchError) -> None:
+        pass
+
+    def on_request(self, topic: str, template: str, id: str, number: int, reason: str) -> RequestObserver:
+        return NULL_REQUEST
+
+    def on_retry(self, wait: float) -> None:
+        pass
+
+    def on_hedge(self) -> None:
+        pass
+
+    def on_budget_exhausted(self) -> None:
+        pass
+
+    def on_first_chunk(self, seconds: float, exemplar: dict[str, str] | None = None) -> None:
+        pass
+
+    def on_chunk(self, text: str) -> None:
+        pass
+
+    def on_end(self, result: CallResult, reply: Mapping[str, str], exemplar: dict[str, str] | None = None) -> None:
+        pass
+
+    def on_cancel(self, seconds: float, attempts: int, exemplar: dict[str, str] | None = None) -> None:
+        pass
+
+
+class NullTool:
+    """Observes nothing."""
+
+    def start_call(self, tool: ObservedTool, started: float) -> CallObserver:
+        return NULL_CALL
+
+    def watch_circuit(self, instance: str | None = None) -> OnCircuitTransition:
+        return _ignore
+
+
+class NullService:
+    """Observes nothing."""
+
+    replies = None
+    on_retransmissions = staticmethod(lambda _count: None)
+    on_instance_change = staticmethod(lambda _instance, _change, _reason: None)
+
+
+class CallDecorator:
+    """Passes every event of a call on to another observer.
+
+    Args:
+        inner: the other observer.
+    """
+
+    __slots__ = ("_inner",)
+
+    def __init__(self, inner: CallObserver) -> None:
+        self._inner = inner
+
+    def on_arguments(self, arguments: Mapping[str, Any]) -> None:
+        self._inner.on_arguments(arguments)
+
+    def on_queued(self, seconds: float) -> None:
+        self._inner.on_queued(seconds)
+
+    def on_rejected(self, error: DispatchError) -> None:
+        self._inner.on_rejected(error)
+
+    def on_request(self, topic: str, template: str, id: str, number: int, reason: str) -> RequestObserver:
+        return self._inner.on_request(topic, template, id, number, reason)
+
+    def on_retry(self, wait: float) -> None:
+        self._inner.on_retry(wait)
+
+    def on_hedge(self) -> None:
+        self._inner.on_hedge()
+
+    def on_budget_exhausted(self) -> None:
+        self._inner.on_budget_exhausted()
+
+    def on_first_chunk(self, seconds: float, exemplar: dict[str, str] | None = None) -> None:
+        self._inner.on_first_chunk(seconds, exemplar)
+
+    def on_chunk(self, text: str) -> None:
+        self._inner.on_chunk(text)
+
+    def on_end(self, result: CallResult, reply: Mapping[str, str], exemplar: dict[str, str] | None = None) -> None:
+        self._inner.on_end(result, reply, exemplar)
+
+    def on_cancel(self, seconds: float, attempts: int, exemplar: dict[str, str] | None = None) -> None:
+        self._inner.on_cancel(seconds, attempts, exemplar)
+
+
+def _ignore(_old: object, _new: object, _reason: str) -> None:
+    pass
+
+
+NULL_REQUEST = NullRequest()
+NULL_CALL = NullCall()
+NULL_TOOL = NullTool()
+NULL_SERVICE = NullService()

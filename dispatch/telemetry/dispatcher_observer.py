@@ -1,0 +1,269 @@
+"""The observer of a dispatcher: metrics, traces, events and log lines, joined here so that each change is reported once."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+
+from dispatch.errors import DispatchError
+from dispatch.messaging.rpc.exchange_outcome import Disposition
+from dispatch.resilience.breaker.breaker import State
+from dispatch.result import CallResult
+from dispatch.telemetry.call_observer import (
+    NULL_CALL,
+    NULL_SERVICE,
+    CallDecorator,
+    CallObserver,
+    Counter,
+    ObservedTool,
+    OnCircuitTransition,
+    OnInstanceChange,
+    ServiceObserver,
+)
+from dispatch.telemetry.error_types import error_type
+from dispatch.telemetry.events import CatalogChanged, CircuitChanged, Event, Events, InstanceChanged
+from dispatch.telemetry.logs import CALLS, Transitions, say_call
+from dispatch.telemetry.metrics.collector import LiveCollector, Observed
+from dispatch.telemetry.metrics.exposition import registry_of
+from dispatch.telemetry.metrics.instruments import Instruments, ServiceMeter, ToolMeter
+from dispatch.telemetry.metrics.metered_calls import MeteredCalls
+from dispatch.telemetry.names import OTHER
+from dispatch.telemetry.settings import Telemetry
+from dispatch.telemetry.tracing.call_spans import Tracing
+
+logger = logging.getLogger("dispatch.transitions")
+
+MAX_NAME_CHARS = 200
+"""Characters of an unknown tool's name that are logged."""
+_WORSE = (State.OPEN, State.FORCED_OPEN)
+
+
+class _LoggedCall(CallDecorator):
+    """Writes one line for the call, when it ends."""
+
+    __slots__ = ("_label",)
+
+    def __init__(self, label: str, inner: CallObserver) -> None:
+        super().__init__(inner)
+        self._label = label
+
+    def on_end(self, result: CallResult, reply: Mapping[str, str], exemplar: dict[str, str] | None = None) -> None:
+        self._inner.on_end(result, reply, exemplar)
+        error = result.error
+        say_call(
+            self._label,
+            str(result.outcome),
+            result.duration,
+            call_id=result.request_id,
+            error_type="" if error is None else error_type(error),
+            trace_id=_trace_id(exemplar),
+        )
+
+    def on_cancel(self, seconds: float, attempts: int, exemplar: dict[str, str] | None = None) -> None:
+        self._inner.on_cancel(seconds, attempts, exemplar)
+        say_call(self._label, "cancelled", seconds, call_id="", error_type="", trace_id=_trace_id(exemplar))
+
+
+def _trace_id(exemplar: dict[str, str] | None) -> str:
+    return "" if exemplar is None else exemplar["trace_id"]
+
+
+class _ObservedTool:
+    """Observes the calls and circuit breakers of one tool (:class:`~dispatch.telemetry.call_observer.ToolObserver`)."""
+
+    __slots__ = ("_calls", "_circuits", "_label", "_meter", "_tracing")
+
+    def __init__(
+        self, label: str, meter: ToolMeter | None, tracing: Tracing | None, circuits: TelemetryObserver
+    ) -> None:
+        self._label = label
+        self._meter = meter
+        self._calls: CallObserver = NULL_CALL if meter is None else MeteredCalls(meter)
+        self._tracing = tracing
+        self._circuits = circuits
+
+    def start_call(self, tool: ObservedTool, started: float) -> CallObserver:
+        observer = self._calls
+        if self._meter is not None:
+            self._meter.in_flight += 1
+        if CALLS.isEnabledFor(logging.DEBUG):
+            observer = _LoggedCall(self._label, observer)
+        if self._tracing is not None:
+            observer = self._tracing.start_call(tool, started, observer)
+        return observer
+
+    def watch_circuit(self, instance: str | None = None) -> OnCircuitTransition:
+        def on_transition(old: State, new: State, reason: str) -> None:
+            self._circuits.on_circuit_transition(self._label, instance, old, new, reason)
+
+        return on_transition
+
+
+class _ObservedService:
+    """Observes replies and instances of one service (:class:`~dispatch.telemetry.call_observer.ServiceObserver`)."""
+
+    __slots__ = ("on_instance_change", "on_retransmissions", "replies")
+
+    def __init__(self, meter: ServiceMeter | None, on_instance_change: OnInstanceChange) -> None:
+        self.replies: Mapping[Disposition, Counter] | None = None if meter is None else meter.replies
+        self.on_retransmissions: Callable[[int], object] = (
+            NULL_SERVICE.on_retransmissions if meter is None else meter.retransmissions
+        )
+        self.on_instance_change = on_instance_change
+
+
+class TelemetryObserver:
+    """Observes one dispatcher (:class:`~dispatch.telemetry.call_observer.DispatcherObserver`).
+
+    Args:
+        settings: what is measured and traced.
+        events: the listeners of changes.
+        name: of the dispatcher.
+        clock: the loop's.
+    """
+
+    def __init__(self, settings: Telemetry, events: Events, name: str, clock: Callable[[], float]) -> None:
+        self.settings = settings
+        self._events = events
+        self._lines = Transitions(logger, clock)
+        self._tracing = Tracing(settings, name, clock()) if settings.traces != "off" else None
+        self._instruments: Instruments | None = None
+        self._collector: LiveCollector | None = None
+        self._observed: Observed | None = None
+        self._tools: dict[str, ToolMeter] = {}
+        self._services: dict[str, ServiceMeter] = {}
+        if settings.metrics:
+            registry = registry_of(settings)
+            self._instruments = Instruments.of(registry)
+            self._collector = LiveCollector.of(registry)
+
+    def attach(self, dispatcher: Observed) -> None:
+        """Read the gauges of ``dispatcher`` at each scrape."""
+        if self._collector is not None:
+            self._observed = dispatcher
+            if self._instruments is not None:
+                for source in dispatcher.tools():
+                    self._instruments.source(source)
+            self._collector.add(dispatcher)
+
+    # -- tools and services -------------------------------------------------------------------------------------
+
+    def tool(self, label: str) -> _ObservedTool:
+        """Return the observer of a tool (see :attr:`ResolvedTool.meter_label`)."""
+        return _ObservedTool(label, self._tool_meter(label), self._tracing, self)
+
+    def _tool_meter(self, label: str) -> ToolMeter | None:
+        meter = self._tools.get(label)
+        if meter is None and self._instruments is not None:
+            meter = self._tools[label] = self._instruments.tool(label)
+        return meter
+
+    def service(self, id: str) -> ServiceObserver:
+        """Return the observer of a service."""
+        meter = self._services.get(id)
+        if meter is None and self._instruments is not None:
+            meter = self._services[id] = self._instruments.service(id)
+        return _ObservedService(meter, partial(self.on_instance_change, id))
+
+    def on_unknown_tool(self, name: str, error: DispatchError, now: float) -> None:
+        """A tool was called that is in no catalogue: the call is counted as one of ``_OTHER``."""
+        meter = self._tool_meter(OTHER)
+        if meter is not None:
+            meter.in_flight += 1
+            meter.finished(error.outcome, 0.0)
+        if self._tracing is not None:
+            self._tracing.unknown(name, error, now)
+        if CALLS.isEnabledFor(logging.DEBUG):
+            # Escaped as in a Python literal, and bounded: a model may have invented it.
+            shown = name[:MAX_NAME_CHARS].encode("unicode_escape").decode()
+            say_call(shown, str(error.outcome), 0.0, call_id="", error_type=error_type(error), trace_id="")
+
+    def retain(self, tools: Iterable[str], services: Iterable[str]) -> None:
+        """Drop the series of all other tools and services.
+
+        Args:
+            tools: labels.
+            services: ids.
+        """
+        if self._instruments is None:
+            return
+        wanted = {*tools, OTHER}
+        for label in [label for label in self._tools if label not in wanted]:
+            self._instruments.release("tool", self._tools.pop(label).label, gone=True)
+        left = {*services, OTHER}
+        for id in [id for id in self._services if id not in left]:
+            self._instruments.release("service", self._services.pop(id).label, gone=True)
+
+    def close(self) -> None:
+        """End the observation: gauges are no longer read."""
+        if self._collector is not None and self._observed is not None:
+            self._collector.remove(self._observed)
+        if self._instruments is not None:
+            for meter in self._tools.values():
+                self._instruments.release("tool", meter.label, gone=False)
+            for each in self._services.values():
+                self._instruments.release("service", each.label, gone=False)
+        self._tools.clear()
+        self._services.clear()
+
+    # -- changes ------------------------------------------------------------------------------------------------
+
+    def on_circuit_transition(self, tool: str, instance: str | None, old: State, new: State, reason: str) -> None:
+        """The breaker of a tool (its label), or its breaker at one instance, changed its state."""
+        meter = self._tools.get(tool)
+        if meter is not None and instance is None:
+            meter.transitions[new]()
+        self._publish(CircuitChanged(time.time(), tool, instance, str(old), str(new), reason))
+        where = f"'{tool}'" if instance is None else f"'{tool}' at {instance}"
+        self._lines.say(
+            logging.WARNING if new in _WORSE else logging.INFO,
+            ("circuit", tool, instance or "", str(new)),
+            f"circuit of {where}: {old} to {new} ({reason})",
+            tool=tool,
+            instance=instance,
+            old=str(old),
+            new=str(new),
+            why=reason,
+        )
+
+    def on_instance_change(self, service: str, id: str, change: str, why: str) -> None:
+        """An instance ``joined``, ``left``, was ``ejected`` or has ``returned``."""
+        if self._instruments is not None:
+            if change == "joined":
+                self._instruments.joined(service, id)
+            elif change == "ejected":
+                self._instruments.ejected(service, id, why)
+            elif change == "left":
+                self._instruments.left(service, id)
+        self._publish(InstanceChanged(time.time(), service, id, change, why))
+        self._lines.say(
+            logging.WARNING if change == "ejected" else logging.INFO,
+            ("instance", service, id, change),
+            f"instance {id} of {service}: {change} ({why})",
+            service=service,
+            instance=id,
+            change=change,
+            why=why,
+        )
+
+    def on_catalog_loaded(self, source: str, tools: int, problem: str = "") -> None:
+        """Another catalogue or policy is in force; or, with a ``problem``, was refused."""
+        if self._instruments is not None:
+            self._instruments.source(source)
+            self._instruments.reloads.labels(source, "failed" if problem else "ok").inc()
+            self._instruments.taken_over.labels(source).set(0 if problem else 1)
+        self._publish(CatalogChanged(time.time(), source, not problem, tools, problem))
+        if problem:
+            self._lines.say(
+                logging.WARNING,
+                ("reload", source, problem),
+                f"the catalogue was not reloaded, the former one stays in force: {problem}",
+                source=source,
+                problem=problem,
+            )
+
+    def _publish(self, event: Event) -> None:
+        if len(self._events):
+            self._events.tell(event)
