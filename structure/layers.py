@@ -22,7 +22,7 @@ LAYERS: dict[int, tuple[str, ...]] = {
     5: ("calls",),
     6: (
         *("dispatcher", "tool", "trustgraph"),
-        *("telemetry.observer", "telemetry.metrics", "telemetry.tracing", "telemetry.alerting"),
+        *("telemetry.dispatcher_observer", "telemetry.metrics", "telemetry.tracing", "telemetry.alerting"),
     ),
     7: ("cli", "devtools", "testing", "__main__", ""),
 }
@@ -31,12 +31,7 @@ MAY_MEET = (1, 6, 7)
 LAYER_OF = {package: layer for layer, packages in LAYERS.items() for package in packages}
 
 TYPES_ONLY = {
-    # Until calls, pools and services report to an observer: what they count and trace has a type.
-    ("calls", "telemetry.metrics"),
-    ("calls", "telemetry.observer"),
-    ("calls", "telemetry.tracing"),
-    ("routing", "telemetry.metrics"),
-    ("routing", "telemetry.observer"),
+    # Until services report to an observer, as calls and pools do: what they count and trace has a type.
     ("serving", "telemetry.metrics"),
     ("serving", "telemetry.tracing"),
 }

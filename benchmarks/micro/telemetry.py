@@ -54,8 +54,8 @@ DIFFERENCES = (
     Difference("metrics with exemplars, all sampled", "everything", "off"),
     Difference("piece: ToolMeter, begun and finished", "meter", "bare"),
     Difference("piece: an attempt and a reply", "counts", "bare"),
-    Difference("piece: Tracing.call, no SDK", "nobody", "bare"),
-    Difference("piece: Tracing.call, sample=0.0", "decision", "bare"),
+    Difference("piece: Tracing.start_call, no SDK", "nobody", "bare"),
+    Difference("piece: Tracing.start_call, sample=0.0", "decision", "bare"),
 )
 
 

@@ -23,6 +23,7 @@ from dispatch.calls.resolved_tool import ToolResolver
 from dispatch.errors import Outcome
 from dispatch.messaging.rpc.exchange_outcome import Disposition
 from dispatch.policy import DEFAULT_POLICY
+from dispatch.telemetry.call_observer import NULL_CALL
 from dispatch.telemetry.metrics.instruments import Instruments
 from dispatch.telemetry.settings import SILENT, Telemetry
 from dispatch.telemetry.tracing.call_spans import Tracing
@@ -133,7 +134,7 @@ def _asking(settings: Callable[[], dict[str, Any]]) -> Callable[[], Made]:
         tracing = Tracing(Telemetry(**settings()), "benchmark", now)
 
         async def call() -> object:
-            tracing.call(target, now)
+            tracing.start_call(target, now, NULL_CALL)
             return "done"
 
         yield call
@@ -159,7 +160,7 @@ STACKS = (
     Stack("everything", "with metrics, their exemplars, every call sampled", _told(lambda: _traced(**_all()))),
     Stack("meter", "piece: a call begins and ends (ToolMeter)", _metering),
     Stack("counts", "piece: an attempt, and a reply", _counting),
-    Stack("nobody", "piece: is there a trace? No SDK listens (Tracing.call)", _asking(dict)),
+    Stack("nobody", "piece: is there a trace? No SDK listens (Tracing.start_call)", _asking(dict)),
     Stack("decision", "piece: the same, an SDK listens, sample=0.0", _asking(lambda: _traced(sample=0.0))),
 )
 

@@ -57,7 +57,7 @@ SMALL: dict[str, dict[str, int]] = {
         "dispatch.serving.deduplication.deduplication.MAX_RESENT": 3,
     },
     "messages": {
-        "dispatch.calls.addressing.PLAIN_FROM": 20,
+        "dispatch.calls.instance_invoker.PLAIN_FROM": 20,
         "dispatch.serving.reply_sender.PLAIN_FROM": 20,
         "dispatch.routing.channel.CREDIT_BYTES": 6_000,
         "dispatch.serving.reply_destinations.CREDIT_BYTES": 6_000,

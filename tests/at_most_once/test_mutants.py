@@ -8,7 +8,7 @@ from unittest import mock
 
 import pytest
 
-from dispatch.calls.attempt import Attempts
+from dispatch.calls.instance_invoker import InstanceInvoker
 from dispatch.messaging.flow.ack_sender import AckSender
 from dispatch.messaging.flow.credit import Credit
 from dispatch.messaging.rpc.exchange_outcome import Answer
@@ -49,8 +49,8 @@ def the_incarnation_is_not_looked_at(self: Deduplicator, work: Any, *, look: Any
     return look(self, work)
 
 
-def another_may_run_what_a_former_life_had(self: Attempts, made: Any, settled: Any) -> bool:
-    place = made.place
+def another_may_run_what_a_former_life_had(self: InstanceInvoker, attempt: Any, settled: Any) -> bool:
+    place = attempt.selected
     return isinstance(settled, Answer) and Property.REFUSED in settled.properties and len(place.route.instances) > 0
 
 
@@ -117,7 +117,7 @@ FAULTS: dict[str, Callable[..., Any]] = {
     "dispatch.serving.deduplication.deduplication.Deduplicator._repeat": a_question_runs_the_tool,
     "dispatch.serving.deduplication.deduplication.Deduplicator.look": the_incarnation_is_not_looked_at,
     "dispatch.resilience.retry.loop.may_have_run": what_may_have_run_is_repeated,
-    "dispatch.calls.attempt.Attempts._gone": another_may_run_what_a_former_life_had,
+    "dispatch.calls.instance_invoker.InstanceInvoker._is_declined": another_may_run_what_a_former_life_had,
     "dispatch.serving.deduplication.idempotency_keys.IdempotencyKeys.claim": a_key_is_always_new,
     "dispatch.messaging.flow.credit.Credit.acknowledge": credit_never_comes_back,
     "dispatch.messaging.flow.ack_sender.AckSender.wanted": nothing_is_acknowledged,

@@ -183,7 +183,7 @@ async def test_metrics_with_their_labels() -> None:
     board = Board()
     async with serving(lambda _: "done", instance="a"), telling(board.telemetry(), catalog(work={})) as dispatcher:
         await dispatcher.execute("work")
-        dispatcher._running.watch.instance("lab", "a", "ejected", "failures")
+        dispatcher._running.observer.on_instance_change("lab", "a", "ejected", "failures")
         dispatcher.reload(catalog(work={}))
         found = {}
         for family in board.registry.collect():

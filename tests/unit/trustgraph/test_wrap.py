@@ -11,7 +11,7 @@ import pytest
 
 import dispatch
 from dispatch.errors import CallTimeoutError, InvalidArgumentsError, ThrottledError, ToolError, TransportError
-from dispatch.trustgraph.wrap import TIDY_S
+from dispatch.trustgraph.wrap import CLEANUP_S
 from tests.helpers.clock import START, idle
 
 CONFIG, ARGUMENTS = {"style": "pun"}, {"topic": "cats"}
@@ -97,16 +97,16 @@ async def test_chunks_reach_either_kind_of_callback(cls: type[Any], awaited: boo
 
 async def test_one_limit_covers_whatever_the_client_does() -> None:
     client = dispatch.wrap(Published(lambda: asyncio.sleep(1_000)), tool="work")
-    for call in (
-        client.call(CONFIG, ARGUMENTS, timeout=5),
-        client.call_streaming(CONFIG, ARGUMENTS, lambda _: None, timeout=5),
+    for clock, call in (
+        ("call", client.call(CONFIG, ARGUMENTS, timeout=5)),
+        ("stream", client.call_streaming(CONFIG, ARGUMENTS, lambda _: None, timeout=5)),
     ):
         with pytest.raises(
             CallTimeoutError, match=r"'work' gave no complete answer within 5 s.*do not repeat"
         ) as caught:
             await call
-        assert (caught.value.clock, caught.value.retryable) == ("call", False)
-    assert asyncio.get_running_loop().time() == pytest.approx(START + 10 + 2 * TIDY_S, abs=0.01)
+        assert (caught.value.clock, caught.value.retryable) == (clock, False)
+    assert asyncio.get_running_loop().time() == pytest.approx(START + 10 + 2 * CLEANUP_S, abs=0.01)
 
 
 @pytest.mark.parametrize(

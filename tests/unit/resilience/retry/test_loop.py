@@ -20,7 +20,7 @@ from dispatch.resilience.latency_histogram import LatencyHistogram
 from dispatch.resilience.retry import loop as retries
 from dispatch.resilience.retry.budget import RetryBudget
 from dispatch.resilience.retry.decision import NoRetryReason, RetryDecision, RetryPolicy, RetryTarget
-from dispatch.resilience.retry.loop import go_on
+from dispatch.resilience.retry.loop import retry
 from tests.helpers.clock import START, advance
 
 
@@ -40,11 +40,10 @@ SLOWLY = Retry(base=1.0, cap=8.0)
 
 async def with_retries(attempt: Any, retrying: RetryPolicy, **options: Any) -> Any:
     """The first attempt inline, as those who make calls do it, and the others."""
-    tried: list[str] = []
-    first = await attempt(1, tried, RetryTarget.ELSEWHERE)
+    first = await attempt(1, RetryTarget.ELSEWHERE)
     if first.outcome is Outcome.SUCCESS:
         return first
-    return await go_on(first, tried, attempt, retrying, **options)
+    return await retry(first, attempt, retrying, **options)
 
 
 class Bench:
@@ -64,12 +63,11 @@ class Bench:
         self.retrying = RetryPolicy(
             settings, repeatable=repeatable, budget=self.budget, durations=LatencyHistogram(loop.time), randomness=drawn
         )
-        self.attempts: list[tuple[float, int, tuple[str, ...], RetryTarget]] = []
+        self.attempts: list[tuple[float, int, RetryTarget]] = []
         self.verdicts: list[RetryDecision | NoRetryReason] = []
 
-    async def attempt(self, number: int, tried: list[str], where: RetryTarget) -> Result:
-        self.attempts.append((asyncio.get_running_loop().time() - START, number, tuple(tried), where))
-        tried.append(f"i{number}")
+    async def attempt(self, number: int, where: RetryTarget) -> Result:
+        self.attempts.append((asyncio.get_running_loop().time() - START, number, where))
         await asyncio.sleep(self.takes)
         end = self.script.pop(0)
         if isinstance(end, BaseException):
@@ -91,7 +89,7 @@ async def test_a_call_that_succeeds_makes_one_attempt_and_nothing_of_tenacitys(m
     monkeypatch.setattr(retries, "AsyncRetrying", None)
     bench = Bench(OK)
     assert await bench.call() is OK
-    assert bench.attempts == [(0.0, 1, (), RetryTarget.ELSEWHERE)]
+    assert bench.attempts == [(0.0, 1, RetryTarget.ELSEWHERE)]
     assert bench.verdicts == []
 
 
@@ -107,9 +105,9 @@ async def test_attempts_follow_each_other_after_waits_until_one_succeeds() -> No
     bench = Bench(LOST, UNSENT, OK)
     assert await bench.call() is OK
     assert bench.attempts == [
-        (0.0, 1, (), RetryTarget.ELSEWHERE),
-        (1.5, 2, ("i1",), RetryTarget.ELSEWHERE),
-        (3.5, 3, ("i1", "i2"), RetryTarget.ELSEWHERE),
+        (0.0, 1, RetryTarget.ELSEWHERE),
+        (1.5, 2, RetryTarget.ELSEWHERE),
+        (3.5, 3, RetryTarget.ELSEWHERE),
     ]
     assert bench.verdicts == [RetryDecision(0.5, RetryTarget.ELSEWHERE), RetryDecision(1.0, RetryTarget.ELSEWHERE)]
     assert bench.budget.left == 28
@@ -125,11 +123,9 @@ async def test_the_last_attempts_result_is_the_calls() -> None:
 
 async def test_a_first_attempt_made_elsewhere_is_gone_on_from() -> None:
     bench = Bench(OK)
-    tried = ["i1"]
     deadline = START + 100
-    assert await go_on(LOST, tried, bench.attempt, bench.retrying, deadline=deadline) is OK
-    assert bench.attempts == [(0.5, 2, ("i1",), RetryTarget.ELSEWHERE)]
-    assert tried == ["i1", "i2"]
+    assert await retry(LOST, bench.attempt, bench.retrying, deadline=deadline) is OK
+    assert bench.attempts == [(0.5, 2, RetryTarget.ELSEWHERE)]
 
 
 @pytest.mark.parametrize("keyed", [False, True])
@@ -137,7 +133,7 @@ async def test_that_one_says_itself_whether_there_is_a_key(keyed: bool) -> None:
     bench = Bench(OK, repeatable=False)
     options: dict[str, Any] = {"keyed": True} if keyed else {}
     first = Result(Outcome.TIMEOUT, remembered=True)
-    end = await go_on(first, ["i1"], bench.attempt, bench.retrying, deadline=START + 100, **options)
+    end = await retry(first, bench.attempt, bench.retrying, deadline=START + 100, **options)
     assert end is (OK if keyed else first)
 
 
@@ -250,9 +246,11 @@ async def test_calls_at_the_same_time_share_nothing() -> None:
     seen: dict[int, list[int]] = {number: [] for number in range(10)}
 
     def call(which: int) -> Any:
-        async def attempt(number: int, tried: list[str], _where: RetryTarget) -> Result:
-            assert tried == [f"{which}-{each}" for each in range(1, number)]
-            tried.append(f"{which}-{number}")
+        tried: list[int] = []
+
+        async def attempt(number: int, _where: RetryTarget) -> Result:
+            assert tried == list(range(1, number))
+            tried.append(number)
             seen[which].append(number)
             await asyncio.sleep(0.1 * (which + 1))
             return OK if number > which % 3 else LOST
@@ -284,7 +282,7 @@ async def test_a_storm_the_whole_way() -> None:
     bench = Bench(settings=Retry(), drawn=chance.random)
     sent = 0
 
-    async def attempt(_number: int, _tried: list[str], _where: RetryTarget) -> Result:
+    async def attempt(_number: int, _where: RetryTarget) -> Result:
         nonlocal sent
         sent += 1
         return LOST

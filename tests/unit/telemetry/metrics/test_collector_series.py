@@ -11,11 +11,12 @@ import weakref
 from typing import Any
 
 import pytest
-from dispatch.telemetry.observer import Watch
 from prometheus_client import Counter, Gauge
 from prometheus_client.openmetrics.exposition import generate_latest
 
 from dispatch import Catalog, Telemetry
+from dispatch.telemetry.call_observer import NULL_CALL
+from dispatch.telemetry.dispatcher_observer import TelemetryObserver
 from dispatch.telemetry.events import Events
 from dispatch.telemetry.metrics import instruments
 from dispatch.telemetry.metrics.collector import LiveCollector
@@ -117,7 +118,7 @@ async def test_a_service_that_goes_takes_its_series_and_its_instances_along() ->
     board = Board()
     async with serving(lambda _: "done", instance="a"), telling(board.telemetry(), catalog(work={})) as dispatcher:
         await dispatcher.execute("work")
-        dispatcher._running.watch.instance("lab", "a", "ejected", "failures")
+        dispatcher._running.observer.on_instance_change("lab", "a", "ejected", "failures")
         assert {"instances lab warming", "replies_total lab matched", "instance_ejections_total lab a failures"} <= set(
             board.of("lab")
         )
@@ -208,7 +209,7 @@ async def test_too_many_tools_services_and_instances_share(
         ]
         dispatcher.breaker("tool-5").force_open()
         for each in "abcd":
-            dispatcher._running.watch.instance("lab", each, "ejected", "failures")
+            dispatcher._running.observer.on_instance_change("lab", each, "ejected", "failures")
         now = board.read()
         shared = {key for key in now if key.startswith("circuit_state ")}
         assert {key.split(" ")[1] for key in shared} == {"tool-0", "tool-1", "tool-2", "_OTHER"}
@@ -259,8 +260,7 @@ async def test_nothing_is_exported_when_nothing_is_to_be() -> None:
         assert (await dispatcher.execute("unheard-of")).error is not None
         target = dispatcher._targets.tool("work")
         engine = dispatcher._running
-        assert engine.guards_of(target).meter is None
-        assert engine.begun(target, engine.guards_of(target), 0.0) is None
+        assert engine.guards_of(target).observer.start_call(target, 0.0) is NULL_CALL
         dispatcher.reload(catalog(work={}))
         assert lines(board) == []
         assert (board.registry in Instruments._made, board.registry in LiveCollector._made) == (False, False)
@@ -283,7 +283,7 @@ async def test_a_dispatcher_that_is_forgotten_is_looked_at_no_more() -> None:
 
     small = Small()
     gone = weakref.ref(small)
-    watch = Watch(board.telemetry(), Events(), lambda: 0.0)
+    watch = TelemetryObserver(board.telemetry(), Events(), "", lambda: 0.0)
     LiveCollector.of(board.registry).add(small)
     assert board["pending_requests"] == 7
     del small

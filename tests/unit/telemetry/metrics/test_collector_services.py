@@ -147,7 +147,7 @@ async def test_an_instance_that_leaves_takes_its_ejections_along() -> None:
             await dispatcher.execute("work")
             await advance(12)  # until it is looked who is there
             await dispatcher.execute("work")
-            dispatcher._running.watch.instance("lab", "leaves", "ejected", "success-rate")
+            dispatcher._running.observer.on_instance_change("lab", "leaves", "ejected", "success-rate")
             assert board["instance_ejections_total lab leaves success-rate"] == 1
         await dispatcher.execute("work")
         assert board.of("leaves") == []

@@ -6,13 +6,12 @@ import re
 from collections import Counter
 from itertools import islice
 
-from dispatch.telemetry.tracing.interface import unsampled
 from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, TraceState, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from dispatch.telemetry.tracing.propagation import parent, received, written
+from dispatch.telemetry.tracing.propagation import parent, received, unsampled, written
 
 STATES = st.dictionaries(st.from_regex(r"[a-z]{1,8}", fullmatch=True), st.from_regex(r"[!-+]{1,8}", fullmatch=True))
 ORIGINS = st.builds(

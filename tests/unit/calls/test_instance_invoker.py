@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from dispatch.calls.addressing import MEET_S
 
 from dispatch import Dispatcher, Policy
+from dispatch.calls.instance_invoker import DISCOVERY_S
 from dispatch.errors import CallTimeoutError, TransportError
 from dispatch.routing.channel import HELLO_WAIT_S
 from dispatch.transports.memory import MemoryTransport
@@ -16,7 +16,7 @@ from tests.helpers.dispatcher_and_service import BROKER, Peer, catalog, dispatch
 from tests.helpers.faults import FaultPlan, FaultyTransport
 
 OURS = Policy(only_ours=True)
-AT_ONCE_S = HELLO_WAIT_S + MEET_S + 0.01
+AT_ONCE_S = HELLO_WAIT_S + DISCOVERY_S + 0.01
 
 
 def refused(result: object) -> TransportError:
@@ -51,7 +51,7 @@ async def test_without_the_policy_it_may_be_anybodys() -> None:
 async def test_whoever_comes_in_that_second_gets_it() -> None:
     async with dispatching(policy=OURS) as dispatcher:
         calls = [asyncio.create_task(dispatcher.call("work")) for _ in range(5)]
-        await advance(HELLO_WAIT_S + MEET_S / 2)
+        await advance(HELLO_WAIT_S + DISCOVERY_S / 2)
         async with serving(lambda _: "here"):
             assert await asyncio.gather(*calls) == ["here"] * 5
 
