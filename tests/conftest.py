@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from dispatch.devtools.localbroker import (
@@ -18,10 +19,21 @@ from dispatch.devtools.localbroker import (
     from_environment,
     obtain,
 )
+from dispatch.resilience.breaker.rules import complete_rules
 from tests.helpers.prometheus_binaries import PrometheusMissing, find
 from tests.helpers.run_profile import IN_CI
 
 pytest_plugins = ["tests.helpers.asyncio_plugin"]
+
+
+@pytest.fixture
+def exact_breakers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Breakers without jitter that close after one round of half-open calls: open times are those of the policy."""
+    changes = {"jitter": 0.0, "half_open_rounds": 1}
+    monkeypatch.setattr(
+        "dispatch.resilience.breaker.breaker.complete_rules",
+        lambda settings: msgspec.structs.replace(complete_rules(settings), **changes),
+    )
 
 
 def pytest_configure() -> None:

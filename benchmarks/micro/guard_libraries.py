@@ -12,6 +12,8 @@ from typing import Any, Protocol
 from benchmarks.micro.guard_stacks import Call, catalog, package
 from benchmarks.micro.instant_transport import AnsweringTransport
 from dispatch import Dispatcher
+from dispatch.policy import Policy
+from dispatch.resilience.breaker.rules import BreakerRules
 
 FAILURES = 5
 """Failures in a row after which every breaker here opens."""
@@ -63,11 +65,15 @@ Guarded = Callable[[], AbstractAsyncContextManager[tuple[Service, Call]]]
 """Opens a service and a call of it through a library."""
 
 
+EXACT = Policy(breaker=BreakerRules(jitter=0.0))
+"""Open times without jitter, as the peers' are."""
+
+
 def _ours(policy: dict[str, Any], **keys: Any) -> Guarded:
     @asynccontextmanager
     async def make() -> AsyncIterator[tuple[Service, Call]]:
         transport = AnsweringTransport()
-        async with Dispatcher(transport, catalog(policy, **keys)) as dispatcher:
+        async with Dispatcher(transport, catalog(policy, **keys), policy=EXACT) as dispatcher:
             yield transport, lambda: dispatcher.call("work")
 
     return make
@@ -128,7 +134,7 @@ async def _aioresilience(service: Callable[[], Awaitable[object]]) -> Call:
 
 
 BREAKERS: Mapping[str, Guarded] = {
-    "dispatch": _ours({"retry": 1, "breaker": {"failures-in-a-row": FAILURES, "open-for": OPEN_S, "jitter": 0.0}}),
+    "dispatch": _ours({"retry": 1, "breaker": {"consecutive-failures": FAILURES, "open-duration": OPEN_S}}),
     "purgatory": _theirs(_purgatory),
     "pyresilience": _theirs(_pyresilience),
     "hyx": _theirs(_hyx),
@@ -205,7 +211,7 @@ async def _pyresilience_retry(service: Callable[[], Awaitable[object]]) -> Call:
 
 FOREVER: Mapping[str, Guarded] = {
     **BREAKERS,
-    "dispatch": _ours({"retry": 1, "breaker": {"failures-in-a-row": FAILURES, "open-for": 300.0}}),
+    "dispatch": _ours({"retry": 1, "breaker": {"consecutive-failures": FAILURES, "open-duration": 300.0}}),
 }
 RETRIES: Mapping[str, Guarded] = {
     "dispatch": _ours({"retry": {"base": 0.0001, "cap": 0.0001}, "breaker": None}, idempotent=True),

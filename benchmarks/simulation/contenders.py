@@ -22,7 +22,7 @@ DEFAULTS: dict[str, Any] = {
     "balancing": "peak-ewma",
     "bulkhead": 16,
     "retry": {"errors": ["unavailable"]},
-    "breaker": {"tool-errors": True},
+    "breaker": {"count-tool-errors": True},
     "health": {"tool-errors": True},
 }
 """dispatch's policy with the open and ejection times that are its defaults. The time limits are everybody's; 16 at a time is
@@ -31,7 +31,7 @@ cannot work, so that it counts as a failure."""
 
 POLICY: dict[str, Any] = {
     **DEFAULTS,
-    "breaker": {"tool-errors": True, "open-max": 10},
+    "breaker": {"count-tool-errors": True, "max-open-duration": 10},
     "health": {"tool-errors": True, "eject-for": 5, "slow-start": 5},
 }
 """The same for a tool that is called a hundred times a second: it can be asked again after seconds, instead of half a minute

@@ -193,13 +193,13 @@ class ToolGuards:
     def record_failure(self, instance: str, now: float) -> bool:
         """Record a failure of ``instance``. True: it says nothing about the tool, because another instance, one that is
         still there, has answered since ``instance`` last did, has not failed since, and answered within the breaker's
-        ``window-time``."""
-        answered_by, settings, fleet = self.answered_by, self.policy.breaker, self.fleet
+        time window."""
+        answered_by, breaker, fleet = self.answered_by, self.breaker, self.fleet
         if answered_by == instance:
             self.answered_by = answered_by = ""
-        if not answered_by or settings is None or fleet is None:
+        if not answered_by or breaker is None or fleet is None:
             return False
-        return now - self.answered_at < settings.window_time and answered_by in fleet.balancer
+        return now - self.answered_at < breaker.settings.window_duration and answered_by in fleet.balancer
 
     def admits(self, instance: str) -> bool:
         """Would the breaker at that instance let a call go? Nothing changes."""

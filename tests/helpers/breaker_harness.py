@@ -6,19 +6,19 @@ from typing import Any
 
 from dispatch._internal.permit import Rejection
 from dispatch.errors import Outcome
-from dispatch.policy.breaker import Breaker
 from dispatch.resilience.breaker.breaker import BreakerPermit, CircuitBreaker, State
+from dispatch.resilience.breaker.rules import BreakerRules
 
 
 class Bench:
     """A breaker with a clock and a chance to be set by hand, and what its listener was told."""
 
-    def __init__(self, settings: Breaker | None = None, **values: Any) -> None:
+    def __init__(self, settings: BreakerRules | None = None, **values: Any) -> None:
         self.now = 1000.0
         self.chance = 0.5
         self.told: list[tuple[str, str, str]] = []
         self.breaker = CircuitBreaker(
-            settings or Breaker(**values),
+            settings or BreakerRules(**values),
             clock=lambda: self.now,
             randomness=lambda: self.chance,
             on_transition=lambda *told: self.told.append(told),

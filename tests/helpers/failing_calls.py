@@ -23,7 +23,7 @@ MOST = 300
 """Calls under way at once; those beyond it are not begun."""
 SICK = "library-3"
 """The instance that answers late for a while, and is ejected."""
-IMPATIENT = Policy(breaker=Breaker(open_for=1, open_max=2))
+IMPATIENT = Policy(breaker=Breaker(open_duration=1, max_open_duration=2))
 """Circuits close again within a round."""
 
 SERVICES: Mapping[str, Mapping[str, Any]] = {
@@ -51,7 +51,7 @@ TOOLS: Mapping[str, Mapping[str, Any]] = {
             "timeout": 0.8,
             "attempt-timeout": 0.3,
             "retry": {"budget-ratio": 0.01, "budget-floor": 0.05},
-            "breaker": {"failures-in-a-row": 5, "open-for": 1, "open-max": 2, "probes": 1, "ramp": 2},
+            "breaker": {"consecutive-failures": 5, "open-duration": 1, "max-open-duration": 2, "half-open-calls": 1},
         },
     },
     "transfer": {

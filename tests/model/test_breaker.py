@@ -13,46 +13,45 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from dispatch._internal.permit import Rejection
 from dispatch.errors import Outcome
-from dispatch.policy.breaker import Breaker
 from dispatch.resilience.breaker.breaker import BreakerPermit, CircuitBreaker
+from dispatch.resilience.breaker.rules import BreakerRules
 from tests.helpers.state_machine_settings import machine
 
-SMALL = Breaker(
-    window=8,
+SMALL = BreakerRules(
+    window_calls=8,
     min_calls=4,
-    window_time=10.0,
-    slow_after=2.0,
-    slow_rate=0.75,
-    failures_in_a_row=5,
-    no_success_for=6.0,
+    window_duration=10.0,
+    slow_call_duration=2.0,
+    slow_call_rate=0.75,
+    consecutive_failures=5,
+    no_success_duration=6.0,
     no_success_failures=3,
-    open_for=4.0,
-    open_max=20.0,
+    open_duration=4.0,
+    max_open_duration=20.0,
     jitter=0.5,
-    forget_after=8.0,
-    probes=2,
-    ramp=2,
-    probe_lease=5.0,
-    retry_after_max=50.0,
+    decay_duration=8.0,
+    half_open_calls=2,
+    half_open_rounds=2,
+    half_open_lease=5.0,
+    max_retry_after=50.0,
 )
-OTHER = Breaker(
-    window=8,
+OTHER = BreakerRules(
+    window_calls=8,
     min_calls=6,
-    window_time=10.0,
-    slow_after=None,
+    window_duration=10.0,
+    slow_call_duration=None,
     failure_rate=0.4,
-    failures_in_a_row=None,
-    no_success_for=None,
-    open_for=1.0,
-    open_max=30.0,
+    consecutive_failures=None,
+    no_success_duration=None,
+    open_duration=1.0,
+    max_open_duration=30.0,
     jitter=0.25,
-    forget_after=4.0,
-    probes=1,
-    ramp=3,
-    probe_lease=8.0,
-    retry_after_max=25.0,
-    tool_errors=True,
-    invalid_arguments=True,
+    decay_duration=4.0,
+    half_open_calls=1,
+    half_open_rounds=3,
+    half_open_lease=8.0,
+    max_retry_after=25.0,
+    count_tool_errors=True,
 )
 RETRY_AFTER = st.sampled_from([None, 0.0, -1.0, 1.0, 3.25, 7.0, 1e9])
 
@@ -70,7 +69,7 @@ class Flying:
 class Model:
     """As plain as can be: lists, and everything computed when it is asked for."""
 
-    rules: Breaker
+    rules: BreakerRules
     now: float = 0.0
     chance: float = 0.5
     state: str = "closed"
@@ -81,7 +80,7 @@ class Model:
     healthy_since: float | None = None
     calls: list[tuple[float, bool, bool]] = field(default_factory=list)
     frozen_at: float | None = None
-    probes: list[Flying] = field(default_factory=list)
+    half_open_calls: list[Flying] = field(default_factory=list)
     round: int = 0
     results: list[tuple[bool, bool]] = field(default_factory=list)
 
@@ -92,32 +91,32 @@ class Model:
         if state in counting:
             self.calls, self.frozen_at = [], None
         self.state, self.epoch = state, self.epoch + 1
-        self.probes, self.results, self.round = [], [], 0
+        self.half_open_calls, self.results, self.round = [], [], 0
 
     def health(self) -> None:
         if self.healthy_since is not None:
-            for _ in range(int((self.now - self.healthy_since) // self.rules.forget_after)):
+            for _ in range(int((self.now - self.healthy_since) // self.rules.decay_duration)):
                 self.level = max(0, self.level - 1)
         self.healthy_since = None
 
     def trip(self, retry_after: float | None) -> None:
         self.health()
         rules = self.rules
-        base = min(rules.open_for * 2**self.level, rules.open_max / (1 + rules.jitter))
-        if base < rules.open_max / (1 + rules.jitter):
+        base = min(rules.open_duration * 2**self.level, rules.max_open_duration / (1 + rules.jitter))
+        if base < rules.max_open_duration / (1 + rules.jitter):
             self.level += 1
         seconds = base * (1 + rules.jitter * (2 * self.chance - 1))
         if self.asked(retry_after):
-            seconds = max(seconds, self.asked(retry_after) + rules.open_for * rules.jitter * self.chance)
+            seconds = max(seconds, self.asked(retry_after) + rules.open_duration * rules.jitter * self.chance)
         self.until = max(self.until, self.now + seconds)
         self.go("open")
 
     def asked(self, retry_after: float | None) -> float:
-        return min(max(retry_after or 0.0, 0.0), self.rules.retry_after_max)
+        return min(max(retry_after or 0.0, 0.0), self.rules.max_retry_after)
 
     def places(self) -> int:
-        live = [probe for probe in self.probes if not probe.done and self.now < (probe.lease_end or 0.0)]
-        return self.rules.probes * 2**self.round - len(live)
+        live = [probe for probe in self.half_open_calls if not probe.done and self.now < (probe.lease_end or 0.0)]
+        return self.rules.half_open_calls * 2**self.round - len(live)
 
     def refusal(self) -> str | None:
         if self.state == "forced-open":
@@ -130,9 +129,9 @@ class Model:
         if self.state == "open":
             self.go("half-open")
         probe = self.state == "half-open"
-        flying = Flying(self.epoch, self.now, self.now + self.rules.probe_lease if probe else None)
+        flying = Flying(self.epoch, self.now, self.now + self.rules.half_open_lease if probe else None)
         if probe:
-            self.probes.append(flying)
+            self.half_open_calls.append(flying)
         return flying
 
     def finish(self, flying: Flying, outcome: Outcome, retry_after: float | None) -> None:
@@ -151,10 +150,9 @@ class Model:
             return
         rules = self.rules
         failing = {"timeout", "transport"}
-        failing |= {"tool_error"} if rules.tool_errors else set()
-        failing |= {"invalid_arguments"} if rules.invalid_arguments else set()
+        failing |= {"tool_error"} if rules.count_tool_errors else set()
         failed = str(outcome) in failing
-        slow = rules.slow_after is not None and took >= rules.slow_after
+        slow = rules.slow_call_duration is not None and took >= rules.slow_call_duration
         if self.state == "half-open":
             self.probed(failed, slow, retry_after)
             return
@@ -164,16 +162,16 @@ class Model:
 
     def probed(self, failed: bool, slow: bool, retry_after: float | None) -> None:
         self.results.append((failed, slow))
-        size = self.rules.probes * 2**self.round
+        size = self.rules.half_open_calls * 2**self.round
         failures, slows = (sum(result[each] for result in self.results) for each in (0, 1))
         too_many = failed and (self.round == 0 or failures / size >= self.rules.failure_rate)
-        too_slow = slow and slows / size >= self.rules.slow_rate
+        too_slow = slow and slows / size >= self.rules.slow_call_rate
         if too_many or too_slow:
             self.trip(retry_after)
         elif len(self.results) >= size:
             self.results = []
             self.round += 1
-            if self.round >= self.rules.ramp:
+            if self.round >= self.rules.half_open_rounds:
                 self.go("closed")
                 self.healthy_since = self.now
 
@@ -182,24 +180,24 @@ class Model:
         run: list[float] = []
         for at, was_failure, _ in self.calls:
             run = [*run, at] if was_failure else []
-        if failed and rules.failures_in_a_row is not None and len(run) >= rules.failures_in_a_row:
+        if failed and rules.consecutive_failures is not None and len(run) >= rules.consecutive_failures:
             return True
-        enough = rules.no_success_for is not None and len(run) >= rules.no_success_failures
-        if failed and enough and self.now - run[0] >= (rules.no_success_for or 0.0):
+        enough = rules.no_success_duration is not None and len(run) >= rules.no_success_failures
+        if failed and enough and self.now - run[0] >= (rules.no_success_duration or 0.0):
             return True
         rates = [self.rate(which) for which in (1, 2)]
         return (failed and rates[0] is not None and rates[0] >= rules.failure_rate) or (
-            slow and rates[1] is not None and rates[1] >= rules.slow_rate
+            slow and rates[1] is not None and rates[1] >= rules.slow_call_rate
         )
 
     def rate(self, which: int) -> float | None:
         now = self.now if self.frozen_at is None else self.frozen_at
-        part = self.rules.window_time / 10
+        part = self.rules.window_duration / 10
         by_time = [call for call in self.calls if call[0] // part > now // part - 10]
         shares = [
-            sum(call[which] for call in window) / len(window)
-            for window in (self.calls[-self.rules.window :], by_time)
-            if len(window) >= self.rules.min_calls
+            sum(call[which] for call in window_calls) / len(window_calls)
+            for window_calls in (self.calls[-self.rules.window_calls :], by_time)
+            if len(window_calls) >= self.rules.min_calls
         ]
         return max(shares) if shares else None
 
@@ -285,25 +283,25 @@ class BreakerMachine(RuleBasedStateMachine):
         instant = model.now + quarters / 4
         self.breaker.open_until(instant)
         if model.state in ("closed", "open", "half-open") and instant > model.now:
-            model.until = max(model.until, min(instant, model.now + model.rules.retry_after_max))
+            model.until = max(model.until, min(instant, model.now + model.rules.max_retry_after))
             if model.state != "open":
                 model.health()
                 model.go("open")
 
     @rule(rules=st.sampled_from([SMALL, OTHER]))
-    def take_new_settings_over(self, rules: Breaker) -> None:
+    def take_new_settings_over(self, rules: BreakerRules) -> None:
         self.breaker.reconfigure(rules)
         self.model.rules = rules
-        for probe in self.model.probes:  # shorter, never longer
+        for probe in self.model.half_open_calls:  # shorter, never longer
             assert probe.lease_end is not None
-            probe.lease_end = min(probe.lease_end, probe.at + rules.probe_lease)
+            probe.lease_end = min(probe.lease_end, probe.at + rules.half_open_lease)
 
     @invariant()
     def it_is_as_the_model_says(self) -> None:
         breaker, model = self.breaker, self.model
         assert (breaker.state, breaker.epoch, breaker.stale) == (model.state, model.epoch, model.stale)
         assert breaker.may_admit() == (model.refusal() is None)
-        assert (breaker.failure_rate, breaker.slow_rate) == (model.rate(1), model.rate(2))
+        assert (breaker.failure_rate, breaker.slow_call_rate) == (model.rate(1), model.rate(2))
         assert breaker.retry_after == (model.until - model.now if model.until > model.now else None)
 
     @invariant()

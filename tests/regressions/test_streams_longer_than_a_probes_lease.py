@@ -14,12 +14,13 @@ import pytest
 from dispatch import CallTimeoutError, Dispatcher, RejectedError, ToolError
 from dispatch.policy import Breaker, Policy
 from dispatch.resilience.breaker.breaker import State
+from dispatch.resilience.breaker.rules import BreakerRules
 from tests.helpers.clock import advance
 from tests.helpers.dispatcher_and_service import dispatching, read, serving, stand
 
 LASTS_S = 90
 OPEN_S = 5.0
-PROMPT = Breaker(slow_after=10, open_for=OPEN_S, jitter=0)
+PROMPT = BreakerRules(slow_call_duration=10, open_duration=OPEN_S, jitter=0)
 
 
 async def _long(arguments: dict[str, Any]) -> AsyncIterator[str]:
@@ -55,7 +56,7 @@ async def test_streams_close_the_circuit_at_their_first_chunks() -> None:
         await asyncio.gather(*streams)
         assert {len(each) for each in chunks} == {LASTS_S}
         assert (breaker.state, breaker.lost, breaker.stale) == (State.CLOSED, 0, 0)
-        assert breaker.slow_rate in (None, 0.0), "a stream is as slow as its first chunk"
+        assert breaker.slow_call_rate in (None, 0.0), "a stream is as slow as its first chunk"
 
 
 async def test_the_breaker_of_an_instance_closes_as_well() -> None:
@@ -67,7 +68,9 @@ async def test_the_breaker_of_an_instance_closes_as_well() -> None:
         async for chunk in _long(arguments):
             yield chunk
 
-    policy = Policy(retry=1, breaker=Breaker(failure_rate=1, tool_errors=True, open_for=OPEN_S, jitter=0))
+    policy = Policy(
+        retry=1, breaker=BreakerRules(failure_rate=1, count_tool_errors=True, open_duration=OPEN_S, jitter=0)
+    )
     async with (
         serving(failing, instance="one"),
         serving(long, instance="two"),
@@ -89,7 +92,7 @@ async def test_the_breaker_of_an_instance_closes_as_well() -> None:
 
 
 async def test_a_stream_that_breaks_after_its_first_chunk_counts_for_its_instance() -> None:
-    policy = Policy(retry=1, breaker=Breaker(failures_in_a_row=3), stream_idle_timeout=2)
+    policy = Policy(retry=1, breaker=Breaker(consecutive_failures=3), stream_idle_timeout=2)
     async with stand(long, policy=policy, instance="one") as (dispatcher, _):
         for _ in range(4):
             with pytest.raises(CallTimeoutError):
@@ -103,7 +106,7 @@ async def test_a_stream_without_a_first_chunk_is_a_failure() -> None:
         await asyncio.sleep(60)
         return ""
 
-    policy = Policy(retry=1, breaker=Breaker(failures_in_a_row=3), stream_idle_timeout=2)
+    policy = Policy(retry=1, breaker=Breaker(consecutive_failures=3), stream_idle_timeout=2)
     async with stand(silent, policy=policy) as (dispatcher, _):
         for _ in range(3):
             with pytest.raises(CallTimeoutError):

@@ -300,12 +300,7 @@ def _without_effect(target: ResolvedTool, tool: ToolDescriptor) -> dict[str, str
 
 def _settings_unused(policy: Policy, note: Callable[..., None]) -> None:
     """Settings that others of the same part switch off."""
-    breaker, bulkhead, balancing, health = policy.breaker, policy.bulkhead, policy.balancing, policy.health
-    if breaker is not None:
-        if breaker.slow_after is None:
-            note("'slow-after' is null", "breaker", "slow-rate")
-        if breaker.no_success_for is None:
-            note("'no-success-for' is null", "breaker", "no-success-failures")
+    bulkhead, balancing, health = policy.bulkhead, policy.balancing, policy.health
     if bulkhead is not None and bulkhead.max_wait == 0:
         note("'max-wait' is 0: no call waits", "bulkhead", "priorities")
     if balancing.strategy != "least-request":

@@ -39,8 +39,7 @@ def demo_catalog(run: str, pace: Pace) -> Catalog:
     }
     services["rates"]["policy"] = {
         "timeout": RATES_TIMEOUT_S,
-        # No jitter: one dispatcher has nobody to be spread from, and the time on the screen is the one in the policy.
-        "breaker": {"failures-in-a-row": 3, "open-for": pace.open_for, "jitter": 0, "probes": 1},
+        "breaker": {"consecutive-failures": 3, "open-duration": pace.open_duration, "half-open-calls": 1},
     }
     services["search"]["policy"] = {"user-rate": USER_RATE.as_document(), "retry": 1}
     question = _text("question", "A whole question.")

@@ -20,6 +20,8 @@ from dispatch.devtools.demo.summary import Summary
 from dispatch.devtools.demo.time_scale import DEFAULT_SECONDS, Pace
 from dispatch.dispatcher import Dispatcher
 from dispatch.errors import TransportError
+from dispatch.policy import Policy
+from dispatch.resilience.breaker.rules import BreakerRules
 from dispatch.serving.server import ToolServer
 from dispatch.serving.tool_service import ToolService
 from dispatch.transports import Security, Transport, open_transport
@@ -97,7 +99,13 @@ class Demo:
             await self._serve(stack, serving, catalog)
             chance = random.Random(_SEED)
             dispatcher = await stack.enter_async_context(
-                Dispatcher(self._transport(), catalog, randomness=random.Random(chance.random()).random)
+                Dispatcher(
+                    self._transport(),
+                    catalog,
+                    # No jitter: a single dispatcher needs no spread, and the open time on the screen is that of the policy.
+                    policy=Policy(breaker=BreakerRules(jitter=0.0)),
+                    randomness=random.Random(chance.random()).random,
+                )
             )
             await self._warm_up(dispatcher)
             stage = Stage(dispatcher, self.board, self.pace, Events())

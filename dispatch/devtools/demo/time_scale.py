@@ -40,7 +40,7 @@ class Pace:
         return self._share(0.1)
 
     @property
-    def open_for(self) -> float:
+    def open_duration(self) -> float:
         """How long a circuit stays open (policy ``breaker``)."""
         return self._share(0.12)
 
@@ -63,7 +63,7 @@ class Pace:
     def total(self) -> float:
         """How long the story will take, as nearly as can be said."""
         moments = 5 * self.moment
-        return self.incidents + self.eject_for + self.slow_start + self.open_for + self.hog + moments + _WAITED_S
+        return self.incidents + self.eject_for + self.slow_start + self.open_duration + self.hog + moments + _WAITED_S
 
     @property
     def shortened(self) -> str:
@@ -74,7 +74,7 @@ class Pace:
         assert health.slow_start is not None
         return (
             f"Shortened: ejected {self.eject_for:g} s (default {health.eject_for:g}), slow start {self.slow_start:g} s "
-            f"({health.slow_start:g}), open {self.open_for:g} s ({breaker.open_for:g})"
+            f"({health.slow_start:g}), open {self.open_duration:g} s ({breaker.open_duration:g})"
         )
 
     def _share(self, share: float) -> float:

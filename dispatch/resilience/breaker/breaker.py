@@ -18,6 +18,7 @@ from dispatch.policy.breaker import Breaker
 from dispatch.resilience.breaker.failure_rules import Tally
 from dispatch.resilience.breaker.half_open import RECOVERED, HalfOpenCalls
 from dispatch.resilience.breaker.open_duration import OpenDuration
+from dispatch.resilience.breaker.rules import complete_rules
 
 
 class State(StrEnum):
@@ -94,7 +95,7 @@ class CircuitBreaker:
 
     Attributes:
         state: in force now. One of :class:`State`.
-        settings: as given, or as last taken over.
+        settings: the complete rules in force.
         epoch: transitions (and resets) so far.
         stale: results that came after the state they belong to, or after their probe's lease; they changed nothing.
         lost: probes whose lease ran out.
@@ -127,7 +128,7 @@ class CircuitBreaker:
         on_transition: Listener | None = None,
         on_recovery: Callable[[], object] | None = None,
     ) -> None:
-        self.settings = settings
+        self.settings = rules = complete_rules(settings)
         self._on_recovery = on_recovery
         self.on_transition = on_transition
         self.state = _CLOSED
@@ -135,7 +136,7 @@ class CircuitBreaker:
         self.stale = 0
         self._clock = clock
         self._open_time = OpenDuration(randomness)
-        self._tally = Tally(settings)
+        self._tally = Tally(rules)
         self._probing: HalfOpenCalls | None = None
         self._lost = 0
         self._until = _NEVER  # no call before this: the open time's end, or that of a pause a service asked for
@@ -161,10 +162,10 @@ class CircuitBreaker:
         return self._tally.failure_rate()
 
     @property
-    def slow_rate(self) -> float | None:
+    def slow_call_rate(self) -> float | None:
         """The share of slow calls, likewise."""
         self._tally.look(self._clock())
-        return self._tally.slow_rate()
+        return self._tally.slow_call_rate()
 
     def admit(self) -> BreakerPermit | Rejection:
         """May a call go? A rejection is by ``breaker``; its reason is ``open``, ``paused`` (the service asked for it),
@@ -187,12 +188,12 @@ class CircuitBreaker:
 
     def open_until(self, instant: float, reason: str = "asked") -> None:
         """Open until ``instant`` on the breaker's clock, or longer if it is open for longer already: a service has said that
-        it is of no use before (a quota is used up). At most ``retry_after_max`` from now. Open times do
+        it is of no use before (a quota is used up). At most ``max_retry_after`` from now. Open times do
         not grow by it. Nothing happens when the instant is past, and in states that an operator has chosen."""
         now = self._clock()
         if self.state in _CHOSEN or not instant > now:
             return
-        self._until = max(self._until, min(instant, now + self.settings.retry_after_max))
+        self._until = max(self._until, min(instant, now + self.settings.max_retry_after))
         if self.state is not _OPEN:
             self._open_time.left(now, self.settings)
             self._go(_OPEN, reason)
@@ -217,10 +218,10 @@ class CircuitBreaker:
 
     def reconfigure(self, settings: Breaker) -> None:
         """Take new settings over. State, open time, probes and calls in flight stay; a window of another size is empty."""
-        self.settings = settings
-        self._tally.reconfigure(settings)
+        self.settings = rules = complete_rules(settings)
+        self._tally.reconfigure(rules)
         if self._probing is not None:
-            self._probing.shorten(settings.probe_lease)
+            self._probing.shorten(rules.half_open_lease)
 
     def _admit_with_care(self, now: float) -> BreakerPermit | Rejection:
         state = self.state
@@ -257,8 +258,7 @@ class CircuitBreaker:
         failed = (
             outcome is Outcome.TIMEOUT
             or outcome is Outcome.TRANSPORT
-            or (outcome is Outcome.TOOL_ERROR and settings.tool_errors)
-            or (outcome is Outcome.INVALID_ARGUMENTS and settings.invalid_arguments)
+            or (outcome is Outcome.TOOL_ERROR and settings.count_tool_errors)
         )
         slow = took >= self._tally.usual
         if probing is not None:
@@ -279,7 +279,7 @@ class CircuitBreaker:
 
     def _asked(self, retry_after: float | None) -> float:
         # It comes from outside and may be anything: not a number is not above 0, and nothing is beyond our limit.
-        return min(retry_after, self.settings.retry_after_max) if retry_after is not None and retry_after > 0 else 0.0
+        return min(retry_after, self.settings.max_retry_after) if retry_after is not None and retry_after > 0 else 0.0
 
     def _open(self, now: float, reason: str, retry_after: float | None) -> None:
         seconds = self._open_time.opened(now, self._asked(retry_after), self.settings)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dispatch.policy.breaker import Breaker
+from dispatch.resilience.breaker.rules import BreakerRules
 from dispatch.resilience.breaker.windows import FAILED, SLOW, CountWindow, TimeWindow
 
-FAILURES_IN_A_ROW = "failures-in-a-row"
+CONSECUTIVE_FAILURES = "consecutive-failures"
 FAILURE_RATE = "failure-rate"
-SLOW_RATE = "slow-rate"
+SLOW_CALL_RATE = "slow-call-rate"
 NO_SUCCESS = "no-success"
 
 _NEVER = float("-inf")
@@ -28,9 +28,9 @@ class Tally:
 
     __slots__ = ("_by_count", "_by_time", "_run", "_run_since", "_settings", "ends", "plain", "usual")
 
-    def __init__(self, settings: Breaker) -> None:
-        self._by_count = CountWindow(settings.window)
-        self._by_time = TimeWindow(settings.window_time)
+    def __init__(self, settings: BreakerRules) -> None:
+        self._by_count = CountWindow(settings.window_calls)
+        self._by_time = TimeWindow(settings.window_duration)
         self.clear()
         self._set(settings)
 
@@ -49,13 +49,13 @@ class Tally:
         self._take_over()
         self.ends = _NEVER
 
-    def reconfigure(self, settings: Breaker) -> None:
+    def reconfigure(self, settings: BreakerRules) -> None:
         """Other settings. A window of another size is empty."""
         self._take_over()
-        if settings.window != self._settings.window:
-            self._by_count = CountWindow(settings.window)
-        if settings.window_time != self._settings.window_time:
-            self._by_time = TimeWindow(settings.window_time)
+        if settings.window_calls != self._settings.window_calls:
+            self._by_count = CountWindow(settings.window_calls)
+        if settings.window_duration != self._settings.window_duration:
+            self._by_time = TimeWindow(settings.window_duration)
             self.ends = _NEVER  # its first call finds its part by the clock
         self._set(settings)
 
@@ -90,21 +90,21 @@ class Tally:
         """Which rule is broken after such a call, or None. A call that was well breaks none, whatever the windows hold."""
         settings = self._settings
         if failed:
-            if settings.failures_in_a_row is not None and self._run >= settings.failures_in_a_row:
-                return FAILURES_IN_A_ROW
+            if settings.consecutive_failures is not None and self._run >= settings.consecutive_failures:
+                return CONSECUTIVE_FAILURES
             rate = self.failure_rate()
             if rate is not None and rate >= settings.failure_rate:
                 return FAILURE_RATE
             if (
-                settings.no_success_for is not None
+                settings.no_success_duration is not None
                 and self._run >= settings.no_success_failures
-                and now - self._run_since >= settings.no_success_for
+                and now - self._run_since >= settings.no_success_duration
             ):
                 return NO_SUCCESS
         if slow:
-            rate = self.slow_rate()
-            if rate is not None and rate >= settings.slow_rate:
-                return SLOW_RATE
+            rate = self.slow_call_rate()
+            if rate is not None and rate >= settings.slow_call_rate:
+                return SLOW_CALL_RATE
         return None
 
     def look(self, now: float) -> None:
@@ -118,7 +118,7 @@ class Tally:
         """The share of failures, of the window in which it is higher; None when both have too few calls."""
         return self._higher(self._by_count.failures, self._by_time.failures)
 
-    def slow_rate(self) -> float | None:
+    def slow_call_rate(self) -> float | None:
         """The share of slow calls, likewise."""
         return self._higher(self._by_count.slow, self._by_time.slow)
 
@@ -132,9 +132,9 @@ class Tally:
         other = by_time / calls
         return other if rate is None or other > rate else rate
 
-    def _set(self, settings: Breaker) -> None:
+    def _set(self, settings: BreakerRules) -> None:
         self._settings = settings
-        self.usual = _ALWAYS if settings.slow_after is None else settings.slow_after
+        self.usual = _ALWAYS if settings.slow_call_duration is None else settings.slow_call_duration
 
     def _take_over(self) -> None:
         plain = self.plain

@@ -6,7 +6,7 @@ probe that is never heard of again gives its place back by the clock, not by its
 
 from __future__ import annotations
 
-from dispatch.policy.breaker import Breaker
+from dispatch.resilience.breaker.rules import BreakerRules
 
 RECOVERED = "recovered"
 """The last round was passed."""
@@ -36,18 +36,18 @@ class HalfOpenCalls:
         self._serial = 0
         self._leases: dict[int, tuple[float, float]] = {}  # their start and end, by the probe's number
 
-    def room(self, now: float, settings: Breaker) -> bool:
+    def room(self, now: float, settings: BreakerRules) -> bool:
         """May another probe go? Takes back the places of those whose lease is over."""
         leases = self._leases
         for number in [number for number, (_, end) in leases.items() if now >= end]:
             del leases[number]
             self.lost += 1
-        return len(leases) < settings.probes << self.round
+        return len(leases) < settings.half_open_calls << self.round
 
-    def begin(self, now: float, settings: Breaker) -> int:
+    def begin(self, now: float, settings: BreakerRules) -> int:
         """A probe goes; there is room. Returns its number, from 1."""
         self._serial += 1
-        self._leases[self._serial] = now, now + settings.probe_lease
+        self._leases[self._serial] = now, now + settings.half_open_lease
         return self._serial
 
     def shorten(self, lease: float) -> None:
@@ -64,19 +64,19 @@ class HalfOpenCalls:
             return False
         return True
 
-    def judge(self, failed: bool, slow: bool, settings: Breaker) -> str | None:
+    def judge(self, failed: bool, slow: bool, settings: BreakerRules) -> str | None:
         """A probe's result. Returns why to open again, RECOVERED, or None: go on probing."""
-        size = settings.probes << self.round
+        size = settings.half_open_calls << self.round
         self._results += 1
         self._failures += failed
         self._slow += slow
         if failed and (self.round == 0 or self._failures / size >= settings.failure_rate):
             return PROBE_FAILED
-        if slow and self._slow / size >= settings.slow_rate:
+        if slow and self._slow / size >= settings.slow_call_rate:
             return PROBE_SLOW
         if self._results < size:
             return None
-        if self.round + 1 >= settings.ramp:
+        if self.round + 1 >= settings.half_open_rounds:
             return RECOVERED
         self.round += 1
         self._results = self._failures = self._slow = 0

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dispatch._internal.permit import Randomness
-from dispatch.policy.breaker import Breaker
+from dispatch.resilience.breaker.rules import BreakerRules
 
 
 class OpenDuration:
     """The next open time, and the memory of recent openings that it grows with.
 
-    ``open_for`` is doubled for every opening (Finagle's failure accrual), and one doubling is taken back for every
-    ``forget_after`` spent closed (gRPC A50's decay). So a breaker that flaps is open for longer and longer, which closing on
-    a success or two and starting again at the shortest time would not see.
+    ``open_duration`` is doubled for every opening (Finagle's failure accrual), and one doubling is taken back for every
+    ``decay_duration`` spent closed (gRPC A50's decay). So a breaker that flaps is open for longer and longer, which
+    closing on a success or two and starting again at the shortest time would not see.
 
     Args:
         randomness: spreads the open times of breakers that open together.
@@ -35,13 +35,13 @@ class OpenDuration:
         """The circuit is closed from now on: health begins."""
         self._closed_at = now
 
-    def left(self, now: float, settings: Breaker) -> None:
+    def left(self, now: float, settings: BreakerRules) -> None:
         """The circuit is no longer closed, if it was: what health it had counts."""
         if self._closed_at is not None:
-            self.doublings = max(0, self.doublings - int((now - self._closed_at) / settings.forget_after))
+            self.doublings = max(0, self.doublings - int((now - self._closed_at) / settings.decay_duration))
             self._closed_at = None
 
-    def opened(self, now: float, asked: float, settings: Breaker) -> float:
+    def opened(self, now: float, asked: float, settings: BreakerRules) -> float:
         """The circuit opens: for how many seconds. Counts as an opening.
 
         Args:
@@ -50,8 +50,8 @@ class OpenDuration:
         self.left(now, settings)
         # Jitter goes both ways, so the base stops short of the longest time: cutting off what is beyond would gather there
         # those that were to be spread.
-        longest = settings.open_max / (1 + settings.jitter)
-        base = settings.open_for * 2.0**self.doublings
+        longest = settings.max_open_duration / (1 + settings.jitter)
+        base = settings.open_duration * 2.0**self.doublings
         if base < longest:  # not beyond: health would have to undo what nobody sees
             self.doublings += 1
         else:
@@ -60,4 +60,4 @@ class OpenDuration:
         drawn = base * (1 - settings.jitter + 2 * settings.jitter * chance)
         # Never before the service asked for, and not all of its callers at that very moment. Asked for nothing, it is less
         # than what was drawn.
-        return max(drawn, asked + settings.open_for * settings.jitter * chance)
+        return max(drawn, asked + settings.open_duration * settings.jitter * chance)

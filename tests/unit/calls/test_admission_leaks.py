@@ -15,8 +15,9 @@ from dispatch._internal.permit import Rejection
 from dispatch.calls.admission import Admission
 from dispatch.calls.tool_guards import ToolGuards
 from dispatch.errors import Outcome
-from dispatch.policy import Breaker, Bulkhead, Policy, Rate
+from dispatch.policy import Bulkhead, Policy, Rate
 from dispatch.resilience.breaker.breaker import State
+from dispatch.resilience.breaker.rules import BreakerRules
 from dispatch.resilience.bulkhead.bulkhead import QueueLimits
 from dispatch.resilience.rate_limit.aio import LimiterBucket, user_buckets
 from dispatch.resilience.rate_limit.user_buckets import UserBuckets
@@ -27,7 +28,7 @@ POLICY = Policy(
     rate=Rate("300/s", burst=5, queue=50, max_wait=0.3),
     user_rate=Rate("120/s", burst=3, queue=50, max_wait=0.3),
     bulkhead=Bulkhead(max_concurrent_calls=8, max_wait=0.2),
-    breaker=Breaker(failures_in_a_row=8, open_for=0.2, probe_lease=1.0),
+    breaker=BreakerRules(consecutive_failures=8, open_duration=0.2, half_open_lease=1.0),
 )
 ENDS = (*[Outcome.SUCCESS] * 12, Outcome.TIMEOUT, Outcome.TRANSPORT, Outcome.THROTTLED, Outcome.TOOL_ERROR)
 

@@ -169,8 +169,9 @@ async def test_a_stream_is_tried_again_until_its_first_chunk() -> None:
 # -- breaker --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("exact_breakers")
 async def test_a_tool_that_fails_is_left_alone_and_found_again() -> None:
-    settings = {"failures-in-a-row": 3, "open-for": 5, "jitter": 0, "probes": 1, "ramp": 1}
+    settings = {"consecutive-failures": 3, "open-duration": 5, "half-open-calls": 1}
     alive = False
 
     async def work(arguments: dict[str, Any]) -> str:
@@ -222,7 +223,7 @@ async def test_who_has_no_breaker_is_told_so() -> None:
 
 
 async def test_a_caller_that_leaves_counts_as_nothing() -> None:
-    async with stand(Gate(), tools(policy={"breaker": {"failures-in-a-row": 1}})) as (dispatcher, _):
+    async with stand(Gate(), tools(policy={"breaker": {"consecutive-failures": 1}})) as (dispatcher, _):
         for _ in range(5):
             call = asyncio.create_task(dispatcher.call("work"))
             await idle()
@@ -241,7 +242,7 @@ async def test_a_caller_that_leaves_counts_as_nothing() -> None:
 
 async def test_what_the_caller_did_wrong_says_nothing_of_the_service() -> None:
     """Against one careless caller who closes a tool to all: too much sent or asked for, and timeouts nobody could meet."""
-    settings = {"breaker": {"failures-in-a-row": 3}, "max-result": 100}
+    settings = {"breaker": {"consecutive-failures": 3}, "max-result": 100}
 
     async def work(arguments: dict[str, Any]) -> str:
         await asyncio.sleep(0.1)
@@ -281,7 +282,11 @@ async def test_so_many_at_once_so_many_in_line_and_no_more(monkeypatch: pytest.M
 
 async def test_whoever_waits_for_a_place_sees_the_circuit_open() -> None:
     """Against a herd: those in line were let in by a breaker that has opened since."""
-    policy = {"timeout": 2, "bulkhead": {"max-concurrent-calls": 3, "max-wait": 5}, "breaker": {"failures-in-a-row": 3}}
+    policy = {
+        "timeout": 2,
+        "bulkhead": {"max-concurrent-calls": 3, "max-wait": 5},
+        "breaker": {"consecutive-failures": 3},
+    }
     async with deaf(policy=policy) as (dispatcher, peer):
         results = await asyncio.gather(*(dispatcher.execute("work", timeout=2 + 2 * (n > 2)) for n in range(9)))
         assert Counter(result.outcome for result in results) == {Outcome.TIMEOUT: 3, Outcome.REJECTED: 6}
@@ -443,15 +448,15 @@ async def test_a_drain_ends_when_its_time_is_over() -> None:
 
 async def test_a_new_policy_keeps_the_breaker_and_what_is_under_way() -> None:
     gate = Gate()
-    async with stand(gate, tools(policy={"breaker": {"failures-in-a-row": 3}})) as (dispatcher, _):
+    async with stand(gate, tools(policy={"breaker": {"consecutive-failures": 3}})) as (dispatcher, _):
         running = asyncio.create_task(dispatcher.call("work"))
         await idle()
         breaker = dispatcher.breaker("work")
         breaker.force_open()
-        dispatcher.reload(tools(policy={"breaker": {"failures-in-a-row": 7}, "bulkhead": 1}))
+        dispatcher.reload(tools(policy={"breaker": {"consecutive-failures": 7}, "bulkhead": 1}))
         assert dispatcher.breaker("work") is breaker
         assert breaker.state is State.FORCED_OPEN
-        assert breaker.settings.failures_in_a_row == 7
+        assert breaker.settings.consecutive_failures == 7
         breaker.reset()
         waiting = asyncio.create_task(dispatcher.call("work"))
         await idle()
@@ -469,11 +474,11 @@ async def test_a_tool_that_goes_is_forgotten_and_one_that_comes_is_there() -> No
             await dispatcher.call("one")
         assert await dispatcher.call("three") == "done"
         dispatcher.reload(
-            catalog(one={}), policy=Policy(breaker=Breaker(failures_in_a_row=4), bulkhead=Bulkhead(max_wait=0))
+            catalog(one={}), policy=Policy(breaker=Breaker(consecutive_failures=4), bulkhead=Bulkhead(max_wait=0))
         )
         again = dispatcher.breaker("one")
         assert again is not former
-        assert again.settings.failures_in_a_row == 4
+        assert again.settings.consecutive_failures == 4
 
 
 # -- instances ------------------------------------------------------------------------------------------------------
@@ -522,6 +527,7 @@ async def test_an_instance_that_fails_is_left_out() -> None:
         assert {view.id: view.state for view in dispatcher.instances("lab")}["stuck"] == "ejected"
 
 
+@pytest.mark.usefixtures("exact_breakers")
 async def test_when_a_tool_is_well_again_its_instances_are() -> None:
     well = False
 
@@ -530,7 +536,7 @@ async def test_when_a_tool_is_well_again_its_instances_are() -> None:
             await asyncio.sleep(100)
         return "done"
 
-    settings = {"failures-in-a-row": 20, "open-for": 5, "jitter": 0, "probes": 2, "ramp": 1}
+    settings = {"consecutive-failures": 20, "open-duration": 5, "half-open-calls": 2}
     policy = {"timeout": 1, "breaker": settings, "health": {"consecutive": 3}}
     async with contextlib.AsyncExitStack() as stack:
         for name in "abcd":

@@ -78,7 +78,7 @@ def test_every_part_is_read_and_laid_over_what_is_in_force() -> None:
         {
             "retry": {"attempts": 2, "cap": 1},
             "hedge": 0.2,
-            "breaker": {"open-for": 1},
+            "breaker": {"open-duration": 1},
             "bulkhead": {"max-wait": 3},
             "rate": "10/s",
             "user-rate": {"rate": "1/s", "burst": 2},
@@ -91,7 +91,7 @@ def test_every_part_is_read_and_laid_over_what_is_in_force() -> None:
     assert service == Policy(
         retry=Retry(attempts=2, cap=1),
         hedge=Hedge(after=0.2),
-        breaker=Breaker(open_for=1),
+        breaker=Breaker(open_duration=1),
         bulkhead=Bulkhead(max_wait=3),
         rate=Rate("10/s"),
         user_rate=Rate("1/s", burst=2),
@@ -104,7 +104,7 @@ def test_every_part_is_read_and_laid_over_what_is_in_force() -> None:
         {
             "retry": 4,
             "hedge": {"load": 0.5},
-            "breaker": {"probes": 1},
+            "breaker": {"half-open-calls": 1},
             "bulkhead": 5,
             "rate": "2/s",
             "balancing": {"decay": 3},
@@ -114,7 +114,7 @@ def test_every_part_is_read_and_laid_over_what_is_in_force() -> None:
     )
     assert tool.retry == Retry(attempts=4, cap=1)
     assert tool.hedge == Hedge(after=0.2, load=0.5)
-    assert tool.breaker == Breaker(open_for=1, probes=1)
+    assert tool.breaker == Breaker(open_duration=1, half_open_calls=1)
     assert tool.bulkhead == Bulkhead(max_wait=3, max_concurrent_calls=5)
     assert tool.rate == Rate("2/s")
     assert (tool.balancing, tool.health) == (Balancing("p2c", decay=3), Health(consecutive=9, interval=5))
@@ -129,8 +129,8 @@ def test_null_switches_a_part_off() -> None:
     )
     assert off.slo is None
     assert (off.hedge, off.breaker, off.bulkhead, off.rate, off.user_rate) == (None,) * 5
-    assert off.merged({"breaker": {"probes": 2}, "bulkhead": 3, "hedge": {}}) == Policy(
-        breaker=Breaker(probes=2), bulkhead=Bulkhead(max_concurrent_calls=3), hedge=Hedge()
+    assert off.merged({"breaker": {"half-open-calls": 2}, "bulkhead": 3, "hedge": {}}) == Policy(
+        breaker=Breaker(half_open_calls=2), bulkhead=Bulkhead(max_concurrent_calls=3), hedge=Hedge()
     )
     off = Policy(balancing=Balancing("p2c"), single_flight=True).merged(
         dict.fromkeys(("retry", "balancing", "health", "single-flight"))

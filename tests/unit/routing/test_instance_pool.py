@@ -46,7 +46,7 @@ class Stand:
 
     def __init__(self, *ways: tuple[str, float, Way], addressed: bool = True, **policy: Any) -> None:
         self.now = 0.0
-        settings = Policy(**{"breaker": Breaker(failures_in_a_row=3), **policy})
+        settings = Policy(**{"breaker": Breaker(consecutive_failures=3), **policy})
         self.guards = self.tool(settings)
         self.fleet = InstancePool(
             [(name, weight, cast(Channel, way)) for name, weight, way in ways],

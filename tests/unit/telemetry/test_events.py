@@ -21,7 +21,9 @@ from tests.helpers.clock import advance, idle
 from tests.helpers.dispatcher_and_service import catalog, serving
 from tests.helpers.telemetry_capture import Board, telling
 
-FRAGILE = {"breaker": {"failures-in-a-row": 2, "tool-errors": True, "open-for": 5, "jitter": 0, "probes": 1, "ramp": 1}}
+pytestmark = pytest.mark.usefixtures("exact_breakers")
+
+FRAGILE = {"breaker": {"consecutive-failures": 2, "count-tool-errors": True, "open-duration": 5, "half-open-calls": 1}}
 
 
 def fail(_: dict[str, Any]) -> str:
@@ -47,7 +49,7 @@ async def test_what_happens_to_a_circuit() -> None:
         dispatcher.breaker("work").disable()
     assert told(events) == [
         ("instance", "lab", "a", "joined", "here"),
-        ("circuit", "work", None, "closed", "open", "failures-in-a-row"),
+        ("circuit", "work", None, "closed", "open", "consecutive-failures"),
         ("circuit", "work", None, "open", "half-open", "open-time-over"),
         ("circuit", "work", None, "half-open", "open", events[3].why),  # type: ignore[attr-defined] # a circuit's
         ("circuit", "work", None, "open", "disabled", "disabled"),
@@ -77,7 +79,7 @@ async def test_what_happens_to_instances_and_to_a_tool_at_one_of_them() -> None:
         ("lab", "stuck", "joined"),
         ("lab", "stuck", "left"),
     }
-    assert ("circuit", "work", "stuck", "closed", "open", "failures-in-a-row") in told(events)
+    assert ("circuit", "work", "stuck", "closed", "open", "consecutive-failures") in told(events)
     whole = [each for each in told(events) if each[:3] == ("circuit", "work", None)]
     counted = {key: n for key, n in board.read().items() if key.startswith("circuit_transitions_total") and n}
     assert sum(counted.values()) == len(whole), "the metric is of the tool's circuit, not of those at its instances"

@@ -28,7 +28,7 @@ async def test_one_line_for_each_transition_with_its_facts(caplog: pytest.LogCap
     lines = [(record.levelname, record.getMessage()) for record in caplog.records]
     assert lines == [
         ("INFO", "instance a of lab: joined (here)"),
-        ("WARNING", "circuit of 'work': closed to open (failures-in-a-row)"),
+        ("WARNING", "circuit of 'work': closed to open (consecutive-failures)"),
     ], "and none for a call"
     facts = [{k: v for k, v in vars(record).items() if k.startswith("dispatch_")} for record in caplog.records]
     assert facts == [
@@ -38,7 +38,7 @@ async def test_one_line_for_each_transition_with_its_facts(caplog: pytest.LogCap
             "dispatch_instance": None,
             "dispatch_old": "closed",
             "dispatch_new": "open",
-            "dispatch_why": "failures-in-a-row",
+            "dispatch_why": "consecutive-failures",
         },
     ]
 

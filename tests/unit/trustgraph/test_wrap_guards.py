@@ -61,9 +61,10 @@ class Client:
         return "".join(self.script)
 
 
+@pytest.mark.usefixtures("exact_breakers")
 async def test_a_client_that_fails_is_left_alone_until_it_is_well() -> None:
     client = Client(100.0, 100.0, 100.0, "well")
-    policy = Policy(timeout=1, breaker={"failures-in-a-row": 3, "jitter": 0, "probes": 1, "ramp": 1})  # type: ignore[arg-type] # as in a descriptor
+    policy = Policy(timeout=1, breaker={"consecutive-failures": 3, "half-open-calls": 1})  # type: ignore[arg-type] # as in a descriptor
     wrapped = dispatch.wrap(client, tool="work", policy=policy)
     for _ in range(3):
         with pytest.raises(CallTimeoutError):
@@ -134,7 +135,7 @@ async def test_rates_and_places_are_kept(monkeypatch: pytest.MonkeyPatch) -> Non
 
 async def test_a_caller_that_leaves_gives_its_place_back_and_counts_as_nothing() -> None:
     slow = Client(5.0)
-    policy = Policy(bulkhead={"max-concurrent-calls": 1, "max-wait": 0}, breaker={"failures-in-a-row": 1})  # type: ignore[arg-type] # likewise
+    policy = Policy(bulkhead={"max-concurrent-calls": 1, "max-wait": 0}, breaker={"consecutive-failures": 1})  # type: ignore[arg-type] # likewise
     wrapped = dispatch.wrap(slow, tool="work", policy=policy)
     for _ in range(3):
         call = asyncio.create_task(wrapped.call({}, {}))

@@ -88,11 +88,11 @@ class OpenCircuit(Act):
             await self.hold(pace.moment)
             self._service.hangs = True
             say(f"The service of {TOOL} hangs: it takes requests and answers none.")
-            for number, usual in enumerate((0.0, pace.open_for, 0.0), 1):
+            for number, usual in enumerate((0.0, pace.open_duration, 0.0), 1):
                 if not await self.reaches(self.states, number, usual):
                     break
                 if PLANNED[number] is State.OPEN:
-                    await self.hold(pace.open_for / 2)
+                    await self.hold(pace.open_duration / 2)
                     self._service.hangs = False
                     say("The service is well again; the dispatcher has to find out.")
             self._service.hangs = False

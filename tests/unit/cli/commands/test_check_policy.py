@@ -33,7 +33,7 @@ def tools(tmp_path: Path) -> str:
 
 
 def test_by_default_a_short_block_a_tool_and_the_defaults_once(run: Run, tools: str) -> None:
-    end = run("check", tools, "--policy", policy_file(hedge="p95", breaker={"open-for": 3}, timeout=20))
+    end = run("check", tools, "--policy", policy_file(hedge="p95", breaker={"open-duration": 3}, timeout=20))
     assert (end.code, end.err) == (0, "")
     assert end.out.splitlines() == [
         f"{tools}: 1 service, 1 tool, no mistakes.",
@@ -43,7 +43,7 @@ def test_by_default_a_short_block_a_tool_and_the_defaults_once(run: Run, tools: 
         "  retries       up to 2 attempts, only after what surely did not run, or with an idempotency key: neither "
         "read-only nor idempotent",
         f"  requests      {REQUESTS}",
-        "  from user     breaker.open-for 3",
+        "  from user     breaker.open-duration 3",
         "  from service  retry.attempts 2",
         "  from tool     timeout 5, rate.rate 10/s",
         "  no effect     hedge.after p95 (user): off: neither read-only nor idempotent",
@@ -65,7 +65,7 @@ def test_in_full_every_value_has_its_source(run: Run, tools: str, how: tuple[str
         ["hedge", "off", "default"],
         ["rate", "rate", "10/s", "tool"],
         ["burst", "10", "default"],
-        ["slow-rate", "0.8", "default", "no", "effect:", "'slow-after'", "is", "null"],
+        ["slow-call-rate", "0.8", "default", "no", "effect:", "'slow-call-duration'", "is", "null"],
         ["priorities", '["interactive",', '"batch"]', "default"],
         ["single-flight", "false", "default"],
     ):

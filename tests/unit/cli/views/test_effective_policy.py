@@ -154,9 +154,6 @@ def test_calls_are_shared_only_of_what_is_read_only(declared: dict[str, bool], o
     [
         ({"retry": 1}, "retry.base retry.cap retry.errors retry.budget-ratio retry.budget-floor", "retry.attempts"),
         ({"retry": 1, "hedge": "p95"}, "retry.base", "retry.budget-ratio retry.budget-floor hedge.load"),
-        ({}, "breaker.slow-rate", "breaker.failure-rate breaker.no-success-failures"),
-        ({"breaker": {"slow-after": 2}}, "", "breaker.slow-rate"),
-        ({"breaker": {"no-success-for": None}}, "breaker.no-success-failures", "breaker.no-success-for"),
         ({}, "", "bulkhead.max-concurrent-calls bulkhead.max-wait bulkhead.priorities"),
         ({"bulkhead": {"max-wait": 0}}, "bulkhead.priorities", "bulkhead.max-concurrent-calls bulkhead.max-wait"),
         ({}, "balancing.scan balancing.decay", "balancing.strategy"),
@@ -187,15 +184,11 @@ def test_a_setting_that_another_switches_off_says_so(policy: dict[str, Any], key
 
 def test_the_reasons() -> None:
     narrow = {"max-concurrent-calls": 5, "max-wait": 0}
-    plan = planned(
-        {"breaker": {"no-success-for": None}, "bulkhead": narrow, "health": {"sigma": None, "slow-start": None}}
-    )
+    plan = planned({"bulkhead": narrow, "health": {"sigma": None, "slow-start": None}})
     far = planned({"addressed": False, "retry": 1, "single-flight": True})
     rated = planned({"rate": {"rate": "9/s", "max-wait": 0.5, "queue": 0}, "user-rate": "1/s"})
     stored = plan_of(catalog({"policy": {"reply-subscriptions": 2}}, kind="persistent"), "look")
     reasons = [
-        (plan, "breaker.slow-rate", "'slow-after' is null"),
-        (plan, "breaker.no-success-failures", "'no-success-for' is null"),
         (plan, "bulkhead.priorities", "'max-wait' is 0: no call waits"),
         (plan, "balancing.scan", "only 'least-request' has it"),
         (plan, "balancing.decay", "'round-robin' does not look at speed"),

@@ -18,7 +18,13 @@ from tests.unit.cli.views.test_effective_policy import catalog, planned, said
 PARTS: dict[str, list[Any]] = {
     "retry": [1, 2, 3, {"attempts": 4}, {"cap": 3.0}, {"base": 0.1, "errors": ["busy"]}, {}],
     "hedge": [None, "p95", "p90", 0.5, {"load": 0.1}, {"after": "p99"}],
-    "breaker": [None, {}, {"open-for": 5.0}, {"open-for": 3.0}, {"slow-after": 1.0, "slow-rate": 0.5}],
+    "breaker": [
+        None,
+        {},
+        {"open-duration": 5.0},
+        {"open-duration": 3.0},
+        {"slow-call-duration": 1.0, "failure-rate": 0.4},
+    ],
     "bulkhead": [None, 64, 8, {"max-wait": 0}, {"priorities": ["a", "b"]}],
     "rate": [None, "100/s", "10/m", {"rate": "10/m", "burst": 2}, '{"rate": "3/s", "queue": 5}'],
     "user-rate": [None, "5/s", {"rate": "1/s", "queue": 4, "weights": {"ann": 2}}],
@@ -126,9 +132,9 @@ def test_a_part_that_is_off_is_one_row_with_who_switched_it_off() -> None:
 
 
 def test_what_is_switched_on_again_begins_with_the_defaults() -> None:
-    plan = planned({"breaker": None}, {"breaker": {"probes": 1}}, {"breaker": {"open-for": 2.0}})
-    assert said(plan, "breaker.open-for") == (5.0, DEFAULT)
-    assert said(plan, "breaker.probes") == (1, TOOL)
+    plan = planned({"breaker": None}, {"breaker": {"half-open-calls": 1}}, {"breaker": {"open-duration": 2.0}})
+    assert said(plan, "breaker.open-duration") == (5.0, DEFAULT)
+    assert said(plan, "breaker.half-open-calls") == (1, TOOL)
 
 
 def test_a_rate_stands_for_itself() -> None:
@@ -150,4 +156,7 @@ def test_a_policy_made_in_code_is_the_users_where_it_differs() -> None:
     assert said(plan, "rate.rate") == ("9/s", USER)
     assert said(plan, "hedge.after") == ("p90", USER)
     assert said(planned(base=Policy(user_rate=Rate("9/s"))), "user-rate.queue") == (128, USER)
-    assert said(planned({"breaker": None}, base=Policy(breaker=Breaker(probes=5))), "breaker") == (None, SERVICE)
+    assert said(planned({"breaker": None}, base=Policy(breaker=Breaker(half_open_calls=5))), "breaker") == (
+        None,
+        SERVICE,
+    )

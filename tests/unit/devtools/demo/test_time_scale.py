@@ -20,10 +20,10 @@ def test_the_policies_say_what_the_screen_says() -> None:
     health = DEFAULT_POLICY.merged(catalog.service("translate-service").policy).health
     breaker = DEFAULT_POLICY.merged(catalog.service("rates-service").policy).breaker
     assert breaker is not None
-    assert (health.eject_for, health.slow_start, breaker.open_for) == (2.0, 2.0, 2.4)
+    assert (health.eject_for, health.slow_start, breaker.open_duration) == (2.0, 2.0, 2.4)
     assert pace.shortened == ("Shortened: ejected 2 s (default 30), slow start 2 s (30), open 2.4 s (5)")
 
 
 def test_at_its_shortest_a_state_still_lasts_longer_than_a_call() -> None:
     pace = Pace(LEAST_SECONDS)
-    assert min(pace.eject_for, pace.slow_start, pace.open_for) > max(RATES_TIMEOUT_S, TRANSLATE_ATTEMPT_S)
+    assert min(pace.eject_for, pace.slow_start, pace.open_duration) > max(RATES_TIMEOUT_S, TRANSLATE_ATTEMPT_S)

@@ -8,8 +8,8 @@ import pytest
 
 from dispatch._internal.permit import Rejection
 from dispatch.errors import Outcome
-from dispatch.policy.breaker import Breaker
 from dispatch.resilience.breaker.breaker import CircuitBreaker, State
+from dispatch.resilience.breaker.rules import BreakerRules
 from tests.helpers.breaker_harness import Bench
 
 
@@ -41,12 +41,12 @@ def test_a_disabled_breaker_lets_everything_go_and_counts_nothing() -> None:
 
 
 def test_metrics_only_counts_and_never_opens() -> None:
-    bench = Bench(slow_after=0.25)
+    bench = Bench(slow_call_duration=0.25)
     bench.breaker.metrics_only()
     for number in range(100):
         bench.call(Outcome.TIMEOUT if number % 4 else Outcome.SUCCESS, took=0.25 if number % 2 else 0.0)
         bench.call(Outcome.THROTTLED, retry_after=60.0)
-    assert (bench.breaker.failure_rate, bench.breaker.slow_rate) == (0.75, 0.5)
+    assert (bench.breaker.failure_rate, bench.breaker.slow_call_rate) == (0.75, 0.5)
     bench.breaker.open_until(bench.now + 50.0)
     bench.breaker.metrics_only()
     assert (bench.told, bench.breaker.epoch) == ([("closed", "metrics-only", "metrics-only")], 1)
@@ -55,7 +55,7 @@ def test_metrics_only_counts_and_never_opens() -> None:
 
 
 def test_figures_are_of_now() -> None:
-    bench = Bench(window=20)
+    bench = Bench(window_calls=20)
     for _ in range(20):
         bench.call()
     for _ in range(4):
@@ -65,16 +65,16 @@ def test_figures_are_of_now() -> None:
     assert bench.breaker.failure_rate == 4 / 44
     bench.now += 100.0
     assert bench.breaker.failure_rate == 0.0
-    bench = Bench(slow_after=1.0, window=20)
+    bench = Bench(slow_call_duration=1.0, window_calls=20)
     for _ in range(20):
         bench.call(took=0.0)
     for _ in range(4):
         bench.call(took=1.0)
     for _ in range(20):
         bench.call()
-    assert bench.breaker.slow_rate == 4 / 44
+    assert bench.breaker.slow_call_rate == 4 / 44
     bench.now += 100.0
-    assert bench.breaker.slow_rate == 0.0
+    assert bench.breaker.slow_call_rate == 0.0
 
 
 @pytest.mark.parametrize("choose", ["force_open", "disable", "metrics_only", "reset"])
@@ -111,7 +111,7 @@ def test_new_settings_are_taken_over_and_the_state_stays() -> None:
     flying = [bench.permit() for _ in range(4)]
     for _ in range(5):
         bench.call(Outcome.TIMEOUT)
-    new = Breaker(failures_in_a_row=7, open_for=8, probes=1)
+    new = BreakerRules(consecutive_failures=7, open_duration=8, half_open_calls=1)
     bench.breaker.reconfigure(new)
     assert bench.breaker.settings is new
     for permit in flying:
@@ -119,15 +119,15 @@ def test_new_settings_are_taken_over_and_the_state_stays() -> None:
     assert bench.breaker.state is State.OPEN
     assert bench.breaker.stale == 2
     assert bench.refusal() == ("open", 8.0)
-    bench.breaker.reconfigure(Breaker(open_for=1))
+    bench.breaker.reconfigure(BreakerRules(open_duration=1))
     assert bench.refusal() == ("open", 8.0)
     bench.now += 8.0
-    probes = [bench.permit() for _ in range(3)]
-    bench.breaker.reconfigure(Breaker(probes=1))
+    half_open_calls = [bench.permit() for _ in range(3)]
+    bench.breaker.reconfigure(BreakerRules(half_open_calls=1))
     assert bench.refusal() == ("probing", None)
-    bench.breaker.reconfigure(Breaker(probes=4))
-    probes.append(bench.permit())
-    for permit in probes:
+    bench.breaker.reconfigure(BreakerRules(half_open_calls=4))
+    half_open_calls.append(bench.permit())
+    for permit in half_open_calls:
         permit.finish(Outcome.SUCCESS)
     assert [state for _, state, _ in bench.told] == ["open", "half-open"]
     assert len([bench.permit() for _ in range(8)]) == 8, "the second round of fours"
@@ -139,10 +139,10 @@ def test_a_new_slow_time_is_in_force_at_once() -> None:
     for _ in range(20):
         bench.call()
     flying = bench.permit()
-    bench.breaker.reconfigure(Breaker(slow_after=1.0))
+    bench.breaker.reconfigure(BreakerRules(slow_call_duration=1.0))
     bench.now += 1.0
     flying.finish(Outcome.SUCCESS)
-    assert bench.breaker.slow_rate == 1 / 21
+    assert bench.breaker.slow_call_rate == 1 / 21
 
 
 def test_nobody_need_listen() -> None:
@@ -151,7 +151,7 @@ def test_nobody_need_listen() -> None:
     bench.recovered()
     assert bench.told == []
     assert bench.breaker.epoch == 3
-    assert CircuitBreaker(Breaker(), clock=lambda: 0.0, randomness=lambda: 0.0).on_transition is None
+    assert CircuitBreaker(BreakerRules(), clock=lambda: 0.0, randomness=lambda: 0.0).on_transition is None
 
 
 def test_the_listener_sees_the_new_state_in_force() -> None:
@@ -167,7 +167,7 @@ def test_the_listener_sees_the_new_state_in_force() -> None:
 def test_a_recovery_that_probes_found_is_told_once_and_no_other_way_to_closed_is() -> None:
     bench, recoveries = Bench(), []
     bench.breaker = CircuitBreaker(
-        Breaker(),
+        BreakerRules(),
         clock=lambda: bench.now,
         randomness=lambda: 0.5,
         on_recovery=lambda: recoveries.append(bench.breaker.state),
@@ -189,7 +189,7 @@ def test_a_listener_may_change_its_mind_about_the_state() -> None:
 
 
 def test_a_listener_that_fails_leaves_the_state_whole() -> None:
-    bench = Bench(probes=1).opened()
+    bench = Bench(half_open_calls=1).opened()
     bench.now += 5.0
 
     def fail(old: State, new: State, why: str) -> None:

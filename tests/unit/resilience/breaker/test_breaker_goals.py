@@ -16,10 +16,10 @@ import pytest
 
 from dispatch._internal.permit import Rejection
 from dispatch.errors import Outcome
-from dispatch.policy.breaker import Breaker
 from dispatch.resilience.breaker.breaker import BreakerPermit, CircuitBreaker, State
 from dispatch.resilience.breaker.failure_rules import Tally
 from dispatch.resilience.breaker.open_duration import OpenDuration
+from dispatch.resilience.breaker.rules import BreakerRules
 from dispatch.resilience.breaker.windows import CountWindow, TimeWindow
 from tests.helpers.breaker_harness import Bench
 
@@ -53,7 +53,9 @@ def everything(part: Any) -> Any:
 def test_a_result_from_an_earlier_state_changes_nothing_and_is_counted(outcome: Outcome) -> None:
     """Goal G6, every pair of states, also the same one come again; peers close, open or count by such results."""
     for before, after in itertools.product(WITH_PERMITS, State):
-        bench = Bench(failures_in_a_row=1, slow_after=1.0, min_calls=1, ramp=1, probes=2)
+        bench = Bench(
+            consecutive_failures=1, slow_call_duration=1.0, min_calls=1, half_open_rounds=1, half_open_calls=2
+        )
         brought_to(bench, before)
         permit = bench.permit()
         brought_to(bench, after)
@@ -125,7 +127,7 @@ def test_lost_probes_give_their_places_back_by_time() -> None:
 
 
 def test_a_probe_that_ends_after_its_lease_is_stale_though_nobody_took_its_place() -> None:
-    bench = Bench(probes=1).probing()
+    bench = Bench(half_open_calls=1).probing()
     permit = bench.permit()
     bench.now += 60.0
     permit.finish(Outcome.TIMEOUT)
@@ -142,7 +144,7 @@ def test_dispatchers_that_open_together_do_not_probe_together() -> None:
         starts = []
         for number in range(100):
             chance = random.Random(1000 * round_of + number)
-            breaker = CircuitBreaker(Breaker(), clock=lambda: 0.0, randomness=chance.random)
+            breaker = CircuitBreaker(BreakerRules(), clock=lambda: 0.0, randomness=chance.random)
             for _ in range(10):
                 permit = breaker.admit()
                 assert isinstance(permit, BreakerPermit)
@@ -156,7 +158,7 @@ def test_dispatchers_that_open_together_do_not_probe_together() -> None:
 @pytest.mark.parametrize("state", [State.OPEN, State.HALF_OPEN, State.FORCED_OPEN])
 def test_refusals_retain_nothing(state: State) -> None:
     """Goal G4: one Python breaker keeps 36 MB of 20,000 refusals. No exception is involved, and no block stays."""
-    bench = Bench(probes=1)
+    bench = Bench(half_open_calls=1)
     brought_to(bench, state)
     refuse = bench.breaker.admit
 
@@ -180,7 +182,7 @@ def test_refusals_retain_nothing(state: State) -> None:
 
 def test_an_idle_breaker_takes_less_than_two_kibibytes() -> None:
     """Goal G19, of the allocator's own account: one of a thousand that have all they ever need."""
-    settings, chance = Breaker(), random.Random(1).random
+    settings, chance = BreakerRules(), random.Random(1).random
 
     def used(breaker: CircuitBreaker) -> CircuitBreaker:
         for outcome in (Outcome.TIMEOUT, Outcome.SUCCESS, Outcome.SUCCESS):

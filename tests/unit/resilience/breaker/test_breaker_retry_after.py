@@ -56,15 +56,15 @@ def test_no_service_closes_itself_for_ever() -> None:
     bench = Bench()
     bench.call(Outcome.THROTTLED, retry_after=float("inf"))
     assert bench.refusal() == ("paused", 3600.0)
-    bench = Bench(retry_after_max=10)
+    bench = Bench(max_retry_after=10)
     bench.call(Outcome.THROTTLED, retry_after=10.5)
     assert bench.refusal() == ("paused", 10.0)
 
 
 def test_a_throttled_probe_pauses_and_gives_its_place_back() -> None:
     bench = Bench().probing()
-    probes = [bench.permit() for _ in range(3)]
-    probes[0].finish(Outcome.THROTTLED, retry_after=4.0)
+    half_open_calls = [bench.permit() for _ in range(3)]
+    half_open_calls[0].finish(Outcome.THROTTLED, retry_after=4.0)
     assert bench.breaker.state is State.HALF_OPEN
     assert bench.refusal() == ("paused", 4.0)
     bench.now += 4.0
@@ -73,7 +73,7 @@ def test_a_throttled_probe_pauses_and_gives_its_place_back() -> None:
 
 
 def test_a_pause_outlives_the_way_to_closed() -> None:
-    bench = Bench(ramp=1).probing()
+    bench = Bench(half_open_rounds=1).probing()
     for _ in range(2):
         bench.call()
     flying = [bench.permit(), bench.permit()]

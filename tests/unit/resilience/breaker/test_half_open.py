@@ -5,13 +5,13 @@ are lost and wedge it for ever, and against one lucky success closing it."""
 
 from __future__ import annotations
 
-from dispatch.policy.breaker import Breaker
 from dispatch.resilience.breaker.half_open import PROBE_FAILED, PROBE_SLOW, RECOVERED, HalfOpenCalls
+from dispatch.resilience.breaker.rules import BreakerRules
 
-DEFAULT = Breaker(probe_lease=20)
+DEFAULT = BreakerRules(half_open_lease=20)
 
 
-def begin(probing: HalfOpenCalls, now: float = 0.0, settings: Breaker = DEFAULT) -> list[int]:
+def begin(probing: HalfOpenCalls, now: float = 0.0, settings: BreakerRules = DEFAULT) -> list[int]:
     """As many probes as there is room for."""
     numbers = []
     while probing.room(now, settings):
@@ -57,7 +57,7 @@ def test_a_lease_is_over_at_its_end_and_not_before() -> None:
 def test_every_probe_that_ends_after_its_lease_is_lost() -> None:
     probing = HalfOpenCalls()
     begin(probing)
-    assert [probing.end(number, DEFAULT.probe_lease) for number in (1, 2, 3)] == [False] * 3
+    assert [probing.end(number, DEFAULT.half_open_lease) for number in (1, 2, 3)] == [False] * 3
     assert probing.lost == 3
 
 
@@ -76,17 +76,17 @@ def test_a_shorter_lease_is_in_force_at_once() -> None:
     begin(probing, 0.0)
     assert not probing.room(6.0, DEFAULT)
     probing.shorten(6.0)
-    assert begin(probing, 6.0, Breaker(probe_lease=6)) == [4, 5, 6]
+    assert begin(probing, 6.0, BreakerRules(half_open_lease=6)) == [4, 5, 6]
     assert probing.lost == 3
 
 
 def test_a_longer_lease_is_for_those_that_begin_after_it() -> None:
     probing = HalfOpenCalls()
-    begin(probing, 0.0, Breaker(probe_lease=6))
+    begin(probing, 0.0, BreakerRules(half_open_lease=6))
     probing.shorten(9.0)
     assert not probing.end(1, 6.0)
     assert probing.end(2, 5.999)
-    assert begin(probing, 6.0, Breaker(probe_lease=9)) == [4, 5, 6]
+    assert begin(probing, 6.0, BreakerRules(half_open_lease=9)) == [4, 5, 6]
     assert probing.end(4, 14.999)
     assert not probing.end(5, 15.0)
 
@@ -106,7 +106,7 @@ def test_rounds_double_and_the_last_one_closes() -> None:
 
 
 def test_one_round_may_be_all() -> None:
-    probing, settings = HalfOpenCalls(), Breaker(ramp=1, probes=1)
+    probing, settings = HalfOpenCalls(), BreakerRules(half_open_rounds=1, half_open_calls=1)
     assert begin(probing, 0.0, settings) == [1]
     assert probing.judge(False, False, settings) == RECOVERED
 
@@ -141,11 +141,11 @@ def test_a_last_round_with_some_failures_closes() -> None:
 
 
 def test_slow_calls_are_judged_by_their_rate_in_every_round() -> None:
-    settings = Breaker(slow_rate=0.6)
+    settings = BreakerRules(slow_call_rate=0.6)
     probing = HalfOpenCalls()
     assert probing.judge(False, True, settings) is None
     assert probing.judge(False, True, settings) == PROBE_SLOW, "two of three"
-    exactly = Breaker(slow_rate=1)
+    exactly = BreakerRules(slow_call_rate=1)
     probing = HalfOpenCalls()
     assert [probing.judge(False, True, exactly) for _ in range(3)] == [None, None, PROBE_SLOW]
     probing = HalfOpenCalls()
@@ -158,10 +158,12 @@ def test_slow_calls_are_judged_by_their_rate_in_every_round() -> None:
 
 
 def test_a_failure_that_is_slow_as_well_is_a_failure() -> None:
-    assert HalfOpenCalls().judge(True, True, Breaker(slow_rate=0.1)) == PROBE_FAILED
+    assert HalfOpenCalls().judge(True, True, BreakerRules(slow_call_rate=0.1)) == PROBE_FAILED
 
 
 def test_a_shorter_ramp_closes_at_the_end_of_the_round_it_is_in() -> None:
     probing = HalfOpenCalls()
     passed(probing, 3 + 6)
-    assert [probing.judge(False, False, Breaker(ramp=1)) for _ in range(12)] == [None] * 11 + [RECOVERED]
+    assert [probing.judge(False, False, BreakerRules(half_open_rounds=1)) for _ in range(12)] == [None] * 11 + [
+        RECOVERED
+    ]

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.policy.breaker import Breaker
 from dispatch.resilience.breaker.open_duration import OpenDuration
+from dispatch.resilience.breaker.rules import BreakerRules
 
-DEFAULT = Breaker()
-EXACT = Breaker(jitter=0)
+DEFAULT = BreakerRules()
+EXACT = BreakerRules(jitter=0)
 
 
 def test_an_open_time_doubles_up_to_the_longest() -> None:
@@ -25,7 +25,7 @@ def test_an_open_time_doubles_up_to_the_longest() -> None:
 
 
 def test_at_the_longest_exactly_nothing_more_is_remembered() -> None:
-    time, settings = OpenDuration(lambda: 0.5), Breaker(jitter=0, open_for=5, open_max=20)
+    time, settings = OpenDuration(lambda: 0.5), BreakerRules(jitter=0, open_duration=5, max_open_duration=20)
     assert [time.opened(0.0, 0, settings) for _ in range(4)] == [5, 10, 20, 20]
     assert time.doublings == 2
 
@@ -105,14 +105,14 @@ def test_what_a_service_asks_for_is_kept_and_spread() -> None:
 def test_it_keeps_its_bounds_whatever_happens(
     steps: list[tuple[bool, float, float]], jitter: float, one: float, other: float
 ) -> None:
-    settings = Breaker(jitter=jitter, open_for=min(one, other), open_max=max(one, other))
+    settings = BreakerRules(jitter=jitter, open_duration=min(one, other), max_open_duration=max(one, other))
     chances = [chance for _, _, chance in steps]
     time, now = OpenDuration(lambda: chances.pop(0)), 0.0
     for closed, passed, _ in list(steps):
         now += passed
         seconds = time.opened(now, 0, settings)
-        base = min(settings.open_for, settings.open_max / (1 + jitter))
-        assert base * (1 - jitter) * 0.999999 <= seconds <= settings.open_max * 1.000001
+        base = min(settings.open_duration, settings.max_open_duration / (1 + jitter))
+        assert base * (1 - jitter) * 0.999999 <= seconds <= settings.max_open_duration * 1.000001
         assert 0 <= time.doublings <= 20
         if closed:
             time.closed(now)

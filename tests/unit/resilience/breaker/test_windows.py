@@ -17,8 +17,8 @@ from dispatch.resilience.breaker.windows import FAILED, PLAIN, SLOTS, SLOW, Coun
 KINDS = st.sampled_from([PLAIN, FAILED, SLOW, FAILED | SLOW])
 
 
-def figures(window: CountWindow | TimeWindow) -> tuple[int, int, int]:
-    return window.calls, window.failures, window.slow
+def figures(window_calls: CountWindow | TimeWindow) -> tuple[int, int, int]:
+    return window_calls.calls, window_calls.failures, window_calls.slow
 
 
 def totals(kinds: list[int]) -> tuple[int, int, int]:
@@ -33,46 +33,46 @@ def test_the_kinds_are_told_apart() -> None:
 @settings(deadline=None, max_examples=200)
 def test_a_count_window_is_the_last_calls(size: int, steps: list[int]) -> None:
     """A step below 10 is a call of that kind, one from 10 on so many plain ones (less ten) at once."""
-    window, calls = CountWindow(size), list[int]()
+    window_calls, calls = CountWindow(size), list[int]()
     for step in steps:
         if step < 10:
-            window.add(step)
+            window_calls.add(step)
             calls.append(step)
         else:
-            window.add_plain(step - 10)
+            window_calls.add_plain(step - 10)
             calls += [PLAIN] * (step - 10)
-        assert figures(window) == totals(calls[-size:])
-        assert len(window._ring) == size
+        assert figures(window_calls) == totals(calls[-size:])
+        assert len(window_calls._ring) == size
 
 
 def test_a_cleared_count_window_starts_from_nothing() -> None:
-    window = CountWindow(3)
+    window_calls = CountWindow(3)
     for _ in range(5):
-        window.add(FAILED | SLOW)
-    window.clear()
-    assert figures(window) == (0, 0, 0)
+        window_calls.add(FAILED | SLOW)
+    window_calls.clear()
+    assert figures(window_calls) == (0, 0, 0)
     for _ in range(4):
-        window.add(PLAIN)
-    assert figures(window) == (3, 0, 0)
-    window.clear()
-    window.add(FAILED)
-    assert figures(window) == (1, 1, 0)
+        window_calls.add(PLAIN)
+    assert figures(window_calls) == (3, 0, 0)
+    window_calls.clear()
+    window_calls.add(FAILED)
+    assert figures(window_calls) == (1, 1, 0)
 
 
 def test_many_plain_calls_push_out_what_is_at_both_ends_of_the_ring() -> None:
-    window = CountWindow(5)
+    window_calls = CountWindow(5)
     for kind in (FAILED, SLOW, FAILED | SLOW, FAILED, SLOW, FAILED, PLAIN, PLAIN):
-        window.add(kind)  # the ring is F - - F S, and the fourth is the oldest
-    assert figures(window) == (5, 2, 1)
-    window.add_plain(2)
-    assert figures(window) == (5, 1, 0)
-    window.add_plain(1)
-    assert figures(window) == (5, 0, 0)
+        window_calls.add(kind)  # the ring is F - - F S, and the fourth is the oldest
+    assert figures(window_calls) == (5, 2, 1)
+    window_calls.add_plain(2)
+    assert figures(window_calls) == (5, 1, 0)
+    window_calls.add_plain(1)
+    assert figures(window_calls) == (5, 0, 0)
     for _ in range(5):
-        window.add(PLAIN)
-        assert figures(window) == (5, 0, 0), "who has left leaves once"
-    window.add(FAILED)
-    assert figures(window) == (5, 1, 0)
+        window_calls.add(PLAIN)
+        assert figures(window_calls) == (5, 0, 0), "who has left leaves once"
+    window_calls.add(FAILED)
+    assert figures(window_calls) == (5, 1, 0)
 
 
 @pytest.mark.parametrize("size", [0, -1])
@@ -85,71 +85,71 @@ def test_a_count_window_holds_something(size: int) -> None:
 @settings(deadline=None)
 def test_a_time_window_is_the_calls_of_its_last_ten_parts(steps: list[tuple[int, int]], start: float) -> None:
     """Steps of a quarter of a part, so that every number is exact and each boundary is met."""
-    window, calls, now = TimeWindow(5.0), list[tuple[float, int]](), start
+    window_calls, calls, now = TimeWindow(5.0), list[tuple[float, int]](), start
     for quarters, kind in steps:
         now += quarters * 0.125
-        window.add(kind, now)
+        window_calls.add(kind, now)
         calls.append((now, kind))
-        assert window.ends > now >= window.ends - 0.5
+        assert window_calls.ends > now >= window_calls.ends - 0.5
         held = [kind for at, kind in calls if at // 0.5 > now // 0.5 - 10]
-        assert figures(window) == totals(held)
+        assert figures(window_calls) == totals(held)
 
 
 def test_a_time_window_covers_nine_tenths_of_its_span_at_least_and_never_more_than_all() -> None:
     for offset in (0.0, 0.25, 0.5, 0.96875):
-        window = TimeWindow(10.0)
-        window.add(FAILED, 100 + offset)
-        window.advance(108.999)
-        assert figures(window) == (1, 1, 0)
-        window.advance(109.999)
-        assert figures(window) == (1, 1, 0)
-        window.advance(110.0)
-        assert figures(window) == (0, 0, 0)
+        window_calls = TimeWindow(10.0)
+        window_calls.add(FAILED, 100 + offset)
+        window_calls.advance(108.999)
+        assert figures(window_calls) == (1, 1, 0)
+        window_calls.advance(109.999)
+        assert figures(window_calls) == (1, 1, 0)
+        window_calls.advance(110.0)
+        assert figures(window_calls) == (0, 0, 0)
 
 
 def test_a_time_window_forgets_everything_after_a_long_time() -> None:
-    window = TimeWindow(10.0)
+    window_calls = TimeWindow(10.0)
     for second in range(10):
-        window.add(FAILED | SLOW, 100.0 + second)
-    assert figures(window) == (10, 10, 10)
-    window.advance(1e9)
-    assert figures(window) == (0, 0, 0)
-    window.add(SLOW, 1e9 + 0.5)
-    assert figures(window) == (1, 0, 1)
+        window_calls.add(FAILED | SLOW, 100.0 + second)
+    assert figures(window_calls) == (10, 10, 10)
+    window_calls.advance(1e9)
+    assert figures(window_calls) == (0, 0, 0)
+    window_calls.add(SLOW, 1e9 + 0.5)
+    assert figures(window_calls) == (1, 0, 1)
 
 
 def test_plain_calls_at_once_belong_to_the_present_part() -> None:
-    window = TimeWindow(10.0)
-    window.advance(100.5)
-    assert window.ends == 101.0
-    window.add_plain(7)
-    window.add(FAILED, 101.0)
-    assert figures(window) == (8, 1, 0)
-    window.advance(109.999)
-    assert figures(window) == (8, 1, 0)
-    window.advance(110.0)
-    assert figures(window) == (1, 1, 0)
+    window_calls = TimeWindow(10.0)
+    window_calls.advance(100.5)
+    assert window_calls.ends == 101.0
+    window_calls.add_plain(7)
+    window_calls.add(FAILED, 101.0)
+    assert figures(window_calls) == (8, 1, 0)
+    window_calls.advance(109.999)
+    assert figures(window_calls) == (8, 1, 0)
+    window_calls.advance(110.0)
+    assert figures(window_calls) == (1, 1, 0)
 
 
 def test_plain_calls_of_one_part_add_up_and_leave_with_it() -> None:
-    window = TimeWindow(10.0)
-    window.advance(100.5)
-    window.add_plain(7)
-    window.add_plain(2)
-    window.advance(105.0)
-    assert figures(window) == (9, 0, 0)
-    window.advance(110.0)
-    assert figures(window) == (0, 0, 0)
+    window_calls = TimeWindow(10.0)
+    window_calls.advance(100.5)
+    window_calls.add_plain(7)
+    window_calls.add_plain(2)
+    window_calls.advance(105.0)
+    assert figures(window_calls) == (9, 0, 0)
+    window_calls.advance(110.0)
+    assert figures(window_calls) == (0, 0, 0)
 
 
 def test_a_cleared_time_window_starts_from_nothing() -> None:
-    window = TimeWindow(10.0)
-    window.add(FAILED | SLOW, 5.0)
-    window.clear()
-    assert figures(window) == (0, 0, 0)
-    window.add(FAILED, 6.0)
-    window.advance(16.0)
-    assert figures(window) == (0, 0, 0)
+    window_calls = TimeWindow(10.0)
+    window_calls.add(FAILED | SLOW, 5.0)
+    window_calls.clear()
+    assert figures(window_calls) == (0, 0, 0)
+    window_calls.add(FAILED, 6.0)
+    window_calls.advance(16.0)
+    assert figures(window_calls) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("span", [0, -1.0, float("nan")])
@@ -201,14 +201,14 @@ def test_a_call_costs_the_same_at_ten_and_at_ten_thousand(kind: int) -> None:
 def test_a_pause_of_any_length_costs_ten_steps_at_most() -> None:
     costs = []
     for idle in (29.0, 30.0, 1e4, 1e8):
-        window = TimeWindow(30.0)
-        window.add(FAILED, 0.0)
-        costs.append(len(work(lambda w=window, at=idle: w.advance(at))))
+        window_calls = TimeWindow(30.0)
+        window_calls.add(FAILED, 0.0)
+        costs.append(len(work(lambda w=window_calls, at=idle: w.advance(at))))
     assert max(costs[1:]) < costs[0] < 60 * SLOTS
 
 
 def test_a_count_window_takes_a_byte_a_call_and_little_more() -> None:
-    window = CountWindow(10_000)
-    assert sys.getsizeof(window._ring) < 10_000 + 100
-    assert not hasattr(window, "__dict__")
+    window_calls = CountWindow(10_000)
+    assert sys.getsizeof(window_calls._ring) < 10_000 + 100
+    assert not hasattr(window_calls, "__dict__")
     assert not hasattr(TimeWindow(1.0), "__dict__")

@@ -239,7 +239,10 @@ async def test_all_of_them_one_after_another() -> None:
     board = Board()
     stories = [story for story in STORIES if story not in (meets_a_closed_dispatcher, finds_nobody)]
     expected: dict[str, float] = {}
-    async with deaf(board, policy={"retry": 1, "bulkhead": None, "breaker": {"failures-in-a-row": 100}}) as (it, peer):
+    async with deaf(board, policy={"retry": 1, "bulkhead": None, "breaker": {"consecutive-failures": 100}}) as (
+        it,
+        peer,
+    ):
         for story in stories:
             while not peer.arrived.empty():
                 peer.arrived.get_nowait()  # what the one before did not wait for

@@ -11,23 +11,28 @@ from typing import Any
 import hypothesis.strategies as st
 from hypothesis import given, settings
 
-from dispatch import Dispatcher, RejectedError, ToolError
+from dispatch import Dispatcher, Policy, RejectedError, ToolError
 from dispatch.resilience.breaker.breaker import State
+from dispatch.resilience.breaker.rules import BreakerRules
 from dispatch.telemetry.events import CircuitChanged, Event
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.clock import advance, run
 from tests.helpers.dispatcher_and_service import BROKER, catalog, serving
 from tests.helpers.telemetry_capture import Board
 
-BREAKER = {"failures-in-a-row": 2, "open-for": 1, "jitter": 0, "probes": 1, "ramp": 1, "tool-errors": True}
+BREAKER = {"consecutive-failures": 2, "open-duration": 1, "half-open-calls": 1, "count-tool-errors": True}
 POLICY: dict[str, Any] = {"retry": 1, "bulkhead": None, "breaker": BREAKER}
-OTHER_POLICY: dict[str, Any] = {**POLICY, "breaker": {**BREAKER, "failures-in-a-row": 1, "open-for": 3, "probes": 2}}
+OTHER_POLICY: dict[str, Any] = {
+    **POLICY,
+    "breaker": {**BREAKER, "consecutive-failures": 1, "open-duration": 3, "half-open-calls": 2},
+}
 CATALOGS = {
     "as it was": catalog(work={"policy": POLICY}, idle={"policy": POLICY}),
     "other settings": catalog(work={"policy": OTHER_POLICY}, idle={}),
     "without a breaker": catalog(work={"policy": {**POLICY, "breaker": None}}),
     "without the tool": catalog(idle={}),
 }
+EXACT = Policy(breaker=BreakerRules(jitter=0.0, half_open_rounds=1))
 CALLS = ("succeed", "fail", "time out", "leave")
 CHOICES = ("force_open", "disable", "metrics_only", "reset", "open_until")
 
@@ -95,7 +100,9 @@ def test_the_state_is_the_breakers_own_and_exactly_one(story: list[tuple[str, An
 
         async with (
             serving(work),
-            Dispatcher(MemoryTransport(BROKER), CATALOGS["as it was"], telemetry=board.telemetry()) as dispatcher,
+            Dispatcher(
+                MemoryTransport(BROKER), CATALOGS["as it was"], policy=EXACT, telemetry=board.telemetry()
+            ) as dispatcher,
         ):
             dispatcher.on_event(count)
             for what, how in (("call", "succeed"), *story):
@@ -131,7 +138,9 @@ def test_with_two_dispatchers_each_state_is_how_many_circuits_are_in_it(
             await stack.enter_async_context(serving(work))
             both = [
                 await stack.enter_async_context(
-                    Dispatcher(MemoryTransport(BROKER), CATALOGS["as it was"], telemetry=board.telemetry())
+                    Dispatcher(
+                        MemoryTransport(BROKER), CATALOGS["as it was"], policy=EXACT, telemetry=board.telemetry()
+                    )
                 )
                 for _ in range(2)
             ]

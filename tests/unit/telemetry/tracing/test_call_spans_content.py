@@ -47,7 +47,7 @@ async def test_nothing_of_it_is_anywhere_by_default(caplog: pytest.LogCaptureFix
     """In arguments, answers, chunks, errors' types and texts, idempotency keys, users."""
     spans, board = Spans(), Board()
     telemetry = Telemetry(registry=board.registry, tracer_provider=spans.provider)
-    tools = catalog(work={"policy": {"breaker": {"failures-in-a-row": 5, "tool-errors": True}, "retry": 1}})
+    tools = catalog(work={"policy": {"breaker": {"consecutive-failures": 5, "count-tool-errors": True}, "retry": 1}})
     events: list[Event] = []
     with caplog.at_level(logging.INFO):
         async with serving(work, telemetry=telemetry), telling(telemetry, tools) as dispatcher:

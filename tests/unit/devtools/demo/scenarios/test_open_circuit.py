@@ -20,7 +20,7 @@ async def test_its_circuit_opens_probes_and_closes_and_refusals_say_what_to_use_
     assert told["refusal"].endswith("Tools like it: last-known-rate.")
     events = [event.text for event in demo.events]
     for text in (
-        "exchange-rate: closed → open for 0.6 s (failures in a row)",
+        "exchange-rate: closed → open for 0.6 s (consecutive failures)",
         "exchange-rate: open → half-open (open time over)",
         "exchange-rate: half-open → closed (recovered)",
     ):
@@ -29,7 +29,9 @@ async def test_its_circuit_opens_probes_and_closes_and_refusals_say_what_to_use_
 
 async def test_a_circuit_that_stays_closed_is_a_surprise(monkeypatch: pytest.MonkeyPatch) -> None:
     summary = await played(
-        monkeypatch, "rates-service", breaker={"failures-in-a-row": None, "min-calls": 100, "no-success-for": None}
+        monkeypatch,
+        "rates-service",
+        breaker={"consecutive-failures": None, "min-calls": 100},
     )
     assert summary.surprises == [
         "the circuit of exchange-rate was closed instead of closed → open → half-open → closed",
@@ -39,6 +41,6 @@ async def test_a_circuit_that_stays_closed_is_a_surprise(monkeypatch: pytest.Mon
 
 async def test_a_circuit_that_opens_twice_is_a_surprise(monkeypatch: pytest.MonkeyPatch) -> None:
     # Its open time is so short that the probe comes while the service still hangs.
-    summary = await played(monkeypatch, "rates-service", breaker={"failures-in-a-row": 3, "open-for": 0.1, "jitter": 0})
+    summary = await played(monkeypatch, "rates-service", breaker={"consecutive-failures": 3, "open-duration": 0.1})
     (surprise,) = summary.surprises
     assert "closed → open → half-open → open" in surprise

@@ -1,0 +1,50 @@
+"""Complete rules of a circuit breaker: a policy's settings, and the constants that no policy sets."""
+
+from __future__ import annotations
+
+import msgspec
+
+from dispatch.policy.breaker import WINDOW_CALLS, Breaker
+
+
+class BreakerRules(Breaker, frozen=True, rename="kebab"):
+    """A policy's breaker settings with the constants beside them. The constants are right for any tool, or cannot be chosen
+    sensibly by a user; tests give others. Times are in seconds.
+
+    Attributes:
+        window_calls: The count window; see :data:`dispatch.policy.breaker.WINDOW_CALLS`.
+        window_duration: The time window, counted in tenths of it. 30 (Polly): at low rates a bad half minute counts although
+            a hundred good calls of the last hour outnumber it.
+        slow_call_rate: Share of slow calls that opens, in either window. 0.8: most calls, not merely a slow tail.
+        no_success_duration: Nothing but failures for this long opens, counted from the first of them, so that a quiet night
+            before does not count; None: no such rule. 60: a tool called twice a minute would otherwise be found dead after
+            minutes only.
+        no_success_failures: Failures that this rule takes at least. 3: two may be one hiccup and its retry.
+        jitter: Share by which an open time is made shorter or longer at random. 0.5: dispatchers that saw the same trouble
+            must not all return at the same moment.
+        decay_duration: Seconds closed that take back one doubling of the open time (gRPC A50). 30: a service that fails
+            every twenty seconds stays open for longer and longer; one that is up for minutes starts again at the shortest
+            time.
+        half_open_rounds: Rounds of half-open calls, each with twice as many as the one before; after the last the breaker
+            closes. 3 (3, 6, 12 calls by default): a service that comes back cold does not receive the whole load at once.
+        half_open_lease: Seconds after which an unfinished half-open call is lost: its permit is free and its outcome is
+            ignored. 60: twice the default timeout of a call, so that a live call is never taken for lost.
+        max_retry_after: Seconds that a service may ask to receive no call. 3,600: one call an hour costs nothing, and a
+            wrong unit in a retry-after must not stop a tool for ever.
+    """
+
+    window_calls: int = WINDOW_CALLS
+    window_duration: float = 30.0
+    slow_call_rate: float = 0.8
+    no_success_duration: float | None = 60.0
+    no_success_failures: int = 3
+    jitter: float = 0.5
+    decay_duration: float = 30.0
+    half_open_rounds: int = 3
+    half_open_lease: float = 60.0
+    max_retry_after: float = 3600.0
+
+
+def complete_rules(settings: Breaker) -> BreakerRules:
+    """The rules of a policy's settings."""
+    return settings if isinstance(settings, BreakerRules) else BreakerRules(**msgspec.structs.asdict(settings))
