@@ -188,7 +188,7 @@ async def test_draining_waits_for_duplicates_and_closing_does_not() -> None:
 
 
 async def test_duplicates_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dispatch.serving.server.MAX_DUPLICATES", 2)
+    monkeypatch.setattr("dispatch.serving.request_queue.MAX_DUPLICATES", 2)
     till = Till()
     async with stand(till, TOOLS) as (dispatcher, server):
         same = [

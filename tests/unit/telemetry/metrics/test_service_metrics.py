@@ -111,8 +111,8 @@ async def test_counts_never_go_back_when_a_server_ends_and_another_one_comes(reg
 async def test_nothing_is_counted_where_nobody_wants_it(registry: CollectorRegistry) -> None:
     silent = ToolServer(Service(work), BROKER, request_queue=REQUESTS, response_queue=RESPONSES, telemetry=SILENT)
     async with silent:
-        assert silent._runner is not None
-        assert silent._runner.durations is None
+        assert silent._requests is not None
+        assert silent._requests.runner.durations is None
     assert values(registry) == {}
 
 
