@@ -1,1 +1,1 @@
-"""Tools for development: local broker, demo, loss probe."""
+"""Development tools: local broker, demo, loss probe."""

@@ -1,4 +1,4 @@
-"""``dispatch demo``: watch tool calls travel."""
+"""``dispatch demo``: run the demo and display it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from dispatch.devtools.demo import Demo, Summary
 
 LIVE_EVERY_S = 0.125
-"""How often the live view is drawn, and a pipe gets what has happened."""
-PLAIN_LOOKS = 8
-"""Every so many of them a pipe gets a line of progress: once a second."""
+"""Interval of the live view and of event lines for a pipe, in seconds."""
+PROGRESS_TICKS = 8
+"""Intervals between two lines of progress for a pipe: one second."""
 PLAIN_WIDTH = 120
 
 
@@ -31,27 +31,30 @@ def demo(
     settings: Settings,
     seconds: Annotated[
         float,
-        typer.Option("--seconds", min=5, max=3600, help="How long it takes, about; the guards' times are made to fit."),
+        typer.Option("--seconds", min=5, max=3600, help="Approximate duration; times of the guards are scaled to it."),
     ] = 20.0,
-    json: Annotated[bool, typer.Option("--json", help="Only the summary, as one line of JSON.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print only the summary, as one line of JSON.")] = False,
     metrics_port: MetricsPort = None,
     metrics_address: MetricsAddress = LOOPBACK,
 ) -> None:
-    """Watch tool calls travel, and survive: a story in four acts.
+    """Watch agents call tools while faults are injected, in four scenarios.
 
-    Every way in which a call can end. An instance that turns slow, is ejected and comes back. A service that hangs: its
-    tool's circuit opens, probes, closes. A user that calls without end, and is limited while others flow.
+    1. Every outcome that a call can have. 2. A slow instance is ejected and returns. 3. A service hangs: its circuit breaker
+    opens, half-opens and closes. 4. A noisy user is rate-limited; other users are not affected.
 
-    Services and agents run in this process on the embedded broker; with [bold]--broker pulsar://…[/bold] everything travels
-    through a genuine one (DISPATCH_BROKER is not looked at here). It ends by itself. The exit code is 1 if something went
-    otherwise than planned.
+    [bold]dispatch demo[/bold] uses the embedded broker: it needs nothing else.
+
+    [bold]dispatch demo --broker pulsar://localhost:6650[/bold] uses a Pulsar broker (DISPATCH_BROKER is ignored here).
+
+    Services and agents run in this process. The demo ends by itself; the exit code is 1 if a scenario deviates from the
+    expected result.
     """
     from dispatch.cli.exit_codes import Exit
     from dispatch.cli.logs import show_logs
     from dispatch.devtools.demo import Demo
 
     if not settings.verbose:
-        # The incidents are on purpose: what they write to the log is not news.
+        # The faults are injected: their warnings are expected.
         show_logs(False, logging.ERROR)
     run = Demo(settings.broker or "memory://", seconds, security=settings.security())
     with serving_metrics(metrics_port, metrics_address):
@@ -62,8 +65,8 @@ def demo(
         from dispatch.cli.views.demo_summary import show_summary
 
         show_summary(summary)
-    if summary.surprises:
-        for line in summary.surprises:
+    if summary.deviations:
+        for line in summary.deviations:
             say(f"Unexpected: {line}")
         raise typer.Exit(Exit.FAILED)
 
@@ -79,14 +82,14 @@ async def _live(run: Demo) -> Summary:
     from dispatch.cli.views.demo import live_view
 
     target = console()
-    # What does not fit is cut off, never scrolled: whatever the size, the view stays where it is.
+    # Overflow is cropped, not scrolled: the view keeps its place at any terminal size.
     with Live(console=target, auto_refresh=False, transient=False, vertical_overflow="crop") as live:
 
         def show() -> None:
             live.update(live_view(run, *target.size), refresh=True)
 
         try:
-            return await _watched(run, show, LIVE_EVERY_S)
+            return await _run_with_display(run, show, LIVE_EVERY_S)
         finally:
             show()
 
@@ -94,37 +97,37 @@ async def _live(run: Demo) -> Summary:
 async def _plain(run: Demo) -> Summary:
     from dispatch.cli.views.demo import event_lines, plain_line
 
-    put(f"Agents call tools on {run.broker}, for some {run.pace.total:.0f} s. {run.pace.shortened}.")
-    shown = looks = 0
+    put(f"Agents call tools on {run.broker} for about {run.time_scale.total:.0f} s. {run.time_scale.note}.")
+    shown = ticks = 0
 
     def show(progress: bool = True) -> None:
-        nonlocal shown, looks
+        nonlocal shown, ticks
         for line in event_lines(run.events[shown:], width=PLAIN_WIDTH):
             put(line)
         shown = len(run.events)
-        if progress and looks % PLAIN_LOOKS == 0:
+        if progress and ticks % PROGRESS_TICKS == 0:
             put(plain_line(run))
-        looks += 1
+        ticks += 1
 
     try:
-        return await _watched(run, show, LIVE_EVERY_S)
+        return await _run_with_display(run, show, LIVE_EVERY_S)
     finally:
         show(progress=False)
 
 
-async def _watched(run: Demo, show: Callable[[], None], every: float) -> Summary:
-    """Run it, and show it every ``every`` seconds. What goes wrong with the showing ends the run."""
+async def _run_with_display(run: Demo, show: Callable[[], None], every: float) -> Summary:
+    """Run the demo and call ``show`` every ``every`` seconds. An error of ``show`` ends the run."""
 
-    async def look() -> None:
+    async def refresh() -> None:
         while True:
             show()
             await asyncio.sleep(every)
 
-    running, looking = asyncio.ensure_future(run.run()), asyncio.ensure_future(look())
+    running, refreshing = asyncio.ensure_future(run.run()), asyncio.ensure_future(refresh())
     try:
-        await asyncio.wait({running, looking}, return_when=asyncio.FIRST_COMPLETED)
-        if looking.done():
-            looking.result()  # raises what went wrong: it never ends otherwise
+        await asyncio.wait({running, refreshing}, return_when=asyncio.FIRST_COMPLETED)
+        if refreshing.done():
+            refreshing.result()  # raises its error: it ends only by one
         return running.result()
     finally:
-        await cancel_and_wait((running, looking))
+        await cancel_and_wait((running, refreshing))

@@ -1,4 +1,4 @@
-"""How the demonstration looks while it runs: a live view for a terminal, plain lines for a pipe."""
+"""Display of the running demo: a live view for a terminal, plain lines for a pipe."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
     from dispatch.devtools.demo import Demo, Scoreboard
     from dispatch.devtools.demo.scenarios import Event
-    from dispatch.devtools.demo.state_snapshot import Guards
+    from dispatch.devtools.demo.state_snapshot import GuardSnapshot
 
-COLUMNS = ("tool", "calls", "ok", "errors", "in flight", "p50 ms", "p95 ms", "last answer")
-LEAST_TOOLS = 4
-"""Rows of the table that are shown however small the terminal is."""
+COLUMNS = ("tool", "calls", "ok", "errors", "in flight", "p50 ms", "p95 ms", "last result")
+MIN_TOOLS = 4
+"""Minimum number of table rows, however small the terminal is."""
 EVENT_LINES = (3, 9)
-"""Lines for what happened lately: at least, and at most."""
+"""Minimum and maximum number of lines for recent events."""
 
 _COLOURS = {
     "up": "green",
@@ -32,39 +32,38 @@ _COLOURS = {
     "open": "red",
 }
 
-
 _NUMBERS = ("running", "ok", "limited")
-_WIDTHS = {("instance", "state"): 13, ("circuit of", "state"): 10, ("user", "user"): 5, ("user", "ok"): 4}
-"""As wide as what will stand there, so that nothing moves when a state changes; together they fit into 80 characters."""
+_WIDTHS = {("instance", "state"): 13, ("breaker of", "state"): 10, ("user", "user"): 5, ("user", "ok"): 4}
+"""Minimum column widths: wide enough that columns do not move on a state change; they fit into 80 characters."""
 
 
-def milliseconds(seconds: float | None) -> str:
-    """A duration for people; ``-`` where none is known."""
+def format_milliseconds(seconds: float | None) -> str:
+    """Format a duration in milliseconds; ``-`` if unknown."""
     return "-" if seconds is None else f"{seconds * 1000:.1f}"
 
 
 def rows(board: Scoreboard) -> list[tuple[str, ...]]:
-    """The table's cells, tools in the order of their first call."""
+    """Return the table's cells, tools in the order of their first call."""
     return [row(name, score) for name, score in board.tools.items()]
 
 
 def row(name: str, score: ToolScore) -> tuple[str, ...]:
-    """One tool's."""
+    """Return the cells of one tool."""
     return (
         name,
         f"{score.calls:,}",
         f"{score.ok:,}",
         f"{score.errors:,}",
         f"{score.in_flight:,}",
-        milliseconds(score.percentile(0.5)),
-        milliseconds(score.percentile(0.95)),
+        format_milliseconds(score.percentile(0.5)),
+        format_milliseconds(score.percentile(0.95)),
         score.last,
     )
 
 
 def live_view(demo: Demo, width: int = 120, height: int = 40) -> RenderableType:
-    """What stands on a terminal of this size while it runs. Where there is little room, tools whose calls are the longest
-    ago are left out of the table."""
+    """Render the live view for a terminal of this size. If it is too small for all tools, the least recently called ones are
+    omitted."""
     from rich.console import Group
     from rich.text import Text
 
@@ -72,17 +71,19 @@ def live_view(demo: Demo, width: int = 120, height: int = 40) -> RenderableType:
     parts: list[RenderableType] = [_head(demo)]
     panels = _panels(guards)
     below = 1 + max(len(guards.instances), len(guards.circuits) + 1, len(guards.users)) + 1
-    note = textwrap.wrap(demo.pace.shortened, width - 1)
-    left = height - 1 - 2 - 1 - below - len(note) - EVENT_LINES[0]  # the cursor's line, the head, the table's own head
-    shown = _latest(demo.board, max(LEAST_TOOLS, left))
-    happened = event_lines(demo.events, width - 1)
-    room = min(EVENT_LINES[1], EVENT_LINES[0] + max(0, left - len(demo.board.tools)))
+    note = textwrap.wrap(demo.time_scale.note, width - 1)
+    available = (
+        height - 1 - 2 - 1 - below - len(note) - EVENT_LINES[0]
+    )  # minus the cursor's line, the head and the table's head
+    shown = _select_latest(demo.board, max(MIN_TOOLS, available))
+    events = event_lines(demo.events, width - 1)
+    event_count = min(EVENT_LINES[1], EVENT_LINES[0] + max(0, available - len(demo.board.tools)))
     return Group(
         *parts,
         _calls(shown, len(demo.board.tools) - len(shown)),
         Text(),
         panels,
-        *(Text(line, "yellow") for line in happened[-room:]),
+        *(Text(line, "yellow") for line in events[-event_count:]),
         *(Text(line, "dim") for line in note),
     )
 
@@ -99,23 +100,27 @@ def _head(demo: Demo) -> RenderableType:
         ProgressBar(total=1.0, completed=demo.progress, width=20),
         Text(f"{demo.progress:4.0%}"),
     )
-    return Group(head, Text(_where(demo), "bold yellow", overflow="ellipsis", no_wrap=True))
+    return Group(head, Text(_describe_phase(demo), "bold yellow", overflow="ellipsis", no_wrap=True))
 
 
-def _where(demo: Demo) -> str:
-    return f"Act {demo.act} of {demo.acts}: {demo.phase}" if demo.act and demo.progress < 1 else demo.phase
+def _describe_phase(demo: Demo) -> str:
+    return (
+        f"Scenario {demo.scenario_number} of {demo.scenario_count}: {demo.phase}"
+        if demo.scenario_number and demo.progress < 1
+        else demo.phase
+    )
 
 
-def _latest(board: Scoreboard, most: int) -> list[tuple[str, ToolScore]]:
-    """The tools that fit, in the table's order: those whose calls began last; one row less where some are left out."""
+def _select_latest(board: Scoreboard, count: int) -> list[tuple[str, ToolScore]]:
+    """Select the most recently called tools, in the table's order; one row less if some are omitted."""
     tools = list(board.tools.items())
-    if len(tools) <= most:
+    if len(tools) <= count:
         return tools
-    kept = sorted(tools, key=lambda item: item[1].latest, reverse=True)[: most - 1]
-    return [item for item in tools if item in kept]
+    selected = sorted(tools, key=lambda item: item[1].latest, reverse=True)[: count - 1]
+    return [item for item in tools if item in selected]
 
 
-def _calls(tools: list[tuple[str, ToolScore]], left_out: int) -> Table:
+def _calls(tools: list[tuple[str, ToolScore]], omitted: int) -> Table:
     from rich.table import Table
     from rich.text import Text
 
@@ -132,13 +137,13 @@ def _calls(tools: list[tuple[str, ToolScore]], left_out: int) -> Table:
         )
     for name, score in tools:
         table.add_row(*map(Text, row(name, score)))
-    if left_out:
-        table.add_row(Text(f"and {left_out} more", "dim"))
+    if omitted:
+        table.add_row(Text(f"and {omitted} more", "dim"))
     return table
 
 
-def _panels(guards: Guards) -> Table:
-    """Instances, circuits and users, side by side."""
+def _panels(guards: GuardSnapshot) -> Table:
+    """Render instances, circuit breakers and users side by side."""
     from rich.table import Table
     from rich.text import Text
 
@@ -150,7 +155,7 @@ def _panels(guards: Guards) -> Table:
         ],
     )
     circuits = _panel(
-        ("circuit of", "state"),
+        ("breaker of", "state"),
         [
             *((Text(each.tool), _state(str(each.state), each.seconds_left)) for each in guards.circuits),
             (Text(f"{guards.closed} other tools", "dim"), Text("closed", "dim")),
@@ -159,7 +164,7 @@ def _panels(guards: Guards) -> Table:
     users = _panel(
         ("user", "ok", "limited"),
         [
-            (Text(name), Text(f"{score.let_through:,}"), Text(f"{score.refused:,}", "red" if score.refused else ""))
+            (Text(name), Text(f"{score.admitted:,}"), Text(f"{score.rejected:,}", "red" if score.rejected else ""))
             for name, score in guards.users.items()
         ],
     )
@@ -187,12 +192,12 @@ def _panel(columns: tuple[str, ...], cells: list[tuple[RenderableType, ...]]) ->
 def _state(name: str, seconds_left: float | None) -> RenderableType:
     from rich.text import Text
 
-    left = "" if seconds_left is None else f" {max(0.0, seconds_left):.1f} s"
-    return Text(name + left, _COLOURS.get(name, ""))
+    remaining = "" if seconds_left is None else f" {max(0.0, seconds_left):.1f} s"
+    return Text(name + remaining, _COLOURS.get(name, ""))
 
 
 def event_lines(events: list[Event], width: int) -> list[str]:
-    """What happened, with the second of it, in lines of at most ``width`` characters."""
+    """Format events with their time in lines of at most ``width`` characters."""
     lines: list[str] = []
     for event in events:
         lines += textwrap.wrap(f"{event.at:5.1f} s  {event.text}", width, subsequent_indent=" " * 9)
@@ -200,10 +205,10 @@ def event_lines(events: list[Event], width: int) -> list[str]:
 
 
 def plain_line(demo: Demo) -> str:
-    """One line of progress."""
+    """Format one line of progress."""
     board = demo.board
     ok = board.outcomes[Outcome.SUCCESS]
     return (
         f"{demo.progress:4.0%}  {board.calls:5,} calls  {ok:5,} ok  {board.calls - ok - board.in_flight:3,} errors  "
-        f"{board.in_flight:2} in flight  {_where(demo)}"
+        f"{board.in_flight:2} in flight  {_describe_phase(demo)}"
     )

@@ -1,4 +1,4 @@
-"""What came of the demonstration, for people, and what to do next."""
+"""Summary of the demo for people, and next steps."""
 
 from __future__ import annotations
 
@@ -7,57 +7,57 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from dispatch.cli.output import console, is_terminal, paint, put
-from dispatch.cli.views.demo import COLUMNS, milliseconds, rows
+from dispatch.cli.views.demo import COLUMNS, format_milliseconds, rows
 from dispatch.devtools.demo.scoreboard import nearest_rank
 from dispatch.errors import Outcome
 
 if TYPE_CHECKING:
     from dispatch.devtools.demo import Summary
 
-MOST_WIDTH = 120
+MAX_WIDTH = 120
 NEXT = (
-    ("dispatch broker start", "a genuine Pulsar on this machine (Java 17 and Maven, or Docker)"),
-    ("dispatch demo --broker pulsar://localhost:6650", "the same through it"),
-    ("dispatch serve MODULE:CLASS --topic joke", "serve a tool of your own"),
-    ("dispatch call tell-joke topic=cats", "call a tool of your catalogue (in a checkout: --catalog examples/tools)"),
-    ("dispatch doctor", "what is missing, and how to mend it"),
-    ("make test", "in a checkout: every test, against a genuine Pulsar"),
+    ("dispatch broker start", "start a Pulsar broker on this machine (Java 17 and Maven, or Docker)"),
+    ("dispatch demo --broker pulsar://localhost:6650", "run the demo on that broker"),
+    ("dispatch serve MODULE:CLASS --topic joke", "serve your own tool"),
+    ("dispatch call tell-joke topic=cats", "call a tool of your catalogue (in a clone: --catalog examples/tools)"),
+    ("dispatch doctor", "check connection, namespaces and services"),
+    ("make test", "in a clone: run all tests with a Pulsar broker"),
 )
-"""Commands, and what each is for."""
+"""Next commands, each with its purpose."""
 
 
 def show_summary(summary: Summary) -> None:
-    """Write it to stdout."""
+    """Write the summary to stdout."""
     board = summary.board
     terminal = is_terminal(sys.stdout)
-    width = min(console().width, MOST_WIDTH) if terminal else MOST_WIDTH
-    if not terminal:  # there the live table has said it already
+    width = min(console().width, MAX_WIDTH) if terminal else MAX_WIDTH
+    if not terminal:  # the live view has already shown the table
         from dispatch.cli.commands.tools import aligned
 
         put("")
         put(aligned([COLUMNS, *rows(board)]))
-    _ends(summary, width)
-    _title("What the guards did")
-    for act in summary.acts:
-        put(textwrap.fill(act.account(), width, initial_indent="  ", subsequent_indent="    "))
-    put(textwrap.fill(f"{summary.shortened}.", width, initial_indent="  ", subsequent_indent="    "))
+    _show_outcomes(summary, width)
+    _title("Scenarios")
+    for scenario in summary.scenarios:
+        put(textwrap.fill(scenario.describe_result(), width, initial_indent="  ", subsequent_indent="    "))
+    put(textwrap.fill(f"{summary.note}.", width, initial_indent="  ", subsequent_indent="    "))
     put("")
     for tool, score in board.tools.items():
         if score.chunks:
-            after = milliseconds(nearest_rank(score.first_chunks, 0.5))
-            count = f"{score.chunks:,} chunks in {score.ok:,} answers"
-            put(textwrap.fill(f"{tool} answers in a stream: {count}, the first after {after} ms (p50).", width))
+            after = format_milliseconds(nearest_rank(score.first_chunks, 0.5))
+            count = f"{score.chunks:,} chunks in {score.ok:,} replies"
+            put(textwrap.fill(f"{tool} streams its replies: {count}, time to first chunk {after} ms (p50).", width))
     rate = board.calls / summary.seconds
     replies = ", ".join(f"{count:,} {name}" for name, count in summary.replies.items() if count)
     put(
         textwrap.fill(
-            f"{board.calls:,} calls in {summary.seconds:.1f} s ({rate:,.0f} a second) through one dispatcher on "
-            f"{summary.broker}; left waiting: {summary.pending}. Replies: {replies}.",
+            f"{board.calls:,} calls in {summary.seconds:.1f} s ({rate:,.0f} per second) through one dispatcher on "
+            f"{summary.broker}; pending at the end: {summary.pending}. Replies: {replies}.",
             width,
             break_on_hyphens=False,
         )
     )
-    _title("What to do next")
+    _title("Next steps")
     for command, why in NEXT:
         line = f"  {command:48} {why}"
         put(line if not terminal or len(line) <= width else f"  {command}\n      {why}")
@@ -68,10 +68,10 @@ def _title(text: str) -> None:
     put(paint(text, "bold", sys.stdout))
 
 
-def _ends(summary: Summary, width: int) -> None:
-    """How often each outcome occurred, with the text of the first such error."""
+def _show_outcomes(summary: Summary, width: int) -> None:
+    """Write the count of each outcome with the message of its first error."""
     board = summary.board
-    _title("How the calls ended")
+    _title("Outcomes")
     for outcome, count in board.outcomes.items():
         colour = "green" if outcome is Outcome.SUCCESS else "yellow"
         put(f"  {paint(f'{outcome:18}', colour, sys.stdout)} {count:6,}")

@@ -1,6 +1,6 @@
-"""The demonstration: a few agents, a few tools, everything that can happen to a call, and how it survives: some 20 seconds.
+"""The demo: agents call tools on one broker for about 20 s while scenarios inject faults, and each checks the result.
 
-``dispatch demo`` shows it; :class:`Demo` runs it without showing anything.
+``dispatch demo`` displays it; :class:`Demo` runs it without output.
 """
 
 from dispatch.devtools.demo.run import Demo

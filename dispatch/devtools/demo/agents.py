@@ -1,4 +1,4 @@
-"""The demonstration's agents, and what some of them do steadily."""
+"""The demo's agents and their scripts."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ SCRIPTS: Final[dict[str, tuple[Step, ...]]] = {
         ("query-customers", {"question": "How many returns?"}),
     ),
 }
-"""What each steady agent does, again and again."""
+"""The calls that each agent with a script repeats."""
 
 STREAMED: Final = frozenset({"tell-story"})
 
 WARM_UP: Final[tuple[Step, ...]] = (
     ("tell-joke", {"topic": "programming"}),
     ("calculate", {"expression": "1 + 1"}),
-    ("query-products", {"question": "Is anybody there?"}),
+    ("query-products", {"question": "Which products are new?"}),
     ("tell-story", {"subject": "a first call"}),
     ("search-archive", {"year": 2025}),
     ("print-label", {"text": "fragile"}),
     ("translate", {"word": "cat"}),
     ("exchange-rate", {"pair": "EUR/USD"}),
     ("last-known-rate", {"pair": "EUR/USD"}),
-    ("search-web", {"query": "anybody"}),
+    ("search-web", {"query": "pulsar"}),
 )
-"""One call for each service: it opens their topics, which takes a genuine broker a moment."""
+"""One call per service: the first call opens the topics, which takes up to a second on a Pulsar broker."""
 
 WARM_UP_TIMEOUT_S: Final = 15.0
 
 
 class Agent:
-    """Somebody who calls tools, and whose calls are counted."""
+    """An agent: calls tools and counts the calls on the scoreboard."""
 
     def __init__(self, name: str, dispatcher: Dispatcher, board: Scoreboard) -> None:
         self.name = name
@@ -56,49 +56,49 @@ class Agent:
         self._board = board
 
     async def call(self, tool: str, arguments: Any, timeout: float | None = None) -> CallResult:
-        """Call a tool and count how it ended, which is returned as well."""
-        self._board.begin(tool)
+        """Call a tool, record its outcome and return the result."""
+        self._board.record_start(tool)
         try:
             result = await self._dispatcher.execute(tool, arguments, user=self.name, timeout=timeout)
         except asyncio.CancelledError:
-            self._board.abandon(tool)
+            self._board.record_cancellation(tool)
             raise
         if result.error is None:
-            self._board.succeed(tool, result.text, result.duration)
+            self._board.record_success(tool, result.text, result.duration)
         else:
-            self._board.fail(tool, result.error)
+            self._board.record_failure(tool, result.error)
         return result
 
-    async def listen(self, tool: str, arguments: dict[str, Any], timeout: float | None = None) -> None:
-        """Call a tool, take its answer chunk by chunk, and count how it ended."""
-        self._board.begin(tool)
+    async def stream(self, tool: str, arguments: dict[str, Any], timeout: float | None = None) -> None:
+        """Call a tool, receive its reply as a stream, and record its outcome."""
+        self._board.record_start(tool)
         clock = asyncio.get_running_loop().time
-        started, heard = clock(), ""
+        started, text = clock(), ""
         try:
             async for chunk in self._dispatcher.stream(tool, arguments, user=self.name, timeout=timeout):
-                self._board.chunk(tool, heard + chunk, None if heard else clock() - started)
-                heard += chunk
+                self._board.record_chunk(tool, text + chunk, None if text else clock() - started)
+                text += chunk
         except DispatchError as error:
-            self._board.fail(tool, error)
+            self._board.record_failure(tool, error)
         except asyncio.CancelledError:
-            self._board.abandon(tool)
+            self._board.record_cancellation(tool)
             raise
         else:
-            self._board.succeed(tool, heard, clock() - started)
+            self._board.record_success(tool, text, clock() - started)
 
-    async def step(self, step: Step, timeout: float | None = None) -> None:
-        """One step of a script."""
+    async def run_step(self, step: Step, timeout: float | None = None) -> None:
+        """Run one step of a script."""
         tool, arguments = step
-        await (self.listen if tool in STREAMED else self.call)(tool, arguments, timeout)
+        await (self.stream if tool in STREAMED else self.call)(tool, arguments, timeout)
 
-    async def work(self, going: Callable[[], bool], chance: random.Random) -> None:
-        """Follow the script as long as ``going``, with a little thinking between the steps."""
-        for step in _endless(self.name):
-            if not going():
+    async def run_script(self, is_running: Callable[[], bool], chance: random.Random) -> None:
+        """Repeat the script while ``is_running()``, with short pauses between the calls."""
+        for step in _repeat_script(self.name):
+            if not is_running():
                 return
-            await self.step(step)
+            await self.run_step(step)
             await asyncio.sleep(chance.uniform(0.01, 0.06))
 
 
-def _endless(name: str) -> Iterator[Step]:
+def _repeat_script(name: str) -> Iterator[Step]:
     return cycle(SCRIPTS[name])

@@ -1,19 +1,19 @@
-"""The demonstration's catalogue: its services and tools, written as in a folder of descriptors."""
+"""The demo's catalogue: services and tools, in the notation of descriptor files."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
 from dispatch.catalog import Catalog
-from dispatch.devtools.demo.time_scale import USER_RATE, Pace
+from dispatch.devtools.demo.time_scale import USER_RATE, TimeScale
 
 WEATHER_TIMEOUT_S: Final = 0.8
-"""What the weather service's policy gives a call: little, so that the demonstration can show a timeout."""
+"""Timeout of a call of the weather service: short, to show a timeout."""
 
 RATES_TIMEOUT_S: Final = 0.4
-"""The same for the service whose circuit opens: so long its callers wait before it does."""
+"""Timeout of a call of the rates service: its callers wait this long until its circuit breaker opens."""
 TRANSLATE_ATTEMPT_S: Final = 0.4
-"""How long one attempt of a translation may take, before another instance is asked: ten times what it usually does."""
+"""Attempt timeout of a translation, after which another instance is tried: ten times its usual duration."""
 
 SERVICES: Final = (
     *("joke", "calculator", "rag", "story", "archive", "printer", "weather"),
@@ -21,25 +21,25 @@ SERVICES: Final = (
 )
 
 
-def demo_catalog(run: str, pace: Pace) -> Catalog:
-    """The catalogue for one run.
+def demo_catalog(run: str, time_scale: TimeScale) -> Catalog:
+    """Build the catalogue of one run.
 
     Args:
-        run: part of its topics' names, so that runs on one broker never meet.
-        pace: the times of its policies.
+        run: part of the topic names, which separates runs on one broker.
+        time_scale: the times of the policies.
     """
     services: dict[str, dict[str, Any]] = {name: _service(name, run) for name in SERVICES}
     services["joke"]["config-params"] = [{"name": "style"}]
     services["rag"]["config-params"] = [{"name": "collection", "required": True}]
     services["weather"]["policy"] = {"timeout": WEATHER_TIMEOUT_S}
-    services["printer"]["policy"] = {"retry": 1}  # so that a caller is seen to be told to come back
+    services["printer"]["policy"] = {"retry": 1}  # a throttled call reaches its caller instead of being retried
     services["translate"]["policy"] = {
         "attempt-timeout": TRANSLATE_ATTEMPT_S,
-        "health": {"consecutive": 3, "eject-for": pace.eject_for, "slow-start": pace.slow_start},
+        "health": {"consecutive": 3, "eject-for": time_scale.ejection_time, "slow-start": time_scale.slow_start},
     }
     services["rates"]["policy"] = {
         "timeout": RATES_TIMEOUT_S,
-        "breaker": {"consecutive-failures": 3, "open-duration": pace.open_duration, "half-open-calls": 1},
+        "breaker": {"consecutive-failures": 3, "open-duration": time_scale.open_duration, "half-open-calls": 1},
     }
     services["search"]["policy"] = {"user-rate": USER_RATE.as_document(), "retry": 1}
     question = _text("question", "A whole question.")
@@ -54,17 +54,17 @@ def demo_catalog(run: str, pace: Pace) -> Catalog:
         ),
         _tool("query-products", "rag", "Answer a question about products.", question, collection="products"),
         _tool("query-customers", "rag", "Answer a question about customers.", question, collection="customers"),
-        _tool("tell-story", "story", "Tell a short story, piece by piece.", _text("subject", "Who it is about.")),
+        _tool("tell-story", "story", "Tell a short story as a stream.", _text("subject", "Its main character.")),
         _tool(
             "search-archive",
             "archive",
             "Search the archive. The older the year, the longer it takes.",
             {"name": "year", "type": "integer", "description": "For example: 2020"},
         ),
-        _tool("print-label", "printer", "Print a label. There is one printer.", _text("text", "What it says.")),
+        _tool("print-label", "printer", "Print a label. There is one printer.", _text("text", "Text on the label.")),
         _tool("weather", "weather", "Tell the weather of a place.", _text("place", "A town.")),
         {
-            # Read-only: it may be asked of another instance, when one takes too long.
+            # Read-only: a slow attempt may be retried at another instance.
             **_tool("translate", "translate", "Translate a word into Spanish.", _text("word", "An English word.")),
             "read-only": True,
         },

@@ -1,4 +1,4 @@
-"""The demonstration itself: services, agents and one dispatcher on one broker, and a story in acts."""
+"""A run of the demo: services, agents and one dispatcher on one broker, and four scenarios in sequence."""
 
 from __future__ import annotations
 
@@ -11,13 +11,22 @@ from typing import Final
 from dispatch.catalog import Catalog
 from dispatch.devtools.demo.agents import SCRIPTS, WARM_UP, WARM_UP_TIMEOUT_S, Agent
 from dispatch.devtools.demo.descriptors import demo_catalog
-from dispatch.devtools.demo.fault_schedule import Ledger, Rates, Search, Translator
-from dispatch.devtools.demo.scenarios import Act, Event, Events, Hog, Incidents, OpenCircuit, SlowInstance, Stage
+from dispatch.devtools.demo.faulty_services import Ledger, Rates, Search, Translator
+from dispatch.devtools.demo.scenarios import (
+    Event,
+    EventLog,
+    EveryOutcome,
+    NoisyUser,
+    OpenCircuit,
+    Scenario,
+    ScenarioContext,
+    SlowInstance,
+)
 from dispatch.devtools.demo.scoreboard import Scoreboard
 from dispatch.devtools.demo.services import Archive, BrokenService, Calculator, CustomRag, Joke, Printer, Story
-from dispatch.devtools.demo.state_snapshot import Guards, look
+from dispatch.devtools.demo.state_snapshot import GuardSnapshot, capture_guards
 from dispatch.devtools.demo.summary import Summary
-from dispatch.devtools.demo.time_scale import DEFAULT_SECONDS, Pace
+from dispatch.devtools.demo.time_scale import DEFAULT_SECONDS, TimeScale
 from dispatch.dispatcher import Dispatcher
 from dispatch.errors import TransportError
 from dispatch.policy import Policy
@@ -31,67 +40,67 @@ _SEED: Final = 20_250
 
 
 class Demo:
-    """One run.
+    """One run of the demo.
 
     Args:
-        broker: ``memory://``, or the URL of a genuine one with the namespaces tg/request and tg/response.
-        seconds: how long the story takes, about; the times of its guards are made to fit. Starting and ending come on top,
-            a second or two.
+        broker: ``memory://``, or the URL of a Pulsar broker with the namespaces tg/request and tg/response.
+        seconds: approximate duration of the scenarios; times of the guards are scaled to it. Start and shutdown take one
+            or two seconds more.
         security: token and TLS settings; None: from the environment.
 
     Attributes:
-        board: the counts, to be looked at while it runs.
-        pace: the times of the guards.
-        act: which act it is, from 1; 0 before the first.
-        acts: how many there are.
-        phase: what happens just now, in a few words.
+        board: the counts, updated during the run.
+        time_scale: the times of the guards.
+        scenario_number: number of the current scenario, from 1; 0 before the first.
+        scenario_count: number of scenarios.
+        phase: the current activity, in a few words.
     """
 
-    acts: Final = 4
+    scenario_count: Final = 4
 
     def __init__(self, broker: str, seconds: float = DEFAULT_SECONDS, *, security: Security | None = None) -> None:
         self._id = f"demo-{secrets.token_hex(4)}"
         self.broker = f"memory://{self._id}" if broker == "memory://" else broker
         self.board = Scoreboard()
-        self.pace = Pace(seconds)
-        self.act = 0
+        self.time_scale = TimeScale(seconds)
+        self.scenario_number = 0
         self.phase = "connecting"
         self._security = security
-        self._events: Events | None = None
+        self._events: EventLog | None = None
         self._dispatcher: Dispatcher | None = None
-        self._guards = Guards()
-        self._going = True
+        self._guards = GuardSnapshot()
+        self._is_running = True
         self._done = False
         self._translators: dict[str, Translator] = {}
         self._rates = Rates()
 
     @property
     def progress(self) -> float:
-        """The part of the story that is over, from 0 to 1; below 1 until it has ended."""
+        """Return the completed share of the run, 0 to 1; below 1 until it has ended."""
         if self._done or self._events is None:
             return float(self._done)
-        passed = asyncio.get_running_loop().time() - self._events.began
-        return min(0.99, passed / self.pace.total)
+        passed = asyncio.get_running_loop().time() - self._events.started_at
+        return min(0.99, passed / self.time_scale.total)
 
     @property
     def events(self) -> list[Event]:
-        """What has happened so far."""
+        """Return the events so far."""
         return [] if self._events is None else self._events.all
 
     @property
-    def guards(self) -> Guards:
-        """How the guards are doing; after the end: how they were then."""
-        return self._guards if self._dispatcher is None else look(self._dispatcher, self.board.users)
+    def guards(self) -> GuardSnapshot:
+        """Return the state of the guards; after the run, their last state."""
+        return self._guards if self._dispatcher is None else capture_guards(self._dispatcher, self.board.users)
 
     async def run(self) -> Summary:
-        """Run it. Cancelled, it ends everything it started.
+        """Run the demo. A cancellation stops everything that the run started.
 
         Raises:
-            TransportError: the broker is out of reach, or lacks a namespace; the message names the fix.
+            TransportError: the broker is not reachable, or a namespace is missing; the message names the fix.
         """
         clock = asyncio.get_running_loop().time
         started = clock()
-        catalog = demo_catalog(self._id, self.pace)
+        catalog = demo_catalog(self._id, self.time_scale)
         async with contextlib.AsyncExitStack() as stack:
             serving = self._transport()
             stack.push_async_callback(serving.close)
@@ -108,49 +117,54 @@ class Demo:
                 )
             )
             await self._warm_up(dispatcher)
-            stage = Stage(dispatcher, self.board, self.pace, Events())
-            self._events = stage.events
+            context = ScenarioContext(dispatcher, self.board, self.time_scale, EventLog())
+            self._events = context.events
             self._dispatcher = dispatcher
-            stack.callback(self._freeze)
+            stack.callback(self._store_snapshot)
             async with asyncio.TaskGroup() as group:
                 for name in SCRIPTS:
-                    work = Agent(name, dispatcher, self.board).work(self._goes_on, random.Random(chance.random()))
+                    work = Agent(name, dispatcher, self.board).run_script(
+                        self._is_still_running, random.Random(chance.random())
+                    )
                     group.create_task(work)
-                acts = await self._story(stage)
-                self._going = False
+                scenarios = await self._run_scenarios(context)
+                self._is_running = False
             self.phase = "done"
             self._done = True
             replies = dispatcher.reply_counts()
             return Summary(
                 self.broker,
                 clock() - started,
-                self.pace.shortened,
+                self.time_scale.note,
                 self.board,
-                acts,
+                scenarios,
                 dispatcher.pending_requests,
                 replies,
             )
 
-    async def _story(self, stage: Stage) -> tuple[Act, ...]:
-        guarded: tuple[Act, ...] = (
-            SlowInstance(stage, self._translators),
-            OpenCircuit(stage, self._rates),
-            Hog(stage),
+    async def _run_scenarios(self, context: ScenarioContext) -> tuple[Scenario, ...]:
+        guarded: tuple[Scenario, ...] = (
+            SlowInstance(context, self._translators),
+            OpenCircuit(context, self._rates),
+            NoisyUser(context),
         )
-        acts: tuple[Act, ...] = (Incidents(stage, {tool for act in guarded for tool in act.tools}), *guarded)
-        assert len(acts) == self.acts
-        for self.act, act in enumerate(acts, 1):
-            self.phase = act.title
-            await act.play()
-        self.phase = "All as before"
-        await asyncio.sleep(self.pace.moment)
-        return acts
+        scenarios: tuple[Scenario, ...] = (
+            EveryOutcome(context, {tool for each in guarded for tool in each.tools}),
+            *guarded,
+        )
+        assert len(scenarios) == self.scenario_count
+        for self.scenario_number, scenario in enumerate(scenarios, 1):
+            self.phase = scenario.title
+            await scenario.run()
+        self.phase = "All guards back to normal"
+        await asyncio.sleep(self.time_scale.steady_period)
+        return scenarios
 
-    def _goes_on(self) -> bool:
-        return self._going
+    def _is_still_running(self) -> bool:
+        return self._is_running
 
-    def _freeze(self) -> None:
-        """Before the dispatcher closes."""
+    def _store_snapshot(self) -> None:
+        """Store the state of the guards before the dispatcher closes."""
         self._guards, self._dispatcher = self.guards, None
 
     def _transport(self) -> Transport:
@@ -194,16 +208,16 @@ class Demo:
         await stack.enter_async_context(BrokenService(transport, broken.request_queue))
 
     async def _warm_up(self, dispatcher: Dispatcher) -> None:
-        """The first call of each service, counted as any other.
+        """Call each service once; these calls are counted as all others.
 
         Raises:
-            TransportError: they do not get through: the rest would make no sense.
+            TransportError: a first call failed.
         """
         self.phase = "calling each service for the first time"
         first = Agent("mallory", dispatcher, self.board)
         async with asyncio.TaskGroup() as group:
             for step in WARM_UP:
-                group.create_task(first.step(step, WARM_UP_TIMEOUT_S))
+                group.create_task(first.run_step(step, WARM_UP_TIMEOUT_S))
         for outcome, example in self.board.examples.items():
             raise TransportError(
                 example.type, f"The first call of '{example.tool}' ended with {outcome}: {example.message}"

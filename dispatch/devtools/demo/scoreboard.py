@@ -1,4 +1,4 @@
-"""What the demonstration counts: per tool, per outcome and per user. No I/O, no clock of its own."""
+"""Counts of the demo by tool, outcome and user. No I/O, no clock."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any, Final
 from dispatch.errors import DispatchError, Outcome
 
 MAX_LATENCIES: Final = 4_096
-"""Durations kept for each tool, the latest ones: far more than a demonstration makes."""
+"""Latest durations stored per tool: more than a demo makes calls."""
 SNIPPET_CHARS: Final = 48
 
 
 @dataclass
 class ToolScore:
-    """One tool. Durations are in seconds. ``latest`` is the number, over all tools, of its last call to begin."""
+    """Counts of one tool. Durations are in seconds. ``latest``: number, over all tools, of its last call that began."""
 
     calls: int = 0
     latest: int = 0
@@ -30,11 +30,11 @@ class ToolScore:
     first_chunks: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_LATENCIES))
 
     def percentile(self, share: float) -> float | None:
-        """The duration that ``share`` of the successful calls did not exceed (nearest rank); None before the first."""
+        """Return the percentile ``share`` (0 to 1) of successful durations, by nearest rank; None without any."""
         return nearest_rank(self.durations, share)
 
     def as_dict(self) -> dict[str, Any]:
-        """As plain values, durations in milliseconds."""
+        """Return plain values; durations in milliseconds."""
         return {
             "calls": self.calls,
             "ok": self.ok,
@@ -48,19 +48,19 @@ class ToolScore:
 
 @dataclass
 class UserScore:
-    """What became of one user's calls of a tool that has a rate for each user."""
+    """Calls of one user to a tool with a rate limit per user."""
 
-    let_through: int = 0
-    refused: int = 0
+    admitted: int = 0
+    rejected: int = 0
 
     def as_dict(self) -> dict[str, int]:
-        """As plain values."""
-        return {"let_through": self.let_through, "refused": self.refused}
+        """Return plain values."""
+        return {"admitted": self.admitted, "rejected": self.rejected}
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """The first error of an outcome, to show its text."""
+    """The first error of an outcome, as an example of its message."""
 
     tool: str
     type: str
@@ -68,7 +68,7 @@ class Example:
 
 
 class Scoreboard:
-    """Counts calls as they begin and end."""
+    """Counts calls as they start and end."""
 
     def __init__(self) -> None:
         self.tools: dict[str, ToolScore] = {}
@@ -77,53 +77,51 @@ class Scoreboard:
         self.users: dict[str, UserScore] = {}
         self._begun = 0
 
-    def watch_users(self, names: Iterable[str]) -> None:
-        """Count these users' calls, from now on."""
+    def track_users(self, names: Iterable[str]) -> None:
+        """Start counting the calls of these users."""
         self.users = {name: UserScore() for name in names}
 
-    def begin(self, tool: str) -> None:
-        """A call of ``tool`` begins."""
+    def record_start(self, tool: str) -> None:
+        """Record the start of a call of ``tool``."""
         score = self.tools.setdefault(tool, ToolScore())
         score.calls += 1
         score.in_flight += 1
         self._begun += 1
         score.latest = self._begun
 
-    def chunk(self, tool: str, heard: str, first_after: float | None = None) -> None:
-        """A chunk of its answer came.
+    def record_chunk(self, tool: str, text: str, first_after: float | None = None) -> None:
+        """Record a chunk.
 
         Args:
-            heard: everything so far.
-            first_after: for the first chunk, the seconds since the call began.
+            text: the reply so far.
+            first_after: for the first chunk, seconds since the start of the call.
         """
         score = self.tools[tool]
         score.chunks += 1
         if first_after is not None:
             score.first_chunks.append(first_after)
-        score.last = f"…{snippet(heard[-40:])}"
+        score.last = f"…{snippet(text[-40:])}"
 
-    def succeed(self, tool: str, text: str, duration: float) -> None:
-        """It ended with an answer."""
+    def record_success(self, tool: str, text: str, duration: float) -> None:
+        """Record a successful call."""
         score = self._end(tool, Outcome.SUCCESS)
         score.ok += 1
         score.durations.append(duration)
         score.last = snippet(text)
 
-    def fail(self, tool: str, error: DispatchError) -> None:
-        """It ended with an error."""
+    def record_failure(self, tool: str, error: DispatchError) -> None:
+        """Record a failed call."""
         score = self._end(tool, error.outcome)
         score.errors += 1
         score.last = f"✗ {error.type}"
         self.examples.setdefault(error.outcome, Example(tool, error.type, error.message))
 
-    def abandon(self, tool: str) -> None:
-        """Its caller gave up."""
+    def record_cancellation(self, tool: str) -> None:
+        """Record a cancelled call."""
         score = self._end(tool, Outcome.CANCELLED)
         score.errors += 1
         score.last = "✗ cancelled"
-        self.examples.setdefault(
-            Outcome.CANCELLED, Example(tool, "cancelled", "The agent changed its mind; the call left nothing behind.")
-        )
+        self.examples.setdefault(Outcome.CANCELLED, Example(tool, "cancelled", "The agent cancelled the call."))
 
     def _end(self, tool: str, outcome: Outcome) -> ToolScore:
         self.outcomes[outcome] += 1
@@ -134,17 +132,17 @@ class Scoreboard:
 
     @property
     def calls(self) -> int:
-        """Calls that began."""
+        """Return the number of calls started."""
         return sum(score.calls for score in self.tools.values())
 
     @property
     def in_flight(self) -> int:
-        """Calls that have not ended."""
+        """Return the number of calls in flight."""
         return sum(score.in_flight for score in self.tools.values())
 
 
 def nearest_rank(values: deque[float], share: float) -> float | None:
-    """The smallest of ``values`` that at least ``share`` (0 to 1) of them do not exceed; None if there are none."""
+    """Return the smallest value that at least ``share`` (0 to 1) of ``values`` do not exceed; None without values."""
     if not values:
         return None
     ordered = sorted(values)
@@ -152,7 +150,7 @@ def nearest_rank(values: deque[float], share: float) -> float | None:
 
 
 def snippet(text: str) -> str:
-    """The beginning of ``text`` in one line."""
+    """Return the beginning of ``text`` in one line."""
     line = " ".join(text.split())
     return line if len(line) <= SNIPPET_CHARS else line[: SNIPPET_CHARS - 1] + "…"
 

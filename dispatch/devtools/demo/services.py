@@ -1,4 +1,4 @@
-"""The demonstration's tool services. Each is written as a user would write one; their pace stands for real work."""
+"""The demo's tool services, written as a user would write them; sleeps stand for real work."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SHELVES: Final = {
 
 
 class Joke(ToolService):
-    """Tells a joke. A few milliseconds to a few hundredths of a second, as an HTTP service nearby."""
+    """Tells a joke in 5 to 40 ms, like a nearby HTTP service."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
@@ -55,7 +55,7 @@ _OPERATORS: Final[dict[type[ast.AST], Callable[..., Any]]] = {
 
 
 class Calculator(ToolService):
-    """Works out an expression. Python's own errors reach the caller with their type, as a tool error."""
+    """Evaluates an expression. Its errors reach the caller as tool errors with their type."""
 
     async def invoke(self, config: dict[str, Any], arguments: dict[str, Any], user: str = "") -> float:
         return _value(ast.parse(str(arguments["expression"])[:200], mode="eval").body)
@@ -71,11 +71,11 @@ def _value(node: ast.expr) -> float:
         return float(_OPERATORS[type(node.op)](left, right))
     if isinstance(node, ast.UnaryOp) and type(node.op) in _OPERATORS:
         return float(_OPERATORS[type(node.op)](_value(node.operand)))
-    raise ToolError("unknown-syntax", "I know numbers, + - * / and parentheses.")
+    raise ToolError("unknown-syntax", "The expression may contain numbers, + - * / and parentheses.")
 
 
 class CustomRag(ToolService):
-    """Answers from a collection: one service behind two tools, told apart by the tools' config."""
+    """Answers questions from a collection: one service behind two tools, distinguished by their config."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
@@ -89,17 +89,17 @@ class CustomRag(ToolService):
 
 
 class Story(ToolService):
-    """Tells a story word by word: an async generator makes the answer a stream."""
+    """Tells a story word by word: an async generator makes the reply a stream."""
 
     async def invoke(self, config: dict[str, Any], arguments: dict[str, Any], user: str = "") -> AsyncIterator[str]:
-        story = f"Once {arguments.get('subject', 'somebody')} kept a light burning for ships that never came, until one did."
+        story = f"Once {arguments.get('subject', 'a keeper')} kept a light burning for ships that never came, until one did."
         for word in story.split():
             yield f"{word} "
             await asyncio.sleep(0.02)
 
 
 class Archive(ToolService):
-    """Searches slowly: 10 ms for each year before 2025."""
+    """Searches slowly: 10 ms per year before 2025."""
 
     async def invoke(self, config: dict[str, Any], arguments: dict[str, Any], user: str = "") -> str:
         year = int(arguments["year"])
@@ -108,7 +108,7 @@ class Archive(ToolService):
 
 
 class Printer(ToolService):
-    """Prints one label at a time; it is served with a concurrency of 1 and no queue."""
+    """Prints one label at a time: served with concurrency 1 and no queue."""
 
     async def invoke(self, config: dict[str, Any], arguments: dict[str, Any], user: str = "") -> str:
         await asyncio.sleep(0.4)
@@ -116,11 +116,11 @@ class Printer(ToolService):
 
 
 class BrokenService:
-    """Answers with a web page, as a proxy on a bad day does: no response of the wire at all. Of Atlantis it says nothing.
+    """Replies with an HTML page, like a misconfigured proxy: a malformed reply. It never replies to requests for Atlantis.
 
     Args:
-        transport: started.
-        request_queue: where to listen.
+        transport: a started transport.
+        request_queue: its request topic.
     """
 
     def __init__(self, transport: Transport, request_queue: str) -> None:
@@ -161,5 +161,5 @@ class BrokenService:
             b"<html>502 Bad Gateway</html>",
             {Property.ID: properties[Property.ID]},
             flow="weather",
-            on_failure=lambda _error: None,  # nobody to tell: the caller's deadline covers it
+            on_failure=lambda _error: None,  # the caller then ends at its deadline
         )

@@ -1,4 +1,4 @@
-"""How the guards are doing at a moment: what the demonstration shows beside its counts."""
+"""Snapshot of the guards' state, displayed beside the counts."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from dispatch.resilience.breaker.breaker import State
 
 
 @dataclass(frozen=True, slots=True)
-class Circuit:
-    """The circuit of one tool. ``seconds_left``: until a call may go; None: now, or nobody knows."""
+class BreakerSnapshot:
+    """Circuit breaker of one tool. ``seconds_left``: time until it may admit a call; None: it admits calls, or unknown."""
 
     tool: str
     state: State
@@ -22,35 +22,37 @@ class Circuit:
 
 
 @dataclass(frozen=True, slots=True)
-class Guards:
-    """A moment.
+class GuardSnapshot:
+    """State of the guards.
 
     Attributes:
-        instances: of the service that has several.
-        circuits: of the tool whose service hangs one day, and of all that are not closed.
-        closed: how many others there are, all of them closed.
-        users: of the tool that has a rate for each.
+        instances: instances of the service that has several.
+        circuits: circuit breakers that are not closed, and that of the tool whose service hangs.
+        closed: number of all other circuit breakers.
+        users: counts by user of the tool with a rate limit per user.
     """
 
     instances: tuple[InstanceView, ...] = ()
-    circuits: tuple[Circuit, ...] = ()
+    circuits: tuple[BreakerSnapshot, ...] = ()
     closed: int = 0
     users: dict[str, UserScore] = field(default_factory=dict)
 
 
-def look(dispatcher: Dispatcher, users: dict[str, UserScore]) -> Guards:
-    """How they are now.
+def capture_guards(dispatcher: Dispatcher, users: dict[str, UserScore]) -> GuardSnapshot:
+    """Capture the current state.
 
     Args:
-        dispatcher: started.
-        users: as they are counted.
+        dispatcher: a started dispatcher.
+        users: counts by user.
     """
     shown, closed = [], 0
     for tool in dispatcher.catalog.tools:
         breaker = dispatcher.breaker(tool)
         if tool == CIRCUIT or breaker.state is not State.CLOSED:
-            shown.append(Circuit(tool, breaker.state, breaker.retry_after))
+            shown.append(BreakerSnapshot(tool, breaker.state, breaker.retry_after))
         else:
             closed += 1
-    instances = sorted(dispatcher.instances(SERVICE), key=lambda view: view.id)  # else in the order in which they came
-    return Guards(tuple(instances), tuple(shown), closed, users)
+    instances = sorted(
+        dispatcher.instances(SERVICE), key=lambda view: view.id
+    )  # a stable order: discovery reports them in arrival order
+    return GuardSnapshot(tuple(instances), tuple(shown), closed, users)

@@ -1,4 +1,4 @@
-"""What came of a run, and what of it was not planned."""
+"""Result of a run and its deviations from the expected one."""
 
 from __future__ import annotations
 
@@ -6,45 +6,45 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dispatch.devtools.demo.scenarios import Act
+from dispatch.devtools.demo.scenarios import Scenario
 from dispatch.devtools.demo.scoreboard import Scoreboard
 from dispatch.errors import Outcome
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What came of a run. Durations are in seconds.
+    """Result of a run. Durations are in seconds.
 
     Attributes:
-        broker: its address.
-        seconds: from the start to the end.
-        shortened: which of the guards' times were shortened, for people.
+        broker: URL of the broker.
+        seconds: total duration.
+        note: which times of the guards were shortened, for people.
         board: the counts.
-        acts: what was played, in its order.
-        pending: calls left in the dispatcher's table of those that wait: none, if all is well.
-        replies: how many came, by what they were.
+        scenarios: the scenarios, in order.
+        pending: requests still pending in the dispatcher; 0 unless one leaked.
+        replies: number of replies by disposition.
     """
 
     broker: str
     seconds: float
-    shortened: str
+    note: str
     board: Scoreboard
-    acts: Sequence[Act]
+    scenarios: Sequence[Scenario]
     pending: int
     replies: dict[str, int]
 
     @property
-    def surprises(self) -> list[str]:
-        """What should not have been, a line each; empty for a run as it should be."""
-        found = [surprise for act in self.acts for surprise in act.surprises()]
+    def deviations(self) -> list[str]:
+        """List deviations from the expected run, one line each; empty for a successful run."""
+        found = [deviation for scenario in self.scenarios for deviation in scenario.find_deviations()]
         if not self.board.outcomes[Outcome.SUCCESS]:
             found.append("no call succeeded")
         if self.pending:
-            found.append(f"{self.pending} calls are left in the table of those that wait")
+            found.append(f"{self.pending} requests are still pending")
         return found
 
     def as_dict(self) -> dict[str, Any]:
-        """As plain values, for ``--json``."""
+        """Return plain values, for ``--json``."""
         return {
             "broker": self.broker,
             "seconds": round(self.seconds, 3),
@@ -53,8 +53,8 @@ class Summary:
             "replies": self.replies,
             "tools": {name: score.as_dict() for name, score in self.board.tools.items()},
             "outcomes": {str(outcome): self._outcome(outcome) for outcome in self.board.outcomes},
-            "acts": [act.as_dict() for act in self.acts],
-            "surprises": self.surprises,
+            "scenarios": [scenario.as_dict() for scenario in self.scenarios],
+            "deviations": self.deviations,
         }
 
     def _outcome(self, outcome: Outcome) -> dict[str, Any]:

@@ -1,9 +1,18 @@
-"""The story's acts, in their order; each plays on the real dispatcher, and judges what its guards did."""
+"""The demo's scenarios. Each injects a fault, observes the dispatcher's guards, and checks their reaction."""
 
-from dispatch.devtools.demo.scenarios.base import Act, Event, Events, Stage
-from dispatch.devtools.demo.scenarios.hog import Hog
-from dispatch.devtools.demo.scenarios.incidents import Incidents
+from dispatch.devtools.demo.scenarios.base import Event, EventLog, Scenario, ScenarioContext
+from dispatch.devtools.demo.scenarios.every_outcome import EveryOutcome
+from dispatch.devtools.demo.scenarios.noisy_user import NoisyUser
 from dispatch.devtools.demo.scenarios.open_circuit import OpenCircuit
 from dispatch.devtools.demo.scenarios.slow_instance import SlowInstance
 
-__all__ = ["Act", "Event", "Events", "Hog", "Incidents", "OpenCircuit", "SlowInstance", "Stage"]
+__all__ = [
+    "Event",
+    "EventLog",
+    "EveryOutcome",
+    "NoisyUser",
+    "OpenCircuit",
+    "Scenario",
+    "ScenarioContext",
+    "SlowInstance",
+]

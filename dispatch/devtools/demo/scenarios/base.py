@@ -1,4 +1,4 @@
-"""What the story's acts have in common. An act brings something about, and says afterwards whether it came as planned."""
+"""Base class of the scenarios: inject a fault, wait for the guards, report deviations from the expected reaction."""
 
 from __future__ import annotations
 
@@ -10,120 +10,120 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 from dispatch.devtools.demo.agents import Agent
 from dispatch.devtools.demo.scoreboard import Scoreboard
-from dispatch.devtools.demo.time_scale import Pace
+from dispatch.devtools.demo.time_scale import TimeScale
 from dispatch.dispatcher import Dispatcher
 
-LOOK_S: Final = 0.02
-"""How often an act looks at the guards: far shorter than the shortest state that it waits for."""
-LIMIT_S: Final = 15.0
-"""What has not come by then, beyond the time that it should take, does not come: a surprise."""
+POLL_S: Final = 0.02
+"""Poll interval for the state of the guards: far shorter than the shortest state."""
+STATE_TIMEOUT_S: Final = 15.0
+"""Additional time to wait for an expected state, beyond its usual time; afterwards it is a deviation."""
 
 
 class Event(NamedTuple):
-    """Something happened ``at`` seconds after the story began."""
+    """An event, ``at`` seconds after the start of the run."""
 
     at: float
     text: str
 
 
-class Events:
-    """What happened, in its order."""
+class EventLog:
+    """The events of a run, in order."""
 
     def __init__(self) -> None:
         self.all: list[Event] = []
-        self.began = asyncio.get_running_loop().time()
+        self.started_at = asyncio.get_running_loop().time()
 
-    def say(self, text: str) -> None:
-        """It happens now."""
-        self.all.append(Event(asyncio.get_running_loop().time() - self.began, text))
+    def record(self, text: str) -> None:
+        """Record an event with the current time."""
+        self.all.append(Event(asyncio.get_running_loop().time() - self.started_at, text))
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
-    """What an act plays on: the real dispatcher, the counts, the times, and where it says what happens."""
+class ScenarioContext:
+    """Shared objects of the scenarios: dispatcher, counts, times and event log."""
 
     dispatcher: Dispatcher
     board: Scoreboard
-    pace: Pace
-    events: Events
+    time_scale: TimeScale
+    events: EventLog
     clock: Callable[[], float] = field(default_factory=lambda: asyncio.get_running_loop().time)
 
-    def agent(self, name: str) -> Agent:
-        """Somebody who calls tools."""
+    def create_agent(self, name: str) -> Agent:
+        """Create an agent."""
         return Agent(name, self.dispatcher, self.board)
 
 
-class Act(ABC):
-    """One act.
+class Scenario(ABC):
+    """One scenario.
 
     Attributes:
-        title: what it shows, in a few words.
-        tools: those it calls, and nobody else does: what becomes of their calls is the act's to judge.
-        going: its agents go on calling.
+        title: its subject, in a few words.
+        tools: tools that only this scenario calls; it checks the outcomes of their calls.
+        is_running: whether its agents continue to call.
     """
 
     title: ClassVar[str]
     tools: ClassVar[frozenset[str]] = frozenset()
 
-    def __init__(self, stage: Stage) -> None:
-        self.stage = stage
-        self.going = True
+    def __init__(self, context: ScenarioContext) -> None:
+        self.context = context
+        self.is_running = True
 
-    async def play(self) -> None:
-        """Its course, while its agents call. Calls that they have begun are finished."""
+    async def run(self) -> None:
+        """Run the steps while the agents call; calls in flight at the end are completed."""
         async with asyncio.TaskGroup() as group:
-            for caller in self.callers():
+            for caller in self.create_callers():
                 group.create_task(caller)
             try:
-                await self.course()
+                await self.run_steps()
             finally:
-                self.going = False
+                self.is_running = False
 
-    def callers(self) -> Iterator[Coroutine[Any, Any, None]]:
-        """Its agents at work; each ends when :attr:`going` does."""
+    def create_callers(self) -> Iterator[Coroutine[Any, Any, None]]:
+        """Create the agents' coroutines; each ends when :attr:`is_running` becomes false."""
         return iter(())
 
     @abstractmethod
-    async def course(self) -> None:
-        """What it brings about."""
+    async def run_steps(self) -> None:
+        """Inject the fault, wait for the guards' reaction, and remove the fault."""
 
-    def look(self) -> None:  # noqa: B027 - an act that changes nothing of the guards need not look at them
-        """Take note of how the guards are doing."""
+    def record_states(self) -> None:  # noqa: B027 - optional: not every scenario changes the state of a guard
+        """Record state changes of the guards; called while the scenario waits."""
 
-    async def until(self, come: Callable[[], bool], usual: float = 0.0) -> bool:
-        """Look at the guards until ``come``. False: it did not, within :data:`LIMIT_S` beyond the ``usual`` seconds."""
-        clock = self.stage.clock
-        limit = clock() + usual + LIMIT_S
+    async def wait_until(self, condition: Callable[[], bool], usual: float = 0.0) -> bool:
+        """Poll until ``condition()``; return False if it does not hold within ``usual`` + :data:`STATE_TIMEOUT_S` s."""
+        clock = self.context.clock
+        limit = clock() + usual + STATE_TIMEOUT_S
         while True:
-            self.look()
-            if come():
+            self.record_states()
+            if condition():
                 return True
             if clock() >= limit:
                 return False
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
 
-    async def reaches(self, states: Sequence[str], number: int, usual: float = 0.0) -> bool:
-        """The same, until ``states``, which :meth:`look` or a listener writes, has its item ``number``."""
-        return await self.until(lambda: len(states) > number, usual)
+    async def wait_for_state(self, states: Sequence[str], number: int, usual: float = 0.0) -> bool:
+        """Wait until ``states`` has its item ``number``; :meth:`record_states` or a callback appends to it."""
+        return await self.wait_until(lambda: len(states) > number, usual)
 
-    async def hold(self, seconds: float) -> None:
-        """Let this much time pass, looking."""
-        end = self.stage.clock() + seconds
-        await self.until(lambda: self.stage.clock() >= end, seconds)
-
-    @abstractmethod
-    def surprises(self) -> list[str]:
-        """What was planned and did not happen, or happened and was not planned."""
+    async def wait(self, seconds: float) -> None:
+        """Wait ``seconds`` while recording state changes."""
+        end = self.context.clock() + seconds
+        await self.wait_until(lambda: self.context.clock() >= end, seconds)
 
     @abstractmethod
-    def account(self) -> str:
-        """What happened, with its figures: some sentences."""
+    def find_deviations(self) -> list[str]:
+        """List deviations from the expected reaction."""
+
+    @abstractmethod
+    def describe_result(self) -> str:
+        """Describe the result with its figures, in sentences."""
 
     @abstractmethod
     def as_dict(self) -> dict[str, Any]:
-        """The same as plain values."""
+        """Return the result as plain values."""
 
 
-def chain(states: Iterable[str]) -> str:
-    """States in the order in which they came."""
+def format_states(states: Iterable[str]) -> str:
+    """Format states in their order."""
     return " → ".join(states)

@@ -23,11 +23,11 @@ OUTCOMES = (
     "cancelled",
     "rejected",
 )
-STORY = (
-    "translate-2: up → ejected for 0.5 s, after 3 failures in a row",
+EVENTS = (
+    "translate-2: up → ejected for 0.5 s, after 3 consecutive failures",
     "translate-2: ejected → warming",
     "translate-2: warming → up",
-    "exchange-rate: closed → open for 0.6 s (failures in a row)",
+    "exchange-rate: closed → open for 0.6 s (consecutive failures)",
     "model reads: “'exchange-rate' was not called",
     "exchange-rate: open → half-open (open time over)",
     "exchange-rate: half-open → closed (recovered)",
@@ -41,27 +41,27 @@ def test_into_a_pipe_it_writes_what_happens_and_the_summary() -> None:
     assert "\x1b" not in out
     assert out.startswith("Agents call tools on memory://demo-")
     assert "Shortened: ejected 0.5 s (default 30)" in out.splitlines()[0]
-    assert re.search(r"^ +\d+%  +[\d,]+ calls  +[\d,]+ ok .* Act \d of 4: ", out, re.MULTILINE)
-    at = [out.index(text) for text in STORY]
+    assert re.search(r"^ +\d+%  +[\d,]+ calls  +[\d,]+ ok .* Scenario \d of 4: ", out, re.MULTILINE)
+    at = [out.index(text) for text in EVENTS]
     assert at == sorted(at)
     for outcome in OUTCOMES:
         assert re.search(rf"^  {outcome} +[1-9]", out, re.MULTILINE), outcome
     assert "tell-jokes · unknown-tool: There is no tool 'tell-jokes'. Did you mean 'tell-joke'" in out
-    assert re.search(r"tell-story answers in a stream: \d+ chunks in \d+ answers", out)
-    assert "left waiting: 0" in out
+    assert re.search(r"tell-story streams its replies: \d+ chunks in \d+ replies", out)
+    assert "pending at the end: 0" in out
     for command in ("dispatch broker start", "dispatch doctor", "make test"):
         assert command in out
 
 
 def test_json_is_the_summary_and_nothing_else(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DISPATCH_BROKER", "pulsar://127.0.0.1:1")  # which the demonstration does not look at
+    monkeypatch.setenv("DISPATCH_BROKER", "pulsar://127.0.0.1:1")  # the demo ignores it
     end = run("demo", "--seconds", "5", "--json")
     assert (end.code, end.err) == (0, "")
-    assert end.json["surprises"] == []
+    assert end.json["deviations"] == []
     assert end.json["broker"].startswith("memory://")
     assert set(end.json["outcomes"]) == set(OUTCOMES)
     assert end.json["tools"]["tell-story"]["chunks"] > 10
-    assert end.json["acts"][2]["states"] == ["closed", "open", "half-open", "closed"]
+    assert end.json["scenarios"][2]["states"] == ["closed", "open", "half-open", "closed"]
 
 
 def test_on_a_terminal_it_is_a_live_view_and_the_cursor_comes_back() -> None:
@@ -69,7 +69,7 @@ def test_on_a_terminal_it_is_a_live_view_and_the_cursor_comes_back() -> None:
     assert (code, err) == (0, "")
     assert "\x1b[?25l" in out
     assert out.rindex("\x1b[?25h") > out.rindex("\x1b[?25l")
-    for text in ("p95 ms", "ejected", "warming", "half-open", "limited", "How the calls ended", "What the guards did"):
+    for text in ("p95 ms", "ejected", "warming", "half-open", "limited", "Outcomes", "Scenarios"):
         assert text in out
 
 
@@ -77,7 +77,7 @@ def test_on_a_terminal_it_is_a_live_view_and_the_cursor_comes_back() -> None:
 def test_without_colour_where_nobody_wants_it(no_colour: bool) -> None:
     settings = {"NO_COLOR": "1"} if no_colour else {}
     with started("demo", "--seconds", "60", terminal=True, **settings) as program:
-        program.out.wait_for("Act 1 of 4")
+        program.out.wait_for("Scenario 1 of 4")
         program.interrupt()
         program.assert_interrupted()
         assert bool(re.search(r"\x1b\[[0-9;]*3[1-7]m", program.out.text())) != no_colour
@@ -86,10 +86,10 @@ def test_without_colour_where_nobody_wants_it(no_colour: bool) -> None:
 @pytest.mark.parametrize("terminal", [False, True])
 def test_ctrl_c_ends_it_and_the_cursor_comes_back(terminal: bool) -> None:
     with started("demo", "--seconds", "60", terminal=terminal) as program:
-        program.out.wait_for("A name slightly wrong")
+        program.out.wait_for("An unknown tool with a similar name")
         program.interrupt()
         program.assert_interrupted()
-        assert "How the calls ended" not in program.out.text()
+        assert "Next steps" not in program.out.text()
         if terminal:
             assert program.out.text().rindex("\x1b[?25h") > program.out.text().rindex("\x1b[?25l")
 
@@ -101,23 +101,21 @@ def test_a_broker_that_is_not_there(run: Run, more: tuple[str, ...]) -> None:
     assert "No Pulsar broker answers at pulsar://127.0.0.1:1" in end.err
 
 
-def test_a_story_too_short_to_be_told(run: Run) -> None:
+def test_too_short_duration_is_rejected(run: Run) -> None:
     end = run("demo", "--seconds", "4")
     assert end.code == 2
     assert "--seconds" in end.err
 
 
 @pytest.mark.parametrize("more", [(), ("--json",)])
-def test_what_was_not_planned_is_told_and_is_a_failure(
-    run: Run, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
-) -> None:
+def test_deviation_is_shown_and_fails(run: Run, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]) -> None:
     async def otherwise(demo: Demo) -> Summary:
-        return Summary(demo.broker, 1.0, demo.pace.shortened, Scoreboard(), (), pending=2, replies={})
+        return Summary(demo.broker, 1.0, demo.time_scale.note, Scoreboard(), (), pending=2, replies={})
 
     monkeypatch.setattr(Demo, "run", otherwise)
     end = run("demo", *more)
     assert end.code == 1
-    told = "2 calls are left in the table of those that wait"
+    deviation = "2 requests are still pending"
     if more:
-        assert json.loads(end.out)["surprises"] == ["no call succeeded", told]
-    assert f"Unexpected: {told}" in end.err
+        assert json.loads(end.out)["deviations"] == ["no call succeeded", deviation]
+    assert f"Unexpected: {deviation}" in end.err

@@ -12,7 +12,7 @@ from rich.console import Console
 from dispatch.cli.views.demo import event_lines, live_view, plain_line, rows
 from dispatch.devtools.demo import Demo
 from dispatch.devtools.demo.scenarios import Event
-from dispatch.devtools.demo.time_scale import LEAST_SECONDS
+from dispatch.devtools.demo.time_scale import MIN_SECONDS
 from dispatch.errors import ToolError
 from tests.helpers.clock import advance
 
@@ -27,9 +27,9 @@ async def test_rows_lines_and_the_live_view_show_the_counts_of_the_moment() -> N
     demo = Demo("memory://view", 10)
     board = demo.board
     for _ in range(3):
-        board.begin("tell-joke")
-    board.succeed("tell-joke", "ha\n[red]ha[/red]", 0.0125)
-    board.fail("tell-joke", ToolError("no-joke", "…"))
+        board.record_start("tell-joke")
+    board.record_success("tell-joke", "ha\n[red]ha[/red]", 0.0125)
+    board.record_failure("tell-joke", ToolError("no-joke", "…"))
     assert rows(board) == [("tell-joke", "3", "1", "1", "1", "12.5", "12.5", "✗ no-joke")]
     assert plain_line(demo).split() == ["0%", "3", "calls", "1", "ok", "1", "errors", "1", "in", "flight", "connecting"]
     assert "tell-joke" in drawn(demo)
@@ -38,14 +38,14 @@ async def test_rows_lines_and_the_live_view_show_the_counts_of_the_moment() -> N
 
 async def test_an_answers_text_is_never_taken_for_markup() -> None:
     demo = Demo("memory://view", 10)
-    demo.board.begin("tell-joke")
-    demo.board.succeed("tell-joke", "[bold]ha", 0.01)
+    demo.board.record_start("tell-joke")
+    demo.board.record_success("tell-joke", "[bold]ha", 0.01)
     assert "[bold]ha" in drawn(demo)
 
 
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40)])
-async def test_the_whole_story_can_be_seen_and_always_fits(width: int, height: int) -> None:
-    demo = Demo("memory://view", LEAST_SECONDS)
+async def test_view_shows_every_scenario_and_always_fits(width: int, height: int) -> None:
+    demo = Demo("memory://view", MIN_SECONDS)
     running = asyncio.ensure_future(demo.run())
     views = []
     while not running.done():
@@ -58,13 +58,13 @@ async def test_the_whole_story_can_be_seen_and_always_fits(width: int, height: i
         assert max(map(len, lines)) <= width
     screens = "\n".join(views)
     for text in (
-        "Act 2 of 4: An instance turns slow",
+        "Scenario 2 of 4: A slow instance",
         "translate-2 ejected 0.",
         "translate-2 warming",
         "exchange-rate  open 0.",
         "exchange-rate  half-open",
         "11 other tools closed",
-        "hog",
+        "noisy",
         "limited",
         "Shortened: ejected 0.5 s (default 30), slow start 0.5 s (30), open 0.6 s (5)",
         "translate-2: up → ejected",
@@ -77,13 +77,13 @@ async def test_the_whole_story_can_be_seen_and_always_fits(width: int, height: i
 async def test_a_tiny_terminal_still_has_the_tools_called_last() -> None:
     demo = Demo("memory://view", 10)
     for tool in ("one", "two", "three", "four", "five", "two"):
-        demo.board.begin(tool)
+        demo.board.record_start(tool)
     view = drawn(demo, 80, 10)
     assert [name for name in ("one", "two", "three", "four", "five") if f"\n{name} " in view] == ["two", "four", "five"]
     assert "and 2 more" in view
 
 
-def test_what_happened_is_told_with_its_second_and_folded() -> None:
+def test_events_are_shown_with_their_time_and_wrapped() -> None:
     assert event_lines([Event(1.25, "one two three"), Event(12.0, "four")], 16) == [
         "  1.2 s  one two",
         "         three",

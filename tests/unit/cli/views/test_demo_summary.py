@@ -6,19 +6,19 @@ import pytest
 
 from dispatch.cli.views.demo_summary import NEXT, show_summary
 from dispatch.devtools.demo import Demo
-from dispatch.devtools.demo.time_scale import LEAST_SECONDS
+from dispatch.devtools.demo.time_scale import MIN_SECONDS
 
 
 async def test_it_tells_how_calls_ended_what_guards_did_and_what_to_do_next(capsys: pytest.CaptureFixture[str]) -> None:
-    summary = await Demo("memory://", LEAST_SECONDS).run()
+    summary = await Demo("memory://", MIN_SECONDS).run()
     show_summary(summary)
     out = capsys.readouterr().out
     flat = " ".join(out.split())
-    for act in summary.acts:
-        assert " ".join(act.account().split()) in flat
-    assert summary.shortened in flat
+    for scenario in summary.scenarios:
+        assert " ".join(scenario.describe_result().split()) in flat
+    assert summary.note in flat
     for outcome, count in summary.board.outcomes.items():
         assert f"{outcome} {count:,}" in flat
     for command, why in NEXT:
         assert f"{command} {why}" in flat
-    assert max(len(line) for line in out.splitlines() if "last answer" not in line) <= 130
+    assert max(len(line) for line in out.splitlines() if "last result" not in line) <= 130

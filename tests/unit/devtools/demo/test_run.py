@@ -1,4 +1,4 @@
-"""The demonstration itself, on virtual time: the same counts every time, and nothing left."""
+"""Runs of the demo, on virtual time: the same counts every time, and nothing left."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ import pytest
 
 from dispatch import TransportError
 from dispatch.devtools.demo import Demo
-from dispatch.devtools.demo.scenarios.incidents import EXPECTED
-from dispatch.devtools.demo.time_scale import LEAST_SECONDS
+from dispatch.devtools.demo.scenarios.every_outcome import EXPECTED_OUTCOMES
+from dispatch.devtools.demo.time_scale import MIN_SECONDS
 from dispatch.errors import Outcome
 from tests.helpers.clock import advance
 
 
-@pytest.mark.parametrize("seconds", [LEAST_SECONDS, 20.0])
+@pytest.mark.parametrize("seconds", [MIN_SECONDS, 20.0])
 async def test_everything_occurs_as_planned(seconds: float) -> None:
     demo = Demo("memory://", seconds)
     began = asyncio.get_running_loop().time()
     summary = await demo.run()
-    assert summary.surprises == []
-    outcomes = summary.as_dict()["acts"][0]["outcomes"]
-    assert {outcome: outcomes[outcome] for outcome in EXPECTED} == EXPECTED
-    assert set(Outcome) == {Outcome.SUCCESS, *EXPECTED}
+    assert summary.deviations == []
+    outcomes = summary.as_dict()["scenarios"][0]["outcomes"]
+    assert {outcome: outcomes[outcome] for outcome in EXPECTED_OUTCOMES} == EXPECTED_OUTCOMES
+    assert set(Outcome) == {Outcome.SUCCESS, *EXPECTED_OUTCOMES}
     assert demo.board.outcomes[Outcome.SUCCESS] > 20 * seconds
     assert (summary.pending, demo.board.in_flight) == (0, 0)
     assert asyncio.get_running_loop().time() - began < seconds + 5
 
 
 async def test_each_outcome_has_the_text_that_a_model_would_read() -> None:
-    demo = Demo("memory://", LEAST_SECONDS)
+    demo = Demo("memory://", MIN_SECONDS)
     examples = (await demo.run()).board.examples
     assert "Did you mean 'tell-joke'" in examples[Outcome.REJECTED].message
     assert examples[Outcome.TOOL_ERROR].type == "division-by-zero"
@@ -42,7 +42,7 @@ async def test_each_outcome_has_the_text_that_a_model_would_read() -> None:
 
 
 async def test_right_answers_come_back() -> None:
-    demo = Demo("memory://", LEAST_SECONDS)
+    demo = Demo("memory://", MIN_SECONDS)
     await demo.run()
     assert demo.board.tools["calculate"].last in ("61.5", "42.0", "0.125")
     assert demo.board.tools["tell-story"].last.startswith("Once a lighthouse keeper")
@@ -52,34 +52,34 @@ async def test_right_answers_come_back() -> None:
 async def test_two_runs_are_alike() -> None:
     counts, accounts = [], []
     for _ in range(2):
-        demo = Demo("memory://", LEAST_SECONDS)
+        demo = Demo("memory://", MIN_SECONDS)
         summary = await demo.run()
         counts.append({name: score.calls for name, score in summary.board.tools.items()})
-        accounts.append([act.account() for act in summary.acts])
+        accounts.append([scenario.describe_result() for scenario in summary.scenarios])
     assert counts[0] == counts[1]
     assert accounts[0] == accounts[1]
 
 
-async def test_progress_goes_from_0_to_1_and_the_acts_follow_each_other() -> None:
+async def test_progress_goes_from_0_to_1_and_the_scenarios_run_in_order() -> None:
     demo = Demo("memory://", 20)
-    assert (demo.progress, demo.act, demo.events) == (0.0, 0, [])
+    assert (demo.progress, demo.scenario_number, demo.events) == (0.0, 0, [])
     running = asyncio.ensure_future(demo.run())
-    progress, acts = [0.0], [0]
+    progress, numbers = [0.0], [0]
     while not running.done():
         await advance(0.5)
         progress.append(demo.progress)
-        acts.append(demo.act)
+        numbers.append(demo.scenario_number)
     await running
     assert progress == sorted(progress)
     assert (progress[-2] > 0.9, progress[-1]) == (True, 1.0)
-    assert sorted(set(acts)) == list(range(demo.acts + 1))
-    assert acts == sorted(acts)
+    assert sorted(set(numbers)) == list(range(demo.scenario_count + 1))
+    assert numbers == sorted(numbers)
     assert [event.at for event in demo.events] == sorted(event.at for event in demo.events)
 
 
 async def test_cancelled_at_any_moment_it_leaves_nothing() -> None:
     for seconds in (0.001, 1.0, 3.0, 4.2, 5.5, 7.0):
-        demo = Demo("memory://", LEAST_SECONDS)
+        demo = Demo("memory://", MIN_SECONDS)
         running = asyncio.ensure_future(demo.run())
         await advance(seconds)
         assert not running.done()
@@ -93,4 +93,4 @@ async def test_cancelled_at_any_moment_it_leaves_nothing() -> None:
 
 async def test_a_broker_out_of_reach_is_an_error_at_once() -> None:
     with pytest.raises(TransportError, match="no broker address"):
-        await Demo("nowhere", LEAST_SECONDS).run()
+        await Demo("nowhere", MIN_SECONDS).run()

@@ -15,11 +15,11 @@ from dispatch.errors import Outcome, ToolError
 def test_a_call_counts_once_however_it_ends() -> None:
     board = Scoreboard()
     for _ in range(3):
-        board.begin("work")
+        board.record_start("work")
     assert (board.calls, board.in_flight) == (3, 3)
-    board.succeed("work", "done", 0.5)
-    board.fail("work", ToolError("broken", "It broke."))
-    board.abandon("work")
+    board.record_success("work", "done", 0.5)
+    board.record_failure("work", ToolError("broken", "It broke."))
+    board.record_cancellation("work")
     score = board.tools["work"]
     assert (score.calls, score.ok, score.errors, score.in_flight) == (3, 1, 2, 0)
     assert board.outcomes[Outcome.SUCCESS] == board.outcomes[Outcome.TOOL_ERROR] == 1
@@ -31,26 +31,26 @@ def test_a_call_counts_once_however_it_ends() -> None:
 def test_it_is_known_which_tool_was_called_last() -> None:
     board = Scoreboard()
     for tool in ("one", "other", "one"):
-        board.begin(tool)
+        board.record_start(tool)
     assert board.tools["one"].latest > board.tools["other"].latest
 
 
-def test_users_are_counted_from_when_they_are_watched() -> None:
+def test_users_are_counted_once_they_are_tracked() -> None:
     board = Scoreboard()
     assert board.users == {}
-    board.watch_users(("ann", "bob"))
-    board.users["ann"].refused += 1
+    board.track_users(("ann", "bob"))
+    board.users["ann"].rejected += 1
     assert {name: score.as_dict() for name, score in board.users.items()} == {
-        "ann": {"let_through": 0, "refused": 1},
-        "bob": {"let_through": 0, "refused": 0},
+        "ann": {"admitted": 0, "rejected": 1},
+        "bob": {"admitted": 0, "rejected": 0},
     }
 
 
 def test_the_first_error_of_an_outcome_is_its_example() -> None:
     board = Scoreboard()
     for message in ("first", "second"):
-        board.begin("work")
-        board.fail("work", ToolError("broken", message))
+        board.record_start("work")
+        board.record_failure("work", ToolError("broken", message))
     assert board.examples[Outcome.TOOL_ERROR].message == "first"
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from dispatch.devtools.demo.descriptors import demo_catalog
 from dispatch.devtools.demo.services import Calculator, CustomRag, Joke
-from dispatch.devtools.demo.time_scale import Pace
+from dispatch.devtools.demo.time_scale import TimeScale
 from dispatch.errors import ToolError
 
 
@@ -52,6 +52,6 @@ async def test_a_joke_that_is_not_known_says_so_in_style() -> None:
 
 
 def test_runs_never_meet_on_a_broker() -> None:
-    one, other = demo_catalog("demo-1", Pace(20)), demo_catalog("demo-2", Pace(20))
+    one, other = demo_catalog("demo-1", TimeScale(20)), demo_catalog("demo-2", TimeScale(20))
     topics = [{service.request_queue for service in catalog.services.values()} for catalog in (one, other)]
     assert topics[0].isdisjoint(topics[1])

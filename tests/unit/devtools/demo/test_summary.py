@@ -1,15 +1,15 @@
-"""What came of a run, as values."""
+"""The summary of a run."""
 
 from __future__ import annotations
 
 import json
 
 from dispatch.devtools.demo import Demo, Scoreboard, Summary
-from dispatch.devtools.demo.time_scale import LEAST_SECONDS
+from dispatch.devtools.demo.time_scale import MIN_SECONDS
 
 
 async def test_the_summary_as_plain_values() -> None:
-    summary = (await Demo("memory://", LEAST_SECONDS).run()).as_dict()
+    summary = (await Demo("memory://", MIN_SECONDS).run()).as_dict()
     assert json.loads(json.dumps(summary)) == summary
     assert summary["outcomes"]["rejected"]["example"]["tool"] == "tell-jokes"
     assert "example" not in summary["outcomes"]["success"]
@@ -22,17 +22,17 @@ async def test_the_summary_as_plain_values() -> None:
         "chunks": 0,
         "first_chunk_p50_ms": None,
     }
-    incidents, instance, circuit, hog = summary["acts"]
-    assert incidents["outcomes"]["throttled"] == 2
+    outcomes, instance, circuit, noisy = summary["scenarios"]
+    assert outcomes["outcomes"]["throttled"] == 2
     assert instance["instances"] == {
         "translate-1": ["up"],
         "translate-2": ["up", "ejected", "warming", "up"],
         "translate-3": ["up"],
     }
     assert circuit["states"] == ["closed", "open", "half-open", "closed"]
-    assert list(hog["users"]) == ["hog", "nora", "otto", "petra"]
+    assert list(noisy["users"]) == ["noisy", "nora", "otto", "petra"]
 
 
-def test_what_is_left_over_is_a_surprise() -> None:
+def test_pending_requests_are_a_deviation() -> None:
     summary = Summary("memory://", 1.0, "", Scoreboard(), (), pending=2, replies={})
-    assert summary.surprises == ["no call succeeded", "2 calls are left in the table of those that wait"]
+    assert summary.deviations == ["no call succeeded", "2 requests are still pending"]

@@ -1,29 +1,31 @@
-"""The story's times."""
+"""Times of the demo."""
 
 from __future__ import annotations
 
 import pytest
 
 from dispatch.devtools.demo.descriptors import RATES_TIMEOUT_S, TRANSLATE_ATTEMPT_S, demo_catalog
-from dispatch.devtools.demo.time_scale import DEFAULT_SECONDS, LEAST_SECONDS, Pace
+from dispatch.devtools.demo.time_scale import DEFAULT_SECONDS, MIN_SECONDS, TimeScale
 from dispatch.policy import DEFAULT_POLICY
 
 
-@pytest.mark.parametrize("seconds", [LEAST_SECONDS, DEFAULT_SECONDS, 60.0])
+@pytest.mark.parametrize("seconds", [MIN_SECONDS, DEFAULT_SECONDS, 60.0])
 def test_all_of_it_takes_about_the_time_that_was_asked_for(seconds: float) -> None:
-    assert Pace(seconds).total == pytest.approx(seconds, rel=0.15, abs=2.0)
+    assert TimeScale(seconds).total == pytest.approx(seconds, rel=0.15, abs=2.0)
 
 
 def test_the_policies_say_what_the_screen_says() -> None:
-    pace = Pace(DEFAULT_SECONDS)
-    catalog = demo_catalog("demo-1", pace)
+    time_scale = TimeScale(DEFAULT_SECONDS)
+    catalog = demo_catalog("demo-1", time_scale)
     health = DEFAULT_POLICY.merged(catalog.service("translate-service").policy).health
     breaker = DEFAULT_POLICY.merged(catalog.service("rates-service").policy).breaker
     assert breaker is not None
     assert (health.eject_for, health.slow_start, breaker.open_duration) == (2.0, 2.0, 2.4)
-    assert pace.shortened == ("Shortened: ejected 2 s (default 30), slow start 2 s (30), open 2.4 s (5)")
+    assert time_scale.note == ("Shortened: ejected 2 s (default 30), slow start 2 s (30), open 2.4 s (5)")
 
 
-def test_at_its_shortest_a_state_still_lasts_longer_than_a_call() -> None:
-    pace = Pace(LEAST_SECONDS)
-    assert min(pace.eject_for, pace.slow_start, pace.open_duration) > max(RATES_TIMEOUT_S, TRANSLATE_ATTEMPT_S)
+def test_shortest_state_lasts_longer_than_a_call() -> None:
+    time_scale = TimeScale(MIN_SECONDS)
+    assert min(time_scale.ejection_time, time_scale.slow_start, time_scale.open_duration) > max(
+        RATES_TIMEOUT_S, TRANSLATE_ATTEMPT_S
+    )

@@ -1,4 +1,4 @@
-"""A run whose policies are not those that the story was planned for."""
+"""Runs the demo with another policy of one service."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import pytest
 
 from dispatch.catalog import Catalog
 from dispatch.devtools.demo import Demo, Summary, descriptors
-from dispatch.devtools.demo.time_scale import LEAST_SECONDS
+from dispatch.devtools.demo.time_scale import MIN_SECONDS
 
 
-async def played(monkeypatch: pytest.MonkeyPatch, service: str, **policy: Any) -> Summary:
-    """A run in which ``policy`` is laid over that of ``service``; a value of None takes a key out."""
+async def run_with_policy(monkeypatch: pytest.MonkeyPatch, service: str, **policy: Any) -> Summary:
+    """Run the demo with a policy in which ``policy`` is laid over that of ``service``; None removes a key."""
     of = Catalog.of
 
     def changed(services: Any, tools: Any) -> Catalog:
@@ -29,4 +29,4 @@ async def played(monkeypatch: pytest.MonkeyPatch, service: str, **policy: Any) -
         return of(found, tools)
 
     monkeypatch.setattr(descriptors.Catalog, "of", changed)
-    return await Demo("memory://", LEAST_SECONDS).run()
+    return await Demo("memory://", MIN_SECONDS).run()

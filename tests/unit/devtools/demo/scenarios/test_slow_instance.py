@@ -1,48 +1,48 @@
-"""An instance turns slow; and what the act says where health, or retries, do not do their work."""
+"""The scenario with a slow instance, and its deviations without ejection or retries."""
 
 from __future__ import annotations
 
 import pytest
 
 from dispatch.devtools.demo import Demo
-from dispatch.devtools.demo.time_scale import LEAST_SECONDS
-from tests.unit.devtools.demo.scenarios.demo_run import played
+from dispatch.devtools.demo.time_scale import MIN_SECONDS
+from tests.unit.devtools.demo.scenarios.demo_run import run_with_policy
 
 
-async def test_it_is_ejected_and_comes_back_and_no_call_is_lost() -> None:
-    summary = await Demo("memory://", LEAST_SECONDS).run()
-    act = summary.acts[1]
-    told = act.as_dict()
-    assert act.surprises() == []
-    assert told["calls"] == told["answered"] > told["answered_while_ejected"] > 0
-    assert told["repeated"] >= 3, "as many as it takes to be ejected"
-    assert "translate-2 turned slow: up → ejected → warming → up." in act.account()
+async def test_slow_instance_is_ejected_and_returns_and_every_call_succeeds() -> None:
+    summary = await Demo("memory://", MIN_SECONDS).run()
+    scenario = summary.scenarios[1]
+    values = scenario.as_dict()
+    assert scenario.find_deviations() == []
+    assert values["calls"] == values["succeeded"] > values["results_while_ejected"] > 0
+    assert values["retried"] >= 3, "as many as an ejection needs"
+    assert "translate-2 became slow: up → ejected → warming → up." in scenario.describe_result()
 
 
-async def test_one_that_is_never_ejected_is_a_surprise(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_ejection_is_a_deviation(monkeypatch: pytest.MonkeyPatch) -> None:
     never = {"consecutive": None, "sigma": None, "slow-start": 0.5}
-    summary = await played(monkeypatch, "translate-service", health=never)
-    assert "translate-2 was up instead of up → ejected → warming → up" in summary.surprises
-    assert "no call of translate was answered while translate-2 was ejected" in summary.surprises
+    summary = await run_with_policy(monkeypatch, "translate-service", health=never)
+    assert "translate-2 was up instead of up → ejected → warming → up" in summary.deviations
+    assert "no call of translate succeeded while translate-2 was ejected" in summary.deviations
 
 
-async def test_one_that_comes_back_at_full_is_a_surprise(monkeypatch: pytest.MonkeyPatch) -> None:
-    summary = await played(
+async def test_missing_slow_start_is_a_deviation(monkeypatch: pytest.MonkeyPatch) -> None:
+    summary = await run_with_policy(
         monkeypatch, "translate-service", health={"consecutive": 3, "eject-for": 0.5, "slow-start": None}
     )
-    assert summary.surprises == ["translate-2 was up → ejected → up instead of up → ejected → warming → up"]
+    assert summary.deviations == ["translate-2 was up → ejected → up instead of up → ejected → warming → up"]
 
 
-async def test_calls_that_are_lost_are_a_surprise(monkeypatch: pytest.MonkeyPatch) -> None:
-    summary = await played(monkeypatch, "translate-service", retry=1)
-    (surprise,) = summary.surprises
-    assert "calls of translate were not answered" in surprise
+async def test_failed_calls_are_a_deviation(monkeypatch: pytest.MonkeyPatch) -> None:
+    summary = await run_with_policy(monkeypatch, "translate-service", retry=1)
+    (deviation,) = summary.deviations
+    assert "calls of translate did not succeed" in deviation
 
 
-async def test_instances_that_never_warm_up_end_the_act(monkeypatch: pytest.MonkeyPatch) -> None:
-    summary = await played(
+async def test_instances_that_never_warm_up_end_the_scenario(monkeypatch: pytest.MonkeyPatch) -> None:
+    summary = await run_with_policy(
         monkeypatch, "translate-service", health={"consecutive": 3, "eject-for": 0.5, "slow-start": 3600}
     )
-    assert summary.surprises[0] == (
-        "the instances of translate-service were not all up, but warming → warming → warming"
+    assert summary.deviations[0] == (
+        "the instances of translate-service were not all up but warming → warming → warming"
     )

@@ -1,4 +1,4 @@
-"""Services that fall ill, as their callers see them."""
+"""Services with injected faults, as their callers see them."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ import random
 
 import pytest
 
-from dispatch.devtools.demo.fault_schedule import Ledger, Rates, Search, Translator
+from dispatch.devtools.demo.faulty_services import Ledger, Rates, Search, Translator
 
 
-async def test_a_translator_is_right_and_slow_when_it_is_told_to_be() -> None:
+async def test_translator_is_slow_while_its_fault_is_on() -> None:
     clock = asyncio.get_running_loop().time
     service = Translator(random.Random(1))
     began = clock()
     assert await service.invoke({}, {"word": "cat"}) == "gato"
-    assert clock() - began <= Translator.QUICK_S[1]
-    service.slow = True
+    assert clock() - began <= Translator.NORMAL_S[1]
+    service.is_slow = True
     began = clock()
     assert await service.invoke({}, {"word": "dog"}) == "(no word for 'dog')"
     assert clock() - began == pytest.approx(Translator.SLOW_S)
 
 
-async def test_rates_hang_until_somebody_stops_them() -> None:
+async def test_rates_hang_until_they_are_cancelled() -> None:
     service = Rates()
     assert await service.invoke({}, {"pair": "EUR/USD"}) == "1.08"
     assert await Ledger().invoke({}, {"pair": "EUR/USD"}) == "1.08 (yesterday)"
-    service.hangs = True
+    service.is_hanging = True
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(3600):
             await service.invoke({}, {"pair": "EUR/USD"})

@@ -1,4 +1,4 @@
-"""Services that fall ill when the story wants it, and their well neighbours. Nobody tells the dispatcher."""
+"""Tool services with faults that the scenarios switch on and off, and services without faults beside them."""
 
 from __future__ import annotations
 
@@ -13,51 +13,51 @@ RATES: Final = {"EUR/USD": "1.08", "EUR/JPY": "162.40", "GBP/EUR": "1.17"}
 
 
 class Translator(ToolService):
-    """Translates a word, in a few hundredths of a second; one instance of several.
+    """Translates a word in 20 to 50 ms; one instance of several.
 
     Attributes:
-        slow: it takes :data:`SLOW_S` instead.
+        is_slow: it takes :data:`SLOW_S` instead.
     """
 
     SLOW_S: Final = 2.0
-    QUICK_S: Final = (0.02, 0.05)
+    NORMAL_S: Final = (0.02, 0.05)
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
-        self.slow = False
+        self.is_slow = False
 
     async def invoke(self, config: dict[str, Any], arguments: dict[str, Any], user: str = "") -> str:
-        await asyncio.sleep(self.SLOW_S if self.slow else self._chance.uniform(*self.QUICK_S))
+        await asyncio.sleep(self.SLOW_S if self.is_slow else self._chance.uniform(*self.NORMAL_S))
         word = str(arguments.get("word", ""))
         return WORDS.get(word, f"(no word for {word!r})")
 
 
 class Rates(ToolService):
-    """Knows what one currency costs in another.
+    """Returns current exchange rates.
 
     Attributes:
-        hangs: it takes requests and answers none of them.
+        is_hanging: it receives requests and never replies.
     """
 
     def __init__(self) -> None:
-        self.hangs = False
+        self.is_hanging = False
 
     async def invoke(self, config: dict[str, Any], arguments: dict[str, Any], user: str = "") -> str:
-        if self.hangs:
-            await asyncio.Event().wait()  # until the server stops it, because its caller's time is over
+        if self.is_hanging:
+            await asyncio.Event().wait()  # until the server cancels it at the caller's deadline
         await asyncio.sleep(0.01)
         return _rate(arguments)
 
 
 class Ledger(ToolService):
-    """Knows what it was yesterday: the tool to use while the other one is of no use."""
+    """Returns yesterday's exchange rates: the alternative while the rates service hangs."""
 
     async def invoke(self, config: dict[str, Any], arguments: dict[str, Any], user: str = "") -> str:
         return f"{_rate(arguments)} (yesterday)"
 
 
 class Search(ToolService):
-    """Finds pages. Each search costs its owner money, so that its tool has a rate for each user."""
+    """Searches pages. Its tool has a rate limit per user."""
 
     async def invoke(self, config: dict[str, Any], arguments: dict[str, Any], user: str = "") -> str:
         await asyncio.sleep(0.02)
