@@ -6,6 +6,8 @@
 # make simulate  services in trouble, in virtual time: unguarded, naive guards, dispatch; no broker
 # make mutation  mutants of breaker, budget, limiter and correlation against their tests; ARGS='dispatch.resilience.retry.budget*' for some
 # make coverage  branches of the pure cores of resilience and balancing that their own tests take: all of them
+# make docs   the documentation site, in site/; a broken link or reference fails
+# make docs-serve  the same at http://127.0.0.1:8000, built again on every change
 # make lint   ruff, mypy and the limits of the structure (python -m structure prints all its figures)
 # make clean  away with everything that was made here
 
@@ -18,7 +20,7 @@ JOBS ?= 3
 SOURCES := pyproject.toml dispatch/_version.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench simulate dashboards mutation coverage clean
+.PHONY: help setup demo test lint bench simulate dashboards mutation coverage clean docs docs-serve
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -63,6 +65,13 @@ lint: $(VENV)/.dev
 	@$(BIN)/mypy
 	@$(BIN)/python -m structure --check
 
+docs: $(VENV)/.dev
+	@$(BIN)/python -m sphinx -q -E -W --keep-going -b html -d build/doctrees docs site
+	@echo "The documentation is in site/index.html"
+
+docs-serve: $(VENV)/.dev
+	@$(BIN)/python -m sphinx_autobuild -q -d build/doctrees --watch dispatch --watch CHANGELOG.md docs site
+
 bench: $(VENV)/.dev $(VENV)/.peers
 	@$(BIN)/python -m benchmarks.micro.guards
 	@$(BIN)/python -m benchmarks.micro.telemetry
@@ -88,5 +97,5 @@ coverage: $(VENV)/.dev
 	@$(BIN)/python -m coverage report --skip-covered --show-missing --fail-under=100
 
 clean:
-	rm -rf $(VENV) .pytest_cache .coverage .mypy_cache .ruff_cache .hypothesis build dist *.egg-info benchmarks/results mutants
+	rm -rf $(VENV) .pytest_cache .coverage .mypy_cache .ruff_cache .hypothesis build dist site *.egg-info benchmarks/results mutants
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

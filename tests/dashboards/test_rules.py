@@ -186,7 +186,7 @@ def test_each_alert_has_a_section_in_the_runbook(alert: Alert) -> None:
     sections = dict(re.findall(r"^### (\w+)\n(.*?)(?=^##|\Z)", RUNBOOK, re.DOTALL | re.MULTILINE))
     said = sections[alert.name]
     assert f"**{alert.severity}**" in said
-    for part in ("**What it means.**", "**What is felt.**", "**Look.**", "**Do.**"):
+    for part in ("**What it means.**", "**What users notice.**", "**Where to look.**", "**What to do.**"):
         assert part in said
     assert re.search(r"```promql\n.*?dispatch_.*?```|`dispatch (?:doctor|check|call)", said, re.DOTALL)
 

@@ -1,0 +1,146 @@
+"""Sphinx extension: generated Markdown, links to files of the repository, references to undocumented objects.
+
+- ``<!-- generated: NAME -->`` in a page is replaced by the output of ``GENERATORS[NAME]``. An unknown name is an error.
+- A link to a file outside ``docs/`` becomes its address in the repository, so that one link works on both sites. A file
+  that is missing is an error.
+- A reference to a Python object that exists, and has no entry in the API reference, becomes plain text. A reference to an
+  object that does not exist is an error.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pkgutil
+import pydoc
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry.trace import TracerProvider
+from prometheus_client import CollectorRegistry
+from pygments.lexers.special import TextLexer
+
+import dispatch
+from docs.generators import alerts, command_line, constants, dashboards, metrics, policy_keys
+
+if TYPE_CHECKING:
+    from docutils import nodes
+    from sphinx.application import Sphinx
+
+ROOT = Path(__file__).resolve().parents[2]
+REPOSITORY = "https://github.com/tool-dispatch/tool-dispatch/blob/main/"
+GENERATORS: dict[str, Callable[[], str]] = {
+    "alerts": alerts.alerts,
+    "changelog": lambda: changelog(),
+    "command-line": command_line.command_line,
+    "dashboards": dashboards.dashboards,
+    "exceptions": constants.exceptions,
+    "features": constants.features,
+    "message-properties": constants.message_properties,
+    "metrics": metrics.metrics,
+    "origins": constants.origins,
+    "outcomes": constants.outcomes,
+    "policy-keys": policy_keys.policy_keys,
+    "refusals": constants.refusals,
+    "span-error-types": constants.span_error_types,
+}
+MARKER = re.compile(r"^<!-- generated: ([\w-]+) -->$", re.MULTILINE)
+_LINK = re.compile(r"(\]\()((?:\.\./)+[^)#\s]+|[\w-]+/[^)#:\s]+)(#[^)\s]*)?(\))")
+
+
+def changelog() -> str:
+    """Return the text of the changelog below its title, with links from ``docs/``."""
+    return (ROOT / "CHANGELOG.md").read_text("utf-8").partition("\n")[2].replace("](docs/", "](")
+
+
+def generate(text: str) -> str:
+    """Return the text of a page with each marker replaced by what it names."""
+    return MARKER.sub(lambda found: GENERATORS[found[1]](), text)
+
+
+def link_repository(text: str, page: Path) -> str:
+    """Return the text of ``page``, in which links that leave ``docs/`` lead to the repository.
+
+    Raises:
+        FileNotFoundError: a link leads to a file that does not exist.
+    """
+
+    def address(found: re.Match[str]) -> str:
+        target = Path(os.path.normpath(page.parent / found[2]))
+        if target.is_relative_to(ROOT / "docs"):
+            return found[0]
+        if not target.exists():
+            raise FileNotFoundError(f"{page}: {found[2]}")
+        return f"{found[1]}{REPOSITORY}{target.relative_to(ROOT).as_posix()}{found[3] or ''}{found[4]}"
+
+    return _LINK.sub(address, text)
+
+
+def exists(target: str, module: str | None) -> bool:
+    """Return whether ``target`` names a Python object: by its whole name, from ``module``, or anywhere in ``dispatch``."""
+    if any(pydoc.locate(name) is not None for name in (target, f"{module}.{target}", f"typing.{target}")):
+        return True
+    return any(target in vars(each) for name, each in list(sys.modules.items()) if name.startswith("dispatch."))
+
+
+def read_source(app: Sphinx, name: str, content: list[str]) -> None:
+    """Sphinx event ``source-read``."""
+    page = Path(app.env.doc2path(name))
+    if page.suffix == ".md":
+        content[0] = link_repository(generate(content[0]), page)
+
+
+def prepare_docstring(app: Sphinx, kind: str, name: str, documented: Any, options: Any, lines: list[str]) -> None:
+    """Sphinx event ``autodoc-process-docstring``, before napoleon reads the docstring.
+
+    An entry ``a, b: text`` of the section "Attributes" becomes two entries. napoleon takes the text before a colon in the
+    first line of an attribute's docstring for a type, and an empty comment before it prevents that.
+    """
+    if kind in ("attribute", "property"):
+        lines[:0] = ["..", ""]
+    split: list[str] = []
+    for line in lines:
+        entry = re.fullmatch(r" {4}(\w+), ([\w, ]+): (.*)", line)
+        if entry:
+            split.extend(f"    {each}: as ``{entry[1]}``." for each in entry[2].split(", "))
+        split.append(f"    {entry[1]}: {entry[3]}" if entry else line)
+    lines[:] = split
+
+
+def find_generated(app: Sphinx, env: Any, added: set[str], changed: set[str], removed: set[str]) -> list[str]:
+    """Sphinx event ``env-get-outdated``: pages with generated text are read again, because the code may have changed."""
+    pages = (Path(env.doc2path(name)) for name in env.found_docs)
+    return [env.path2doc(str(page)) for page in pages if MARKER.search(page.read_text("utf-8"))]
+
+
+def resolve_reference(app: Sphinx, env: Any, node: Any, text: nodes.TextElement) -> nodes.Node | None:
+    """Sphinx event ``missing-reference``: find the public entry of an object, or accept that it has none."""
+    if node.get("refdomain") != "py":
+        return None
+    target: str = node["reftarget"]
+    name = target.rpartition(".")[2]
+    if name in dispatch.__all__ and target != f"dispatch.{name}":
+        domain = env.domains["py"]
+        source = node.get("refdoc", env.docname)
+        return domain.resolve_xref(env, source, app.builder, "obj", f"dispatch.{name}", node, text) or text
+    return text if exists(target, node.get("py:module")) else None
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Register the event handlers with Sphinx."""
+    for module in pkgutil.walk_packages(dispatch.__path__, "dispatch."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)  # :func:`exists` looks there
+    settings = importlib.import_module("dispatch.telemetry.settings")
+    vars(settings).update(
+        CollectorRegistry=CollectorRegistry, TracerProvider=TracerProvider
+    )  # there for type checkers only
+    app.connect("env-get-outdated", find_generated)
+    app.connect("source-read", read_source)
+    app.connect("missing-reference", resolve_reference)
+    app.connect("autodoc-process-docstring", prepare_docstring, priority=400)  # napoleon has 500
+    app.add_lexer("promql", TextLexer)  # that of Pygments rejects the colons in names of recording rules
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

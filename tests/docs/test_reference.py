@@ -1,0 +1,117 @@
+"""The generated reference pages have an entry for everything, and every entry has a description."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import msgspec
+import pytest
+
+import dispatch
+import dispatch.testing
+from dispatch.catalog import load_directory
+from dispatch.cli.app import app
+from dispatch.cli.views.effective_policy import plans
+from dispatch.errors import DispatchError, Outcome
+from dispatch.messaging.wire import properties
+from dispatch.policy import Policy
+from docs.generators import command_line, constants, dashboards, docstrings, metrics, policy_keys
+from docs.generators.extension import GENERATORS, MARKER, generate
+from tests.docs.pages import PAGES, ROOT
+
+CELLS = re.compile(r"(?<!\\)\|")
+
+
+def rows(text: str) -> list[list[str]]:
+    """The rows of all tables of a text, without heads."""
+    found: list[list[str]] = []
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in CELLS.split(line)[1:-1]]
+        if cells and set(cells[0]) == {"-"}:
+            found.pop()  # the head
+        elif cells and line.startswith("| "):
+            found.append(cells)
+    return found
+
+
+def test_every_policy_key_that_check_shows_is_described() -> None:
+    listed = {row[0].strip("[]`").partition("`")[0] for row in rows(policy_keys.policy_keys())}
+    (plan, *_) = plans(load_directory(ROOT / "examples" / "tools"))
+    shown = {part for row in plan.rows for part in row.key.split(".")}
+    assert shown - listed == set()
+
+
+def test_every_field_of_a_policy_has_a_description() -> None:
+    for kind in {Policy, *(part for _, part in policy_keys.parts())}:
+        assert set(docstrings.attributes(kind)) == set(kind.__struct_fields__), kind.__name__
+
+
+def test_a_field_without_a_description_fails_the_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Undescribed(msgspec.Struct, rename="kebab"):
+        first_key: int = 1
+
+    monkeypatch.setattr(policy_keys, "Policy", Undescribed)
+    with pytest.raises(KeyError, match="first_key"):
+        policy_keys.policy_keys()
+
+
+def test_every_command_has_a_section() -> None:
+    text = command_line.command_line()
+    names = {name for name, _ in command_line.commands()}
+    assert {info.name for info in app.registered_commands} == {
+        name.removeprefix("dispatch ") for name in names if name.count(" ") == 1
+    }
+    assert set(re.findall(r"^## `(.+)`$", text, re.MULTILINE)) == names
+    assert "[bold]" not in text
+
+
+def test_every_metric_has_labels_and_a_description() -> None:
+    listed = {row[0].strip("`"): row for row in rows(metrics.metrics())}
+    assert set(listed) == {metrics.exported_name(family) for family, _ in metrics.families()}
+    assert "`tool`, `outcome`" in listed["dispatch_calls_total"]
+    assert all(row[-1] for row in listed.values())
+
+
+def test_every_panel_of_every_dashboard_is_listed_with_its_picture() -> None:
+    text = dashboards.dashboards()
+    for path in dashboards.FOLDER.glob("*.json"):
+        dashboard = json.loads(path.read_text(encoding="utf-8"))
+        panels = [each for panel in dashboard["panels"] for each in (panel, *panel.get("panels", ()))]
+        section = text.partition(f"## {dashboard['title']}\n")[2].partition("\n## ")[0]
+        assert re.findall(r"^- \*\*(.+?)\*\*: .+", section, re.MULTILINE) == [
+            panel["title"] for panel in panels if panel["type"] != "row"
+        ]
+        (picture,) = re.findall(r"!\[.+\]\(\.\./(.+)\)", section)
+        assert (ROOT / "docs" / picture).exists()
+
+
+def test_every_error_class_and_outcome_is_listed() -> None:
+    classes = {row[0].strip("`"): row for row in rows(constants.exceptions())}
+    public = {getattr(dispatch, name) for name in dispatch.__all__}
+    errors = {each for each in public if isinstance(each, type) and issubclass(each, DispatchError)} - {DispatchError}
+    assert set(classes) == {each.__name__ for each in errors}
+    assert {row[0].strip("`") for row in rows(constants.outcomes())} == {str(each) for each in Outcome}
+
+
+def test_every_message_property_is_listed_and_described() -> None:
+    listed = {row[0].strip("`"): row[1] for row in rows(constants.message_properties())}
+    assert set(listed) == {value for name, value in vars(properties.Property).items() if name.isupper()}
+    assert all(listed.values())
+
+
+def test_the_api_has_every_public_name_once() -> None:
+    entries: list[str] = []
+    for page in (ROOT / "docs" / "reference" / "api").glob("*.rst"):
+        text = page.read_text(encoding="utf-8")
+        (module,) = re.findall(r"^\.\. currentmodule:: ([\w.]+)$", text, re.MULTILINE) or ("",)
+        entries.extend(f"{module}.{name}" for name in re.findall(r"^\.\. auto\w+:: (\w+)$", text, re.MULTILINE))
+    public = [f"dispatch.{name}" for name in dispatch.__all__ if name != "__version__"]
+    assert sorted(entries) == sorted([*public, *(f"dispatch.testing.{name}" for name in dispatch.testing.__all__)])
+
+
+def test_every_marker_of_a_page_has_a_generator_and_every_generator_a_page() -> None:
+    used = [name for page in PAGES for name in MARKER.findall(page.read_text(encoding="utf-8"))]
+    assert sorted(used) == sorted(GENERATORS)
+    for name in used:
+        assert generate(f"<!-- generated: {name} -->").strip()
