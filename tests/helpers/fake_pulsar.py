@@ -14,7 +14,7 @@ import pytest
 from dispatch.errors import TransportError
 from dispatch.transports import DurableMessage, Mode, Publisher, Ticket
 from dispatch.transports.errors import unreachable
-from dispatch.transports.pulsar.producers_consumers import PulsarSubscription
+from dispatch.transports.pulsar.subscription import PulsarSubscription
 from dispatch.transports.pulsar.supervisor import GRACE_S, POLL_S
 from dispatch.transports.pulsar.transport import PulsarTransport
 from dispatch.transports.security import Security

@@ -14,18 +14,16 @@ import logging
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from dispatch.errors import TransportError
 from dispatch.messaging.wire.codec import MAX_MESSAGE_BYTES, PROPERTIES_BYTES
 from dispatch.transports.base import Handler, Mode
-from dispatch.transports.errors import sending_failed
-from dispatch.transports.publish_window import PublishWindow, QueueFullError
-from dispatch.transports.pulsar.client import CLOSED, OK, RECEIVER_QUEUE, close_opened, pause
+from dispatch.transports.publish_window import PublishWindow
+from dispatch.transports.pulsar.client import CLOSED, RECEIVER_QUEUE, close_opened, pause
 from dispatch.transports.pulsar.io_thread_state import keep_thread_state
-from dispatch.transports.pulsar.producers_consumers import PulsarPublisher, PulsarSubscription, PulsarTicket
+from dispatch.transports.pulsar.publisher import MessageSender, PulsarPublisher, PulsarTicket
+from dispatch.transports.pulsar.subscription import PulsarSubscription
 from dispatch.transports.pulsar.supervisor import Handle, Stay
 from dispatch.transports.security import Security
 
@@ -61,20 +59,15 @@ class PulsarTransport:
     ) -> None:
         self.url = url
         self._security = security if security is not None else Security.from_environment()
-        self._window: PublishWindow[PulsarTicket] = PublishWindow(publish_window, max_queued, max_queued_bytes)
-        self._outstanding: set[PulsarTicket] = set()
-        self._watched: PulsarTicket | None = None
-        self._receipts: deque[tuple[PulsarTicket, str | TransportError | None]] = deque()
         self._inbox: deque[tuple[PulsarSubscription, Any, Any]] = deque()
         self._wake_pending = False
-        self._want_receipts = False
-        self._look = False
         self._publishers: dict[str, PulsarPublisher] = {}
         # Weak: a lock lives as long as somebody opens its topic, or waits for who does.
         self._opening: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         self._subscriptions: set[PulsarSubscription] = set()
-        self._writers: deque[tuple[Callable[[], bool], asyncio.Future[None]]] = deque()
         self._supervisor = Stay(url, self._security, self)
+        window: PublishWindow[PulsarTicket] = PublishWindow(publish_window, max_queued, max_queued_bytes)
+        self._sender = MessageSender(window, self._supervisor, self._wake)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closing = False
         self._closed = False
@@ -95,10 +88,11 @@ class PulsarTransport:
         return self._supervisor.was_disconnected_since(instant)
 
     def another(self) -> PulsarTransport:
-        return PulsarTransport(self.url, security=self._security, publish_window=self._window.size)
+        return PulsarTransport(self.url, security=self._security, publish_window=self._sender.window.size)
 
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
+        self._sender.start()
         await self._supervisor.start()
         _open_transports.add(self)
 
@@ -119,13 +113,13 @@ class PulsarTransport:
 
     async def _end(self) -> None:
         self._closed = True
+        self._sender.stop()
         _open_transports.discard(self)
         try:
             await self._supervisor.end()
         finally:
             closed = TransportError("closed", "The connection was closed.", sent=False)
-            for ticket in self._window.drain():
-                ticket.fail(closed)
+            self._sender.fail_queued(closed)
             for subscription in self._subscriptions:
                 subscription.handler = None
                 if subscription.durable is not None:
@@ -138,14 +132,13 @@ class PulsarTransport:
             finally:
                 for handle in handles:
                     handle.raw = CLOSED
-                self._take_receipts()
-                self._forget_outstanding("AlreadyClosed")
+                self._sender.close()
                 self._inbox.clear()
-                self._release_writers()
 
     async def _abandon(self) -> None:
         """Close on another event loop than that of :meth:`start`: what would need that one is dropped."""
         self._closed = True
+        self._sender.stop()
         _open_transports.discard(self)
         self._supervisor.abandon()
         handles = self.handles()
@@ -153,19 +146,17 @@ class PulsarTransport:
             subscription.handler = None
         self._subscriptions.clear()
         self._publishers.clear()
-        self._window.drain()
-        self._writers.clear()
+        self._sender.abandon()
         try:
             await self._supervisor.close()
         finally:
             for handle in handles:
                 handle.raw = CLOSED
-            self._outstanding.clear()
-            self._receipts.clear()
+            self._sender.abandon()  # also of receipts that came meanwhile
             self._inbox.clear()
 
     async def flush(self) -> None:
-        await self._wait_until(lambda: not (self._window.queued or self._outstanding))
+        await self._sender.flush()
 
     # -- publishing ---------------------------------------------------------------------------------------------
 
@@ -173,7 +164,7 @@ class PulsarTransport:
         async with self._opening.setdefault(topic, asyncio.Lock()):
             publisher = self._publishers.get(topic)
             if publisher is None:
-                publisher = PulsarPublisher(self, topic)
+                publisher = PulsarPublisher(self, self._sender, topic)
                 publisher.raw = await self._supervisor.open(publisher.open)
                 self._publishers[topic] = publisher
             else:
@@ -191,123 +182,10 @@ class PulsarTransport:
             if self.connected:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(CLOSE_FLUSH_S):
-                        await self._wait_until(
-                            lambda: all(each.publisher is not publisher for each in self._outstanding)
-                        )
+                        await self._sender.flush_publisher(publisher)
         finally:
             raw, publisher.raw = publisher.raw, CLOSED
             await close_opened(raw)
-
-    def submit(self, ticket: PulsarTicket, size: int) -> None:
-        if self._closed:
-            raise TransportError("closed", "The connection is closed.", sent=False)
-        if len(self._supervisor.aside) and (refusal := self._supervisor.aside.error(ticket.publisher)) is not None:
-            raise TransportError(refusal.type, refusal.message, sent=False)
-        window = self._window
-        if window.outstanding >= window.size:
-            self._take_receipts()
-        try:
-            if self._supervisor.down_since is None:
-                if window.offer(ticket.flow, ticket, size):
-                    self._send(ticket)
-                    return
-            else:
-                # Held back: what waits here can be withdrawn, what pulsar-client holds cannot.
-                window.hold(ticket.flow, ticket, size)
-        except QueueFullError:
-            raise TransportError(
-                "queue-full",
-                f"{window.queued:,} messages wait for the broker already; slow down.",
-                sent=False,
-                retry_after=1.0,
-            ) from None
-        self._want_receipts = True
-        self._take_receipts()  # a receipt may have come between the look above and the wish for a wake-up
-
-    def withdraw(self, ticket: PulsarTicket) -> bool:
-        withdrawn = self._window.withdraw(ticket.flow, ticket)
-        if withdrawn and self._writers:
-            self._release_writers()  # while the connection is down, no receipt would
-        return withdrawn
-
-    async def writable(self, flow: str) -> None:
-        await self._wait_until(lambda: not self._window.waiting(flow))
-
-    async def _wait_until(self, reached: Callable[[], bool]) -> None:
-        """Wait for a state that receipts bring about."""
-        if self._closed or reached():
-            return
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._writers.append((reached, waiter))
-        self._want_receipts = True
-        self._take_receipts()  # a receipt may have come before the wish for a wake-up was seen
-        await waiter
-
-    def _release_writers(self) -> None:
-        for _ in range(len(self._writers)):
-            reached, waiter = self._writers.popleft()
-            if waiter.done():
-                continue
-            if self._closed or reached():
-                waiter.set_result(None)
-            else:
-                self._writers.append((reached, waiter))
-
-    def _send(self, ticket: PulsarTicket) -> None:
-        self._outstanding.add(ticket)
-        payload, properties = ticket.payload, ticket.properties
-        ticket.payload = ticket.properties = None
-        try:
-            ticket.publisher.raw.send_async(payload, partial(self._on_receipt, ticket), properties=properties)
-        except Exception as error:  # pulsar-client raises for what it will not take at all
-            said = f"pulsar-client does not take the message to {ticket.publisher.topic} ({type(error).__name__})."
-            self._receipts.append((ticket, TransportError("send-failed", f"{said} It was not sent.", sent=False)))
-            self._look = True
-            self._wake()
-
-    def _on_receipt(self, ticket: PulsarTicket, result: Any, message_id: Any) -> None:
-        # On pulsar-client's thread. An exception here would end the process, hence nothing that can raise.
-        keep_thread_state()
-        if result == OK:
-            # A receipt without a place in the ledger says that the broker dropped the message at publish.
-            dropped = message_id.ledger_id() == -1 and message_id.entry_id() == -1
-            self._receipts.append((ticket, "Dropped" if dropped else None))
-            if dropped or ticket.on_receipt is not None:
-                self._look = True
-            elif not self._want_receipts:
-                return
-        else:
-            self._receipts.append((ticket, result.name))
-            self._look = True
-        self._wake()
-
-    def _take_receipts(self) -> None:
-        receipts, outstanding, window = self._receipts, self._outstanding, self._window
-        self._look = False  # before looking: one that comes later sets it again, and wakes us
-        while receipts:
-            ticket, problem = receipts.popleft()
-            if ticket not in outstanding:
-                continue  # forgotten when its connection was replaced
-            outstanding.discard(ticket)
-            window.settle()
-            assert self._loop is not None
-            if ticket.on_receipt is not None:
-                self._loop.call_soon(ticket.on_receipt)
-            if problem is not None:
-                if isinstance(problem, str):
-                    problem = sending_failed(problem, topic=ticket.publisher.topic)
-                self._loop.call_soon(ticket.fail, problem)
-        if window.queued and self._supervisor.down_since is None:
-            while (waiting := window.take()) is not None:
-                self._send(waiting)
-        self._want_receipts = bool(window.queued or self._writers)
-        if self._writers:
-            self._release_writers()
-
-    def _forget_outstanding(self, problem: str) -> None:
-        for ticket in list(self._outstanding):
-            self._receipts.append((ticket, problem))
-        self._take_receipts()
 
     # -- receiving ----------------------------------------------------------------------------------------------
 
@@ -363,8 +241,9 @@ class PulsarTransport:
 
     def _drain(self) -> None:
         self._wake_pending = False
-        if self._want_receipts or self._look or len(self._receipts) >= RECEIPT_BATCH:
-            self._take_receipts()
+        sender = self._sender
+        if sender.wants_receipts or sender.is_urgent or len(sender.receipts) >= RECEIPT_BATCH:
+            sender.process_receipts()
         inbox = self._inbox
         for _ in range(min(len(inbox), DRAIN_BATCH)):
             subscription, consumer, message = inbox.popleft()
@@ -395,10 +274,7 @@ class PulsarTransport:
 
     def unacknowledged(self) -> PulsarTicket | None:
         """A publish that has no receipt yet: the same one until it has."""
-        self._take_receipts()
-        if self._watched not in self._outstanding:
-            self._watched = next(iter(self._outstanding), None)
-        return self._watched
+        return self._sender.oldest_outstanding()
 
     def greeted(self, limit: int | None) -> None:
         """The broker's ``maxMessageSize`` is over payload and properties."""
@@ -407,13 +283,13 @@ class PulsarTransport:
 
     def replaced(self) -> None:
         """Of what had no receipt by now nothing more will be heard."""
-        self._take_receipts()
-        self._forget_outstanding("AlreadyClosed")
+        self._sender.process_receipts()
+        self._sender.forget_outstanding("AlreadyClosed")
         self.reconnects += 1
 
     def back(self) -> None:
         """What waited for the connection can leave."""
-        self._take_receipts()
+        self._sender.process_receipts()
 
 
 _open_transports: weakref.WeakSet[PulsarTransport] = weakref.WeakSet()

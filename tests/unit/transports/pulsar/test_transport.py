@@ -212,7 +212,7 @@ async def test_a_flush_that_is_given_up_leaves_nothing_behind(broker: FakeBroker
         flush.cancel()
         broker.producer().receipts()
         await transport.flush()
-        assert not transport._writers
+        assert not transport._sender._writers
 
 
 async def test_receipts_may_come_from_any_thread_in_any_order(broker: FakeBroker) -> None:
@@ -243,7 +243,7 @@ async def test_receipts_may_come_from_any_thread_in_any_order(broker: FakeBroker
         expected = {raw.sent[index].payload.decode() for index in range(0, 1_001, 10)} - {"last"}
         assert sorted(failures.names) == sorted(expected)
         await transport.flush()  # good receipts that nobody waits for wake nobody
-        assert (transport._window.outstanding, transport._window.queued) == (0, 0)
+        assert (transport._sender.window.outstanding, transport._sender.window.queued) == (0, 0)
 
 
 async def test_receipts_that_nobody_waits_for_do_not_wake_the_loop(

@@ -1,4 +1,4 @@
-"""Messages of a durable subscription: kept by the broker until they are acknowledged, and when that is certain.
+"""Subscriptions on Pulsar, and what a durable one does: its messages stay at the broker until they are acknowledged.
 
 pulsar-client gathers acknowledgements for a tenth of a second before it sends them, and cannot be told otherwise from
 Python. An instance that is killed in that time leaves messages behind that it has taken, and the broker gives them to
@@ -13,10 +13,11 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
-from dispatch.transports.base import DurableMessage, Handler
-from dispatch.transports.pulsar.client import OPERATION_TIMEOUT_S
+from dispatch.transports.base import DurableMessage, Handler, Mode
+from dispatch.transports.pulsar.client import OPERATION_TIMEOUT_S, close_opened
 
 if TYPE_CHECKING:
     from dispatch.transports.pulsar.client import PulsarClient
@@ -138,3 +139,51 @@ class DurableSubscription:
         self._unsure.clear()
         if self._asking is not None:
             self._asking.cancel()
+
+
+class SubscriptionOwner(Protocol):
+    """The transport that opened a subscription."""
+
+    def on_message(self, subscription: PulsarSubscription, generation: int, consumer: Any, message: Any) -> None:
+        """Deliver a message; called on pulsar-client's thread."""
+        ...
+
+    async def drop_subscription(self, subscription: PulsarSubscription) -> None:
+        """Close ``subscription``."""
+        ...
+
+
+class PulsarSubscription:
+    """See :class:`dispatch.transports.base.Subscription`."""
+
+    __slots__ = ("_owner", "durable", "handler", "last", "mode", "name", "raw", "resumes", "topic")
+
+    def __init__(self, owner: SubscriptionOwner, topic: str, handler: Handler, mode: Mode, name: str) -> None:
+        self._owner = owner
+        self.topic = topic
+        self.handler: Handler | None = handler
+        self.mode = mode
+        self.name = name
+        self.raw: Any = None
+        self.durable = DurableSubscription() if mode is Mode.SHARED and topic.startswith("persistent://") else None
+        self.resumes = mode is Mode.FANOUT and topic.startswith("persistent://")
+        """What came while it had no connection comes when it has one again."""
+        self.last: Any = None
+        """Where: behind the last message it got."""
+
+    async def open(self, link: PulsarClient, generation: int) -> Any:
+        """See :class:`dispatch.transports.pulsar.supervisor.Handle`."""
+        listener = partial(self._owner.on_message, self, generation)
+        if self.durable is not None:
+            self.durable.opening(link)
+        raw = await link.consumer(self.topic, self.mode, self.name, listener, after=self.last)
+        if self.durable is not None:
+            try:
+                self.durable.opened(raw, await link.last_message(raw))
+            except BaseException:
+                await asyncio.shield(close_opened(raw))  # it would have no owner, and take messages
+                raise
+        return raw
+
+    async def close(self) -> None:
+        await self._owner.drop_subscription(self)

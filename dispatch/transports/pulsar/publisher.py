@@ -1,0 +1,303 @@
+"""Publishing to Pulsar: tickets, publishers, and the sender that they share.
+
+Receipts come on pulsar-client's threads and are put into a deque; the event loop processes many of them at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from dispatch.errors import TransportError
+from dispatch.transports.base import OnFailure
+from dispatch.transports.errors import sending_failed
+from dispatch.transports.publish_window import PublishWindow, QueueFullError
+from dispatch.transports.pulsar.client import OK
+from dispatch.transports.pulsar.io_thread_state import keep_thread_state
+from dispatch.transports.pulsar.supervisor import Stay
+
+if TYPE_CHECKING:
+    from dispatch.transports.pulsar.client import PulsarClient
+
+
+class PublisherOwner(Protocol):
+    """The transport that opened a publisher."""
+
+    async def drop_publisher(self, publisher: PulsarPublisher) -> None:
+        """Close ``publisher``, which has no user any more."""
+        ...
+
+
+class PulsarTicket:
+    """See :class:`dispatch.transports.base.Ticket`."""
+
+    __slots__ = ("flow", "on_failure", "on_receipt", "payload", "properties", "publisher")
+
+    def __init__(
+        self,
+        publisher: PulsarPublisher,
+        payload: bytes,
+        properties: Mapping[str, str],
+        flow: str,
+        on_failure: OnFailure | None,
+    ) -> None:
+        self.publisher = publisher
+        self.payload: bytes | None = payload
+        self.properties: Mapping[str, str] | None = properties
+        self.flow = flow
+        self.on_failure = on_failure
+        self.on_receipt: Callable[[], None] | None = None
+
+    @property
+    def waits(self) -> bool:
+        """See :class:`dispatch.transports.base.Ticket`."""
+        return self.payload is not None
+
+    def cancel(self) -> bool:
+        """See :class:`dispatch.transports.base.Ticket`."""
+        self.on_failure = None
+        return self.publisher.sender.withdraw(self)
+
+    def answered(self) -> None:
+        """Nothing depends on it here."""
+
+    def taken(self) -> None:
+        """Nothing depends on it here."""
+
+    def fail(self, error: TransportError) -> None:
+        callback, self.on_failure = self.on_failure, None
+        if callback is not None:
+            callback(error)
+
+
+class PulsarPublisher:
+    """See :class:`dispatch.transports.base.Publisher`."""
+
+    __slots__ = ("_owner", "raw", "sender", "topic", "users")
+
+    def __init__(self, owner: PublisherOwner, sender: MessageSender, topic: str) -> None:
+        self._owner = owner
+        self.sender = sender
+        self.topic = topic
+        self.raw: Any = None
+        self.users = 1
+
+    async def open(self, link: PulsarClient, generation: int) -> Any:
+        """See :class:`dispatch.transports.pulsar.supervisor.Handle`."""
+        return await link.producer(self.topic)
+
+    def publish(
+        self, payload: bytes, properties: Mapping[str, str], *, flow: str, on_failure: OnFailure
+    ) -> PulsarTicket:
+        ticket = PulsarTicket(self, payload, properties, flow, on_failure)
+        self.sender.submit(ticket, len(payload))
+        return ticket
+
+    def publish_noted(
+        self,
+        payload: bytes,
+        properties: Mapping[str, str],
+        *,
+        flow: str,
+        on_failure: OnFailure,
+        on_receipt: Callable[[], None],
+    ) -> PulsarTicket:
+        """See :class:`dispatch.messaging.flow.paced_publisher.NotingPublisher`."""
+        ticket = PulsarTicket(self, payload, properties, flow, on_failure)
+        ticket.on_receipt = on_receipt
+        self.sender.submit(ticket, len(payload))
+        return ticket
+
+    async def writable(self, flow: str) -> None:
+        await self.sender.wait_until(lambda: not self.sender.window.waiting(flow))
+
+    async def close(self) -> None:
+        self.users -= 1
+        if self.users == 0:
+            await self._owner.drop_publisher(self)
+
+
+class MessageSender:
+    """Sends the messages of one connection: a window limits how many have no receipt yet, and the others are queued.
+
+    Args:
+        window: limits publishes in flight, and the queue before it.
+        supervisor: of the connection.
+        wake: makes the event loop call :meth:`process_receipts` soon; called on any thread.
+    """
+
+    def __init__(self, window: PublishWindow[PulsarTicket], supervisor: Stay, wake: Callable[[], None]) -> None:
+        self.window = window
+        self._supervisor = supervisor
+        self._wake = wake
+        self._outstanding: set[PulsarTicket] = set()
+        self._oldest: PulsarTicket | None = None
+        self.receipts: deque[tuple[PulsarTicket, str | TransportError | None]] = deque()
+        """What has come and is not processed: None for a good receipt."""
+        self.wants_receipts = False
+        """A message or a caller waits for the next receipt."""
+        self.is_urgent = False
+        """One of :attr:`receipts` is a failure, or has a callback."""
+        self._writers: deque[tuple[Callable[[], bool], asyncio.Future[None]]] = deque()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_closed = False
+
+    def start(self) -> None:
+        """Call callbacks on the running event loop."""
+        self._loop = asyncio.get_running_loop()
+
+    def submit(self, ticket: PulsarTicket, size: int) -> None:
+        """Send ``ticket``, or queue it, as :meth:`dispatch.transports.base.Publisher.publish`.
+
+        Raises:
+            TransportError: closed, its topic cannot be opened, or the queue is full. Nothing was sent.
+        """
+        if self._is_closed:
+            raise TransportError("closed", "The connection is closed.", sent=False)
+        if len(self._supervisor.aside) and (refusal := self._supervisor.aside.error(ticket.publisher)) is not None:
+            raise TransportError(refusal.type, refusal.message, sent=False)
+        window = self.window
+        if window.outstanding >= window.size:
+            self.process_receipts()
+        try:
+            if self._supervisor.down_since is None:
+                if window.offer(ticket.flow, ticket, size):
+                    self._send(ticket)
+                    return
+            else:
+                # Held back: what waits here can be withdrawn, what pulsar-client holds cannot.
+                window.hold(ticket.flow, ticket, size)
+        except QueueFullError:
+            raise TransportError(
+                "queue-full",
+                f"{window.queued:,} messages wait for the broker already; slow down.",
+                sent=False,
+                retry_after=1.0,
+            ) from None
+        self.wants_receipts = True
+        self.process_receipts()  # a receipt may have come between the look above and the wish for a wake-up
+
+    def withdraw(self, ticket: PulsarTicket) -> bool:
+        """Remove ``ticket`` from the queue. Return False if it was sent."""
+        withdrawn = self.window.withdraw(ticket.flow, ticket)
+        if withdrawn and self._writers:
+            self._release_writers()  # while the connection is down, no receipt would
+        return withdrawn
+
+    async def wait_until(self, reached: Callable[[], bool]) -> None:
+        """Wait for a state that receipts bring about."""
+        if self._is_closed or reached():
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._writers.append((reached, waiter))
+        self.wants_receipts = True
+        self.process_receipts()  # a receipt may have come before the wish for a wake-up was seen
+        await waiter
+
+    def _release_writers(self) -> None:
+        for _ in range(len(self._writers)):
+            reached, waiter = self._writers.popleft()
+            if waiter.done():
+                continue
+            if self._is_closed or reached():
+                waiter.set_result(None)
+            else:
+                self._writers.append((reached, waiter))
+
+    def _send(self, ticket: PulsarTicket) -> None:
+        self._outstanding.add(ticket)
+        payload, properties = ticket.payload, ticket.properties
+        ticket.payload = ticket.properties = None
+        try:
+            ticket.publisher.raw.send_async(payload, partial(self._on_receipt, ticket), properties=properties)
+        except Exception as error:  # pulsar-client raises for what it will not take at all
+            said = f"pulsar-client does not take the message to {ticket.publisher.topic} ({type(error).__name__})."
+            self.receipts.append((ticket, TransportError("send-failed", f"{said} It was not sent.", sent=False)))
+            self.is_urgent = True
+            self._wake()
+
+    def _on_receipt(self, ticket: PulsarTicket, result: Any, message_id: Any) -> None:
+        # On pulsar-client's thread. An exception here would end the process, hence nothing that can raise.
+        keep_thread_state()
+        if result == OK:
+            # A receipt without a place in the ledger says that the broker dropped the message at publish.
+            dropped = message_id.ledger_id() == -1 and message_id.entry_id() == -1
+            self.receipts.append((ticket, "Dropped" if dropped else None))
+            if dropped or ticket.on_receipt is not None:
+                self.is_urgent = True
+            elif not self.wants_receipts:
+                return
+        else:
+            self.receipts.append((ticket, result.name))
+            self.is_urgent = True
+        self._wake()
+
+    def process_receipts(self) -> None:
+        """Release the places of what has its receipt, report failures, and send what is queued."""
+        receipts, outstanding, window = self.receipts, self._outstanding, self.window
+        self.is_urgent = False  # before looking: one that comes later sets it again, and wakes us
+        while receipts:
+            ticket, problem = receipts.popleft()
+            if ticket not in outstanding:
+                continue  # forgotten when its connection was replaced
+            outstanding.discard(ticket)
+            window.settle()
+            assert self._loop is not None
+            if ticket.on_receipt is not None:
+                self._loop.call_soon(ticket.on_receipt)
+            if problem is not None:
+                if isinstance(problem, str):
+                    problem = sending_failed(problem, topic=ticket.publisher.topic)
+                self._loop.call_soon(ticket.fail, problem)
+        if window.queued and self._supervisor.down_since is None:
+            while (waiting := window.take()) is not None:
+                self._send(waiting)
+        self.wants_receipts = bool(window.queued or self._writers)
+        if self._writers:
+            self._release_writers()
+
+    def forget_outstanding(self, problem: str) -> None:
+        """Fail what has no receipt and will not get one."""
+        for ticket in list(self._outstanding):
+            self.receipts.append((ticket, problem))
+        self.process_receipts()
+
+    async def flush(self) -> None:
+        """Wait until everything was sent and has its receipt."""
+        await self.wait_until(lambda: not (self.window.queued or self._outstanding))
+
+    async def flush_publisher(self, publisher: PulsarPublisher) -> None:
+        """Wait until everything that ``publisher`` has sent has its receipt."""
+        await self.wait_until(lambda: all(each.publisher is not publisher for each in self._outstanding))
+
+    def oldest_outstanding(self) -> PulsarTicket | None:
+        """Return a ticket without a receipt: the same one until it has one; None: there is none."""
+        self.process_receipts()
+        if self._oldest not in self._outstanding:
+            self._oldest = next(iter(self._outstanding), None)
+        return self._oldest
+
+    def stop(self) -> None:
+        """Send nothing more."""
+        self._is_closed = True
+
+    def fail_queued(self, error: TransportError) -> None:
+        """Fail what is queued."""
+        for ticket in self.window.drain():
+            ticket.fail(error)
+
+    def close(self) -> None:
+        """Fail what has no receipt, and end every wait."""
+        self.process_receipts()
+        self.forget_outstanding("AlreadyClosed")
+        self._release_writers()
+
+    def abandon(self) -> None:
+        """Forget everything. The event loop that callbacks need has ended, so that none is called."""
+        self.window.drain()
+        self._writers.clear()
+        self._outstanding.clear()
+        self.receipts.clear()
