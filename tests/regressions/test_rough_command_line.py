@@ -14,8 +14,8 @@ import pytest
 
 from dispatch import ToolServer, TransportError
 from dispatch.cli.commands import serve
-from dispatch.devtools.lossprobe import Cell, advice
-from dispatch.devtools.lossprobe.results import Run
+from dispatch.devtools.lossprobe import Measurement, give_advice
+from dispatch.devtools.lossprobe.results import RunResult
 from dispatch.transports.errors import opening_failed
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.clock import advance, idle
@@ -74,11 +74,11 @@ async def test_a_service_without_requests_says_so_once(capsys: Captured, calls: 
 
 
 def test_a_part_of_a_measurement_allows_no_conclusion() -> None:
-    well = Run(100, 0, 1.0)
-    cells = [Cell(120, 1, well, well), Cell(120, 16, well, None)]
-    first = advice(cells, planned=40)[0]
+    well = RunResult(100, 0, 1.0)
+    cells = [Measurement(120, 1, well, well), Measurement(120, 16, well, None)]
+    first = give_advice(cells, planned=40)[0]
     assert first.startswith("This allows no conclusion: 2 of 40 lines were measured")
-    assert advice(cells)[0].startswith("Nothing was lost:")
+    assert give_advice(cells)[0].startswith("Nothing was lost:")
 
 
 @pytest.mark.parametrize("module", ["dispatch.calls", "dispatch.cli.app", "typer"])

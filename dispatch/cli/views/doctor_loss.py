@@ -1,4 +1,4 @@
-"""``dispatch doctor --loss``: how much one's own broker loses, and what to do about it."""
+"""``dispatch doctor --loss``: message loss of a broker, as a table with advice."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from dispatch.cli.run_async import run_async
 from dispatch.cli.settings import Settings
 
 if TYPE_CHECKING:
-    from dispatch.devtools.lossprobe import Cell, Findings, Plan, Run
+    from dispatch.devtools.lossprobe import Measurement, Plan, ProbeResults, RunResult
     from dispatch.transports import Security
 
 COLUMNS = (
-    "answer",
+    "reply",
     "in flight",
     "plain calls",
     "plain lost",
@@ -28,35 +28,33 @@ COLUMNS = (
     "credit lost",
     "credit calls/s",
 )
-LEGEND = (
-    "plain: pulsar-client as anyone uses it, without credit · credit: dispatch's Dispatcher and ToolServer, with it"
-)
+LEGEND = "plain: pulsar-client without credit · credit: dispatch's Dispatcher and ToolServer with credit"
 WIDTH = 120
-"""Columns of a paragraph of advice, at most: longer lines are hard to read."""
+"""Maximum width of a paragraph: longer lines are hard to read."""
 
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 def measure_loss(
     settings: Settings, *, sizes: str | None, in_flight: str | None, calls: int | None, json: bool
 ) -> None:
-    """Measure, and show the table and the advice; after Ctrl-C those of what was measured by then.
+    """Measure and show table and advice; after Ctrl-C those of the runs made so far.
 
     Args:
-        settings: where the broker is, the catalogue whose namespaces are used, who we are.
+        settings: broker, security, and the catalogue whose namespaces are used.
         sizes: as ``--sizes``; None: the default.
         in_flight: as ``--in-flight``; None: the default.
-        calls: of each run; None: as many as go into a share of a minute.
-        json: one line of JSON instead.
+        calls: calls per run; None: as many as fit into a share of a minute.
+        json: print one line of JSON instead.
 
     Raises:
-        CliError: options that do not go together; the measurement could not be made, or not be finished.
-        TransportError: no broker, not let in, no such namespace.
-        KeyboardInterrupt: there was a Ctrl-C.
-        typer.Exit: with 1: calls of ours were lost.
+        CliError: the options conflict, or the measurement failed.
+        TransportError: the broker is not reachable, rejects the token, or lacks a namespace.
+        KeyboardInterrupt: Ctrl-C.
+        typer.Exit: with 1 if calls with credit were lost.
     """
     from dispatch.cli.exit_codes import CliError, Exit
-    from dispatch.devtools.lossprobe import Findings, PlanError, ProbeError, make_plan
+    from dispatch.devtools.lossprobe import PlanError, ProbeError, ProbeResults, make_plan
     from dispatch.devtools.lossprobe.plan import DEFAULT_IN_FLIGHT, DEFAULT_SIZES
     from dispatch.errors import DispatchError
     from dispatch.transports.pulsar.service_url import endpoints
@@ -66,71 +64,71 @@ def measure_loss(
     except PlanError as error:
         raise CliError(f"{error}.", error.fix) from None
     broker = settings.genuine_broker_url("dispatch doctor --loss")
-    endpoints(broker)  # a wrong address is a wrong option
+    endpoints(broker)  # rejects a wrong URL as wrong usage
     security = settings.security()
-    requests, responses = namespaces(settings)
-    findings = Findings(plan)
+    requests, responses = select_namespaces(settings)
+    results = ProbeResults(plan)
     if not json:
         put(f"Broker {broker}, namespaces {requests} and {responses}: {_extent(plan)}.")
-    ended: BaseException | None = None
+    interruption: BaseException | None = None
     try:
-        run_async(_measure(findings, broker, security, requests, responses))
-    except (KeyboardInterrupt, DispatchError, OSError) as error:
-        ended = error
-    except ProbeError as error:
-        ended = CliError(str(error), "dispatch doctor", Exit.TRANSPORT)
+        run_async(_measure(results, broker, security, requests, responses))
+    except (KeyboardInterrupt, DispatchError, OSError) as failure:
+        interruption = failure
+    except ProbeError as failure:
+        interruption = CliError(str(failure), "dispatch doctor", Exit.TRANSPORT)
     if json:
-        put_json(as_dict(findings, broker, requests, responses))
-    elif findings.cells:
-        show(findings)
-    if ended is not None:
-        raise ended
-    if any(cell.credit is not None and cell.credit.lost for cell in findings.cells):
+        put_json(as_dict(results, broker, requests, responses))
+    elif results.measurements:
+        show(results)
+    if interruption is not None:
+        raise interruption
+    if any(measurement.credit is not None and measurement.credit.lost for measurement in results.measurements):
         raise typer.Exit(Exit.FAILED)
 
 
-def namespaces(settings: Settings) -> tuple[str, str]:
-    """Where the topics are made: in the namespaces of the catalogue's first service, else tg/request and tg/response."""
+def select_namespaces(settings: Settings) -> tuple[str, str]:
+    """Return the namespaces of the probe's topics: the catalogue's first service's, else tg/request and tg/response."""
     from dispatch.catalog import TopicName
 
     if settings.catalog_folder is not None:
         for service in settings.load_catalog().services.values():
-            return tuple(  # type: ignore[return-value] # of two
+            return tuple(  # type: ignore[return-value] # two topics
                 TopicName.parse(topic).namespace_path for topic in (service.request_queue, service.response_queue)
             )
     return "tg/request", "tg/response"
 
 
 def _extent(plan: Plan) -> str:
-    runs = 2 * len(plan.cells)
+    runs = 2 * len(plan.loads)
     if plan.seconds is None:
         return f"{runs} runs of {counted(plan.calls or 0, 'call')}"
     return f"{runs} runs of {plan.seconds:.2g} s, about {max(1, round(runs * plan.seconds)):,} s"
 
 
-async def _measure(findings: Findings, broker: str, security: Security, requests: str, responses: str) -> None:
-    from dispatch.devtools.lossprobe import Probe, Side, size_text
+async def _measure(results: ProbeResults, broker: str, security: Security, requests: str, responses: str) -> None:
+    from dispatch.devtools.lossprobe import Probe, Variant, format_size
 
-    plan = findings.plan
-    with _progress(2 * len(plan.cells)) as (begin, end):
+    plan = results.plan
+    with _progress(2 * len(plan.loads)) as (begin, end):
         begin("connecting")
         async with Probe(broker, security, requests, responses) as probe:
-            for size, in_flight in plan.cells:
-                # One after the other at each size: what else the machine does in this minute then touches both.
-                for side in Side:
-                    how = "without credit" if side is Side.PLAIN else "with credit"
-                    begin(f"{size_text(size)}, {in_flight:,} in flight, {how}")
+            for size, in_flight in plan.loads:
+                # Both variants of a load run in sequence, so that other load on the machine affects both.
+                for variant in Variant:
+                    how = "without credit" if variant is Variant.PLAIN else "with credit"
+                    begin(f"{format_size(size)}, {in_flight:,} in flight, {how}")
                     run = await probe.measure(
-                        side, size=size, in_flight=in_flight, calls=plan.calls, seconds=plan.seconds
+                        variant, size=size, in_flight=in_flight, calls=plan.calls, seconds=plan.seconds
                     )
-                    findings.add(size, in_flight, side, run)
+                    results.add(size, in_flight, variant, run)
                     end()
             begin("closing")
 
 
 @contextlib.contextmanager
-def _progress(total: int) -> Iterator[tuple[Tell, Callable[[], None]]]:
-    """What begins, and that it ended, for who looks at a terminal: on stderr, gone at the end."""
+def _progress(total: int) -> Iterator[tuple[Report, Callable[[], None]]]:
+    """Show progress on a terminal's stderr, removed at the end."""
     if not is_terminal(sys.stderr):
         yield (lambda _text: None), (lambda: None)
         return
@@ -146,85 +144,91 @@ def _progress(total: int) -> Iterator[tuple[Tell, Callable[[], None]]]:
         transient=True,
         redirect_stdout=False,
         redirect_stderr=False,
-        refresh_per_second=5,  # drawing takes time from what is measured
+        refresh_per_second=5,  # drawing competes with the measurement
     ) as progress:
         task = progress.add_task("", total=total)
         yield (lambda text: progress.update(task, description=text)), (lambda: progress.advance(task))
 
 
-# -- what came of it ------------------------------------------------------------------------------------------------
+# -- results ------------------------------------------------------------------------------------------------
 
 
-def as_dict(findings: Findings, broker: str, requests: str, responses: str) -> dict[str, object]:
-    """Everything as plain values, for ``--json``."""
-    from dispatch.devtools.lossprobe import advice
+def as_dict(results: ProbeResults, broker: str, requests: str, responses: str) -> dict[str, object]:
+    """Return plain values, for ``--json``."""
+    from dispatch.devtools.lossprobe import give_advice
 
-    cells = findings.cells
+    measurements = results.measurements
     return {
         "broker": broker,
         "namespaces": {"request": requests, "response": responses},
-        "complete": findings.complete,
-        "cells": [cell.as_dict() for cell in cells],
-        "advice": advice(cells, _planned(findings)),
+        "complete": results.is_complete,
+        "measurements": [measurement.as_dict() for measurement in measurements],
+        "advice": give_advice(measurements, _planned(results)),
     }
 
 
-def _planned(findings: Findings) -> int | None:
-    return None if findings.complete else len(findings.plan.cells)
+def _planned(results: ProbeResults) -> int | None:
+    return None if results.is_complete else len(results.plan.loads)
 
 
-def rows(cells: Sequence[Cell]) -> list[tuple[str, ...]]:
-    """The table's cells."""
-    from dispatch.devtools.lossprobe import size_text
+def rows(measurements: Sequence[Measurement]) -> list[tuple[str, ...]]:
+    """Return the cells of the table."""
+    from dispatch.devtools.lossprobe import format_size
 
     return [
-        (size_text(cell.size), f"{cell.in_flight:,}", *_of_run(cell.plain), *_of_run(cell.credit)) for cell in cells
+        (
+            format_size(measurement.size),
+            f"{measurement.in_flight:,}",
+            *_format_run(measurement.plain),
+            *_format_run(measurement.credit),
+        )
+        for measurement in measurements
     ]
 
 
-def _of_run(run: Run | None) -> tuple[str, str, str]:
-    from dispatch.devtools.lossprobe.results import share_text
+def _format_run(run: RunResult | None) -> tuple[str, str, str]:
+    from dispatch.devtools.lossprobe.results import format_share
 
     if run is None:
         return "-", "-", "-"
-    return f"{run.calls:,}", share_text(run.lost, run.calls), f"{run.rate:,.0f}"
+    return f"{run.calls:,}", format_share(run.lost, run.calls), f"{run.rate:,.0f}"
 
 
-def show(findings: Findings) -> None:
-    """The table and the advice, on stdout."""
-    from dispatch.devtools.lossprobe import advice
+def show(results: ProbeResults) -> None:
+    """Write table and advice to stdout."""
+    from dispatch.devtools.lossprobe import give_advice
 
-    cells = findings.cells
+    measurements = results.measurements
     terminal = is_terminal(sys.stdout)
     put("")
     if terminal:
-        _show_table(cells)
+        _show_table(measurements)
     else:
         from dispatch.cli.commands.tools import aligned
 
-        put(aligned([tuple(column.upper() for column in COLUMNS), *rows(cells)]))
+        put(aligned([tuple(column.upper() for column in COLUMNS), *rows(measurements)]))
     put("")
     put(LEGEND)
-    if not findings.complete:
-        were = "was" if len(cells) == 1 else "were"
-        put(f"Only {len(cells)} of {len(findings.plan.cells)} lines {were} measured, the last perhaps in part.")
+    if not results.is_complete:
+        were = "was" if len(measurements) == 1 else "were"
+        put(f"Only {len(measurements)} of {len(results.plan.loads)} lines {were} measured, the last perhaps partially.")
     put("")
     width = min(console().width, WIDTH) if terminal else 0
-    for line in advice(cells, _planned(findings)):
+    for line in give_advice(measurements, _planned(results)):
         text = f"- {printable(line)}"
         put(textwrap.fill(text, width, subsequent_indent="  ", break_on_hyphens=False) if width else text)
 
 
-def _show_table(cells: Sequence[Cell]) -> None:
+def _show_table(measurements: Sequence[Measurement]) -> None:
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in COLUMNS:
         table.add_column(column.replace(" ", "\n", 1), justify="right", vertical="bottom", no_wrap=True)
-    for cell, row in zip(cells, rows(cells), strict=True):
+    for measurement, row in zip(measurements, rows(measurements), strict=True):
         styles = dict.fromkeys(range(len(COLUMNS)), "")
-        for place, run in ((3, cell.plain), (6, cell.credit)):
+        for place, run in ((3, measurement.plain), (6, measurement.credit)):
             if run is not None:
                 styles[place] = "red" if run.lost else "green"
         table.add_row(*(Text(text, styles[place]) for place, text in enumerate(row)))

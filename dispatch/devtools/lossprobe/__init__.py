@@ -1,25 +1,25 @@
-"""How much a broker loses: answers of several sizes, several calls in flight, without credit and with it.
+"""Loss probe: measures how many messages a broker drops, by reply size and calls in flight, with and without credit.
 
-``dispatch doctor --loss`` shows it. :class:`~dispatch.devtools.lossprobe.probe.Probe` measures on its own topics, against a
-service in a separate process; :mod:`.plan`, :mod:`.results` and :mod:`.advice` are pure. pulsar-client is imported when a
+``dispatch doctor --loss`` displays it. :class:`~dispatch.devtools.lossprobe.probe.Probe` measures on topics of its own with
+a service in a separate process; :mod:`.plan`, :mod:`.results` and :mod:`.advice` are pure. pulsar-client is imported when a
 probe starts.
 """
 
-from dispatch.devtools.lossprobe.advice import advice
-from dispatch.devtools.lossprobe.plan import Plan, PlanError, make_plan, size_text
+from dispatch.devtools.lossprobe.advice import give_advice
+from dispatch.devtools.lossprobe.plan import Plan, PlanError, format_size, make_plan
 from dispatch.devtools.lossprobe.probe import Probe, ProbeError
-from dispatch.devtools.lossprobe.results import Cell, Findings, Run, Side
+from dispatch.devtools.lossprobe.results import Measurement, ProbeResults, RunResult, Variant
 
 __all__ = [
-    "Cell",
-    "Findings",
+    "Measurement",
     "Plan",
     "PlanError",
     "Probe",
     "ProbeError",
-    "Run",
-    "Side",
-    "advice",
+    "ProbeResults",
+    "RunResult",
+    "Variant",
+    "format_size",
+    "give_advice",
     "make_plan",
-    "size_text",
 ]

@@ -1,167 +1,183 @@
-"""What to do, in plain words, from what was measured."""
+"""Advice for people, derived from the measurements."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 
-from dispatch.devtools.lossprobe.plan import size_text
-from dispatch.devtools.lossprobe.results import Cell, Run, lost_calls, share_text
+from dispatch.devtools.lossprobe.plan import format_size
+from dispatch.devtools.lossprobe.results import Measurement, RunResult, count_lost_calls, format_share
 
 
-def advice(cells: Sequence[Cell], planned: int | None = None) -> list[str]:
-    """Sentences for a person, the most important first.
+def give_advice(measurements: Sequence[Measurement], planned: int | None = None) -> list[str]:
+    """Return sentences for people, the most important first.
 
     Args:
-        cells: what was measured.
-        planned: how many cells were to be measured, if the measurement ended before all of them were; None: it is complete.
+        measurements: the measurements.
+        planned: number of planned measurements if some are missing; None: the measurement is complete.
     """
-    plain_lost, plain_calls = lost_calls(cell.plain for cell in cells)
-    ours_lost, ours_calls = lost_calls(cell.credit for cell in cells)
-    if not plain_calls + ours_calls:
+    plain_lost, plain_calls = count_lost_calls(measurement.plain for measurement in measurements)
+    credit_lost, credit_calls = count_lost_calls(measurement.credit for measurement in measurements)
+    if not plain_calls + credit_calls:
         return ["Nothing was measured."]
-    said = []
+    lines = []
     if plain_lost:
-        said += _about_plain(cells, ours_lost, ours_calls)
-    if ours_lost:
-        said += _about_ours(cells, ours_lost, ours_calls)
-    if not plain_lost and not ours_lost:
-        said.append(_nothing_lost(plain_calls, ours_calls, len(cells), planned))
-    said += _about_failures(cells)
-    said += _about_speed(cells)
-    return said
+        lines += _advise_on_plain_loss(measurements, credit_lost, credit_calls)
+    if credit_lost:
+        lines += _advise_on_credit_loss(measurements, credit_lost, credit_calls)
+    if not plain_lost and not credit_lost:
+        lines.append(_describe_no_loss(plain_calls, credit_calls, len(measurements), planned))
+    lines += _describe_failures(measurements)
+    lines += _compare_throughput(measurements)
+    return lines
 
 
-def safe_in_flight(cells: Sequence[Cell], size: int) -> int | None:
-    """The greatest number in flight up to which a plain client lost nothing at ``size``; None: it lost some at the least."""
+def find_safe_in_flight(measurements: Sequence[Measurement], size: int) -> int | None:
+    """Return the largest number in flight up to which a plain client lost nothing at ``size``; None: it always lost some."""
     safe = None
-    for cell in sorted((c for c in cells if c.size == size and c.plain is not None), key=lambda c: c.in_flight):
-        if cell.plain is not None and cell.plain.lost:
+    for measurement in sorted(
+        (c for c in measurements if c.size == size and c.plain is not None), key=lambda c: c.in_flight
+    ):
+        if measurement.plain is not None and measurement.plain.lost:
             break
-        safe = cell.in_flight
+        safe = measurement.in_flight
     return safe
 
 
-def where(cell: Cell) -> str:
-    """``100 kB and 64 in flight``."""
-    return f"{size_text(cell.size)} and {cell.in_flight:,} in flight"
+def describe_load(measurement: Measurement) -> str:
+    """Describe a load: ``100 kB and 64 in flight``."""
+    return f"{format_size(measurement.size)} and {measurement.in_flight:,} in flight"
 
 
-def _of(run: Run) -> str:
-    return f"{share_text(run.lost, run.calls)}" if run.lost else "none"
+def _format_loss(run: RunResult) -> str:
+    return f"{format_share(run.lost, run.calls)}" if run.lost else "none"
 
 
-def _about_plain(cells: Sequence[Cell], ours_lost: int, ours_calls: int) -> list[str]:
-    losing = [(cell, cell.plain) for cell in cells if cell.plain is not None and cell.plain.lost]
+def _advise_on_plain_loss(measurements: Sequence[Measurement], credit_lost: int, credit_calls: int) -> list[str]:
+    losing = [
+        (measurement, measurement.plain)
+        for measurement in measurements
+        if measurement.plain is not None and measurement.plain.lost
+    ]
     worst, run = max(losing, key=lambda each: (each[1].share, each[1].lost))
-    line = f"At {where(worst)} your broker dropped {share_text(run.lost, run.calls)} of a plain client's answers"
+    line = (
+        f"At {describe_load(worst)} your broker dropped {format_share(run.lost, run.calls)} of a plain client's replies"
+    )
     line += f" ({run.lost:,} of {run.calls:,})"
     if worst.credit is not None:
-        line += f" and {_of(worst.credit)} of ours ({worst.credit.lost:,} of {worst.credit.calls:,})"
-    first = min((cell for cell, _ in losing), key=lambda cell: (cell.size, cell.in_flight))
-    line += "." if first is worst else f"; the smallest answers it dropped were of {where(first)}."
-    said = [f"{line} Each costs a plain client its whole timeout."]
-    if ours_calls and not ours_lost:
-        said.append(
-            "Use ToolServer on the service side (dispatch serve MODULE:CLASS) and dispatch.connect() on the agent's: with "
-            f"credit none of {ours_calls:,} calls was lost."
-        )
-    elif ours_calls:
-        said.append(
-            "ToolServer on the service side (dispatch serve MODULE:CLASS) with dispatch.connect() on the agent's lost "
-            f"{share_text(ours_lost, ours_calls)} of {ours_calls:,} calls, over everything measured."
-        )
-    said.append(
-        "Where a service or its clients must stay as they are: persistent response topics, "
-        "response_queue=persistent://TENANT/NAMESPACE/TOPIC on both sides. They drop nothing and cost a write to the "
-        "broker's disk (some 10 ms) an answer."
+        line += f" and {_format_loss(worst.credit)} with credit ({worst.credit.lost:,} of {worst.credit.calls:,})"
+    first = min(
+        (measurement for measurement, _ in losing), key=lambda measurement: (measurement.size, measurement.in_flight)
     )
-    said.append(_safe_lines(cells, sorted({cell.size for cell, _ in losing})))
-    return said
+    line += "." if first is worst else f"; the smallest replies it dropped were of {describe_load(first)}."
+    lines = [f"{line} Each lost reply costs a plain client its whole timeout."]
+    if credit_calls and not credit_lost:
+        lines.append(
+            "Use ToolServer for the service (dispatch serve MODULE:CLASS) and dispatch.connect() for the agent: with "
+            f"credit none of {credit_calls:,} calls was lost."
+        )
+    elif credit_calls:
+        lines.append(
+            "ToolServer for the service (dispatch serve MODULE:CLASS) with dispatch.connect() for the agent lost "
+            f"{format_share(credit_lost, credit_calls)} of {credit_calls:,} calls over all measurements."
+        )
+    lines.append(
+        "If a service or its clients cannot change, use persistent response topics, "
+        "response_queue=persistent://TENANT/NAMESPACE/TOPIC on both sides. They drop nothing; each reply costs a write to "
+        "the broker's disk (about 10 ms)."
+    )
+    lines.append(_describe_safe_limits(measurements, sorted({measurement.size for measurement, _ in losing})))
+    return lines
 
 
-def _safe_lines(cells: Sequence[Cell], sizes: Sequence[int]) -> str:
-    safe = {size: safe_in_flight(cells, size) for size in sizes}
-    limits = ", ".join(f"{n:,} at {size_text(size)}" for size, n in safe.items() if n is not None)
-    never = ", ".join(size_text(size) for size, n in safe.items() if n is None)
+def _describe_safe_limits(measurements: Sequence[Measurement], sizes: Sequence[int]) -> str:
+    safe = {size: find_safe_in_flight(measurements, size) for size in sizes}
+    limits = ", ".join(f"{n:,} at {format_size(size)}" for size, n in safe.items() if n is not None)
+    never = ", ".join(format_size(size) for size, n in safe.items() if n is None)
     line = (
-        f"Until then, let a plain client have no more calls in flight than lost nothing here: {limits}."
-        if limits
-        else ""
+        f"Until then, limit a plain client's calls in flight to the numbers without loss: {limits}." if limits else ""
     )
     if never:
-        line += (
-            f"{' ' if line else ''}At {never} it lost some at every number in flight that was tried from the least on."
-        )
+        line += f"{' ' if line else ''}At {never} it lost some at every measured number in flight."
     return line
 
 
-def _about_ours(cells: Sequence[Cell], lost: int, calls: int) -> list[str]:
-    losing = [(cell, cell.credit) for cell in cells if cell.credit is not None and cell.credit.lost]
+def _advise_on_credit_loss(measurements: Sequence[Measurement], lost: int, calls: int) -> list[str]:
+    losing = [
+        (measurement, measurement.credit)
+        for measurement in measurements
+        if measurement.credit is not None and measurement.credit.lost
+    ]
     worst, run = max(losing, key=lambda each: (each[1].share, each[1].lost))
     return [
-        f"Ours lost {lost:,} of {calls:,} calls ({share_text(lost, calls)}) in spite of credit, most at {where(worst)} "
-        f"({run.lost:,} of {run.calls:,}). That should not be. Measure again with nothing else on this machine; if it "
-        "stays, put tools whose calls must not vanish on persistent topics (request-queue and response-queue: "
-        "persistent://TENANT/NAMESPACE/TOPIC), and report the output of 'dispatch doctor --loss --json'."
+        f"With credit, {lost:,} of {calls:,} calls were lost ({format_share(lost, calls)}), most at {describe_load(worst)} "
+        f"({run.lost:,} of {run.calls:,}). This is a defect. Measure again on an idle machine; if the loss persists, use "
+        "persistent topics (request-queue and response-queue: persistent://TENANT/NAMESPACE/TOPIC) and report the output "
+        "of 'dispatch doctor --loss --json'."
     ]
 
 
-def _nothing_lost(plain_calls: int, ours_calls: int, cells: int, planned: int | None) -> str:
+def _describe_no_loss(plain_calls: int, credit_calls: int, measurements: int, planned: int | None) -> str:
     parts = []
     if plain_calls:
         parts.append(f"none of a plain client's {plain_calls:,} call{'' if plain_calls == 1 else 's'}")
-    if ours_calls:
-        parts.append(f"none of our {ours_calls:,}")
+    if credit_calls:
+        parts.append(f"none of {credit_calls:,} with credit")
     if planned is not None:
         return (
-            f"This allows no conclusion: {cells} of {planned} lines were measured, perhaps not in full, and nothing was "
-            f"lost in them ({' and '.join(parts)}). Measure the others too, or only what you have: --sizes and --in-flight."
+            f"This allows no conclusion: {measurements} of {planned} lines were measured, perhaps partially, without loss "
+            f"({' and '.join(parts)}). Measure the others too, or select your own load with --sizes and --in-flight."
         )
     return (
-        f"Nothing was lost: {' and '.join(parts)}, at any size and number in flight that was tried. Loss comes with load: "
-        "measure again while your broker and your network are as busy as they get."
+        f"Nothing was lost: {' and '.join(parts)}, at any measured size and number in flight. Loss grows with load: "
+        "measure again while your broker and network are under their highest load."
     )
 
 
-def _about_failures(cells: Sequence[Cell]) -> list[str]:
-    said = []
-    for who, runs in (
-        ("a plain client's", [(cell, cell.plain) for cell in cells]),
-        ("our", [(cell, cell.credit) for cell in cells]),
+def _describe_failures(measurements: Sequence[Measurement]) -> list[str]:
+    lines = []
+    for client, runs in (
+        ("a plain client's", [(measurement, measurement.plain) for measurement in measurements]),
+        ("dispatch's", [(measurement, measurement.credit) for measurement in measurements]),
     ):
         failed: Counter[str] = Counter()
-        places: dict[str, Cell] = {}
-        for cell, run in runs:
+        places: dict[str, Measurement] = {}
+        for measurement, run in runs:
             for type, count in run.errors.items() if run is not None else ():
                 failed[type] += count
-                places.setdefault(type, cell)
-        said += [
-            f"{count:,} of {who} calls failed with {type}, the first at {where(places[type])}: they are not among the lost."
-            + (" Your broker takes smaller messages only (maxMessageSize)." if type == "MessageTooBig" else "")
+                places.setdefault(type, measurement)
+        lines += [
+            f"{count:,} of {client} calls failed with {type}, first at {describe_load(places[type])}; these are not lost."
+            + (" The broker accepts smaller messages only (maxMessageSize)." if type == "MessageTooBig" else "")
             for type, count in failed.most_common()
         ]
-    return said
+    return lines
 
 
-def _about_speed(cells: Sequence[Cell]) -> list[str]:
+def _compare_throughput(measurements: Sequence[Measurement]) -> list[str]:
     ratios = [
-        (cell.credit.rate / cell.plain.rate, cell)
-        for cell in cells
-        if cell.plain is not None and cell.credit is not None and cell.plain.rate > 0 and cell.credit.rate > 0
+        (measurement.credit.rate / measurement.plain.rate, measurement)
+        for measurement in measurements
+        if measurement.plain is not None
+        and measurement.credit is not None
+        and measurement.plain.rate > 0
+        and measurement.credit.rate > 0
     ]
     if not ratios:
         return []
     least, most = min(ratios, key=lambda each: each[0]), max(ratios, key=lambda each: each[0])
     if least[1] is most[1]:
-        span = f"{_times(least[0])} times"
+        span = f"{_format_ratio(least[0])} times"
     else:
-        span = f"{_times(least[0])} (at {where(least[1])}) to {_times(most[0])} times (at {where(most[1])})"
+        span = (
+            f"{_format_ratio(least[0])} (at {describe_load(least[1])}) to "
+            f"{_format_ratio(most[0])} times (at {describe_load(most[1])})"
+        )
     return [
-        f"With credit there were {span} a plain client's answers a second. Here that client had none of a real one's work: "
-        "its messages were made beforehand and not decoded, and a lost call gave its place free after half a second."
+        f"With credit, throughput was {span} that of a plain client. The probe's plain client does less than a real one: "
+        "its messages are prebuilt and not decoded, and a lost call frees its place after half a second."
     ]
 
 
-def _times(ratio: float) -> str:
+def _format_ratio(ratio: float) -> str:
     return f"{ratio:,.1f}" if ratio >= 1 else f"{ratio:.2g}"

@@ -1,10 +1,10 @@
 """The services that a probe calls, in a separate process: ``python -m dispatch.devtools.lossprobe.echo_service``.
 
-Separate, because in the probe's process they would share its interpreter lock, and messages would be lost for a reason that
-is neither the broker's nor a real service's.
+In the probe's process they would share its interpreter lock, which would delay consumers and cause drops that a real service
+does not have.
 
-One line of JSON on stdin says what to serve, one on stdout that it is there or what
-went wrong; it ends with its stdin, and so with its owner, however that ends.
+Protocol: one line of JSON on stdin specifies the services; one line on stdout reports readiness or an error. The process
+ends when its stdin is closed, so it never outlives its parent.
 """
 
 from __future__ import annotations
@@ -22,19 +22,18 @@ from dispatch.transports import Security
 
 
 class Echo:
-    """Our service's tool: as many bytes as it is asked for."""
+    """The tool of dispatch's service: replies with the requested number of bytes."""
 
     async def invoke(self, config: dict[str, Any], arguments: dict[str, Any], user: str = "") -> str:
-        """The tool."""
+        """Return a text of ``size`` bytes."""
         return answer_text(int(arguments["size"]))
 
 
 async def serve(spec: dict[str, Any]) -> None:
-    """Serve both sides until stdin ends.
+    """Serve both services until stdin is closed.
 
     Args:
-        spec: ``url``, ``security`` (the fields of :class:`Security`), ``plain`` and ``credit`` (topics of requests and
-            responses).
+        spec: ``url``, ``security`` (fields of :class:`Security`), ``plain`` and ``credit`` (request and response topics).
 
     Raises:
         TransportError: the topics cannot be opened.
@@ -47,28 +46,28 @@ async def serve(spec: dict[str, Any]) -> None:
         async with ToolServer(
             Echo(), spec["url"], request_queue=requests, response_queue=responses, id="echo", security=security
         ):
-            _say({"ready": True})
+            _write_status({"ready": True})
             await asyncio.to_thread(sys.stdin.read)
     finally:
         await plain.close()
 
 
-def _say(answer: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(answer) + "\n")
+def _write_status(status: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(status) + "\n")
     sys.stdout.flush()
 
 
 def main() -> int:
-    """Read what to serve, and serve it. Returns the exit status."""
+    """Read the specification and serve. Returns the exit status."""
     line = sys.stdin.readline()
     if not line:
-        return 0  # its owner ended before it could say
+        return 0  # the parent ended before it wrote the specification
     try:
         asyncio.run(serve(json.loads(line)))
     except TransportError as error:
-        _say({"error": {"type": error.type, "message": error.message}})
+        _write_status({"error": {"type": error.type, "message": error.message}})
         return 1
-    except BrokenPipeError:  # its owner ended
+    except BrokenPipeError:  # the parent ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return 0
 

@@ -13,7 +13,7 @@ from collections import deque
 from typing import Any
 
 from dispatch.devtools.lossprobe.load import FailedCallError, LostCallError
-from dispatch.devtools.lossprobe.loss_detector import Overtaken
+from dispatch.devtools.lossprobe.loss_detector import LossDetector
 from dispatch.messaging.wire.codec import Reply, encode_reply, encode_request
 from dispatch.transports import Mode, Security
 from dispatch.transports.pulsar.client import OK, PulsarClient
@@ -100,7 +100,7 @@ class PlainClient:
         self._refused: deque[tuple[int, str]] = deque()
         self._waking = False
         self._number = 0
-        self._overtaken = Overtaken(GRACE_S)
+        self._loss_detector = LossDetector(GRACE_S)
         self._timer: asyncio.TimerHandle | None = None
         self.late = 0
         """Answers that came after their calls had been given up."""
@@ -162,7 +162,7 @@ class PlainClient:
             message = self._arrived.popleft()
             properties = message.properties()
             number = int(properties[ID])
-            self._overtaken.answered(number)
+            self._loss_detector.record_reply(number)
             failure = properties.get(FAILED)
             if failure is None and number in self._waiting and len(message.data()) != self._waiting[number][1]:
                 failure = "wrong-answer"
@@ -180,7 +180,7 @@ class PlainClient:
 
     def _look(self) -> None:
         self._timer = self._loop.call_later(LOOK_EVERY_S, self._look)
-        lost = self._overtaken.below(self._loop.time())
+        lost = self._loss_detector.find_lost_below(self._loop.time())
         for number in list(self._waiting):  # in the order of sending
             if number >= lost:
                 break

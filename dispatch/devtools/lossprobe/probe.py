@@ -1,4 +1,4 @@
-"""A probe: topics of its own on one broker, both services in another process, both clients in this one."""
+"""The probe: topics of its own on one broker, both services in a separate process, both clients in this one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import dispatch
 from dispatch.catalog import Catalog
 from dispatch.devtools.lossprobe.load import FailedCallError, Load, LostCallError
-from dispatch.devtools.lossprobe.results import Run, Side
+from dispatch.devtools.lossprobe.results import RunResult, Variant
 from dispatch.dispatcher import Dispatcher
 from dispatch.errors import Outcome, TransportError
 from dispatch.transports import Security, open_transport
@@ -24,26 +24,25 @@ if TYPE_CHECKING:
     from dispatch.devtools.lossprobe.plain_client import PlainClient
 
 START_S = 20.0
-"""How long the service's process may take to be there: an interpreter's start and some topics; seconds on a busy machine."""
-REACH_S = 10.0
-"""How long the first answer may take to come."""
+"""Timeout for the start of the service process: an interpreter and some topics, seconds on a busy machine."""
+FIRST_CALL_S = 10.0
+"""Timeout of the first call, which opens the topics."""
 STOP_S = 10.0
-"""How long the service's process may take to end: closing its connections takes 6 s at most."""
+"""Timeout for the end of the service process: closing its connections takes at most 6 s."""
 CALL_S = 60.0
-"""A call of ours waits so long for its answer while others are answered; a silence ends it sooner (:mod:`.load`)."""
-SAID_CHARS = 2_000
+"""Timeout of a call with credit; a silence ends it earlier (:mod:`.load`)."""
+STDERR_CHARS = 2_000
 _HOME = str(Path(dispatch.__file__).resolve().parent.parent)
 
 
 class ProbeError(Exception):
-    """It cannot be measured. ``str(error)`` says why."""
+    """The measurement is not possible; the message names the reason."""
 
 
 class Probe:
     """Measures one broker. ``async with Probe(...) as probe: run = await probe.measure(...)``.
 
-    Its topics are non-persistent and have names that nobody else uses; the broker deletes them when nobody is connected any
-    more.
+    Its topics are non-persistent with unique names; the broker deletes them after the last client disconnects.
 
     Args:
         broker: ``pulsar://…`` or ``pulsar+ssl://…``.
@@ -57,28 +56,28 @@ class Probe:
         self._security = security
         name = f"dispatch-loss-{secrets.token_hex(6)}"
         self.plain_topics, self.credit_topics = (
-            (f"non-persistent://{requests}/{name}-{side}", f"non-persistent://{responses}/{name}-{side}")
-            for side in ("plain", "credit")
+            (f"non-persistent://{requests}/{name}-{variant}", f"non-persistent://{responses}/{name}-{variant}")
+            for variant in ("plain", "credit")
         )
         self._open = contextlib.AsyncExitStack()
         self._service: asyncio.subprocess.Process | None = None
-        self._spoke = False
-        self._said: Any = None
+        self._has_answered = False
+        self._stderr: Any = None
         self._plain: PlainClient | None = None
         self._dispatcher: Dispatcher | None = None
 
     async def __aenter__(self) -> Probe:
-        """Start everything.
+        """Start service and clients.
 
         Raises:
-            TransportError: no broker, not let in, no such namespace; the message names the fix.
-            ProbeError: the service did not start, or cannot be reached.
+            TransportError: the broker is not reachable, rejects the token, or lacks a namespace; the message names the fix.
+            ProbeError: the service did not start or is not reachable.
         """
         from dispatch.devtools.lossprobe.plain_client import PlainClient
         from dispatch.transports.pulsar.handshake import shake_hands
 
         async with self._open as opening:
-            await shake_hands(self._broker, self._security)  # here a wrong address is told in milliseconds
+            await shake_hands(self._broker, self._security)  # finds a wrong address within milliseconds
             await self._start_service(opening)
             self._plain = PlainClient(self._broker, self._security)
             opening.push_async_callback(self._plain.close)
@@ -86,42 +85,44 @@ class Probe:
             self._dispatcher = await opening.enter_async_context(
                 Dispatcher(open_transport(self._broker, security=self._security), _catalog(*self.credit_topics))
             )
-            for side in Side:
-                await self._reach(side)
+            for variant in Variant:
+                await self._make_first_call(variant)
             self._open = opening.pop_all()
         return self
 
     async def __aexit__(self, *_exc: object) -> None:
         await self._open.aclose()
 
-    async def measure(self, side: Side, *, size: int, in_flight: int, calls: int | None, seconds: float | None) -> Run:
-        """One run.
+    async def measure(
+        self, variant: Variant, *, size: int, in_flight: int, calls: int | None, seconds: float | None
+    ) -> RunResult:
+        """Make one run.
 
         Args:
-            side: who exchanges.
-            size: bytes of an answer.
-            in_flight: calls at once.
-            calls: how many at most; None: any number.
-            seconds: how long calls are begun; None: until there were ``calls``.
+            variant: the measured exchange.
+            size: reply size in bytes.
+            in_flight: concurrent calls.
+            calls: maximum number of calls; None: no limit.
+            seconds: duration in which calls are started; None: until ``calls`` were made.
 
         Raises:
-            ProbeError: no answer came at all.
+            ProbeError: no call got a reply.
         """
         plain = self._plain
         assert plain is not None
         late = plain.late
-        load = Load(lambda: self._call(side, size), in_flight=in_flight, calls=calls, seconds=seconds)
+        load = Load(lambda: self._call(variant, size), in_flight=in_flight, calls=calls, seconds=seconds)
         run = await load.run()
-        if plain.late > late:  # given up too soon: not lost
-            run = Run(run.calls, run.lost - (plain.late - late), run.seconds, run.errors)
+        if plain.late > late:  # replies after the grace period: not lost
+            run = RunResult(run.calls, run.lost - (plain.late - late), run.seconds, run.errors)
         if run.calls and run.lost == run.calls:
-            raise ProbeError(f"{self._why_silent()} None of {run.calls:,} calls was answered.")
+            raise ProbeError(f"{self._describe_service()} None of {run.calls:,} calls got a reply.")
         return run
 
-    async def _call(self, side: Side, size: int) -> None:
+    async def _call(self, variant: Variant, size: int) -> None:
         assert self._plain is not None
         assert self._dispatcher is not None
-        if side is Side.PLAIN:
+        if variant is Variant.PLAIN:
             await self._plain.call(size)
             return
         result = await self._dispatcher.execute("echo", {"size": size}, timeout=CALL_S)
@@ -133,14 +134,14 @@ class Probe:
         else:
             raise FailedCallError(result.error.type)
 
-    async def _reach(self, side: Side) -> None:
-        """The first call also opens the topics."""
+    async def _make_first_call(self, variant: Variant) -> None:
+        """Make the first call, which opens the topics."""
         try:
-            async with asyncio.timeout(REACH_S):
-                await self._call(side, 1)
+            async with asyncio.timeout(FIRST_CALL_S):
+                await self._call(variant, 1)
         except (TimeoutError, LostCallError, FailedCallError) as error:
-            reason = error.type if isinstance(error, FailedCallError) else f"no answer within {REACH_S:g} s"
-            raise ProbeError(f"{self._why_silent()} The first call failed: {reason}.") from None
+            reason = error.type if isinstance(error, FailedCallError) else f"no reply within {FIRST_CALL_S:g} s"
+            raise ProbeError(f"{self._describe_service()} The first call failed: {reason}.") from None
 
     # -- the service's process ----------------------------------------------------------------------------------
 
@@ -158,18 +159,18 @@ class Probe:
             "plain": self.plain_topics,
             "credit": self.credit_topics,
         }
-        self._said = said = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the probe is
-        opening.enter_context(said)
+        self._stderr = stderr = tempfile.TemporaryFile()  # noqa: SIM115 - the probe closes it
+        opening.enter_context(stderr)
         self._service = service = await asyncio.create_subprocess_exec(
             sys.executable,
-            "-P",  # whatever lies in the current folder is not imported
+            "-P",  # modules in the current folder are not imported
             "-m",
             "dispatch.devtools.lossprobe.echo_service",
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            stderr=said,
+            stderr=stderr,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [_HOME, os.environ.get("PYTHONPATH")]))},
-            start_new_session=True,  # a terminal's Ctrl-C is for us; the service ends with its stdin
+            start_new_session=True,  # Ctrl-C must reach the probe only; the service ends with its stdin
         )
         opening.push_async_callback(self._stop, service)
         assert service.stdin is not None
@@ -180,8 +181,8 @@ class Probe:
             async with asyncio.timeout(START_S):
                 line = await service.stdout.readline()
         if not line:
-            raise ProbeError(f"{self._why_silent()} It was not ready within {START_S:g} s.")
-        self._spoke = True
+            raise ProbeError(f"{self._describe_service()} It was not ready within {START_S:g} s.")
+        self._has_answered = True
         answer = json.loads(line)
         if "error" in answer:
             raise TransportError(answer["error"]["type"], answer["error"]["message"], sent=False)
@@ -190,22 +191,22 @@ class Probe:
         assert service.stdin is not None
         service.stdin.close()
         try:
-            if self._spoke:  # until then it does not look at its stdin
+            if self._has_answered:  # before its status it does not read stdin
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(STOP_S):
                         await service.wait()
-        finally:  # also when whoever waits is cancelled
+        finally:  # also on cancellation
             if service.returncode is None:
-                service.kill()  # its topics are non-persistent: nothing stays behind
+                service.kill()  # its topics are non-persistent and vanish
                 await service.wait()
 
-    def _why_silent(self) -> str:
+    def _describe_service(self) -> str:
         service = self._service
         if service is None or service.returncode is None:
-            return "The probe's service runs, but is not heard of: look at the connection with 'dispatch doctor'."
-        self._said.seek(0)
-        said = self._said.read().decode(errors="replace").strip()[-SAID_CHARS:]
-        return f"The probe's service ended with status {service.returncode}{f': {said}' if said else ''}."
+            return "The probe's service runs but does not reply: check the connection with 'dispatch doctor'."
+        self._stderr.seek(0)
+        stderr = self._stderr.read().decode(errors="replace").strip()[-STDERR_CHARS:]
+        return f"The probe's service ended with status {service.returncode}{f': {stderr}' if stderr else ''}."
 
 
 def _text(path: object) -> str | None:
@@ -219,7 +220,7 @@ def _catalog(request_queue: str, response_queue: str) -> Catalog:
                 "id": "echo",
                 "request-queue": request_queue,
                 "response-queue": response_queue,
-                # What is lost is to be seen, not made good; and no guard may stop the probe.
+                # Losses must be visible, so no retries; guards must not reject calls.
                 "policy": {"retry": 1, "breaker": None, "bulkhead": None},
             }
         ],
@@ -227,9 +228,9 @@ def _catalog(request_queue: str, response_queue: str) -> Catalog:
             {
                 "type": "tool-service",
                 "name": "echo",
-                "description": "Answers with so many bytes.",
+                "description": "Replies with a number of bytes.",
                 "service": "echo",
-                "arguments": [{"name": "size", "type": "integer", "description": "How many."}],
+                "arguments": [{"name": "size", "type": "integer", "description": "Number of bytes."}],
             }
         ],
     )

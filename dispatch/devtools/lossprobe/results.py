@@ -1,4 +1,4 @@
-"""What was measured."""
+"""Results of a measurement."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from typing import Any
 from dispatch.devtools.lossprobe.plan import Plan
 
 
-class Side(StrEnum):
-    """Who exchanges."""
+class Variant(StrEnum):
+    """The measured exchange."""
 
     PLAIN = "without_credit"
-    """pulsar-client on both sides, as anyone would use it."""
+    """pulsar-client on both sides, in its ordinary use."""
     CREDIT = "with_credit"
-    """Our dispatcher and our ToolServer."""
+    """Dispatcher and ToolServer."""
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """One side at one size with so many in flight.
+class RunResult:
+    """Result of one run: one variant, size and number in flight.
 
     Attributes:
-        calls: made.
-        lost: of these, got no answer.
-        seconds: from the first request to the last answer.
-        errors: calls that were told of a failure, by its type; not lost.
+        calls: calls made.
+        lost: calls without a reply.
+        seconds: from the first request to the last reply.
+        errors: calls that failed with an error, by type; they do not count as lost.
     """
 
     calls: int
@@ -37,21 +37,21 @@ class Run:
 
     @property
     def answered(self) -> int:
-        """Calls that got the answer."""
+        """Return the number of calls with a correct reply."""
         return self.calls - self.lost - sum(self.errors.values())
 
     @property
     def share(self) -> float:
-        """Lost ones among the calls, 0 to 1."""
+        """Return the share of lost calls, 0 to 1."""
         return self.lost / self.calls if self.calls else 0.0
 
     @property
     def rate(self) -> float:
-        """Answers a second."""
+        """Return replies per second."""
         return self.answered / self.seconds if self.seconds > 0 else 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        """As plain values, for ``--json``."""
+        """Return plain values, for ``--json``."""
         return {
             "calls": self.calls,
             "lost": self.lost,
@@ -63,69 +63,69 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """Both sides at one size with so many in flight; None: not measured.
+class Measurement:
+    """Runs of both variants at one size and number in flight; None: not measured.
 
     Attributes:
-        size: bytes of an answer.
-        in_flight: calls at once.
-        plain: without credit.
-        credit: with it.
+        size: reply size in bytes.
+        in_flight: concurrent calls.
+        plain: run without credit.
+        credit: run with credit.
     """
 
     size: int
     in_flight: int
-    plain: Run | None = None
-    credit: Run | None = None
+    plain: RunResult | None = None
+    credit: RunResult | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """As plain values, for ``--json``."""
+        """Return plain values, for ``--json``."""
         return {
             "size": self.size,
             "in_flight": self.in_flight,
-            str(Side.PLAIN): None if self.plain is None else self.plain.as_dict(),
-            str(Side.CREDIT): None if self.credit is None else self.credit.as_dict(),
+            str(Variant.PLAIN): None if self.plain is None else self.plain.as_dict(),
+            str(Variant.CREDIT): None if self.credit is None else self.credit.as_dict(),
         }
 
 
-class Findings:
-    """Everything measured so far.
+class ProbeResults:
+    """The runs so far.
 
     Args:
-        plan: what was to be measured.
+        plan: the plan of the measurement.
     """
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self._runs: dict[tuple[int, int, Side], Run] = {}
+        self._runs: dict[tuple[int, int, Variant], RunResult] = {}
 
-    def add(self, size: int, in_flight: int, side: Side, run: Run) -> None:
-        """A run is over."""
-        self._runs[size, in_flight, side] = run
-
-    @property
-    def complete(self) -> bool:
-        """Everything that was planned was measured."""
-        return len(self._runs) == 2 * len(self.plan.cells)
+    def add(self, size: int, in_flight: int, variant: Variant, run: RunResult) -> None:
+        """Add a run."""
+        self._runs[size, in_flight, variant] = run
 
     @property
-    def cells(self) -> list[Cell]:
-        """Those that were measured, in whole or in part, in the plan's order."""
+    def is_complete(self) -> bool:
+        """Return whether every planned run was made."""
+        return len(self._runs) == 2 * len(self.plan.loads)
+
+    @property
+    def measurements(self) -> list[Measurement]:
+        """Return the measurements with at least one run, in the plan's order."""
         found = (
-            Cell(size, n, self._runs.get((size, n, Side.PLAIN)), self._runs.get((size, n, Side.CREDIT)))
-            for size, n in self.plan.cells
+            Measurement(size, n, self._runs.get((size, n, Variant.PLAIN)), self._runs.get((size, n, Variant.CREDIT)))
+            for size, n in self.plan.loads
         )
         return [cell for cell in found if cell.plain is not None or cell.credit is not None]
 
 
-def lost_calls(runs: Iterable[Run | None]) -> tuple[int, int]:
-    """Lost ones and all, over the runs that there are."""
-    there = [run for run in runs if run is not None]
-    return sum(run.lost for run in there), sum(run.calls for run in there)
+def count_lost_calls(runs: Iterable[RunResult | None]) -> tuple[int, int]:
+    """Count lost calls and all calls over the runs."""
+    known = [run for run in runs if run is not None]
+    return sum(run.lost for run in known), sum(run.calls for run in known)
 
 
-def share_text(lost: int, calls: int) -> str:
-    """``4.1 %``: two figures; never 0 % if there was one, never 100 % if one was answered."""
+def format_share(lost: int, calls: int) -> str:
+    """Format a share with two digits, such as ``4.1 %``; never 0 % with a loss, never 100 % with a reply."""
     if lost == 0:
         return "0 %"
     percent = 100 * lost / calls

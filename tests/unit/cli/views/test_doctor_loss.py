@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from dispatch.cli.settings import Settings
-from dispatch.cli.views.doctor_loss import COLUMNS, namespaces, rows
+from dispatch.cli.views.doctor_loss import COLUMNS, rows, select_namespaces
 from dispatch.devtools.localbroker import Endpoint
-from dispatch.devtools.lossprobe import Cell, ProbeError, Run, Side
+from dispatch.devtools.lossprobe import Measurement, ProbeError, RunResult, Variant
 from tests.helpers.cli_processes import WAIT_S, ended, started
 from tests.unit.cli.conftest import Run as RunCommand
 from tests.unit.cli.conftest import write_catalog
@@ -23,7 +23,9 @@ BROKER = ("--broker", "pulsar://127.0.0.1:1")
 
 
 def played(
-    monkeypatch: pytest.MonkeyPatch, run_of: Callable[[Side, int, int], Run], failure: BaseException | None = None
+    monkeypatch: pytest.MonkeyPatch,
+    run_of: Callable[[Variant, int, int], RunResult],
+    failure: BaseException | None = None,
 ) -> list[tuple[Any, ...]]:
     """In the probe's place: runs as ``run_of`` says, on no broker. Returns what it was made with and asked for."""
     asked: list[tuple[Any, ...]] = []
@@ -39,8 +41,8 @@ def played(
             return None
 
         async def measure(
-            self, side: Side, *, size: int, in_flight: int, calls: int | None, seconds: float | None
-        ) -> Run:
+            self, side: Variant, *, size: int, in_flight: int, calls: int | None, seconds: float | None
+        ) -> RunResult:
             asked.append((side, size, in_flight, calls, seconds))
             run = run_of(side, size, in_flight)
             await asyncio.sleep(0)  # where a Ctrl-C is noticed
@@ -50,12 +52,16 @@ def played(
     return asked
 
 
-def all_well(side: Side, size: int, in_flight: int) -> Run:
-    return Run(100, 0, 0.5)
+def all_well(side: Variant, size: int, in_flight: int) -> RunResult:
+    return RunResult(100, 0, 0.5)
 
 
-def as_brokers_are(side: Side, size: int, in_flight: int) -> Run:
-    return Run(1_000, 41, 0.5) if (side, size, in_flight) == (Side.PLAIN, 100_000, 64) else Run(1_000, 0, 0.4)
+def as_brokers_are(side: Variant, size: int, in_flight: int) -> RunResult:
+    return (
+        RunResult(1_000, 41, 0.5)
+        if (side, size, in_flight) == (Variant.PLAIN, 100_000, 64)
+        else RunResult(1_000, 0, 0.4)
+    )
 
 
 # -- options --------------------------------------------------------------------------------------------------------
@@ -78,10 +84,10 @@ def test_the_others_are_of_no_use_with_it(run: RunCommand, option: tuple[str, ..
 @pytest.mark.parametrize(
     ("option", "told"),
     [
-        (("--sizes", "10q"), "'10q' is no size"),
+        (("--sizes", "10q"), "'10q' is not a size"),
         (("--in-flight", "0"), "'0' is not a whole number from 1 to 1,024"),
-        (("--calls", "10"), "--calls 10 does not go with 256 in flight"),
-        (("--sizes", "1M", "--in-flight", "500"), "500 answers of 1 MB at once"),
+        (("--calls", "10"), "--calls 10 is out of range with 256 in flight"),
+        (("--sizes", "1M", "--in-flight", "500"), "500 replies of 1 MB in flight"),
         (("--calls", "0"), "--calls"),
     ],
 )
@@ -108,15 +114,19 @@ def test_without_a_broker_it_names_the_command_that_starts_one(run: RunCommand) 
     end = run("doctor", "--loss", *BROKER, "--json")
     assert end.code == 4
     assert "dispatch broker start" in end.err
-    assert (end.json["complete"], end.json["cells"], end.json["advice"]) == (False, [], ["Nothing was measured."])
+    assert (end.json["complete"], end.json["measurements"], end.json["advice"]) == (
+        False,
+        [],
+        ["Nothing was measured."],
+    )
 
 
 def test_the_namespaces_are_those_of_the_catalogue(tmp_path: Path) -> None:
-    assert namespaces(Settings()) == ("tg/request", "tg/response")
+    assert select_namespaces(Settings()) == ("tg/request", "tg/response")
     folder = write_catalog(tmp_path / "tools")
     service = folder / "tool-service" / "joke-service.json"
     service.write_text(service.read_text().replace("tg/request", "a/b").replace("tg/response", "a/c"))
-    assert namespaces(Settings()) == ("a/b", "a/c")
+    assert select_namespaces(Settings()) == ("a/b", "a/c")
 
 
 def test_help_teaches_it(run: RunCommand, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +150,7 @@ def test_each_size_and_number_in_flight_is_asked_for_on_both_sides(
     assert given[0] == "pulsar://127.0.0.1:1"
     assert given[2:] == ("tg/request", "tg/response")
     assert measured == [
-        (side, size, in_flight, 100, None) for size in (1_000, 10_000) for in_flight in (1, 16) for side in Side
+        (side, size, in_flight, 100, None) for size in (1_000, 10_000) for in_flight in (1, 16) for side in Variant
     ]
 
 
@@ -150,14 +160,14 @@ def test_the_table_and_the_advice(run: RunCommand, monkeypatch: pytest.MonkeyPat
     assert (end.code, end.err) == (0, "")
     first, _, head, *table = end.out.splitlines()
     assert first == ("Broker pulsar://127.0.0.1:1, namespaces tg/request and tg/response: 4 runs of 5 s, about 20 s.")
-    assert head.split("  ")[0] == "ANSWER"
+    assert head.split("  ")[0] == "REPLY"
     assert [cell.strip() for cell in table[0].split("  ") if cell] == ["10 kB", "64", *["1,000", "0 %", "2,500"] * 2]
     assert [cell.strip() for cell in table[1].split("  ") if cell] == [
         *("100 kB", "64"),
         *("1,000", "4.1 %", "1,918"),
         *("1,000", "0 %", "2,500"),
     ]
-    assert "- At 100 kB and 64 in flight your broker dropped 4.1 % of a plain client's answers" in end.out
+    assert "- At 100 kB and 64 in flight your broker dropped 4.1 % of a plain client's replies" in end.out
     assert "Only" not in end.out
     assert "\x1b" not in end.out
 
@@ -166,7 +176,7 @@ def test_json_is_one_line_with_everything(run: RunCommand, monkeypatch: pytest.M
     played(monkeypatch, as_brokers_are)
     end = run("doctor", "--loss", *BROKER, "--sizes", "100k", "--in-flight", "64", "--json")
     assert (end.code, end.err) == (0, "")
-    (cell,) = end.json["cells"]
+    (cell,) = end.json["measurements"]
     assert (cell["size"], cell["in_flight"]) == (100_000, 64)
     assert (cell["without_credit"]["lost"], cell["without_credit"]["lost_share"]) == (41, 0.041)
     assert (cell["with_credit"]["lost"], cell["with_credit"]["calls_per_second"]) == (0, 2_500.0)
@@ -184,25 +194,25 @@ def test_progress_is_for_who_looks_at_stderr_and_the_cursor_comes_back(
     assert end.code == 0
     assert "4/4" in end.err
     assert end.err.rindex("\x1b[?25h") > end.err.rindex("\x1b[?25l")
-    assert len(end.json["cells"]) == 2
+    assert len(end.json["measurements"]) == 2
 
 
 @pytest.mark.parametrize("more", [(), ("--json",)])
 def test_losses_of_ours_are_a_failed_check(
     run: RunCommand, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
 ) -> None:
-    played(monkeypatch, lambda side, *_: Run(100, 1 if side is Side.CREDIT else 0, 1.0))
+    played(monkeypatch, lambda side, *_: RunResult(100, 1 if side is Variant.CREDIT else 0, 1.0))
     end = run("doctor", "--loss", *BROKER, "--sizes", "1k", "--in-flight", "1", *more)
     assert (end.code, end.err) == (1, "")
-    assert "Ours lost 1 of 100 calls" in end.out
+    assert "With credit, 1 of 100 calls were lost" in end.out
 
 
 @pytest.mark.parametrize("more", [(), ("--json",)])
 def test_ctrl_c_shows_what_was_measured_by_then(
     run: RunCommand, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
 ) -> None:
-    def third_is_interrupted(side: Side, size: int, in_flight: int) -> Run:
-        if (side, in_flight) == (Side.PLAIN, 16):
+    def third_is_interrupted(side: Variant, size: int, in_flight: int) -> RunResult:
+        if (side, in_flight) == (Variant.PLAIN, 16):
             signal.raise_signal(signal.SIGINT)
         return all_well(side, size, in_flight)
 
@@ -213,29 +223,29 @@ def test_ctrl_c_shows_what_was_measured_by_then(
     assert "Traceback" not in end.err
     if more:
         assert end.json["complete"] is False
-        assert end.json["cells"][0]["with_credit"]["calls"] == 100
+        assert end.json["measurements"][0]["with_credit"]["calls"] == 100
     else:
-        assert "1 kB    1          100" in end.out
+        assert "1 kB   1          100" in end.out
         assert "Only 1 of 3 lines was measured" in end.out
 
 
 def test_what_ended_it_early_is_told_after_the_table(run: RunCommand, monkeypatch: pytest.MonkeyPatch) -> None:
-    def second_fails(side: Side, size: int, in_flight: int) -> Run:
-        if side is Side.CREDIT:
+    def second_fails(side: Variant, size: int, in_flight: int) -> RunResult:
+        if side is Variant.CREDIT:
             raise ProbeError("The probe's service ended with status -9.")
         return all_well(side, size, in_flight)
 
     played(monkeypatch, second_fails)
     end = run("doctor", "--loss", *BROKER, "--sizes", "1k", "--in-flight", "1")
     assert end.code == 4
-    assert "1 kB    1          100          0 %         200            -             -            -" in end.out
+    assert "1 kB   1          100          0 %         200            -             -            -" in end.out
     assert "Error: The probe's service ended with status -9." in end.err
     assert "fix: dispatch doctor" in end.err
 
 
 def test_a_row_has_a_cell_for_each_column() -> None:
-    run = Run(12_345, 3, 1.0)
-    assert rows([Cell(1_500, 1_024, run, None)]) == [
+    run = RunResult(12_345, 3, 1.0)
+    assert rows([Measurement(1_500, 1_024, run, None)]) == [
         ("1.5 kB", "1,024", "12,345", "0.024 %", "12,342", "-", "-", "-"),
     ]
     assert len(COLUMNS) == 8
@@ -257,14 +267,14 @@ def test_a_broker_is_measured(run: RunCommand, options: tuple[str, ...]) -> None
     end = run("doctor", *options, "--calls", "80", "--json")
     assert (end.code, end.err) == (0, "")
     assert end.json["complete"] is True
-    assert [(cell["size"], cell["in_flight"]) for cell in end.json["cells"]] == [
+    assert [(cell["size"], cell["in_flight"]) for cell in end.json["measurements"]] == [
         (120, 1),
         (120, 8),
         (10_000, 1),
         (10_000, 8),
     ]
-    for cell in end.json["cells"]:
-        for side in Side:
+    for cell in end.json["measurements"]:
+        for side in Variant:
             assert cell[side]["calls"] == 80
             assert cell[side]["errors"] == {}
             assert cell[side]["calls_per_second"] > 0

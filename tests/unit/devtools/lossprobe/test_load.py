@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatch.devtools.lossprobe.load import MAX_SILENCES, SILENCE_S, FailedCallError, Load, LostCallError
-from dispatch.devtools.lossprobe.results import Run
+from dispatch.devtools.lossprobe.results import RunResult
 from tests.helpers import clock
 
 ANSWERED, LOST, FAILED, SILENT = "answered", "lost", "failed", "silent"
@@ -48,7 +48,9 @@ class Script:
             raise FailedCallError("refused")
 
 
-async def run(script: Script, *, in_flight: int = 1, calls: int | None = None, seconds: float | None = None) -> Run:
+async def run(
+    script: Script, *, in_flight: int = 1, calls: int | None = None, seconds: float | None = None
+) -> RunResult:
     return await Load(script.call, in_flight=in_flight, calls=calls, seconds=seconds).run()
 
 

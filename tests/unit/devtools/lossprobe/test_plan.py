@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.devtools.lossprobe import PlanError, make_plan, size_text
-from dispatch.devtools.lossprobe.plan import MAX_AT_ONCE, MAX_CALLS, MAX_SIZE, WHOLE_S, parse_size
+from dispatch.devtools.lossprobe import PlanError, format_size, make_plan
+from dispatch.devtools.lossprobe.plan import MAX_BYTES_IN_FLIGHT, MAX_CALLS, MAX_SIZE, TOTAL_S, parse_size
 
 
 def test_without_options_it_takes_about_a_minute() -> None:
@@ -15,9 +15,9 @@ def test_without_options_it_takes_about_a_minute() -> None:
     assert plan.sizes == (120, 1_000, 10_000, 100_000, 1_000_000)
     assert plan.in_flight == (1, 16, 64, 256)
     assert plan.calls is None
-    assert plan.seconds == pytest.approx(WHOLE_S / 40)
-    assert len(plan.cells) == 20
-    assert plan.cells[:5] == [(120, 1), (120, 16), (120, 64), (120, 256), (1_000, 1)]
+    assert plan.seconds == pytest.approx(TOTAL_S / 40)
+    assert len(plan.loads) == 20
+    assert plan.loads[:5] == [(120, 1), (120, 16), (120, 64), (120, 256), (1_000, 1)]
 
 
 def test_a_number_of_calls_is_made_whatever_it_takes() -> None:
@@ -56,14 +56,14 @@ def test_sizes_as_people_write_them(text: str, size: int) -> None:
 
 @given(st.integers(1, MAX_SIZE))
 def test_a_size_that_is_shown_can_be_given_back(size: int) -> None:
-    assert parse_size(size_text(size)) == size
+    assert parse_size(format_size(size)) == size
 
 
 @pytest.mark.parametrize(
     ("size", "text"), [(120, "120 B"), (1_000, "1 kB"), (1_500, "1.5 kB"), (100_000, "100 kB"), (1_000_000, "1 MB")]
 )
 def test_sizes_are_shown_short(size: int, text: str) -> None:
-    assert size_text(size) == text
+    assert format_size(size) == text
 
 
 @pytest.mark.parametrize(
@@ -96,11 +96,11 @@ def test_what_is_no_number_in_flight_is_told_with_an_example(text: str) -> None:
 def test_calls_must_fill_what_is_in_flight(calls: int) -> None:
     with pytest.raises(PlanError, match="with 64 in flight") as told:
         make_plan("1k", "4,64", calls)
-    assert told.value.fix.startswith("give 64 to 1,000,000")
+    assert told.value.fix.startswith("use 64 to 1,000,000")
     assert make_plan("1k", "4,64", 64).calls == 64
 
 
 def test_no_more_at_once_than_a_service_keeps() -> None:
-    with pytest.raises(PlanError, match=f"{MAX_AT_ONCE:,} bytes"):
+    with pytest.raises(PlanError, match=f"{MAX_BYTES_IN_FLIGHT:,} bytes"):
         make_plan("120,1M", "1,300")
-    assert make_plan("120,1M", "1,256").cells
+    assert make_plan("120,1M", "1,256").loads
