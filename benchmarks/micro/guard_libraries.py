@@ -214,7 +214,7 @@ FOREVER: Mapping[str, Guarded] = {
     "dispatch": _ours({"retry": 1, "breaker": {"consecutive-failures": FAILURES, "open-duration": 300.0}}),
 }
 RETRIES: Mapping[str, Guarded] = {
-    "dispatch": _ours({"retry": {"base": 0.0001, "cap": 0.0001}, "breaker": None}, idempotent=True),
+    "dispatch": _ours({"retry": {"initial-backoff": 0.0001, "max-backoff": 0.0001}, "breaker": None}, idempotent=True),
     "tenacity": _theirs(_tenacity),
     "stamina": _theirs(_stamina),
     "pyresilience": _theirs(_pyresilience_retry),

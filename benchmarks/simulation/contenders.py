@@ -21,7 +21,7 @@ DEFAULTS: dict[str, Any] = {
     "attempt-timeout": ATTEMPT_S,
     "balancing": "peak-ewma",
     "bulkhead": 16,
-    "retry": {"errors": ["unavailable"]},
+    "retry": {"retryable-errors": ["unavailable"]},
     "breaker": {"count-tool-errors": True},
     "health": {"tool-errors": True},
 }

@@ -84,7 +84,7 @@ async def _caller(
 ) -> Contender:
     if contender.startswith("ours"):
         policy = POLICY if contender == "ours" else DEFAULTS
-        ours = Ours(number, seed, {**policy, "hedge": "p95"} if scenario.hedges else policy)
+        ours = Ours(number, seed, {**policy, "hedging": "p95"} if scenario.hedges else policy)
         await ours.start()
         return ours
     plain = [instance for instance in instances if isinstance(instance, PlainInstance)]

@@ -48,7 +48,7 @@ class Scenario:
         trouble: from when to when something is wrong.
         condition: of an instance at a time.
         deaths: instance, when it is killed, when it is started again.
-        hedges: the tool's policy has ``"hedge": "p95"``.
+        hedges: the tool's policy has ``"hedging": "p95"``.
         contenders: who plays it.
         pictured: a figure is drawn of it.
     """

@@ -187,7 +187,7 @@ class Attempt(msgspec.Struct, eq=False):
         attempts_left, usual = 1, None
         if limit is None:
             if guards.repeatable and guards.retrying is not None:
-                attempts_left += guards.retrying.settings.attempts - self.number
+                attempts_left += guards.retrying.settings.max_attempts - self.number
             if attempts_left <= 1 or (usual := guards.usual.value(now)) is None:
                 return
         ends, clock = attempt_slice(now, call.deadline, limit=limit, attempts_left=attempts_left, usual=usual)

@@ -14,7 +14,7 @@ from dispatch.resilience.hedging.decision import Hedging
 from dispatch.resilience.latency_histogram import LatencyHistogram, Quantile
 from dispatch.resilience.rate_limit.aio import LimiterBucket, RateLimits, user_buckets
 from dispatch.resilience.rate_limit.user_buckets import UserBuckets
-from dispatch.resilience.retry.budget import RetryBudget
+from dispatch.resilience.retry.budget import MIN_REPEATS_PER_S, RetryBudget
 from dispatch.resilience.retry.decision import RetryPolicy
 from dispatch.telemetry.call_observer import NULL_TOOL, DispatcherObserver, ToolObserver
 
@@ -103,7 +103,7 @@ class ToolGuards:
         self.durations = LatencyHistogram(clock)
         self.usual = Quantile(self.durations, USUAL)
         retry = policy.retry or DEFAULT_RETRY  # hedges are paid from the budget, too
-        self.budget = RetryBudget(retry.budget_ratio, retry.budget_floor, clock)
+        self.budget = RetryBudget(retry.budget_ratio, MIN_REPEATS_PER_S, clock)
         self.patience = Patience(policy.ask_after)
         self.breaker = self._breaker()
         self.bulkhead = None if policy.bulkhead is None else WaitingBulkhead(policy.bulkhead)
@@ -128,10 +128,10 @@ class ToolGuards:
         if _limits(policy) != _limits(former):
             self.rates = self._rates()
         retry = policy.retry or DEFAULT_RETRY
-        self.budget.ratio, self.budget.floor = retry.budget_ratio, retry.budget_floor
+        self.budget.ratio = retry.budget_ratio
         self.patience.first = policy.ask_after
         self.retrying = self._retrying()
-        if policy.hedge != former.hedge or (self.hedging is None) == repeatable:
+        if policy.hedging != former.hedging or (self.hedging is None) == repeatable:
             self.hedging = self._hedging()
 
     def _breaker(self) -> CircuitBreaker | None:
@@ -159,7 +159,7 @@ class ToolGuards:
 
     def _retrying(self) -> RetryPolicy | None:
         retry = self.policy.retry
-        if retry is None or retry.attempts == 1:
+        if retry is None or retry.max_attempts == 1:
             return None
         return RetryPolicy(
             retry,
@@ -170,10 +170,10 @@ class ToolGuards:
         )
 
     def _hedging(self) -> Hedging | None:
-        hedge = self.policy.hedge
-        if hedge is None or not self.repeatable:
+        delay = self.policy.hedging
+        if delay is None or not self.repeatable:
             return None
-        return Hedging(hedge, budget=self.budget, durations=self.durations, clock=self.clock)
+        return Hedging(delay, budget=self.budget, durations=self.durations, clock=self.clock)
 
     def at(self, instance: str) -> CircuitBreaker | None:
         """The breaker of this tool at one instance; None: off."""

@@ -18,7 +18,7 @@ from dispatch.cli.exit_codes import CliError
 
 MAX_POLICY_BYTES = 1024 * 1024
 """The largest file that is read, in bytes. A policy with 10,000 users' weights has a quarter of that."""
-_EXAMPLE = 'write an object with the keys of a policy: {"timeout": 10, "retry": {"attempts": 2}}'
+_EXAMPLE = 'write an object with the keys of a policy: {"timeout": 10, "retry": {"max-attempts": 2}}'
 
 
 def check_policy_file(name: str) -> tuple[Mapping[str, Any] | None, list[Problem]]:

@@ -14,7 +14,7 @@ from dispatch.policy.policy import (
 )
 from dispatch.policy.rate import Rate
 from dispatch.policy.repeat_safety import Annotations, check_repeats, repeatable
-from dispatch.policy.retry import DEFAULT_RETRY, Hedge, Retry
+from dispatch.policy.retry import DEFAULT_RETRY, Retry
 from dispatch.policy.slo import Slo
 from dispatch.policy.validation import MAX_SECONDS, PolicyError, check_seconds
 
@@ -30,7 +30,6 @@ __all__ = [
     "Breaker",
     "Bulkhead",
     "Health",
-    "Hedge",
     "Policy",
     "PolicyError",
     "Rate",

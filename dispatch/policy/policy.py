@@ -1,7 +1,7 @@
 """What one call of a tool may take, and what guards it.
 
-In descriptors the keys are kebab-case (``"policy": {"timeout": 10, "retry": {"attempts": 2}, "rate": "100/s"}``); a policy
-merges from defaults ← service ← tool ← call, key by key, those of its parts too.
+In descriptors the keys are kebab-case (``"policy": {"timeout": 10, "retry": {"max-attempts": 2}, "rate": "100/s"}``); a
+policy merges from defaults ← service ← tool ← call, key by key, those of its parts too.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import msgspec
 from dispatch.policy.balancing import Balancing, Health, parse_balancing, parse_health
 from dispatch.policy.breaker import Breaker, parse_breaker
 from dispatch.policy.bulkhead import Bulkhead, parse_bulkhead
+from dispatch.policy.hedging import check_hedging
 from dispatch.policy.rate import Rate, parse_rate
-from dispatch.policy.retry import DEFAULT_RETRY, Hedge, Retry, parse_hedge, parse_retry
+from dispatch.policy.retry import DEFAULT_RETRY, Retry, parse_retry
 from dispatch.policy.slo import Slo, parse_slo
 from dispatch.policy.validation import PolicyError, check_flag, check_seconds, laid_over
 
@@ -58,11 +59,13 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
         large_payloads: between our two sides, arguments and answers that are larger than the broker's largest message
             (5 MiB) go in parts, up to those two limits. False: they are refused, because they take memory on both sides,
             and a reference to the data is nearly always better.
-        retry: how often, how soon and how many of all calls are tried once more, of those that may be; a number alone is
-            ``attempts``; None: none is, and hedges keep the default budget. On: what was lost on its way, or refused for the
-            moment, is worth another attempt.
-        hedge: a second attempt beside a first one that is slow; a text or a number alone is ``after``. None: it costs load,
-            and is only for tools declared read-only or idempotent.
+        retry: Retries of a call that may be repeated; a number alone is ``max_attempts``; None: no retry, and hedges keep
+            the default budget. Default on: a request that was lost, or refused for the moment, is worth another attempt.
+        hedging: Delay after which a second attempt starts at another instance beside a slow first one; the first reply
+            counts. Seconds, or a percentile of the tool's attempt durations, learnt as it is called, from ``"p50"`` to
+            ``"p99.9"``. ``"p95"`` hedges one call in twenty and removes the tail ("The Tail at Scale", Dean and Barroso
+            2013); 5 % of the calls are hedged at most. None: no hedging. Default None: it costs load, and is only for tools
+            declared read-only or idempotent.
         breaker: when the tool is left alone, for how long, and how that ends; None: never. On: a dead service costs each of
             its callers the whole timeout.
         bulkhead: Limit of calls in flight; a number alone is ``max_concurrent_calls``; None: no limit. Default on: calls
@@ -97,7 +100,7 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
     large_payloads: bool = False
     only_ours: bool = False
     retry: Retry | None = DEFAULT_RETRY
-    hedge: Hedge | None = None
+    hedging: float | str | None = None
     breaker: Breaker | None = Breaker()
     bulkhead: Bulkhead | None = Bulkhead()
     rate: Rate | None = None
@@ -125,6 +128,8 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
             msgspec.structs.force_setattr(self, "single_flight", False)
         for key in ("addressed", "large_payloads", "only_ours", "single_flight"):
             check_flag(getattr(self, key), key.replace("_", "-"))
+        if self.hedging is not None:
+            check_hedging(self.hedging)
         for key, (kind, parse) in _PARTS.items():
             value = getattr(self, key)
             if not isinstance(value, kind):  # Policy(rate="100/s", retry=2): as a descriptor has it
@@ -168,7 +173,6 @@ def _rate_named(key: str) -> Callable[[Any, Any], Rate | None]:
 
 _PARTS: Mapping[str, tuple[type, Callable[[Any, Any], Any]]] = {
     "retry": (Retry, lambda raw, base: parse_retry(raw, base or DEFAULT_RETRY)),
-    "hedge": (Hedge, parse_hedge),
     "breaker": (Breaker, parse_breaker),
     "bulkhead": (Bulkhead, parse_bulkhead),
     "rate": (Rate, _rate_named("rate")),

@@ -60,18 +60,18 @@ def check_repeats(tool: Declared, policy: Policy, own: Collection[str]) -> None:
         PolicyError: they would retry or hedge a destructive tool, hedge one that is neither read-only nor idempotent, or
             share the answer of one that is not read-only.
     """
-    if "hedge" in own and policy.hedge is not None:
+    if "hedging" in own and policy.hedging is not None:
         if tool.destructive:
             raise PolicyError(
-                "hedge", "the tool is declared 'destructive', and a hedge runs it twice", "write null for this tool"
+                "hedging", "the tool is declared 'destructive', and a hedge runs it twice", "write null for this tool"
             )
         if not repeatable(tool):
             raise PolicyError(
-                "hedge",
+                "hedging",
                 "the tool is neither 'read-only' nor 'idempotent', and a hedge runs it twice",
                 "declare the tool so if it is so, or write null for this tool",
             )
-    if tool.destructive and "retry" in own and policy.retry is not None and policy.retry.attempts > 1:
+    if tool.destructive and "retry" in own and policy.retry is not None and policy.retry.max_attempts > 1:
         raise PolicyError(
             "retry",
             "the tool is declared 'destructive', and a retry may run it twice",

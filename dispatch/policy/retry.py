@@ -1,12 +1,11 @@
-"""When a call is tried once more, and when a second try runs beside a slow first one: the settings.
+"""Retry settings: attempts of one call, the backoff between them, and the retry budget.
 
-In a descriptor: ``"retry": {"attempts": 3, "cap": 5}``, or just the number of attempts, ``"retry": 3``; null: off.
-``"hedge": {"after": "p95"}``, or just the moment, ``"hedge": "p95"`` or ``"hedge": 0.2``; null: off.
+In a descriptor: ``"retry": {"max-attempts": 3, "max-backoff": 5}``, or the number of attempts alone, ``"retry": 3``; null:
+off.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 import msgspec
@@ -14,152 +13,82 @@ import msgspec
 from dispatch.policy.validation import PolicyError, check_seconds, laid_over
 
 MAX_ATTEMPTS = 10
-"""More is a slip: whoever failed ten times will fail again."""
-MAX_FLOOR = 1_000.0
-MIN_PERCENT, MAX_PERCENT = 50.0, 99.9
-"""Earlier than half of the answers, or later than all but one in a thousand, helps nobody."""
-
-
-_PERCENTILE = re.compile(r"p(\d{2}(?:\.\d{1,3})?)", re.ASCII)
-
-
-def check_percentile(text: str, key: str) -> float:
-    """The share that a percentile such as ``p95`` names: 0.95.
-
-    Raises:
-        PolicyError: it names none, or one out of range.
-    """
-    match = _PERCENTILE.fullmatch(text)
-    if match is None or not MIN_PERCENT <= float(match[1]) <= MAX_PERCENT:
-        raise PolicyError(key, f"{text!r} is not a percentile from p50 to p99.9", 'give "p95", or seconds as a number')
-    return float(match[1]) / 100
-
-
-def _check_number(value: object, key: str, least: float, most: float, fix: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise PolicyError(key, f"{value!r} is not a number", fix)
-    if not least <= value <= most:  # false for what is not a number, too
-        raise PolicyError(key, f"{value!r} is not from {least:g} to {most:g}", fix)
+"""More is a slip: a call that failed ten times fails again."""
 
 
 class Retry(msgspec.Struct, frozen=True, rename="kebab"):
-    """How often, how soon and how many of all calls are tried once more. What *may* be repeated is no setting: see
+    """Number, time and share of repeated attempts. Which calls may be repeated is no setting: see
     :mod:`dispatch.policy.repeat_safety`.
 
     Attributes:
-        attempts: of one call, the first one included; 1: never again. 3: more seldom help and load a service in trouble
-            (Google's SRE book, ch. 21). At most 10.
-        base: seconds; the wait before the second attempt is random between 0 and this, and twice as long with each further
-            one ("full jitter"). 0.05 s: as in the AWS SDKs' retry mode 2.1.
-        cap: seconds that the doubling ends at. 2 s: an agent waits. At least ``base``.
-        budget_ratio: retries and hedges together may be this share of the tool's calls, over the last 10 s, 0 to 1. 0.2: as
-            in Envoy, Finagle and failsafe-go; when everything fails, a service gets a fifth more than its load, not thrice.
-        budget_floor: retries and hedges a second that are always allowed, so that a tool that is seldom called can be
-            tried again. 3: as in Envoy and failsafe-go.
-        errors: types of the tool's own errors after which another attempt can succeed. Empty: an error that the tool
-            itself answered is its answer.
+        max_attempts: Attempts of one call, the first one included; 1: no retry; at most 10. Default 3: more attempts rarely
+            succeed and add load to a service in trouble (Google's SRE book, ch. 21).
+        initial_backoff: Seconds; the wait before the second attempt is random between 0 and this, and its bound doubles with
+            each further one ("full jitter"). Default 0.05: as in the AWS SDKs' retry mode 2.1.
+        max_backoff: Seconds at which the doubling ends; at least ``initial_backoff``. Default 2: an agent waits.
+        budget_ratio: Retries and hedges together, as a share of the tool's calls of the last 10 s, 0 to 1; three a second
+            are always allowed. Default 0.2: as in Envoy, Finagle and failsafe-go; when everything fails, a service receives
+            a fifth more than its load, not three times its load.
+        retryable_errors: Types of the tool's own errors after which another attempt can succeed. Default none: an error that
+            the tool answered is its answer.
     """
 
-    attempts: int = 3
-    base: float = 0.05
-    cap: float = 2.0
+    max_attempts: int = 3
+    initial_backoff: float = 0.05
+    max_backoff: float = 2.0
     budget_ratio: float = 0.2
-    budget_floor: float = 3.0
-    errors: tuple[str, ...] = ()
+    retryable_errors: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        attempts = self.attempts
+        attempts = self.max_attempts
         if isinstance(attempts, bool) or not isinstance(attempts, int) or not 1 <= attempts <= MAX_ATTEMPTS:
             raise PolicyError(
-                "retry.attempts",
+                "retry.max-attempts",
                 f"{attempts!r} is not a whole number from 1 to {MAX_ATTEMPTS}",
-                "give 3, or 1 for never again",
+                "give 3, or 1 for no retry",
             )
-        check_seconds(self.base, "retry.base")
-        check_seconds(self.cap, "retry.cap")
-        if self.cap < self.base:
+        check_seconds(self.initial_backoff, "retry.initial-backoff")
+        check_seconds(self.max_backoff, "retry.max-backoff")
+        if self.max_backoff < self.initial_backoff:
             raise PolicyError(
-                "retry.cap",
-                f"{self.cap!r} is less than 'base' ({self.base!r})",
+                "retry.max-backoff",
+                f"{self.max_backoff!r} is less than 'initial-backoff' ({self.initial_backoff!r})",
                 "give the longest wait, for instance 2",
             )
-        _check_number(self.budget_ratio, "retry.budget-ratio", 0.0, 1.0, "give the share of calls, for instance 0.2")
-        _check_number(self.budget_floor, "retry.budget-floor", 0.0, MAX_FLOOR, "give retries a second, for instance 3")
-        errors = self.errors
+        ratio = self.budget_ratio
+        fix = "give the share of calls, for instance 0.2"
+        if isinstance(ratio, bool) or not isinstance(ratio, int | float):
+            raise PolicyError("retry.budget-ratio", f"{ratio!r} is not a number", fix)
+        if not 0 <= ratio <= 1:  # false for NaN, too
+            raise PolicyError("retry.budget-ratio", f"{ratio!r} is not from 0 to 1", fix)
+        errors = self.retryable_errors
         if not isinstance(errors, tuple) or not all(isinstance(each, str) and each for each in errors):
             raise PolicyError(
-                "retry.errors", f"{errors!r} is not a list of error types", 'give their names, for instance ["busy"]'
+                "retry.retryable-errors",
+                f"{errors!r} is not a list of error types",
+                'give their names, for instance ["busy"]',
             )
-
-
-class Hedge(msgspec.Struct, frozen=True, rename="kebab"):
-    """A second attempt beside a first one that is slow, at another instance; the first answer counts. One extra at most.
-    Off unless set: it costs load, and is only for tools declared read-only or idempotent.
-
-    Attributes:
-        after: when the second one starts: seconds, or a percentile of how long the tool takes, learnt as it is called:
-            ``"p50"`` to ``"p99.9"``. ``"p95"``: one call in twenty is hedged at most, and the tail is gone ("The Tail at
-            Scale", Dean and Barroso 2013).
-        load: hedges may be this share of the tool's calls, over the last 10 s, above 0 and up to 1; they count against the
-            budget of :class:`Retry` as well. 0.05: what ``"p95"`` comes to; for seconds, the bound when all is slow.
-    """
-
-    after: float | str = "p95"
-    load: float = 0.05
-
-    def __post_init__(self) -> None:
-        if isinstance(self.after, str):
-            check_percentile(self.after, "hedge.after")
-        else:
-            check_seconds(self.after, "hedge.after")
-        _check_number(self.load, "hedge.load", 0.0, 1.0, "give the share of calls, for instance 0.05")
-        if self.load == 0:
-            raise PolicyError("hedge.load", "0 allows no hedge", "leave 'hedge' out, or give for instance 0.05")
-
-    @property
-    def quantile(self) -> float | None:
-        """The share of answers that come sooner (0.95 for ``"p95"``); None when ``after`` is in seconds."""
-        return check_percentile(self.after, "hedge.after") if isinstance(self.after, str) else None
 
 
 DEFAULT_RETRY = Retry()
 
 
 def parse_retry(raw: object, base: Retry = DEFAULT_RETRY) -> Retry | None:
-    """The settings that a descriptor's ``retry`` describes, laid over ``base``; None: off.
+    """Parse a descriptor's ``retry``, laid over ``base``: a number of attempts, or an object; None: off.
 
     Raises:
-        PolicyError: neither a number of attempts nor an object, an unknown key, or a value that cannot be.
+        PolicyError: neither a number nor an object, an unknown key, or an invalid value.
     """
     if raw is None:
         return None
     if isinstance(raw, int) and not isinstance(raw, bool):
-        raw = {"attempts": raw}
+        raw = {"max-attempts": raw}
     if not isinstance(raw, Mapping):
         raise PolicyError(
             "retry",
             f"{raw!r} is neither a number of attempts nor an object",
-            'write 3, {"attempts": 3}, or null for never',
+            'write 3, {"max-attempts": 3}, or null for no retry',
         )
-    if isinstance(raw.get("errors"), list):
-        raw = {**raw, "errors": tuple(raw["errors"])}
+    if isinstance(raw.get("retryable-errors"), list):
+        raw = {**raw, "retryable-errors": tuple(raw["retryable-errors"])}
     return laid_over(base, raw, "retry")
-
-
-def parse_hedge(raw: object, base: Hedge | None = None) -> Hedge | None:
-    """The settings that a descriptor's ``hedge`` describes, laid over ``base``; None: off.
-
-    Raises:
-        PolicyError: neither a moment nor an object, an unknown key, or a value that cannot be.
-    """
-    if raw is None:
-        return None
-    if isinstance(raw, str | int | float) and not isinstance(raw, bool):
-        raw = {"after": raw}
-    if not isinstance(raw, Mapping):
-        raise PolicyError(
-            "hedge",
-            f"{raw!r} is neither a moment nor an object",
-            'write "p95", seconds, {"after": "p95"}, or null for off',
-        )
-    return laid_over(Hedge() if base is None else base, raw, "hedge")

@@ -93,7 +93,7 @@ class WrappedClient:
         self._client = client
         self.tool = tool
         self.policy = WRAPPED_POLICY if policy is None else policy
-        own = () if policy is None or policy.hedge is None else ("hedge",)
+        own = () if policy is None or policy.hedging is None else ("hedging",)
         check_repeats(annotations, self.policy, own)
         self._repeatable = repeatable(annotations)
         self._takes_user = takes_user(client)

@@ -165,7 +165,7 @@ class _ScenarioRun:
         refusals = frozenset[str]().union(*(REFUSALS[name] for name in bounds))
         if scenario.seed % 2:
             # What was refused, or never sent, is then sent again: under another id, perhaps to another instance.
-            policy["retry"] = {"attempts": 3, "budget-floor": 1000}
+            policy["retry"] = {"max-attempts": 3}
         self.world = World(scenario.network, scenario.seed, refusals=refusals, server=options, policy=policy)
         self.world.message_bytes = 1_000 if "messages" in bounds else None
         self.world.keys_kept = "keys" not in bounds

@@ -19,7 +19,6 @@ from dispatch.policy import (
     Breaker,
     Bulkhead,
     Health,
-    Hedge,
     Policy,
     PolicyError,
     Rate,
@@ -33,7 +32,6 @@ OPTIONS: dict[str, Any] = json.loads((EXAMPLES / "policies.json").read_text())["
 PAGE = (EXAMPLES.parent / "docs" / "how-to" / "choose-a-policy.md").read_text()
 PARTS: dict[str, type[msgspec.Struct]] = {
     "retry": Retry,
-    "hedge": Hedge,
     "breaker": Breaker,
     "bulkhead": Bulkhead,
     "rate": Rate,
@@ -161,7 +159,7 @@ def test_the_policy_to_copy_is_accepted_by_check(capsys: pytest.CaptureFixture[s
     assert len(said["plan"]) == said["tools"]
     for plan in said["plan"]:
         users = {row["key"] for row in plan["rows"] if row["source"] == USER and not row["without_effect"]}
-        assert {"timeout", "hedge.after", "rate.burst", "balancing.strategy", "health.consecutive"} <= users
+        assert {"timeout", "hedging", "rate.burst", "balancing.strategy", "health.consecutive"} <= users
 
 
 @pytest.mark.parametrize("written", re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL))

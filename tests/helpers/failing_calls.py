@@ -39,7 +39,7 @@ TOOLS: Mapping[str, Mapping[str, Any]] = {
         "policy": {
             "timeout": 1.5,
             "attempt-timeout": 0.35,
-            "hedge": {"after": 0.15, "load": 0.2},
+            "hedging": 0.15,
             "health": {"consecutive": 3, "eject-for": 4, "slow-start": 3},
         },
     },
@@ -50,7 +50,7 @@ TOOLS: Mapping[str, Mapping[str, Any]] = {
         "policy": {
             "timeout": 0.8,
             "attempt-timeout": 0.3,
-            "retry": {"budget-ratio": 0.01, "budget-floor": 0.05},
+            "retry": {"budget-ratio": 0.01},
             "breaker": {"consecutive-failures": 5, "open-duration": 1, "max-open-duration": 2, "half-open-calls": 1},
         },
     },

@@ -54,7 +54,7 @@ class World:
 
 @contextlib.asynccontextmanager
 async def world(**policy: Any) -> AsyncIterator[World]:
-    retry = {"base": 0.01, "cap": 0.01, "attempts": 4, "budget-floor": 100}
+    retry = {"initial-backoff": 0.01, "max-backoff": 0.01, "max-attempts": 4}
     tools = catalog(work={"policy": {"retry": retry, "breaker": None, **policy}})
     async with contextlib.AsyncExitStack() as stack, dispatching(tools) as dispatcher:
         yield World(dispatcher, stack)

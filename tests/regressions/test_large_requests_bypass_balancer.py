@@ -80,7 +80,7 @@ async def test_a_busy_instance_is_passed_over() -> None:
 
 
 async def test_a_retry_goes_to_another_instance() -> None:
-    async with one_is_busy(retry={"attempts": 3, "base": 0.01, "cap": 0.01}) as dispatcher:
+    async with one_is_busy(retry={"max-attempts": 3, "initial-backoff": 0.01, "max-backoff": 0.01}) as dispatcher:
         results = await _large(dispatcher, 8)
         assert [result.ok for result in results] == [True] * 8
 

@@ -153,7 +153,7 @@ async def test_a_client_made_before_a_reload_keeps_to_the_new_policy(also_the_to
 
 async def test_a_call_that_began_before_a_reload_does_not_undo_it() -> None:
     """Its retry used to bring the former settings of the balancer and of the guards back."""
-    tools = {"idempotent": True, "policy": {"attempt-timeout": 1, "retry": {"base": 0.01}}}
+    tools = {"idempotent": True, "policy": {"attempt-timeout": 1, "retry": {"initial-backoff": 0.01}}}
     async with Peer.as_service() as peer, dispatching(catalog(work=tools)) as dispatcher:
         call = asyncio.create_task(dispatcher.execute("work", timeout=10))
         await peer.request()
@@ -211,7 +211,7 @@ async def test_calls_that_began_before_a_reload_end_as_they_began() -> None:
 
 
 async def test_a_call_that_began_before_a_reload_is_repeated_where_it_began() -> None:
-    tool = {"idempotent": True, "policy": {"attempt-timeout": 1, "retry": {"base": 0.01}}}
+    tool = {"idempotent": True, "policy": {"attempt-timeout": 1, "retry": {"initial-backoff": 0.01}}}
     transport = CountedTransport()
     request = f"{NAMESPACES[0]}/a1"
     async with (

@@ -76,12 +76,14 @@ async def test_a_priority_that_a_reload_removes_does_not_jump_the_queue() -> Non
 
 
 def test_null_is_accepted_and_a_part_switched_on_again_begins_with_the_defaults() -> None:
-    base = parse_policy({"retry": {"cap": 1}, "health": {"gap": 0.5}, "balancing": "p2c", "single-flight": True})
+    base = parse_policy(
+        {"retry": {"max-backoff": 1}, "health": {"gap": 0.5}, "balancing": "p2c", "single-flight": True}
+    )
     off = base.merged(OFF)
     assert (off.retry, off.health, off.balancing, off.single_flight) == (None, None, Balancing(), False)
     assert Policy(retry=None, health=None, balancing=None, single_flight=None) == off  # type: ignore[arg-type]  # as in JSON
-    again = off.merged({"retry": {"base": 0.1}, "health": {"volume": 9}, "balancing": {"decay": 3}})
-    assert (again.retry, again.health) == (Retry(base=0.1), Health(volume=9))
+    again = off.merged({"retry": {"initial-backoff": 0.1}, "health": {"volume": 9}, "balancing": {"decay": 3}})
+    assert (again.retry, again.health) == (Retry(initial_backoff=0.1), Health(volume=9))
     assert again.balancing == Balancing(decay=3)
 
 
@@ -98,7 +100,7 @@ async def test_retry_null_repeats_nothing() -> None:
         runs.append(1)
         raise ToolError("busy", "come back")
 
-    on = {"retry": {"errors": ["busy"]}}
+    on = {"retry": {"retryable-errors": ["busy"]}}
     async with stand(fail, tools(on, idempotent=True)) as (dispatcher, _):
         assert (await dispatcher.execute("work")).attempts == 3
     async with stand(fail, tools(on | {"retry": None}, idempotent=True)) as (dispatcher, _):
@@ -111,7 +113,7 @@ async def test_retry_null_keeps_hedges() -> None:
         await asyncio.sleep(1)
         return "done"
 
-    policy = {"retry": None, "hedge": {"after": 0.1, "load": 1}}
+    policy = {"retry": None, "hedging": 0.1}
     async with (
         serving(work, instance="one"),
         serving(work, instance="two"),
@@ -205,7 +207,7 @@ async def test_single_flight_null_shares_no_exchange() -> None:
 
 
 def test_the_plan_says_what_null_switched_off() -> None:
-    plan = plan_of(tools({**OFF, "hedge": None}, idempotent=True), "work")
+    plan = plan_of(tools({**OFF, "hedging": None}, idempotent=True), "work")
     assert not {"retry", "health", "single-flight"} & set(plan.guards)
     assert plan.retries == "none"
     rows = {row.key: (row.value, row.source) for row in plan.rows}

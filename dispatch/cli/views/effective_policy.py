@@ -26,7 +26,7 @@ GUARDS: Mapping[str, tuple[str, ...]] = {
     "sizes": ("max_arguments", "max_result", "large_payloads", "stream_buffer"),
     "delivery": ("ask_after", "give_up_after", "addressed", "only_ours", "reply_subscriptions", "reply_connections"),
     "retry": ("retry",),
-    "hedge": ("hedge",),
+    "hedging": ("hedging",),
     "breaker": ("breaker",),
     "bulkhead": ("bulkhead",),
     "rate": ("rate",),
@@ -42,8 +42,7 @@ GUARDS: Mapping[str, tuple[str, ...]] = {
 _RATES = ("rate", "user-rate", "shared-user-rate")
 # What a descriptor may write for a part instead of an object: the key that it stands for.
 _SHORT = {
-    "retry": "attempts",
-    "hedge": "after",
+    "retry": "max-attempts",
     "bulkhead": "max-concurrent-calls",
     "balancing": "strategy",
     "slo": "availability",
@@ -58,7 +57,7 @@ class Row(msgspec.Struct, frozen=True):
 
     Attributes:
         guard: what it is of; one of :data:`GUARDS`.
-        key: as a policy has it: ``timeout``, ``retry.attempts``; that of the part alone when the part is off.
+        key: as a policy has it: ``timeout``, ``retry.max-attempts``; that of the part alone when the part is off.
         value: as JSON has it; None: off, or none. A rate's ``burst`` is the number that stands for it.
         source: ``default``, ``user`` (the policy that a dispatcher was given), ``service`` or ``tool``.
         without_effect: why it changes nothing for this tool; "": it does what it says.
@@ -241,9 +240,9 @@ def _is_on(guard: str, target: ResolvedTool, idle: Mapping[str, str]) -> bool:
     policy = target.policy
     match guard:
         case "retry":
-            return policy.retry is not None and policy.retry.attempts > 1
-        case "hedge":
-            return policy.hedge is not None and "hedge.after" not in idle
+            return policy.retry is not None and policy.retry.max_attempts > 1
+        case "hedging":
+            return policy.hedging is not None and "hedging" not in idle
         case "balancing":
             return "balancing.strategy" not in idle
         case "health":
@@ -267,17 +266,17 @@ def _without_effect(target: ResolvedTool, tool: ToolDescriptor) -> dict[str, str
     once = _why_once(tool)
     by_name = _by_name(service, policy)
     spread = not by_name and len(service.instances) < 2
-    hedge = policy.hedge
+    hedge = policy.hedging
     if hedge is not None and (once or spread):
-        note(f"off: {once or 'one topic, so no other instance is known'}", "hedge", *hedge.__struct_encode_fields__)
+        note(f"off: {once or 'one topic, so no other instance is known'}", "", "hedging")
     if policy.retry is None:
         pass
-    elif policy.retry.attempts == 1:
-        note("'attempts' is 1: nothing is repeated", "retry", "base", "cap", "errors")
+    elif policy.retry.max_attempts == 1:
+        note("'max-attempts' is 1: nothing is repeated", "retry", "initial-backoff", "max-backoff", "retryable-errors")
         if hedge is None or once or spread:  # else hedges are paid from the budget
-            note("nothing is repeated or hedged", "retry", "budget-ratio", "budget-floor")
+            note("nothing is repeated or hedged", "retry", "budget-ratio")
     elif once:
-        note(f"the tool ran, and must not run twice: {once}", "retry", "errors")
+        note(f"the tool ran, and must not run twice: {once}", "retry", "retryable-errors")
     if policy.single_flight and not target.shares:
         note("off: not declared read-only", "", "single-flight")
     if spread:
@@ -330,7 +329,7 @@ def _settings_unused(policy: Policy, note: Callable[..., None]) -> None:
 
 def _retries(target: ResolvedTool, tool: ToolDescriptor) -> str:
     retry, once = target.policy.retry, _why_once(tool)
-    attempts = 1 if retry is None else retry.attempts
+    attempts = 1 if retry is None else retry.max_attempts
     if attempts == 1:
         return "none"
     if once:

@@ -61,7 +61,7 @@ def defaults_line() -> str:
     policy = DEFAULT_POLICY
     on = [f"timeout {policy.timeout:g} s"]
     if policy.retry is not None:
-        on.append(f"{policy.retry.attempts} attempts")
+        on.append(f"{policy.retry.max_attempts} attempts")
     if policy.breaker is not None:
         on.append("breaker")
     if policy.bulkhead is not None:
@@ -71,7 +71,7 @@ def defaults_line() -> str:
         "rate": policy.rate,
         "user-rate": policy.user_rate,
         "shared-user-rate": policy.shared_user_rate,
-        "hedge": policy.hedge,
+        "hedging": policy.hedging,
         "slo": policy.slo,
         "single-flight": policy.single_flight or None,
     }

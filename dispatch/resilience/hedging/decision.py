@@ -10,10 +10,13 @@ from enum import StrEnum
 
 from dispatch._internal.permit import Clock
 from dispatch.errors import Outcome
-from dispatch.policy.retry import Hedge
+from dispatch.policy.hedging import hedging_quantile
 from dispatch.resilience.latency_histogram import LatencyHistogram, Quantile
 from dispatch.resilience.retry.budget import RetryBudget
 
+MAX_HEDGE_RATIO = 0.05
+"""Hedges as a share of the tool's calls over the last 10 s: what "p95" comes to; for a delay in seconds, the bound when
+every attempt is slow. They count against the retry budget as well."""
 MIN_DELAY_S = 0.001
 """However fast a tool is: below this the machine's own hiccups decide (Finagle's ``BackupRequestFilter`` has the same)."""
 FLOOR = 0.5
@@ -38,22 +41,31 @@ class Hedging:
     """Decides about the hedges of one tool, which must be declared read-only or idempotent. Pure.
 
     Args:
-        settings: when, and how many.
+        delay: seconds, or a percentile, after which the second attempt starts (policy ``hedging``).
         budget: the tool's, shared with its retries.
         durations: how long the tool's attempts take; told here (:meth:`learn`).
         clock: seconds.
+        ratio: hedges as a share of calls.
     """
 
     __slots__ = ("_after", "_budget", "_durations", "_fixed", "_median", "_own", "clock")
 
-    def __init__(self, settings: Hedge, *, budget: RetryBudget, durations: LatencyHistogram, clock: Clock) -> None:
+    def __init__(
+        self,
+        delay: float | str,
+        *,
+        budget: RetryBudget,
+        durations: LatencyHistogram,
+        clock: Clock,
+        ratio: float = MAX_HEDGE_RATIO,
+    ) -> None:
         self.clock = clock
         self._budget = budget
-        self._own = RetryBudget(settings.load, FLOOR, clock)
+        self._own = RetryBudget(ratio, FLOOR, clock)
         self._durations = durations
-        share = settings.quantile
+        share = hedging_quantile(delay)
         self._after = None if share is None else Quantile(durations, share)
-        self._fixed = None if isinstance(settings.after, str) else settings.after
+        self._fixed = None if isinstance(delay, str) else delay
         self._median = Quantile(durations, 0.5)
 
     def begin(self, now: float, deadline: float) -> float | None:

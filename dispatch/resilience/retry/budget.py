@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from dispatch._internal.permit import Clock
 
+MIN_REPEATS_PER_S = 3.0
+"""Retries and hedges a second that any tool may make, so that a tool that is seldom called can be retried (as in Envoy and
+failsafe-go)."""
 WINDOW_S = 10.0
 """As Finagle's: long enough for the ratio to mean something, short enough that a quiet hour buys no storm."""
 BUCKETS = 10

@@ -132,11 +132,11 @@ class RetryPolicy:
         """
         settings = self.settings
         if outcome is Outcome.TOOL_ERROR:
-            if error_type not in settings.errors:
+            if error_type not in settings.retryable_errors:
                 return NoRetryReason.OUTCOME
         elif outcome not in IMPROVABLE or error_type in HOPELESS:
             return NoRetryReason.OUTCOME
-        if attempt >= settings.attempts:
+        if attempt >= settings.max_attempts:
             return NoRetryReason.ATTEMPTS
         if self.repeatable:
             where = RetryTarget.ELSEWHERE
@@ -156,7 +156,7 @@ class RetryPolicy:
         median = self._median.value(now)
         left = deadline - now - pause
         spare = left / 2 if median is None else left - median
-        bound = min(settings.base * 2.0 ** (attempt - 1), settings.cap, spare)
+        bound = min(settings.initial_backoff * 2.0 ** (attempt - 1), settings.max_backoff, spare)
         return RetryDecision(pause + self._randomness() * bound, where)
 
     def too_late(self, now: float, deadline: float) -> bool:

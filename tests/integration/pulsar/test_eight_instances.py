@@ -54,13 +54,13 @@ OURS: Mapping[str, Any] = {
     # The instances differ in speed, which round-robin does not want to know.
     "balancing": "peak-ewma",
     # The tool is read-only and fast, and its tail is made by single instances: the case hedges are for.
-    "hedge": "p95",
+    "hedging": "p95",
 }
 OURS_REFUSED: Mapping[str, Any] = {
     **OURS,
     # A look-up has no errors of its own: one that fails says that its instance is ill, and another may do better.
     "health": {"tool-errors": True},
-    "retry": {"errors": [OUT_OF_ORDER]},
+    "retry": {"retryable-errors": [OUT_OF_ORDER]},
 }
 ALONE: Mapping[str, Any] = {
     # A silent instance never answers, however long one waits: less than ours spares these two the worse part of their p99.

@@ -27,8 +27,11 @@ ALWAYS: Mapping[str, Any] = {"breaker": None, "health": {"consecutive": None, "s
 """An instance that does badly on purpose is to go on doing so."""
 POLICIES: Mapping[str, Mapping[str, Any]] = {
     "plain": ALWAYS,
-    "trips": {**ALWAYS, "retry": {"errors": [TRIPPED], "base": 0.01, "cap": 0.02, "budget-ratio": 1.0}},
-    "dawdles": {**ALWAYS, "hedge": {"after": 0.1}},
+    "trips": {
+        **ALWAYS,
+        "retry": {"retryable-errors": [TRIPPED], "initial-backoff": 0.01, "max-backoff": 0.02, "budget-ratio": 1.0},
+    },
+    "dawdles": {**ALWAYS, "hedging": 0.1},
     "talks": ALWAYS,
 }
 Exported = tuple[str, dict[str, str], dict[str, list[Received]]]

@@ -98,7 +98,7 @@ async def test_what_may_have_run_is_not_tried_again_unless_it_may_run_twice() ->
 
 async def test_a_key_is_repeated_where_it_is_known_and_runs_once() -> None:
     service = Service(Gate())
-    slow = {"attempt-timeout": 1, "retry": {"base": 0.01, "cap": 0.01}}
+    slow = {"attempt-timeout": 1, "retry": {"initial-backoff": 0.01, "max-backoff": 0.01}}
     async with stand(service, tools(policy=slow), instance="first") as (dispatcher, _):
         call = asyncio.create_task(dispatcher.execute("work", timeout=10, idempotency_key="once"))
         await advance(2.5)
@@ -122,13 +122,14 @@ async def test_a_tools_own_error_is_its_answer() -> None:
                 await dispatcher.call("work")
         assert len(runs) == 30
         assert dispatcher.breaker("work").state is State.CLOSED, "and says nothing of its service's health"
-    async with stand(fail, tools(idempotent=True, policy={"retry": {"errors": ["busy"]}})) as (dispatcher, _):
+    async with stand(fail, tools(idempotent=True, policy={"retry": {"retryable-errors": ["busy"]}})) as (dispatcher, _):
         result = await dispatcher.execute("work")
         assert (result.outcome, result.attempts) == (Outcome.TOOL_ERROR, 3)
 
 
-async def test_retries_are_a_share_of_the_calls_however_many_fail() -> None:
-    policy = {"attempt-timeout": 0.5, "breaker": None, "retry": {"budget-floor": 0.1}}
+async def test_retries_are_a_share_of_the_calls_however_many_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dispatch.calls.tool_guards.MIN_REPEATS_PER_S", 0.1)
+    policy = {"attempt-timeout": 0.5, "breaker": None}
     async with deaf(policy=policy, idempotent=True) as (dispatcher, peer):
         results = await asyncio.gather(*(dispatcher.execute("work", timeout=5) for _ in range(50)))
         assert all(result.outcome is Outcome.TIMEOUT for result in results)
@@ -359,7 +360,7 @@ async def test_a_slow_first_attempt_is_hedged_at_another_instance() -> None:
     slow, fast = Gate(), Service(lambda _: "fast")
     async with (
         serving(slow, instance="slow"),
-        dispatching(tools(read_only=True, policy={"hedge": {"after": 0.2}})) as dispatcher,
+        dispatching(tools(read_only=True, policy={"hedging": 0.2})) as dispatcher,
     ):
         running = asyncio.create_task(dispatcher.call("work"))
         await advance(0.5)
@@ -382,7 +383,7 @@ async def test_an_instance_that_is_silent_is_ejected_although_its_calls_are_hedg
     async with (
         serving(silent, instance="silent") as server,
         serving(fast, instance="fast"),
-        dispatching(tools(read_only=True, policy={"hedge": {"after": 0.2}})) as dispatcher,
+        dispatching(tools(read_only=True, policy={"hedging": 0.2})) as dispatcher,
     ):
         assert [await dispatcher.call("work") for _ in range(40)] == ["fast"] * 40
         assert server.requests == 5

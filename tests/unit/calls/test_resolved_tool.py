@@ -61,12 +61,15 @@ def test_only_what_may_be_repeated_and_is_kept_may_come_to_another_instance(queu
 
 
 def test_a_policy_that_does_not_go_with_a_services_or_a_tools_is_refused_at_once() -> None:
-    user = Policy(retry=Retry(base=1.0))
-    with pytest.raises(PolicyError, match=r"'retry.cap'.*the service 'lab'"):
-        ToolResolver(catalog(service={"policy": {"retry": {"cap": 0.5}}}), user).check()
-    with pytest.raises(PolicyError, match=r"'retry.cap'.*the tool 'work'"):
-        ToolResolver(catalog(work={"policy": {"retry": {"cap": 0.5}}}), user).check()
+    user = Policy(retry=Retry(initial_backoff=1.0))
+    with pytest.raises(PolicyError, match=r"'retry.max-backoff'.*the service 'lab'"):
+        ToolResolver(catalog(service={"policy": {"retry": {"max-backoff": 0.5}}}), user).check()
+    with pytest.raises(PolicyError, match=r"'retry.max-backoff'.*the tool 'work'"):
+        ToolResolver(catalog(work={"policy": {"retry": {"max-backoff": 0.5}}}), user).check()
     assert (
-        ToolResolver(catalog(work={"policy": {"retry": {"cap": 5}}}), user).check().tool("work").policy.retry.base
+        ToolResolver(catalog(work={"policy": {"retry": {"max-backoff": 5}}}), user)
+        .check()
+        .tool("work")
+        .policy.retry.initial_backoff
         == 1.0
     )

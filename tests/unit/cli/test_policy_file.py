@@ -23,9 +23,9 @@ def told(content: str | bytes) -> list[str]:
 
 
 def test_the_keys_as_they_stand_there() -> None:
-    Path("p.json").write_text('\ufeff{"timeout": 10, "retry": 2, "hedge": null}')
-    assert check_policy_file("p.json") == ({"timeout": 10, "retry": 2, "hedge": None}, [])
-    assert read_policy_file("p.json", "--policy") == {"timeout": 10, "retry": 2, "hedge": None}
+    Path("p.json").write_text('\ufeff{"timeout": 10, "retry": 2, "hedging": null}')
+    assert check_policy_file("p.json") == ({"timeout": 10, "retry": 2, "hedging": None}, [])
+    assert read_policy_file("p.json", "--policy") == {"timeout": 10, "retry": 2, "hedging": None}
 
 
 def test_every_mistake_with_its_key_and_what_is_allowed() -> None:
@@ -34,7 +34,7 @@ def test_every_mistake_with_its_key_and_what_is_allowed() -> None:
     assert lines == [
         "balancing.strategy: 'p3c' is unknown; did you mean 'p2c'? known: round-robin, weighted, least-request, p2c, "
         "peak-ewma",
-        "breaker.probes: 0 is not a whole number from 1 to 100; give a whole number ≥ 1 and ≤ 100",
+        "breaker.half-open-calls: 0 is not a whole number from 1 to 100; give a whole number ≥ 1 and ≤ 100",
         lines[2],
         lines[3],
     ]

@@ -55,18 +55,18 @@ def test_the_policy_from_the_option_then_the_environment_then_the_default(
     (tmp_path / "two.json").write_text('{"timeout": 2}')
     monkeypatch.setenv("DISPATCH_POLICY", "one.json")
     policy = Settings().load_policy()
-    assert (policy.timeout, policy.retry.attempts) == (1, 2)
+    assert (policy.timeout, policy.retry.max_attempts) == (1, 2)
     assert Settings(policy="two.json").load_policy() == DEFAULT_POLICY.merged({"timeout": 2})
 
 
 def test_a_policy_with_mistakes_is_told_with_who_named_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "one.json").write_text('{"timeout": -1, "retry": {"attempts": 0}}')
+    (tmp_path / "one.json").write_text('{"timeout": -1, "retry": {"max-attempts": 0}}')
     monkeypatch.setenv("DISPATCH_POLICY", "one.json")
     with pytest.raises(CliError) as told:
         Settings().load_policy()
     assert told.value.message == (
         "The policy that DISPATCH_POLICY names cannot be used: 2 mistakes.\n"
-        "  one.json: retry.attempts: 0 is not a whole number from 1 to 10. Fix: give 3, or 1 for never again.\n"
+        "  one.json: retry.max-attempts: 0 is not a whole number from 1 to 10. Fix: give 3, or 1 for no retry.\n"
         "  one.json: timeout: -1 is out of range. Fix: give seconds above 0 and at most 604800 (a week)."
     )
     with pytest.raises(CliError, match="that --policy names"):

@@ -18,7 +18,6 @@ from dispatch.policy import (
     Breaker,
     Bulkhead,
     Health,
-    Hedge,
     Policy,
     PolicyError,
     Rate,
@@ -46,7 +45,7 @@ KEYS = (
 )
 PARTS = (
     "retry",
-    "hedge",
+    "hedging",
     "breaker",
     "bulkhead",
     "rate",
@@ -76,8 +75,8 @@ def test_every_key_is_read() -> None:
 def test_every_part_is_read_and_laid_over_what_is_in_force() -> None:
     service = parse_policy(
         {
-            "retry": {"attempts": 2, "cap": 1},
-            "hedge": 0.2,
+            "retry": {"max-attempts": 2, "max-backoff": 1},
+            "hedging": 0.2,
             "breaker": {"open-duration": 1},
             "bulkhead": {"max-wait": 3},
             "rate": "10/s",
@@ -89,8 +88,8 @@ def test_every_part_is_read_and_laid_over_what_is_in_force() -> None:
         }
     )
     assert service == Policy(
-        retry=Retry(attempts=2, cap=1),
-        hedge=Hedge(after=0.2),
+        retry=Retry(max_attempts=2, max_backoff=1),
+        hedging=0.2,
         breaker=Breaker(open_duration=1),
         bulkhead=Bulkhead(max_wait=3),
         rate=Rate("10/s"),
@@ -103,7 +102,7 @@ def test_every_part_is_read_and_laid_over_what_is_in_force() -> None:
     tool = service.merged(
         {
             "retry": 4,
-            "hedge": {"load": 0.5},
+            "hedging": "p99",
             "breaker": {"half-open-calls": 1},
             "bulkhead": 5,
             "rate": "2/s",
@@ -112,8 +111,8 @@ def test_every_part_is_read_and_laid_over_what_is_in_force() -> None:
             "slo": {"latency": 2},
         }
     )
-    assert tool.retry == Retry(attempts=4, cap=1)
-    assert tool.hedge == Hedge(after=0.2, load=0.5)
+    assert tool.retry == Retry(max_attempts=4, max_backoff=1)
+    assert tool.hedging == "p99"
     assert tool.breaker == Breaker(open_duration=1, half_open_calls=1)
     assert tool.bulkhead == Bulkhead(max_wait=3, max_concurrent_calls=5)
     assert tool.rate == Rate("2/s")
@@ -123,14 +122,14 @@ def test_every_part_is_read_and_laid_over_what_is_in_force() -> None:
 
 
 def test_null_switches_a_part_off() -> None:
-    service = Policy(hedge=Hedge(), rate=Rate("1/s"), slo=Slo(0.9))
+    service = Policy(hedging="p95", rate=Rate("1/s"), slo=Slo(0.9))
     off = service.merged(
-        dict.fromkeys(("hedge", "breaker", "bulkhead", "rate", "user-rate", "shared-user-rate", "slo"))
+        dict.fromkeys(("hedging", "breaker", "bulkhead", "rate", "user-rate", "shared-user-rate", "slo"))
     )
     assert off.slo is None
-    assert (off.hedge, off.breaker, off.bulkhead, off.rate, off.user_rate) == (None,) * 5
-    assert off.merged({"breaker": {"half-open-calls": 2}, "bulkhead": 3, "hedge": {}}) == Policy(
-        breaker=Breaker(half_open_calls=2), bulkhead=Bulkhead(max_concurrent_calls=3), hedge=Hedge()
+    assert (off.hedging, off.breaker, off.bulkhead, off.rate, off.user_rate) == (None,) * 5
+    assert off.merged({"breaker": {"half-open-calls": 2}, "bulkhead": 3, "hedging": "p95"}) == Policy(
+        breaker=Breaker(half_open_calls=2), bulkhead=Bulkhead(max_concurrent_calls=3), hedging="p95"
     )
     off = Policy(balancing=Balancing("p2c"), single_flight=True).merged(
         dict.fromkeys(("retry", "balancing", "health", "single-flight"))
@@ -139,9 +138,9 @@ def test_null_switches_a_part_off() -> None:
 
 
 def test_in_python_parts_may_be_written_as_in_a_descriptor() -> None:
-    made = Policy(retry=2, hedge="p95", rate="3/s", slo=0.9)  # type: ignore[arg-type] # a convenience at run time
-    assert made == Policy(retry=Retry(attempts=2), hedge=Hedge("p95"), rate=Rate("3/s"), slo=Slo(0.9))
-    assert Policy().merged({"retry": Retry(attempts=5)}) == Policy(retry=Retry(attempts=5))
+    made = Policy(retry=2, hedging="p95", rate="3/s", slo=0.9)  # type: ignore[arg-type] # a convenience at run time
+    assert made == Policy(retry=Retry(max_attempts=2), hedging="p95", rate=Rate("3/s"), slo=Slo(0.9))
+    assert Policy().merged({"retry": Retry(max_attempts=5)}) == Policy(retry=Retry(max_attempts=5))
     with pytest.raises(PolicyError, match="policy key 'user-rate'"):
         Policy(user_rate="many")  # type: ignore[arg-type] # likewise
 

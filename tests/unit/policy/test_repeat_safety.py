@@ -8,11 +8,11 @@ from itertools import product
 import pytest
 
 from dispatch.catalog import ToolDescriptor
-from dispatch.policy import Hedge, Policy, PolicyError, Retry
+from dispatch.policy import Policy, PolicyError, Retry
 from dispatch.policy.repeat_safety import UNDECLARED, Annotations, Declared, check_repeats, repeatable
 
 ALL = [Annotations(*each) for each in product((False, True), (False, True), (None, False, True))]
-ONCE, THRICE, HEDGED = Policy(retry=Retry(attempts=1)), Policy(retry=Retry(attempts=3)), Policy(hedge=Hedge())
+ONCE, THRICE, HEDGED = Policy(retry=Retry(max_attempts=1)), Policy(retry=Retry(max_attempts=3)), Policy(hedging="p95")
 
 
 def refused(tool: Declared, policy: Policy, *own: str) -> PolicyError | None:
@@ -43,12 +43,12 @@ def test_of_what_declares_nothing_the_worse_is_assumed() -> None:
 
 @pytest.mark.parametrize("tool", ALL)
 def test_what_everybody_has_is_refused_to_nobody(tool: Annotations) -> None:
-    assert refused(tool, Policy(retry=Retry(attempts=3), hedge=Hedge(), single_flight=True)) is None
+    assert refused(tool, Policy(retry=Retry(max_attempts=3), hedging="p95", single_flight=True)) is None
 
 
 @pytest.mark.parametrize("tool", ALL)
 def test_retries_that_a_destructive_tool_asks_for_are_refused(tool: Annotations) -> None:
-    error = refused(tool, Policy(retry=Retry(attempts=2)), "retry")
+    error = refused(tool, Policy(retry=Retry(max_attempts=2)), "retry")
     if not tool.destructive:
         assert error is None
         return
@@ -60,12 +60,12 @@ def test_retries_that_a_destructive_tool_asks_for_are_refused(tool: Annotations)
 
 @pytest.mark.parametrize("tool", ALL)
 def test_who_asks_for_no_retries_is_not_refused(tool: Annotations) -> None:
-    assert refused(tool, ONCE, "retry", "hedge", "single-flight") is None
+    assert refused(tool, ONCE, "retry", "hedging", "single-flight") is None
 
 
 @pytest.mark.parametrize("tool", ALL)
 def test_a_hedge_of_its_own_is_for_what_may_run_twice(tool: Annotations) -> None:
-    error = refused(tool, HEDGED, "hedge")
+    error = refused(tool, HEDGED, "hedging")
     if repeatable(tool):
         assert error is None
     elif tool.destructive:
@@ -76,7 +76,7 @@ def test_a_hedge_of_its_own_is_for_what_may_run_twice(tool: Annotations) -> None
         assert error is not None
         assert error.problem == "the tool is neither 'read-only' nor 'idempotent', and a hedge runs it twice"
         assert error.fix == "declare the tool so if it is so, or write null for this tool"
-    assert error is None or error.key == "hedge"
+    assert error is None or error.key == "hedging"
 
 
 @pytest.mark.parametrize("tool", ALL)
@@ -89,4 +89,4 @@ def test_an_answer_is_shared_only_by_calls_that_change_nothing(tool: Annotations
 def test_a_tools_descriptor_is_asked_as_it_is() -> None:
     tool = ToolDescriptor(name="look-up", description="", service="s", read_only=True)
     assert repeatable(tool)
-    check_repeats(tool, Policy(hedge=Hedge(), retry=THRICE.retry), ("hedge", "retry"))
+    check_repeats(tool, Policy(hedging="p95", retry=THRICE.retry), ("hedging", "retry"))

@@ -18,7 +18,7 @@ from dispatch import (
     ToolError,
     TransportError,
 )
-from dispatch.policy import Hedge, Retry
+from dispatch.policy import Retry
 from dispatch.resilience.breaker.breaker import State
 from dispatch.resilience.bulkhead.bulkhead import QueueLimits
 from tests.helpers.clock import advance, idle
@@ -149,7 +149,7 @@ async def test_a_caller_that_leaves_gives_its_place_back_and_counts_as_nothing()
 
 async def test_a_slow_call_is_hedged() -> None:
     client = Client(50.0, "fast")
-    wrapped = dispatch.wrap(client, tool="work", policy=Policy(hedge=Hedge(0.5)), annotations=IDEMPOTENT)
+    wrapped = dispatch.wrap(client, tool="work", policy=Policy(hedging=0.5), annotations=IDEMPOTENT)
     began = now()
     assert await wrapped.call({}, {}) == "fast"
     assert now() - began == pytest.approx(0.5, abs=0.01)
@@ -169,8 +169,8 @@ async def test_a_stream_is_not_begun_again_once_a_chunk_was_given() -> None:
 
 
 def test_what_must_not_be_repeated_is_refused_when_it_is_wrapped() -> None:
-    with pytest.raises(PolicyError, match="hedge"):
-        dispatch.wrap(Client("x"), tool="work", policy=Policy(hedge=Hedge()))
+    with pytest.raises(PolicyError, match="hedging"):
+        dispatch.wrap(Client("x"), tool="work", policy=Policy(hedging="p95"))
 
 
 async def test_who_has_no_breaker_is_told_so() -> None:

@@ -33,7 +33,7 @@ def tools(tmp_path: Path) -> str:
 
 
 def test_by_default_a_short_block_a_tool_and_the_defaults_once(run: Run, tools: str) -> None:
-    end = run("check", tools, "--policy", policy_file(hedge="p95", breaker={"open-duration": 3}, timeout=20))
+    end = run("check", tools, "--policy", policy_file(hedging="p95", breaker={"open-duration": 3}, timeout=20))
     assert (end.code, end.err) == (0, "")
     assert end.out.splitlines() == [
         f"{tools}: 1 service, 1 tool, no mistakes.",
@@ -44,12 +44,12 @@ def test_by_default_a_short_block_a_tool_and_the_defaults_once(run: Run, tools: 
         "read-only nor idempotent",
         f"  requests      {REQUESTS}",
         "  from user     breaker.open-duration 3",
-        "  from service  retry.attempts 2",
+        "  from service  retry.max-attempts 2",
         "  from tool     timeout 5, rate.rate 10/s",
-        "  no effect     hedge.after p95 (user): off: neither read-only nor idempotent",
+        "  no effect     hedging p95 (user): off: neither read-only nor idempotent",
         "",
         "All else is default: timeout 30 s, 3 attempts, breaker, bulkhead 64, balancing round-robin; off: rate, user-rate, "
-        "shared-user-rate, hedge, slo, single-flight. Times are in seconds, sizes in bytes, shares from 0 to 1.",
+        "shared-user-rate, hedging, slo, single-flight. Times are in seconds, sizes in bytes, shares from 0 to 1.",
         "Every value and its source: --tool NAME, or --plan full.",
     ]
 
@@ -61,11 +61,10 @@ def test_in_full_every_value_has_its_source(run: Run, tools: str, how: tuple[str
     for words in (
         ["deadline", "timeout", "5", "tool"],
         ["stream-timeout", "300", "default"],
-        ["retry", "attempts", "2", "service"],
-        ["hedge", "off", "default"],
+        ["retry", "max-attempts", "2", "service"],
+        ["hedging", "off", "default"],
         ["rate", "rate", "10/s", "tool"],
         ["burst", "10", "default"],
-        ["slow-call-rate", "0.8", "default", "no", "effect:", "'slow-call-duration'", "is", "null"],
         ["priorities", '["interactive",', '"batch"]', "default"],
         ["single-flight", "false", "default"],
     ):
@@ -99,7 +98,7 @@ def test_a_tool_that_is_not_there_is_told_with_the_near_one(run: Run, tools: str
 
 
 def test_json_has_every_value_of_every_tool(run: Run, tools: str) -> None:
-    (plan,) = run("check", tools, "--policy", policy_file(hedge="p95"), "--json").json["plan"]
+    (plan,) = run("check", tools, "--policy", policy_file(hedging="p95"), "--json").json["plan"]
     assert {key: plan[key] for key in ("tool", "service", "requests")} == {
         "tool": "tell-joke",
         "service": "joke-service",
@@ -108,7 +107,7 @@ def test_json_has_every_value_of_every_tool(run: Run, tools: str) -> None:
     assert plan["guards"] == ["retry", "breaker", "bulkhead", "rate", "balancing", "health"]
     rows = {row.pop("key"): row for row in plan["rows"]}
     assert rows["timeout"] == {"guard": "deadline", "value": 5, "source": "tool", "without_effect": None}
-    assert rows["hedge.after"]["without_effect"] == "off: neither read-only nor idempotent"
+    assert rows["hedging"]["without_effect"] == "off: neither read-only nor idempotent"
     assert {key.partition(".")[0] for key in rows} == set(Policy.__struct_encode_fields__)
     assert run("check", tools, "--plan", "none", "--json").json["plan"] is None
 
@@ -119,14 +118,14 @@ def test_the_policy_may_come_from_the_environment(run: Run, tools: str, monkeypa
 
 
 def test_mistakes_in_the_policy_are_told_beside_the_others(run: Run, tools: str) -> None:
-    end = run("check", tools, "--policy", policy_file(timeout=0, hedge="p20"), "--json")
+    end = run("check", tools, "--policy", policy_file(timeout=0, hedging="p20"), "--json")
     assert end.code == 1
     assert end.json["ok"] is False
     assert end.json["plan"] is None
     assert end.json["tools"] == 1
     assert {(problem["file"], problem["key"]) for problem in end.json["problems"]} == {
         ("mine.json", "timeout"),
-        ("mine.json", "hedge.after"),
+        ("mine.json", "hedging"),
     }
     text = run("check", tools, "--policy", "mine.json")
     assert text.code == 1
@@ -138,12 +137,13 @@ def test_a_policy_that_goes_with_one_tool_and_not_with_another(run: Run, tools: 
     """Each is right by itself; together they are not."""
     for name in ("sing", "shout"):
         other = json.loads((Path(tools) / "tool" / "tell-joke.json").read_text())
-        other |= {"name": name, "policy": {"retry": {"cap": 0.5}}}
+        other |= {"name": name, "policy": {"retry": {"max-backoff": 0.5}}}
         (Path(tools) / "tool" / f"{name}.json").write_text(json.dumps(other))
-    end = run("check", tools, "--policy", policy_file(retry={"base": 1, "cap": 3}))
+    end = run("check", tools, "--policy", policy_file(retry={"initial-backoff": 1, "max-backoff": 3}))
     assert end.code == 1
     assert (
-        "error: mine.json: retry.cap: 0.5 is less than 'base' (1), together with the policy of shout, sing\n"
+        "error: mine.json: retry.max-backoff: 0.5 is less than 'initial-backoff' (1), together with the policy of shout, "
+        "sing\n"
         "  fix: give the longest wait, for instance 2\n"
     ) in end.out
     assert "tell-joke (joke-service)" in end.out

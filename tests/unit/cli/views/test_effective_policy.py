@@ -82,7 +82,7 @@ def test_without_a_word_everything_is_a_default() -> None:
     assert plan.chosen == ()
     assert plan.guards == ("retry", "breaker", "bulkhead", "balancing", "health")
     assert said(plan, "timeout") == (30.0, DEFAULT)
-    assert said(plan, "hedge") == (None, DEFAULT)
+    assert said(plan, "hedging") == (None, DEFAULT)
 
 
 @pytest.mark.parametrize("declared", [{}, {"read_only": True}, {"idempotent": True}, {"destructive": True}])
@@ -91,8 +91,8 @@ def test_without_a_word_everything_is_a_default() -> None:
     [
         {},
         {"retry": 1, "breaker": None},
-        {"hedge": "p95", "bulkhead": None},
-        {"hedge": 0.5, "rate": "9/s", "retry": 2},
+        {"hedging": "p95", "bulkhead": None},
+        {"hedging": 0.5, "rate": "9/s", "retry": 2},
         {"user-rate": "3/s", "shared-user-rate": "5/s"},
     ],
 )
@@ -109,7 +109,7 @@ async def test_the_guards_are_those_that_calls_meet(policy: dict[str, Any], decl
     )
     met = {
         "retry": guards.retrying,
-        "hedge": guards.hedging,
+        "hedging": guards.hedging,
         "breaker": guards.breaker,
         "bulkhead": guards.bulkhead,
     }
@@ -131,15 +131,15 @@ async def test_the_guards_are_those_that_calls_meet(policy: dict[str, Any], decl
     ],
 )
 def test_an_inherited_hedge_is_off_where_nothing_may_run_twice(declared: dict[str, bool], why: str) -> None:
-    plan = planned({"hedge": "p95"}, **declared)
-    assert row(plan, "hedge.after") == Row("hedge", "hedge.after", "p95", SERVICE, why)
-    assert ("hedge" in plan.guards) == (why == "")
+    plan = planned({"hedging": "p95"}, **declared)
+    assert row(plan, "hedging") == Row("hedging", "hedging", "p95", SERVICE, why)
+    assert ("hedging" in plan.guards) == (why == "")
 
 
 def test_a_hedge_needs_another_instance() -> None:
-    plan = planned({"hedge": "p95", "addressed": False}, read_only=True)
-    assert row(plan, "hedge.load").without_effect == "off: one topic, so no other instance is known"
-    assert "hedge" not in plan.guards
+    plan = planned({"hedging": "p95", "addressed": False}, read_only=True)
+    assert row(plan, "hedging").without_effect == "off: one topic, so no other instance is known"
+    assert "hedging" not in plan.guards
 
 
 @pytest.mark.parametrize(("declared", "on"), [({"read_only": True}, True), ({"idempotent": True}, False), ({}, False)])
@@ -152,8 +152,12 @@ def test_calls_are_shared_only_of_what_is_read_only(declared: dict[str, bool], o
 @pytest.mark.parametrize(
     ("policy", "keys", "others"),
     [
-        ({"retry": 1}, "retry.base retry.cap retry.errors retry.budget-ratio retry.budget-floor", "retry.attempts"),
-        ({"retry": 1, "hedge": "p95"}, "retry.base", "retry.budget-ratio retry.budget-floor hedge.load"),
+        (
+            {"retry": 1},
+            "retry.initial-backoff retry.max-backoff retry.retryable-errors retry.budget-ratio",
+            "retry.max-attempts",
+        ),
+        ({"retry": 1, "hedging": "p95"}, "retry.initial-backoff", "retry.budget-ratio hedging"),
         ({}, "", "bulkhead.max-concurrent-calls bulkhead.max-wait bulkhead.priorities"),
         ({"bulkhead": {"max-wait": 0}}, "bulkhead.priorities", "bulkhead.max-concurrent-calls bulkhead.max-wait"),
         ({}, "balancing.scan balancing.decay", "balancing.strategy"),
@@ -194,9 +198,9 @@ def test_the_reasons() -> None:
         (plan, "balancing.decay", "'round-robin' does not look at speed"),
         (plan, "health.gap", "'sigma' is null: success rates are not looked at"),
         (plan, "health.slow-start-from", "'slow-start' is null"),
-        (plan, "retry.errors", "the tool ran, and must not run twice: neither read-only nor idempotent"),
-        (far, "retry.base", "'attempts' is 1: nothing is repeated"),
-        (far, "retry.budget-floor", "nothing is repeated or hedged"),
+        (plan, "retry.retryable-errors", "the tool ran, and must not run twice: neither read-only nor idempotent"),
+        (far, "retry.initial-backoff", "'max-attempts' is 1: nothing is repeated"),
+        (far, "retry.budget-ratio", "nothing is repeated or hedged"),
         (far, "ask-after", "no instance is called by name: 'addressed' is false"),
         (far, "balancing.decay", SHARED),
         (far, "single-flight", "off: not declared read-only"),
@@ -210,9 +214,9 @@ def test_the_reasons() -> None:
 
 
 def test_errors_that_pass_help_only_where_the_tool_may_run_again() -> None:
-    policy = {"retry": {"errors": ["busy"]}}
-    assert row(planned(policy), "retry.errors").without_effect.endswith("neither read-only nor idempotent")
-    assert row(planned(policy, read_only=True), "retry.errors").without_effect == ""
+    policy = {"retry": {"retryable-errors": ["busy"]}}
+    assert row(planned(policy), "retry.retryable-errors").without_effect.endswith("neither read-only nor idempotent")
+    assert row(planned(policy, read_only=True), "retry.retryable-errors").without_effect == ""
 
 
 def test_persistent_topics_have_nobody_to_ask_by_name() -> None:
@@ -284,11 +288,11 @@ def test_how_requests_are_balanced() -> None:
 
 def test_listed_topics_are_balanced_though_nobody_is_known_by_name() -> None:
     queues = [{"id": name, "request-queue": f"non-persistent://tg/request/{name}"} for name in ("a", "b")]
-    policy = {"addressed": False, "hedge": "p95"}
+    policy = {"addressed": False, "hedging": "p95"}
     two = plan_of(catalog({"instances": queues, "policy": policy}, READ_ONLY), "look")
-    assert {"balancing", "health", "hedge"} <= set(two.guards)
+    assert {"balancing", "health", "hedging"} <= set(two.guards)
     one = plan_of(catalog({"instances": queues[:1], "policy": policy}, READ_ONLY), "look")
-    assert not {"balancing", "health", "hedge"} & set(one.guards)
+    assert not {"balancing", "health", "hedging"} & set(one.guards)
 
 
 @pytest.mark.parametrize(
@@ -329,8 +333,8 @@ def test_a_tool_that_is_not_there_is_told() -> None:
 
 
 def test_a_users_policy_that_goes_with_no_tool_is_told() -> None:
-    made = catalog({"policy": {"retry": {"cap": 0.5}}})
-    with pytest.raises(PolicyError, match=r"'retry.cap': 0.5 is less than 'base' \(1.0\)"):
-        plan_of(made, "look", user={"retry": {"base": 1.0}})
+    made = catalog({"policy": {"retry": {"max-backoff": 0.5}}})
+    with pytest.raises(PolicyError, match=r"'retry.max-backoff': 0.5 is less than 'initial-backoff' \(1.0\)"):
+        plan_of(made, "look", user={"retry": {"initial-backoff": 1.0}})
     with pytest.raises(PolicyError, match="did you mean 'timeout'"):
         plan_of(made, "look", user={"timeot": 1})

@@ -16,8 +16,15 @@ from dispatch.policy import DEFAULT_POLICY, Breaker, Policy, Rate, Retry
 from tests.unit.cli.views.test_effective_policy import catalog, planned, said
 
 PARTS: dict[str, list[Any]] = {
-    "retry": [1, 2, 3, {"attempts": 4}, {"cap": 3.0}, {"base": 0.1, "errors": ["busy"]}, {}],
-    "hedge": [None, "p95", "p90", 0.5, {"load": 0.1}, {"after": "p99"}],
+    "retry": [
+        1,
+        2,
+        3,
+        {"max-attempts": 4},
+        {"max-backoff": 3.0},
+        {"initial-backoff": 0.1, "retryable-errors": ["busy"]},
+        {},
+    ],
     "breaker": [
         None,
         {},
@@ -38,6 +45,7 @@ PLAIN: dict[str, list[Any]] = {
     "attempt-timeout": [None, 2.0],
     "addressed": [True, False],
     "reply-subscriptions": [1, 2],
+    "hedging": [None, "p95", "p90", 0.5],
     "single-flight": [False, True],
 }
 LAYERS = st.fixed_dictionaries({}, optional={key: st.sampled_from(values) for key, values in (PARTS | PLAIN).items()})
@@ -76,8 +84,7 @@ def test_a_value_is_whose_word_was_last(user: dict[str, Any], service: dict[str,
 def _whose(wanted: str, layers: tuple[tuple[str, Mapping[str, Any]], ...]) -> str:
     part, _, key = wanted.partition(".")
     short = {
-        "retry": "attempts",
-        "hedge": "after",
+        "retry": "max-attempts",
         "bulkhead": "max-concurrent-calls",
         "balancing": "strategy",
         "slo": "availability",
@@ -111,12 +118,14 @@ def _without_bursts(policy: Policy) -> Policy:
 
 def test_each_layer_is_laid_over_the_one_before_key_by_key() -> None:
     plan = planned(
-        {"timeout": 20, "retry": {"cap": 1.0}}, {"timeout": 5, "retry": 2}, {"timeout": 40, "retry": {"base": 0.2}}
+        {"timeout": 20, "retry": {"max-backoff": 1.0}},
+        {"timeout": 5, "retry": 2},
+        {"timeout": 40, "retry": {"initial-backoff": 0.2}},
     )
     assert said(plan, "timeout") == (5, TOOL)
-    assert said(plan, "retry.attempts") == (2, TOOL)
-    assert said(plan, "retry.cap") == (1.0, SERVICE)
-    assert said(plan, "retry.base") == (0.2, USER)
+    assert said(plan, "retry.max-attempts") == (2, TOOL)
+    assert said(plan, "retry.max-backoff") == (1.0, SERVICE)
+    assert said(plan, "retry.initial-backoff") == (0.2, USER)
     assert said(plan, "retry.budget-ratio") == (0.2, DEFAULT)
 
 
@@ -146,15 +155,15 @@ def test_a_rate_stands_for_itself() -> None:
 
 
 def test_a_policy_made_in_code_is_the_users_where_it_differs() -> None:
-    base = Policy(timeout=7, retry=Retry(cap=1.0), breaker=None, rate=Rate("9/s"), hedge="p90")  # type: ignore[arg-type]
-    plan = planned(base=base, user={"retry": {"base": 0.3}}, read_only=True)
+    base = Policy(timeout=7, retry=Retry(max_backoff=1.0), breaker=None, rate=Rate("9/s"), hedging="p90")  # type: ignore[arg-type]
+    plan = planned(base=base, user={"retry": {"initial-backoff": 0.3}}, read_only=True)
     assert said(plan, "timeout") == (7, USER)
-    assert said(plan, "retry.cap") == (1.0, USER)
-    assert said(plan, "retry.base") == (0.3, USER)
-    assert said(plan, "retry.attempts") == (3, DEFAULT)
+    assert said(plan, "retry.max-backoff") == (1.0, USER)
+    assert said(plan, "retry.initial-backoff") == (0.3, USER)
+    assert said(plan, "retry.max-attempts") == (3, DEFAULT)
     assert said(plan, "breaker") == (None, USER)
     assert said(plan, "rate.rate") == ("9/s", USER)
-    assert said(plan, "hedge.after") == ("p90", USER)
+    assert said(plan, "hedging") == ("p90", USER)
     assert said(planned(base=Policy(user_rate=Rate("9/s"))), "user-rate.queue") == (128, USER)
     assert said(planned({"breaker": None}, base=Policy(breaker=Breaker(half_open_calls=5))), "breaker") == (
         None,

@@ -8,21 +8,24 @@ import random
 import pytest
 
 from dispatch.errors import Outcome
-from dispatch.policy.retry import Hedge
 from dispatch.resilience.hedging.decision import ANSWERED, FLOOR, MIN_DELAY_S, Hedging, NoHedgeReason
 from dispatch.resilience.latency_histogram import GROWTH, LatencyHistogram
 from dispatch.resilience.retry.budget import RetryBudget
 
 FAR = 1e9
-DEFAULT = Hedge()
+DEFAULT = "p95"
 
 
 class Bench:
-    def __init__(self, settings: Hedge = DEFAULT, *, ratio: float = 0.2, floor: float = 3.0) -> None:
+    def __init__(
+        self, delay: float | str = DEFAULT, *, ratio: float = 0.2, floor: float = 3.0, hedge_ratio: float = 0.05
+    ) -> None:
         self.now = 1_000.0
         self.budget = RetryBudget(ratio, floor, lambda: self.now)
         self.durations = LatencyHistogram(lambda: self.now)
-        self.hedging = Hedging(settings, budget=self.budget, durations=self.durations, clock=lambda: self.now)
+        self.hedging = Hedging(
+            delay, budget=self.budget, durations=self.durations, clock=lambda: self.now, ratio=hedge_ratio
+        )
 
     def begin(self, deadline: float = FAR) -> float | None:
         return self.hedging.begin(self.now, deadline)
@@ -36,7 +39,7 @@ class Bench:
 
 
 def test_a_percentile_is_hedged_after_as_soon_as_it_is_known() -> None:
-    bench = Bench(Hedge("p95"))
+    bench = Bench("p95")
     bench.learn(*[0.1] * 94, *[3.0] * 5)
     assert bench.begin() is None
     bench.learn(0.1)
@@ -44,7 +47,7 @@ def test_a_percentile_is_hedged_after_as_soon_as_it_is_known() -> None:
 
 
 def test_it_moves_with_the_tool() -> None:
-    bench = Bench(Hedge("p95"))
+    bench = Bench("p95")
     bench.learn(*[0.1] * 100)
     assert bench.begin() == pytest.approx(0.1, rel=GROWTH - 1)
     bench.learn(*[0.4] * 50)
@@ -54,27 +57,27 @@ def test_it_moves_with_the_tool() -> None:
 
 
 def test_seconds_need_not_be_learnt() -> None:
-    bench = Bench(Hedge(0.25))
+    bench = Bench(0.25)
     assert bench.begin() == 0.25
     bench.learn(*[9.0] * 200)
     assert bench.begin() == 0.25
 
 
-@pytest.mark.parametrize("settings", [Hedge(0.0001), Hedge("p50")])
-def test_a_very_fast_tool_is_not_hedged_for_a_hiccup(settings: Hedge) -> None:
-    bench = Bench(settings)
+@pytest.mark.parametrize("delay", [0.0001, "p50"])
+def test_a_very_fast_tool_is_not_hedged_for_a_hiccup(delay: float | str) -> None:
+    bench = Bench(delay)
     bench.learn(*[0.0002] * 100)
     assert bench.begin() == MIN_DELAY_S
 
 
 def test_what_would_come_after_the_deadline_is_not_thought_of() -> None:
-    bench = Bench(Hedge(0.25))
+    bench = Bench(0.25)
     assert bench.begin(bench.now + 0.25) is None
     assert bench.begin(bench.now + 0.2501) == 0.25
 
 
 def test_it_needs_another_instance() -> None:
-    bench = Bench(Hedge(0.25))
+    bench = Bench(0.25)
     left = bench.budget.left
     assert bench.admit(others=False) is NoHedgeReason.ALONE
     assert bench.budget.left == left
@@ -83,7 +86,7 @@ def test_it_needs_another_instance() -> None:
 
 
 def test_it_needs_time_for_an_attempt() -> None:
-    bench = Bench(Hedge(0.25))
+    bench = Bench(0.25)
     assert bench.admit(bench.now) is NoHedgeReason.TOO_LATE
     assert bench.admit(bench.now + 0.001) is None
     bench.learn(*[1.0] * 10)
@@ -95,7 +98,7 @@ def test_it_needs_time_for_an_attempt() -> None:
 
 
 def test_hedges_are_a_share_of_the_calls_of_their_own() -> None:
-    bench = Bench(Hedge(0.25, load=0.05), ratio=1.0, floor=100)
+    bench = Bench(0.25, hedge_ratio=0.05, ratio=1.0, floor=100)
     for _ in range(200):
         bench.begin()
     own = 10 + int(10 * FLOOR)
@@ -103,7 +106,7 @@ def test_hedges_are_a_share_of_the_calls_of_their_own() -> None:
 
 
 def test_hedges_and_retries_have_one_budget_and_a_hedge_that_it_refuses_costs_nothing() -> None:
-    bench = Bench(Hedge(0.25, load=1.0), ratio=0.2, floor=0.0)
+    bench = Bench(0.25, hedge_ratio=1.0, ratio=0.2, floor=0.0)
     for _ in range(10):
         bench.begin()
         bench.budget.called()
@@ -117,7 +120,7 @@ def test_hedges_and_retries_have_one_budget_and_a_hedge_that_it_refuses_costs_no
 
 
 def test_what_was_not_sent_is_given_back_to_both() -> None:
-    bench = Bench(Hedge(0.25), floor=3.0, ratio=0.0)
+    bench = Bench(0.25, floor=3.0, ratio=0.0)
     for _ in range(100):
         assert bench.admit() is None
         bench.hedging.refund()
@@ -139,7 +142,7 @@ def test_an_answer_is_an_answer_whatever_it_says() -> None:
 def test_losers_that_are_cut_off_do_not_make_the_delay_shorter_and_shorter() -> None:
     """Every first attempt that is hedged is cancelled soon after, so that its whole duration is never seen."""
     chance = random.Random(3)
-    bench = Bench(Hedge("p95"))
+    bench = Bench("p95")
     hedges = 0
     for number in range(20_000):
         bench.now += 0.01

@@ -12,7 +12,6 @@ import pytest
 
 from dispatch._internal.permit import Clock
 from dispatch.errors import Outcome
-from dispatch.policy.retry import Hedge
 from dispatch.resilience.hedging.decision import FLOOR, Hedging, NoHedgeReason
 from dispatch.resilience.hedging.race import OUTPACED, hedged
 from dispatch.resilience.latency_histogram import LatencyHistogram
@@ -21,7 +20,7 @@ from tests.helpers.clock import START, advance
 
 OWN = int(10 * FLOOR)
 """Hedges that a tool without calls may have."""
-AFTER_1_S = Hedge(1.0)
+AFTER_1_S = 1.0
 
 
 class Result(msgspec.Struct):
@@ -54,12 +53,12 @@ class Recorded(LatencyHistogram):
 class Bench:
     """A call hedged after 1 s."""
 
-    def __init__(self, first: Attempt, second: Attempt | None = None, *, settings: Hedge = AFTER_1_S) -> None:
+    def __init__(self, first: Attempt, second: Attempt | None = None, *, delay: float | str = AFTER_1_S) -> None:
         loop = asyncio.get_running_loop()
         self.plans = {False: first, True: second or Attempt(1.0)}
         self.budget = RetryBudget(0.2, 3.0, loop.time)
         self.durations = Recorded(loop.time)
-        self.hedging = Hedging(settings, budget=self.budget, durations=self.durations, clock=loop.time)
+        self.hedging = Hedging(delay, budget=self.budget, durations=self.durations, clock=loop.time)
         self.log: list[str] = []
         self.verdicts: list[NoHedgeReason | None] = []
         self.others = True
@@ -107,7 +106,7 @@ async def test_what_is_not_slow_is_not_hedged() -> None:
 
 
 async def test_what_is_not_known_to_be_slow_runs_in_the_callers_own_task() -> None:
-    bench = Bench(Attempt(5.0), settings=Hedge("p95"))
+    bench = Bench(Attempt(5.0), delay="p95")
     tasks = []
 
     async def attempt(extra: bool) -> Result:
@@ -314,18 +313,18 @@ async def test_what_an_attempt_raises_is_raised_and_the_other_is_ended(
 
 
 async def test_an_error_of_a_lone_attempt_is_raised() -> None:
-    bench = Bench(Attempt(0.5, KeyError("bug")), settings=Hedge("p95"))
+    bench = Bench(Attempt(0.5, KeyError("bug")), delay="p95")
     with pytest.raises(KeyError):
         await bench.call()
 
 
-async def tail(settings: Hedge | None, *, calls: int = 10_000) -> tuple[float, float, float]:
+async def tail(delay: float | str | None, *, calls: int = 10_000) -> tuple[float, float, float]:
     """Median and p99.9 in seconds, and sent over offered, of a tool that is a hundred times slower once in a hundred times;
     1,000 calls a second."""
     chance = random.Random(17)
     loop = asyncio.get_running_loop()
     budget = RetryBudget(0.2, 3.0, loop.time)
-    hedging = Hedging(settings or Hedge(50.0), budget=budget, durations=LatencyHistogram(loop.time), clock=loop.time)
+    hedging = Hedging(delay or 50.0, budget=budget, durations=LatencyHistogram(loop.time), clock=loop.time)
     sent, times = 0, []
 
     async def attempt(_extra: bool) -> Result:
@@ -339,7 +338,7 @@ async def tail(settings: Hedge | None, *, calls: int = 10_000) -> tuple[float, f
         budget.called()
         began = loop.time()
         options: dict[str, Any] = {"deadline": began + 30, "others": lambda: True}
-        await (attempt(False) if settings is None else hedged(attempt, hedging, **options))
+        await (attempt(False) if delay is None else hedged(attempt, hedging, **options))
         times.append(loop.time() - began)
 
     async with asyncio.TaskGroup() as group:
@@ -353,7 +352,7 @@ async def tail(settings: Hedge | None, *, calls: int = 10_000) -> tuple[float, f
 async def test_the_slow_tail_is_gone_for_five_per_cent_more_load() -> None:
     """The goal: p99.9 at least five times better, at most 5 % more sent."""
     _, unhedged, once = await tail(None)
-    median, with_hedges, load = await tail(Hedge("p95"))
+    median, with_hedges, load = await tail("p95")
     assert once == 1.0
     assert unhedged > 50 * median
     assert with_hedges * 5 <= unhedged
@@ -362,5 +361,5 @@ async def test_the_slow_tail_is_gone_for_five_per_cent_more_load() -> None:
 
 async def test_when_every_call_is_slow_the_load_stays_bounded() -> None:
     """The delay is far below what the tool takes: without a bound, everything would be sent twice."""
-    _, _, load = await tail(Hedge(0.005), calls=3_000)
+    _, _, load = await tail(0.005, calls=3_000)
     assert load <= 1.05 + (OWN + 1) / 3_000

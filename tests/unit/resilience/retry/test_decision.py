@@ -35,10 +35,16 @@ class Bench:
     """One tool's retries: ``drawn`` is the next random number, ``now`` the time."""
 
     def __init__(
-        self, settings: Retry = DEFAULT_RETRY, *, repeatable: bool = True, drawn: float = 0.5, took: float | None = None
+        self,
+        settings: Retry = DEFAULT_RETRY,
+        *,
+        repeatable: bool = True,
+        drawn: float = 0.5,
+        took: float | None = None,
+        floor: float = 3.0,
     ) -> None:
         self.now, self.drawn = NOW, drawn
-        self.budget = RetryBudget(settings.budget_ratio, settings.budget_floor, lambda: self.now)
+        self.budget = RetryBudget(settings.budget_ratio, floor, lambda: self.now)
         self.durations = LatencyHistogram(lambda: self.now)
         self.retrying = RetryPolicy(
             settings,
@@ -87,7 +93,7 @@ def test_other_errors_of_transport_are() -> None:
 
 
 def test_a_tools_own_error_is_retried_when_the_settings_name_its_type() -> None:
-    bench = Bench(Retry(errors=("locked", "busy")))
+    bench = Bench(Retry(retryable_errors=("locked", "busy")))
     assert isinstance(bench.decide(Outcome.TOOL_ERROR, error_type="busy"), RetryDecision)
     assert bench.decide(Outcome.TOOL_ERROR, error_type="gone") is NoRetryReason.OUTCOME
     assert bench.decide(Outcome.TOOL_ERROR) is NoRetryReason.OUTCOME
@@ -96,7 +102,7 @@ def test_a_tools_own_error_is_retried_when_the_settings_name_its_type() -> None:
 
 @pytest.mark.parametrize(("attempts", "made", "more"), [(3, 1, True), (3, 2, True), (3, 3, False), (1, 1, False)])
 def test_there_are_as_many_attempts_as_the_settings_say(attempts: int, made: int, more: bool) -> None:
-    verdict = Bench(Retry(attempts=attempts)).decide(attempt=made)
+    verdict = Bench(Retry(max_attempts=attempts)).decide(attempt=made)
     assert isinstance(verdict, RetryDecision) if more else verdict is NoRetryReason.ATTEMPTS
 
 
@@ -133,11 +139,13 @@ def test_what_may_have_run_is_repeated_only_where_it_cannot_run_twice(
 
 
 def test_the_home_of_a_key_would_give_the_same_error_again() -> None:
-    bench = Bench(Retry(errors=("busy",)), repeatable=False)
+    bench = Bench(Retry(retryable_errors=("busy",)), repeatable=False)
     assert bench.decide(Outcome.TOOL_ERROR, error_type="busy") is NoRetryReason.UNSAFE
     assert bench.decide(Outcome.TOOL_ERROR, error_type="busy", keyed=True) is NoRetryReason.UNSAFE
     assert bench.decide(Outcome.TOOL_ERROR, error_type="busy", keyed=True, remembered=True) is NoRetryReason.OUTCOME
-    anywhere = Bench(Retry(errors=("busy",)), repeatable=True).decide(Outcome.TOOL_ERROR, error_type="busy", keyed=True)
+    anywhere = Bench(Retry(retryable_errors=("busy",)), repeatable=True).decide(
+        Outcome.TOOL_ERROR, error_type="busy", keyed=True
+    )
     assert isinstance(anywhere, RetryDecision)
     assert anywhere.where is RetryTarget.ELSEWHERE
 
@@ -151,7 +159,7 @@ def test_it_may_have_run_unless_it_never_left_or_was_refused(outcome: Outcome, s
 
 
 def test_the_wait_is_anything_up_to_a_bound_that_doubles_up_to_the_cap() -> None:
-    bench = Bench(Retry(attempts=10, base=0.05, cap=0.3), drawn=0.0)
+    bench = Bench(Retry(max_attempts=10, initial_backoff=0.05, max_backoff=0.3), drawn=0.0)
     assert [bench.wait(attempt=number) for number in range(1, 6)] == [0.0] * 5
     bench.drawn = 0.5
     assert [bench.wait(attempt=number) for number in range(1, 6)] == pytest.approx([0.025, 0.05, 0.1, 0.15, 0.15])
@@ -174,7 +182,7 @@ def test_those_who_failed_together_do_not_come_back_together(retry_after: float 
     """A thousand callers fail in one instant: no twentieth of the time after it gets more than 15 % of them. In step, one
     would get all."""
     chance = random.Random(7)
-    bench = Bench(Retry(budget_floor=1_000))
+    bench = Bench(floor=1_000)
     waits = []
     for _ in range(1_000):
         bench.drawn = chance.random()
@@ -203,7 +211,7 @@ def test_time_for_the_median_exactly_is_enough_and_leaves_none_for_waiting() -> 
 
 
 def test_the_wait_leaves_time_for_the_attempt() -> None:
-    bench = Bench(Retry(base=2.0), took=1.0, drawn=0.5)
+    bench = Bench(Retry(initial_backoff=2.0), took=1.0, drawn=0.5)
     median = bench.durations.quantile(0.5)
     assert median is not None
     assert bench.wait(deadline=NOW + 2) == pytest.approx((2 - median) / 2)
@@ -212,7 +220,7 @@ def test_the_wait_leaves_time_for_the_attempt() -> None:
 
 
 def test_of_a_tool_nothing_is_known_of_half_of_the_time_is_kept() -> None:
-    bench = Bench(Retry(base=2.0), drawn=0.5)
+    bench = Bench(Retry(initial_backoff=2.0), drawn=0.5)
     assert bench.wait(deadline=NOW + 2) == pytest.approx(0.5)
     assert bench.decide(deadline=NOW) is NoRetryReason.TOO_LATE
 
@@ -232,7 +240,7 @@ def test_a_retry_after_beyond_the_deadline_is_not_waited_for(retry_after: float)
 def test_every_wait_honours_the_service_and_ends_in_time(
     attempt: int, left: float, retry_after: float | None, took: float | None, drawn: float
 ) -> None:
-    bench = Bench(Retry(attempts=10), drawn=drawn, took=took)
+    bench = Bench(Retry(max_attempts=10), drawn=drawn, took=took)
     verdict = bench.decide(attempt=attempt, retry_after=retry_after, deadline=NOW + left)
     if isinstance(verdict, RetryDecision):
         asked = max(retry_after or 0.0, 0.0)
@@ -247,14 +255,14 @@ def test_every_wait_honours_the_service_and_ends_in_time(
 
 
 def test_when_the_budget_is_spent_nothing_more_is_retried() -> None:
-    bench = Bench(Retry(budget_floor=0.2))
+    bench = Bench(floor=0.2)
     assert [isinstance(bench.decide(), RetryDecision) for _ in range(3)] == [True, True, False]
     assert bench.decide() is NoRetryReason.BUDGET
 
 
 def test_what_changes_with_the_policy_applies_at_once() -> None:
     bench = Bench()
-    bench.retrying.settings = Retry(attempts=1)
+    bench.retrying.settings = Retry(max_attempts=1)
     assert bench.decide() is NoRetryReason.ATTEMPTS
     bench.retrying.settings = Retry()
     bench.retrying.repeatable = False
@@ -264,7 +272,7 @@ def test_what_changes_with_the_policy_applies_at_once() -> None:
 def storm(ratio: float, floor: float, *, seconds: int = 60, rate: int = 1_000) -> float:
     """Sent over offered while every attempt fails after 20 ms, in virtual time."""
     chance = random.Random(11)
-    bench = Bench(Retry(budget_ratio=ratio, budget_floor=floor))
+    bench = Bench(Retry(budget_ratio=ratio), floor=floor)
     offered = [(NOW + number / rate, 1, NOW + number / rate + 30) for number in range(seconds * rate)]
     events: list[tuple[float, int, float]] = list(offered)
     heapq.heapify(events)

@@ -35,7 +35,7 @@ class Result(msgspec.Struct, weakref=True):
 OK = Result(Outcome.SUCCESS)
 LOST = Result(Outcome.TRANSPORT)
 UNSENT = Result(Outcome.TRANSPORT, sent=False)
-SLOWLY = Retry(base=1.0, cap=8.0)
+SLOWLY = Retry(initial_backoff=1.0, max_backoff=8.0)
 
 
 async def with_retries(attempt: Any, retrying: RetryPolicy, **options: Any) -> Any:
@@ -56,10 +56,11 @@ class Bench:
         repeatable: bool = True,
         takes: float = 1.0,
         drawn: Callable[[], float] = lambda: 0.5,
+        floor: float = 3.0,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.script, self.takes = list(script), takes
-        self.budget = RetryBudget(settings.budget_ratio, settings.budget_floor, loop.time)
+        self.budget = RetryBudget(settings.budget_ratio, floor, loop.time)
         self.retrying = RetryPolicy(
             settings, repeatable=repeatable, budget=self.budget, durations=LatencyHistogram(loop.time), randomness=drawn
         )
@@ -144,7 +145,7 @@ async def test_what_the_service_asked_for_is_waited_out() -> None:
 
 
 async def test_the_type_of_an_error_is_told() -> None:
-    bench = Bench(Result(Outcome.TOOL_ERROR, error_type="busy"), OK, settings=Retry(errors=("busy",)))
+    bench = Bench(Result(Outcome.TOOL_ERROR, error_type="busy"), OK, settings=Retry(retryable_errors=("busy",)))
     assert await bench.call() is OK
 
 
@@ -181,7 +182,7 @@ async def test_a_retry_that_a_guard_of_ours_stops_costs_nothing() -> None:
     assert await bench.call() is LOST
     assert len(bench.attempts) == 2
     assert bench.budget.left == 30
-    bench = Bench(refusal, settings=Retry(budget_floor=0.1))
+    bench = Bench(refusal, settings=Retry(), floor=0.1)
     assert bench.budget.withdraw()
     assert await bench.call() is refusal
     assert bench.budget.left == 0, "a first attempt was not paid for"
@@ -242,7 +243,7 @@ async def test_what_an_attempt_raises_is_raised_as_it_is_and_not_retried(
 
 async def test_calls_at_the_same_time_share_nothing() -> None:
     """Ten calls with one ``RetryPolicy``, of which each fails as often as its number says."""
-    bench = Bench(settings=Retry(attempts=10, base=1.0, cap=1.0))
+    bench = Bench(settings=Retry(max_attempts=10, initial_backoff=1.0, max_backoff=1.0))
     seen: dict[int, list[int]] = {number: [] for number in range(10)}
 
     def call(which: int) -> Any:

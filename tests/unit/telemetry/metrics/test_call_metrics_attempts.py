@@ -112,9 +112,10 @@ async def test_a_retry_is_an_attempt_and_no_call() -> None:
         }
 
 
-async def test_repeats_that_the_budget_forbids() -> None:
+async def test_repeats_that_the_budget_forbids(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dispatch.calls.tool_guards.MIN_REPEATS_PER_S", 0.1)
     board = Board()
-    policy = {"attempt-timeout": 0.5, "breaker": None, "retry": {"budget-floor": 0.1}}
+    policy = {"attempt-timeout": 0.5, "breaker": None}
     async with deaf(board, policy=policy, idempotent=True) as (dispatcher, peer):
         results = await asyncio.gather(*(dispatcher.execute("work", timeout=5) for _ in range(50)))
         assert sum(result.attempts for result in results) == 61
@@ -136,7 +137,7 @@ async def test_a_hedge_is_an_attempt_and_no_call() -> None:
         await gate.wait()
         return "slow"
 
-    tool = work(read_only=True, policy={"hedge": {"after": 0.2}, "balancing": "round-robin"})
+    tool = work(read_only=True, policy={"hedging": 0.2, "balancing": "round-robin"})
     async with (
         serving(slow, instance="a"),
         serving(lambda _: "fast", instance="b"),
@@ -159,7 +160,7 @@ async def test_hedges_that_the_budget_forbids() -> None:
         await asyncio.sleep(1)
         return "done"
 
-    tool = work(read_only=True, policy={"hedge": {"after": 0.2}})
+    tool = work(read_only=True, policy={"hedging": 0.2})
     async with serving(slow, instance="a"), serving(slow, instance="b"), telling(board.telemetry(), tool) as dispatcher:
         results = await asyncio.gather(*(dispatcher.execute("work") for _ in range(50)))
         hedged = sum(result.attempts - 1 for result in results)

@@ -93,7 +93,10 @@ async def test_catalogues_that_are_taken_over_and_that_are_not(tmp_path: Path) -
         with pytest.raises(CatalogError):
             dispatcher.reload(tmp_path)
         with pytest.raises(PolicyError):
-            dispatcher.reload(catalog(one={"policy": {"retry": {"cap": 0.5}}}), policy=Policy(retry=Retry(base=1.0)))
+            dispatcher.reload(
+                catalog(one={"policy": {"retry": {"max-backoff": 0.5}}}),
+                policy=Policy(retry=Retry(initial_backoff=1.0)),
+            )
         now = board.read()
         assert {key: n for key, n in now.items() if key.startswith("catalog_")} == {
             "catalog_reloads_total code ok": 2,

@@ -19,7 +19,7 @@ from tests.unit.telemetry.tracing.test_call_spans import attributes, deaf, trace
 
 async def test_retries_are_children_and_no_new_traces() -> None:
     spans = Spans()
-    async with deaf(spans, policy={"retry": {"base": 0.01, "cap": 0.01}}) as (dispatcher, peer):
+    async with deaf(spans, policy={"retry": {"initial-backoff": 0.01, "max-backoff": 0.01}}) as (dispatcher, peer):
         call = asyncio.create_task(dispatcher.execute("work"))
         carried = []
         for _ in range(2):
@@ -55,7 +55,7 @@ async def test_of_two_that_race_the_loser_is_cancelled() -> None:
         await asyncio.sleep(60)
         return "slow"
 
-    tools = catalog(work={"read-only": True, "policy": {"hedge": {"after": 0.2}, "breaker": None}})
+    tools = catalog(work={"read-only": True, "policy": {"hedging": 0.2, "breaker": None}})
     async with (
         serving(slow, instance="a", telemetry=spans.telemetry()),
         serving(lambda _: "fast", instance="b", telemetry=spans.telemetry()),

@@ -18,7 +18,7 @@ from tests.helpers.telemetry_capture import Board, Spans, telling
 
 TOOLS = catalog(
     plain={"policy": {"bulkhead": {"max-concurrent-calls": 2, "max-wait": 1}}},
-    safe={"read-only": True, "policy": {"hedge": {"after": 0.2}, "attempt-timeout": 0.6, "retry": {"base": 0.05}}},
+    safe={"read-only": True, "policy": {"hedging": 0.2, "attempt-timeout": 0.6, "retry": {"initial-backoff": 0.05}}},
     shared={"read-only": True, "policy": {"single-flight": True}},
     rated={"policy": {"rate": {"rate": "2/s", "burst": 1, "queue": 1, "max-wait": 1}}},
 )
