@@ -104,7 +104,7 @@ class Dispatcher:
         self._transport = transport
         self._policy = policy
         self._randomness = randomness
-        self._targets = ToolResolver(catalog, policy).check()
+        self._resolver = ToolResolver(catalog, policy).check()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._engine: Runtime | None = None
         self._calls: Calls | None = None
@@ -125,10 +125,10 @@ class Dispatcher:
             await self._transport.close()
             raise
         observer = self.telemetry.observe_dispatcher(self._events, self.client_id, loop_clock())
-        engine = Runtime(self._transport, self.client_id, self._randomness, self._targets, observer)
+        engine = Runtime(self._transport, self.client_id, self._randomness, self._resolver, observer)
         self._loop = asyncio.get_running_loop()
         self._engine = engine
-        self._calls = Calls(engine, lambda tool: self._targets.alternatives(tool))
+        self._calls = Calls(engine, lambda tool: self._resolver.alternatives(tool))
 
     async def close(self, *, drain: float = 0.0) -> None:
         """End what waits (its callers get a typed error) and disconnect. Idempotent. A timeout around it, or its
@@ -195,7 +195,7 @@ class Dispatcher:
     @property
     def catalog(self) -> Catalog:
         """The services and tools in force."""
-        return self._targets.catalog
+        return self._resolver.catalog
 
     def reload(self, catalog: Catalog | str | Path | None = None, *, policy: Policy | None = None) -> None:
         """Other services and tools, or another policy, from now on. Calls under way go on as they began; breakers keep their
@@ -219,14 +219,14 @@ class Dispatcher:
             else:
                 source = "directory"
                 catalog = load_directory(catalog)
-            self._targets = ToolResolver(catalog, policy).check()
+            self._resolver = ToolResolver(catalog, policy).check()
         except (CatalogError, PolicyError) as error:
             if self._engine is not None:
                 self._engine.observer.on_catalog_loaded(source, len(self.catalog.tools), str(error))
             raise
         self._policy = policy
         if self._engine is not None:
-            self._engine.renew(self._targets)
+            self._engine.renew(self._resolver)
             self._engine.observer.on_catalog_loaded(source, len(catalog.tools))
 
     # -- state --------------------------------------------------------------------------------------------------
@@ -259,7 +259,7 @@ class Dispatcher:
         Raises:
             RejectedError: there is no such tool; the message has the near names.
         """
-        self._targets.tool(name)
+        self._resolver.tool(name)
         return Tool(self, self.catalog.tool(name), user)
 
     def _resolve_service(self, service: str) -> ResolvedTool:
@@ -268,7 +268,7 @@ class Dispatcher:
         Raises:
             RejectedError: there is no such service.
         """
-        return self._targets.service(service)
+        return self._resolver.service(service)
 
     # -- telemetry ----------------------------------------------------------------------------------------------
 
@@ -298,7 +298,7 @@ class Dispatcher:
             ValueError: its policy has no breaker.
             RuntimeError: not started.
         """
-        breaker = self._running.guards_of(self._targets.tool(tool)).breaker
+        breaker = self._running.guards_of(self._resolver.tool(tool)).breaker
         if breaker is None:
             raise ValueError(f"the policy of '{tool}' has no breaker: take \"breaker\": null out of it")
         return breaker
@@ -310,7 +310,7 @@ class Dispatcher:
             RejectedError: there is no such service.
             RuntimeError: not started.
         """
-        self._targets.service(service)
+        self._resolver.service(service)
         return self._running.instances(service)
 
     # -- calls --------------------------------------------------------------------------------------------------
@@ -370,7 +370,7 @@ class Dispatcher:
     def _target(self, tool: str) -> ResolvedTool:
         """As :meth:`ToolResolver.tool`; what is in no catalogue is counted, too."""
         try:
-            return self._targets.tool(tool)
+            return self._resolver.tool(tool)
         except DispatchError as error:
             self._running.observer.on_unknown_tool(tool, error, self._running.now())
             raise

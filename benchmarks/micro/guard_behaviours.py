@@ -221,7 +221,7 @@ async def _ours_left() -> Seen:
         await dispatcher.call("work")
         # One caller has half of the line at most.
         tasks = await _begun(lambda: dispatcher.call("work"), WAITERS)
-        rates = dispatcher._running.guards_of(dispatcher._targets.tool("work")).rates
+        rates = dispatcher._running.guards_of(dispatcher._resolver.tool("work")).rates
         assert rates is not None
         assert rates.limiter.waiting == WAITERS, "all of them wait"
         await _leave(tasks)

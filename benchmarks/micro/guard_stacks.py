@@ -91,7 +91,7 @@ def _chain(instances: int) -> Callable[[], AbstractAsyncContextManager[Call]]:
         clock = asyncio.get_running_loop().time
         policy = Policy(rate=ON["rate"])
         table = GuardRegistry(clock, random.random)
-        fleet = InstancePool(
+        pool = InstancePool(
             [(f"i{number}", 1.0, cast(Channel, _Way())) for number in range(instances)],
             balancing=Balancing(),
             health=Health(),
@@ -106,19 +106,19 @@ def _chain(instances: int) -> Callable[[], AbstractAsyncContextManager[Call]]:
             # As Calls.perform and Attempts.call do, without the exchange in between.
             guards = table.of(key, policy, repeatable=False)
             guards.budget.called()
-            passage = Admission(guards)
+            admission = Admission(guards)
             began = clock()
-            refused = passage.enter("user", began + 30.0)
+            refused = admission.try_acquire("user", began + 30.0)
             assert refused is None
-            assert not passage.waits
-            place = fleet.pick(guards)
+            assert not admission.must_wait
+            place = pool.pick(guards)
             assert place is not None
             answer = await nothing()
             guards.durations.learn(clock() - began)
             place.pick.finish(Outcome.SUCCESS)
             if place.probe is not None:
                 place.probe.finish(Outcome.SUCCESS)
-            passage.finish(Outcome.SUCCESS, sent=True)
+            admission.finish(Outcome.SUCCESS, sent=True)
             return answer
 
         yield call
@@ -164,7 +164,7 @@ async def _refused() -> AsyncIterator[Call]:
     guards.breaker.open_until(clock() + 3600.0)
 
     async def call() -> object:
-        refused = Admission(guards).enter("user", 0.0)
+        refused = Admission(guards).try_acquire("user", 0.0)
         return "done" if refused is not None else "let through"
 
     yield call

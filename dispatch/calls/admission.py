@@ -1,7 +1,7 @@
-"""One attempt's way through its tool's guards: a breaker · b limiter · c bulkhead; and out again, whatever happened.
+"""Admission of one attempt by its tool's guards: a breaker · b rate limit · c bulkhead. Every permit is returned.
 
-Nothing is waited for unless it has to be. Who has to wait gives the breaker's permit back and asks again afterwards, because
-the breaker may have opened meanwhile, and because a probe's place must not be held by one that waits.
+The breaker's permit is released before queueing and acquired again afterwards: the breaker may open meanwhile, and a
+half-open call must not hold its place while it waits.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _REJECTED = Outcome.REJECTED
 
 
 class Admission(msgspec.Struct, eq=False):
-    """Ask with :meth:`enter`; when ``waits`` is set then, go on with :meth:`wait` or :meth:`give_up`; in any case
-    :meth:`finish`.
+    """The permits of one attempt: :meth:`try_acquire`; then, if ``must_wait``, :meth:`wait` or :meth:`withdraw`; in any
+    case :meth:`finish`.
 
     Attributes:
-        waits: there is no room at once.
+        must_wait: the rate limit or the bulkhead has no place now.
     """
 
     _guards: ToolGuards
@@ -33,13 +33,13 @@ class Admission(msgspec.Struct, eq=False):
     _rate: RatePermit | None = None
     _place: BulkheadPermit | None = None
     _waiter: Waiter | None = None
-    waits: bool = False
+    must_wait: bool = False
 
-    def enter(self, user: str, deadline: float) -> Rejection | None:
-        """As far as it goes without waiting. None: it is in, unless ``waits``.
+    def try_acquire(self, user: str, deadline: float) -> Rejection | None:
+        """Acquire the permits as far as possible without waiting. None: admitted, unless ``must_wait``.
 
         Args:
-            user: whose call it is.
+            user: on whose behalf the call is made.
             deadline: of the whole call, on the guards' clock.
         """
         guards = self._guards
@@ -48,7 +48,7 @@ class Admission(msgspec.Struct, eq=False):
             answer = breaker.admit()
             if type(answer) is Rejection:
                 return answer
-            self._breaker = answer  # type: ignore[assignment] # what is left
+            self._breaker = answer  # type: ignore[assignment] # a permit
         rates = guards.rates
         if rates is not None:
             may = rates.admit(user, deadline)
@@ -56,7 +56,7 @@ class Admission(msgspec.Struct, eq=False):
                 return may
             if type(may) is Waiter:
                 self._waiter = may
-                self._stand_by()
+                self._release_breaker()
                 return None
             self._rate = may  # type: ignore[assignment] # likewise
         bulkhead = guards.bulkhead
@@ -65,21 +65,21 @@ class Admission(msgspec.Struct, eq=False):
             if type(place) is Rejection:
                 if place.reason != "full":
                     return place
-                self._stand_by()
+                self._release_breaker()
                 return None
             self._place = place  # type: ignore[assignment] # likewise
         return None
 
-    def _stand_by(self) -> None:
-        """There is a wait ahead."""
-        self.waits = True
+    def _release_breaker(self) -> None:
+        """Return the breaker's permit before a wait."""
+        self.must_wait = True
         breaker, self._breaker = self._breaker, None
         if breaker is not None:
             breaker.finish(_CANCELLED)
 
     async def wait(self, deadline: float, priority: str | None) -> Rejection | None:
-        """Wait for what was not there at once. None: it is admitted."""
-        self.waits = False
+        """Wait for the permits that were not available. None: admitted."""
+        self.must_wait = False
         waiter, self._waiter = self._waiter, None
         guards = self._guards
         if waiter is not None:
@@ -101,28 +101,29 @@ class Admission(msgspec.Struct, eq=False):
             self._breaker = answer
         return None
 
-    def give_up(self) -> None:
-        """Do not wait."""
+    def withdraw(self) -> None:
+        """Leave the queue instead of waiting."""
         waiter, self._waiter = self._waiter, None
         if waiter is not None:
             assert self._guards.rates is not None
             self._guards.rates.leave(waiter)
 
     def record_first_chunk(self) -> None:
-        """A stream has begun: the breaker counts it as a success now, because it may last longer than a probe's lease."""
+        """A stream has begun: the breaker counts a success now, because the stream may last longer than the lease of a
+        half-open call."""
         if self._breaker is not None:
             self._breaker.finish(_SUCCESS)
 
     def finish(self, outcome: Outcome, *, sent: bool, retry_after: float | None = None, counts: bool = True) -> None:
-        """The attempt has ended. Every permit it has gets its outcome; a second call does nothing.
+        """Return every permit with the outcome of the attempt; a second call does nothing.
 
         Args:
-            outcome: how it ended.
-            sent: the request left, or may have: what was not used of a rate goes back otherwise.
-            retry_after: seconds that the service asked to be left alone for.
-            counts: the breaker counts it; otherwise it only takes its permit back.
+            outcome: of the attempt.
+            sent: the request was sent, or may have been; otherwise the rate limit's permit is given back.
+            retry_after: seconds that the service asked for before the next request.
+            counts: the breaker counts the outcome; otherwise its permit is only returned.
         """
-        # Each permit counts its first end only.
+        # Each permit counts its first outcome only.
         if self._breaker is not None:
             self._breaker.finish(outcome if counts else _CANCELLED, retry_after=retry_after)
         if self._place is not None:

@@ -126,8 +126,8 @@ class Attempts:
                 return attempt
             if not self._invoker.is_connected:
                 await self._invoker.await_connection(call)
-            rejection = attempt.admission.enter(call.options.user, call.deadline)  # a, b, c
-            if attempt.admission.waits:
+            rejection = attempt.admission.try_acquire(call.options.user, call.deadline)  # a, b, c
+            if attempt.admission.must_wait:
                 rejection = await self._wait(attempt, hedge=hedge)
             if rejection is not None:
                 attempt.reject(refusal(rejection, call.tool.label))
@@ -151,7 +151,7 @@ class Attempts:
     async def _wait(self, attempt: Attempt, *, hedge: bool) -> Rejection | None:
         """Wait for a rate limit or the bulkhead."""
         if hedge:
-            attempt.admission.give_up()
+            attempt.admission.withdraw()
             return Rejection("bulkhead", "full")
         call = attempt.call
         began = self._now()

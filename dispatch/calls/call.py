@@ -66,7 +66,7 @@ class Calls:
                 result = self._failure(tool, call, started)
             else:
                 with self._runtime.generations.current:
-                    if tool.shares and options.idempotency_key is None:
+                    if tool.is_single_flight and options.idempotency_key is None:
                         result = await self._share(call, started)
                     else:
                         attempt = await self._attempts.run(call)  # 4 attempts

@@ -87,7 +87,7 @@ class InstanceInvoker:
         """
         call = attempt.call
         tool = call.tool
-        pool = call.guards.fleet = self._pools.get(tool) or await self._pools.open(tool, call.deadline)
+        pool = call.guards.pool = self._pools.get(tool) or await self._pools.open(tool, call.deadline)
         if not pool.known and (tool.policy.only_ours or self._is_large(call.payload)):
             await self._await_instance(pool, call.deadline)
         if pool.new and pool.held():
@@ -204,7 +204,7 @@ class InstanceInvoker:
             if policy.only_ours and channel.hello is not None:
                 raise nobody_there(tool.label, channel.request_queue)
             properties = self._properties(attempt, channel, channel.replies.first, now)
-            if tool.redelivered(call.options.idempotency_key):
+            if tool.may_be_redelivered(call.options.idempotency_key):
                 properties[Property.REPEATABLE] = "1"
             attempt.retransmission = None
             return channel.publisher, properties

@@ -1,4 +1,4 @@
-"""Targets: what a call is made of that does not change from call to call, worked out once for each tool."""
+"""Resolved tools: what does not change from call to call, computed once for each tool."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from dispatch.policy import Policy, PolicyError
 from dispatch.routing.pool_key import PoolKey, Topics
 
 _BALANCED = frozenset({"balancing", "health", "addressed"})
-"""Keys of a policy that a tool with one of its own does not share with the others of its service."""
+"""A tool whose own policy has one of these keys gets an instance pool of its own."""
 MAX_ALTERNATIVES = 3
 
 
-def _fleet_key(service: ServiceDescriptor, tool: str = "") -> PoolKey:
+def _pool_key(service: ServiceDescriptor, tool: str = "") -> PoolKey:
     return PoolKey(service.id, (service.request_queue, service.response_queue), service.instances, tool)
 
 
 def meter_label(name: str, *, is_tool: bool) -> str:
-    """What stands for a tool in metrics, events and logs: its name; for a service that is called without a tool, its id
-    after ``service:``."""
+    """Return the label of a tool in metrics, events and logs: its name; of a service that is called without a tool:
+    ``service:`` and its id."""
     return name if is_tool else f"service:{name}"
 
 
 class ResolvedTool(msgspec.Struct, frozen=True):
-    """What a call is made of that does not change from call to call.
+    """A tool with everything that a call of it needs.
 
     Attributes:
-        label: the tool's name (the service's id where a client calls a service without a tool).
-        service: where it is served.
-        config_text: the config values, as the JSON text that travels.
-        policy: defaults ← service ← tool.
+        label: the tool's name; the service's id where a client calls a service without a tool.
+        service: that executes the tool.
+        config_text: the config values, as the JSON text of the request.
+        policy: the defaults, overlaid by the service's and the tool's own.
         repeatable: declared read-only or idempotent.
-        fleet: see :class:`PoolKey`.
-        kept: its requests go over a persistent topic.
-        shares: calls that are the same share one exchange.
-        is_tool: a tool was called, rather than a service without one.
-        description: the tool's.
+        pool_key: of the service's instances.
+        is_durable: requests are sent on a persistent topic.
+        is_single_flight: equal calls in flight at the same time share one exchange.
+        is_tool: a tool of the catalogue, rather than a service that is called without one.
+        description: of the tool.
     """
 
     label: str
@@ -51,9 +51,9 @@ class ResolvedTool(msgspec.Struct, frozen=True):
     config_text: str
     policy: Policy
     repeatable: bool
-    fleet: PoolKey
-    kept: bool = False
-    shares: bool = False
+    pool_key: PoolKey
+    is_durable: bool = False
+    is_single_flight: bool = False
     is_tool: bool = True
     description: str = ""
 
@@ -67,17 +67,17 @@ class ResolvedTool(msgspec.Struct, frozen=True):
         """See :func:`meter_label`."""
         return meter_label(self.label, is_tool=self.is_tool)
 
-    def redelivered(self, idempotency_key: str | None) -> bool:
-        """May the broker give a request to another instance when the one that had it died?"""
-        return self.kept and (self.repeatable or idempotency_key is not None)
+    def may_be_redelivered(self, idempotency_key: str | None) -> bool:
+        """Whether the broker may deliver a request to another instance when the first one dies."""
+        return self.is_durable and (self.repeatable or idempotency_key is not None)
 
 
 class ToolResolver:
-    """The targets of one catalogue.
+    """Resolves the names of one catalogue.
 
     Args:
         catalog: services and tools.
-        policy: what calls may take where neither service nor tool says more.
+        policy: defaults under the policies of services and tools.
     """
 
     def __init__(self, catalog: Catalog, policy: Policy) -> None:
@@ -85,13 +85,14 @@ class ToolResolver:
         self._policy = policy
         self._tools: dict[str, ResolvedTool] = {}
         self._services: dict[str, ResolvedTool] = {}
-        self._fleets: dict[PoolKey, PoolKey] = {}
+        self._pools: dict[PoolKey, PoolKey] = {}
 
     def check(self) -> ToolResolver:
-        """These, if each service's and tool's policy goes with ``policy``. They were checked over the defaults only.
+        """Check that each service's and tool's policy is valid over ``policy`` (they were checked over the defaults only);
+        return this resolver.
 
         Raises:
-            PolicyError: one does not; it names the service or the tool.
+            PolicyError: one is not; it names the service or the tool.
         """
         services: dict[str, Policy] = {}
         for service in self.catalog.services.values():
@@ -107,14 +108,14 @@ class ToolResolver:
             return base.merged(raw)
         except PolicyError as error:
             raise PolicyError(
-                error.key, f"{error.problem} (what {where} sets, laid over what it does not)", error.fix
+                error.key, f"{error.problem} (the policy of {where}, merged with the defaults)", error.fix
             ) from None
 
     def tool(self, name: str) -> ResolvedTool:
-        """What a call of the tool ``name`` is made of.
+        """Resolve the tool ``name``.
 
         Raises:
-            RejectedError: there is no such tool; the message has the near names.
+            RejectedError: there is no such tool; the message has similar names.
         """
         target = self._tools.get(name)
         if target is None:
@@ -132,21 +133,21 @@ class ToolResolver:
                 sys.intern(json_text(descriptor.config, "config")),
                 policy,
                 descriptor.repeatable,
-                self._fleet(service, "" if _BALANCED.isdisjoint(descriptor.policy) else name),
-                _kept(service),
+                self._pool_key_of(service, "" if _BALANCED.isdisjoint(descriptor.policy) else name),
+                _is_durable(service),
                 policy.single_flight and descriptor.read_only,
                 description=descriptor.description,
             )
         return target
 
-    def _fleet(self, service: ServiceDescriptor, tool: str) -> PoolKey:
-        """The key, one object for all tools that have it in common: less memory to read for a call of any of them."""
-        key = _fleet_key(service, tool)
-        return self._fleets.setdefault(key, key)
+    def _pool_key_of(self, service: ServiceDescriptor, tool: str) -> PoolKey:
+        """Return the key of a pool, one object for all tools that share it: less memory to read for each call."""
+        key = _pool_key(service, tool)
+        return self._pools.setdefault(key, key)
 
     def alternatives(self, name: str) -> tuple[str, ...]:
-        """Tools that could do instead of ``name``: of its category, or with the most tags in common; of another service
-        first, because what is wrong with one tool is often wrong with all of its service."""
+        """Return tools that could serve instead of ``name``: of its category, or with the most tags in common. Tools of
+        other services come first, because a failure of one tool is often one of its whole service."""
         tool = self.catalog.tools.get(name)
         if tool is None or not (tool.category or tool.tags):
             return ()
@@ -165,10 +166,10 @@ class ToolResolver:
         return tuple(other.name for other in sorted(near, key=rank)[:MAX_ALTERNATIVES])
 
     def service(self, id: str) -> ResolvedTool:
-        """What a call of the service ``id`` without a tool is made of.
+        """Resolve the service ``id``, to be called without a tool.
 
         Raises:
-            RejectedError: there is no such service; the message has the near names.
+            RejectedError: there is no such service; the message has similar names.
         """
         target = self._services.get(id)
         if target is None:
@@ -184,33 +185,33 @@ class ToolResolver:
                 "{}",
                 self._policy.merged(descriptor.policy),
                 repeatable=False,
-                fleet=self._fleet(descriptor, ""),
-                kept=_kept(descriptor),
+                pool_key=self._pool_key_of(descriptor, ""),
+                is_durable=_is_durable(descriptor),
                 is_tool=False,
             )
         return target
 
     def find(self, label: str, *, is_tool: bool) -> ResolvedTool | None:
-        """The target of the tool, or the service, that is called ``label``; None: there is none."""
+        """Return the tool, or the service, of that name; None: the catalogue has none."""
         if label not in (self.catalog.tools if is_tool else self.catalog.services):
             return None
         return self.tool(label) if is_tool else self.service(label)
 
-    def fleet_policy(self, key: PoolKey) -> Policy | None:
-        """The policy of the instances that are known as ``key``; None: no call of this catalogue has that key."""
+    def pool_policy(self, key: PoolKey) -> Policy | None:
+        """Return the policy of an instance pool; None: no tool of this catalogue uses it."""
         service = self.catalog.services.get(key.service)
-        if service is None or _fleet_key(service, key.tool) != key:
+        if service is None or _pool_key(service, key.tool) != key:
             return None
         if not key.tool:
             return self.service(service.id).policy
         target = self.find(key.tool, is_tool=True)
-        return target.policy if target is not None and target.fleet == key else None
+        return target.policy if target is not None and target.pool_key == key else None
 
     @property
     def topics(self) -> frozenset[Topics]:
-        """The topics of all services."""
-        return frozenset(pair for service in self.catalog.services.values() for pair in _fleet_key(service).pairs)
+        """The request and response topics of all services."""
+        return frozenset(pair for service in self.catalog.services.values() for pair in _pool_key(service).pairs)
 
 
-def _kept(service: ServiceDescriptor) -> bool:
+def _is_durable(service: ServiceDescriptor) -> bool:
     return TopicName.parse(service.request_queue).persistent

@@ -65,69 +65,69 @@ class Runtime:
         )
         self.now: Callable[[], float] = self.exchange.now
         self.routes = Channels(transport, self.exchange, name)
-        self.generations = Generations(self.exchange.loop, lambda number: self._fleets.close_former(number))
-        self._fleets = PoolRegistry(self.routes, randomness, tools, self.generations, observer)
+        self.generations = Generations(self.exchange.loop, lambda number: self._pools.close_former(number))
+        self._pools = PoolRegistry(self.routes, randomness, tools, self.generations, observer)
         self._guards = GuardRegistry(self.now, randomness, observer, lambda key: meter_label(key[1], is_tool=key[0]))
-        self.attempts = Attempts(InstanceInvoker(transport, self.exchange, self.routes, self._fleets), self.now)
+        self.attempts = Attempts(InstanceInvoker(transport, self.exchange, self.routes, self._pools), self.now)
         self.flights: SingleFlight[CallResult] = SingleFlight()
         observer.attach(self)
 
     @property
     def max_message_bytes(self) -> int:
-        """The largest payload that goes as one message."""
+        """Bytes of the largest payload that fits into one message."""
         return self._transport.max_message_bytes
 
-    def guards_of(self, target: ResolvedTool) -> ToolGuards:
-        """The guards of a target's tool."""
-        return self._guards.of((target.is_tool, target.label), target.policy, repeatable=target.repeatable)
+    def guards_of(self, tool: ResolvedTool) -> ToolGuards:
+        """Return the guards of a tool."""
+        return self._guards.of((tool.is_tool, tool.label), tool.policy, repeatable=tool.repeatable)
 
     def instances(self, service: str) -> tuple[InstanceView, ...]:
-        """How each instance of a service is doing; where tools of it are balanced on their own, as the others see it."""
-        fleets = self._fleets.of_service(service)
-        return fleets[0].instances() if fleets else ()
+        """Return the state of each instance of a service, as tools without balancing settings of their own see it."""
+        pools = self._pools.of_service(service)
+        return pools[0].instances() if pools else ()
 
-    def renew(self, targets: ToolResolver) -> None:
-        """Take another catalogue, or policy, over. What is gone from it is closed when the calls under way have ended."""
+    def renew(self, tools: ToolResolver) -> None:
+        """Apply another catalogue or policy. Topics that it no longer has are closed when the calls in flight have ended."""
 
         def find(key: tuple[bool, str]) -> tuple[Policy, bool] | None:
-            target = targets.find(key[1], is_tool=key[0])
-            return None if target is None else (target.policy, target.repeatable)
+            tool = tools.find(key[1], is_tool=key[0])
+            return None if tool is None else (tool.policy, tool.repeatable)
 
-        self._catalog = catalog = targets.catalog
+        self._catalog = catalog = tools.catalog
         self._guards.renew(find)
-        self._fleets.renew(targets)
+        self._pools.renew(tools)
         self.generations.begin()
         self.observer.retain(
             (*catalog.tools, *(meter_label(id, is_tool=False) for id in catalog.services)), catalog.services
         )
 
-    # -- what a scrape sees, on whatever thread ------------------------------------------------------------------
+    # -- gauges, read by a scrape on any thread -----------------------------------------------------------------
 
     @property
     def connected(self) -> bool:
-        """Is the broker in reach?"""
+        """Whether the broker is in reach."""
         return self._transport.connected
 
     @property
     def pending(self) -> int:
-        """Requests that wait for a reply."""
+        """Requests in flight."""
         return self.exchange.pending
 
     def circuits(self) -> Mapping[str, State]:
-        """The state of each tool's circuit breaker, by the tool's label."""
+        """Return the state of each tool's circuit breaker, by the tool's label."""
         return {each.label: each.breaker.state for each in self._guards.all() if each.breaker is not None}
 
     def queued(self) -> Mapping[str, int]:
-        """Calls that wait in line, by the tool's label."""
+        """Return how many calls wait for a rate limit or the bulkhead, by the tool's label."""
         return {each.label: each.waiting for each in self._guards.all()}
 
-    def fleets(self) -> Iterable[tuple[str, tuple[InstanceView, ...]]]:
-        """Each service's instances, by the service's id. Each instance is there once, in the state in which calls of the
-        service see it, although tools with settings of their own may see it in another one."""
+    def pools(self) -> Iterable[tuple[str, tuple[InstanceView, ...]]]:
+        """Return the instances of each service, by the service's id. Each instance is listed once, in the state that the
+        service's own pool has of it; pools of tools with balancing settings of their own may differ."""
         services: dict[str, dict[str, InstanceView]] = {}
-        for service, fleet in self._fleets.all():
+        for service, pool in self._pools.all():
             views = services.setdefault(service, {})
-            for view in fleet.glimpse():
+            for view in pool.glimpse():
                 known = views.get(view.id)
                 if known is not None:
                     view = msgspec.structs.replace(known, in_flight=known.in_flight + view.in_flight)
@@ -135,11 +135,11 @@ class Runtime:
         return [(service, tuple(views.values())) for service, views in services.items()]
 
     def tools(self) -> Mapping[str, int]:
-        """Tools in the catalogue, by where they come from."""
+        """Return the number of tools by the source of the catalogue."""
         return {self._catalog.source: len(self._catalog.tools)}
 
     async def abandon(self) -> None:
-        """Close what does not need the event loop that this was made on, because that has ended."""
+        """Close what does not need the event loop of the dispatcher, because that loop has ended."""
         self.attempts.is_closing = True
         self.observer.close()
         await self.routes.abandon()
@@ -148,9 +148,9 @@ class Runtime:
         """See :meth:`dispatch.Dispatcher.close`."""
         self.attempts.is_closing = True
         self._guards.close()
-        async with contextlib.AsyncExitStack() as stack:  # runs all of them, also when the drain is cut short
+        async with contextlib.AsyncExitStack() as stack:  # every callback runs, also when the drain is cancelled
             stack.push_async_callback(self.routes.close)
-            stack.push_async_callback(self._fleets.close)
+            stack.push_async_callback(self._pools.close)
             stack.push_async_callback(self.generations.close)
             stack.callback(self.observer.close)
             stack.callback(self.exchange.close)

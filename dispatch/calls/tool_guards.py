@@ -1,4 +1,4 @@
-"""What guards one tool, and what is known of it: one set for each, which outlives calls and changes of policy."""
+"""The guards of a tool and what was measured of it. They outlive calls and changes of the policy."""
 
 from __future__ import annotations
 
@@ -22,37 +22,37 @@ if TYPE_CHECKING:
     from dispatch.routing.instance_pool import InstancePool
 
 SharedUsers = Callable[[Rate], UserBuckets[LimiterBucket]]
-"""The users' buckets of a rate that several tools share."""
+"""Returns the buckets of users for a rate that several tools share."""
 
-USUAL = 0.95
-"""The share of attempts that are shorter than what is taken for usual."""
+USUAL_QUANTILE = 0.95
+"""The usual duration of an attempt is this quantile of the measured ones."""
 MAX_INSTANCE_BREAKERS = 512
-"""Instances of which a tool's breaker is kept: twice as many as a service has at once."""
+"""Instances with a circuit breaker of their own, for each tool: twice as many as a service has at once."""
 
 
 class ToolGuards:
     """The guards of one tool, for one dispatcher.
 
     Args:
-        policy: in force for it.
-        repeatable: it may run twice for one call.
+        policy: in force for the tool.
+        repeatable: the tool may be executed twice for one call.
         clock: the loop's.
-        randomness: for waits and open times.
+        randomness: for backoff and open durations.
         shared_users: see :data:`SharedUsers`.
         observer: of the tool.
-        label: the tool's in metrics and events.
+        label: of the tool in metrics and events.
 
     Attributes:
-        policy: as given, or as last taken over.
-        breaker, bulkhead, rates, retrying, hedging: what is asked; None: off.
-        budget: what its retries and hedges are paid from.
-        durations: how long its attempts take.
-        usual: below which nearly all stay.
-        fleet: the instances it was called at last, which are told when its service is well again.
-        answered_by, answered_at: the instance that answered last, and when; ``""`` before the first answer, and when that
-            instance has failed since.
-        patience: how long to wait for an answer before asking for it.
-        observer: as given.
+        policy: in force for the tool.
+        breaker, bulkhead, rates, retrying, hedging: the guards; None: off.
+        budget: limits retries and hedges.
+        durations: of attempts.
+        usual: the usual duration of an attempt (:data:`USUAL_QUANTILE`).
+        pool: the instances that were called last; their ejections end when the breaker closes.
+        answered_by, answered_at: the instance that answered last, and when; ``""`` before the first answer, and after a
+            failure of that instance.
+        patience: the retransmission timeout.
+        observer: of the tool.
     """
 
     __slots__ = (
@@ -66,12 +66,12 @@ class ToolGuards:
         "bulkhead",
         "clock",
         "durations",
-        "fleet",
         "hedging",
         "label",
         "observer",
         "patience",
         "policy",
+        "pool",
         "rates",
         "repeatable",
         "retrying",
@@ -97,12 +97,12 @@ class ToolGuards:
         self._instances: dict[str, CircuitBreaker] = {}
         self.policy = policy
         self.repeatable = repeatable
-        self.fleet: InstancePool | None = None
+        self.pool: InstancePool | None = None
         self.answered_by = ""
         self.answered_at = 0.0
         self.durations = LatencyHistogram(clock)
-        self.usual = Quantile(self.durations, USUAL)
-        retry = policy.retry or DEFAULT_RETRY  # hedges are paid from the budget, too
+        self.usual = Quantile(self.durations, USUAL_QUANTILE)
+        retry = policy.retry or DEFAULT_RETRY  # hedges are limited by the budget, too
         self.budget = RetryBudget(retry.budget_ratio, MIN_REPEATS_PER_S, clock)
         self.patience = Patience(policy.ask_after)
         self.breaker = self._breaker()
@@ -112,8 +112,8 @@ class ToolGuards:
         self.hedging = self._hedging()
 
     def reconfigure(self, policy: Policy, *, repeatable: bool) -> None:
-        """Take another policy over. Breakers keep their state, calls in flight and in line their places, and what was
-        learnt stays. Whoever waits for a rate that has changed waits for the former one."""
+        """Apply another policy. Breakers keep their state, calls in flight and in the queue their places, and measurements
+        stay. A call that waits for a rate limit that has changed waits for the former one."""
         former, self.policy, self.repeatable = self.policy, policy, repeatable
         if policy.breaker is None or self.breaker is None:
             self.breaker = self._breaker()
@@ -143,12 +143,12 @@ class ToolGuards:
             clock=self.clock,
             randomness=self._randomness,
             on_transition=self.observer.watch_circuit(),
-            on_recovery=self._recovered,
+            on_recovery=self._on_recovery,
         )
 
-    def _recovered(self) -> None:
-        if self.fleet is not None:
-            self.fleet.balancer.pardon()
+    def _on_recovery(self) -> None:
+        if self.pool is not None:
+            self.pool.balancer.pardon()
 
     def _rates(self) -> RateLimits | None:
         rate, user_rate, shared = _limits(self.policy)
@@ -175,12 +175,12 @@ class ToolGuards:
             return None
         return Hedging(delay, budget=self.budget, durations=self.durations, clock=self.clock)
 
-    def at(self, instance: str) -> CircuitBreaker | None:
-        """The breaker of this tool at one instance; None: off."""
+    def breaker_of(self, instance: str) -> CircuitBreaker | None:
+        """Return the breaker of this tool at one instance; None: off."""
         breaker = self._instances.get(instance)
         if breaker is None and self.policy.breaker is not None:
             while len(self._instances) >= MAX_INSTANCE_BREAKERS:
-                del self._instances[next(iter(self._instances))]  # the one that came first, and has probably gone
+                del self._instances[next(iter(self._instances))]  # the oldest: probably gone
             breaker = CircuitBreaker(
                 self.policy.breaker,
                 clock=self.clock,
@@ -191,29 +191,28 @@ class ToolGuards:
         return breaker
 
     def record_failure(self, instance: str, now: float) -> bool:
-        """Record a failure of ``instance``. True: it says nothing about the tool, because another instance, one that is
-        still there, has answered since ``instance`` last did, has not failed since, and answered within the breaker's
-        time window."""
-        answered_by, breaker, fleet = self.answered_by, self.breaker, self.fleet
+        """Record a failure of ``instance``. True: it says nothing about the tool, because another instance has answered
+        since, within the breaker's time window, has not failed since and is still there."""
+        answered_by, breaker, pool = self.answered_by, self.breaker, self.pool
         if answered_by == instance:
             self.answered_by = answered_by = ""
-        if not answered_by or breaker is None or fleet is None:
+        if not answered_by or breaker is None or pool is None:
             return False
-        return now - self.answered_at < breaker.settings.window_duration and answered_by in fleet.balancer
+        return now - self.answered_at < breaker.settings.window_duration and answered_by in pool.balancer
 
     def admits(self, instance: str) -> bool:
-        """Would the breaker at that instance let a call go? Nothing changes."""
+        """Whether the breaker at that instance would admit a call. Nothing changes."""
         breaker = self._instances.get(instance)
         return breaker is None or breaker.may_admit()
 
     @property
     def waiting(self) -> int:
-        """Calls that wait in line, for a rate or for room."""
-        lines = 0 if self.bulkhead is None else self.bulkhead.guard.waiting
-        return lines if self.rates is None else lines + self.rates.limiter.waiting
+        """Calls that wait for a rate limit or the bulkhead."""
+        waiting = 0 if self.bulkhead is None else self.bulkhead.guard.waiting
+        return waiting if self.rates is None else waiting + self.rates.limiter.waiting
 
     def close(self) -> None:
-        """Refuse what waits; what is in flight goes on."""
+        """Reject the calls that wait; those in flight go on."""
         if self.bulkhead is not None:
             self.bulkhead.close()
         if self.rates is not None:
@@ -225,13 +224,13 @@ def _limits(policy: Policy) -> tuple[Rate | None, Rate | None, Rate | None]:
 
 
 class GuardRegistry:
-    """The guards of all tools of one dispatcher, made when they are first asked for.
+    """The guards of all tools of one dispatcher, created at the first call of each tool.
 
     Args:
         clock: the loop's.
         randomness: see :class:`ToolGuards`.
         observer: of the dispatcher; None: nothing is observed.
-        label: what stands for a key in metrics and events.
+        label: returns the label of a key in metrics and events.
     """
 
     def __init__(
@@ -249,7 +248,7 @@ class GuardRegistry:
         self._users: dict[Rate, UserBuckets[LimiterBucket]] = {}
 
     def of(self, key: Any, policy: Policy, *, repeatable: bool) -> ToolGuards:
-        """The guards known as ``key``; new ones have that policy, those there are keep theirs until :meth:`renew`."""
+        """Return the guards of ``key``. New ones get that policy; existing ones keep theirs until :meth:`renew`."""
         guards = self._guards.get(key)
         if guards is None:
             label = self._label(key)
@@ -265,11 +264,11 @@ class GuardRegistry:
         return guards
 
     def renew(self, find: Callable[[Any], tuple[Policy, bool] | None]) -> None:
-        """Take another catalogue over.
+        """Apply another catalogue.
 
         Args:
-            find: the policy of a key, and whether its tool is repeatable. None: the guards of that key are dropped; calls in
-                flight finish with those they have.
+            find: returns the policy of a key and whether its tool is repeatable. None: the guards of that key are dropped;
+                calls in flight finish with those they have.
         """
         for key, guards in list(self._guards.items()):
             found = find(key)
@@ -282,11 +281,11 @@ class GuardRegistry:
             del self._users[rate]
 
     def all(self) -> list[ToolGuards]:
-        """Those there are."""
+        """Return the guards of all tools that were called."""
         return list(self._guards.values())
 
     def close(self) -> None:
-        """Refuse what waits, everywhere."""
+        """Reject all calls that wait."""
         for guards in self._guards.values():
             guards.close()
 

@@ -57,7 +57,7 @@ class SelectedInstance(msgspec.Struct, frozen=True, eq=False, gc=False):
 class InstanceAdmission(Protocol):
     """The circuit breakers of one tool at each instance."""
 
-    def at(self, instance: str) -> CircuitBreaker | None:
+    def breaker_of(self, instance: str) -> CircuitBreaker | None:
         """The breaker of this tool at one instance; None: off."""
         ...
 
@@ -206,7 +206,7 @@ class InstancePool:
         route, instance = self._places[name]
         probe = None
         if len(self._places) > 1:  # of a single one the tool's own breaker knows all there is to know
-            breaker = guards.at(name)
+            breaker = guards.breaker_of(name)
             if breaker is not None:
                 permit = breaker.admit()
                 # A refusal here means that nobody else may be asked either, and that is not for this breaker to say.

@@ -27,7 +27,7 @@ class PoolUser(Protocol):
     """What a call must say to find the instances of its service."""
 
     @property
-    def fleet(self) -> PoolKey:
+    def pool_key(self) -> PoolKey:
         """The key of the pool."""
         ...
 
@@ -50,7 +50,7 @@ class PoolPolicies(Protocol):
         """All topics that its services use."""
         ...
 
-    def fleet_policy(self, key: PoolKey) -> Policy | None:
+    def pool_policy(self, key: PoolKey) -> Policy | None:
         """The policy of a pool; None: the catalogue has no such pool."""
         ...
 
@@ -61,7 +61,7 @@ class PoolRegistry:
     Args:
         routes: opens topics.
         randomness: of the balancers.
-        targets: of the catalogue in force.
+        policies: of the catalogue in force.
         generations: the calls under way.
         observer: of the dispatcher; None: nothing is observed.
     """
@@ -70,32 +70,32 @@ class PoolRegistry:
         self,
         routes: Channels,
         randomness: Randomness,
-        targets: PoolPolicies,
+        policies: PoolPolicies,
         generations: Generations,
         observer: DispatcherObserver | None = None,
     ) -> None:
         self._observer = observer
         self._routes = routes
         self._randomness = randomness
-        self._targets = targets
-        self._topics = targets.topics
+        self._policies = policies
+        self._topics = policies.topics
         self._generations = generations
         self._former: dict[PoolKey, tuple[InstancePool, int]] = {}
         """Fleets of former catalogues, each with the last generation of calls that may use it."""
         self._clock = loop_clock()
-        self._fleets: dict[PoolKey, InstancePool] = {}
+        self._pools: dict[PoolKey, InstancePool] = {}
         self._missing: dict[PoolKey, set[str]] = {}
         self._again_at: dict[PoolKey, float] = {}
         self._opening: set[asyncio.Task[None]] = set()
 
     def get(self, target: PoolUser) -> InstancePool | None:
         """The fleet of ``target``'s service, if it is open."""
-        fleet = self._fleets.get(target.fleet)
-        if fleet is None:
-            return self._former[target.fleet][0] if target.fleet in self._former else None
-        if self._missing and target.fleet in self._missing:
-            self._seek(target, fleet)
-        return fleet
+        pool = self._pools.get(target.pool_key)
+        if pool is None:
+            return self._former[target.pool_key][0] if target.pool_key in self._former else None
+        if self._missing and target.pool_key in self._missing:
+            self._seek(target, pool)
+        return pool
 
     async def open(self, target: PoolUser, deadline: float) -> InstancePool:
         """The same, opening it: at least one of its topics.
@@ -137,11 +137,11 @@ class PoolRegistry:
         return self.get(target) or self._add(target, there, missing)
 
     def _add(self, target: PoolUser, there: list[tuple[str, float, Channel]], missing: set[str]) -> InstancePool:
-        key = target.fleet
-        in_force = self._targets.fleet_policy(key)
+        key = target.pool_key
+        in_force = self._policies.pool_policy(key)
         is_former = in_force is None  # the catalogue was reloaded while a call opened it
         policy = target.policy if in_force is None else in_force
-        fleet = InstancePool(
+        pool = InstancePool(
             there,
             balancing=policy.balancing,
             health=policy.health or NO_HEALTH,
@@ -152,27 +152,27 @@ class PoolRegistry:
             observer=None if is_former else self._observe(key),
         )
         if is_former:
-            self._former[key] = fleet, self._generations.number - self._generations.are_former_pending
-            return fleet
-        self._fleets[key] = fleet
+            self._former[key] = pool, self._generations.number - self._generations.are_former_pending
+            return pool
+        self._pools[key] = pool
         if missing:
             self._missing[key] = missing
             self._again_at[key] = self._clock() + AGAIN_S
-        return fleet
+        return pool
 
     def _observe(self, key: PoolKey) -> ServiceObserver:
         return NULL_SERVICE if self._observer is None else self._observer.service(key.service)
 
-    def _seek(self, target: PoolUser, fleet: InstancePool) -> None:
-        if self._clock() < self._again_at[target.fleet]:
+    def _seek(self, target: PoolUser, pool: InstancePool) -> None:
+        if self._clock() < self._again_at[target.pool_key]:
             return
-        self._again_at[target.fleet] = self._clock() + AGAIN_S
-        task = asyncio.create_task(self._open_missing(target, fleet))
+        self._again_at[target.pool_key] = self._clock() + AGAIN_S
+        task = asyncio.create_task(self._open_missing(target, pool))
         self._opening.add(task)
         task.add_done_callback(self._opening.discard)
 
-    async def _open_missing(self, target: PoolUser, fleet: InstancePool) -> None:
-        missing = self._missing.get(target.fleet, set())
+    async def _open_missing(self, target: PoolUser, pool: InstancePool) -> None:
+        missing = self._missing.get(target.pool_key, set())
         for each in target.service.instances:
             if each.id in missing:
                 try:
@@ -183,31 +183,31 @@ class PoolRegistry:
                     continue  # next time
                 if each.id in missing:
                     missing.discard(each.id)
-                    fleet.add(each.id, each.weight, route)
+                    pool.add(each.id, each.weight, route)
         if not missing:
-            self._missing.pop(target.fleet, None)
-            self._again_at.pop(target.fleet, None)
+            self._missing.pop(target.pool_key, None)
+            self._again_at.pop(target.pool_key, None)
         self._routes.close_unused(self._is_wanted)  # the catalogue may have been reloaded meanwhile
 
     # -- another catalogue --------------------------------------------------------------------------------------
 
-    def renew(self, targets: PoolPolicies) -> None:
+    def renew(self, policies: PoolPolicies) -> None:
         """Take another catalogue over. Fleets that it does not have stay open for the calls under way."""
-        self._targets = targets
-        self._topics = targets.topics
-        for key, (fleet, _) in list(self._former.items()):
-            if targets.fleet_policy(key) is not None:
+        self._policies = policies
+        self._topics = policies.topics
+        for key, (pool, _) in list(self._former.items()):
+            if policies.pool_policy(key) is not None:
                 del self._former[key]
-                self._fleets[key] = fleet
-                fleet.restore(self._observe(key))
-        for key, fleet in list(self._fleets.items()):
-            policy = targets.fleet_policy(key)
+                self._pools[key] = pool
+                pool.restore(self._observe(key))
+        for key, pool in list(self._pools.items()):
+            policy = policies.pool_policy(key)
             if policy is not None:
-                fleet.configure(policy.balancing, policy.health or NO_HEALTH, addressed=policy.addressed)
+                pool.configure(policy.balancing, policy.health or NO_HEALTH, addressed=policy.addressed)
             else:
-                del self._fleets[key]
-                self._former[key] = fleet, self._generations.number
-                fleet.retire()
+                del self._pools[key]
+                self._former[key] = pool, self._generations.number
+                pool.retire()
 
     def close_former(self, generation: int) -> None:
         """The calls of ``generation``, and of those before it, have ended: close what only they could use."""
@@ -223,12 +223,12 @@ class PoolRegistry:
 
     def all(self) -> list[tuple[str, InstancePool]]:
         """Each with its service's id; those of tools with settings of their own come last."""
-        fleets = sorted(self._fleets.copy().items(), key=lambda item: bool(item[0].tool))
-        return [(key.service, fleet) for key, fleet in fleets]
+        pools = sorted(self._pools.copy().items(), key=lambda item: bool(item[0].tool))
+        return [(key.service, pool) for key, pool in pools]
 
     def of_service(self, service: str) -> list[InstancePool]:
         """The open fleets of the service of that id: one, unless tools of it have balancing settings of their own."""
-        return [fleet for key, fleet in self._fleets.items() if key.service == service]
+        return [pool for key, pool in self._pools.items() if key.service == service]
 
     async def close(self) -> None:
         """Open nothing more."""

@@ -152,7 +152,7 @@ class WrappedClient:
         """Calls that wait in line."""
         return {} if self._made is None else {self.tool: self._made.waiting}
 
-    def fleets(self) -> Iterable[tuple[str, tuple[InstanceView, ...]]]:
+    def pools(self) -> Iterable[tuple[str, tuple[InstanceView, ...]]]:
         """None: the client's topic is one for all instances."""
         return ()
 

@@ -161,8 +161,8 @@ async def test_a_call_that_began_before_a_reload_does_not_undo_it() -> None:
         _, properties = await peer.request()
         await peer.answer(properties, "done")
         assert (await call).ok
-        (fleet,) = dispatcher._running._fleets.of_service("lab")
-        assert fleet.balancer._health.settings.consecutive == 77
+        (pool,) = dispatcher._running._pools.of_service("lab")
+        assert pool.balancer._health.settings.consecutive == 77
 
 
 # -- what is open -----------------------------------------------------------------------------------------------------
@@ -240,11 +240,11 @@ async def test_a_catalogue_that_comes_back_finds_its_pool() -> None:
     async with servers("a@1", "a@2", work=wait), dispatching(services("a@1")) as dispatcher:
         call = asyncio.create_task(dispatcher.execute("a", {"wait": 1}))
         await asyncio.sleep(1)
-        (before,) = dispatcher._running._fleets.of_service("a")
+        (before,) = dispatcher._running._pools.of_service("a")
         dispatcher.reload(services("a@2"))
         assert (await dispatcher.execute("a")).ok
         dispatcher.reload(services("a@1"))
-        assert dispatcher._running._fleets.of_service("a") == [before]
+        assert dispatcher._running._pools.of_service("a") == [before]
         gate.set()
         assert (await call).ok
         await asyncio.sleep(1)

@@ -248,7 +248,7 @@ def _is_on(guard: str, target: ResolvedTool, idle: Mapping[str, str]) -> bool:
         case "health":
             return policy.health is not None and "health.consecutive" not in idle
         case "single-flight":
-            return target.shares
+            return target.is_single_flight
         case "slo":
             return False  # it guards nothing
     return guard in _PARTS and getattr(policy, guard.replace("-", "_")) is not None
@@ -277,7 +277,7 @@ def _without_effect(target: ResolvedTool, tool: ToolDescriptor) -> dict[str, str
             note("nothing is repeated or hedged", "retry", "budget-ratio")
     elif once:
         note(f"the tool ran, and must not run twice: {once}", "retry", "retryable-errors")
-    if policy.single_flight and not target.shares:
+    if policy.single_flight and not target.is_single_flight:
         note("off: not declared read-only", "", "single-flight")
     if spread:
         why = f"one topic shared by replicas: {_BROKER_SPREADS}"
@@ -343,7 +343,7 @@ def _requests(target: ResolvedTool) -> str:
     listed = ", ".join(each.id for each in service.instances)
     by_name = _by_name(service, policy)
     shared = f"one topic shared by replicas: {_BROKER_SPREADS}"
-    if target.kept and not listed:
+    if target.is_durable and not listed:
         shared = f"one persistent topic shared by replicas: {_BROKER_SPREADS}"
         if target.repeatable:
             shared += ", and gives a request to another when its instance dies"
@@ -355,5 +355,5 @@ def _requests(target: ResolvedTool) -> str:
         found = "instances of ours by name, nobody else"
     else:
         found = f"instances of ours by name, and until one is known {shared}"
-    own = ", of this tool's own view" if target.fleet.tool else ""
+    own = ", of this tool's own view" if target.pool_key.tool else ""
     return f"{policy.balancing.strategy} over {found}{own}"

@@ -41,7 +41,7 @@ class Observed(Protocol):
     def queued(self) -> Mapping[str, int]:
         """Calls that wait in line, by the tool's label."""
 
-    def fleets(self) -> Iterable[tuple[str, tuple[InstanceView, ...]]]:
+    def pools(self) -> Iterable[tuple[str, tuple[InstanceView, ...]]]:
         """Each service's instances, by the service's label."""
 
     def tools(self) -> Mapping[str, int]:
@@ -127,7 +127,7 @@ class LiveCollector(Collector):
         """The instances of each service, by the label of its series."""
         services = self._instruments.services()
         for each in self._all():
-            for id, views in each.fleets():
+            for id, views in each.pools():
                 yield _known(id, services), views
 
     def _instances(self) -> Values:

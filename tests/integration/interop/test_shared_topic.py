@@ -40,9 +40,9 @@ async def test_all_clients_at_once_get_their_own_answers(
 async def test_a_fleet_half_of_theirs_and_half_of_ours_shares_the_work(url: str, their_service: TheirService) -> None:
     """Services of one id share a subscription, whichever package they are written for: a fleet can move one by one. Its
     policy says that requests go to the shared topic meanwhile, and not to those instances that are known by name."""
-    fleet = dispatch.ToolServer(Peer(), url, topic=their_service.topic, id=their_service.id)
+    pool = dispatch.ToolServer(Peer(), url, topic=their_service.topic, id=their_service.id)
     policy = dispatch.Policy(addressed=False)
-    async with fleet, dispatch.connect(url, catalog(their_service.topic), policy=policy) as dispatcher:
+    async with pool, dispatch.connect(url, catalog(their_service.topic), policy=policy) as dispatcher:
         client = dispatch.ToolServiceClient(dispatcher, service="peer")
         answers = [await client.call({}, {"who": True}, timeout=TIMEOUT_S) for _ in range(20)]
     assert sorted(set(answers)) == ["ours", "theirs"]

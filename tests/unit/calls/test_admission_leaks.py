@@ -52,16 +52,16 @@ class Crowd:
     async def call(self) -> None:
         chance = self.chance
         deadline = self.clock() + chance.choice((0.02, 0.2, 2.0))
-        passage, outcome, sent = Admission(self.guards), Outcome.CANCELLED, False
+        admission, outcome, sent = Admission(self.guards), Outcome.CANCELLED, False
         end = "cancelled"
         try:
-            refused = passage.enter(f"user{chance.randrange(5)}", deadline)
-            if passage.waits:
+            refused = admission.try_acquire(f"user{chance.randrange(5)}", deadline)
+            if admission.must_wait:
                 if chance.random() < 0.05:
-                    passage.give_up()
+                    admission.withdraw()
                     refused = Rejection("test", "gave-up")
                 else:
-                    refused = await passage.wait(deadline, None)
+                    refused = await admission.wait(deadline, None)
             if refused is not None:
                 outcome, end = Outcome.REJECTED, f"{refused.by} {refused.reason}"
                 return
@@ -74,8 +74,8 @@ class Crowd:
             outcome = Outcome.TIMEOUT if sick else chance.choice(ENDS)
             end = str(outcome)
         finally:
-            passage.finish(outcome, sent=sent, retry_after=0.01 if outcome is Outcome.THROTTLED else None)
-            passage.finish(Outcome.TIMEOUT, sent=False)  # once counts
+            admission.finish(outcome, sent=sent, retry_after=0.01 if outcome is Outcome.THROTTLED else None)
+            admission.finish(Outcome.TIMEOUT, sent=False)  # once counts
             self.ends[end] = self.ends.get(end, 0) + 1
 
     async def come(self, calls: int) -> None:
@@ -116,9 +116,9 @@ async def test_cancelled_callers_leave_no_permit_no_waiter_and_no_timer(
     # And all of it still works: as many places as before, and a circuit that closes.
     await advance(30)
     while guards.breaker.state is not State.CLOSED:
-        passage = Admission(guards)
-        assert passage.enter("user", crowd.clock() + 1) is None
-        passage.finish(Outcome.SUCCESS, sent=True)
+        admission = Admission(guards)
+        assert admission.try_acquire("user", crowd.clock() + 1) is None
+        admission.finish(Outcome.SUCCESS, sent=True)
         await advance(1)
     limit = bulkhead.limit
     places = [bulkhead.admit() for _ in range(limit + 1)]

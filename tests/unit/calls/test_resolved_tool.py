@@ -55,9 +55,9 @@ def test_only_what_may_be_repeated_and_is_kept_may_come_to_another_instance(queu
     targets = ToolResolver(catalog(service={"request-queue": queue}, plain={}, careful={"read-only": True}), Policy())
     is_kept = queue.startswith("persistent")
     plain, careful, bare = targets.tool("plain"), targets.tool("careful"), targets.service("lab")
-    assert (plain.kept, careful.kept, bare.kept) == (is_kept,) * 3
-    assert [target.redelivered(None) for target in (plain, careful, bare)] == [False, is_kept, False]
-    assert [target.redelivered("key") for target in (plain, careful, bare)] == [is_kept] * 3
+    assert (plain.is_durable, careful.is_durable, bare.is_durable) == (is_kept,) * 3
+    assert [target.may_be_redelivered(None) for target in (plain, careful, bare)] == [False, is_kept, False]
+    assert [target.may_be_redelivered("key") for target in (plain, careful, bare)] == [is_kept] * 3
 
 
 def test_a_policy_that_does_not_go_with_a_services_or_a_tools_is_refused_at_once() -> None:

@@ -48,7 +48,7 @@ class Stand:
         self.now = 0.0
         settings = Policy(**{"breaker": Breaker(consecutive_failures=3), **policy})
         self.guards = self.tool(settings)
-        self.fleet = InstancePool(
+        self.pool = InstancePool(
             [(name, weight, cast(Channel, way)) for name, weight, way in ways],
             balancing=settings.balancing,
             health=settings.health,
@@ -70,7 +70,7 @@ class Stand:
     def next(
         self, *tried: str, outcome: Outcome = Outcome.SUCCESS, guards: ToolGuards | None = None, **how: Any
     ) -> str:
-        place = self.fleet.pick(guards or self.guards, tried, **how)
+        place = self.pool.pick(guards or self.guards, tried, **how)
         assert place is not None
         place.pick.finish(outcome)
         if place.probe is not None:
@@ -84,11 +84,11 @@ class Stand:
 def test_where_nobody_is_known_it_goes_to_the_services_topic() -> None:
     way = Way()
     stand = Stand((SHARED, 1, way))
-    place = stand.fleet.pick(stand.guards)
+    place = stand.pool.pick(stand.guards)
     assert place is not None
     assert (place.route, place.instance, place.probe) == (way, None, None)
     assert way.greeted == 1
-    assert stand.fleet.known == 0
+    assert stand.pool.known == 0
 
 
 def test_who_comes_is_used_and_who_goes_is_not() -> None:
@@ -98,7 +98,7 @@ def test_who_comes_is_used_and_who_goes_is_not() -> None:
     way.add("a")
     way.add("b")
     assert stand.many(4) == {"a": 2, "b": 2}
-    assert stand.fleet.known == 2
+    assert stand.pool.known == 2
     way.remove("a")
     assert stand.many(4) == {"b": 4}
     way.remove("b")
@@ -112,9 +112,9 @@ def test_instances_with_topics_of_their_own_are_used_in_turn_known_by_name_or_no
     ways["y"].add("y1")
     ways["y"].add("y2")
     assert stand.many(6) == {"x": 2, "y1": 2, "y2": 2}
-    stand.fleet.add("z", 1.0, cast(Channel, Way()))
+    stand.pool.add("z", 1.0, cast(Channel, Way()))
     assert stand.many(4) == {"x": 1, "y1": 1, "y2": 1, "z": 1}
-    assert len(stand.fleet.routes) == 3
+    assert len(stand.pool.routes) == 3
 
 
 def test_weights_are_those_of_the_topics() -> None:
@@ -125,7 +125,7 @@ def test_weights_are_those_of_the_topics() -> None:
 def test_who_must_not_be_addressed_by_name_is_not() -> None:
     stand = Stand((SHARED, 1, Way("a", "b")), addressed=False)
     assert stand.many(3) == {SHARED: 3}
-    stand.fleet.configure(Balancing(), Health(), addressed=True)
+    stand.pool.configure(Balancing(), Health(), addressed=True)
     assert stand.many(2) == {"a": 1, "b": 1}
 
 
@@ -155,8 +155,8 @@ def test_requests_in_parts_are_balanced_by_health() -> None:
         each = way.instances.get(name)
         assert each is not None
         each.parts = True
-    while {view.id: view.state for view in stand.fleet.instances()}["b"] != "ejected":
-        place = stand.fleet.pick(stand.guards, parts=True)
+    while {view.id: view.state for view in stand.pool.instances()}["b"] != "ejected":
+        place = stand.pool.pick(stand.guards, parts=True)
         assert place is not None
         place.pick.finish(Outcome.TRANSPORT if place.pick.instance == "b" else Outcome.SUCCESS)
     assert stand.many(9, parts=True) == {"c": 9}
@@ -205,13 +205,13 @@ def test_a_tool_that_fails_at_one_instance_is_called_at_the_others() -> None:
     for _ in range(20):
         name = stand.next(outcome=Outcome.SUCCESS)
         if name == "a":
-            breaker = failing.at("a")
+            breaker = failing.breaker_of("a")
             assert breaker is not None
             breaker.force_open()
             break
     assert stand.many(9) == {"b": 9}
     assert set(stand.many(9, guards=fine)) == {"a", "b"}, "another tool's breaker says nothing about this one"
-    other = failing.at("b")
+    other = failing.breaker_of("b")
     assert other is not None
     other.force_open()
     assert set(stand.many(9)) == {"a", "b"}, "somebody has to be asked"
@@ -219,7 +219,7 @@ def test_a_tool_that_fails_at_one_instance_is_called_at_the_others() -> None:
 
 def test_the_breaker_of_an_only_instance_is_the_tools() -> None:
     stand = Stand((SHARED, 1, Way("a")))
-    place = stand.fleet.pick(stand.guards)
+    place = stand.pool.pick(stand.guards)
     assert place is not None
     assert place.probe is None
 
@@ -230,12 +230,12 @@ def test_a_sick_instance_is_ejected_for_all_tools_and_seen_so() -> None:
     for _ in range(30):
         name = stand.next(guards=guards)
         if name == "a":
-            stand.fleet.pick(guards)
+            stand.pool.pick(guards)
     for _ in range(40):
-        place = stand.fleet.pick(guards)
+        place = stand.pool.pick(guards)
         assert place is not None
         place.pick.finish(Outcome.TRANSPORT if place.pick.instance == "a" else Outcome.SUCCESS)
-    assert {view.id: view.state for view in stand.fleet.instances()}["a"] == "ejected"
+    assert {view.id: view.state for view in stand.pool.instances()}["a"] == "ejected"
     assert "a" not in stand.many(9, guards=guards)
 
 
@@ -244,11 +244,11 @@ def test_a_new_life_of_an_instance_is_judged_by_what_it_does_itself() -> None:
     stand = Stand((SHARED, 1, way), health=Health(consecutive=2, sigma=None, slow_start=None), breaker=None)
 
     def state() -> str:
-        return {view.id: view.state for view in stand.fleet.instances()}["a"]
+        return {view.id: view.state for view in stand.pool.instances()}["a"]
 
     def fail() -> None:
         while state() != "ejected":
-            place = stand.fleet.pick(stand.guards)
+            place = stand.pool.pick(stand.guards)
             assert place is not None
             place.pick.finish(Outcome.TRANSPORT if place.pick.instance == "a" else Outcome.SUCCESS)
 
@@ -264,14 +264,14 @@ def test_a_new_life_of_an_instance_is_judged_by_what_it_does_itself() -> None:
     stand.next()
     way.add("a", "3")
     assert state() == "up"
-    stand.fleet.balancer.renew("nobody")
+    stand.pool.balancer.renew("nobody")
 
 
 def test_rather_one_that_is_ejected_than_one_that_is_not_there() -> None:
     way = Way("a", "b")
     stand = Stand((SHARED, 1, way), health=Health(consecutive=2, sigma=None), breaker=None)
-    while {view.id: view.state for view in stand.fleet.instances()}["a"] != "ejected":
-        place = stand.fleet.pick(stand.guards)
+    while {view.id: view.state for view in stand.pool.instances()}["a"] != "ejected":
+        place = stand.pool.pick(stand.guards)
         assert place is not None
         place.pick.finish(Outcome.TRANSPORT if place.pick.instance == "a" else Outcome.SUCCESS)
     gone = way.instances.get("b")

@@ -258,7 +258,7 @@ async def test_nothing_is_exported_when_nothing_is_to_be() -> None:
     async with serving(lambda _: "done"), telling(silent, catalog(work={"policy": UNGUARDED})) as dispatcher:
         assert (await dispatcher.execute("work")).ok
         assert (await dispatcher.execute("unheard-of")).error is not None
-        target = dispatcher._targets.tool("work")
+        target = dispatcher._resolver.tool("work")
         engine = dispatcher._running
         assert engine.guards_of(target).observer.start_call(target, 0.0) is NULL_CALL
         dispatcher.reload(catalog(work={}))
@@ -278,7 +278,7 @@ async def test_a_dispatcher_that_is_forgotten_is_looked_at_no_more() -> None:
 
         queued = tools = circuits
 
-        def fleets(self) -> tuple[()]:
+        def pools(self) -> tuple[()]:
             return ()
 
     small = Small()
