@@ -60,8 +60,8 @@ SERVICE_REJECTION_REASONS: Final = {
     "expired": "dark-blue",
     "stopped": NEUTRAL,
     "invalid-request": "yellow",
-    "former": "light-purple",
-    "forgotten": "purple",
+    "instance-restarted": "light-purple",
+    "reply-evicted": "purple",
 }
 """By the reason for which a service rejects a request."""
 

@@ -22,7 +22,7 @@ class CallResult(msgspec.Struct, frozen=True):
         duration: seconds from the call to its end.
         attempts: requests that were sent for it; 0 when nothing was.
         transmissions: how often the last of them was sent: more than 1 when its answer had to be asked for.
-        asked_for: seconds from the first such question to the end of the call; 0.0 when none was asked.
+        recovery_seconds: seconds from the first retransmission request to the end of the call; 0.0 when there was none.
         chunks: messages the answer came in.
         request_id: the property ``id`` of the last attempt, ``""`` when nothing was sent.
         instance: id of the service instance that answered, when it says so.
@@ -38,7 +38,7 @@ class CallResult(msgspec.Struct, frozen=True):
     request_id: str = ""
     instance: str | None = None
     transmissions: int = 1
-    asked_for: float = 0.0
+    recovery_seconds: float = 0.0
 
     @property
     def ok(self) -> bool:
@@ -58,5 +58,5 @@ class CallResult(msgspec.Struct, frozen=True):
             "request_id": self.request_id,
             "instance": self.instance,
             "transmissions": self.transmissions,
-            "asked_for": round(self.asked_for, 6),
+            "recovery_seconds": round(self.recovery_seconds, 6),
         }

@@ -19,7 +19,7 @@ from typing import Protocol
 from dispatch._internal.permit import Clock, Rejection
 from dispatch.calls.admission import Admission
 from dispatch.calls.call_state import FAILURES, Attempt, Call
-from dispatch.calls.error_messages import closed, refusal
+from dispatch.calls.error_messages import error_from_closing, error_from_rejection
 from dispatch.errors import DispatchError, Outcome
 from dispatch.messaging.rpc.exchange_outcome import Answer
 from dispatch.resilience.hedging.decision import ANSWERED
@@ -122,7 +122,7 @@ class Attempts:
         attempt = Attempt(call, number, reason, target, Admission(guards))
         try:
             if self.is_closing:
-                attempt.reject(closed())
+                attempt.reject(error_from_closing(call.tool.label))
                 return attempt
             if not self._invoker.is_connected:
                 await self._invoker.await_connection(call)
@@ -130,7 +130,7 @@ class Attempts:
             if attempt.admission.must_wait:
                 rejection = await self._wait(attempt, hedge=hedge)
             if rejection is not None:
-                attempt.reject(refusal(rejection, call.tool.label))
+                attempt.reject(error_from_rejection(rejection, call.tool.label))
                 return attempt
             await self._invoker.invoke(attempt)  # d, e
             if call.is_stream:

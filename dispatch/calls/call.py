@@ -15,12 +15,12 @@ import msgspec
 from dispatch.calls.attempt import Attempts
 from dispatch.calls.call_state import NO_OPTIONS, Attempt, Call, CallOptions
 from dispatch.calls.conclusion import conclude
-from dispatch.calls.error_messages import with_alternatives
-from dispatch.calls.request import check_priority, invalid, request_payload
+from dispatch.calls.error_messages import add_alternatives, error_from_mistake, error_from_timeout
+from dispatch.calls.request import check_priority, request_payload
 from dispatch.calls.resolved_tool import ResolvedTool
 from dispatch.calls.runtime import Runtime
 from dispatch.calls.tool_guards import ToolGuards
-from dispatch.errors import CallTimeoutError, DispatchError, Outcome
+from dispatch.errors import DispatchError, Outcome
 from dispatch.messaging.wire.codec import PayloadTooLargeError
 from dispatch.messaging.wire.properties import check_property
 from dispatch.policy import PolicyError, check_seconds
@@ -146,7 +146,7 @@ class Calls:
             config = tool.config_text if options.config is None else options.config
             payload = request_payload(config, arguments, options.user, policy, self._runtime.max_message_bytes)
         except MISTAKES as mistake:
-            return invalid(tool.label, policy, mistake)
+            return error_from_mistake(tool.label, policy, mistake)
         observer.on_arguments(arguments)
         return Call(
             tool,
@@ -173,11 +173,7 @@ class Calls:
         while True:
             result = await runtime.flights.share((label, call.payload), fly, call.deadline)
             if result is None:
-                late = CallTimeoutError(
-                    f"'{label}' gave no complete answer within {call.limit:g} s. Report the failure, or use another tool.",
-                    clock="call",
-                    retryable=True,
-                )
+                late = error_from_timeout(label, call.limit, "call", repeatable=True)
                 return self._failure(call.tool, late, started)
             # A timeout of the call that was joined is none of this call, which may have begun later.
             if result.outcome is not Outcome.TIMEOUT or self._now() >= call.deadline:
@@ -186,7 +182,7 @@ class Calls:
     def _result(self, call: Call, attempt: Attempt, started: float) -> CallResult:
         tool, line, error = call.tool, attempt.retransmission, attempt.error
         if error is not None and tool.is_tool and error.outcome not in (Outcome.TOOL_ERROR, Outcome.INVALID_ARGUMENTS):
-            error = with_alternatives(error, self._alternatives(tool.label))
+            error = add_alternatives(error, self._alternatives(tool.label))
         now = self._now()
         return conclude(
             attempt.settled,
@@ -196,7 +192,7 @@ class Calls:
             request_id=attempt.request_id,
             attempts=call.requests,
             transmissions=1 if line is None else line.repair.transmissions,
-            asked_for=0.0 if line is None or line.asked_at is None else now - line.asked_at,
+            recovery_seconds=0.0 if line is None or line.asked_at is None else now - line.asked_at,
         )
 
     def _failure(self, tool: ResolvedTool, error: DispatchError, started: float) -> CallResult:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import msgspec
 
 from dispatch.calls.admission import Admission
-from dispatch.calls.conclusion import error_of
+from dispatch.calls.error_messages import error_from_exchange
 from dispatch.calls.resolved_tool import ResolvedTool
 from dispatch.calls.tool_guards import ToolGuards
-from dispatch.errors import DispatchError, Origin, Outcome, TransportError
+from dispatch.errors import DispatchError, ErrorType, Origin, Outcome, TransportError
 from dispatch.messaging.rpc.exchange_outcome import Answer, Settled, TimedOut
 from dispatch.messaging.rpc.pending import ReplyStream
 from dispatch.messaging.rpc.retransmittable_request import RetransmittableRequest
-from dispatch.messaging.wire.properties import Property, Refusal, whole_number
+from dispatch.messaging.wire.properties import Property, whole_number
 from dispatch.resilience.attempt_timeout import attempt_slice
 from dispatch.resilience.hedging.decision import NoHedgeReason
 from dispatch.resilience.retry.decision import NoRetryReason, RetryDecision, RetryTarget, may_have_run
@@ -24,9 +24,9 @@ from dispatch.telemetry.call_observer import NO_PROPERTIES, NULL_REQUEST, CallOb
 _SUCCESS, _CANCELLED, _REJECTED = Outcome.SUCCESS, Outcome.CANCELLED, Outcome.REJECTED
 FAILURES = frozenset({Outcome.TIMEOUT, Outcome.TRANSPORT})
 """Outcomes that have an :class:`Origin`."""
-_INSTANCE_ENDED = frozenset({"instance-lost", Refusal.FORMER})
+_INSTANCE_ENDED = frozenset({ErrorType.INSTANCE_LOST, ErrorType.INSTANCE_RESTARTED})
 """Error types of requests whose instance died or was restarted."""
-_CALLERS_MISTAKES = frozenset({"payload-too-large", "too-large", "too-much"})
+_CALLERS_MISTAKES = frozenset({ErrorType.REQUEST_TOO_LARGE, ErrorType.RESPONSE_LIMIT_EXCEEDED})
 """Error types of the transport that concern what the caller sent or asked for."""
 
 
@@ -234,7 +234,7 @@ class Attempt(msgspec.Struct, eq=False):
             self.outcome = _SUCCESS
             return
         tool = self.call.tool
-        error = error_of(settled, tool=tool.label, limit=self.limit, repeatable=tool.repeatable)
+        error = error_from_exchange(settled, tool=tool.label, limit=self.limit, repeatable=tool.repeatable)
         assert error is not None  # only an answer can be a success
         self.fail(error)
 

@@ -1,111 +1,368 @@
-"""What a guard's refusal means to a caller: a typed error, whose text says what to do next."""
+"""Map failures to errors: from a guard's rejection, the end of an exchange, a mistake of the caller, or the connection.
+
+Every text has at most two sentences: what failed and why, whether the tool was executed, and what to do next. A text never
+says "try again": a model that reads this repeats the call hundreds of times.
+"""
 
 from __future__ import annotations
 
 import math
 
 from dispatch._internal.permit import Rejection
-from dispatch.errors import DispatchError, RejectedError, ThrottledError, TransportError
+from dispatch._internal.suggestions import excerpt, listed, one_of
+from dispatch.catalog import UnknownServiceError, UnknownToolError
+from dispatch.errors import (
+    CallTimeoutError,
+    DispatchError,
+    ErrorType,
+    InvalidArgumentsError,
+    Origin,
+    RejectedError,
+    ThrottledError,
+    ToolError,
+    TransportError,
+)
+from dispatch.messaging.rpc.exchange_outcome import Answer, Lost, Overflow, Settled, TimedOut, Unreadable
+from dispatch.messaging.wire.codec import PayloadTooLargeError
+from dispatch.messaging.wire.properties import Property, Refusal, whole_number
+from dispatch.policy import Policy, PolicyError
 
 _CIRCUIT = {
-    "open": "its service has failed too often lately, and is left alone for now",
-    "paused": "its service asked to be left alone for now",
-    "probing": "its service was in trouble, and a few other calls are finding out whether it is well again",
-    "forced-open": "an operator has taken it out of use",
+    "open": "its circuit breaker is open because too many of its calls failed",
+    "paused": "its service asked for a pause",
+    "probing": "its circuit breaker is half-open and all its trial calls are in flight",
+    "forced-open": "an operator has opened its circuit breaker",
 }
-_LIMITED = {
-    "queue-full": "as many calls wait for a place as may (bulkhead.queue)",
-    "too-late": "the wait for a place would outlast the call's deadline",
-    "too-long": "the wait for a place would be longer than bulkhead.max-wait",
-    "overload": "calls come faster than places become free",
-    "full": "a hedge does not wait for a place",
+_BULKHEAD = {
+    "queue-full": "the queue for it is full (bulkhead.queue)",
+    "too-late": "the wait in the queue would exceed the call's deadline",
+    "too-long": "the wait in the queue would exceed bulkhead.max-wait",
+    "overload": "calls arrive faster than they complete",
+    "full": "a hedge does not wait",
 }
-"""Why a call did not get one of the bulkhead's places."""
-_OFTEN = {
-    "too-large": "one call costs more than its rate ever lets through at once",
-    "too-late": "it may be called only so often",
-    "queue-full": "it may be called only so often, and no more calls can wait for that",
+"""Why a call that found the bulkhead full could not wait."""
+_RATE = {
+    "too-large": "one call costs more than the burst of {limit}",
+    "too-late": "{limit} is reached",
+    "queue-full": "{limit} is reached and the queue for it is full",
 }
-
-_OFTEN_BY_USER = {
-    "too-large": _OFTEN["too-large"],
-    "too-late": "this user may call it only so often",
-    "queue-full": "this user may call it only so often, and no more calls can wait for that",
-}
+_RATE_LIMITS = {"rate": "its rate limit", "user-rate": "its rate limit for this user"}
+_CLOSED = frozenset({"closed", "closing", "loop-ended"})
+"""Reasons of guards that reject because the dispatcher is closed."""
 
 
-def refusal(rejection: Rejection, tool: str) -> DispatchError:
-    """The error for a call of ``tool`` that one of its guards refused. The tool did not run.
+# -- a guard rejected the call --------------------------------------------------------------------------------------
 
-    THROTTLED: too much at once, by the rate or the bulkhead; REJECTED: by the breaker or the balancer.
-    """
-    after = rejection.retry_after
-    if rejection.reason in ("closed", "closing", "loop-ended"):
-        return closed()
-    if rejection.by == "breaker":
-        why = _CIRCUIT.get(rejection.reason, rejection.reason)
-        forced = rejection.reason == "forced-open"
-        return RejectedError(
-            "circuit-open",
-            f"'{tool}' was not called: {why}. {_next(after, known=not forced)}",
-            retryable=not forced,
-            retry_after=after,
-            rejected_by="breaker",
-        )
-    if rejection.by == "bulkhead":
+
+def error_from_rejection(rejection: Rejection, tool: str) -> DispatchError:
+    """Return the error of a call that a guard rejected: THROTTLED by a rate limit or the bulkhead, REJECTED by the circuit
+    breaker or the balancer. The tool was not executed."""
+    by, reason, after = rejection.by, rejection.reason, rejection.retry_after
+    if reason in _CLOSED:
+        return error_from_closing(tool)
+    if by == "bulkhead":
         return ThrottledError(
-            "too-busy",
-            f"'{tool}' was not executed: this dispatcher's limit of calls in flight (bulkhead.max-concurrent-calls) is "
-            f"reached, and {_LIMITED.get(rejection.reason, rejection.reason)}. {_next(after)}",
+            ErrorType.BULKHEAD_FULL,
+            f"Tool '{tool}' was not executed: the dispatcher's limit of calls in flight (bulkhead.max-concurrent-calls) is "
+            f"reached, and {_BULKHEAD.get(reason, reason)}. {_advise(after)}",
             retryable=True,
             retry_after=after,
-            rejected_by=rejection.by,
+            rejected_by=by,
         )
-    if rejection.by in ("rate", "user-rate"):
-        why = (_OFTEN_BY_USER if rejection.by == "user-rate" else _OFTEN).get(rejection.reason, rejection.reason)
+    if by in _RATE_LIMITS:
+        is_possible = reason != "too-large"
         return ThrottledError(
-            "rate-limited",
-            f"'{tool}' was not called: {why}. {_next(after)}",
-            retryable=rejection.reason != "too-large",
+            ErrorType.RATE_LIMITED,
+            f"Tool '{tool}' was not executed: {_RATE.get(reason, reason).format(limit=_RATE_LIMITS[by])}. "
+            f"{_advise(after, can_recover=is_possible)}",
+            retryable=is_possible,
             retry_after=after,
-            rejected_by=rejection.by,
+            rejected_by=by,
         )
-    return RejectedError(
-        rejection.reason,
-        f"'{tool}' was not called: no instance of its service is there. {_next(after)}",
-        retryable=True,
-        retry_after=after,
-        rejected_by=rejection.by,
+    if by == "breaker":
+        can_recover = reason != "forced-open"
+        return RejectedError(
+            ErrorType.CIRCUIT_OPEN,
+            f"Tool '{tool}' was not executed: {_CIRCUIT.get(reason, reason)}. {_advise(after, can_recover=can_recover)}",
+            retryable=can_recover,
+            retry_after=after,
+            rejected_by=by,
+        )
+    return _no_instance(
+        f"Tool '{tool}' was not executed: no instance of its service is available. {_advise(after)}", after
     )
 
 
-def closed() -> TransportError:
-    """The dispatcher takes no more calls."""
-    return TransportError("closed", "The dispatcher is closed; nothing was sent.", sent=False)
+def error_from_missing_instance(tool: str, request_queue: str) -> RejectedError:
+    """Return the error of a call whose policy ``only-ours`` keeps the request from third-party services, when no instance of
+    dispatch's own is known. The tool was not executed."""
+    return _no_instance(
+        f"Tool '{tool}' was not executed: no instance of its service answered on {request_queue}. Use another tool, and "
+        "report that the service must be started, or that the tool's policy must not set 'only-ours' if the service is a "
+        "third party's.",
+        1.0,
+    )
 
 
-def disconnected(tool: str, url: str) -> TransportError:
-    """The connection to the broker is down."""
+def _no_instance(message: str, after: float | None) -> RejectedError:
+    return RejectedError(ErrorType.NO_INSTANCE, message, retryable=True, retry_after=after, rejected_by="balancer")
+
+
+# -- the exchange is over -------------------------------------------------------------------------------------------
+
+
+def error_from_exchange(settled: Settled, *, tool: str, limit: float, repeatable: bool) -> DispatchError | None:
+    """Return the error that the end of an exchange means to the caller, None for success.
+
+    Args:
+        limit: seconds of the limit that applied.
+        repeatable: the tool is declared read-only or idempotent, so that a repeat does no harm.
+    """
+    if isinstance(settled, Answer):
+        if settled.error_type is None:
+            return None
+        return _error_from_reply(settled, tool, limit, repeatable)
+    if isinstance(settled, TimedOut):
+        if settled.sent:
+            return error_from_timeout(
+                tool, limit, settled.clock, repeatable=repeatable, chunks=settled.chunks, missing=settled.missing
+            )
+        return TransportError(
+            ErrorType.SEND_TIMEOUT,
+            f"Tool '{tool}' was not executed: the broker did not accept the request within {limit:g} s. Use another tool, "
+            "or report that the tool's broker is overloaded or unreachable.",
+            sent=False,
+        )
+    if isinstance(settled, Lost):
+        what = "received" if settled.received else "was sent"
+        return TransportError(
+            ErrorType.INSTANCE_LOST,
+            f"The instance that {what} the request has sent nothing for {settled.silent:.0f} s; {_doubt(tool, repeatable)}",
+            retryable=repeatable,
+            origin=Origin.TOOL,
+        )
+    if isinstance(settled, Unreadable):
+        return TransportError(
+            ErrorType.MALFORMED_REPLY,
+            f"The service sent no valid reply ({_as_clause(settled.problem)}); {_doubt(tool)}",
+            origin=Origin.TOOL,
+        )
+    if isinstance(settled, Overflow):
+        return TransportError(
+            ErrorType.RESPONSE_LIMIT_EXCEEDED,
+            f"The reply exceeded the policy's '{settled.limit}' and was cut off; tool '{tool}' may have been executed. "
+            f"Check its effect before you call it again, and then ask for less or raise '{settled.limit}' in its policy.",
+            origin=Origin.TOOL,
+        )
+    return settled
+
+
+def _error_from_reply(answer: Answer, tool: str, limit: float, repeatable: bool) -> DispatchError:
+    refused = answer.properties.get(Property.REFUSED)
+    if refused is None:
+        return ToolError(
+            answer.error_type or ErrorType.TOOL_ERROR,
+            answer.error_message
+            or f"Tool '{tool}' was executed and failed without a message. Report the failure, or use another tool.",
+        )
+    after = whole_number(answer.properties, Property.RETRY_AFTER_MS)
+    seconds = None if after is None else after / 1000
+    if refused == Refusal.OVERLOADED:
+        return ThrottledError(
+            ErrorType.OVERLOADED,
+            f"Tool '{tool}' was not executed: its service is overloaded. {_advise(seconds)}",
+            retryable=True,
+            retry_after=seconds,
+            rejected_by="service",
+        )
+    if refused == Refusal.EXPIRED:
+        return CallTimeoutError(
+            f"Tool '{tool}' was not executed: the call's deadline passed before its service could start it. Call it with a "
+            "longer timeout, or use another tool.",
+            clock="call",
+            type=ErrorType.EXPIRED,
+        )
+    if refused == Refusal.STOPPED:
+        return error_from_timeout(tool, limit, "call", repeatable=repeatable, chunks=answer.chunks - 1)
+    why = _as_clause(answer.error_message)
+    if refused == Refusal.INVALID_REQUEST:
+        return InvalidArgumentsError(
+            ErrorType.INVALID_REQUEST,
+            f"Tool '{tool}' was not executed: its service could not read the request ({why}). Correct the arguments.",
+        )
+    if refused == Refusal.INSTANCE_RESTARTED:
+        return _lost_reply(
+            ErrorType.INSTANCE_RESTARTED, "The instance that was sent the request has restarted", tool, repeatable
+        )
+    if refused == Refusal.REPLY_EVICTED:
+        return _lost_reply(ErrorType.REPLY_EVICTED, "The service no longer keeps the reply", tool, repeatable)
+    is_draining = refused == Refusal.DRAINING
+    what = "is shutting down" if is_draining else f"refused the request ({why or refused})"
+    return RejectedError(
+        ErrorType.DRAINING if is_draining else ErrorType.SERVICE_REFUSED,
+        f"Tool '{tool}' was not executed: its service {what}. {_advise(seconds)}",
+        retryable=True,
+        retry_after=seconds,
+        rejected_by="service",
+    )
+
+
+def _lost_reply(type: ErrorType, what: str, tool: str, repeatable: bool) -> TransportError:
+    return TransportError(type, f"{what}; {_doubt(tool, repeatable)}", retryable=repeatable, origin=Origin.TOOL)
+
+
+def error_from_timeout(
+    tool: str, limit: float, clock: str, *, repeatable: bool, chunks: int = 0, missing: int | None = None
+) -> CallTimeoutError:
+    """Return the error of a call whose limit passed after the request was sent.
+
+    Args:
+        limit: seconds of the limit ``clock``; see :class:`CallTimeoutError`.
+        repeatable: the tool is declared read-only or idempotent.
+        chunks: of the reply that arrived.
+        missing: index of a chunk that was lost, None if none was.
+    """
+    came = f" after {chunks} chunk(s)" if chunks else ""
+    if missing is not None:
+        came += f" (chunk {missing} was lost)"
+    what = {
+        "stream-idle": f"The stream brought nothing for {limit:g} s{came}",
+        "stream": f"The stream was not complete within {limit:g} s{came}",
+    }.get(clock, f"No complete reply arrived within {limit:g} s{came}")
+    return CallTimeoutError(f"{what}; {_doubt(tool, repeatable)}", clock=clock, retryable=repeatable)
+
+
+def error_from_key_holder_loss(tool: str) -> TransportError:
+    """Return the error of a retry under an idempotency key whose instance is gone: another one could execute it twice."""
     return TransportError(
-        "disconnected",
-        f"'{tool}' was not executed: the broker at {url} is out of reach. Stop and report that.",
+        ErrorType.INSTANCE_LOST,
+        f"The instance that had the request and its idempotency key is gone; {_doubt(tool)}",
+    )
+
+
+def error_from_client_failure(tool: str, failure: Exception) -> TransportError:
+    """Return the error of a wrapped client that raised an unexpected exception."""
+    return TransportError(
+        ErrorType.CLIENT_FAILED,
+        f"The wrapped client failed ({type(failure).__name__}: {_as_clause(str(failure))}); {_doubt(tool)}",
+        origin=Origin.TOOL,
+    )
+
+
+# -- the caller made a mistake --------------------------------------------------------------------------------------
+
+
+def error_from_mistake(tool: str, policy: Policy, mistake: Exception) -> InvalidArgumentsError:
+    """Return the error of a call that is not valid: ``mistake`` was raised before anything was sent."""
+    if isinstance(mistake, PayloadTooLargeError):
+        fix = ""
+        if mistake.limit == policy.max_arguments:
+            fix = ", or raise 'max-arguments' in the tool's policy"
+        elif mistake.size <= policy.max_arguments and not policy.large_payloads:
+            fix = ", or set 'large-payloads' in the tool's policy if its service is one of dispatch's"
+        return InvalidArgumentsError(
+            ErrorType.REQUEST_TOO_LARGE,
+            f"Tool '{tool}' was not executed: its request would have {mistake}. Send less, for instance a reference to the "
+            f"data{fix}.",
+        )
+    if isinstance(mistake, PolicyError):
+        is_priority = mistake.key == "priority"
+        what = mistake.problem if is_priority else f"the {mistake.key} is not valid ({mistake.problem})"
+        return InvalidArgumentsError(
+            ErrorType.UNKNOWN_PRIORITY if is_priority else ErrorType.INVALID_TIMEOUT,
+            f"Tool '{tool}' was not executed: {what}. {mistake.fix[:1].upper()}{mistake.fix[1:]}.",
+        )
+    return InvalidArgumentsError(
+        ErrorType.INVALID_ARGUMENTS,
+        f"Tool '{tool}' was not executed: {_as_clause(str(mistake))}. Correct the arguments.",
+    )
+
+
+def error_from_unfragmentable_request(tool: str, size: int, limit: int) -> TransportError:
+    """Return the error of a request of ``size`` bytes, above the broker's ``limit``, without a known instance that accepts
+    fragments. The tool was not executed."""
+    return TransportError(
+        ErrorType.REQUEST_TOO_LARGE,
+        f"Tool '{tool}' was not executed: its request has {size:,} bytes, the broker accepts {limit:,}, and no instance is "
+        "known that accepts more in fragments. Send less, for instance a reference to the data.",
+        sent=False,
+        retryable=False,
+    )
+
+
+def error_from_unknown_name(unknown: UnknownToolError | UnknownServiceError) -> RejectedError:
+    """Return the error of a call of a tool, or a service, that is not in the catalogue."""
+    is_tool = isinstance(unknown, UnknownToolError)
+    what = "tool" if is_tool else "tool service"
+    if not unknown.known:
+        advice = f"Report that no {what}s are loaded."
+    elif unknown.near:
+        advice = f"Call {one_of(unknown.near)} if you meant that, or another one of these: {listed(unknown.known)}."
+    else:
+        advice = f"Call one of these: {listed(unknown.known)}."
+    return RejectedError(
+        ErrorType.UNKNOWN_TOOL if is_tool else ErrorType.UNKNOWN_SERVICE,
+        f"No tool was executed: there is no {what} '{excerpt(unknown.name)}'. {advice}",
+        rejected_by="catalog",
+        alternatives=unknown.near,
+    )
+
+
+# -- the dispatcher cannot send -------------------------------------------------------------------------------------
+
+
+def error_from_closing(tool: str) -> TransportError:
+    """Return the error of a call of ``tool`` on a dispatcher that is closed or closing."""
+    return TransportError(
+        ErrorType.CLOSED,
+        f"Tool '{tool}' was not executed: the dispatcher is closed. Connect a new dispatcher.",
         sent=False,
     )
 
 
-def with_alternatives(error: DispatchError, tools: tuple[str, ...]) -> DispatchError:
-    """``error``, with tools that could do instead: in its attribute and in its text."""
+def error_from_disconnection(tool: str, url: str) -> TransportError:
+    """Return the error of a call of ``tool`` while the connection to the broker is down."""
+    return TransportError(
+        ErrorType.DISCONNECTED,
+        f"Tool '{tool}' was not executed: the broker at {url} is unreachable. Report the failure; `dispatch doctor` finds "
+        "its cause.",
+        sent=False,
+    )
+
+
+# -- parts of texts -------------------------------------------------------------------------------------------------
+
+
+def add_alternatives(error: DispatchError, tools: tuple[str, ...]) -> DispatchError:
+    """Add the names of tools that can be used instead, to the attribute and to the text of ``error``."""
     if tools and not error.alternatives:
         error.alternatives = tools
-        error.message += f" Tools like it: {', '.join(tools)}."
+        names = ", ".join(tools)
+        head, found, tail = error.message.partition("another tool")
+        error.message = (
+            f"{head}{found} ({names}){tail}" if found else f"{error.message.removesuffix('.')} (or use: {names})."
+        )
         error.args = (error.message,)
     return error
 
 
-def _next(after: float | None, *, known: bool = True) -> str:
-    if not known:
-        return "Stop, and use another tool."
+def _advise(after: float | None, *, can_recover: bool = True) -> str:
+    if not can_recover:
+        return "Use another tool, or report the failure."
     if after is None:
-        return "Stop; use another tool, or come back later."
+        return "Use another tool, or call it again later."
     seconds = math.ceil(after) if after >= 1 else math.ceil(after * 10) / 10
-    return f"Stop; use another tool, or call it not before {seconds:g} s."
+    return f"Use another tool, or call it again in {seconds:g} s or later."
+
+
+def _doubt(tool: str, repeatable: bool = False) -> str:
+    if repeatable:
+        return (
+            f"tool '{tool}' may have been executed, and a repeat does no harm. Use another tool, or report the failure."
+        )
+    return f"tool '{tool}' may have been executed. Check its effect before you call it again, or report the failure."
+
+
+def _as_clause(text: str) -> str:
+    """Shorten a peer's or a library's text to its first sentence, for use inside a sentence."""
+    return text.split(". ")[0].rstrip(". \n")

@@ -7,9 +7,14 @@ import contextlib
 
 from dispatch._internal.permit import Rejection
 from dispatch.calls.call_state import Attempt, Call
-from dispatch.calls.error_messages import disconnected, refusal
-from dispatch.calls.request import nobody_takes_parts, nobody_there
-from dispatch.errors import Outcome, TransportError
+from dispatch.calls.error_messages import (
+    error_from_disconnection,
+    error_from_key_holder_loss,
+    error_from_missing_instance,
+    error_from_rejection,
+    error_from_unfragmentable_request,
+)
+from dispatch.errors import Outcome
 from dispatch.messaging.rpc.correlation import Correlator
 from dispatch.messaging.rpc.exchange_outcome import Answer, Lost, Settled
 from dispatch.messaging.rpc.fragmented_publish import FragmentedRequest
@@ -31,10 +36,6 @@ MAX_HOPS = 4
 
 _SUCCESS = Outcome.SUCCESS
 _HOME = RetryTarget.HOME
-_KEY_HOLDER_GONE = (
-    "The service instance that had the request has gone, and with it what it knew of its idempotency key. It may have run "
-    "all the same: do not repeat the call unless you know that it did nothing."
-)
 _NO_INSTANCE = Rejection("balancer", "no-instance")
 
 
@@ -67,7 +68,7 @@ class InstanceInvoker:
             TransportError: it did not.
         """
         if not await self._transport.await_connection(call.deadline):
-            raise disconnected(call.tool.label, self._transport.url)
+            raise error_from_disconnection(call.tool.label, self._transport.url)
 
     def has_untried(self, call: Call) -> bool:
         """Whether the service has an instance that no attempt of the call was sent to."""
@@ -171,11 +172,11 @@ class InstanceInvoker:
             parts=self._is_large(call.payload),
         )
         if selected is None:
-            raise refusal(_NO_INSTANCE, call.tool.label)
+            raise error_from_rejection(_NO_INSTANCE, call.tool.label)
         attempt.selected = selected
         instance = selected.instance
         if call.key_holder is not None and at_home and instance is not call.key_holder:
-            raise TransportError("instance-lost", _KEY_HOLDER_GONE)
+            raise error_from_key_holder_loss(call.tool.label)
         call.tried.append(selected.pick.instance)
         attempt.request_id = self._correlator.new_id()
         attempt.request = call.observer.on_request(
@@ -192,17 +193,18 @@ class InstanceInvoker:
         """Return the publisher of the request and its properties; set how it is retransmitted.
 
         Raises:
-            TransportError: no instance is known that may have it.
+            RejectedError: no instance is known that may have it.
+            TransportError: it is too large for the instance.
         """
         call, channel, instance = attempt.call, selected.route, selected.instance
         tool, policy, payload = call.tool, call.tool.policy, call.payload
         now, limit = self._now(), self._transport.max_message_bytes
         is_large = len(payload) > limit
         if is_large and (instance is None or not instance.parts):
-            raise nobody_takes_parts(tool.label, len(payload), limit)
+            raise error_from_unfragmentable_request(tool.label, len(payload), limit)
         if instance is None:
             if policy.only_ours and channel.hello is not None:
-                raise nobody_there(tool.label, channel.request_queue)
+                raise error_from_missing_instance(tool.label, channel.request_queue)
             properties = self._properties(attempt, channel, channel.replies.first, now)
             if tool.may_be_redelivered(call.options.idempotency_key):
                 properties[Property.REPEATABLE] = "1"
@@ -271,7 +273,7 @@ class InstanceInvoker:
         if not isinstance(settled, Answer):
             return False
         refused = settled.properties.get(Property.REFUSED)
-        if refused not in (Refusal.DRAINING, Refusal.FORMER):
+        if refused not in (Refusal.DRAINING, Refusal.INSTANCE_RESTARTED):
             return False
         self._channels.retire(channel, instance)
         # Without another known instance the caller is told at once. And a former incarnation may have executed it.

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
+from dispatch.calls.error_messages import error_from_unknown_name
 from dispatch.catalog import Catalog, ServiceDescriptor, ToolDescriptor, UnknownServiceError, UnknownToolError
-from dispatch.errors import RejectedError
 from dispatch.messaging.wire.codec import json_text
 from dispatch.messaging.wire.topic_name import TopicName
 from dispatch.policy import Policy, PolicyError
@@ -122,9 +122,7 @@ class ToolResolver:
             try:
                 descriptor = self.catalog.tool(name)
             except UnknownToolError as error:
-                raise RejectedError(
-                    "unknown-tool", str(error), rejected_by="catalog", alternatives=error.near
-                ) from None
+                raise error_from_unknown_name(error) from None
             service = self.catalog.service_of(descriptor)
             policy = self._policy.merged(service.policy).merged(descriptor.policy)
             target = self._tools[name] = ResolvedTool(
@@ -176,9 +174,7 @@ class ToolResolver:
             try:
                 descriptor = self.catalog.service(id)
             except UnknownServiceError as error:
-                raise RejectedError(
-                    "unknown-service", str(error), rejected_by="catalog", alternatives=error.near
-                ) from None
+                raise error_from_unknown_name(error) from None
             target = self._services[id] = ResolvedTool(
                 id,
                 descriptor,

@@ -8,7 +8,7 @@ from enum import IntEnum
 
 from dispatch.catalog import CatalogError
 from dispatch.cli.output import paint, printable, say
-from dispatch.errors import DispatchError, Outcome
+from dispatch.errors import DispatchError, ErrorType, Outcome
 from dispatch.policy import PolicyError
 
 
@@ -70,7 +70,7 @@ def code_of(error: DispatchError | None) -> Exit:
     """The exit code of a call that ended with ``error`` (None: with an answer)."""
     if error is None:
         return Exit.OK
-    if error.type in ("unknown-tool", "unknown-service", "bad-address"):
+    if error.type in (ErrorType.UNKNOWN_TOOL, ErrorType.UNKNOWN_SERVICE, ErrorType.BAD_ADDRESS):
         return Exit.USAGE
     return _BY_OUTCOME[error.outcome]
 

@@ -9,7 +9,7 @@ from typing import Protocol
 from dispatch._internal.clock import loop_clock
 from dispatch._internal.permit import Randomness
 from dispatch.catalog import ServiceDescriptor
-from dispatch.errors import TransportError
+from dispatch.errors import ErrorType, TransportError
 from dispatch.policy import NO_HEALTH, Policy
 from dispatch.routing.channel import Channel, Channels
 from dispatch.routing.in_flight import Generations
@@ -114,8 +114,9 @@ class PoolRegistry:
                 )
         except TimeoutError:
             raise TransportError(
-                "unreachable",
-                f"The broker did not open the topics of '{service.id}' in time; the tool did not run. Stop and report that.",
+                ErrorType.UNREACHABLE,
+                f"The tool was not executed: the broker did not open the topics of '{service.id}' in time. Use another "
+                "tool, or report that the broker is slow; `dispatch doctor` finds the cause.",
                 sent=False,
             ) from None
         there: list[tuple[str, float, Channel]] = []

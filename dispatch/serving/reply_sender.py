@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
+from dispatch.errors import ErrorType
 from dispatch.messaging.wire.codec import (
     PLAIN_FROM,
     ErrorInfo,
@@ -22,7 +23,6 @@ from dispatch.messaging.wire.properties import PLAIN_CHUNK, PLAIN_LAST, Property
 from dispatch.serving.deduplication.deduplication import Deduplicator
 from dispatch.serving.inbound_request import InboundRequest
 from dispatch.serving.reply_destinations import ReplyRouter
-from dispatch.telemetry.names import ErrorType
 
 OVERLOAD_RETRY_AFTER_MS = 1_000
 MAX_ERROR_CHARS = 64 * 1024
@@ -34,8 +34,8 @@ REASONS = (
     Refusal.EXPIRED,
     Refusal.STOPPED,
     Refusal.INVALID_REQUEST,
-    Refusal.FORMER,
-    Refusal.FORGOTTEN,
+    Refusal.INSTANCE_RESTARTED,
+    Refusal.REPLY_EVICTED,
 )
 
 
@@ -107,7 +107,7 @@ class ReplySender:
         """The tool does not run, or not to its end."""
         self._refused[reason] += 1
         if work.trace is not None:
-            work.trace.failed(ErrorType.DEADLINE_EXCEEDED if reason == Refusal.STOPPED else ErrorType.OTHER)
+            work.trace.failed(ErrorType.TIMEOUT if reason == Refusal.STOPPED else reason)
         extra = {Property.REFUSED: reason}
         if reason == Refusal.OVERLOADED:
             extra[Property.RETRY_AFTER_MS] = str(OVERLOAD_RETRY_AFTER_MS)
@@ -115,8 +115,8 @@ class ReplySender:
             Refusal.DRAINING: f"{self._id} is shutting down.",
             Refusal.EXPIRED: "The caller's time had run out before the tool could start.",
             Refusal.STOPPED: "The tool was stopped: its caller's time had run out.",
-            Refusal.FORMER: f"{self._id} was restarted since.",
-            Refusal.FORGOTTEN: f"{self._id} no longer has the answer.",
+            Refusal.INSTANCE_RESTARTED: f"{self._id} was restarted since.",
+            Refusal.REPLY_EVICTED: f"{self._id} no longer has the answer.",
         }.get(reason, reason)
         self._say(work, Reply(ErrorInfo(reason, message), "", True), extra=extra)
 
@@ -135,7 +135,7 @@ class ReplySender:
         except PayloadTooLargeError:
             pass
         except ValueError as error:
-            self._problem(work, "invalid-result", f"The answer is no valid text: {error}")
+            self._problem(work, ErrorType.INVALID_RESULT, f"The answer is no valid text: {error}")
             return None
         if payload is not None:
             properties = self._properties(work, index)
@@ -149,7 +149,7 @@ class ReplySender:
         try:
             size = len(text) if text.isascii() else len(text.encode())
         except ValueError as error:
-            self._problem(work, "invalid-result", f"The answer is no valid text: {error}")
+            self._problem(work, ErrorType.INVALID_RESULT, f"The answer is no valid text: {error}")
             return None
         taken = whole_number(work.properties, Property.LARGEST)
         if taken is None:
@@ -173,7 +173,7 @@ class ReplySender:
 
     def _too_large(self, work: InboundRequest, why: str, or_else: str = "") -> None:
         said = f"The tool's answer is too large to send: {why}. Ask for less at once{or_else}."
-        self._problem(work, "result-too-large", said)
+        self._problem(work, ErrorType.RESULT_TOO_LARGE, said)
 
     def _problem(self, work: InboundRequest, type: str, message: str) -> None:
         # Without an index: it counts even if a chunk before it is lost.

@@ -7,7 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dispatch.errors import DispatchError
+from dispatch.errors import DispatchError, ErrorType
 from dispatch.messaging.wire.codec import MalformedMessageError, Request, decode_request, result_text
 from dispatch.messaging.wire.properties import Property, Refusal
 from dispatch.serving.deduplication.deduplication import Deduplicator
@@ -17,7 +17,6 @@ from dispatch.serving.inbound_request import InboundRequest
 from dispatch.serving.reply_sender import ReplySender
 from dispatch.serving.tool_service import Invoke
 from dispatch.telemetry.logs import log_exception
-from dispatch.telemetry.names import ErrorType
 
 if TYPE_CHECKING:
     from dispatch.telemetry.metrics.call_metrics import Timing
@@ -92,7 +91,7 @@ class RequestRunner:
             async with asyncio.timeout_at(work.deadline):
                 await first.ended.wait()
             if not first.messages:
-                self._refuse(work, Refusal.FORGOTTEN)
+                self._refuse(work, Refusal.REPLY_EVICTED)
             self._recall.replay(work, first)
         except TimeoutError:
             self._refuse(work, Refusal.STOPPED, "The caller's time had run out before the first request was answered.")
@@ -112,7 +111,7 @@ class RequestRunner:
     def _cancelled(self, work: InboundRequest) -> None:
         if not work.abandoned and not self._kept.leave(work):
             stopped = "The service stopped before the tool had finished."
-            self._answers.fail(work, "cancelled", stopped, ErrorType.CANCELLED)
+            self._answers.fail(work, ErrorType.CANCELLED, stopped, ErrorType.CANCELLED)
         elif work.trace is not None:
             work.trace.failed(ErrorType.CANCELLED)
 

@@ -22,7 +22,6 @@ from dispatch.telemetry.call_observer import (
     OnInstanceChange,
     ServiceObserver,
 )
-from dispatch.telemetry.error_types import error_type
 from dispatch.telemetry.events import CatalogChanged, CircuitChanged, Event, Events, InstanceChanged
 from dispatch.telemetry.logs import CALLS, Transitions, say_call
 from dispatch.telemetry.metrics.collector import LiveCollector, Observed
@@ -57,7 +56,7 @@ class _LoggedCall(CallDecorator):
             str(result.outcome),
             result.duration,
             call_id=result.request_id,
-            error_type="" if error is None else error_type(error),
+            error_type="" if error is None else error.telemetry_type,
             trace_id=_trace_id(exemplar),
         )
 
@@ -178,7 +177,7 @@ class TelemetryObserver:
         if CALLS.isEnabledFor(logging.DEBUG):
             # Escaped as in a Python literal, and bounded: a model may have invented it.
             shown = name[:MAX_NAME_CHARS].encode("unicode_escape").decode()
-            say_call(shown, str(error.outcome), 0.0, call_id="", error_type=error_type(error), trace_id="")
+            say_call(shown, str(error.outcome), 0.0, call_id="", error_type=error.telemetry_type, trace_id="")
 
     def retain(self, tools: Iterable[str], services: Iterable[str]) -> None:
         """Drop the series of all other tools and services.

@@ -74,26 +74,3 @@ HEDGE_EVENT: Final = "dispatch.hedge"
 REFUSED_EVENT: Final = "dispatch.refused"
 REASON: Final = "dispatch.reason"
 WAIT: Final = "dispatch.wait.seconds"
-
-
-class ErrorType:
-    """The closed set of values of ``error.type``."""
-
-    TIMEOUT: Final = "timeout"
-    """An attempt's limit, or a stream's between two chunks."""
-    DEADLINE_EXCEEDED: Final = "deadline_exceeded"
-    """The limit of the whole call."""
-    CIRCUIT_OPEN: Final = "circuit_open"
-    RATE_LIMITED: Final = "rate_limited"
-    QUEUE_FULL: Final = "queue_full"
-    """The bulkhead, or the service itself, has too much to do."""
-    NO_INSTANCE: Final = "no_instance"
-    CANCELLED: Final = "cancelled"
-    SEND_FAILED: Final = "send_failed"
-    TRANSPORT_LOST: Final = "transport_lost"
-    """The instance, or the connection, was lost after the request had left."""
-    BAD_RESPONSE: Final = "bad_response"
-    INVALID_ARGUMENTS: Final = "invalid_arguments"
-    UNKNOWN_TOOL: Final = "unknown_tool"
-    TOOL_ERROR: Final = "tool_error"
-    OTHER: Final = OTHER

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from dispatch.errors import TransportError
+from dispatch.errors import ErrorType, TransportError
 from dispatch.testing.delay_queue import Held
 from dispatch.testing.faults import Dice
 from dispatch.testing.malformed import as_tool_error, rubbish, with_other_id
@@ -79,7 +79,7 @@ class FaultyPublisher:
                 ticket.fail(error)
 
         if self._transport.closed:
-            raise TransportError("closed", "The connection is closed.", sent=False)
+            raise TransportError(ErrorType.CLOSED, "The connection is closed.", sent=False)
         dice = way.dice
         fault = None if dice is None else dice.throw()
         if self._transport.gone:
@@ -113,7 +113,9 @@ class FaultyPublisher:
                 case "missing_id" | "oversized_id" | "foreign_id":
                     way.go(partial(go, payload, with_other_id(dice.rng, properties, fault)), dice)
                 case "error":
-                    raise TransportError("queue-full", "The queue is full (an injected fault).", sent=False)
+                    raise TransportError(
+                        ErrorType.PUBLISH_QUEUE_FULL, "The queue is full (an injected fault).", sent=False
+                    )
                 case "late_error":
                     self._late_error(ticket, dice, go)
                 case "disconnect":
@@ -133,14 +135,14 @@ class FaultyPublisher:
         got_through = dice.rng.random() < 0.5
         if got_through:
             go()
-        error = TransportError("send-failed", "Sending failed (an injected fault).", sent=got_through)
+        error = TransportError(ErrorType.SEND_FAILED, "Sending failed (an injected fault).", sent=got_through)
         self._way.later(dice, partial(ticket.fail, error))
 
     def _disconnect(self, ticket: FaultyTicket, dice: Dice) -> None:
         self._transport.disconnect(dice.faults.reconnect_after)
         if dice.rng.random() < 0.5:
             raise _unreachable()
-        error = TransportError("connection-lost", "The connection ended while sending (an injected fault).")
+        error = TransportError(ErrorType.CONNECTION_LOST, "The connection ended while sending (an injected fault).")
         self._way.later(dice, partial(ticket.fail, error))
 
     async def writable(self, flow: str) -> None:
@@ -151,7 +153,7 @@ class FaultyPublisher:
 
 
 def _unreachable() -> TransportError:
-    return TransportError("unreachable", "There is no connection (an injected fault).", sent=False)
+    return TransportError(ErrorType.UNREACHABLE, "There is no connection (an injected fault).", sent=False)
 
 
 def _nobody_minds(_error: TransportError) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dispatch.errors import TransportError
+from dispatch.errors import ErrorType, TransportError
 
 # The request surely never left: nothing can have run, so that a repeat is safe.
 _NEVER_SENT = frozenset(
@@ -41,7 +41,7 @@ def opening_failed(name: str, *, url: str, topic: str) -> TransportError:
     match name:
         case "TopicNotFound":
             return TransportError(
-                "no-such-namespace",
+                ErrorType.NO_SUCH_NAMESPACE,
                 # The broker tells them apart in words that pulsar-client only logs.
                 f"The broker has no namespace '{namespace}', or makes no topics in it by itself (topic {topic}). Create it: "
                 f"pulsar-admin tenants create {tenant}; pulsar-admin namespaces create {namespace}; or, if it is there, "
@@ -61,24 +61,26 @@ def opening_failed(name: str, *, url: str, topic: str) -> TransportError:
             return unreachable(url)
         case "ConsumerBusy" | "ProducerBusy":
             return TransportError(
-                "busy", f"Somebody else holds {topic} exclusively; end that one or use another name.", sent=False
+                ErrorType.TOPIC_BUSY,
+                f"Somebody else holds {topic} exclusively; end that one or use another name.",
+                sent=False,
             )
         case "InvalidTopicName":
             return TransportError(
-                "bad-topic",
+                ErrorType.BAD_TOPIC,
                 f"'{topic}' is no topic name; write non-persistent://TENANT/NAMESPACE/NAME.",
                 sent=False,
             )
         case "AlreadyClosed":
-            return TransportError("closed", f"The connection was closed before {topic} was open.", sent=False)
+            return TransportError(ErrorType.CLOSED, f"The connection was closed before {topic} was open.", sent=False)
         case _:
-            return TransportError("transport", f"The broker at {url} refused {topic}: {name}.", sent=False)
+            return TransportError(ErrorType.TOPIC_REFUSED, f"The broker at {url} refused {topic}: {name}.", sent=False)
 
 
 def unreachable(url: str) -> TransportError:
     """No broker answers at ``url``."""
     return TransportError(
-        "unreachable",
+        ErrorType.UNREACHABLE,
         f"No Pulsar broker answers at {url}. Start one (`dispatch broker start`) or give its address "
         "(--broker or DISPATCH_BROKER); `dispatch doctor` looks closer.",
         sent=False,
@@ -88,7 +90,7 @@ def unreachable(url: str) -> TransportError:
 def unauthorized(url: str, said: str) -> TransportError:
     """The broker refused our credentials; ``said`` is its reason."""
     return TransportError(
-        "unauthorized",
+        ErrorType.UNAUTHORIZED,
         f"The broker at {url} refused our credentials ({said}). Give a valid token whose role may use the namespace: "
         "DISPATCH_TOKEN, --token-file or Security(token=…).",
         sent=False,
@@ -98,7 +100,7 @@ def unauthorized(url: str, said: str) -> TransportError:
 def untrusted(url: str, said: str) -> TransportError:
     """The TLS handshake failed; ``said`` is why."""
     return TransportError(
-        "untrusted",
+        ErrorType.UNTRUSTED,
         f"No trusted connection to {url}: {said}. Give the authority that signed the broker's certificate "
         "(--trust-certs, DISPATCH_TRUST_CERTS or Security(trust_certs=…)), and the port that speaks TLS.",
         sent=False,
@@ -117,7 +119,7 @@ def wrong_protocol(url: str, host: str, port: int, *, http: bool) -> TransportEr
     else:
         said = "speaks TLS"
         fix = f"Use pulsar+ssl://{at}"
-    return TransportError("wrong-protocol", f"Cannot connect to {url}: {at} {said}. {fix}.", sent=False)
+    return TransportError(ErrorType.WRONG_PROTOCOL, f"Cannot connect to {url}: {at} {said}. {fix}.", sent=False)
 
 
 def sending_failed(name: str, *, topic: str) -> TransportError:
@@ -127,21 +129,21 @@ def sending_failed(name: str, *, topic: str) -> TransportError:
     match name:
         case "MessageTooBig":
             return TransportError(
-                "too-large",
+                ErrorType.REQUEST_TOO_LARGE,
                 f"The broker takes no message of this size on {topic}. {doubt} Send less, or raise its maxMessageSize.",
                 sent=sent,
                 retryable=False,
             )
         case "Dropped":
             return TransportError(
-                "dropped",
+                ErrorType.PUBLISH_DROPPED,
                 f"The broker dropped the message to {topic}: too many publishes at once on this connection. {doubt}",
                 sent=False,
                 retry_after=0.1,
             )
         case "AlreadyClosed":
             return TransportError(
-                "connection-lost", f"The connection ended while sending to {topic}. {doubt}", sent=sent
+                ErrorType.CONNECTION_LOST, f"The connection ended while sending to {topic}. {doubt}", sent=sent
             )
         case _:
-            return TransportError("send-failed", f"Sending to {topic} failed: {name}. {doubt}", sent=sent)
+            return TransportError(ErrorType.SEND_FAILED, f"Sending to {topic} failed: {name}. {doubt}", sent=sent)

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from dispatch.errors import InvalidArgumentsError
+from dispatch.errors import ErrorType, InvalidArgumentsError
 from dispatch.messaging.wire.codec import json_text
 
 DEFAULT_TIMEOUT_S = 600.0
@@ -59,7 +59,9 @@ def config_text(config: Mapping[str, Any] | None) -> str:
     try:
         return json_text(config or {}, "config")
     except TypeError as error:
-        raise InvalidArgumentsError("invalid-config", f"{error}. Nothing was sent.") from None
+        raise InvalidArgumentsError(
+            ErrorType.INVALID_CONFIG, f"The tool was not executed: {error}. Correct the config values."
+        ) from None
 
 
 def takes_user(client: Any) -> bool:

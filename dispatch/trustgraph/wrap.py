@@ -12,17 +12,16 @@ from msgspec.structs import replace
 from dispatch.balancing.snapshot import InstanceView
 from dispatch.calls.attempt import Attempts
 from dispatch.calls.call_state import Attempt, Call, CallOptions
+from dispatch.calls.error_messages import error_from_client_failure, error_from_mistake, error_from_timeout
 from dispatch.calls.resolved_tool import ResolvedTool
 from dispatch.calls.tool_guards import ToolGuards
 from dispatch.catalog import ServiceDescriptor
 from dispatch.errors import (
-    CallTimeoutError,
     DispatchError,
-    InvalidArgumentsError,
+    ErrorType,
     Origin,
     Outcome,
     ToolError,
-    TransportError,
 )
 from dispatch.messaging.rpc.exchange_outcome import Answer
 from dispatch.messaging.wire.codec import json_text
@@ -205,7 +204,7 @@ class WrappedClient:
             limit = check_seconds(given["timeout"])
             json_text(given["arguments"] or {}, "arguments")
         except (PolicyError, TypeError) as error:
-            raise InvalidArgumentsError("invalid-arguments", f"{error}. '{self.tool}' was not called.") from None
+            raise error_from_mistake(self.tool, guards.policy, error) from None
         now = asyncio.get_running_loop().time()
         return Call(
             self._resolved,
@@ -283,27 +282,14 @@ class ClientInvoker:
             attempt.outcome = Outcome.SUCCESS  # of the tool: what failed is the caller's own callback
             raise failed.error from None
         except TimeoutError:
-            advice = (
-                "Report the failure, or use another tool."
-                if call.guards.repeatable
-                else "It may have run all the same: do not repeat the call unless you know that it did nothing."
-            )
-            raise CallTimeoutError(
-                f"'{tool}' gave no complete answer within {attempt.limit:g} s. {advice}",
-                clock=attempt.clock,
-                retryable=call.guards.repeatable,
-            ) from None
+            raise error_from_timeout(tool, attempt.limit, attempt.clock, repeatable=call.guards.repeatable) from None
         except DispatchError:
             raise
         except RuntimeError as error:
             # TrustGraph's client preserves the message of the tool's error, and drops its type.
-            raise ToolError("tool-error", str(error)) from error
+            raise ToolError(ErrorType.TOOL_ERROR, str(error)) from error
         except Exception as error:
-            raise TransportError(
-                "client-failed",
-                f"The client of '{tool}' failed: {type(error).__name__}: {error}",
-                origin=Origin.TOOL,
-            ) from error
+            raise error_from_client_failure(tool, error) from error
         attempt.conclude(Answer(text, None, "", {}))
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import sys
 
 from dispatch import errors
-from dispatch.errors import DispatchError, Origin, Outcome
+from dispatch.errors import DispatchError, ErrorType, Origin, Outcome
 from dispatch.messaging.wire.properties import Feature, Property, Refusal
-from dispatch.telemetry import names
 from docs.generators.docstrings import constants, first_paragraph, table
 
 
@@ -29,9 +28,9 @@ def origins() -> str:
     return _values("Origin", Origin)
 
 
-def span_error_types() -> str:
-    """Return a table of the values of the span attribute ``error.type``."""
-    return _values("`error.type`", names.ErrorType)
+def error_types() -> str:
+    """Return a table of the error types."""
+    return _values("Type", ErrorType)
 
 
 def message_properties() -> str:

@@ -37,6 +37,7 @@ GENERATORS: dict[str, Callable[[], str]] = {
     "changelog": lambda: changelog(),
     "command-line": command_line.command_line,
     "dashboards": dashboards.dashboards,
+    "error-types": constants.error_types,
     "exceptions": constants.exceptions,
     "features": constants.features,
     "message-properties": constants.message_properties,
@@ -45,7 +46,6 @@ GENERATORS: dict[str, Callable[[], str]] = {
     "outcomes": constants.outcomes,
     "policy-keys": policy_keys.policy_keys,
     "refusals": constants.refusals,
-    "span-error-types": constants.span_error_types,
 }
 MARKER = re.compile(r"^<!-- generated: ([\w-]+) -->$", re.MULTILINE)
 _LINK = re.compile(r"(\]\()((?:\.\./)+[^)#\s]+|[\w-]+/[^)#:\s]+)(#[^)\s]*)?(\))")

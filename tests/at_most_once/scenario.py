@@ -42,13 +42,13 @@ PLANS = {
 BOUNDS = ("memory", "credit", "places", "keys", "waiting", "peers", "messages")
 """What may be small."""
 REFUSALS = {
-    "memory": {"forgotten"},
-    "credit": {"queue-full"},
+    "memory": {"reply-evicted"},
+    "credit": {"publish-queue-full"},
     "places": {"overloaded"},
-    "keys": {"forgotten"},
-    "waiting": {"too-many-pending", "too-much"},
-    "peers": {"forgotten"},
-    "messages": {"payload-too-large"},
+    "keys": {"reply-evicted"},
+    "waiting": {"pending-limit", "response-limit-exceeded"},
+    "peers": {"reply-evicted"},
+    "messages": {"request-too-large"},
 }
 """What a call may be told then."""
 SMALL: dict[str, dict[str, int]] = {

@@ -36,7 +36,7 @@ SEEN = {
     *(f"small {name}" for name in BOUNDS),
     *(type for types in REFUSALS.values() for type in types),
     "answered", "read", "left", "answered by key", "cancelled by its caller",
-    "instance-lost", "former", "draining", "timeout", "closed", "ValueError", "not-sent",
+    "instance-lost", "instance-restarted", "draining", "timeout", "closed", "ValueError", "send-timeout",
 }  # fmt: skip
 """What must have been seen in so many scenarios."""
 

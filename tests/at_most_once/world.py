@@ -32,8 +32,8 @@ NEVER = 1e-12
 AGED_S = 650.0
 """After it nothing that is kept for its age is kept (docs/explanation/delivery.md)."""
 MAY_END_SO = {
-    "instance-lost", "former", "forgotten", "timeout", "stopped", "expired", "draining", "closed", "cancelled",
-    "not-sent", "unreachable",
+    "instance-lost", "instance-restarted", "reply-evicted", "timeout", "stopped", "expired", "draining", "closed",
+    "cancelled", "send-timeout", "unreachable",
 }  # fmt: skip
 """Errors of a call whose way was cut, or whose time was short."""
 

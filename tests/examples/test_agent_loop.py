@@ -65,4 +65,6 @@ async def test_a_service_that_does_not_answer_is_told_to_the_model(load: Load) -
     model = Scripted(call("calculate", expression="1 + 1"), END)
     async with dispatch.connect("memory://", catalog=TOOLS) as dispatcher:
         messages = await load("agent_loop").agent(model, dispatcher, "alice")
-    assert messages[1]["content"].startswith("Error (timeout): 'calculate' gave no complete answer within 30 s")
+    assert messages[1]["content"].startswith(
+        "Error (timeout): No complete reply arrived within 30 s; tool 'calculate' may have"
+    )

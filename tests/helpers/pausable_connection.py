@@ -54,7 +54,7 @@ class HeldPublisher:
     def publish(self, payload: bytes, properties: Mapping[str, str], *, flow: str, on_failure: OnFailure) -> Ticket:
         transport = self._transport
         if transport.refuses:
-            raise TransportError("queue-full", "The queue of the connection is full.", sent=False)
+            raise TransportError("publish-queue-full", "The queue of the connection is full.", sent=False)
         ticket = HeldTicket(self._inner, payload, properties, flow, on_failure)
         if transport.holds:
             ticket.queue = transport.queue

@@ -71,7 +71,7 @@ async def test_no_more_wait_than_there_are_places() -> None:
         await advance(0.5)
         assert dispatcher._running.queued() == {"work": PLACES}
         refused = [result.error.type for result in await calls if result.error is not None]
-        assert Counter(refused) == {"too-busy": PLACES + 100}
+        assert Counter(refused) == {"bulkhead-full": PLACES + 100}
 
 
 async def test_the_refusal_names_the_limit_of_the_dispatcher() -> None:
@@ -79,7 +79,7 @@ async def test_the_refusal_names_the_limit_of_the_dispatcher() -> None:
         results = await at_once(dispatcher, 2)
         (error,) = (result.error for result in results if result.error is not None)
         assert isinstance(error, ThrottledError)
-        assert (error.type, error.rejected_by, error.outcome) == ("too-busy", "bulkhead", "throttled")
+        assert (error.type, error.rejected_by, error.outcome) == ("bulkhead-full", "bulkhead", "throttled")
         assert error.message.startswith("'work' was not executed: this dispatcher's limit of calls in flight")
         assert "bulkhead.max-concurrent-calls" in error.message
         assert "bulkhead.max-wait" in error.message

@@ -45,7 +45,7 @@ async def test_an_exceptions_text_is_logged_where_content_is_recorded(caplog: py
 
 async def test_a_call_of_an_unknown_tool_has_its_line(caplog: pytest.LogCaptureFixture) -> None:
     await lines(caplog)
-    (line,) = [record for record in caplog.records if getattr(record, "dispatch_error_type", "") == "unknown_tool"]
+    (line,) = [record for record in caplog.records if getattr(record, "dispatch_error_type", "") == "unknown-tool"]
     assert line.name == "dispatch.calls"
     assert line.getMessage() == r"'find\nnothing': rejected after 0.000 s", "one line, whatever a model invents"
     assert vars(line)["dispatch_tool"] == r"find\nnothing"

@@ -172,6 +172,6 @@ async def test_an_instance_that_has_gone_with_the_key_is_still_told() -> None:
         draining = asyncio.create_task(first.drain())
         result = await call
         assert not result.ok
-        assert "may have run" in str(result.error)
+        assert "may have been executed" in str(result.error)
         assert here.runs()["order-0"] == 1
         await draining

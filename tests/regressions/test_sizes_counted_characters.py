@@ -48,7 +48,7 @@ async def test_the_largest_answer_has_so_many_bytes(letter: str, size: int, chun
         await _answer(peer, [letter * count] * (chunks - 1) + [letter * (count + 1)])
         error = (await call).error
         assert isinstance(error, TransportError)
-        assert (error.type, "max-result" in error.message) == ("too-much", True)
+        assert (error.type, "max-result" in error.message) == ("response-limit-exceeded", True)
 
 
 @LETTERS

@@ -111,5 +111,5 @@ async def test_a_stream_without_a_first_chunk_is_a_failure() -> None:
         for _ in range(3):
             with pytest.raises(CallTimeoutError):
                 await read(dispatcher.stream("work"), [])
-        with pytest.raises(RejectedError, match="was not called"):
+        with pytest.raises(RejectedError, match="was not executed"):
             await read(dispatcher.stream("work"), [])

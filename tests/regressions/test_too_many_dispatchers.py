@@ -76,7 +76,7 @@ async def test_more_dispatchers_than_are_remembered_are_all_served() -> None:
             assert await dispatchers[-1].call("work") == f"run {number}"
         for number, dispatcher in enumerate(dispatchers, 3 * ROOM + 1):
             assert await dispatcher.call("work") == f"run {number}", "one that was evicted goes on as before"
-        assert server.refused[Refusal.OVERLOADED] == server.refused[Refusal.FORGOTTEN] == 0
+        assert server.refused[Refusal.OVERLOADED] == server.refused[Refusal.REPLY_EVICTED] == 0
 
 
 async def test_dispatchers_whose_calls_run_are_not_evicted_and_no_new_one_is_refused() -> None:
@@ -100,7 +100,7 @@ async def test_a_late_copy_of_an_evicted_dispatchers_request_does_not_run(copy: 
             runs = work.runs
             await again(peer, server, of_request(requests, first.request_id), **copy)
             assert work.runs == runs
-            assert server.refused[Refusal.FORGOTTEN] == 1
+            assert server.refused[Refusal.REPLY_EVICTED] == 1
             assert (await dispatcher.execute("work")).ok, "its new requests run"
 
 
@@ -114,7 +114,7 @@ async def test_a_closing_dispatcher_says_goodbye_and_costs_no_other_its_answers(
         await idle()
         assert sum(Property.GOODBYE in message.properties() for message in requests) == 2 * ROOM
         await again(peer, server, of_request(requests, first.request_id), transmission="2")
-        assert (server.repeats, server.refused[Refusal.FORGOTTEN]) == (1, 0), "its answer was kept"
+        assert (server.repeats, server.refused[Refusal.REPLY_EVICTED]) == (1, 0), "its answer was kept"
         runs = work.runs
         theirs = [message for message in requests if message.data()]
         for message in theirs:

@@ -33,7 +33,7 @@ async def test_an_unknown_priority_is_an_error_and_nothing_is_sent(priority: Any
         assert isinstance(result.error, InvalidArgumentsError)
         assert result.error.type == "unknown-priority"
         assert "interactive, batch" in result.error.message
-        with pytest.raises(InvalidArgumentsError, match="was not called"):
+        with pytest.raises(InvalidArgumentsError, match="was not executed"):
             await anext(dispatcher.stream("work", priority=priority))
         assert peer.arrived.empty()
 

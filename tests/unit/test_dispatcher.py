@@ -159,7 +159,7 @@ async def test_a_call_that_nobody_answers_ends_to_the_moment_and_names_its_clock
         assert isinstance(error, CallTimeoutError)
         assert (error.clock, error.retryable, result.outcome) == (clock, False, Outcome.TIMEOUT)
         assert f"within {after} s" in error.message
-        assert "do not repeat the call" in error.message
+        assert "Check its effect before you call it again" in error.message
         assert now() == pytest.approx(START + after, abs=0.01)
         assert result.duration == pytest.approx(after, abs=0.01)
         assert dispatcher.pending_requests == 0
@@ -171,7 +171,7 @@ async def test_a_timeout_of_a_tool_that_may_be_repeated_says_so(declared: str) -
         with pytest.raises(CallTimeoutError) as caught:
             await dispatcher.call("work")
         assert caught.value.retryable
-        assert "may have run" not in caught.value.message
+        assert "a repeat does no harm" in caught.value.message
 
 
 async def test_an_answer_after_the_timeout_is_nobodys() -> None:
@@ -223,8 +223,8 @@ async def test_rubbish_for_an_answer_is_a_typed_error_at_once(payload: bytes) ->
         error = result.error
         assert isinstance(error, TransportError)
         assert (error.type, error.sent, error.retryable) == ("malformed-reply", True, False)
-        assert "not with a response" in error.message
-        assert "do not repeat" in error.message
+        assert "no valid reply" in error.message
+        assert "Check its effect before you call it again" in error.message
         assert result.attempts == 1
         assert now() == START, "not a timeout"
         assert dispatcher.pending_requests == 0
@@ -238,7 +238,7 @@ async def test_rubbish_in_a_stream_is_a_typed_error_at_once() -> None:
         await peer.answer(properties, "fine", end=False)
         assert await first == "fine"
         await peer.answer(properties, payload=b"<html>")
-        with pytest.raises(TransportError, match="not with a response"):
+        with pytest.raises(TransportError, match="no valid reply"):
             await anext(chunks)
         assert now() == START
 
@@ -263,7 +263,7 @@ async def test_an_answer_larger_than_the_policy_allows_is_cut_off() -> None:
     async with stand(lambda _: "x" * 100, catalog(work={"policy": {"max-result": 99}})) as (dispatcher, _):
         with pytest.raises(TransportError, match="'max-result'") as caught:
             await dispatcher.call("work")
-        assert caught.value.type == "too-much"
+        assert caught.value.type == "response-limit-exceeded"
 
 
 # -- many -----------------------------------------------------------------------------------------------------------

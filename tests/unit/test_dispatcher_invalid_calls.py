@@ -47,15 +47,15 @@ async def mistake(*args: Any, **options: Any) -> InvalidArgumentsError:
 async def test_arguments_that_are_no_object_of_json_values(arguments: Any) -> None:
     error = await mistake(arguments)
     assert error.type == "invalid-arguments"
-    assert error.message.startswith("arguments ")
-    assert "'work' was not called; mend the arguments" in error.message
+    assert error.message.startswith("Tool 'work' was not executed: arguments ")
+    assert "Tool 'work' was not executed: " in error.message
 
 
 async def test_a_payload_over_the_limit() -> None:
     error = await mistake({"data": "x" * MAX_MESSAGE_BYTES})
-    assert error.type == "payload-too-large"
+    assert error.type == "request-too-large"
     assert f"the limit is {MAX_MESSAGE_BYTES:,}" in error.message
-    assert "send less" in error.message
+    assert "Send less" in error.message
 
 
 async def test_a_payload_of_just_the_limit_passes() -> None:
@@ -71,7 +71,7 @@ async def test_a_payload_of_just_the_limit_passes() -> None:
 async def test_a_timeout_that_cannot_be(timeout: Any) -> None:
     error = await mistake(timeout=timeout)
     assert error.type == "invalid-timeout"
-    assert "give seconds" in error.message
+    assert "Give seconds" in error.message
 
 
 @pytest.mark.parametrize("user", [None, 5, ["alice"], "\ud800"])

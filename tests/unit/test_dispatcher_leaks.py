@@ -26,7 +26,7 @@ ARRIVING = FaultPlan(
 NOTHING = FaultPlan()
 ENDS = {*map(str, Outcome), "cancelled", "left early"}
 
-RARE = ("draining", "former", "forgotten")
+RARE = ("draining", "instance-restarted", "reply-evicted")
 """What needs an instance that goes, or more requests than it remembers."""
 PROFILES = {
     "everything": (EVERYTHING, ARRIVING),

@@ -207,9 +207,9 @@ async def test_a_route_that_does_not_open_costs_the_calls_time_and_no_more() -> 
         error = result.error
         assert isinstance(error, TransportError)
         assert (error.type, error.sent, error.retryable, result.attempts) == ("unreachable", False, True, 0)
-        assert "did not run" in error.message
+        assert "not executed" in error.message
         assert result.duration == pytest.approx(5, abs=0.01)
-        with pytest.raises(TransportError, match="did not run"):
+        with pytest.raises(TransportError, match="not executed"):
             await anext(dispatcher.stream("work", timeout=5))
         transport.gate.set()
         assert await dispatcher.call("work", timeout=5) == "done", "what was being opened is used"
@@ -325,13 +325,15 @@ async def test_a_publisher_that_refuses_is_a_typed_error_at_once(monkeypatch: py
         await dispatcher.call("work")
 
         def refuse(*_args: Any, **_options: Any) -> Any:
-            raise TransportError("queue-full", "10,000 messages wait already; slow down.", sent=False, retry_after=1.0)
+            raise TransportError(
+                "publish-queue-full", "10,000 messages wait already; slow down.", sent=False, retry_after=1.0
+            )
 
         monkeypatch.setattr("dispatch.transports.memory.MemoryPublisher.publish", refuse)
         result = await dispatcher.execute("work")
         error = result.error
         assert isinstance(error, TransportError)
-        assert (error.type, error.retryable, error.retry_after) == ("queue-full", True, 1.0)
+        assert (error.type, error.retryable, error.retry_after) == ("publish-queue-full", True, 1.0)
         assert dispatcher.pending_requests == 0
 
 

@@ -103,7 +103,7 @@ async def test_a_stream_that_falls_silent_gives_what_came_and_says_how_much() ->
         await peer.answer(properties, "three", end=True, chunk="2")
         assert await first == "one"
         with pytest.raises(
-            CallTimeoutError, match=r"sent nothing more for 5 s after 1 chunk\(s\); chunk 1 was lost"
+            CallTimeoutError, match=r"brought nothing for 5 s after 1 chunk\(s\) \(chunk 1 was lost\)"
         ) as caught:
             await anext(chunks)
         assert caught.value.clock == "stream-idle"
@@ -113,7 +113,7 @@ async def test_a_stream_that_falls_silent_gives_what_came_and_says_how_much() ->
 async def test_a_stream_that_never_ends_is_ended() -> None:
     got: list[str] = []
     async with stand(story(1_000, gap=1)) as (dispatcher, server):
-        with pytest.raises(CallTimeoutError, match=r"was not complete after 10\.5 s") as caught:
+        with pytest.raises(CallTimeoutError, match=r"was not complete within 10\.5 s") as caught:
             await read(dispatcher.stream("work", timeout=10.5), got)
         assert caught.value.clock == "stream"
         assert got == [f"<{n}>" for n in range(10)]
@@ -173,7 +173,7 @@ async def test_a_reader_that_falls_behind_gets_what_was_kept_and_then_a_clear_er
         await idle()
         with pytest.raises(TransportError, match="'stream-buffer'") as caught:
             await read(chunks, got)
-        assert caught.value.type == "too-much"
+        assert caught.value.type == "response-limit-exceeded"
         assert got == [f"<{n}>" for n in range(len(got))]
         assert len(got) >= 11
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import copy
+import itertools
 import pickle
+import re
+from pathlib import Path
 
 import pytest
 
+from dispatch import errors
 from dispatch.errors import (
     CallTimeoutError,
     DispatchError,
@@ -116,9 +121,28 @@ def test_a_tool_author_needs_two_texts_only() -> None:
 
 def test_a_timeout_names_its_clock_and_is_not_repeated_unless_that_is_said() -> None:
     error = CallTimeoutError("No answer.", clock="attempt")
-    assert (error.type, error.clock, error.retryable) == ("timeout", "attempt", False)
+    assert (error.type, error.clock, error.retryable) == ("attempt-timeout", "attempt", False)
     assert CallTimeoutError("No answer.", clock="call", retryable=True).retryable
 
 
 def test_repr_shows_class_type_and_message() -> None:
     assert repr(ERRORS[1]) == "ToolError(type='ValueError', message='No such city.')"
+
+
+def test_every_meaning_is_one_sentence_that_says_whether_the_tool_was_executed() -> None:
+    for type, meaning in error_meanings().items():
+        assert re.fullmatch(r"[A-Z][^.]*\.", meaning), type
+        assert re.search(r"tool (was|was not|may have been) executed|no tool was executed", meaning), type
+
+
+def error_meanings() -> dict[str, str]:
+    """Each error type with its docstring: enumerations keep none at run time."""
+    tree = ast.parse(Path(errors.__file__).read_text())
+    (body,) = (node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "ErrorType")
+    found = {}
+    for member, doc in itertools.pairwise(body):
+        if isinstance(member, ast.Assign) and isinstance(member.value, ast.Constant) and isinstance(doc, ast.Expr):
+            assert isinstance(doc.value, ast.Constant)
+            found[str(member.value.value)] = " ".join(str(doc.value.value).split()).replace("``", "`")
+    assert set(found) == set(errors.ErrorType)
+    return found

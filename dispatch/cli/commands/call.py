@@ -71,10 +71,10 @@ def call(
     Exit codes: 0 success · 1 the tool's own error · 2 invalid arguments or unknown tool · 3 timeout · 4 transport ·
     5 throttled or rejected · 130 interrupted
     """
+    from dispatch.calls.error_messages import error_from_unknown_name
     from dispatch.catalog import UnknownToolError
     from dispatch.cli.arguments import read_arguments
     from dispatch.dispatcher import connect
-    from dispatch.errors import RejectedError
     from dispatch.result import CallResult
 
     broker = settings.genuine_broker_url("dispatch call")
@@ -83,7 +83,7 @@ def call(
         descriptor = catalog.tool(tool)
     except UnknownToolError as unknown:
         # Before anything connects: a slip of the pen is told at once, broker or not.
-        error = RejectedError("unknown-tool", str(unknown), rejected_by="catalog", alternatives=unknown.near)
+        error = error_from_unknown_name(unknown)
         result = CallResult(tool, error.outcome, error=error)
         service = None
     else:

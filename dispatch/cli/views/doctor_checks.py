@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dispatch.catalog import Catalog, ServiceDescriptor, TopicName
 from dispatch.cli.commands.round_trip import call_ourselves
-from dispatch.errors import TransportError
+from dispatch.errors import ErrorType, TransportError
 from dispatch.transports import Security, Transport, open_transport
 from dispatch.transports.pulsar.service_url import endpoints
 
@@ -128,7 +128,7 @@ class Diagnosis:
         try:
             await transport.start()
         except TransportError as error:
-            if error.type == "unreachable":
+            if error.type == ErrorType.UNREACHABLE:
                 return Finding(
                     "handshake",
                     "failed",
@@ -218,7 +218,7 @@ class Diagnosis:
             await _touch(transport, namespace)
         except TransportError as error:
             self._missing.add(namespace)
-            if error.type == "no-such-namespace":
+            if error.type == ErrorType.NO_SUCH_NAMESPACE:
                 also = (
                     ""
                     if self._admin_answers

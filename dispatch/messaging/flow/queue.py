@@ -6,7 +6,7 @@ import asyncio
 from typing import Protocol, TypeVar
 
 from dispatch._internal.fair_queue import FairQueue, QueueFullError
-from dispatch.errors import TransportError
+from dispatch.errors import ErrorType, TransportError
 
 
 class Waits(Protocol):
@@ -45,7 +45,7 @@ class WaitingRoom(FairQueue[T]):
             self.put(flow, item, size)
         except QueueFullError:
             raise TransportError(
-                "queue-full",
+                ErrorType.PUBLISH_QUEUE_FULL,
                 f"{len(self):,} messages to {self._topic} wait already; slow down.",
                 sent=False,
                 retry_after=RETRY_AFTER_S,
@@ -61,7 +61,7 @@ class WaitingRoom(FairQueue[T]):
 
     def close(self) -> None:
         """Fail what waits: the connection is being closed."""
-        closed = TransportError("closed", "The connection was closed.", sent=False)
+        closed = TransportError(ErrorType.CLOSED, "The connection was closed.", sent=False)
         for each in self.clear():
             each.fail(closed)
         self.tell()

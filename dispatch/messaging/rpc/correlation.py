@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 from dispatch._internal.clock import loop_clock
-from dispatch.errors import ThrottledError, TransportError
+from dispatch.errors import ErrorType, ThrottledError, TransportError
 from dispatch.messaging.rpc.deadline_heap import Deadlines
 from dispatch.messaging.rpc.exchange_outcome import Disposition, Fate, Lost, Settled, Tally, TimedOut, Unreadable
 from dispatch.messaging.rpc.pending import ReplyStream, Single, Slot
@@ -146,12 +146,12 @@ class Correlator:
 
     def _send(self, slot: Slot, publisher: Publisher, payload: bytes, properties: Mapping[str, str], flow: str) -> None:
         if self._closed:  # nobody would take its reply
-            slot.settle(TransportError("closed", "The dispatcher is closed; nothing was sent.", sent=False))
+            slot.settle(TransportError(ErrorType.CLOSED, "The dispatcher is closed; nothing was sent.", sent=False))
             return
         if len(self._pending) >= self._max_pending:
             slot.settle(
                 ThrottledError(
-                    "too-many-pending",
+                    ErrorType.PENDING_LIMIT,
                     f"{self._max_pending:,} calls wait for replies already. Stop; come back after 1 s.",
                     retryable=True,
                     retry_after=1.0,
@@ -277,13 +277,13 @@ class Correlator:
                 slot.ticket.answered()
         line = slot.line
         if line is not None:
-            if properties.get(Property.REFUSED) == Refusal.FORMER:
+            if properties.get(Property.REFUSED) == Refusal.INSTANCE_RESTARTED:
                 now = self.now()
                 if not line.disowned(now):
                     self.schedule(slot, line.repair.next_at)
                     return Disposition.MATCHED
             elif (
-                properties.get(Property.REFUSED) == Refusal.FORGOTTEN
+                properties.get(Property.REFUSED) == Refusal.REPLY_EVICTED
                 and line.repair.transmissions == 1
                 and slot.id.startswith(self.session.prefix)
             ):
@@ -313,7 +313,7 @@ class Correlator:
     def close(self) -> None:
         """End everything that waits, and begin nothing more."""
         self._closed = True
-        closed = TransportError("closed", "The dispatcher was closed while the call was under way.")
+        closed = TransportError(ErrorType.CLOSED, "The dispatcher was closed while the call was under way.")
         for slot in list(self._pending.values()):
             slot.settle(closed)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dispatch.errors import Origin, TransportError
+from dispatch.errors import ErrorType, Origin, TransportError
 from dispatch.messaging.rpc.exchange_outcome import (
     ANSWERED,
     GIVEN_UP,
@@ -257,7 +257,7 @@ class ReplyStream(Slot, eq=False, kw_only=True):
             return
         self.settle(
             TransportError(
-                "instance-lost",
+                ErrorType.INSTANCE_LOST,
                 f"The service instance that answered has gone after {self.chunks} chunk(s), and another one began anew: "
                 "what came so far is not the whole answer. Report that, or use another tool.",
                 retryable=True,

@@ -118,10 +118,10 @@ class Refusal:
     STOPPED: Final = "stopped"
     """The one that did run: it was cancelled when its caller's time had run out."""
     INVALID_REQUEST: Final = "invalid-request"
-    FORMER: Final = "former"
-    """It was meant for a former life of this instance, which may have run it."""
-    FORGOTTEN: Final = "forgotten"
-    """It was here, and ran perhaps, but its answer is no longer kept."""
+    INSTANCE_RESTARTED: Final = "instance-restarted"
+    """The request was meant for an earlier incarnation of this instance, which may have executed it."""
+    REPLY_EVICTED: Final = "reply-evicted"
+    """The instance received the request earlier and may have executed it, but no longer keeps the reply."""
 
 
 class Feature:

@@ -7,7 +7,7 @@ from enum import StrEnum
 import msgspec
 
 from dispatch._internal.permit import Randomness
-from dispatch.errors import Outcome
+from dispatch.errors import ErrorType, Outcome
 from dispatch.policy.retry import Retry
 from dispatch.resilience.latency_histogram import LatencyHistogram, Quantile
 from dispatch.resilience.retry.budget import RetryBudget
@@ -17,14 +17,14 @@ IMPROVABLE = frozenset({Outcome.TRANSPORT, Outcome.TIMEOUT, Outcome.THROTTLED})
 a guard has refused it would refuse again, and nobody waits for what was abandoned."""
 HOPELESS = frozenset(
     {
-        *("too-much", "payload-too-large", "too-large"),
-        *("no-instance", "no-such-namespace", "bad-topic", "unauthorized", "untrusted", "wrong-protocol"),
-        *("closed", "disconnected"),
+        *(ErrorType.RESPONSE_LIMIT_EXCEEDED, ErrorType.REQUEST_TOO_LARGE),
+        *(ErrorType.NO_SUCH_NAMESPACE, ErrorType.BAD_TOPIC),
+        *(ErrorType.UNAUTHORIZED, ErrorType.UNTRUSTED, ErrorType.WRONG_PROTOCOL),
+        *(ErrorType.CLOSED, ErrorType.DISCONNECTED),
     }
 )
-"""Errors of transport that the next attempt would meet again: too large an answer or request; nobody there although that was
-waited for, a place that has to be made first, a broker that knows us not; a closed dispatcher; a connection that did not
-come back although that was waited for."""
+"""Transport errors that the next attempt would meet again: a reply or request that is too large, a namespace that does not
+exist, refused credentials, a closed dispatcher, a connection that did not come back although the attempt waited for it."""
 _NOT_RUN = frozenset({Outcome.THROTTLED, Outcome.REJECTED})
 
 

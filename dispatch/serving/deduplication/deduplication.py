@@ -62,7 +62,7 @@ class Deduplicator:
         meant = properties.get(Property.INCARNATION, self._incarnation)
         if meant != self._incarnation:
             # An instance of the same name that is running answers for itself.
-            return DEALT_WITH if meant in self._others else Refusal.FORMER
+            return DEALT_WITH if meant in self._others else Refusal.INSTANCE_RESTARTED
         ledger, now = self.ledger, self._now()
         again = (whole_number(properties, Property.TRANSMISSION) or 1) > 1
         found = ledger.find(work.id, now, is_again=again)
@@ -81,7 +81,7 @@ class Deduplicator:
                 return DEALT_WITH
             return self._repeat(work, found)
         if found or (again and not in_parts and not work.message.data()):
-            return Refusal.FORGOTTEN
+            return Refusal.REPLY_EVICTED
         work.entry = ledger.begin(work.id, now)
         return self.gathering.take(work) if in_parts else None
 
@@ -99,7 +99,7 @@ class Deduplicator:
         first, last = _wanted(work.properties.get(Property.NEXT, ""))
         messages = entry.since(first)
         if messages is None:
-            return Refusal.FORGOTTEN
+            return Refusal.REPLY_EVICTED
         transmission = work.properties.get(Property.TRANSMISSION, "1")
         sent = 0
         for payload, properties in messages[: min(MAX_RESENT, last - first + 1)]:

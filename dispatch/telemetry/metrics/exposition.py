@@ -23,7 +23,7 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder, gzip_accepted
 
-from dispatch.errors import TransportError
+from dispatch.errors import ErrorType, TransportError
 from dispatch.telemetry.metrics.text_family import TextFamily
 from dispatch.telemetry.settings import Telemetry
 
@@ -188,7 +188,7 @@ def served(telemetry: Telemetry, port: int, address: str = "127.0.0.1") -> Itera
     except (OSError, OverflowError) as error:  # the latter: no number of a port
         why = getattr(error, "strerror", None) or error
         raise TransportError(
-            "port-taken",
+            ErrorType.PORT_TAKEN,
             f"The metrics cannot be served on {address}:{port}: {why}. Take another port (0: any).",
             sent=False,
         ) from None

@@ -26,11 +26,10 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
-from dispatch.errors import DispatchError, Outcome
+from dispatch.errors import DispatchError, ErrorType, Outcome
 from dispatch.messaging.wire.codec import json_text
 from dispatch.result import CallResult
 from dispatch.telemetry.call_observer import CallDecorator, CallObserver, ObservedTool, RequestObserver
-from dispatch.telemetry.error_types import error_type
 from dispatch.telemetry.names import (
     ATTEMPT,
     ATTEMPT_REASON,
@@ -66,7 +65,6 @@ from dispatch.telemetry.names import (
     TOOL_TYPE,
     TRANSMISSIONS,
     WAIT,
-    ErrorType,
 )
 from dispatch.telemetry.settings import Telemetry
 from dispatch.telemetry.tracing.propagation import received, unsampled, written
@@ -234,12 +232,12 @@ EMPTY = Context()
 def _conclude(span: Span, outcome: Outcome, error: DispatchError | None) -> None:
     if error is not None:
         # The type, and not the text: a tool's own error may quote what it was given.
-        kind = error_type(error)
+        kind = error.telemetry_type
         span.set_attribute(ERROR_TYPE, kind)
         span.set_status(Status(StatusCode.ERROR, kind))
     elif outcome is Outcome.CANCELLED:
-        span.set_attribute(ERROR_TYPE, ErrorType.CANCELLED)
-        span.set_status(Status(StatusCode.ERROR, ErrorType.CANCELLED))
+        span.set_attribute(ERROR_TYPE, ErrorType.CANCELLED.value)
+        span.set_status(Status(StatusCode.ERROR, ErrorType.CANCELLED.value))
 
 
 class Tracing:

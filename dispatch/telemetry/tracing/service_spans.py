@@ -87,10 +87,10 @@ class RequestTrace:
         span.end()
 
     def failed(self, kind: str) -> None:
-        """It ends in an error of that kind: one of :class:`~dispatch.telemetry.names.ErrorType`."""
+        """It ends in an error of that kind: one of :class:`~dispatch.errors.ErrorType`."""
         if self._span is not None:
-            self._span.set_attribute(ERROR_TYPE, kind)
-            self._span.set_status(Status(StatusCode.ERROR, kind))
+            self._span.set_attribute(ERROR_TYPE, str(kind))
+            self._span.set_status(Status(StatusCode.ERROR, str(kind)))
 
     def ended(self) -> None:
         """It is over."""

@@ -22,7 +22,7 @@ from typing import Any
 import pulsar
 
 from dispatch._internal.daemon_executor import DaemonThreads
-from dispatch.errors import TransportError
+from dispatch.errors import ErrorType, TransportError
 from dispatch.transports.base import Mode
 from dispatch.transports.errors import opening_failed
 from dispatch.transports.pulsar.client_logging import client_logger
@@ -73,7 +73,9 @@ def _client(url: str, security: Security) -> Any:
             logger=client_logger(),
         )
     except (ValueError, TypeError, RuntimeError, pulsar.PulsarException) as error:
-        raise TransportError("bad-address", f"pulsar-client does not take '{url}': {error}", sent=False) from None
+        raise TransportError(
+            ErrorType.BAD_ADDRESS, f"pulsar-client does not take '{url}': {error}", sent=False
+        ) from None
 
 
 class PulsarClient:
@@ -225,7 +227,7 @@ class PulsarClient:
             for handed in self._awaited:
                 if not handed.done():
                     with contextlib.suppress(RuntimeError):  # its event loop is closed: nothing waits for it any more
-                        handed.set_exception(TransportError("closed", "The connection was closed.", sent=False))
+                        handed.set_exception(TransportError(ErrorType.CLOSED, "The connection was closed.", sent=False))
 
     def _close(self) -> None:
         with self._opened:

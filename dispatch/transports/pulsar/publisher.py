@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dispatch.errors import TransportError
+from dispatch.errors import ErrorType, TransportError
 from dispatch.transports.base import OnFailure
 from dispatch.transports.errors import sending_failed
 from dispatch.transports.publish_window import PublishWindow, QueueFullError
@@ -156,7 +156,7 @@ class MessageSender:
             TransportError: closed, its topic cannot be opened, or the queue is full. Nothing was sent.
         """
         if self._is_closed:
-            raise TransportError("closed", "The connection is closed.", sent=False)
+            raise TransportError(ErrorType.CLOSED, "The connection is closed.", sent=False)
         if len(self._supervisor.aside) and (refusal := self._supervisor.aside.error(ticket.publisher)) is not None:
             raise TransportError(refusal.type, refusal.message, sent=False)
         window = self.window
@@ -172,7 +172,7 @@ class MessageSender:
                 window.hold(ticket.flow, ticket, size)
         except QueueFullError:
             raise TransportError(
-                "queue-full",
+                ErrorType.PUBLISH_QUEUE_FULL,
                 f"{window.queued:,} messages wait for the broker already; slow down.",
                 sent=False,
                 retry_after=1.0,
@@ -215,7 +215,9 @@ class MessageSender:
             ticket.publisher.raw.send_async(payload, partial(self._on_receipt, ticket), properties=properties)
         except Exception as error:  # pulsar-client raises for what it will not take at all
             said = f"pulsar-client does not take the message to {ticket.publisher.topic} ({type(error).__name__})."
-            self.receipts.append((ticket, TransportError("send-failed", f"{said} It was not sent.", sent=False)))
+            self.receipts.append(
+                (ticket, TransportError(ErrorType.SEND_FAILED, f"{said} It was not sent.", sent=False))
+            )
             self.is_urgent = True
             self._wake()
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
-from dispatch.errors import TransportError
+from dispatch.errors import ErrorType, TransportError
 
 FIRST_RETRY_S = 0.5
 LAST_RETRY_S = 30.0
@@ -50,7 +50,7 @@ class ReopenBackoff(Generic[T]):
         if wait is None:
             self._waits[handle] = _Wait(now + FIRST_RETRY_S, error)
             return True
-        wait.delay = FIRST_RETRY_S if error.type == "unreachable" else min(2 * wait.delay, LAST_RETRY_S)
+        wait.delay = FIRST_RETRY_S if error.type == ErrorType.UNREACHABLE else min(2 * wait.delay, LAST_RETRY_S)
         wait.due = now + wait.delay
         wait.error = error
         return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dispatch.errors import TransportError
+from dispatch.errors import ErrorType, TransportError
 
 _PORTS = {"pulsar": 6650, "pulsar+ssl": 6651}
 
@@ -26,7 +26,7 @@ def endpoints(url: str) -> list[tuple[str, int]]:
             return found
     admin = " (http is for Pulsar's admin interface)" if scheme in ("http", "https") else ""
     raise TransportError(
-        "bad-address",
+        ErrorType.BAD_ADDRESS,
         f"'{url}' is no broker address{admin}; write pulsar://HOST:6650, pulsar+ssl://HOST:6651 or memory://",
         sent=False,
     )

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from dispatch._internal.cancellation import cancel_and_wait
-from dispatch.errors import TransportError
+from dispatch.errors import ErrorType, TransportError
 from dispatch.transports.base import RECONNECT_WAIT_S
 from dispatch.transports.errors import unreachable
 from dispatch.transports.pulsar.client import OPERATION_TIMEOUT_S, PulsarClient, close_opened
@@ -162,7 +162,7 @@ class Stay:
         """
         while True:
             if self._ended or self._link is None:
-                raise TransportError("closed", "The connection is closed.", sent=False)
+                raise TransportError(ErrorType.CLOSED, "The connection is closed.", sent=False)
             if self.down_since is not None:
                 raise unreachable(self.url)
             generation = self.generation
@@ -263,7 +263,7 @@ class Stay:
         self._link = PulsarClient(self.url, self._security)
         handles = self._owner.handles()
         errors = await asyncio.gather(*(self._reopen(handle) for handle in handles))
-        if all(errors) and any(error is not None and error.type == "unreachable" for error in errors):
+        if all(errors) and any(error is not None and error.type == ErrorType.UNREACHABLE for error in errors):
             raise unreachable(self.url)  # that is no topic's fault
         for handle, error in zip(handles, errors, strict=True):
             self._set_aside(handle, error)

@@ -16,7 +16,7 @@ import weakref
 from collections import deque
 from typing import Any
 
-from dispatch.errors import TransportError
+from dispatch.errors import ErrorType, TransportError
 from dispatch.messaging.wire.codec import MAX_MESSAGE_BYTES, PROPERTIES_BYTES
 from dispatch.transports.base import Handler, Mode
 from dispatch.transports.publish_window import PublishWindow
@@ -118,7 +118,7 @@ class PulsarTransport:
         try:
             await self._supervisor.end()
         finally:
-            closed = TransportError("closed", "The connection was closed.", sent=False)
+            closed = TransportError(ErrorType.CLOSED, "The connection was closed.", sent=False)
             self._sender.fail_queued(closed)
             for subscription in self._subscriptions:
                 subscription.handler = None

@@ -68,7 +68,7 @@ async def test_lost_calls_are_counted_by_kind_and_have_no_latency() -> None:
         count += 1
         if count % 10 == 0:
             await asyncio.sleep(0.5)
-            raise TransportError("dropped", "It was dropped.")
+            raise TransportError("publish-dropped", "It was dropped.")
         await asyncio.sleep(0.01)
         return "right"
 

@@ -20,7 +20,7 @@ async def test_a_timeout_leaves_nothing_behind_in_their_client(url: str, topic: 
         client = dispatch.wrap(theirs, tool="peer")
         for _ in range(3):
             with pytest.raises(
-                dispatch.CallTimeoutError, match=r"^'peer' gave no complete answer within 0\.1 s"
+                dispatch.CallTimeoutError, match=r"^No complete reply arrived within 0\.1 s; tool 'peer'"
             ) as caught:
                 await client.call({}, {"join": "text"}, timeout=0.1)
         assert (caught.value.clock, caught.value.retryable) == ("call", False)

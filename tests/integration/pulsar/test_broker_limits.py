@@ -85,7 +85,7 @@ async def test_the_brokers_own_limit_is_kept_before_anything_is_sent(small: Loca
         assert len(await dispatcher.call("echo", {"size": limit - 1_000}, timeout=20)) == limit - 1_000
         assert await dispatcher.call("echo", {"fill": "y" * (limit - 1_000)}, timeout=20)
         error = await at_once(dispatcher, fill="y" * limit)
-        assert (type(error), error.type) == (dispatch.InvalidArgumentsError, "payload-too-large")
+        assert (type(error), error.type) == (dispatch.InvalidArgumentsError, "request-too-large")
         assert f"the limit is {limit:,}" in error.message
         error = await at_once(dispatcher, size=limit + 1)  # as it is, it travels without JSON around it, and fits
         assert (type(error), error.type) == (dispatch.ToolError, "result-too-large")
@@ -114,7 +114,7 @@ async def test_what_the_broker_refuses_for_its_size_is_an_error_at_once(small: L
         transport_of(dispatcher).max_message_bytes = MAX_MESSAGE_BYTES  # type: ignore[misc]
         error = await at_once(dispatcher, fill="y" * 2 * MESSAGE_BYTES)
         assert isinstance(error, dispatch.TransportError)
-        assert (error.type, error.sent, error.retryable) == ("too-large", False, False)
+        assert (error.type, error.sent, error.retryable) == ("request-too-large", False, False)
         assert "It was not sent" in error.message
         assert await dispatcher.call("echo", {"size": 3}, timeout=20) == "xxx", "the others do not notice"
 

@@ -108,7 +108,7 @@ async def test_what_a_network_does_costs_no_answer(pulsar_endpoint: Endpoint, ki
 
 
 TOLD = {
-    "error": ({"error": 0.3, "direction": "out"}, {"queue-full"}),
+    "error": ({"error": 0.3, "direction": "out"}, {"publish-queue-full"}),
     "late_error": ({"late_error": 0.3, "max_delay": 0.2, "direction": "out"}, {"send-failed"}),
     "malformed": ({"malformed": 0.3, "direction": "in"}, {"malformed-reply"}),
     "tool_error": ({"tool_error": 0.3}, {"injected-fault"}),

@@ -162,7 +162,7 @@ async def test_a_service_that_is_killed_and_restarted(pulsar_endpoint: Endpoint,
     assert set(ran) <= {0, 1}, "something ran twice"
     ends = Counter("answered" if result.error is None else result.error.type for result in results.values())
     assert ends["answered"] > 200 * lives
-    assert set(ends) <= {"answered", "instance-lost", "former", "timeout"}, ends
+    assert set(ends) <= {"answered", "instance-lost", "instance-restarted", "timeout"}, ends
     for number, result in results.items():
         if result.ok:
             assert ran[number] == 1

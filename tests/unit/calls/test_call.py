@@ -192,7 +192,7 @@ async def test_a_tool_that_fails_is_left_alone_and_found_again() -> None:
         assert now() == began, "at once"
         assert (error.type, error.rejected_by, error.retryable) == ("circuit-open", "breaker", True)
         assert error.retry_after == pytest.approx(5, abs=0.01)
-        assert "not before 5 s" in error.message
+        assert "in 5 s or later" in error.message
         assert "try again" not in error.message
         result = await dispatcher.execute("work")
         assert (result.outcome, result.attempts, result.request_id) == (Outcome.REJECTED, 0, "")
@@ -206,7 +206,7 @@ async def test_a_tool_that_fails_is_left_alone_and_found_again() -> None:
 async def test_an_operator_takes_a_tool_out_of_use() -> None:
     async with stand(lambda _: "done") as (dispatcher, _):
         dispatcher.breaker("work").force_open()
-        with pytest.raises(RejectedError, match="an operator has taken it out of use") as caught:
+        with pytest.raises(RejectedError, match="an operator has opened its circuit breaker") as caught:
             await dispatcher.call("work")
         assert not caught.value.retryable
         with pytest.raises(RejectedError):
@@ -275,7 +275,7 @@ async def test_so_many_at_once_so_many_in_line_and_no_more(monkeypatch: pytest.M
         assert gate.running == 2
         with pytest.raises(ThrottledError) as caught:
             await dispatcher.call("work")
-        assert (caught.value.type, caught.value.rejected_by) == ("too-busy", "bulkhead")
+        assert (caught.value.type, caught.value.rejected_by) == ("bulkhead-full", "bulkhead")
         gate.event.set()
         assert await asyncio.gather(*calls) == ["done"] * 3
         assert gate.most == 2
@@ -568,7 +568,7 @@ async def test_an_error_names_tools_that_could_do_instead() -> None:
         with pytest.raises(RejectedError) as caught:
             await dispatcher.call("joke")
         assert caught.value.alternatives == ("riddle", "poem")
-        assert caught.value.message.endswith("Tools like it: riddle, poem.")
+        assert caught.value.message.endswith("Use another tool (riddle, poem), or report the failure.")
         assert str(caught.value) == caught.value.message
         dispatcher.breaker("weather").force_open()
         with pytest.raises(RejectedError) as caught:

@@ -1,69 +1,145 @@
-"""What a guard's refusal means to a caller: what happened, and what to do next. Never "try again"."""
+"""From a guard's rejection, or a mistake of the caller, to the error that the caller gets: class, flags and advice."""
 
 from __future__ import annotations
+
+import math
+from typing import Any
 
 import pytest
 
 from dispatch._internal.permit import Rejection
-from dispatch.calls.error_messages import closed, refusal, with_alternatives
+from dispatch.calls.error_messages import (
+    add_alternatives,
+    error_from_closing,
+    error_from_mistake,
+    error_from_rejection,
+    error_from_unfragmentable_request,
+    error_from_unknown_name,
+)
+from dispatch.calls.request import request_payload
+from dispatch.catalog import UnknownServiceError, UnknownToolError
 from dispatch.errors import DispatchError, RejectedError, ThrottledError, TransportError
+from dispatch.messaging.wire.codec import PayloadTooLargeError
+from dispatch.messaging.wire.fragments import MAX_PARTS
+from dispatch.policy import Policy, PolicyError
 
 REASONS = {
     "breaker": ("open", "paused", "probing", "forced-open"),
     "rate": ("too-late", "queue-full", "too-large", "left"),
+    "user-rate": ("too-late", "queue-full", "too-large"),
     "bulkhead": ("full", "queue-full", "too-late", "too-long", "overload"),
     "balancer": ("no-instance",),
 }
 ALL = [(by, reason) for by, reasons in REASONS.items() for reason in reasons]
+TYPES = {
+    "breaker": "circuit-open",
+    "rate": "rate-limited",
+    "user-rate": "rate-limited",
+    "bulkhead": "bulkhead-full",
+    "balancer": "no-instance",
+}
+PERMANENT = [("breaker", "forced-open"), ("rate", "too-large"), ("user-rate", "too-large")]
+LIMIT = 1_000
 
 
 @pytest.mark.parametrize(("by", "reason"), ALL)
 @pytest.mark.parametrize("after", [None, 0.04, 0.5, 1.2, 90.0])
-def test_every_refusal_says_who_and_why_and_what_to_do(by: str, reason: str, after: float | None) -> None:
-    error = refusal(Rejection(by, reason, after), "work")
-    assert type(error) is (ThrottledError if by in ("rate", "bulkhead") else RejectedError)
-    assert (error.rejected_by, error.retry_after) == (by, after)
-    done = "executed: this dispatcher's limit" if by == "bulkhead" else "called: "
-    assert error.message.startswith(f"'work' was not {done}")
-    assert "Stop" in error.message
-    assert "try again" not in error.message
-    assert error.retryable == ((by, reason) not in (("breaker", "forced-open"), ("rate", "too-large")))
+def test_every_rejection_names_its_guard_and_the_time_to_wait(by: str, reason: str, after: float | None) -> None:
+    error = error_from_rejection(Rejection(by, reason, after), "work")
+    assert type(error) is (ThrottledError if by in ("rate", "user-rate", "bulkhead") else RejectedError)
+    assert (error.type, error.rejected_by, error.retry_after) == (TYPES[by], by, after)
+    assert error.message.startswith("Tool 'work' was not executed: ")
+    assert error.retryable == ((by, reason) not in PERMANENT)
 
 
 @pytest.mark.parametrize(
     ("after", "text"),
-    [(0.01, "not before 0.1 s"), (0.31, "not before 0.4 s"), (1.0, "not before 1 s"), (1.2, "not before 2 s")],
+    [(0.01, "in 0.1 s or later"), (0.31, "in 0.4 s or later"), (1.0, "in 1 s or later"), (1.2, "in 2 s or later")],
 )
-def test_a_time_is_told_and_never_too_early(after: float, text: str) -> None:
-    assert text in refusal(Rejection("rate", "too-late", after), "work").message
-    assert text not in refusal(Rejection("breaker", "forced-open", after), "work").message
+def test_the_time_to_wait_is_rounded_up(after: float, text: str) -> None:
+    assert text in error_from_rejection(Rejection("rate", "too-late", after), "work").message
+    assert text not in error_from_rejection(Rejection("breaker", "forced-open", after), "work").message
 
 
 @pytest.mark.parametrize(("by", "reason", "text"), [
-    ("rate", "too-late", "it may be called only so often."),
-    ("rate", "queue-full", "it may be called only so often, and no more calls can wait"),
-    ("bulkhead", "queue-full", "as many calls wait for a place as may (bulkhead.queue)"),
-    ("bulkhead", "too-late", "would outlast the call's deadline"),
-    ("bulkhead", "overload", "this dispatcher's limit of calls in flight (bulkhead.max-concurrent-calls) is reached"),
-    ("breaker", "open", "has failed too often"),
-    ("breaker", "probing", "finding out whether it is well"),
-    ("balancer", "no-instance", "no instance of its service is there"),
+    ("rate", "too-late", "its rate limit is reached."),
+    ("rate", "queue-full", "its rate limit is reached and the queue for it is full"),
+    ("user-rate", "too-late", "its rate limit for this user is reached."),
+    ("bulkhead", "queue-full", "the queue for it is full (bulkhead.queue)"),
+    ("bulkhead", "too-late", "would exceed the call's deadline"),
+    ("bulkhead", "overload", "limit of calls in flight (bulkhead.max-concurrent-calls) is reached"),
+    ("breaker", "open", "circuit breaker is open"),
+    ("breaker", "probing", "circuit breaker is half-open"),
+    ("balancer", "no-instance", "no instance of its service is available"),
 ])  # fmt: skip
-def test_the_text_is_about_the_guard(by: str, reason: str, text: str) -> None:
-    assert text in refusal(Rejection(by, reason, 3.0), "work").message
+def test_the_text_names_the_cause(by: str, reason: str, text: str) -> None:
+    assert text in error_from_rejection(Rejection(by, reason, 3.0), "work").message
 
 
 @pytest.mark.parametrize("reason", ["closed", "closing", "loop-ended"])
-def test_a_dispatcher_that_closes_has_sent_nothing(reason: str) -> None:
-    error = refusal(Rejection("bulkhead", reason), "work")
+def test_a_closed_dispatcher_has_sent_nothing(reason: str) -> None:
+    error = error_from_rejection(Rejection("bulkhead", reason), "work")
     assert isinstance(error, TransportError)
-    assert (error.type, error.sent, error.message) == ("closed", False, closed().message)
+    assert (error.type, error.sent, error.message) == ("closed", False, error_from_closing("work").message)
 
 
-def test_alternatives_are_in_the_attribute_and_in_the_text_once() -> None:
-    error = with_alternatives(RejectedError("circuit-open", "Stop."), ("a", "b"))
-    assert (error.alternatives, str(error)) == (("a", "b"), "Stop. Tools like it: a, b.")
-    assert with_alternatives(error, ("c",)).message == "Stop. Tools like it: a, b."
+def test_alternatives_are_added_once_to_the_attribute_and_the_text() -> None:
+    error = add_alternatives(RejectedError("circuit-open", "Use another tool, or wait."), ("a", "b"))
+    assert (error.alternatives, str(error)) == (("a", "b"), "Use another tool (a, b), or wait.")
+    assert add_alternatives(error, ("c",)).message == "Use another tool (a, b), or wait."
+    assert add_alternatives(DispatchError("x", "Report it."), ("a",)).message == "Report it (or use: a)."
     untouched = DispatchError("x", "Stop.")
-    assert with_alternatives(untouched, ()) is untouched
+    assert add_alternatives(untouched, ()) is untouched
     assert untouched.message == "Stop."
+
+
+@pytest.mark.parametrize(
+    ("policy", "size", "limit", "fix"),
+    [
+        ({}, 2_000, LIMIT, "set 'large-payloads'"),
+        ({}, 1 << 40, LIMIT, None),
+        ({"max_arguments": 500}, 600, 500, "raise 'max-arguments'"),
+        ({"large_payloads": True, "max_arguments": 500}, 600, 500, "raise 'max-arguments'"),
+        ({"large_payloads": True}, LIMIT * MAX_PARTS + 1, LIMIT * MAX_PARTS, None),
+    ],
+)
+def test_a_request_too_large_names_the_policy_key_that_allows_it(
+    policy: dict[str, Any], size: int, limit: int, fix: str | None
+) -> None:
+    error = error_from_mistake("search", Policy(**policy), PayloadTooLargeError(size, limit))
+    assert error.type == "request-too-large"
+    assert f"{size:,} bytes, the limit is {limit:,}" in error.message
+    assert [key for key in ("large-payloads", "max-arguments") if key in error.message] == (
+        [fix.split("'")[1]] if fix else []
+    )
+
+
+def test_other_mistakes_have_types_of_their_own() -> None:
+    timeout = PolicyError("timeout", "-1 is out of range", "give 10")
+    assert error_from_mistake("search", Policy(), timeout).type == "invalid-timeout"
+    priority = PolicyError("priority", "'high' is not a priority of this tool", "give one of batch")
+    assert error_from_mistake("search", Policy(), priority).type == "unknown-priority"
+    with pytest.raises(TypeError) as caught:
+        request_payload("{}", {"n": math.nan}, "", Policy(), LIMIT)
+    error = error_from_mistake("search", Policy(), caught.value)
+    assert error.type == "invalid-arguments"
+    assert error.message.startswith("Tool 'search' was not executed: arguments cannot be written as JSON")
+
+
+def test_a_request_that_no_instance_accepts_in_fragments_is_not_retryable() -> None:
+    error = error_from_unfragmentable_request("search", 5_000, LIMIT)
+    assert (error.type, error.sent, error.retryable) == ("request-too-large", False, False)
+    assert "5,000" in error.message
+    assert "1,000" in error.message
+
+
+def test_an_unknown_name_is_answered_with_the_nearest_and_the_known_ones() -> None:
+    near = error_from_unknown_name(UnknownToolError("jok", ("joke",), ("joke", "story")))
+    assert (near.type, near.rejected_by, near.alternatives) == ("unknown-tool", "catalog", ("joke",))
+    assert "there is no tool 'jok'. Call 'joke' if you meant that" in near.message
+    assert "joke, story" in near.message
+    far = error_from_unknown_name(UnknownToolError("x", (), ("joke",)))
+    assert far.message.endswith("Call one of these: joke.")
+    empty = error_from_unknown_name(UnknownServiceError("x"))
+    assert (empty.type, empty.alternatives) == ("unknown-service", ())
+    assert empty.message.endswith("Report that no tool services are loaded.")

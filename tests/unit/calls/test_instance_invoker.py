@@ -8,7 +8,7 @@ import pytest
 
 from dispatch import Dispatcher, Policy
 from dispatch.calls.instance_invoker import DISCOVERY_S
-from dispatch.errors import CallTimeoutError, TransportError
+from dispatch.errors import CallTimeoutError, RejectedError
 from dispatch.routing.channel import HELLO_WAIT_S
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.clock import advance
@@ -19,11 +19,11 @@ OURS = Policy(only_ours=True)
 AT_ONCE_S = HELLO_WAIT_S + DISCOVERY_S + 0.01
 
 
-def refused(result: object) -> TransportError:
+def refused(result: object) -> RejectedError:
     error = getattr(result, "error", None)
-    assert isinstance(error, TransportError)
-    assert (error.type, error.sent, error.retryable, error.retry_after) == ("no-instance", False, True, 1.0)
-    assert "did not run" in error.message
+    assert isinstance(error, RejectedError)
+    assert (error.type, error.rejected_by, error.retryable, error.retry_after) == ("no-instance", "balancer", True, 1.0)
+    assert "was not executed" in error.message
     return error
 
 
@@ -34,7 +34,7 @@ async def test_with_nobody_there_a_call_ends_at_once_and_nothing_is_sent() -> No
         assert "lab" in error.message
         assert "'only-ours'" in error.message
         assert (result.duration <= AT_ONCE_S, result.attempts) == (True, 0)
-        with pytest.raises(TransportError) as caught:
+        with pytest.raises(RejectedError) as caught:
             await anext(dispatcher.stream("work"))
         assert caught.value.type == "no-instance"
         assert stranger.arrived.empty()

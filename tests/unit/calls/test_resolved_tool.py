@@ -44,7 +44,7 @@ def test_a_service_by_itself_has_its_own_policy_and_no_config() -> None:
 
 @pytest.mark.parametrize(("kind", "name", "near"), [("tool", "quik", "quick"), ("service", "lap", "lab")])
 def test_an_unknown_name_is_refused_with_those_that_are_near(kind: str, name: str, near: str) -> None:
-    with pytest.raises(RejectedError, match=f"Did you mean '{near}'") as caught:
+    with pytest.raises(RejectedError, match=f"Call '{near}' if you meant that") as caught:
         getattr(ToolResolver(TOOLS, Policy()), kind)(name)
     assert (caught.value.type, caught.value.rejected_by) == (f"unknown-{kind}", "catalog")
     assert near in caught.value.alternatives

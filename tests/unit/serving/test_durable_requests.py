@@ -127,7 +127,7 @@ async def test_any_other_is_acknowledged_before_it_runs_and_nobody_else_runs_it(
             cut(one)
             result = await call
             assert isinstance(result.error, CallTimeoutError)
-            assert "may have run" in result.error.message
+            assert "may have been executed" in result.error.message
             assert (result.error.retryable, second.begun) == (False, [])
 
 

@@ -147,7 +147,7 @@ async def test_the_caller_of_an_expired_request_is_told_that_nothing_ran() -> No
         error = (await call).error
         assert isinstance(error, CallTimeoutError)
         assert (error.type, error.clock) == ("expired", "call")
-        assert "did not run" in error.message
+        assert "was not executed" in error.message
 
 
 async def test_work_is_stopped_when_its_callers_time_is_over() -> None:

@@ -120,7 +120,7 @@ async def test_a_line_for_each_call_only_where_somebody_asks_for_it(caplog: pyte
     told = [vars(each) for each in caplog.records if each.name == "dispatch.calls"]
     assert [(each["dispatch_tool"], each["dispatch_outcome"], each["dispatch_error_type"]) for each in told] == [
         ("work", "success", ""),
-        ("work", "tool_error", "tool_error"),
+        ("work", "tool_error", "tool-error"),
         ("work", "cancelled", ""),
     ]
     assert told[0]["dispatch_call_id"] == good.request_id

@@ -10,15 +10,22 @@ from typing import Any
 from opentelemetry.semconv._incubating.attributes import messaging_attributes
 from opentelemetry.semconv.attributes import error_attributes
 
-from dispatch import errors as outcome
-from dispatch.errors import CallTimeoutError, DispatchError, Outcome, RejectedError, ThrottledError, TransportError
+from dispatch.errors import (
+    CallTimeoutError,
+    ErrorType,
+    InvalidArgumentsError,
+    Outcome,
+    RejectedError,
+    ToolError,
+    TransportError,
+)
 from dispatch.messaging.rpc.exchange_outcome import Disposition
+from dispatch.messaging.wire.properties import Refusal
 from dispatch.resilience.breaker.breaker import State
+from dispatch.serving.reply_sender import REASONS
 from dispatch.telemetry import names
-from dispatch.telemetry.error_types import error_type
 from dispatch.telemetry.metrics.collector import INSTANCE_STATES
 from dispatch.telemetry.metrics.instruments import REJECTED_BY
-from dispatch.telemetry.names import ErrorType
 from tests.helpers.dispatcher_and_service import catalog, serving
 from tests.helpers.telemetry_capture import Board, telling
 
@@ -61,8 +68,23 @@ ATTRIBUTES = {
 EVENTS = {"dispatch.retry", "dispatch.hedge", "dispatch.refused"}
 VALUES = {"execute_tool", "send", "process", "extension", "pulsar", "_OTHER", "{reply-to}"}
 ERROR_TYPES = {
-    *("timeout", "deadline_exceeded", "circuit_open", "rate_limited", "queue_full", "no_instance", "cancelled"),
-    *("send_failed", "transport_lost", "bad_response", "invalid_arguments", "unknown_tool", "tool_error", "_OTHER"),
+    *("invalid-arguments", "invalid-config", "invalid-timeout", "unknown-priority", "request-too-large"),
+    *(
+        "unknown-tool",
+        "unknown-service",
+        "circuit-open",
+        "rate-limited",
+        "bulkhead-full",
+        "no-instance",
+        "pending-limit",
+    ),
+    *("timeout", "attempt-timeout", "idle-timeout", "send-timeout", "expired"),
+    *("overloaded", "draining", "invalid-request", "service-refused", "instance-lost", "instance-restarted"),
+    *("reply-evicted", "malformed-reply", "response-limit-exceeded", "result-too-large", "invalid-result"),
+    *("tool-error", "cancelled", "client-failed", "closed", "disconnected", "connection-lost", "unreachable"),
+    *("connection-refused", "unauthorized", "untrusted", "wrong-protocol", "bad-address", "bad-topic"),
+    *("no-such-namespace", "topic-busy", "topic-refused", "publish-queue-full", "publish-dropped", "send-failed"),
+    "port-taken",
 }
 DEPRECATED = {
     # Of the conventions' own earlier versions; see reference, b1.
@@ -142,41 +164,31 @@ def _conventions(module: Any) -> tuple[set[str], set[str]]:
 
 
 def test_error_types() -> None:
-    values = {value for key, value in vars(ErrorType).items() if key.isupper()}
-    assert values == ERROR_TYPES
+    assert {str(each) for each in ErrorType} == ERROR_TYPES
+    assert all(each.name == each.value.upper().replace("-", "_") for each in ErrorType)
 
 
-def test_each_way_to_fail_has_its_error_type() -> None:
-    def refused(by: str, kind: type[DispatchError] = RejectedError) -> DispatchError:
-        return kind("x", "x", rejected_by=by)
+def test_refusals_on_the_wire_have_the_names_of_error_types() -> None:
+    # `stopped` ends a tool at its caller's deadline: to the caller that is a timeout.
+    assert set(REASONS) - {Refusal.STOPPED} <= ERROR_TYPES
 
+
+def test_telemetry_knows_a_closed_set_of_error_types() -> None:
     expected = {
-        outcome.ToolError("x", "x"): "tool_error",
-        outcome.InvalidArgumentsError("x", "x"): "invalid_arguments",
-        CallTimeoutError("x", clock="call"): "deadline_exceeded",
-        CallTimeoutError("x", clock="stream"): "deadline_exceeded",
-        CallTimeoutError("x", clock="attempt"): "timeout",
-        CallTimeoutError("x", clock="stream-idle"): "timeout",
-        refused("breaker"): "circuit_open",
-        refused("balancer"): "no_instance",
-        refused("catalog"): "unknown_tool",
-        refused("service"): "_OTHER",
-        refused("rate", ThrottledError): "rate_limited",
-        refused("user-rate", ThrottledError): "rate_limited",
-        refused("bulkhead", ThrottledError): "queue_full",
-        refused("exchange", ThrottledError): "queue_full",
-        refused("service", ThrottledError): "queue_full",
-        TransportError("closed", "x", sent=False): "send_failed",
-        TransportError("not-sent", "x", sent=False): "send_failed",
-        TransportError("no-instance", "x", sent=False): "no_instance",
-        TransportError("instance-lost", "x"): "transport_lost",
-        TransportError("malformed-reply", "x"): "bad_response",
-        TransportError("too-much", "x"): "bad_response",
-        TransportError("payload-too-large", "x", sent=False): "invalid_arguments",
-        DispatchError("x", "x"): "_OTHER",
+        ToolError("no-joke", "x"): "tool-error",
+        InvalidArgumentsError("request-too-large", "x"): "request-too-large",
+        CallTimeoutError("x", clock="call"): "timeout",
+        CallTimeoutError("x", clock="stream"): "timeout",
+        CallTimeoutError("x", clock="attempt"): "attempt-timeout",
+        CallTimeoutError("x", clock="stream-idle"): "idle-timeout",
+        RejectedError(ErrorType.CIRCUIT_OPEN, "x", rejected_by="breaker"): "circuit-open",
+        TransportError("instance-lost", "x"): "instance-lost",
+        TransportError("of-another-transport", "x"): "_OTHER",
     }
-    assert {repr(error): error_type(error) for error in expected} == {repr(e): kind for e, kind in expected.items()}
-    assert set(expected.values()) | {"cancelled"} == ERROR_TYPES
+    assert {repr(error): error.telemetry_type for error in expected} == {repr(e): kind for e, kind in expected.items()}
+    assert all(type(error.telemetry_type) is type(error.type) is str for error in expected), (
+        "exporters need plain texts"
+    )
 
 
 async def test_metrics_with_their_labels() -> None:

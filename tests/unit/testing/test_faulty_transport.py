@@ -277,7 +277,7 @@ async def test_an_error_is_raised_and_nothing_sent() -> None:
     async with ends(Faults(error=1)) as (_, publish, seen):
         publish(1)
         await advance(5)
-        assert [(error.type, error.sent) for error in seen.failures] == [("queue-full", False)]
+        assert [(error.type, error.sent) for error in seen.failures] == [("publish-queue-full", False)]
         assert not seen.messages
 
 

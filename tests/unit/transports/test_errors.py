@@ -27,7 +27,7 @@ SURELY_NOT = {"ProducerQueueIsFull", "MemoryBufferIsFull", "MessageTooBig", "Not
 
 def checked(error: TransportError) -> TransportError:
     assert error.outcome is Outcome.TRANSPORT
-    never = error.type == "too-large"  # safe as well, but of no use
+    never = error.type == "request-too-large"  # safe as well, but of no use
     assert error.retryable is not (error.sent or never), "a repeat is safe when nothing was sent, and only then"
     assert "try again" not in error.message.lower()
     assert error.message.endswith(".")
@@ -54,8 +54,8 @@ def test_a_message_that_was_not_sent_is_not_said_to_have_got_through() -> None:
 @pytest.mark.parametrize(
     ("name", "type"),
     [
-        ("MessageTooBig", "too-large"),
-        ("Dropped", "dropped"),
+        ("MessageTooBig", "request-too-large"),
+        ("Dropped", "publish-dropped"),
         ("AlreadyClosed", "connection-lost"),
         ("Timeout", "send-failed"),
     ],
@@ -92,10 +92,10 @@ def test_whatever_opening_a_topic_meets_nothing_was_sent(name: str) -> None:
         ("Timeout", "unreachable", "dispatch broker start"),
         ("ConnectError", "unreachable", "DISPATCH_BROKER"),
         ("LookupError", "unreachable", "dispatch doctor"),
-        ("ConsumerBusy", "busy", "exclusively"),
-        ("ProducerBusy", "busy", "another name"),
+        ("ConsumerBusy", "topic-busy", "exclusively"),
+        ("ProducerBusy", "topic-busy", "another name"),
         ("InvalidTopicName", "bad-topic", "non-persistent://TENANT/NAMESPACE/NAME"),
-        ("CryptoError", "transport", "CryptoError"),
+        ("CryptoError", "topic-refused", "CryptoError"),
     ],
 )
 def test_opening_fails_by_a_name_to_act_on_and_names_the_fix(name: str, type: str, fix: str) -> None:

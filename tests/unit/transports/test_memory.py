@@ -194,7 +194,7 @@ async def test_a_message_too_large_fails_later_and_is_not_delivered() -> None:
     assert ticket.cancel() is False
     publisher.publish(b"x" * MAX_MESSAGE_BYTES, {}, flow="test", on_failure=no_failure)
     await idle()
-    assert [(error.type, error.sent) for error in failures] == [("too-large", False)]
+    assert [(error.type, error.sent) for error in failures] == [("request-too-large", False)]
     assert len(inbox.messages) == 1
 
 

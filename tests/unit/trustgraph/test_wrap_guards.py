@@ -71,7 +71,7 @@ async def test_a_client_that_fails_is_left_alone_until_it_is_well() -> None:
             await wrapped.call({}, {})
     assert wrapped.breaker.state is State.OPEN
     began = now()
-    with pytest.raises(RejectedError, match="'work' was not called: its service has failed too often") as caught:
+    with pytest.raises(RejectedError, match="'work' was not executed: its circuit breaker is open") as caught:
         await wrapped.call({}, {})
     assert (now(), client.calls) == (began, 3)
     assert caught.value.retry_after == pytest.approx(5, abs=0.1)
@@ -129,7 +129,7 @@ async def test_rates_and_places_are_kept(monkeypatch: pytest.MonkeyPatch) -> Non
     await idle()
     with pytest.raises(ThrottledError) as caught:
         await narrow.call({}, {})
-    assert caught.value.type == "too-busy"
+    assert caught.value.type == "bulkhead-full"
     assert await asyncio.gather(*calls) == ["done", "done"]
 
 

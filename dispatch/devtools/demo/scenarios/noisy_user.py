@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from dispatch.devtools.demo.scenarios.base import Scenario, ScenarioContext
 from dispatch.devtools.demo.time_scale import USER_RATE
-from dispatch.errors import Outcome
+from dispatch.errors import ErrorType, Outcome
 
 TOOL: Final = "search-web"
 NOISY_USER: Final = "noisy"
@@ -48,7 +48,9 @@ class NoisyUser(Scenario):
             if result.ok:
                 users[name].admitted += 1
             elif (
-                result.outcome is Outcome.THROTTLED and result.error is not None and result.error.type == "rate-limited"
+                result.outcome is Outcome.THROTTLED
+                and result.error is not None
+                and result.error.type == ErrorType.RATE_LIMITED
             ):
                 users[name].rejected += 1
                 if self.rejection is None:

@@ -111,7 +111,7 @@ async def test_a_stream_as_json_is_a_line_per_chunk_and_one_for_the_result(capsy
 def test_an_unknown_tool_is_told_before_anything_connects(run: Run, catalog_folder: Path) -> None:
     end = run("call", "tel-joke", "--catalog", str(catalog_folder), "--broker", "pulsar://127.0.0.1:1")
     assert (end.code, end.out) == (2, "")
-    assert "Did you mean 'tell-joke'?" in end.err
+    assert "Call 'tell-joke' if you meant that" in end.err
     assert "outcome rejected · type unknown-tool · refused by catalog" in end.err
     as_json = run("call", "tel-joke", "--json", "--catalog", str(catalog_folder))
     assert (as_json.code, as_json.err) == (2, "")

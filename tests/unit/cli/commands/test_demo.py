@@ -28,10 +28,10 @@ EVENTS = (
     "translate-2: ejected → warming",
     "translate-2: warming → up",
     "exchange-rate: closed → open for 0.6 s (consecutive failures)",
-    "model reads: “'exchange-rate' was not called",
+    "model reads: “Tool 'exchange-rate' was not executed",
     "exchange-rate: open → half-open (open time over)",
     "exchange-rate: half-open → closed (recovered)",
-    "model reads: “'search-web' was not called: this user may call it only so often.",
+    "model reads: “Tool 'search-web' was not executed: its rate limit for this user is reached.",
 )
 
 
@@ -46,7 +46,7 @@ def test_into_a_pipe_it_writes_what_happens_and_the_summary() -> None:
     assert at == sorted(at)
     for outcome in OUTCOMES:
         assert re.search(rf"^  {outcome} +[1-9]", out, re.MULTILINE), outcome
-    assert "tell-jokes · unknown-tool: There is no tool 'tell-jokes'. Did you mean 'tell-joke'" in out
+    assert "tell-jokes · unknown-tool: No tool was executed: there is no tool 'tell-jokes'. Call 'tell-joke'" in out
     assert re.search(r"tell-story streams its replies: \d+ chunks in \d+ replies", out)
     assert "pending at the end: 0" in out
     for command in ("dispatch broker start", "dispatch doctor", "make test"):

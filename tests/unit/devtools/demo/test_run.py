@@ -32,7 +32,7 @@ async def test_everything_occurs_as_planned(seconds: float) -> None:
 async def test_each_outcome_has_the_text_that_a_model_would_read() -> None:
     demo = Demo("memory://", MIN_SECONDS)
     examples = (await demo.run()).board.examples
-    assert "Did you mean 'tell-joke'" in examples[Outcome.REJECTED].message
+    assert "Call 'tell-joke' if you meant that" in examples[Outcome.REJECTED].message
     assert examples[Outcome.TOOL_ERROR].type == "division-by-zero"
     assert "not before 1 s" in examples[Outcome.THROTTLED].message
     assert "within 0.8 s" in examples[Outcome.TIMEOUT].message

@@ -248,7 +248,7 @@ async def test_the_queue_is_bounded_and_refuses_without_sending(monkeypatch: pyt
     bench.send("a1", "a2", "a3", "a4", "a5", "a6")
     with pytest.raises(TransportError) as caught:
         bench.send("a7")
-    assert (caught.value.type, caught.value.sent, caught.value.retry_after) == ("queue-full", False, 1.0)
+    assert (caught.value.type, caught.value.sent, caught.value.retry_after) == ("publish-queue-full", False, 1.0)
     bench.gate.acknowledge(4)
     assert len(bench.out) == 6
     await bench.gate.close()

@@ -251,7 +251,7 @@ def test_every_message_has_one_fate(seed: int) -> None:
                 refused.add(id)
             if rng.random() < 0.05:
                 sick = bench.publisher.refusal is None and rng.random() < 0.5
-                bench.publisher.refusal = TransportError("queue-full", "full", sent=False) if sick else None
+                bench.publisher.refusal = TransportError("publish-queue-full", "full", sent=False) if sick else None
             if rng.random() < 0.2 and tickets:
                 chosen = rng.choice(list(tickets))
                 (withdrawn if tickets[chosen].cancel() else given_up).add(chosen)

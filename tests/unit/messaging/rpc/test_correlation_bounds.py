@@ -20,7 +20,7 @@ async def test_more_than_may_wait_is_refused_without_being_sent_and_has_room_lat
     _, refused = await bench.ask()
     settled = await refused
     assert isinstance(settled, ThrottledError)
-    assert (settled.type, settled.retry_after, settled.retryable) == ("too-many-pending", 1.0, True)
+    assert (settled.type, settled.retry_after, settled.retryable) == ("pending-limit", 1.0, True)
     assert settled.rejected_by == "exchange"
     assert settled.message == "2 calls wait for replies already. Stop; come back after 1 s."
     assert (len(bench.publisher.sent), bench.exchange.pending) == (2, 2)

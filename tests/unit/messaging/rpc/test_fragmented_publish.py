@@ -11,7 +11,7 @@ from tests.helpers.clock import advance, idle
 from tests.helpers.fakes import FakePublisher, FakeTicket, lost
 
 PAYLOAD = bytes(range(100))
-FULL = TransportError("queue-full", "too many wait", sent=False)
+FULL = TransportError("publish-queue-full", "too many wait", sent=False)
 
 
 class Slow(FakePublisher):

@@ -107,19 +107,19 @@ async def test_a_later_life_that_knows_nothing_is_believed_when_the_former_one_i
     id, task, line = await bench.ask()
     line.silent = False
     line.repair.next_at = START + 0.5
-    former = {"refused": str(Refusal.FORMER)}
-    assert bench.take(reply(id, error=("former", "not me"), **former)) is Disposition.MATCHED
+    former = {"refused": str(Refusal.INSTANCE_RESTARTED)}
+    assert bench.take(reply(id, error=("instance-restarted", "not me"), **former)) is Disposition.MATCHED
     assert line.told == [("disowned", START)]
     assert bench.exchange._pending[id].alarm_at == START + 0.5, "it is asked soon"
     await advance(0.5)
     assert line.told[1:] == [("ask", START + 0.5, 29.5, "0")]
     line.silent = True
-    assert bench.take(reply(id, error=("former", "not me"), **former)) is Disposition.MATCHED
+    assert bench.take(reply(id, error=("instance-restarted", "not me"), **former)) is Disposition.MATCHED
     settled = await task
     assert isinstance(settled, Answer)
-    assert settled.error_type == "former"
+    assert settled.error_type == "instance-restarted"
     plain = bench.open()
-    bench.take(reply(plain.id, error=("former", "not me"), **former))
+    bench.take(reply(plain.id, error=("instance-restarted", "not me"), **former))
     assert await read(plain) == []
     assert isinstance(plain.settled, Answer)
 

@@ -190,7 +190,7 @@ async def test_without_the_policy_nothing_is_sent_and_the_error_names_it() -> No
     async with sides(told, large_payloads=False) as (dispatcher, server, _):
         with pytest.raises(InvalidArgumentsError, match="'large-payloads'") as caught:
             await dispatcher.call("work", {"fill": text(LIMIT)})
-        assert caught.value.type == "payload-too-large"
+        assert caught.value.type == "request-too-large"
         with pytest.raises(InvalidArgumentsError, match="'large-payloads'"):
             await anext(dispatcher.stream("work", {"fill": text(LIMIT)}))
         assert server.requests == 1
@@ -231,12 +231,12 @@ async def test_nobody_who_takes_parts_is_known() -> None:
         Peer.as_service() as peer,
         Dispatcher(memory(), catalog(), policy=Policy(large_payloads=True)) as dispatcher,
     ):
-        with pytest.raises(TransportError, match="no instance of its service is known") as caught:
+        with pytest.raises(TransportError, match="no instance is known") as caught:
             await dispatcher.call("work", {"fill": text(LIMIT)})
         error = caught.value
-        assert (error.type, error.sent, error.retryable) == ("payload-too-large", False, False)
+        assert (error.type, error.sent, error.retryable) == ("request-too-large", False, False)
         assert peer.arrived.empty()
-        with pytest.raises(TransportError, match="no instance of its service is known"):
+        with pytest.raises(TransportError, match="no instance is known"):
             await anext(dispatcher.stream("work", {"fill": text(LIMIT)}))
         assert dispatcher.pending_requests == 0
 
@@ -246,7 +246,7 @@ async def test_others_are_sent_nothing_in_parts_even_when_one_of_ours_is_there()
         route = next(iter(dispatcher._running.routes._open.values()))
         (instance,) = route.instances
         instance.parts = False  # an older release of ours, which has no such feature
-        with pytest.raises(TransportError, match="no instance of its service is known"):
+        with pytest.raises(TransportError, match="no instance is known"):
             await dispatcher.call("work", {"fill": text(LIMIT)})
         assert server.requests == 1
         assert await dispatcher.call("work") == "none"

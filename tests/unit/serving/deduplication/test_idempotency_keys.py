@@ -94,7 +94,7 @@ async def test_an_answer_too_long_to_keep_is_refused_rather_than_run_again() -> 
         assert (await dispatcher.execute("work", idempotency_key="one", timeout=60)).ok
         again = await dispatcher.execute("work", idempotency_key="one", timeout=60)
         assert isinstance(again.error, TransportError)
-        assert again.error.type == "forgotten"
+        assert again.error.type == "reply-evicted"
         assert till.sold == 1
 
 

@@ -206,7 +206,7 @@ STORIES: dict[Story, dict[str, float]] = {
     is_cancelled: ends("cancelled", SENT),
     meets_an_open_circuit: ends("rejected", "rejections_total work breaker", FORCED, RESET),
     meets_a_closed_dispatcher: ends("transport", ERROR),
-    finds_nobody: ends("transport", ERROR),
+    finds_nobody: ends("rejected", "rejections_total work balancer"),
     streams: ends("success", SENT, OK, FIRST_CHUNK),
     streams_an_error: ends("tool_error", SENT, ERROR, FIRST_CHUNK),
     streams_and_falls_silent: ends("timeout", SENT, ERROR, FIRST_CHUNK),

@@ -191,13 +191,13 @@ async def test_a_tools_own_error() -> None:
         await dispatcher.execute("work")
         await idle()
     assert short(spans.tree()) == [
-        "execute_tool work !tool_error",
-        "  send REQUESTS !tool_error",
-        "    process REQUESTS !tool_error",
+        "execute_tool work !tool-error",
+        "  send REQUESTS !tool-error",
+        "    process REQUESTS !tool-error",
         "      send REPLIES",
     ]
     failed = [each for each in spans.ended if "error.type" in attributes(each)]
-    assert {(each.status.status_code, each.status.description) for each in failed} == {(StatusCode.ERROR, "tool_error")}
+    assert {(each.status.status_code, each.status.description) for each in failed} == {(StatusCode.ERROR, "tool-error")}
     assert all(not each.events for each in spans.ended), (
         "no exception is recorded: its text may quote what it was given"
     )
@@ -215,9 +215,9 @@ async def test_a_call_that_takes_too_long() -> None:
             await dispatcher.call("work", timeout=1)
         await idle()
         assert short(spans.tree()) == [
-            "execute_tool work !deadline_exceeded",
-            "  send REQUESTS !deadline_exceeded",
-            "    process REQUESTS !deadline_exceeded",
+            "execute_tool work !timeout",
+            "  send REQUESTS !timeout",
+            "    process REQUESTS !timeout",
             "      send REPLIES",
         ]
 
@@ -230,9 +230,9 @@ async def test_an_answer_that_cannot_be_sent() -> None:
         assert result.error is not None
         assert result.error.type == "result-too-large"
     assert [line.strip() for line in short(spans.tree())] == [
-        "execute_tool work !tool_error",
-        "send REQUESTS !tool_error",
-        "process REQUESTS !tool_error",
+        "execute_tool work !tool-error",
+        "send REQUESTS !tool-error",
+        "process REQUESTS !tool-error",
         "send REPLIES",
     ]
 
@@ -249,10 +249,10 @@ async def test_a_refusal_has_no_send() -> None:
         with pytest.raises(RejectedError):
             await read(dispatcher.stream("owrk"), [])
     assert spans.tree() == [
-        "execute_tool work !circuit_open",
-        "execute_tool work !invalid_arguments",
-        "execute_tool _OTHER !unknown_tool",
-        "execute_tool _OTHER !unknown_tool",
+        "execute_tool work !circuit-open",
+        "execute_tool work !invalid-arguments",
+        "execute_tool _OTHER !unknown-tool",
+        "execute_tool _OTHER !unknown-tool",
     ], "a name that a model invents is no span's name"
     refused, _, unknown, _ = spans.named("execute_tool")
     (event,) = refused.events
@@ -292,5 +292,5 @@ async def test_what_was_refused_by_its_service_has_no_process_span() -> None:
         await idle()
     assert [line.strip() for line in short(spans.tree())] == [
         *("execute_tool work", "send REQUESTS", "process REQUESTS", "send REPLIES"),
-        *("execute_tool work !queue_full", "send REQUESTS !queue_full"),
+        *("execute_tool work !overloaded", "send REQUESTS !overloaded"),
     ]

@@ -32,8 +32,8 @@ async def test_retries_are_children_and_no_new_traces() -> None:
         assert (await call).ok
     assert short(spans.tree()) == [
         "execute_tool work",
-        "  send REQUESTS !queue_full",
-        "  send REQUESTS !queue_full",
+        "  send REQUESTS !overloaded",
+        "  send REQUESTS !overloaded",
         "  send REQUESTS",
     ]
     sends = spans.named("send")

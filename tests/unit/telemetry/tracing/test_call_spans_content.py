@@ -65,7 +65,7 @@ async def test_nothing_of_it_is_anywhere_by_default(caplog: pytest.LogCaptureFix
             await peer.answer(properties, payload=f'{{"what": "{MARK}"'.encode())
             assert (await call).error is not None
     assert len(spans.ended) > 20
-    assert "tool_error" in told(spans)
+    assert "tool-error" in told(spans)
     assert MARK not in told(spans)
     assert MARK not in generate_latest(board.registry).decode()
     assert events

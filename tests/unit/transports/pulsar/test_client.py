@@ -234,9 +234,9 @@ KINDS = pytest.mark.parametrize("kind", ["producer", "consumer", "reader"])
         (pulsar.AuthenticationError, "unauthorized"),
         (pulsar.Timeout, "unreachable"),
         (pulsar.ConnectError, "unreachable"),
-        (pulsar.ConsumerBusy, "busy"),
+        (pulsar.ConsumerBusy, "topic-busy"),
         (pulsar.InvalidTopicName, "bad-topic"),
-        (pulsar.UnknownError, "transport"),
+        (pulsar.UnknownError, "topic-refused"),
     ],
 )
 async def test_what_the_broker_refuses_is_a_typed_error(kind: str, error: type[Exception], type: str) -> None:

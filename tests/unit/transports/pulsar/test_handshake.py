@@ -94,7 +94,7 @@ async def test_a_refusal_of_our_credentials_says_what_the_broker_said(code: int)
 async def test_another_refusal_is_told_as_it_was_said() -> None:
     async with greeter(error(0, b"too many connections")) as broker:
         problem = await refused(broker.url())
-    assert problem.type == "refused"
+    assert problem.type == "connection-refused"
     assert "too many connections" in problem.message
 
 
@@ -111,7 +111,7 @@ async def test_another_refusal_is_told_as_it_was_said() -> None:
 async def test_a_refusal_in_an_odd_shape_is_one_all_the_same(answer: bytes) -> None:
     async with greeter(answer) as broker:
         problem = await refused(broker.url())
-    assert problem.type == "refused"
+    assert problem.type == "connection-refused"
     assert len(problem.message) < 500
 
 

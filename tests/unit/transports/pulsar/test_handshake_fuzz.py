@@ -120,7 +120,7 @@ COMMANDS = st.one_of(
 @given(COMMANDS.map(frame), st.booleans())
 @settings(max_examples=150, deadline=None)
 def test_any_frame_ends_in_a_connection_or_in_a_typed_error(answer: bytes, ends: bool) -> None:
-    assert answered(answer, ends) in {"connected", "unreachable", "unauthorized", "refused"}
+    assert answered(answer, ends) in {"connected", "unreachable", "unauthorized", "connection-refused"}
 
 
 @given(st.binary(max_size=100), st.booleans())
@@ -139,7 +139,7 @@ def test_what_begins_larger_than_any_frame_is_no_broker(answer: bytes, ends: boo
 def test_a_damaged_answer_ends_in_one_of_them_too(answer: bytes, at: int, byte: int, ends: bool) -> None:
     damaged = bytearray(answer)
     damaged[at % len(damaged)] = byte
-    assert answered(bytes(damaged), ends) in {"connected", "unreachable", "unauthorized", "refused"}
+    assert answered(bytes(damaged), ends) in {"connected", "unreachable", "unauthorized", "connection-refused"}
 
 
 def test_what_follows_the_command_in_its_frame_is_not_read() -> None:

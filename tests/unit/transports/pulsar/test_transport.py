@@ -67,7 +67,7 @@ async def test_a_message_that_the_broker_dropped_was_surely_not_sent(broker: Fak
         second.ok(MessageId(0, 0))  # what a non-persistent topic says
         third.ok(MessageId(-1, 5))
         await idle()
-        assert failures.types == [("a1", "dropped", False)]
+        assert failures.types == [("a1", "publish-dropped", False)]
         assert failures.told[0][1].retryable
         assert TOPIC in failures.told[0][1].message
 
@@ -78,7 +78,7 @@ async def test_a_message_that_the_broker_dropped_was_surely_not_sent(broker: Fak
         ("Timeout", "send-failed", True),
         ("UnknownError", "send-failed", True),
         ("AlreadyClosed", "connection-lost", True),
-        ("MessageTooBig", "too-large", False),
+        ("MessageTooBig", "request-too-large", False),
         ("ProducerQueueIsFull", "send-failed", False),
         ("NotConnected", "send-failed", False),
         ("TopicTerminated", "send-failed", False),
@@ -100,7 +100,7 @@ async def test_a_failed_receipt_becomes_a_typed_error_that_is_told_once(
         await idle()
         assert failures.types == [("a1", type, sent)]
         # What is too large was not sent either, but a repeat is of no use.
-        assert failures.told[0][1].retryable is not (sent or type == "too-large")
+        assert failures.told[0][1].retryable is not (sent or type == "request-too-large")
 
 
 @pytest.mark.parametrize("refusal", [TypeError("no text"), UnicodeError("no UTF-8"), RuntimeError("odd")])
@@ -143,7 +143,7 @@ async def test_the_queue_is_bounded_and_says_so_without_sending(broker: FakeBrok
         send(publisher, failures, "a1", "a2")
         with pytest.raises(TransportError) as caught:
             publisher.publish(b"x" * 99, {}, flow="", on_failure=failures.of("x"))
-        assert (caught.value.type, caught.value.sent, caught.value.retry_after) == ("queue-full", False, 1.0)
+        assert (caught.value.type, caught.value.sent, caught.value.retry_after) == ("publish-queue-full", False, 1.0)
         send(publisher, failures, "a3")
         with pytest.raises(TransportError, match="slow down"):
             send(publisher, failures, "a4")

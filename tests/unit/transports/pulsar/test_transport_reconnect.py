@@ -122,7 +122,7 @@ async def test_while_it_is_away_messages_wait_within_bounds_and_can_be_withdrawn
         tickets = send(publisher, failures, "a1", "a2", "a3")
         with pytest.raises(TransportError) as caught:
             send(publisher, failures, "a4")
-        assert (caught.value.type, caught.value.sent) == ("queue-full", False)
+        assert (caught.value.type, caught.value.sent) == ("publish-queue-full", False)
         writable = asyncio.create_task(publisher.writable("a"))
         flush = asyncio.create_task(transport.flush())
         await advance(1)
