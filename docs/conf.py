@@ -38,6 +38,7 @@ html_theme = "furo"
 html_title = "dispatch"
 html_copy_source = False
 html_show_sourcelink = False
+html_show_copyright = False
 html_theme_options = {"navigation_with_keys": True}
 html_static_path = ["assets"]
 html_css_files = ["tables.css"]

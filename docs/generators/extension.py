@@ -102,12 +102,15 @@ def prepare_docstring(app: Sphinx, kind: str, name: str, documented: Any, option
     if kind in ("attribute", "property"):
         lines[:0] = ["..", ""]
     split: list[str] = []
+    same: list[str] = []
     for line in lines:
+        if not line.startswith(" " * 8):
+            split, same = split + same, []
         entry = re.fullmatch(r" {4}(\w+), ([\w, ]+): (.*)", line)
         if entry:
-            split.extend(f"    {each}: as ``{entry[1]}``." for each in entry[2].split(", "))
+            same = [f"    {each}: as ``{entry[1]}``." for each in entry[2].split(", ")]
         split.append(f"    {entry[1]}: {entry[3]}" if entry else line)
-    lines[:] = split
+    lines[:] = split + same
 
 
 def find_generated(app: Sphinx, env: Any, added: set[str], changed: set[str], removed: set[str]) -> list[str]:
