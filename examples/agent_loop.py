@@ -83,7 +83,7 @@ async def run(broker: str, user: str = "alice") -> list[dict]:
     async with contextlib.AsyncExitStack() as stack:
         if broker.startswith("memory://"):
             for service, topic in ((Joke(), "joke"), (Calculator(), "calculator"), (CustomRag(), "custom-rag")):
-                await stack.enter_async_context(dispatch.ToolServer(service, broker, topic=topic))
+                await stack.enter_async_context(dispatch.ToolServer(service, broker, service=topic))
         dispatcher = await stack.enter_async_context(dispatch.connect(broker, catalog=TOOLS))
         messages = await agent(ScriptedModel(TASKS), dispatcher, user)
         print(messages[-1]["content"])

@@ -7,7 +7,7 @@ cheap, whatever the expression says. Each mistake has an error type of its own, 
     python examples/calculator_service.py --broker pulsar://localhost:6650
     dispatch call calculate 'expression=(17.5 + 3) * 12 / 4' --broker pulsar://localhost:6650 --catalog examples/tools
 Or serve it with:
-    dispatch serve examples/calculator_service.py:Calculator --topic calculator --broker pulsar://localhost:6650
+    dispatch serve examples/calculator_service.py:Calculator --service calculator --broker pulsar://localhost:6650
 """
 
 import argparse
@@ -91,7 +91,7 @@ def main() -> None:
     broker = parser.parse_args().broker
     logging.basicConfig(level=logging.INFO, format="%(message)s")  # says what it serves, on standard error
     try:
-        asyncio.run(dispatch.serve(Calculator(), broker, topic="calculator"))
+        asyncio.run(dispatch.serve(Calculator(), broker, service="calculator"))
     except KeyboardInterrupt:
         sys.exit(130)
     except dispatch.DispatchError as error:

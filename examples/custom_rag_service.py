@@ -8,7 +8,7 @@ A real one would ask a vector store; this one counts words in common, to run any
     dispatch call query-products 'question=Which kettle is the quickest?' \\
         --broker pulsar://localhost:6650 --catalog examples/tools
 Or serve it with:
-    dispatch serve examples/custom_rag_service.py:CustomRag --topic custom-rag --broker pulsar://localhost:6650
+    dispatch serve examples/custom_rag_service.py:CustomRag --service custom-rag --broker pulsar://localhost:6650
 """
 
 import argparse
@@ -59,7 +59,7 @@ def main() -> None:
     broker = parser.parse_args().broker
     logging.basicConfig(level=logging.INFO, format="%(message)s")  # says what it serves, on standard error
     try:
-        asyncio.run(dispatch.serve(CustomRag(), broker, topic="custom-rag"))
+        asyncio.run(dispatch.serve(CustomRag(), broker, service="custom-rag"))
     except KeyboardInterrupt:
         sys.exit(130)
     except dispatch.DispatchError as error:

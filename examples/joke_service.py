@@ -9,7 +9,7 @@ Serve it, then call it from another terminal:
     python examples/joke_service.py --broker pulsar://localhost:6650
     dispatch call tell-joke topic=cats --user alice --broker pulsar://localhost:6650 --catalog examples/tools
 The same without the last lines of this file:
-    dispatch serve examples/joke_service.py:Joke --topic joke --broker pulsar://localhost:6650
+    dispatch serve examples/joke_service.py:Joke --service joke --broker pulsar://localhost:6650
 """
 
 import argparse
@@ -57,7 +57,7 @@ def main() -> None:
     broker = parser.parse_args().broker
     logging.basicConfig(level=logging.INFO, format="%(message)s")  # says what it serves, on standard error
     try:
-        asyncio.run(dispatch.serve(Joke(), broker, topic="joke"))
+        asyncio.run(dispatch.serve(Joke(), broker, service="joke"))
     except KeyboardInterrupt:
         sys.exit(130)
     except dispatch.DispatchError as error:

@@ -8,7 +8,7 @@ What it shows: write "yield" and the answer is a stream. Who calls it chooses ho
     dispatch call tell-story 'subject=a lighthouse keeper' --stream \\
         --broker pulsar://localhost:6650 --catalog examples/tools
 Or serve it with:
-    dispatch serve examples/story_service.py:Story --topic story --broker pulsar://localhost:6650
+    dispatch serve examples/story_service.py:Story --service story --broker pulsar://localhost:6650
 """
 
 import argparse
@@ -46,7 +46,7 @@ def main() -> None:
     broker = parser.parse_args().broker
     logging.basicConfig(level=logging.INFO, format="%(message)s")  # says what it serves, on standard error
     try:
-        asyncio.run(dispatch.serve(Story(), broker, topic="story"))
+        asyncio.run(dispatch.serve(Story(), broker, service="story"))
     except KeyboardInterrupt:
         sys.exit(130)
     except dispatch.DispatchError as error:

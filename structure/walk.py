@@ -150,7 +150,7 @@ def walk_call() -> Walk:
 
 async def _walk_call() -> Walk:
     broker = "memory://walk"
-    server = dispatch.ToolServer(_load_joke_service(), broker, topic="joke")
+    server = dispatch.ToolServer(_load_joke_service(), broker, service="joke")
     async with server, dispatch.connect(broker, ROOT / "examples" / "tools") as dispatcher:
         for _ in range(2):
             await dispatcher.call("tell-joke", {"topic": "cats"}, user="alice")

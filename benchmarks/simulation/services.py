@@ -151,7 +151,7 @@ class ServedInstance:
             transport,
             request_queue=REQUESTS,
             response_queue=RESPONSES,
-            id="simulated",
+            service="simulated",
             instance=f"instance-{self._instance}",
             concurrency=self._concurrency,
         )

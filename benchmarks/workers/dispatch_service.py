@@ -33,7 +33,7 @@ async def serve(spec: Spec) -> AsyncIterator[None]:
         spec.url,
         request_queue=spec.request,
         response_queue=spec.response,
-        id="echo",
+        service="echo",
         security=Security(token=spec.token),
     ):
         yield

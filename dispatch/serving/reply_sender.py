@@ -49,7 +49,7 @@ class ReplySender:
         instance: the instance's id.
         in_flight: how many requests it is running.
         limit: bytes that the broker takes as one message.
-        max_payload: bytes of the largest answer that is sent in parts.
+        max_payload_bytes: bytes of the largest answer that is sent in parts.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class ReplySender:
         instance: str,
         in_flight: Callable[[], int],
         limit: Callable[[], int],
-        max_payload: int,
+        max_payload_bytes: int,
     ) -> None:
         self._replies = replies
         self._recall = recall
@@ -71,7 +71,7 @@ class ReplySender:
         self._instance = instance
         self._in_flight = in_flight
         self._limit = limit
-        self._max_payload = max_payload
+        self._max_payload_bytes = max_payload_bytes
 
     def taken(self, work: InboundRequest) -> None:
         """The request is here, and will be answered."""
@@ -155,7 +155,7 @@ class ReplySender:
         if taken is None:
             self._too_large(work, f"more than the {limit:,} bytes of a message", ALLOW_PARTS)
             return None
-        most = min(taken, self._max_payload)
+        most = min(taken, self._max_payload_bytes)
         if size > most:
             self._too_large(work, f"{size:,} bytes, the limit is {most:,}")
             return None
@@ -164,7 +164,7 @@ class ReplySender:
             if more:
                 properties[Property.MORE] = "1"
             payload = encode_reply(Reply(None, part, last and not more), limit=limit)
-            self._recall.widen(work, len(payload), 2 * self._max_payload)
+            self._recall.widen(work, len(payload), 2 * self._max_payload_bytes)
             self._send(work, payload, properties, last=last and not more)
             index += 1
             if more:

@@ -27,7 +27,7 @@ logger = logging.getLogger("dispatch.service")
 
 
 class RequestQueue:
-    """Runs at most ``concurrency`` requests at once and queues at most ``max_queued``; refuses all others.
+    """Runs at most ``concurrency`` requests at once and queues at most ``max_queue``; refuses all others.
 
     Args:
         invoke: the tool.
@@ -35,7 +35,7 @@ class RequestQueue:
         sender, deduplicator, durable: of the instance.
         id: the service's id, for logs and refusals.
         concurrency: requests that run at once.
-        max_queued: requests that wait for a place.
+        max_queue: requests that wait for a place.
         now: the loop's clock.
         content: texts of exceptions may be logged.
     """
@@ -50,7 +50,7 @@ class RequestQueue:
         *,
         id: str,
         concurrency: int,
-        max_queued: int,
+        max_queue: int,
         now: Callable[[], float],
         content: bool,
     ) -> None:
@@ -61,7 +61,7 @@ class RequestQueue:
         self._durable = durable
         self._id = id
         self._concurrency = concurrency
-        self._max_queued = max_queued
+        self._max_queue = max_queue
         self._now = now
         self._content = content
         self._tasks: set[asyncio.Task[Keyed | None]] = set()
@@ -118,7 +118,7 @@ class RequestQueue:
             self.refuse(work, Refusal.EXPIRED)
         elif len(self._tasks) < self._concurrency:
             self._begin(work)
-        elif len(self._queued) < self._max_queued and not self._is_stuck:
+        elif len(self._queued) < self._max_queue and not self._is_stuck:
             self._queued.append(work)
         else:
             self.refuse(work, Refusal.OVERLOADED)
@@ -133,7 +133,7 @@ class RequestQueue:
             detail: a sentence for the caller; empty: the one of the reason.
         """
         if reason == Refusal.OVERLOADED and not detail:
-            detail = f"{self._id} runs {self._concurrency} requests and {self._max_queued} wait."
+            detail = f"{self._id} runs {self._concurrency} requests and {self._max_queue} wait."
             if self._is_stuck:
                 places = f"All {self._concurrency} places of {self._id}"
                 detail = f"{places} are held by threads that run on after their deadline."

@@ -50,69 +50,73 @@ class ToolServer:
     """Runs a tool service on its topics. ``async with ToolServer(...)``, or :func:`serve` to run until told to stop.
 
     Args:
-        service: a :class:`ToolService`, or anything with an ``invoke`` it could have.
-        broker: ``pulsar://…``, ``pulsar+ssl://…``, ``memory://…``, or a started transport (then left open).
-        topic: TrustGraph's short name; ``joke`` means ``non-persistent://tg/request/joke`` and ``…/response/joke``.
-        request_queue: whole topic name to listen on, instead of ``topic``.
-        response_queue: whole topic name to answer on, instead of ``topic``.
-        id: the service's id; servers of one id on one topic share its requests. Default: the topic's last part.
-        instance: this server's own id, on every reply. Default: the id and 8 random hex digits.
-        concurrency: requests run at once; also the threads of synchronous tools. A thread that outlives its request keeps
-            its place until the tool returns (:attr:`abandoned_threads`).
-        max_queued: requests that may wait for a place; beyond it they are refused at once.
-        reply_namespaces: namespaces (``tenant/namespace``) where ``reply-to`` topics are answered, besides the
-            response queue's own.
-        drain_timeout: seconds that running requests may take once :meth:`drain` began.
-        max_payload: bytes of the largest request that is taken in parts, and of all that are not complete; and of the
-            largest answer that is sent in parts. So many may be held for each request that runs.
+        implementation: a :class:`ToolService`, or any object with an ``invoke`` of one of its forms.
+        broker: ``pulsar://…``, ``pulsar+ssl://…``, ``memory://…``, or a started transport, which the server does not close.
+        service: the service's name: ``joke`` listens on ``non-persistent://tg/request/joke`` and replies on
+            ``non-persistent://tg/response/joke``, as in TrustGraph. Servers of one name on one topic share its requests.
+            Default: the last part of ``request_queue``.
+        request_queue: whole name of the request topic, instead of the one from ``service``.
+        response_queue: whole name of the response topic, instead of the one from ``service``.
+        instance: this server's own id, on every reply. Default: the service's name and 8 random hex digits.
+        concurrency: requests executed at once; also the number of threads for synchronous tools. A thread that outlives its
+            request occupies its slot until the tool returns (:attr:`abandoned_threads`).
+        max_queue: requests queued beyond ``concurrency``; further ones are refused at once with ``overloaded``.
+        reply_namespaces: namespaces (``tenant/namespace``) in which ``reply-to`` topics are accepted, besides that of the
+            response topic.
+        drain_timeout: seconds that running requests get to finish after :meth:`drain`.
+        max_payload_bytes: largest request accepted in fragments, and all incomplete ones together; also the largest reply
+            sent in fragments. Each running request may retain so many bytes.
         security: token and TLS settings; None: from the environment.
         publish_window: publishes in flight to the broker at once; further ones are queued.
-        telemetry: what is counted and traced.
+        telemetry: settings of metrics, traces and logs.
+
+    Raises:
+        TypeError: neither ``service`` nor both topics are given, or ``implementation`` has no usable ``invoke``.
+        ValueError: a limit is out of range.
     """
 
     def __init__(
         self,
-        service: object,
+        implementation: object,
         broker: str | Transport,
         *,
-        topic: str | None = None,
+        service: str | None = None,
         request_queue: str | None = None,
         response_queue: str | None = None,
-        id: str | None = None,
         instance: str | None = None,
         concurrency: int = DEFAULT_CONCURRENCY,
-        max_queued: int = DEFAULT_QUEUE,
+        max_queue: int = DEFAULT_QUEUE,
         reply_namespaces: Iterable[str] = (),
         drain_timeout: float = DEFAULT_DRAIN_S,
-        max_payload: int = MAX_PAYLOAD_BYTES,
+        max_payload_bytes: int = MAX_PAYLOAD_BYTES,
         security: Security | None = None,
         publish_window: int = 64,
         telemetry: Telemetry = DEFAULT_TELEMETRY,
     ) -> None:
-        if topic is not None:
-            request_queue = request_queue or f"non-persistent://tg/request/{topic}"
-            response_queue = response_queue or f"non-persistent://tg/response/{topic}"
+        if service is not None:
+            request_queue = request_queue or f"non-persistent://tg/request/{service}"
+            response_queue = response_queue or f"non-persistent://tg/response/{service}"
         if request_queue is None or response_queue is None:
-            raise TypeError("say where to listen: topic='joke', or request_queue= and response_queue=")
+            raise TypeError("no topics: give service='joke', or request_queue= and response_queue=")
         if concurrency < 1:
-            raise ValueError(f"concurrency must be 1 at least, not {concurrency}")
-        if max_payload < 1:
-            raise ValueError(f"max_payload must be 1 at least, not {max_payload}")
-        if max_queued < 0:
-            raise ValueError(f"max_queued must be 0 or more, not {max_queued}")
+            raise ValueError(f"concurrency must be at least 1, not {concurrency}")
+        if max_payload_bytes < 1:
+            raise ValueError(f"max_payload_bytes must be at least 1, not {max_payload_bytes}")
+        if max_queue < 0:
+            raise ValueError(f"max_queue must be at least 0, not {max_queue}")
         self.request_queue = request_queue
         self.response_queue = response_queue
-        self.id = id or request_queue.rpartition("/")[2]
-        self.instance = instance or f"{self.id}-{os.urandom(4).hex()}"
+        self.service = service or request_queue.rpartition("/")[2]
+        self.instance = instance or f"{self.service}-{os.urandom(4).hex()}"
         self.incarnation = os.urandom(8).hex()
         """The random name of this run of the instance: a request that is meant for another one is not run."""
         self.concurrency = concurrency
-        self._threads = ToolExecutor(concurrency, name=f"dispatch-tool-{self.id}")
-        self._invoke = read_invoke(service, self._threads.run)
-        self.max_queued = max_queued
+        self._threads = ToolExecutor(concurrency, name=f"dispatch-tool-{self.service}")
+        self._invoke = read_invoke(implementation, self._threads.run)
+        self.max_queue = max_queue
         self._reply_namespaces = tuple(reply_namespaces)
         self.drain_timeout = drain_timeout
-        self.max_payload = max_payload
+        self.max_payload_bytes = max_payload_bytes
         self._owns_transport = isinstance(broker, str)
         self._transport: Transport = (
             open_transport(broker, security=security, publish_window=publish_window)
@@ -192,7 +196,7 @@ class ToolServer:
                 control=instance_topic(self.request_queue, self.instance),
                 on_request=self._on_own_message,
             )
-            self._recall = Deduplicator(self._replies, self.incarnation, self.max_payload)
+            self._recall = Deduplicator(self._replies, self.incarnation, self.max_payload_bytes)
             requests = self._requests = self._make_queue(self._replies, self._recall)
             try:
                 await self._replies.start()
@@ -202,7 +206,7 @@ class ToolServer:
                 error.args = (error.message,)
                 raise
             self._subscription = await self._transport.subscribe(
-                self.request_queue, self._on_message, mode=Mode.SHARED, name=f"{self.id}-request"
+                self.request_queue, self._on_message, mode=Mode.SHARED, name=f"{self.service}-request"
             )
             if not (TopicName.parse(self.request_queue).persistent or TopicName.parse(self.response_queue).persistent):
                 await self._announce(self._replies, self._recall)
@@ -220,11 +224,11 @@ class ToolServer:
             replies,
             deduplicator,
             self.refused,
-            id=self.id,
+            id=self.service,
             instance=self.instance,
             in_flight=lambda: queue.occupied,
             limit=lambda: self._transport.max_message_bytes,
-            max_payload=self.max_payload,
+            max_payload_bytes=self.max_payload_bytes,
         )
         queue = RequestQueue(
             self._invoke,
@@ -232,14 +236,14 @@ class ToolServer:
             sender,
             deduplicator,
             self._kept,
-            id=self.id,
+            id=self.service,
             concurrency=self.concurrency,
-            max_queued=self.max_queued,
+            max_queue=self.max_queue,
             now=self._now,
             content=self._telemetry.content,
         )
         queue.runner.tracing = self._telemetry.service_tracing(
-            service=self.id,
+            service=self.service,
             instance=self.instance,
             topic=self.request_queue,
             replies=reply_topic(self.response_queue, "{dispatcher}"),
@@ -356,7 +360,7 @@ class ToolServer:
         await self._replies.writable(work.properties)
 
 
-async def serve(service: object, broker: str | Transport, **options: Any) -> None:
+async def serve(implementation: object, broker: str | Transport, **options: Any) -> None:
     """Serve until SIGTERM (then drain: finish what runs, refuse the rest) or until cancelled (then stop at once).
 
     Takes the arguments of :class:`ToolServer`.
@@ -364,7 +368,7 @@ async def serve(service: object, broker: str | Transport, **options: Any) -> Non
     Raises:
         TransportError: the broker is out of reach, or refuses; the message names the fix.
     """
-    server = ToolServer(service, broker, **options)
+    server = ToolServer(implementation, broker, **options)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     await server.start()

@@ -4,7 +4,7 @@
         async def invoke(self, config, arguments, user=""):
             return f"Why do {arguments['topic']} …"
 
-    await dispatch.serve(Joke(), "pulsar://localhost:6650", topic="joke")
+    await dispatch.serve(Joke(), "pulsar://localhost:6650", service="joke")
 
 ``invoke`` may also be written in TrustGraph's two ways, ``invoke(self, user, config, arguments)`` (the specification) and
 ``invoke(self, config, arguments)`` (the published package 2.11.1). Which one it is, is read once, when the service is made.

@@ -40,13 +40,13 @@ class EmbeddedBroker:
 
     @contextlib.asynccontextmanager
     async def serve(
-        self, service: object, topic: str, *, faults: Faults | FaultInjector | None = None, **options: Any
+        self, implementation: object, service: str, *, faults: Faults | FaultInjector | None = None, **options: Any
     ) -> AsyncIterator[ToolServer]:
         """Serve a tool service: ``async with broker.serve(Joke(), "joke"): …``
 
         Args:
-            service: a :class:`dispatch.ToolService`.
-            topic: TrustGraph's short name, or a whole request topic (then ``response_queue`` is needed too).
+            implementation: a :class:`dispatch.ToolService`.
+            service: its name, or a whole request topic (then ``response_queue`` is needed too).
             faults: of this service's connection alone, so that one tool fails and others do not.
             options: as of :class:`dispatch.ToolServer`.
 
@@ -54,10 +54,10 @@ class EmbeddedBroker:
             TypeError, ValueError: as :class:`dispatch.ToolServer`.
         """
         self._servers += 1
-        name = topic.rpartition("/")[2]
-        named = {"request_queue": topic} if "://" in topic else {"topic": topic}
+        name = service.rpartition("/")[2]
+        named = {"request_queue": service} if "://" in service else {"service": service}
         transport = self.transport(*(() if faults is None else (faults,)))
-        server = ToolServer(service, transport, **{"instance": f"{name}-{self._servers}", **named, **options})
+        server = ToolServer(implementation, transport, **{"instance": f"{name}-{self._servers}", **named, **options})
         await transport.start()
         try:
             async with server:
@@ -78,7 +78,7 @@ class EmbeddedBroker:
 
         Args:
             catalog, policy: as of :func:`dispatch.connect`.
-            services: tool services by their topics, as of :meth:`serve`, served as long as the dispatcher lives.
+            services: tool services by their names, as of :meth:`serve`, served as long as the dispatcher lives.
             client_id: the dispatcher's; default ``dispatcher-1`` and so on.
 
         Raises:
@@ -97,7 +97,7 @@ class EmbeddedBroker:
             randomness=random.Random(self._dispatchers).random,
         )
         async with contextlib.AsyncExitStack() as stack:
-            for topic, service in (services or {}).items():
-                await stack.enter_async_context(self.serve(service, topic))
+            for service, implementation in (services or {}).items():
+                await stack.enter_async_context(self.serve(implementation, service))
             await stack.enter_async_context(dispatcher)
             yield dispatcher

@@ -158,7 +158,7 @@ class _ScenarioRun:
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
         bounds = scenario.bounds
-        options: dict[str, Any] = {"concurrency": 1, "max_queued": 2} if "places" in bounds else {}
+        options: dict[str, Any] = {"concurrency": 1, "max_queue": 2} if "places" in bounds else {}
         policy: dict[str, Any] = {"stream_buffer": 3} if "waiting" in bounds else {}
         if "messages" in bounds:
             policy["large_payloads"] = True

@@ -44,7 +44,7 @@ def serving() -> Serving:
     async def serving(service: dispatch.ToolService, topic: str) -> AsyncIterator[dispatch.Dispatcher]:
         broker = "memory://examples"
         async with (
-            dispatch.ToolServer(service, broker, topic=topic),
+            dispatch.ToolServer(service, broker, service=topic),
             dispatch.connect(broker, catalog=TOOLS) as dispatcher,
         ):
             yield dispatcher

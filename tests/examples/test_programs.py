@@ -73,7 +73,7 @@ def test_ctrl_c_ends_a_service_quietly(name: str, url: str) -> None:
 async def test_the_command_line_serves_the_same_file(name: str, url: str) -> None:
     cls, topic, _, _, answer = SERVICES[name]
     target = f"examples/{name}.py:{cls}"
-    with running("-m", "dispatch", "serve", target, "--topic", topic, "--broker", url, ready=READY) as program:
+    with running("-m", "dispatch", "serve", target, "--service", topic, "--broker", url, ready=READY) as program:
         assert (await call(url, name)).startswith(answer)
         assert program.end(signal.SIGTERM) == 0
 

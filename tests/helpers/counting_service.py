@@ -90,12 +90,12 @@ async def _main(url: str, topic: str, path: str, instance: str) -> None:
         server = dispatch.ToolServer(
             Counting(counts),
             url,
-            topic=None if response_queue else topic,
+            service=None if response_queue else topic,
             request_queue=request_queue if response_queue else None,
             response_queue=response_queue or None,
             instance=instance or None,
             concurrency=256,
-            max_queued=10_000,
+            max_queue=10_000,
         )
         async with server:
             print("ready", flush=True)  # noqa: T201 - what the parent waits for

@@ -183,7 +183,7 @@ class Processes:
 
 async def _main(url: str, topic: str, path: str, number: int) -> None:
     service = Unwell(Chart(Path(path)), number)
-    async with dispatch.ToolServer(service, url, topic=topic, instance=f"{topic}-{number}"):
+    async with dispatch.ToolServer(service, url, service=topic, instance=f"{topic}-{number}"):
         print("ready", flush=True)  # noqa: T201 - what the parent waits for
         await asyncio.to_thread(sys.stdin.read)  # until the parent ends, however it ends
     os._exit(0)

@@ -47,7 +47,7 @@ def echo_process(url: str, topic: str, concurrency: int = 64, env: Mapping[str, 
 
 
 async def _main(url: str, topic: str, concurrency: int) -> None:
-    async with dispatch.ToolServer(Echo(), url, topic=topic, concurrency=concurrency, max_queued=10_000):
+    async with dispatch.ToolServer(Echo(), url, service=topic, concurrency=concurrency, max_queue=10_000):
         print("ready", flush=True)  # noqa: T201 - what the parent waits for
         # The parent's end of the pipe closes when it ends, however it ends.
         await asyncio.to_thread(sys.stdin.read)

@@ -162,13 +162,18 @@ class Troubled:
             ("bank", "bank-1", Work(0.06, mistakes=0.1)),
         ]
         for id, instance, service in services:
-            few = {"concurrency": 4, "max_queued": 2} if id == "bank" else {}
+            few = {"concurrency": 4, "max_queue": 2} if id == "bank" else {}
             transport = MemoryTransport(BROKER)
             await transport.start()
             self._stack.push_async_callback(transport.close)
             deaf = Faults(late_error=0.02, topics="*/dispatch-reply-*", direction="out", max_delay=0.1, seed=4)
             server = ToolServer(
-                service, FaultyTransport(transport, deaf), topic=id, instance=instance, telemetry=self._telemetry, **few
+                service,
+                FaultyTransport(transport, deaf),
+                service=id,
+                instance=instance,
+                telemetry=self._telemetry,
+                **few,
             )
             await self._stack.enter_async_context(server)
         await self._stack.enter_async_context(self.dispatcher)

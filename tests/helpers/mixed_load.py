@@ -86,7 +86,7 @@ class Load:
             request_queue=REQUESTS,
             response_queue=RESPONSES,
             concurrency=64,
-            max_queued=64,
+            max_queue=64,
         )
         self.most_pending = 0
         self.most_running = 0

@@ -70,7 +70,7 @@ def traced_process(url: str, topic: str, endpoint: str, instance: str) -> Iterat
 async def _main(url: str, topic: str, endpoint: str, instance: str) -> None:
     provider = exporting(endpoint, f"service-{instance}")
     telemetry = dispatch.Telemetry(tracer_provider=provider, metrics=False)
-    async with dispatch.ToolServer(Traced(instance), url, topic=topic, instance=instance, telemetry=telemetry):
+    async with dispatch.ToolServer(Traced(instance), url, service=topic, instance=instance, telemetry=telemetry):
         print("ready", flush=True)  # noqa: T201 - what the parent waits for
         # The parent's end of the pipe closes when it ends, however it ends.
         await asyncio.to_thread(sys.stdin.read)

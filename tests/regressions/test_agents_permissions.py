@@ -80,7 +80,7 @@ async def test_trustgraphs_permissions_are_enough_and_an_agents_token_reaches_no
         topic = unique_topic()
         security = {role: Security(token=broker.token(role)) for role in GRANTS}
         server = dispatch.ToolServer(
-            Echo(), broker.service_url, topic=topic, security=security["service"], instance="one"
+            Echo(), broker.service_url, service=topic, security=security["service"], instance="one"
         )
         async with (
             server,

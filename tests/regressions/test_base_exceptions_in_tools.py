@@ -156,7 +156,7 @@ async def test_a_request_that_the_server_cancels_ends_as_cancelled() -> None:
         async with serving(work) as server:
             await caller.ask(b"{}", id="1")
             await idle()
-            (task,) = server._tasks
+            (task,) = server._requests._tasks
         assert ends == [asyncio.CancelledError]
         assert task.cancelled()
         reply = decode_reply((await caller.arrived.get()).data())
@@ -167,7 +167,7 @@ async def test_a_request_that_the_server_cancels_ends_as_cancelled() -> None:
 async def test_a_coroutine_that_is_closed_from_outside_answers_nobody() -> None:
     """A task that is collected together with its loop is closed with a GeneratorExit, which is none of the tool's."""
     async with serving(lambda _: asyncio.Event().wait()) as server, Peer.as_caller() as caller:
-        coroutine = server._run(InboundRequest("1", {"id": "1"}, None, Joined(b"{}", {"id": "1"})))
+        coroutine = server._requests._run(InboundRequest("1", {"id": "1"}, None, Joined(b"{}", {"id": "1"})))
         coroutine.send(None)
         coroutine.close()
         await idle()

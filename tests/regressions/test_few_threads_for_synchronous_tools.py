@@ -75,7 +75,7 @@ async def test_threads_are_started_on_first_need_reused_and_ended_with_the_serve
 
     threads: list[threading.Thread] = []
     before = threading.active_count()
-    async with stand(Own(), id="lab", concurrency=1) as (dispatcher, _):
+    async with stand(Own(), service="lab", concurrency=1) as (dispatcher, _):
         assert threading.active_count() == before
         for _ in range(5):
             assert await dispatcher.call("work") == "done"
@@ -133,7 +133,7 @@ async def test_the_place_is_free_again_when_the_tool_returns() -> None:
     async with stand(service, tools, concurrency=1) as (dispatcher, server):
         call = asyncio.create_task(dispatcher.call("work"))
         await service.began.acquire()
-        (held,) = server._tasks
+        (held,) = server._requests._tasks
         call.cancel()
         refused = await dispatcher.execute("work", {"at-once": True})
         assert refused.error is not None
@@ -211,7 +211,7 @@ async def main():
     topics = {way + "-queue": "non-persistent://tg/" + way + "/t" for way in ("request", "response")}
     tool = {"type": "tool-service", "name": "t", "description": "Hangs.", "service": "t"}
     catalog = Catalog.of([{"id": "t", **topics}], [tool])
-    async with ToolServer(Hanging(), "memory://m", topic="t", drain_timeout=0) as server:
+    async with ToolServer(Hanging(), "memory://m", service="t", drain_timeout=0) as server:
         async with dispatch.connect("memory://m", catalog=catalog) as dispatcher:
             call = asyncio.create_task(dispatcher.call("t"))
             await begun.wait()

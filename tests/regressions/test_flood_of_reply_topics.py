@@ -145,7 +145,7 @@ async def test_what_is_no_answer_is_not_sent_to_others(monkeypatch: pytest.Monke
 async def test_ordinary_callers_are_answered_at_once_during_a_flood(monkeypatch: pytest.MonkeyPatch) -> None:
     tools = catalog(work={"policy": UNGUARDED})
     opened: list[str] = []
-    async with serving(lambda _: "done", max_queued=FLOOD) as server, dispatching(tools) as known:
+    async with serving(lambda _: "done", max_queue=FLOOD) as server, dispatching(tools) as known:
         open_publisher = server._transport.publisher
 
         async def publisher(topic: str) -> Publisher:

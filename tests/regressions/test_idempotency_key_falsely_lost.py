@@ -84,7 +84,7 @@ async def test_what_a_leaving_instance_refuses_goes_to_another() -> None:
 
 async def test_what_an_overloaded_instance_refuses_goes_to_another_that_has_joined() -> None:
     async with world() as here:
-        await here.instance("a", concurrency=1, max_queued=0)
+        await here.instance("a", concurrency=1, max_queue=0)
         await here.meet("a")
         busy = here.call("busy")
         await asyncio.sleep(0.1)
@@ -101,7 +101,7 @@ async def test_what_an_overloaded_instance_refuses_goes_to_another_that_has_join
 
 async def test_what_an_overloaded_instance_refuses_goes_to_another_that_was_there() -> None:
     async with world() as here:
-        await here.instance("a", concurrency=1, max_queued=0)
+        await here.instance("a", concurrency=1, max_queue=0)
         await here.meet("a")
         busy = here.call("busy")
         await asyncio.sleep(0.1)
@@ -148,7 +148,7 @@ async def test_the_next_call_with_the_key_goes_there_too() -> None:
 
 async def test_an_instance_that_may_have_run_it_is_asked_again_although_it_refuses() -> None:
     async with world(**{"attempt-timeout": 1}) as here:
-        first = await here.instance("a", concurrency=len(KEYS), max_queued=0)
+        first = await here.instance("a", concurrency=len(KEYS), max_queue=0)
         await here.meet("a")
         calls = [here.call(key, timeout=60) for key in KEYS]
         await asyncio.sleep(0.5)

@@ -52,7 +52,7 @@ async def instances(*names: str) -> AsyncIterator[tuple[Counter[str], asyncio.Ev
             transport = memory()
             await transport.start()
             stack.push_async_callback(transport.close)
-            options = {"broker": transport, "instance": name, "concurrency": 1, "max_queued": 0}
+            options = {"broker": transport, "instance": name, "concurrency": 1, "max_queue": 0}
             await stack.enter_async_context(serving(working(name), **options))
         yield ran, event
 

@@ -239,7 +239,7 @@ async def test_calls_succeed_as_soon_as_a_genuine_broker_answers_again(pulsar_en
     tool = catalog_of(topic, "work", guarded=True, **{"read-only": True})
     async with (
         LossyProxy.before(pulsar_endpoint.service_url) as broker,
-        dispatch.ToolServer(Echo(), broker.url, topic=topic),
+        dispatch.ToolServer(Echo(), broker.url, service=topic),
         dispatch.connect(broker.url, tool) as dispatcher,
     ):
         assert broker.process is not None

@@ -135,7 +135,7 @@ async def test_what_never_ends_is_stopped_when_its_key_is_too_old() -> None:
 
 async def test_duplicates_that_wait_take_no_place() -> None:
     till = Till()
-    async with stand(till, TOOLS, concurrency=2, max_queued=4) as (dispatcher, server):
+    async with stand(till, TOOLS, concurrency=2, max_queue=4) as (dispatcher, server):
         same = [asyncio.create_task(dispatcher.call("work", {"seconds": 5}, idempotency_key="one")) for _ in range(5)]
         await advance(1)
         assert (server.running, server.queued) == (1, 0)

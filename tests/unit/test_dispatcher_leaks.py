@@ -55,7 +55,7 @@ async def scene(calls: int, seed: int, profile: str) -> Load:
     assert sum(load.counted().values()) == load.network.handed, "each reply in exactly one disposition"
     assert load.most_tombstones <= MAX_TOMBSTONES
     assert load.most_running <= server.concurrency
-    assert load.most_queued <= server.max_queued
+    assert load.most_queued <= server.max_queue
     assert load.most_pending <= IN_FLIGHT
 
     # Everything is alive: once the network is well again each call succeeds, on the same connections and on another.

@@ -32,7 +32,7 @@ async def one_service(spec: dict[str, Any]) -> None:
         spec["url"],
         request_queue=spec["own_request"],
         response_queue=spec["own_response"],
-        id="digest",
+        service="digest",
         security=dispatch.Security(token=None),
     ):
         pass

@@ -44,7 +44,7 @@ async def main() -> None:
         spec["url"],
         request_queue=spec["request"],
         response_queue=spec["response"],
-        id="digest",
+        service="digest",
         instance=spec.get("instance"),
         security=dispatch.Security(token=spec.get("token")),
     ):

@@ -43,11 +43,12 @@ def serve(
             show_default=False,
         ),
     ],
-    topic: Annotated[
+    service: Annotated[
         str | None,
         typer.Option(
-            "--topic",
-            help="TrustGraph's short name: 'joke' listens on non-persistent://tg/request/joke and answers on "
+            "--service",
+            metavar="NAME",
+            help="The service's name: 'joke' listens on non-persistent://tg/request/joke and replies on "
             "non-persistent://tg/response/joke.",
             show_default=False,
         ),
@@ -63,13 +64,13 @@ def serve(
         typer.Option("--instance", metavar="ID", help="This process's own id, on every answer.", show_default=False),
     ] = None,
     concurrency: Annotated[int, typer.Option("--concurrency", min=1, help="Requests run at once.")] = 64,
-    max_queued: Annotated[
-        int, typer.Option("--max-queued", min=0, help="Requests that may wait; the next is refused at once.")
+    max_queue: Annotated[
+        int, typer.Option("--max-queue", min=0, help="Requests queued beyond that; further ones are refused at once.")
     ] = 1024,
-    max_payload: Annotated[
+    max_payload_bytes: Annotated[
         int,
         typer.Option(
-            "--max-payload",
+            "--max-payload-bytes",
             metavar="BYTES",
             min=1,
             help="Largest request or answer that may go in parts (policy 'large-payloads').",
@@ -87,7 +88,7 @@ def serve(
 
     SIGTERM, and the first Ctrl-C, drain: what runs finishes, everything else is refused. A second Ctrl-C stops at once.
 
-    [bold]dispatch serve jokes.py:Joke --topic joke[/bold]
+    [bold]dispatch serve jokes.py:Joke --service joke[/bold]
 
     The exit code after SIGTERM is 0, after Ctrl-C 130.
     """
@@ -98,22 +99,23 @@ def serve(
     broker = settings.genuine_broker_url("dispatch serve")
     if not math.isfinite(drain_timeout):
         raise CliError(f"--drain-timeout {drain_timeout} is no number of seconds.", "give for instance 30")
-    request_queue, response_queue = _queues(topic, request_queue, response_queue)
-    service = load_service(target)
+    request_queue, response_queue = _queues(service, request_queue, response_queue)
+    implementation = load_service(target)
     if not settings.verbose:
         # What becomes of the connection is news here, unlike in a command that ends by itself.
         logging.getLogger("dispatch.transport").setLevel(logging.INFO)
     security = settings.security()
     try:
         server = ToolServer(
-            service,
+            implementation,
             broker,
+            service=service,
             request_queue=request_queue,
             response_queue=response_queue,
             instance=instance,
             concurrency=concurrency,
-            max_queued=max_queued,
-            max_payload=max_payload,
+            max_queue=max_queue,
+            max_payload_bytes=max_payload_bytes,
             drain_timeout=drain_timeout,
             security=security,
         )
@@ -126,16 +128,16 @@ def serve(
         raise KeyboardInterrupt
 
 
-def _queues(topic: str | None, request_queue: str | None, response_queue: str | None) -> tuple[str, str]:
+def _queues(service: str | None, request_queue: str | None, response_queue: str | None) -> tuple[str, str]:
     from dispatch.catalog import TopicError, TopicName
     from dispatch.cli.exit_codes import CliError
 
-    if topic is not None:
-        request_queue = request_queue or f"non-persistent://tg/request/{topic}"
-        response_queue = response_queue or f"non-persistent://tg/response/{topic}"
+    if service is not None:
+        request_queue = request_queue or f"non-persistent://tg/request/{service}"
+        response_queue = response_queue or f"non-persistent://tg/response/{service}"
     if request_queue is None or response_queue is None:
         raise CliError(
-            "Where to listen?", "give --topic joke, or whole names with --request-queue and --response-queue"
+            "Where to listen?", "give --service joke, or whole names with --request-queue and --response-queue"
         )
     try:
         return str(TopicName.parse(request_queue)), str(TopicName.parse(response_queue))

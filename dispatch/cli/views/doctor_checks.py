@@ -293,7 +293,7 @@ def _where(service: ServiceDescriptor) -> str:
     topic = service.request_queue.rpartition("/")[2]
     usual = (f"non-persistent://tg/request/{topic}", f"non-persistent://tg/response/{topic}")
     if (service.request_queue, service.response_queue) == usual:
-        return f"--topic {topic}"
+        return f"--service {topic}"
     return f"--request-queue {service.request_queue} --response-queue {service.response_queue}"
 
 

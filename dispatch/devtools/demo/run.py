@@ -174,7 +174,7 @@ class Demo:
         self.phase = "starting the services"
         chance = random.Random(_SEED)
         self._translators = {name: Translator(chance) for name in TRANSLATORS}
-        limits: dict[str, dict[str, int]] = {"printer-service": {"concurrency": 1, "max_queued": 0}}
+        limits: dict[str, dict[str, int]] = {"printer-service": {"concurrency": 1, "max_queue": 0}}
         services: list[tuple[str, str, ToolService]] = [
             *(
                 (id, f"{id.removesuffix('-service')}-1", service)
@@ -199,7 +199,7 @@ class Demo:
                 transport,
                 request_queue=descriptor.request_queue,
                 response_queue=descriptor.response_queue,
-                id=id,
+                service=id,
                 instance=instance,
                 **limits.get(id, {}),  # type: ignore[arg-type] # keys and values are ToolServer's own
             )

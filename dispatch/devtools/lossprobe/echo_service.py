@@ -44,7 +44,7 @@ async def serve(spec: dict[str, Any]) -> None:
     try:
         await plain.open(*spec["plain"])
         async with ToolServer(
-            Echo(), spec["url"], request_queue=requests, response_queue=responses, id="echo", security=security
+            Echo(), spec["url"], request_queue=requests, response_queue=responses, service="echo", security=security
         ):
             _write_status({"ready": True})
             await asyncio.to_thread(sys.stdin.read)

@@ -32,17 +32,17 @@ class Deduplicator:
     Args:
         replies: sends what is answered from memory.
         incarnation: the random name of this run of the instance.
-        max_payload: bytes of requests that come in parts, of one and of all that are not complete.
+        max_payload_bytes: bytes of requests that come in parts, of one and of all that are not complete.
     """
 
-    def __init__(self, replies: ReplyRouter, incarnation: str, max_payload: int = MAX_PAYLOAD_BYTES) -> None:
+    def __init__(self, replies: ReplyRouter, incarnation: str, max_payload_bytes: int = MAX_PAYLOAD_BYTES) -> None:
         self._replies = replies
         self._incarnation = incarnation
         self._others: OrderedDict[str, None] = OrderedDict()
         self._now = loop_clock()
         self.ledger = RequestHistory()
         self.keys = IdempotencyKeys()
-        self.gathering = Reassembly(replies, self.ledger, max_payload)
+        self.gathering = Reassembly(replies, self.ledger, max_payload_bytes)
         """Requests of which some parts are here."""
         self.repeats = 0
         """Requests that came again, because their answer was asked for."""

@@ -20,14 +20,14 @@ class Reassembly:
     Args:
         replies: says what has arrived and what has not.
         ledger: knows each of them as begun.
-        max_payload: bytes of the largest request, and of all together.
+        max_payload_bytes: bytes of the largest request, and of all together.
     """
 
-    def __init__(self, replies: ReplyRouter, ledger: RequestHistory, max_payload: int) -> None:
+    def __init__(self, replies: ReplyRouter, ledger: RequestHistory, max_payload_bytes: int) -> None:
         self._replies = replies
         self._ledger = ledger
         self._loop = asyncio.get_running_loop()
-        self._joins = Joins(max_payload)
+        self._joins = Joins(max_payload_bytes)
         self._latest: dict[str, InboundRequest] = {}
         self._expiry: asyncio.TimerHandle | None = None
         self._leaving = False

@@ -41,7 +41,7 @@ _GAUGES = {
 class ServiceMetrics(Protocol):
     """A tool server, as a scrape sees it. Asked on any thread."""
 
-    id: str
+    service: str
     refused: dict[str, int]
 
     @property
@@ -95,14 +95,14 @@ class Services(Collector):
         """Look at this server, too; how long its tool runs is written to what this returns, by :data:`RESULTS`."""
         with self._lock:
             if len(self._known) < MAX_SERVICES:
-                self._known.add(server.id)
+                self._known.add(server.service)
             self._serving.add(server)
             label = self._label(server)
         return {result: self._durations.labels(label, result) for result in RESULTS}
 
     def _label(self, server: ServiceMetrics) -> str:
         """Its id; those that came when there were too many share one."""
-        return server.id if server.id in self._known else OTHER
+        return server.service if server.service in self._known else OTHER
 
     def remove(self, server: ServiceMetrics) -> None:
         """It has ended: its counts stay, so that none of them ever goes back."""

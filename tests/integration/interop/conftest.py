@@ -66,7 +66,7 @@ def cell(client_kind: str, service_kind: str, url: str, topic: str, request: pyt
     async def connect() -> AsyncIterator[Client]:
         async with contextlib.AsyncExitStack() as stack:
             if service_kind == "ours":
-                await stack.enter_async_context(dispatch.ToolServer(Peer(), url, topic=topic))
+                await stack.enter_async_context(dispatch.ToolServer(Peer(), url, service=topic))
             yield await stack.enter_async_context(CLIENTS[client_kind](url, topic))
 
     return connect

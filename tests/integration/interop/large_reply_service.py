@@ -17,7 +17,7 @@ class Large(dispatch.ToolService):
 
 
 async def _main(url: str, topic: str) -> None:
-    async with dispatch.ToolServer(Large(), url, topic=topic):
+    async with dispatch.ToolServer(Large(), url, service=topic):
         print(READY, flush=True)  # noqa: T201 - what the parent waits for
         await asyncio.Event().wait()  # until it is killed
 

@@ -11,7 +11,7 @@ import dispatch
 from dispatch.messaging.rpc.exchange_outcome import Disposition
 from dispatch.messaging.wire.codec import MAX_MESSAGE_BYTES
 from tests.integration.interop.conftest import TheirService
-from tests.integration.interop.peers import CLIENTS, TIMEOUT_S, Client, Peer, catalog
+from tests.integration.interop.peers import CLIENTS, TIMEOUT_S, Client, Peer, catalog, request_topic, response_topic
 from tests.integration.interop.tool_behaviour import PREFIX
 
 pytestmark = pytest.mark.pulsar
@@ -30,7 +30,7 @@ async def test_all_clients_at_once_get_their_own_answers(
         if service_kind == "theirs":
             topic = request.getfixturevalue("their_service").topic
         else:
-            await stack.enter_async_context(dispatch.ToolServer(Peer(), url, topic=topic))
+            await stack.enter_async_context(dispatch.ToolServer(Peer(), url, service=topic))
         clients = {name: await stack.enter_async_context(make(url, topic)) for name, make in CLIENTS.items()}
         answers = await asyncio.gather(*(many(client, name, 30) for name, client in clients.items()))
         for name, got in zip(clients, answers, strict=True):
@@ -40,7 +40,13 @@ async def test_all_clients_at_once_get_their_own_answers(
 async def test_a_fleet_half_of_theirs_and_half_of_ours_shares_the_work(url: str, their_service: TheirService) -> None:
     """Services of one id share a subscription, whichever package they are written for: a fleet can move one by one. Its
     policy says that requests go to the shared topic meanwhile, and not to those instances that are known by name."""
-    pool = dispatch.ToolServer(Peer(), url, topic=their_service.topic, id=their_service.id)
+    pool = dispatch.ToolServer(
+        Peer(),
+        url,
+        service=their_service.id,
+        request_queue=request_topic(their_service.topic),
+        response_queue=response_topic(their_service.topic),
+    )
     policy = dispatch.Policy(addressed=False)
     async with pool, dispatch.connect(url, catalog(their_service.topic), policy=policy) as dispatcher:
         client = dispatch.ToolServiceClient(dispatcher, service="peer")
@@ -52,7 +58,7 @@ async def test_a_fleet_half_of_theirs_and_half_of_ours_shares_the_work(url: str,
 async def test_answers_to_their_clients_are_not_ours(url: str, topic: str) -> None:
     """On TrustGraph's one response topic for all, others' answers pass us by: counted as unknown, and nothing more."""
     async with (
-        dispatch.ToolServer(Peer(), url, topic=topic),
+        dispatch.ToolServer(Peer(), url, service=topic),
         CLIENTS["theirs"](url, topic) as theirs,
         dispatch.connect(url, catalog(topic)) as dispatcher,
     ):
@@ -69,7 +75,7 @@ async def test_answers_to_their_clients_are_not_ours(url: str, topic: str) -> No
 async def test_our_service_says_that_an_answer_is_too_large_for_the_broker(
     client_kind: str, url: str, topic: str
 ) -> None:
-    async with dispatch.ToolServer(Peer(), url, topic=topic), CLIENTS[client_kind](url, topic) as client:
+    async with dispatch.ToolServer(Peer(), url, service=topic), CLIENTS[client_kind](url, topic) as client:
         with pytest.raises(RuntimeError, match=r"too large"):
             await client.call({}, {"fill": MAX_MESSAGE_BYTES}, timeout=TIMEOUT_S)
         assert await client.call(PREFIX, {"join": "again"}, timeout=TIMEOUT_S) == "customers|again"
@@ -93,7 +99,7 @@ async def test_half_a_character_is_an_error_at_once(
         if service_kind == "theirs":
             topic = request.getfixturevalue("their_service").topic
         else:
-            await stack.enter_async_context(dispatch.ToolServer(Peer(), url, topic=topic))
+            await stack.enter_async_context(dispatch.ToolServer(Peer(), url, service=topic))
         dispatcher = await stack.enter_async_context(dispatch.connect(url, catalog(topic)))
         client = dispatch.ToolServiceClient(dispatcher, service="peer")
         with pytest.raises(dispatch.DispatchError) as caught:

@@ -46,7 +46,7 @@ async def test_an_error_instead_of_a_stream(cell: Cell) -> None:
 )
 async def test_pieces_come_in_order(client_kind: str, url: str, topic: str, sent: list[str]) -> None:
     pieces = Pieces()
-    async with dispatch.ToolServer(Peer(), url, topic=topic), CLIENTS[client_kind](url, topic) as client:
+    async with dispatch.ToolServer(Peer(), url, service=topic), CLIENTS[client_kind](url, topic) as client:
         whole = await client.call_streaming({}, {"pieces": sent}, pieces, timeout=TIMEOUT_S)
     assert (whole, pieces) == ("".join(sent), sent)
 
@@ -66,14 +66,14 @@ async def test_a_stream_of_a_mebibyte(client_kind: str, url: str, topic: str) ->
 
 async def test_values_that_are_no_texts_come_as_json(client_kind: str, url: str, topic: str) -> None:
     pieces = Pieces()
-    async with dispatch.ToolServer(Peer(), url, topic=topic), CLIENTS[client_kind](url, topic) as client:
+    async with dispatch.ToolServer(Peer(), url, service=topic), CLIENTS[client_kind](url, topic) as client:
         await client.call_streaming({}, {"pieces": [{"row": 1}, [2], 3]}, pieces, timeout=TIMEOUT_S)
     assert pieces == ['{"row": 1}', "[2]", "3"]
 
 
 async def test_an_error_ends_a_stream_after_what_came(client_kind: str, url: str, topic: str) -> None:
     pieces = Pieces()
-    async with dispatch.ToolServer(Peer(), url, topic=topic), CLIENTS[client_kind](url, topic) as client:
+    async with dispatch.ToolServer(Peer(), url, service=topic), CLIENTS[client_kind](url, topic) as client:
         with pytest.raises(RuntimeError, match=r"^out of words$") as caught:
             await client.call_streaming({}, {"pieces": ["a", "b"], "broken": "out of words"}, pieces, timeout=TIMEOUT_S)
     assert pieces == ["a", "b"]
@@ -85,7 +85,7 @@ async def test_an_error_ends_a_stream_after_what_came(client_kind: str, url: str
 async def test_our_clients_take_a_stream_whole(url: str, topic: str) -> None:
     """TrustGraph's ``call`` takes the first piece for the answer; ours waits for the last."""
     async with (
-        dispatch.ToolServer(Peer(), url, topic=topic),
+        dispatch.ToolServer(Peer(), url, service=topic),
         dispatch.connect(url, catalog(topic)) as dispatcher,
     ):
         client = dispatch.ToolServiceClient(dispatcher, service="peer")

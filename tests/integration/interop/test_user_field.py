@@ -53,7 +53,7 @@ def user_seen(signature: type[dispatch.ToolService], user: str) -> str:
 @pytest.mark.parametrize("user", [USER, "", None], ids=["a user", "an empty user", "no user"])
 async def test_a_request_by_hand(url: str, topic: str, signature: type[dispatch.ToolService], user: str | None) -> None:
     body = {"config": json.dumps(CONFIG), "arguments": json.dumps(ARGUMENTS)} | ({} if user is None else {"user": user})
-    async with dispatch.ToolServer(signature(), url, topic=topic), raw_peer.caller(url, topic) as caller:
+    async with dispatch.ToolServer(signature(), url, service=topic), raw_peer.caller(url, topic) as caller:
         await caller.send(body, id="request-1")
         arrived = await caller.receive()
     assert arrived.body == {
@@ -69,7 +69,7 @@ async def test_a_request_by_hand_that_fails(url: str, topic: str) -> None:
         async def invoke(self, config: dict[str, Any], arguments: dict[str, Any], user: str = "") -> str:
             raise dispatch.ToolError("no-such-customer", f"{user} asked for nobody")
 
-    async with dispatch.ToolServer(Failing(), url, topic=topic), raw_peer.caller(url, topic) as caller:
+    async with dispatch.ToolServer(Failing(), url, service=topic), raw_peer.caller(url, topic) as caller:
         await caller.send({"user": "alice", "config": "", "arguments": ""}, id="request-1")
         arrived = await caller.receive()
     assert arrived.body == {
@@ -92,13 +92,13 @@ async def test_a_request_by_hand_to_their_service(url: str, their_service: Their
 async def test_their_client_names_no_user(
     url: str, topic: str, signature: type[dispatch.ToolService], client_kind: str
 ) -> None:
-    async with dispatch.ToolServer(signature(), url, topic=topic), CLIENTS[client_kind](url, topic) as client:
+    async with dispatch.ToolServer(signature(), url, service=topic), CLIENTS[client_kind](url, topic) as client:
         assert await client.call(CONFIG, ARGUMENTS, timeout=TIMEOUT_S) == shown("", CONFIG, ARGUMENTS)
 
 
 async def test_our_client_in_both_dialects(url: str, topic: str, signature: type[dispatch.ToolService]) -> None:
     async with (
-        dispatch.ToolServer(signature(), url, topic=topic),
+        dispatch.ToolServer(signature(), url, service=topic),
         dispatch.connect(url, catalog(topic)) as dispatcher,
     ):
         client = dispatch.ToolServiceClient(dispatcher, service="peer")

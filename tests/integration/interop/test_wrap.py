@@ -41,7 +41,7 @@ async def test_a_stream_has_one_deadline_for_all_its_pieces(url: str, topic: str
     """TrustGraph's own limit is for each piece: a stream that never pauses for so long never ends."""
     service = Endless()
     pieces: list[str] = []
-    async with dispatch.ToolServer(service, url, topic=topic), their_client(url, topic) as theirs:
+    async with dispatch.ToolServer(service, url, service=topic), their_client(url, topic) as theirs:
         client = dispatch.wrap(theirs, tool="peer")
         call = asyncio.create_task(client.call_streaming({}, {}, pieces.append, timeout=0.3))
         try:

@@ -77,7 +77,7 @@ async def test_token_and_tls() -> None:
         topic = unique_topic()
         trusted = {"trust_certs": broker.ca_file}
         good = Security(token=lambda: right, **trusted)
-        async with dispatch.ToolServer(Echo(), broker.service_url_tls, topic=topic, security=good):
+        async with dispatch.ToolServer(Echo(), broker.service_url_tls, service=topic, security=good):
             async with dispatch.connect(broker.service_url_tls, catalog_of(topic), security=good) as dispatcher:
                 assert await dispatcher.call("echo", {"text": "over TLS"}, timeout=20) == "over TLS"
             stranger = broker.token("stranger")

@@ -78,7 +78,7 @@ async def at_once(dispatcher: dispatch.Dispatcher, **arguments: Any) -> dispatch
 async def test_the_brokers_own_limit_is_kept_before_anything_is_sent(small: LocalBroker) -> None:
     topic, limit = unique_topic(), MESSAGE_BYTES - PROPERTIES_BYTES
     async with (
-        dispatch.ToolServer(Answering(), small.service_url, topic=topic),
+        dispatch.ToolServer(Answering(), small.service_url, service=topic),
         dispatch.connect(small.service_url, catalog_of(topic)) as dispatcher,
     ):
         assert transport_of(dispatcher).max_message_bytes == limit
@@ -96,7 +96,7 @@ async def test_in_parts_the_brokers_own_limit_is_none(small: LocalBroker) -> Non
     topic, size = unique_topic(), 4 * MESSAGE_BYTES
     policy = dispatch.Policy(large_payloads=True)
     async with (
-        dispatch.ToolServer(Answering(), small.service_url, topic=topic),
+        dispatch.ToolServer(Answering(), small.service_url, service=topic),
         dispatch.connect(small.service_url, catalog_of(topic), policy=policy) as dispatcher,
     ):
         for letter in ("y", "\x01"):  # the second is six bytes on the wire
@@ -106,7 +106,7 @@ async def test_in_parts_the_brokers_own_limit_is_none(small: LocalBroker) -> Non
 async def test_what_the_broker_refuses_for_its_size_is_an_error_at_once(small: LocalBroker) -> None:
     topic = unique_topic()
     async with (
-        dispatch.ToolServer(Answering(), small.service_url, topic=topic),
+        dispatch.ToolServer(Answering(), small.service_url, service=topic),
         dispatch.connect(small.service_url, catalog_of(topic)) as dispatcher,
     ):
         await dispatcher.call("echo", timeout=20)
@@ -145,7 +145,7 @@ async def test_calls_after_the_namespace_was_deleted_fail_at_once(small: LocalBr
         dispatch.connect(
             small.service_url, catalog, policy=dispatch.Policy(**UNGUARDED, give_up_after=2)
         ) as dispatcher,
-        dispatch.ToolServer(Echo(), small.service_url, topic=other),
+        dispatch.ToolServer(Echo(), small.service_url, service=other),
         dispatch.connect(small.service_url, catalog_of(other)) as elsewhere,
     ):
         await dispatcher.call("echo", {"text": "there"}, timeout=20)
@@ -176,7 +176,7 @@ async def test_that_nobody_listens_is_nothing_a_broker_says(small: LocalBroker) 
         error = await at_once(dispatcher)
         assert isinstance(error, dispatch.TransportError)
         assert (error.type, error.sent) == ("no-instance", False)
-        async with dispatch.ToolServer(Echo(), small.service_url, topic=topic) as server:
+        async with dispatch.ToolServer(Echo(), small.service_url, service=topic) as server:
             assert await dispatcher.call("echo", {"text": "there"}, timeout=20) == "there"
             await server.drain()
             async with asyncio.timeout(20):

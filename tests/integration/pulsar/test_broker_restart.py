@@ -116,7 +116,7 @@ async def test_a_call_that_could_not_leave_says_so_and_never_runs_later() -> Non
                     ran.append(arguments["text"])
                     return "done"
 
-            async with dispatch.ToolServer(Remember(), broker.service_url, topic=topic):
+            async with dispatch.ToolServer(Remember(), broker.service_url, service=topic):
                 assert await dispatcher.call("echo", {"text": "before"}) == "done"
                 await asyncio.to_thread(broker.kill)
                 while dispatcher.is_connected:  # noqa: ASYNC110 - a state of the transport, without an event

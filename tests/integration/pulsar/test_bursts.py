@@ -57,7 +57,7 @@ async def test_4096_slow_calls_run_side_by_side(pulsar_endpoint: Endpoint) -> No
 
 async def test_16_dispatchers_each_see_their_own_replies_only(pulsar_endpoint: Endpoint) -> None:
     topic, url = unique_topic(), pulsar_endpoint.service_url
-    async with dispatch.ToolServer(Echo(), url, topic=topic):
+    async with dispatch.ToolServer(Echo(), url, service=topic):
         dispatchers = [dispatch.connect(url, catalog_of(topic)) for _ in range(16)]
         try:
             for dispatcher in dispatchers:

@@ -55,7 +55,7 @@ class Stand:
     def serving(self, name: str, *options: str) -> Iterator[Program]:
         """``dispatch serve``, ready."""
         target = f"{self.module}:{name}"
-        with started("serve", target, "--topic", self.topic, "--broker", self.url, *options) as program:
+        with started("serve", target, "--service", self.topic, "--broker", self.url, *options) as program:
             (program.out if "--json" in options else program.err).wait_for(
                 "ready" if "--json" in options else "Ctrl-C drains"
             )

@@ -65,7 +65,7 @@ async def test_the_transports_callbacks_keep_it(pulsar_endpoint: Endpoint, monke
     monkeypatch.setattr(pulsar_publisher, "keep_thread_state", counting)  # of receipts
     topic = unique_topic()
     async with (
-        dispatch.ToolServer(Echo(), pulsar_endpoint.service_url, topic=topic),
+        dispatch.ToolServer(Echo(), pulsar_endpoint.service_url, service=topic),
         dispatch.connect(pulsar_endpoint.service_url, catalog_of(topic)) as dispatcher,
     ):
         for number in range(MANY):

@@ -33,7 +33,7 @@ async def calling(url: str, injector: FaultInjector, **policy: Any) -> AsyncIter
     transport = FaultyTransport(open_transport(url), injector)
     settings = dispatch.Policy(**{"timeout": 20.0, **UNGUARDED, **policy})
     async with (
-        dispatch.ToolServer(Echo(), url, topic=topic),
+        dispatch.ToolServer(Echo(), url, service=topic),
         dispatch.Dispatcher(
             transport, catalog_of(topic), policy=settings, randomness=random.Random(1).random
         ) as caller,

@@ -51,7 +51,7 @@ class Large(dispatch.ToolService):
 async def test_many_mebibytes_arrive_whole(pulsar_endpoint: Endpoint, give: int, take: int) -> None:
     topic, service = unique_topic("large"), Large()
     async with (
-        dispatch.ToolServer(service, pulsar_endpoint.service_url, topic=topic),
+        dispatch.ToolServer(service, pulsar_endpoint.service_url, service=topic),
         dispatch.connect(pulsar_endpoint.service_url, catalog_of(topic), policy=LARGE) as dispatcher,
     ):
         await dispatcher.call("echo", {"n": 1})
@@ -64,7 +64,7 @@ async def test_many_mebibytes_arrive_whole(pulsar_endpoint: Endpoint, give: int,
 async def test_chunks_of_a_stream_keep_their_borders(pulsar_endpoint: Endpoint) -> None:
     topic, service = unique_topic("large"), Large()
     async with (
-        dispatch.ToolServer(service, pulsar_endpoint.service_url, topic=topic),
+        dispatch.ToolServer(service, pulsar_endpoint.service_url, service=topic),
         dispatch.connect(pulsar_endpoint.service_url, catalog_of(topic), policy=LARGE) as dispatcher,
     ):
         chunks = [
@@ -95,7 +95,7 @@ async def test_one_message_in_twenty_is_lost_each_way(pulsar_endpoint: Endpoint)
     rng = random.Random(1)
     async with (
         LossyProxy.before(url, loss_out=0.0, loss_in=0.0, rng=rng) as proxy,
-        dispatch.ToolServer(service, url, topic=topic),
+        dispatch.ToolServer(service, url, service=topic),
         dispatch.connect(proxy.url, catalog_of(topic), policy=LARGE) as dispatcher,
     ):
         await dispatcher.call("echo", {"n": 0})

@@ -39,7 +39,7 @@ def interrupt(*_arguments: object, **_options: object) -> None:
         (("check", "."), "dispatch.catalog.check_directory"),
         (("call", "tell-joke"), "dispatch.catalog.load_directory"),
         (("doctor",), "dispatch.devtools.localbroker.status"),
-        (("serve", "jokes:Joke", "--topic", "joke"), "dispatch.cli.service_loader.load_service"),
+        (("serve", "jokes:Joke", "--service", "joke"), "dispatch.cli.service_loader.load_service"),
         (("bench",), "dispatch.cli.commands.bench.find_checkout"),
         (("demo",), "dispatch.devtools.demo.Demo"),
         (("broker", "start"), "dispatch.devtools.localbroker.start_detached"),

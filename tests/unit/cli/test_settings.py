@@ -105,7 +105,7 @@ def test_an_empty_token_file_is_a_mistake(tmp_path: Path) -> None:
         Settings(token_file=str(tmp_path / "token")).security()
 
 
-@pytest.mark.parametrize("command", [("call", "tell-joke"), ("serve", "jokes:Joke", "--topic", "joke"), ("doctor",)])
+@pytest.mark.parametrize("command", [("call", "tell-joke"), ("serve", "jokes:Joke", "--service", "joke"), ("doctor",)])
 def test_the_embedded_broker_is_of_no_use_to_a_command_alone(run: Run, command: tuple[str, ...]) -> None:
     end = run(*command, "--broker", "memory://")
     assert end.code == 2

@@ -35,7 +35,7 @@ def kept(*, requests: bool = True, answers: bool = True, **tool: Any) -> Catalog
 
 def keeping(work: Tool, name: str, *, answers: bool = True, **options: Any) -> Any:
     queues = {"request_queue": KEPT_REQUESTS, **({"response_queue": KEPT_RESPONSES} if answers else {})}
-    return serving(work, instance=name, id="lab", **queues, **options)
+    return serving(work, instance=name, service="lab", **queues, **options)
 
 
 class Runs:

@@ -55,7 +55,7 @@ class Gate:
 
 async def test_as_many_as_allowed_run_at_once_and_the_others_wait_their_turn() -> None:
     gate = Gate()
-    async with stand(gate, concurrency=3, max_queued=10) as (dispatcher, server):
+    async with stand(gate, concurrency=3, max_queue=10) as (dispatcher, server):
         calls = [asyncio.create_task(dispatcher.call("work", {"n": n})) for n in range(8)]
         await idle()
         assert (server.running, server.queued, gate.running) == (3, 5, 3)
@@ -69,7 +69,7 @@ async def test_as_many_as_allowed_run_at_once_and_the_others_wait_their_turn() -
 
 async def test_one_too_many_is_refused_at_once_with_a_time_to_come_back() -> None:
     gate = Gate()
-    async with stand(gate, concurrency=2, max_queued=1, policy=Policy(**UNGUARDED)) as (dispatcher, server):
+    async with stand(gate, concurrency=2, max_queue=1, policy=Policy(**UNGUARDED)) as (dispatcher, server):
         calls = [asyncio.create_task(dispatcher.call("work", {"n": n})) for n in range(3)]
         await idle()
         with pytest.raises(ThrottledError) as caught:
@@ -86,7 +86,7 @@ async def test_one_too_many_is_refused_at_once_with_a_time_to_come_back() -> Non
 
 async def test_without_a_queue_only_what_can_run_is_taken() -> None:
     gate = Gate()
-    async with stand(gate, concurrency=1, max_queued=0) as (dispatcher, _):
+    async with stand(gate, concurrency=1, max_queue=0) as (dispatcher, _):
         first = asyncio.create_task(dispatcher.call("work"))
         await idle()
         with pytest.raises(ThrottledError):
@@ -198,35 +198,36 @@ def make(**options: Any) -> ToolServer:
     return ToolServer(Service(print), BROKER, **options)
 
 
-async def test_a_topics_short_name_stands_for_trustgraphs_two_topics() -> None:
-    server = make(topic="joke")
+async def test_a_services_name_gives_trustgraphs_two_topics() -> None:
+    server = make(service="joke")
     assert server.request_queue == "non-persistent://tg/request/joke"
     assert server.response_queue == "non-persistent://tg/response/joke"
-    assert server.id == "joke"
+    assert server.service == "joke"
     assert server.instance.startswith("joke-")
-    assert make(topic="joke").instance != server.instance
+    assert make(service="joke").instance != server.instance
 
 
-async def test_whole_names_go_before_the_short_one() -> None:
-    server = make(topic="joke", request_queue=REQUESTS, id="mine", instance="one")
+async def test_whole_topic_names_override_those_of_the_service() -> None:
+    server = make(service="joke", request_queue=REQUESTS, instance="one")
     assert (server.request_queue, server.response_queue) == (REQUESTS, "non-persistent://tg/response/joke")
-    assert (server.id, server.instance) == ("mine", "one")
+    assert (server.service, server.instance) == ("joke", "one")
+    assert make(request_queue=REQUESTS, response_queue=RESPONSES).service == "lab"
 
 
 @pytest.mark.parametrize("options", [{}, {"request_queue": REQUESTS}, {"response_queue": RESPONSES}])
 async def test_without_its_topics_it_cannot_be_made(options: dict[str, str]) -> None:
-    with pytest.raises(TypeError, match=r"topic='joke', or request_queue= and response_queue="):
+    with pytest.raises(TypeError, match=r"service='joke', or request_queue= and response_queue="):
         make(**options)
 
 
 async def test_bounds_that_cannot_be_are_refused() -> None:
-    with pytest.raises(ValueError, match="concurrency must be 1 at least, not 0"):
-        make(topic="joke", concurrency=0)
-    with pytest.raises(ValueError, match="max_queued must be 0 or more, not -1"):
-        make(topic="joke", max_queued=-1)
+    with pytest.raises(ValueError, match="concurrency must be at least 1, not 0"):
+        make(service="joke", concurrency=0)
+    with pytest.raises(ValueError, match="max_queue must be at least 0, not -1"):
+        make(service="joke", max_queue=-1)
 
 
-async def test_servers_of_one_id_share_the_requests_and_each_signs_its_answers() -> None:
+async def test_servers_of_one_service_share_the_requests_and_each_signs_its_answers() -> None:
     async with contextlib.AsyncExitStack() as stack:
         for instance in ("one", "two"):
             await stack.enter_async_context(serving(lambda _: "done", instance=instance))

@@ -235,11 +235,11 @@ def test_who_listens(run: Run, options: tuple[str, ...], tmp_path: Path) -> None
     folder = write_catalog(tmp_path / "tools", topic=topic)
     nobody = finding(run("doctor", *options, "--json"), "service joke-service")
     assert nobody["status"] == "warning"
-    assert nobody["fix"] == f"dispatch serve MODULE:CLASS --topic {topic}"
+    assert nobody["fix"] == f"dispatch serve MODULE:CLASS --service {topic}"
     (tmp_path / "jokes.py").write_text(
         "class Joke:\n    async def invoke(self, config, arguments):\n        return ''\n"
     )
-    with started("serve", f"{tmp_path}/jokes.py:Joke", "--topic", topic, *options[:2]) as service:
+    with started("serve", f"{tmp_path}/jokes.py:Joke", "--service", topic, *options[:2]) as service:
         service.err.wait_for("Ctrl-C drains")
         somebody = finding(run("doctor", *options, "--catalog", str(folder), "--json"), "service joke-service")
     assert (somebody["status"], somebody["detail"]) == ("ok", f"1 listening on non-persistent://tg/request/{topic}")

@@ -142,14 +142,14 @@ async def test_the_handlers_of_signals_are_as_before() -> None:
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (("jokes:Joke",), "give --topic joke, or whole names"),
-        (("jokes:Joke", "--request-queue", "non-persistent://tg/request/joke"), "give --topic joke, or whole names"),
-        (("jokes:Joke", "--topic", "a b"), "take it out"),
+        (("jokes:Joke",), "give --service joke, or whole names"),
+        (("jokes:Joke", "--request-queue", "non-persistent://tg/request/joke"), "give --service joke, or whole names"),
+        (("jokes:Joke", "--service", "a b"), "take it out"),
         (("jokes:Joke", "--request-queue", "jokes", "--response-queue", "x"), "'jokes' is no whole topic name"),
-        (("jokes:Joke", "--topic", "joke", "--concurrency", "0"), "--concurrency"),
-        (("jokes:Joke", "--topic", "joke", "--max-payload", "0"), "--max-payload"),
-        (("jokes:Joke", "--topic", "joke", "--drain-timeout", "inf"), "is no number of seconds"),
-        (("jokes:Joke", "--topic", "joke"), "There is no module 'jokes'"),
+        (("jokes:Joke", "--service", "joke", "--concurrency", "0"), "--concurrency"),
+        (("jokes:Joke", "--service", "joke", "--max-payload-bytes", "0"), "--max-payload-bytes"),
+        (("jokes:Joke", "--service", "joke", "--drain-timeout", "inf"), "is no number of seconds"),
+        (("jokes:Joke", "--service", "joke"), "There is no module 'jokes'"),
     ],
     ids=lambda value: " ".join(value[1:]) if isinstance(value, tuple) else None,
 )
@@ -172,9 +172,9 @@ def test_every_limit_reaches_the_server(run: Run, tmp_path: Any, monkeypatch: py
         raise ValueError("enough")
 
     monkeypatch.setattr("dispatch.serving.server.ToolServer", make)
-    limits = {"concurrency": 3, "max_queued": 4, "max_payload": 5, "drain_timeout": 6.0, "instance": "one"}
+    limits = {"concurrency": 3, "max_queue": 4, "max_payload_bytes": 5, "drain_timeout": 6.0, "instance": "one"}
     asked = [word for name, value in limits.items() for word in (f"--{name.replace('_', '-')}", f"{value}")]
-    end = run("serve", "lone.py:Lone", "--topic", "joke", "--broker", "pulsar://127.0.0.1:1", *asked)
+    end = run("serve", "lone.py:Lone", "--service", "joke", "--broker", "pulsar://127.0.0.1:1", *asked)
     assert "enough" in end.err
     assert {name: made[name] for name in limits} == limits
 
@@ -183,6 +183,6 @@ def test_no_broker(run: Run, tmp_path: Any) -> None:
     (tmp_path / "lone.py").write_text(
         "class Lone:\n    async def invoke(self, config, arguments):\n        return ''\n"
     )
-    end = run("serve", "lone.py:Lone", "--topic", "joke", "--broker", "pulsar://127.0.0.1:1")
+    end = run("serve", "lone.py:Lone", "--service", "joke", "--broker", "pulsar://127.0.0.1:1")
     assert end.code == 4
     assert "No Pulsar broker answers at pulsar://127.0.0.1:1" in end.err

@@ -75,7 +75,7 @@ async def lab(seed: int = 1, *, without: frozenset[str] = frozenset(), concurren
     await made.service_network.start()
     try:
         async with (
-            serving(Worker(), broker=made.service_network, concurrency=concurrency, max_queued=MANY) as made.server,
+            serving(Worker(), broker=made.service_network, concurrency=concurrency, max_queue=MANY) as made.server,
             dispatching(transport=made.network, policy=Policy(**UNGUARDED, addressed=False)) as made.dispatcher,
         ):
             yield made

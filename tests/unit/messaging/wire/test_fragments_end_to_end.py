@@ -97,7 +97,7 @@ async def test_the_caller_and_the_service_each_have_a_limit() -> None:
         assert len(await dispatcher.call("work", {"size": 5_000})) == 5_000
         with pytest.raises(ToolError, match="5,001 bytes, the limit is 5,000"):
             await dispatcher.call("work", {"size": 5_001})
-    async with sides(sized, server_options={"max_payload": 4_000}) as (dispatcher, _, _):
+    async with sides(sized, server_options={"max_payload_bytes": 4_000}) as (dispatcher, _, _):
         assert len(await dispatcher.call("work", {"size": 4_000})) == 4_000
         with pytest.raises(ToolError, match="4,001 bytes, the limit is 4,000"):
             await dispatcher.call("work", {"size": 4_001})
@@ -207,7 +207,7 @@ async def test_beyond_the_limit_of_the_policy_nothing_is_sent_and_the_error_name
 
 
 async def test_beyond_the_limit_of_the_service_it_is_refused_at_its_first_part() -> None:
-    async with sides(told, server_options={"max_payload": 5_000}) as (dispatcher, server, network):
+    async with sides(told, server_options={"max_payload_bytes": 5_000}) as (dispatcher, server, network):
         before = network.handed
         with pytest.raises(InvalidArgumentsError, match="the service takes 5,000"):
             await dispatcher.call("work", {"fill": text(100 * LIMIT)})
@@ -216,7 +216,7 @@ async def test_beyond_the_limit_of_the_service_it_is_refused_at_its_first_part()
 
 
 async def test_too_many_at_once_are_told_to_come_back() -> None:
-    async with sides(told, server_options={"max_payload": 50 * LIMIT}) as (dispatcher, server, network):
+    async with sides(told, server_options={"max_payload_bytes": 50 * LIMIT}) as (dispatcher, server, network):
         network.change(incoming=FaultPlan(delay=1.0, max_delay=1.0))
         results = await asyncio.gather(*(dispatcher.execute("work", {"fill": text(20 * LIMIT)}) for _ in range(6)))
         errors = [result.error for result in results if result.error is not None]

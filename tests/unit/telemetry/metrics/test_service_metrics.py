@@ -27,9 +27,9 @@ def values(registry: CollectorRegistry) -> dict[str, float]:
     }
 
 
-def server(service: Service, registry: CollectorRegistry, **options: Any) -> ToolServer:
+def server(implementation: Service, registry: CollectorRegistry, **options: Any) -> ToolServer:
     return ToolServer(
-        service,
+        implementation,
         BROKER,
         request_queue=REQUESTS,
         response_queue=RESPONSES,
@@ -56,7 +56,7 @@ def registry() -> CollectorRegistry:
 
 async def served(registry: CollectorRegistry, *calls: dict[str, Any], timeout: float | None = None) -> None:
     """One server, and these calls of its tool, all at once."""
-    async with calling() as dispatcher, server(Service(work), registry, concurrency=2, max_queued=1):
+    async with calling() as dispatcher, server(Service(work), registry, concurrency=2, max_queue=1):
         await asyncio.gather(*(dispatcher.execute("work", call, timeout=timeout) for call in calls))
 
 
@@ -121,7 +121,7 @@ async def test_services_that_come_when_there_are_too_many_share_one(
 ) -> None:
     monkeypatch.setattr("dispatch.telemetry.metrics.service_metrics.MAX_SERVICES", 2)
     for number in range(5):
-        async with server(Service(work), registry, id=f"service-{number}"):
+        async with server(Service(work), registry, service=f"service-{number}"):
             found = values(registry)
             label = f"service-{number}" if number < 2 else "_OTHER"
             assert found[f"dispatch_service_running{{{label}}}"] == 0

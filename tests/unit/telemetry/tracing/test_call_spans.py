@@ -281,7 +281,7 @@ async def test_what_was_refused_by_its_service_has_no_process_span() -> None:
         return "done"
 
     async with (
-        serving(slow, concurrency=1, max_queued=0, telemetry=spans.telemetry()),
+        serving(slow, concurrency=1, max_queue=0, telemetry=spans.telemetry()),
         telling(spans.telemetry(), catalog(work=ONCE)) as dispatcher,
     ):
         first = asyncio.create_task(dispatcher.execute("work"))
