@@ -1,5 +1,6 @@
 # make demo   a live demo on the embedded broker; needs Python >= 3.11 only
-# make test   every test, against a genuine Pulsar broker; needs Java 17 and Maven too (or PULSAR_URL)
+# make test   every test in its short form, against a Pulsar broker; needs Java 17 and Maven too (or PULSAR_URL)
+# make test-long  the tests that have a long form: 10,000 scenarios, a million calls, ten times the property tests' examples
 # make setup  .venv with everything; then: . .venv/bin/activate
 # make bench  the benchmarks: guards beside other libraries', then calls on a genuine broker
 # make dashboards  the dashboards' JSON, and pictures of them from live runs; needs prometheus
@@ -20,7 +21,7 @@ JOBS ?= 3
 SOURCES := pyproject.toml dispatch/_version.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench simulate dashboards mutation coverage clean docs docs-serve
+.PHONY: help setup demo test test-long lint bench simulate dashboards mutation coverage clean docs docs-serve
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -58,6 +59,9 @@ demo: $(VENV)/.demo
 
 test: $(VENV)/.dev
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
+
+test-long: $(VENV)/.dev
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --long-profile $(ARGS)
 
 lint: $(VENV)/.dev
 	@$(BIN)/ruff check .

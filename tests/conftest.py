@@ -1,4 +1,4 @@
-"""What every test shares: async tests on a virtual clock, and one genuine broker for the whole run."""
+"""Configuration of all tests: the profile of the run, the order of the tests, and one Pulsar broker for the whole run."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from hypothesis import is_hypothesis_test
 
 from dispatch.devtools.localbroker import (
     Endpoint,
@@ -21,24 +22,26 @@ from dispatch.devtools.localbroker import (
 )
 from dispatch.resilience.breaker.rules import complete_rules
 from tests.helpers.prometheus_binaries import PrometheusMissing, find
-from tests.helpers.run_profile import IN_CI
+from tests.helpers.run_profile import IN_CI, load_profile
 
 pytest_plugins = ["tests.helpers.asyncio_plugin"]
 
 
-@pytest.fixture
-def exact_breakers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Breakers without jitter that close after one round of half-open calls: open times are those of the policy."""
-    changes = {"jitter": 0.0, "half_open_rounds": 1}
-    monkeypatch.setattr(
-        "dispatch.resilience.breaker.breaker.complete_rules",
-        lambda settings: msgspec.structs.replace(complete_rules(settings), **changes),
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--long-profile",
+        action="store_true",
+        help="run the tests that have a long form, with their long sizes (make test-long)",
     )
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    load_profile(
+        is_long=config.getoption("long_profile"),
+        keep_hypothesis=config.getoption("--hypothesis-profile", None) is not None,
+    )
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        # As shells have it for what they start in the background; what is told of Ctrl-C here must be true there, too.
+        # Shells ignore SIGINT in the jobs that they start in the background; the tests of Ctrl-C need the default.
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -48,16 +51,16 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     if IN_CI:
         for problem in (_unavailable(), _no_prometheus()):
             if problem is not None:
-                pytest.exit(f"In CI every test must run.\n{problem}", returncode=1)
-    shared = session.config.pluginmanager.hasplugin("dsession")
-    wanted = shared and from_environment() is None and _unavailable() is None
-    if wanted and choose_backend() == "process" and find_distribution() is None:
-        # Once, and here: those who share the tests would do it side by side, and cannot say how far they are.
-        fetch_distribution(_say)
+                pytest.exit(f"Every test must run in CI.\n{problem}", returncode=1)
+    is_controller = session.config.pluginmanager.hasplugin("dsession")
+    is_broker_started = is_controller and from_environment() is None and _unavailable() is None
+    if is_broker_started and choose_backend() == "process" and find_distribution() is None:
+        # The controller downloads Pulsar once; the workers would do it at the same time, and cannot show progress.
+        fetch_distribution(_print_progress)
 
 
-def _say(line: str) -> None:
-    print(f"[pulsar] {line}", flush=True)  # noqa: T201 - it takes a while: say what is going on
+def _print_progress(line: str) -> None:
+    print(f"[pulsar] {line}", flush=True)  # noqa: T201 - the progress of a download that takes a while
 
 
 def _unavailable() -> LocalBrokerUnavailableError | None:
@@ -72,26 +75,45 @@ def _unavailable() -> LocalBrokerUnavailableError | None:
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    _deselect_other_profile(config, items)
     if config.pluginmanager.hasplugin("xdist"):
-        items.sort(
-            key=lambda item: item.get_closest_marker("long") is None
-        )  # else they are what all wait for in the end
         for item in items:
-            # One process has the broker of the run, and everything else goes on beside it; a module that has a broker of
-            # its own has it once.
-            if "pulsar_endpoint" in getattr(item, "fixturenames", ()) or _asks_for_the_broker(item.path):
+            # The broker of the run belongs to one worker, and so does a broker that a module starts for itself.
+            if _uses_shared_broker(item):
                 item.add_marker(pytest.mark.xdist_group("pulsar"))
             elif item.get_closest_marker("pulsar"):
                 item.add_marker(pytest.mark.xdist_group(str(item.path)))
             elif item.get_closest_marker("prometheus") and item.get_closest_marker("wall_clock"):
-                item.add_marker(pytest.mark.xdist_group("prometheus"))  # one that scrapes at a time
-    _leave_out(config, items, "pulsar", "a genuine Pulsar", _unavailable)
-    _leave_out(config, items, "prometheus", "a genuine Prometheus", _no_prometheus)
+                item.add_marker(pytest.mark.xdist_group("prometheus"))  # one server that scrapes at a time
+        # The largest units start first: a worker that begins one late is what the others wait for in the end.
+        items.sort(key=lambda item: (not _uses_shared_broker(item), item.get_closest_marker("slow") is None))
+    _deselect_without(config, items, "pulsar", "a Pulsar broker", _unavailable)
+    _deselect_without(config, items, "prometheus", "Prometheus", _no_prometheus)
+
+
+def _deselect_other_profile(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect what the profile does not run: soak tests are too long for the short one, and the long one repeats no test
+    that has one size only.
+    """
+    if config.getoption("long_profile"):
+        others = [item for item in items if not _has_long_form(item)]
+    else:
+        others = [item for item in items if item.get_closest_marker("soak")]
+    _deselect(config, items, others)
+
+
+def _has_long_form(item: pytest.Item) -> bool:
+    has_marker = any(item.get_closest_marker(name) for name in ("long", "soak"))
+    return has_marker or (isinstance(item, pytest.Function) and is_hypothesis_test(item.obj))
+
+
+def _uses_shared_broker(item: pytest.Item) -> bool:
+    return "pulsar_endpoint" in getattr(item, "fixturenames", ()) or _requests_shared_broker(item.path)
 
 
 @cache
-def _asks_for_the_broker(module: Path) -> bool:
-    """Does it ask for it by name, while a test runs?"""
+def _requests_shared_broker(module: Path) -> bool:
+    """Tell whether tests of the module request the broker by name while they run."""
     return 'getfixturevalue("pulsar_endpoint")' in module.read_text(encoding="utf-8")
 
 
@@ -104,21 +126,27 @@ def _no_prometheus() -> Exception | None:
     return None
 
 
-def _leave_out(
+def _deselect_without(
     config: pytest.Config,
     items: list[pytest.Item],
     marker: str,
-    what: str,
-    missing: Callable[[], Exception | None],
+    requirement: str,
+    find_problem: Callable[[], Exception | None],
 ) -> None:
-    """Leave out the tests with that marker if what they need is not here, and say so in the end."""
-    needing = [item for item in items if item.get_closest_marker(marker)]
-    problem = missing() if needing else None
+    """Deselect the tests with the marker if this machine lacks their requirement, and report it at the end of the run."""
+    dependent = [item for item in items if item.get_closest_marker(marker)]
+    problem = find_problem() if dependent else None
     if problem is None:
         return
-    config.stash.setdefault(_missing, []).append(f"{len(needing)} tests did NOT run: they need {what}.\n{problem}")
-    config.hook.pytest_deselected(items=needing)
-    items[:] = [item for item in items if item not in set(needing)]
+    text = f"{len(dependent)} tests did NOT run: they need {requirement}.\n{problem}"
+    config.stash.setdefault(_missing, []).append(text)
+    _deselect(config, items, dependent)
+
+
+def _deselect(config: pytest.Config, items: list[pytest.Item], deselected: list[pytest.Item]) -> None:
+    if deselected:
+        config.hook.pytest_deselected(items=deselected)
+        items[:] = [item for item in items if item not in set(deselected)]
 
 
 _missing = pytest.StashKey[list[str]]()
@@ -145,6 +173,16 @@ def pulsar_endpoint(request: pytest.FixtureRequest) -> Iterator[Endpoint]:
 
     with obtain(report=report) as endpoint:
         yield endpoint
+
+
+@pytest.fixture
+def exact_breakers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Breakers without jitter that close after one round of half-open calls: open times are those of the policy."""
+    changes = {"jitter": 0.0, "half_open_rounds": 1}
+    monkeypatch.setattr(
+        "dispatch.resilience.breaker.breaker.complete_rules",
+        lambda settings: msgspec.structs.replace(complete_rules(settings), **changes),
+    )
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The scenarios of :mod:`tests.at_most_once.scenario` can fail: with each of these faults in the product, one soon does."""
+"""Mutants of the delivery code: the scenarios of ``make test``, in the same number and with the same seed, find each one."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ from dispatch.serving.deduplication.idempotency_keys import IdempotencyKeys
 from dispatch.serving.deduplication.request_history import Entry, RequestHistory
 from tests.at_most_once.shard import examine
 
-EXAMPLES = 2_000
-"""Scenarios among which a fault must be found. Most are within the first hundred."""
-RARE_EXAMPLES = 8_000
-"""The same for a fault that needs three dispatchers, a loss and an eviction in one scenario."""
+EXAMPLES = 600
+"""Random scenarios of the first process of the short profile (tests/at_most_once/test_scenarios.py).
+
+The first 350 of seed 1 find 16 of the 17 mutants. The other mutant needs three dispatchers and an eviction in one scenario;
+a pinned scenario finds it."""
 
 
 def an_ended_request_is_forgotten(self: RequestHistory, *args: Any, find: Any = RequestHistory.find, **how: Any) -> Any:
@@ -133,7 +134,6 @@ FAULTS: dict[str, Callable[..., Any]] = {
 
 @pytest.mark.parametrize("where", FAULTS, ids=[fault.__name__ for fault in FAULTS.values()])
 def test_a_fault_is_found(where: str) -> None:
-    examples = RARE_EXAMPLES if FAULTS[where] is an_evicted_dispatcher_is_forgotten else EXAMPLES
     with mock.patch(where.strip(), FAULTS[where]), pytest.raises(AssertionError) as failure:
-        examine(seed=1, examples=examples, shrink=False)
+        examine(seed=1, examples=EXAMPLES, shrink=False)
     assert "--scenario" in "".join(failure.value.__notes__)

@@ -153,7 +153,7 @@ class Load:
             ledger.end(number, "untyped")
             ledger.wrong.append(f"call {number} raised {error!r}")
 
-    async def _ask(self, number: int, arguments: dict[str, Any], timeout: float) -> None:
+    async def _get(self, number: int, arguments: dict[str, Any], timeout: float) -> None:
         ledger = self.ledger
         result = await self.dispatcher.execute("work", arguments, timeout=timeout)
         ledger.end(number, result.outcome)

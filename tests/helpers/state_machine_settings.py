@@ -1,23 +1,25 @@
-"""How long state machines go on: shortly in every run, and for as many stories as ``DISPATCH_MACHINE_EXAMPLES`` says."""
+"""Hypothesis settings of state machines: how many runs, and steps in each."""
 
 from __future__ import annotations
 
 import os
 
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 
+from tests.helpers.run_profile import by_profile
+
+LONG_EXAMPLES = 2_000
+"""Runs of each state machine in the long profile."""
 EXAMPLES = int(os.environ.get("DISPATCH_MACHINE_EXAMPLES", "0"))
+"""Runs of each state machine in either profile; 0: as many as the profile says."""
 
 
 def machine(examples: int, steps: int) -> settings:
-    """Settings of a state machine.
+    """Return the settings of a state machine.
 
     Args:
-        examples: stories in an ordinary run.
-        steps: of each story.
+        examples: runs in the short profile.
+        steps: of each run, at most.
     """
-    if not EXAMPLES:
-        return settings(max_examples=examples, stateful_step_count=steps, deadline=None)
-    return settings(
-        max_examples=EXAMPLES, stateful_step_count=steps, deadline=None, suppress_health_check=list(HealthCheck)
-    )
+    count = EXAMPLES or by_profile(short=examples, long=LONG_EXAMPLES)
+    return settings(max_examples=count, stateful_step_count=steps, deadline=None)

@@ -1,7 +1,8 @@
 """Each connection, and each reconnection after an outage, left 6 file descriptors and a thread behind; at the limit of open
-files pulsar-client ended the process. A closed or replaced connection leaves nothing behind.
+files pulsar-client ended the process. A connection that is closed or replaced leaves nothing behind.
 
-``DISPATCH_LEAK_PROFILE=full`` makes 200 connections, and kills and restarts a broker 20 times (some minutes).
+``make test`` makes 40 connections, and cuts the way to the broker 3 times. ``make test-long`` makes 200 connections, and
+kills and restarts a broker 20 times (some minutes).
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,14 +23,14 @@ from tests.helpers.catalogs import catalog_of, unique_topic
 from tests.helpers.echo_service import Echo
 from tests.helpers.internals import transport_of
 from tests.helpers.lossy_proxy import LossyProxy
+from tests.helpers.run_profile import by_profile, is_long_profile
 
-pytestmark = [pytest.mark.pulsar, pytest.mark.long]
+pytestmark = [pytest.mark.pulsar, pytest.mark.slow, pytest.mark.long]
 
-FULL = os.environ.get("DISPATCH_LEAK_PROFILE") == "full"
-CONNECTS = 200 if FULL else 40
-OUTAGES = 20 if FULL else 3
+CONNECTS = by_profile(short=40, long=200)
+OUTAGES = by_profile(short=3, long=20)
 SCHEMES = ("non-persistent", "persistent")
-OFTEN_KILLED = (TimeoutError,) if FULL else ()
+OFTEN_KILLED = (TimeoutError,) if is_long_profile() else ()
 """What calls after an outage may end with. The storage of a standalone broker that is killed again and again sometimes does
 not come back, until it is killed once more."""
 SLACK = 5
@@ -42,7 +42,7 @@ def open_files_and_threads() -> tuple[int, int]:
 
 
 def report(figures: str) -> None:
-    if FULL:
+    if is_long_profile():
         print(f"\n{figures}", flush=True)  # noqa: T201 - for pytest -s: a run that takes minutes
 
 
@@ -112,7 +112,7 @@ class Outages:
         """Connections that were replaced by new ones."""
 
     async def __aenter__(self) -> Outages:
-        if FULL:
+        if is_long_profile():
             self._broker = await asyncio.to_thread(LocalBroker.start)
             self._stack.callback(self._broker.stop)
             await asyncio.to_thread(prepare, self._broker.admin())
@@ -132,7 +132,7 @@ class Outages:
     async def one(self, *transports: PulsarTransport) -> None:
         """Be away for so long that ``transports`` need new clients, and come back."""
         replaced = [transport.reconnects for transport in transports]
-        if FULL:
+        if is_long_profile():
             await asyncio.to_thread(self._broker.kill)
             await asyncio.to_thread(self._broker.restart)
         else:

@@ -1,6 +1,7 @@
-"""A tool that changes state and counts, over a genuine broker's non-persistent topics: each call is answered, and runs once.
+"""A tool that changes state and counts, over non-persistent topics of a Pulsar broker: each call is answered, and runs once.
 
-``DISPATCH_DELIVERY_CALLS`` sets how many calls the large test makes (default 6,000; a million takes about ten minutes).
+The large test makes 6,000 calls in ``make test``, and a million in ``make test-long`` (about ten minutes);
+``DISPATCH_DELIVERY_CALLS`` sets another number.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ from dispatch.devtools.localbroker import Endpoint
 from tests.helpers.catalogs import catalog_of, unique_topic
 from tests.helpers.counting_service import Counts, answer, counting_process
 from tests.helpers.lossy_proxy import LossyProxy
+from tests.helpers.run_profile import by_profile
 
 pytestmark = pytest.mark.pulsar
 
-CALLS = int(os.environ.get("DISPATCH_DELIVERY_CALLS", "6000"))
+CALLS = int(os.environ.get("DISPATCH_DELIVERY_CALLS", by_profile(short=6_000, long=1_000_000)))
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
 IN_FLIGHT = (4, 16, 64, 256)
 TIMEOUT_S = 60.0
@@ -34,6 +36,8 @@ def shares(calls: int) -> dict[tuple[int, int], int]:
     return {(size, many): max(many, calls * weight // 400) for size, weight in weights.items() for many in IN_FLIGHT}
 
 
+@pytest.mark.slow
+@pytest.mark.long
 async def test_answers_of_all_sizes_arrive_and_each_call_runs_once(pulsar_endpoint: Endpoint, tmp_path: Path) -> None:
     plan = shares(CALLS)
     total = sum(plan.values())

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from dispatch.balancing.weighted_round_robin import SmoothWeighted
 from tests.helpers.balancers import START, states
+from tests.helpers.run_profile import examples
 
 
 def picked(count: int, *weights: float) -> str:
@@ -23,7 +24,7 @@ def test_equal_weights_take_turns() -> None:
 
 
 @given(st.lists(st.integers(1, 9), min_size=2, max_size=8))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_in_each_round_everyone_gets_exactly_its_weight(weights: list[int]) -> None:
     total = sum(weights)
     names = picked(2 * total, *map(float, weights))

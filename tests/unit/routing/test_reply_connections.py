@@ -17,6 +17,7 @@ from dispatch.routing.reply_connections import CROWDED, MEAN_OF, RETRY_S, SUSTAI
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.clock import advance, idle, run
 from tests.helpers.dispatcher_and_service import BROKER, dispatching, serving
+from tests.helpers.run_profile import examples
 
 LARGE = CREDIT_BYTES
 MOST = 4
@@ -164,7 +165,7 @@ async def test_one_that_is_not_connected_is_left_out() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 5_000_000), st.integers(0, 70_000)), max_size=200), st.integers(1, 16))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_a_lane_is_always_one_that_is_there(steps: list[tuple[int, int]], most: int) -> None:
     async def scenario() -> None:
         lanes = ReplyConnections(ReplyConnection("lane-0", Connected()), Opened())

@@ -22,6 +22,7 @@ from tests.helpers.clock import START, advance, idle, run, virtual_loop
 from tests.helpers.dispatcher_and_service import RESPONSES
 from tests.helpers.fakes import FakePublisher, FakeTicket, lost
 from tests.helpers.reply_broker import Broker, asked
+from tests.helpers.run_profile import examples
 
 MESSAGE = 1_000 - MESSAGE_OVERHEAD
 """A payload that counts as a thousand bytes."""
@@ -342,7 +343,7 @@ async def test_a_receipt_after_the_end_does_nothing() -> None:
 
 
 @given(st.integers(0, 2**32), st.booleans())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_a_receiver_as_fast_as_the_pace_loses_nothing(seed: int, together: bool) -> None:
     """Any sizes, any bursts: the channel never holds more than it may when a message comes."""
 

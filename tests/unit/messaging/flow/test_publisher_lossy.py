@@ -17,6 +17,7 @@ from dispatch.messaging.flow.publisher import FIRST_PATIENCE_S, MAX_PATIENCE_S, 
 from dispatch.transports import Ticket
 from tests.helpers.bounded_channel import HIGH_WATER, Channel, ChannelPublisher, stalls
 from tests.helpers.clock import advance, idle, run
+from tests.helpers.run_profile import examples
 
 SEEDS = st.integers(0, 2**32)
 LONGEST_STALL_S = 0.04
@@ -92,7 +93,7 @@ class Bench:
 
 
 @given(SEEDS, st.booleans())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_towards_one_that_acknowledges_nothing_is_lost_whatever_the_sizes_and_stalls(seed: int, known: bool) -> None:
     async def scenario() -> None:
         bench = Bench(random.Random(seed), credit=CREDIT_BYTES if known else None)
@@ -107,7 +108,7 @@ def test_towards_one_that_acknowledges_nothing_is_lost_whatever_the_sizes_and_st
 
 
 @given(SEEDS)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 def test_a_large_message_on_a_slow_link_is_waited_for(seed: int) -> None:
     """A megabyte takes 80 ms over 100 Mbit/s: what is sent before it is through finds a full channel."""
 
@@ -132,7 +133,7 @@ async def test_the_same_messages_without_a_gate_get_lost() -> None:
 
 
 @given(SEEDS, st.sampled_from([0.1, 0.5, 0.9, 1.0]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_lost_acknowledgements_cost_time_but_nothing_gets_stuck_or_comes_in_bursts(seed: int, share: float) -> None:
     async def scenario() -> None:
         bench = Bench(random.Random(seed), lost=share, credit=20_000)
@@ -164,7 +165,7 @@ async def test_one_lost_acknowledgement_costs_one_patience() -> None:
 
 
 @given(SEEDS)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 def test_a_peer_that_vanished_holds_nothing_for_ever(seed: int) -> None:
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
@@ -232,7 +233,7 @@ async def test_a_busy_flow_keeps_nobody_waiting_longer_than_its_own_turn() -> No
 
 
 @given(SEEDS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_every_message_has_one_fate(seed: int) -> None:
     """It arrives, or its failure is reported once, or it was withdrawn, or refused: one of these, whatever happens."""
 

@@ -18,6 +18,7 @@ from dispatch.messaging.wire.properties import Property
 from tests.helpers.clock import START, advance, idle, run
 from tests.helpers.fakes import FakePublisher, lost, reply
 from tests.helpers.malformed_messages import OddMessage
+from tests.helpers.run_profile import examples
 
 
 class Bench:
@@ -125,7 +126,7 @@ async def test_chunks_are_put_in_order(order: tuple[int, ...]) -> None:
     assert "".join(await read(stream)) == "abcd"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.integers(1, 8).flatmap(
         lambda size: st.lists(st.integers(0, size - 1), max_size=24).map(lambda extra: (size, extra))

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatch.resilience.breaker.windows import FAILED, PLAIN, SLOTS, SLOW, CountWindow, TimeWindow
+from tests.helpers.run_profile import examples
 
 KINDS = st.sampled_from([PLAIN, FAILED, SLOW, FAILED | SLOW])
 
@@ -30,7 +31,7 @@ def test_the_kinds_are_told_apart() -> None:
 
 
 @given(st.integers(1, 12), st.lists(KINDS | st.integers(10, 20)))
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 def test_a_count_window_is_the_last_calls(size: int, steps: list[int]) -> None:
     """A step below 10 is a call of that kind, one from 10 on so many plain ones (less ten) at once."""
     window_calls, calls = CountWindow(size), list[int]()

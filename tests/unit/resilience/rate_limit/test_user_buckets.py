@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from dispatch.resilience.rate_limit.leaky_bucket import NEVER, LeakyBucket
 from dispatch.resilience.rate_limit.user_buckets import LOOKS, MAX_USERS, UserBuckets
+from tests.helpers.run_profile import examples
 from tests.helpers.state_machine_settings import machine
 
 BURST = 5.0
@@ -175,7 +176,7 @@ def test_a_million_users_cost_no_more_than_the_bound() -> None:
     st.lists(st.tuples(st.sampled_from("abcdef"), st.sampled_from([0.0, 0.0, 0.1, 1.0])), max_size=60),
     st.integers(1, 4),
 )
-@hypothesis_settings(max_examples=200)
+@hypothesis_settings(max_examples=examples(200))
 def test_no_user_gets_more_than_burst_and_rate_however_few_are_remembered(
     steps: list[tuple[str, float]], most: int
 ) -> None:

@@ -18,6 +18,7 @@ from dispatch.telemetry.events import CircuitChanged, Event
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.clock import advance, run
 from tests.helpers.dispatcher_and_service import BROKER, catalog, serving
+from tests.helpers.run_profile import examples
 from tests.helpers.telemetry_capture import Board
 
 BREAKER = {"consecutive-failures": 2, "open-duration": 1, "half-open-calls": 1, "count-tool-errors": True}
@@ -87,7 +88,7 @@ def states(*dispatchers: Dispatcher) -> Counter[str]:
     return found
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(steps, max_size=30))
 def test_the_state_is_the_breakers_own_and_exactly_one(story: list[tuple[str, Any]]) -> None:
     async def told() -> None:
@@ -127,7 +128,7 @@ def test_the_state_is_the_breakers_own_and_exactly_one(story: list[tuple[str, An
     run(told)
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.lists(st.tuples(st.integers(0, 1), steps), max_size=30))
 def test_with_two_dispatchers_each_state_is_how_many_circuits_are_in_it(
     story: list[tuple[int, tuple[str, Any]]],
