@@ -32,12 +32,12 @@ from dispatch.telemetry.settings import DEFAULT_TELEMETRY, Telemetry
 from dispatch.tool import Tool
 from dispatch.transports import Security, Transport, open_transport
 
-HOME_POLL_S = 0.1
-"""How often, in seconds, :meth:`Dispatcher.close` on another event loop checks whether the dispatcher's own still runs."""
+LOOP_POLL_S = 0.1
+"""Seconds between checks whether the dispatcher's event loop still runs, in :meth:`Dispatcher.close` on another loop."""
 NO_ARGUMENTS: Mapping[str, Any] = {}
 OTHER_LOOP = (
-    "this dispatcher was started on another event loop and can be used on that one only; make one for each event loop "
-    "(every asyncio.run() has a loop of its own). close() works on any."
+    "this dispatcher was started on another event loop and works on that one only; create one for each event loop "
+    "(every asyncio.run() has a loop of its own). close() works on any loop."
 )
 NOT_STARTED = "the dispatcher is not started; use 'async with dispatch.connect(...)' or await start()"
 
@@ -52,12 +52,12 @@ def connect(
     client_id: str | None = None,
     telemetry: Telemetry = DEFAULT_TELEMETRY,
 ) -> Dispatcher:
-    """A dispatcher on ``broker``; use it with ``async with``, or ``await start()`` and ``close()``.
+    """Create a dispatcher on ``broker``; use it with ``async with``, or ``await start()`` and ``close()``.
 
     Args:
         broker: ``pulsar://HOST:PORT``, ``pulsar+ssl://HOST:PORT``, or ``memory://[NAME]`` (embedded, in process).
         catalog: a :class:`Catalog`, or a folder with ``tool-service/ID.json`` and ``tool/NAME.json``.
-        policy: what calls may take where neither service nor tool says more.
+        policy: defaults under the policies of services and tools.
         security: token and TLS settings; None: from the environment (``DISPATCH_TOKEN`` …).
         publish_window: publishes in flight to the broker at once, over the whole connection; further ones are queued. 64
             (measured): larger bursts make a broker drop messages on non-persistent topics.
@@ -65,9 +65,9 @@ def connect(
         telemetry: settings of metrics, traces and logs.
 
     Raises:
-        CatalogError: mistakes in the folder's descriptors: every one, with file, key and fix.
-        PolicyError: ``policy`` does not go with what a service or a tool sets.
-        TransportError: no such kind of address.
+        CatalogError: the folder has invalid descriptors; the message lists every problem with file, key and fix.
+        PolicyError: ``policy`` is invalid together with the policy of a service or a tool.
+        TransportError: the scheme of ``broker`` is unknown.
     """
     if catalog is None:
         catalog = Catalog.empty()
@@ -81,11 +81,11 @@ class Dispatcher:
     """Calls tools by name over one connection. One per process and event loop is enough for any number of callers.
 
     Args:
-        transport: a connection not yet started; closed with the dispatcher.
+        transport: a connection that is not started yet; closed with the dispatcher.
         catalog: services and tools.
         policy: defaults under the services' and tools' own policies.
         client_id, telemetry: see :func:`connect`.
-        randomness: of retries, hedges, open times and balancing; for tests.
+        randomness: for backoff, open durations and balancing; tests set it.
     """
 
     def __init__(
@@ -106,18 +106,19 @@ class Dispatcher:
         self._randomness = randomness
         self._resolver = ToolResolver(catalog, policy).check()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._engine: Runtime | None = None
+        self._runtime: Runtime | None = None
         self._calls: Calls | None = None
 
-    # -- life ---------------------------------------------------------------------------------------------------
+    # -- life cycle ---------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Connect.
+        """Connect to the broker.
 
         Raises:
+            RuntimeError: started already.
             TransportError: no broker answers; the message names the fix.
         """
-        if self._engine is not None:
+        if self._runtime is not None:
             raise RuntimeError("this dispatcher is started already")
         try:
             await self._transport.start()
@@ -125,44 +126,45 @@ class Dispatcher:
             await self._transport.close()
             raise
         observer = self.telemetry.observe_dispatcher(self._events, self.client_id, loop_clock())
-        engine = Runtime(self._transport, self.client_id, self._randomness, self._resolver, observer)
+        runtime = Runtime(self._transport, self.client_id, self._randomness, self._resolver, observer)
         self._loop = asyncio.get_running_loop()
-        self._engine = engine
-        self._calls = Calls(engine, lambda tool: self._resolver.alternatives(tool))
+        self._runtime = runtime
+        self._calls = Calls(runtime, lambda tool: self._resolver.alternatives(tool))
 
     async def close(self, *, drain: float = 0.0) -> None:
-        """End what waits (its callers get a typed error) and disconnect. Idempotent. A timeout around it, or its
-        cancellation, ends the drain; the connection is closed all the same, before the timeout or cancellation is raised.
-        Works on any event loop, also when the one that the dispatcher was started on has ended; nothing is drained then.
+        """End all calls with a typed error and disconnect. Idempotent.
+
+        A timeout around it, or its cancellation, ends the drain; the connection is closed before either is raised. It works
+        on any event loop, also when the loop of the dispatcher has ended; nothing is drained then.
 
         Args:
-            drain: seconds that calls under way may still take. What waits in a line is refused at once, and so is what
-                comes; nothing is retried any more.
+            drain: seconds that calls in flight may still take. Calls in a queue and new calls are rejected at once; nothing
+                is retried.
         """
-        home = self._loop
-        if home is None or home is asyncio.get_running_loop():
+        own_loop = self._loop
+        if own_loop is None or own_loop is asyncio.get_running_loop():
             await self._close(drain)
             return
-        if home.is_running():  # in another thread
-            closing = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._close(drain), home))
-            while home.is_running():
-                if (await asyncio.wait([closing], timeout=HOME_POLL_S))[0]:
+        if own_loop.is_running():  # in another thread
+            closing = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._close(drain), own_loop))
+            while own_loop.is_running():
+                if (await asyncio.wait([closing], timeout=LOOP_POLL_S))[0]:
                     closing.result()
                     return
             closing.cancel()
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(self._transport.close)
-            if self._engine is not None:
-                await self._engine.abandon()
-        with contextlib.suppress(RuntimeError):  # a stream may wait on the event loop that is closed
+            if self._runtime is not None:
+                await self._runtime.abandon()
+        with contextlib.suppress(RuntimeError):  # an event stream may wait on a closed event loop
             self._events.close()
 
     async def _close(self, drain: float) -> None:
         async with contextlib.AsyncExitStack() as stack:
             stack.callback(self._events.close)
             stack.push_async_callback(self._transport.close)
-            if self._engine is not None:
-                await self._engine.close(drain)
+            if self._runtime is not None:
+                await self._runtime.close(drain)
 
     async def __aenter__(self) -> Dispatcher:
         await self.start()
@@ -173,9 +175,9 @@ class Dispatcher:
 
     @property
     def _running(self) -> Runtime:
-        if self._engine is None:
+        if self._runtime is None:
             raise RuntimeError(NOT_STARTED)
-        return self._engine
+        return self._runtime
 
     @property
     def _running_calls(self) -> Calls:
@@ -198,16 +200,17 @@ class Dispatcher:
         return self._resolver.catalog
 
     def reload(self, catalog: Catalog | str | Path | None = None, *, policy: Policy | None = None) -> None:
-        """Other services and tools, or another policy, from now on. Calls under way go on as they began; breakers keep their
-        state, and what was learnt of tools and instances stays. Topics that no service has any more are closed when the
-        calls under way have ended.
+        """Put another catalogue, or another policy, in force.
+
+        Calls in flight go on as they began; breakers keep their state, and measurements of tools and instances stay. Topics
+        that no service uses any more are closed when the calls in flight have ended.
 
         Args:
             catalog: as in :func:`connect`; None: the one in force.
             policy: None: the one in force.
 
         Raises:
-            CatalogError, PolicyError: as in :func:`connect`. Nothing has changed then.
+            CatalogError, PolicyError: as in :func:`connect`; the former catalogue and policy stay in force.
         """
         source = self.catalog.source
         policy = self._policy if policy is None else policy
@@ -221,90 +224,78 @@ class Dispatcher:
                 catalog = load_directory(catalog)
             self._resolver = ToolResolver(catalog, policy).check()
         except (CatalogError, PolicyError) as error:
-            if self._engine is not None:
-                self._engine.observer.on_catalog_loaded(source, len(self.catalog.tools), str(error))
+            if self._runtime is not None:
+                self._runtime.observer.on_catalog_loaded(source, len(self.catalog.tools), str(error))
             raise
         self._policy = policy
-        if self._engine is not None:
-            self._engine.renew(self._resolver)
-            self._engine.observer.on_catalog_loaded(source, len(catalog.tools))
+        if self._runtime is not None:
+            self._runtime.renew(self._resolver)
+            self._runtime.observer.on_catalog_loaded(source, len(catalog.tools))
 
     # -- state --------------------------------------------------------------------------------------------------
 
     @property
     def is_connected(self) -> bool:
-        """Whether the broker is in reach at the moment."""
+        """Whether the broker is in reach."""
         return self._transport.connected
 
     @property
     def pending_requests(self) -> int:
-        """Requests in flight that wait for a reply.
-
-        Raises:
-            RuntimeError: not started.
-        """
+        """Requests in flight. Raises RuntimeError before the start."""
         return self._running.exchange.pending
 
     def reply_counts(self) -> dict[str, int]:
-        """Count the replies since the start by disposition: matched, late, duplicate, unknown, malformed.
-
-        Raises:
-            RuntimeError: not started.
-        """
+        """Return how many replies arrived, by disposition: matched, late, duplicate, unknown, malformed."""
         return {str(disposition): count for disposition, count in self._running.exchange.replies.items()}
 
     def tool(self, name: str, *, user: str = "") -> Tool:
-        """A handle on one tool, as agent frameworks want it: ``await tool.invoke(topic="cats")``.
+        """Return a handle on one tool, for agent frameworks: ``await tool.invoke(topic="cats")``.
 
         Raises:
-            RejectedError: there is no such tool; the message has the near names.
+            RejectedError: there is no such tool; the message has similar names.
         """
         self._resolver.tool(name)
         return Tool(self, self.catalog.tool(name), user)
 
     def _resolve_service(self, service: str) -> ResolvedTool:
-        """Resolve a service for calls without a tool descriptor, as TrustGraph's client makes them.
-
-        Raises:
-            RejectedError: there is no such service.
-        """
+        """Resolve a service for calls without a tool, as TrustGraph's client makes them."""
         return self._resolver.service(service)
 
     # -- telemetry ----------------------------------------------------------------------------------------------
 
     def metrics_app(self) -> Any:
-        """An ASGI application that serves the metrics at any path; in OpenMetrics, with exemplars, to who asks for that."""
+        """Return an ASGI application that serves the metrics, as OpenMetrics with exemplars where that is accepted."""
         from dispatch.telemetry.metrics.exposition import metrics_app
 
         return metrics_app(self.telemetry)
 
     def on_event(self, listener: Callable[[Event], object]) -> Callable[[], None]:
-        """Call ``listener`` with every change from now on: a circuit, an instance, the catalogue. It must not block; what it
-        raises is logged, and disturbs nobody. Returns a function that takes it away again."""
+        """Call ``listener`` at every change of a circuit, an instance or the catalogue. It must not block; an exception that
+        it raises is logged. Returns a function that removes the listener."""
         return self._events.on(listener)
 
     def events(self) -> EventStream:
-        """Every change from now on, until the dispatcher is closed: ``async for event in dispatcher.events()``. Whoever is
-        more than 1,000 behind misses the oldest; ``missed`` counts them."""
+        """Return a stream of the same changes, until the dispatcher is closed: ``async for event in dispatcher.events()``.
+        A reader that is more than 1,000 events behind misses the oldest; ``missed`` counts them."""
         return self._events.stream()
 
     # -- guards -------------------------------------------------------------------------------------------------
 
     def breaker(self, tool: str) -> CircuitBreaker:
-        """The circuit breaker of a tool: its ``state``, ``force_open()``, ``disable()``, ``metrics_only()``, ``reset()``.
+        """Return the circuit breaker of a tool: ``state``, ``force_open()``, ``disable()``, ``metrics_only()``, ``reset()``.
 
         Raises:
             RejectedError: there is no such tool.
-            ValueError: its policy has no breaker.
+            ValueError: the tool's policy has no breaker.
             RuntimeError: not started.
         """
         breaker = self._running.guards_of(self._resolver.tool(tool)).breaker
         if breaker is None:
-            raise ValueError(f"the policy of '{tool}' has no breaker: take \"breaker\": null out of it")
+            raise ValueError(f"the policy of '{tool}' has no breaker: remove \"breaker\": null from it")
         return breaker
 
     def instances(self, service: str) -> tuple[InstanceView, ...]:
-        """How the instances of a service are doing, as its calls have shown; empty before the first one.
+        """Return the state of each instance of a service, as calls have shown it; empty before the first call.
 
         Raises:
             RejectedError: there is no such service.
@@ -325,25 +316,26 @@ class Dispatcher:
         idempotency_key: str | None = None,
         priority: str | None = None,
     ) -> str:
-        """Call a tool and return its answer; a stream's chunks are put together.
+        """Call a tool and return its reply; the chunks of a stream are joined.
 
         Args:
             tool: its name in the catalogue.
-            arguments: what the tool takes, as named values that JSON can say.
-            user: on whose behalf.
+            arguments: named values that JSON can represent.
+            user: on whose behalf the tool is called.
             timeout: seconds for the whole call; None: the tool's policy (30 s by default).
-            idempotency_key: your own name for this piece of work; it travels to the service. An instance of ours does it
-                once, so that the call may be retried there, whatever the tool is.
-            priority: its class where calls wait for room: one of the bulkhead's ``priorities``, the most urgent by default.
-                An unknown one is an InvalidArgumentsError error (``unknown-priority``).
+            idempotency_key: the caller's name for this piece of work. An instance of dispatch's service base executes it
+                once, so that the call may be retried there, whatever the tool is declared to be.
+            priority: class in the bulkhead's queue, one of its ``priorities``; None: the most urgent one. Another value
+                raises InvalidArgumentsError (``unknown-priority``).
 
         Raises:
             DispatchError: one class for each way a call can fail: ToolError, InvalidArgumentsError, ThrottledError,
-                CallTimeoutError, TransportError, RejectedError. Its text says what to do next.
+                CallTimeoutError, TransportError, RejectedError. The message says what to do next.
+            RuntimeError: not started, or started on another event loop.
         """
         # perf: not by way of execute(), which would cost every call one more coroutine
         options = CallOptions(user, timeout, None, idempotency_key, priority)
-        result = await self._running_calls.perform(self._target(tool), arguments, options)
+        result = await self._running_calls.perform(self._resolve(tool), arguments, options)
         if result.error is not None:
             raise result.error
         return result.text
@@ -358,17 +350,17 @@ class Dispatcher:
         idempotency_key: str | None = None,
         priority: str | None = None,
     ) -> CallResult:
-        """As :meth:`call`, but every outcome is a value. Only cancellation is raised."""
+        """Call a tool as :meth:`call` does and return every outcome as a value; only cancellation is raised."""
         started = self._running.now()
         try:
-            resolved = self._target(tool)
+            resolved = self._resolve(tool)
         except DispatchError as error:
             return CallResult(tool, error.outcome, error=error)
         options = CallOptions(user, timeout, None, idempotency_key, priority)
         return await self._running_calls.perform(resolved, arguments, options, started=started)
 
-    def _target(self, tool: str) -> ResolvedTool:
-        """As :meth:`ToolResolver.tool`; what is in no catalogue is counted, too."""
+    def _resolve(self, tool: str) -> ResolvedTool:
+        """Step 1: resolve the tool; a call of an unknown one is counted."""
         try:
             return self._resolver.tool(tool)
         except DispatchError as error:
@@ -386,17 +378,17 @@ class Dispatcher:
         idempotency_key: str | None = None,
         priority: str | None = None,
     ) -> AsyncGenerator[str, None]:
-        """Call a tool and give the chunks of its answer as they come. Leaving the loop early leaves nothing behind.
+        """Call a tool and yield the chunks of its reply as they arrive. Leaving the loop early cancels the call.
 
         Args:
             timeout: seconds for the whole stream; None: the policy's ``stream_timeout``.
             idle_timeout: seconds that may pass without a chunk; None: the policy's ``stream_idle_timeout``.
 
         Raises:
-            DispatchError: as :meth:`call`; what came before it has been given already.
+            DispatchError: as :meth:`call`; the chunks before it were yielded.
         """
         options = CallOptions(user, timeout, idle_timeout, idempotency_key, priority)
-        chunks = self._running_calls.stream(self._target(tool), arguments, options)
-        async with contextlib.aclosing(chunks):  # so that closing this one closes the inner one at once
+        chunks = self._running_calls.stream(self._resolve(tool), arguments, options)
+        async with contextlib.aclosing(chunks):  # closing the outer generator closes the inner one at once
             async for chunk in chunks:
                 yield chunk

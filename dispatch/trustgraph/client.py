@@ -1,4 +1,4 @@
-"""TrustGraph's client over our path."""
+"""TrustGraph's client over a dispatcher."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ToolServiceClient:
         """``call(config, arguments, timeout=600)`` or ``call(user, config, arguments, timeout=600)``.
 
         Returns:
-            The answer; a stream's chunks put together.
+            The reply; the chunks of a stream are joined.
 
         Raises:
             DispatchError: a ``RuntimeError``, as TrustGraph's client raises, with type, message and advice;
@@ -56,7 +56,7 @@ class ToolServiceClient:
         """``call_streaming([user,] config, arguments, callback, timeout=600)``: ``callback`` gets each chunk.
 
         Returns:
-            All the chunks, put together.
+            All chunks, joined.
 
         Raises:
             DispatchError, TypeError: as :meth:`call`.

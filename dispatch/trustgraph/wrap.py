@@ -39,7 +39,7 @@ from dispatch.trustgraph.dialects import DEFAULT_TIMEOUT_S, dialect, takes_user,
 CLEANUP_S = 0.05
 """Seconds that a wrapped client gets beyond the limit, to end by itself."""
 WRAPPED_POLICY = Policy(timeout=DEFAULT_TIMEOUT_S)
-"""The policy of a client that is given none: the defaults, but TrustGraph's own timeout."""
+"""The policy of a client without one: the defaults, with TrustGraph's own timeout."""
 
 _NO_SERVICE = ServiceDescriptor("", "", "")
 """A wrapped client has topics of its own."""
@@ -57,27 +57,29 @@ def wrap(
     annotations: Annotations = UNDECLARED,
     telemetry: Telemetry = DEFAULT_TELEMETRY,
 ) -> WrappedClient:
-    """Guards around a client of TrustGraph's: breaker, rates, bulkhead, retries, hedges, one deadline, typed errors.
+    """Put guards around a client of TrustGraph's: circuit breaker, rate limits, bulkhead, retries, hedging, one deadline and
+    typed errors.
 
     Args:
         client: anything with TrustGraph's ``call(config, arguments, timeout=…)`` (2.11.1) or ``call(user, config,
             arguments, timeout=…)`` (the specification); ``call_streaming`` likewise.
-        tool: the name for errors, metrics and policy.
-        policy: what calls may take. ``balancing``, ``health`` and what concerns our own exchange have no effect: the client
-            sends the message its own way. None: the defaults, with TrustGraph's timeout of 600 s.
-        annotations: what the tool is declared to be. Unless it is read-only or idempotent, a call that may have run is not
-            repeated; the client cannot say that a request never left, so that only what was refused is.
-        telemetry: what is counted. Its calls have no spans, because the client's messages carry no context.
+        tool: its name in errors, metrics and events.
+        policy: of its calls. The keys of balancing, outlier detection and delivery have no effect: the client sends its
+            messages itself. None: the defaults, with TrustGraph's timeout of 600 s.
+        annotations: what the tool is declared to be. Unless it is read-only or idempotent, only rejected calls are retried,
+            because the client cannot tell that a request was not sent.
+        telemetry: settings of metrics. Calls have no spans, because the client's messages carry no trace context.
 
     Raises:
         TypeError: the client has no such ``call``.
-        PolicyError: the policy would retry or hedge what must not be repeated.
+        PolicyError: the policy hedges or retries a tool that must not be executed twice.
     """
     return WrappedClient(client, tool, policy, annotations, telemetry)
 
 
 class WrappedClient:
-    """See :func:`wrap`. The same calls as :class:`dispatch.ToolServiceClient`; use it on one event loop at a time."""
+    """A client with guards, see :func:`wrap`. It has the calls of :class:`dispatch.ToolServiceClient`; use it on one loop
+    at a time."""
 
     def __init__(
         self,
@@ -97,13 +99,13 @@ class WrappedClient:
         self._repeatable = repeatable(annotations)
         self._takes_user = takes_user(client)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._made: ToolGuards | None = None
+        self._tool_guards: ToolGuards | None = None
         self._observer: DispatcherObserver | None = None
         self._resolved = ResolvedTool(tool, _NO_SERVICE, "{}", self.policy, self._repeatable, _NO_POOL)
 
     @property
     def breaker(self) -> CircuitBreaker:
-        """The circuit breaker: its ``state``, ``force_open()``, ``disable()``, ``reset()``.
+        """The circuit breaker: ``state``, ``force_open()``, ``disable()``, ``reset()``.
 
         Raises:
             ValueError: the policy has no breaker.
@@ -116,12 +118,12 @@ class WrappedClient:
 
     def _guards(self) -> ToolGuards:
         loop = asyncio.get_running_loop()
-        if self._made is None or loop is not self._loop:
+        if self._tool_guards is None or loop is not self._loop:
             self._loop = loop
             if self._observer is not None:
                 self._observer.close()
             self._observer = replace(self._telemetry, traces="off").observe_dispatcher(self._events, "", loop.time)
-            self._made = ToolGuards(
+            self._tool_guards = ToolGuards(
                 self.policy,
                 repeatable=self._repeatable,
                 clock=loop.time,
@@ -131,32 +133,32 @@ class WrappedClient:
                 label=self.tool,
             )
             self._observer.attach(self)
-        return self._made
+        return self._tool_guards
 
     def on_event(self, listener: Callable[[Event], object]) -> Callable[[], None]:
-        """As :meth:`dispatch.Dispatcher.on_event`: transitions of the circuit breaker."""
+        """Call ``listener`` at every transition of the circuit breaker. Returns a function that removes the listener."""
         return self._events.on(listener)
 
-    # What a scrape sees: the circuit and the line. The connection, and whoever serves the tool, are the client's own.
+    # Gauges, read by a scrape: the circuit and the queue. Connection and instances are the client's own.
 
     connected = None
     pending = 0
 
     def circuits(self) -> Mapping[str, State]:
-        """The state of the circuit breaker, if there is one."""
-        breaker = None if self._made is None else self._made.breaker
+        """Return the state of the circuit breaker, if there is one."""
+        breaker = None if self._tool_guards is None else self._tool_guards.breaker
         return {} if breaker is None else {self.tool: breaker.state}
 
     def queued(self) -> Mapping[str, int]:
-        """Calls that wait in line."""
-        return {} if self._made is None else {self.tool: self._made.waiting}
+        """Return how many calls wait for a rate limit or the bulkhead."""
+        return {} if self._tool_guards is None else {self.tool: self._tool_guards.waiting}
 
     def pools(self) -> Iterable[tuple[str, tuple[InstanceView, ...]]]:
-        """None: the client's topic is one for all instances."""
+        """Return nothing: the client has one topic for all instances."""
         return ()
 
     def tools(self) -> Mapping[str, int]:
-        """None: it is in no catalogue."""
+        """Return nothing: the tool is in no catalogue."""
         return {}
 
     async def call(self, *values: Any, timeout: float | None = None, **named: Any) -> str:

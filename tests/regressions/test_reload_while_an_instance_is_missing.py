@@ -80,5 +80,5 @@ async def test_times_of_the_next_tries_go_with_their_services() -> None:
 
 
 def remembered(dispatcher: dispatch.Dispatcher) -> int:
-    assert dispatcher._engine is not None
-    return len(dispatcher._engine._pools._again_at)
+    assert dispatcher._runtime is not None
+    return len(dispatcher._runtime._pools._again_at)
