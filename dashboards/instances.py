@@ -109,10 +109,16 @@ def build_dashboard() -> Dashboard:
             colours=match_last_word(DISPOSITIONS),
         ),
         line_panel(
-            "Retransmission requests",
-            "Requests per second for the retransmission of overdue replies.",
+            "Recovered replies and status polls",
+            "Per second: lost replies that an instance sent again, and requests repeated while the tool was running.",
             "reqps",
-            query(sum_by(rate("dispatch_retransmissions_total", SELECTED_SERVICES), "service"), "{{service}}"),
+            query(
+                sum_by(rate("dispatch_recovered_replies_total", SELECTED_SERVICES), "service"),
+                "{{service}} recovered replies",
+            ),
+            query(
+                sum_by(rate("dispatch_status_polls_total", SELECTED_SERVICES), "service"), "{{service}} status polls"
+            ),
             links=instances_link,
         ),
     )

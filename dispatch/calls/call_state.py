@@ -318,8 +318,11 @@ class Attempt(msgspec.Struct, eq=False):
         in_flight = None
         if selected.pick.learns and type(settled) is Answer:
             in_flight = whole_number(settled.properties, Property.IN_FLIGHT)
-        if transmissions > 1:
-            selected.asked(transmissions - 1)
+        if line is not None and transmissions > 1:
+            if line.status_polls:
+                selected.observer.on_status_polls(line.status_polls)
+            if line.resent:
+                selected.observer.on_recovered_replies(1)
         request.on_end(
             self.outcome, self.error, instance=selected.pick.instance, transmissions=transmissions, sent=self.sent
         )

@@ -39,14 +39,14 @@ class SelectedInstance(msgspec.Struct, frozen=True, eq=False, gc=False):
         instance: whom it is addressed to; None: whoever takes it from the topic.
         pick: the balancer's permit, to be finished.
         probe: that of the tool's breaker at this instance, likewise; None: it was not asked.
-        asked: is told how often an answer had to be asked for.
+        observer: of the service.
     """
 
     route: Channel
     instance: Instance | None
     pick: Pick
     probe: BreakerPermit | None
-    asked: Callable[[int], object]
+    observer: ServiceObserver
 
     @property
     def topic(self) -> str:
@@ -120,7 +120,7 @@ class InstancePool:
     def _observe(self, observer: ServiceObserver) -> None:
         replies = observer.replies
         self.tally = None if replies is None else Tally(replies)
-        self._on_retransmissions = observer.on_retransmissions
+        self._observer = observer
         self._on_instance_change: OnInstanceChange = observer.on_instance_change
 
     def _on_change(self, name: str, change: str, why: str) -> None:
@@ -211,7 +211,7 @@ class InstancePool:
                 permit = breaker.admit()
                 # A refusal here means that nobody else may be asked either, and that is not for this breaker to say.
                 probe = permit if type(permit) is BreakerPermit else None
-        return SelectedInstance(route, instance, pick, probe, self._on_retransmissions)
+        return SelectedInstance(route, instance, pick, probe, self._observer)
 
     def held(self) -> list[Instance]:
         """The instances, if each of them is new and has not answered its first request; else none."""

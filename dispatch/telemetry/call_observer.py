@@ -131,8 +131,12 @@ class ServiceObserver(Protocol):
         """Counters of replies by :class:`~dispatch.messaging.rpc.exchange_outcome.Disposition`; None: not counted."""
 
     @property
-    def on_retransmissions(self) -> Callable[[int], object]:
-        """Receives how often the reply of an ended request had to be requested again."""
+    def on_status_polls(self) -> Callable[[int], object]:
+        """Receives how often an ended request was repeated while its instance was executing the tool."""
+
+    @property
+    def on_recovered_replies(self) -> Callable[[int], object]:
+        """Receives the number of lost replies that an instance has sent again."""
 
     @property
     def on_instance_change(self) -> OnInstanceChange:
@@ -226,7 +230,8 @@ class NullService:
     """Observes nothing."""
 
     replies = None
-    on_retransmissions = staticmethod(lambda _count: None)
+    on_status_polls = staticmethod(lambda _count: None)
+    on_recovered_replies = staticmethod(lambda _count: None)
     on_instance_change = staticmethod(lambda _instance, _change, _reason: None)
 
 

@@ -46,7 +46,9 @@ class Board:
             for key, value in self.read().items()
             if value
             and key.partition(" ")[0].endswith(("_total", "_count"))
-            and not key.startswith(("replies_total", "retransmissions_total", "catalog_reloads"))
+            and not key.startswith(
+                ("replies_total", "status_polls_total", "recovered_replies_total", "catalog_reloads")
+            )
         }
 
     def replies(self, service: str = "lab") -> dict[str, float]:

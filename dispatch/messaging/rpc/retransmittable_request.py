@@ -66,6 +66,7 @@ class RetransmittableRequest:
         "properties",
         "repair",
         "resent",
+        "status_polls",
         "ticket",
     )
 
@@ -88,7 +89,9 @@ class RetransmittableRequest:
         self.asked_at: float | None = None
         """When the first question was asked."""
         self.resent = False
-        """A part of the answer came because it was asked for, not by itself."""
+        """A part of the reply was lost and has been sent again."""
+        self.status_polls = 0
+        """Retransmissions that the instance answered with: received, and running."""
         self.ended = False
         self._disowned = 0
         """The transmission after which a later life of the instance said that it knows nothing of this."""
@@ -100,6 +103,8 @@ class RetransmittableRequest:
 
     def heard(self, now: float) -> None:
         """The instance has the request."""
+        if self.repair.unanswered:
+            self.status_polls += 1
         self.repair.heard(now)
         self._alive(now)
 

@@ -120,15 +120,17 @@ class ServiceMeter:
 
     Attributes:
         replies: counts replies, by what became of them.
-        retransmissions: counts questions for answers that should have been here.
+        status_polls: counts retransmissions that found the instance executing the tool.
+        recovered_replies: counts lost replies that an instance has sent again.
     """
 
-    __slots__ = ("label", "replies", "retransmissions")
+    __slots__ = ("label", "recovered_replies", "replies", "status_polls")
 
     def __init__(self, made: Instruments, label: str) -> None:
         self.label = label
         self.replies = {each: made.replies.labels(label, str(each)) for each in Disposition}
-        self.retransmissions: Callable[[float], None] = made.retransmissions.labels(label).inc
+        self.status_polls: Callable[[float], None] = made.status_polls.labels(label).inc
+        self.recovered_replies: Callable[[float], None] = made.recovered_replies.labels(label).inc
 
 
 class Instruments:
@@ -200,9 +202,15 @@ class Instruments:
             ("service", "disposition"),
             registry=registry,
         )
-        self.retransmissions = LeanCounter(
-            "dispatch_retransmissions",
-            "Questions for answers that should have been here.",
+        self.status_polls = LeanCounter(
+            "dispatch_status_polls",
+            "Requests repeated while the instance was executing the tool: polls of a slow tool's progress.",
+            ("service",),
+            registry=registry,
+        )
+        self.recovered_replies = LeanCounter(
+            "dispatch_recovered_replies",
+            "Replies that were lost and that the instance sent again on request.",
             ("service",),
             registry=registry,
         )
@@ -233,7 +241,9 @@ class Instruments:
             *(self.calls, self.duration, self.first_chunk, self.attempts, self.waited, self.rejected, self.limited),
             *(self.transitions, self.unpaid),
         )
-        self._by_service: tuple[LeanCounter | LeanHistogram, ...] = (self.replies, self.retransmissions, self.ejections)
+        self._by_service: tuple[LeanCounter | LeanHistogram, ...] = (
+            *(self.replies, self.status_polls, self.recovered_replies, self.ejections),
+        )
         self._tools: dict[str, ToolMeter] = {}
         self._services: dict[str, ServiceMeter] = {}
         self._holders: dict[tuple[str, str], int] = {}
