@@ -19,7 +19,7 @@ from dispatch.messaging.wire.codec import (
     result_text,
 )
 from dispatch.messaging.wire.fragments import split_text
-from dispatch.messaging.wire.properties import PLAIN_CHUNK, PLAIN_LAST, Property, Refusal, whole_number
+from dispatch.messaging.wire.properties import PLAIN_CHUNK, PLAIN_LAST, Property, Refusal, has_bytes, whole_number
 from dispatch.serving.deduplication.deduplication import Deduplicator
 from dispatch.serving.inbound_request import InboundRequest
 from dispatch.serving.reply_destinations import ReplyRouter
@@ -125,7 +125,7 @@ class ReplySender:
         no stream. Returns the next one; None when an error had to be sent in its place, which ends the request."""
         limit = self._limit()
         # What is kept for others with the same idempotency key must be readable for all of them.
-        plain = len(text) >= PLAIN_FROM and Property.PLAIN in work.properties and work.keyed is None
+        plain = has_bytes(text, PLAIN_FROM) and Property.PLAIN in work.properties and work.keyed is None
         payload = None
         try:
             if len(text) <= limit:

@@ -25,8 +25,8 @@ MAX_MESSAGE_BYTES: Final = 5 * 1024 * 1024 - PROPERTIES_BYTES
 (``maxMessageSize``) is 5 MiB over payload *and* metadata."""
 
 PLAIN_FROM: Final = 4_096
-"""Characters from which a text is worth more than the JSON around it: to write and read that takes longer than all else that
-is done with a text of 100 kB, and one that is JSON itself would be escaped for it."""
+"""Bytes of UTF-8 from which a reply travels as plain text instead of JSON. Encoding and decoding JSON costs more than all
+other work on a reply of 100 kB, and a reply that is JSON itself would be escaped a second time."""
 
 
 class MalformedMessageError(ValueError):

@@ -75,6 +75,16 @@ async def test_a_large_answer_comes_as_it_is_and_a_small_one_as_ever() -> None:
         assert replies.plain == [PLAIN_LAST, None]
 
 
+@pytest.mark.parametrize(("letter", "size"), [("ä", 2), ("€", 3), ("😀", 4)])
+async def test_a_reply_is_large_by_its_bytes_and_not_by_its_characters(letter: str, size: int) -> None:
+    count = -(-PLAIN_FROM // size)
+    async with stand(work) as (dispatcher, _):
+        replies = await used_to_large_answers(dispatcher)
+        assert await dispatcher.call("work", {"text": letter * count}) == letter * count
+        assert await dispatcher.call("work", {"text": letter * (count - 1)}) == letter * (count - 1)
+        assert replies.plain == [PLAIN_LAST, None]
+
+
 async def test_an_answer_that_is_json_is_not_written_twice() -> None:
     async with stand(work) as (dispatcher, _):
         replies = await used_to_large_answers(dispatcher)
