@@ -22,7 +22,8 @@ LAYERS: dict[int, tuple[str, ...]] = {
     5: ("calls",),
     6: (
         *("dispatcher", "tool", "trustgraph"),
-        *("telemetry.dispatcher_observer", "telemetry.metrics", "telemetry.tracing", "telemetry.alerting"),
+        *("telemetry.dispatcher_observer", "telemetry.server_observer"),
+        *("telemetry.metrics", "telemetry.tracing", "telemetry.alerting"),
     ),
     7: ("cli", "devtools", "testing", "__main__", ""),
 }
@@ -30,14 +31,8 @@ LAYERS: dict[int, tuple[str, ...]] = {
 MAY_MEET = (1, 6, 7)
 LAYER_OF = {package: layer for layer, packages in LAYERS.items() for package in packages}
 
-TYPES_ONLY = {
-    # Until services report to an observer, as calls and pools do: what they count and trace has a type.
-    ("serving", "telemetry.metrics"),
-    ("serving", "telemetry.tracing"),
-}
-"""Upward imports that are for type checkers alone."""
 FACTORIES = {"telemetry.settings"}
-"""Modules that import an implementation when it is asked for: ``Telemetry.service_metrics`` and ``service_tracing``."""
+"""Modules that import an implementation when it is asked for: ``Telemetry.observe_dispatcher`` and ``observe_server``."""
 
 
 class Import(NamedTuple):

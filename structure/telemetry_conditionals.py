@@ -12,10 +12,11 @@ CALL_PATH = (
     "dispatch/dispatcher.py",
     "dispatch/calls/",
     "dispatch/routing/",
+    "dispatch/serving/",
     "dispatch/resilience/",
     "dispatch/trustgraph/",
 )
-"""Files and folders that a call goes through, up to the messaging."""
+"""Files and folders that a call goes through, apart from the messaging."""
 TELEMETRY_NAME = re.compile(
     r"_*(?:\w+_)?(?:observer|meter|meters|metrics|tracer|tracing|trace|span|exemplar|watch|counters|instruments|telemetry)"
 )

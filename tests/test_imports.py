@@ -14,7 +14,6 @@ from structure.layers import (
     FACTORIES,
     LAYER_OF,
     MAY_MEET,
-    TYPES_ONLY,
     find_imports,
     find_modules,
     package_of,
@@ -83,22 +82,15 @@ def test_every_package_has_a_layer() -> None:
 
 def test_imports_point_downwards() -> None:
     upwards = []
-    for module, target, is_type in IMPORTS:
+    for module, target, _is_type in IMPORTS:
         importer, imported = package_of(module), package_of(target)
         here, there = LAYER_OF[importer], LAYER_OF[imported]
         if importer == imported or there < here or (there == here and here in MAY_MEET):
             continue
-        if (is_type and (importer, imported) in TYPES_ONLY) or (
-            module in FACTORIES and imported.startswith("telemetry")
-        ):
+        if module in FACTORIES and imported.startswith("telemetry"):
             continue
         upwards.append(f"{module} -> {target}")
     assert upwards == []
-
-
-def test_every_exception_is_needed() -> None:
-    seen = {(package_of(module), package_of(target)) for module, target, is_type in IMPORTS if is_type}
-    assert seen >= TYPES_ONLY
 
 
 def test_packages_form_no_cycle() -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dispatch.serving.deduplication.idempotency_keys import Keyed
 from dispatch.serving.deduplication.request_history import Entry
+from dispatch.telemetry.served_request_observer import NULL_SERVED_REQUEST, ServedRequestObserver
 from dispatch.transports import Message
-
-if TYPE_CHECKING:
-    from dispatch.telemetry.tracing.service_spans import RequestTrace
 
 DEALT_WITH = ""
 """Not a reason to refuse: its caller was told what there is to tell."""
@@ -27,11 +25,11 @@ class InboundRequest:
         "id",
         "keyed",
         "message",
+        "observer",
         "problem",
         "properties",
         "refused",
         "task",
-        "trace",
     )
 
     def __init__(self, id: str, properties: Mapping[str, str], deadline: float | None, message: Message) -> None:
@@ -49,8 +47,8 @@ class InboundRequest:
         """Nobody waits for it any more."""
         self.refused = False
         """Its caller was told that it is refused; its tool may run on, for the idempotency key."""
-        self.trace: RequestTrace | None = None
-        """Its span, while it runs; None: nobody listens."""
+        self.observer: ServedRequestObserver = NULL_SERVED_REQUEST
+        """Receives the request's events once it runs."""
         self.problem = ""
         """Why it is refused, where there is more to say than the reason."""
 

@@ -99,15 +99,13 @@ class ReplySender:
 
     def fail(self, work: InboundRequest, type: object, message: object, kind: str = ErrorType.TOOL_ERROR) -> None:
         """An error, of the tool or on the way. ``kind``: as its span has it."""
-        if work.trace is not None:
-            work.trace.failed(kind)
+        work.observer.on_error(kind)
         self._say(work, Reply(ErrorInfo(_sendable(type), _sendable(message)), "", True))
 
     def refuse(self, work: InboundRequest, reason: str, detail: str) -> None:
         """The tool does not run, or not to its end."""
         self._refused[reason] += 1
-        if work.trace is not None:
-            work.trace.failed(ErrorType.TIMEOUT if reason == Refusal.STOPPED else reason)
+        work.observer.on_error(ErrorType.TIMEOUT if reason == Refusal.STOPPED else reason)
         extra = {Property.REFUSED: reason}
         if reason == Refusal.OVERLOADED:
             extra[Property.RETRY_AFTER_MS] = str(OVERLOAD_RETRY_AFTER_MS)
@@ -197,10 +195,8 @@ class ReplySender:
             properties[Property.CHUNK] = str(chunk)
         return properties
 
-    def _send(self, work: InboundRequest, payload: bytes, properties: Mapping[str, str], *, last: bool) -> None:
-        if work.trace is not None:
-            topic = self._replies.topic_for(work.properties)
-            properties = {**properties, **work.trace.answering(topic, last=last)}
+    def _send(self, work: InboundRequest, payload: bytes, properties: dict[str, str], *, last: bool) -> None:
+        properties.update(work.observer.on_reply(is_last=last))
         self._recall.send(work, payload, properties, last=last)
 
 

@@ -22,6 +22,7 @@ from dispatch.serving.request_runner import RequestRunner
 from dispatch.serving.tool_executor import ToolExecutor
 from dispatch.serving.tool_service import Invoke
 from dispatch.telemetry.logs import log_exception
+from dispatch.telemetry.served_request_observer import ServerObserver
 
 logger = logging.getLogger("dispatch.service")
 
@@ -32,7 +33,7 @@ class RequestQueue:
     Args:
         invoke: the tool.
         threads: of synchronous tools. A thread that outlives its request keeps the request's place.
-        sender, deduplicator, durable: of the instance.
+        sender, deduplicator, durable, observer: of the instance.
         id: the service's id, for logs and refusals.
         concurrency: requests that run at once.
         max_queue: requests that wait for a place.
@@ -47,6 +48,7 @@ class RequestQueue:
         sender: ReplySender,
         deduplicator: Deduplicator,
         durable: DurableRequests,
+        observer: ServerObserver,
         *,
         id: str,
         concurrency: int,
@@ -54,7 +56,9 @@ class RequestQueue:
         now: Callable[[], float],
         content: bool,
     ) -> None:
-        self.runner = RequestRunner(invoke, sender, deduplicator, durable, self.refuse, id=id, now=now, content=content)
+        self.runner = RequestRunner(
+            invoke, sender, deduplicator, durable, self.refuse, observer, id=id, now=now, content=content
+        )
         self._threads = threads
         self._sender = sender
         self._deduplicator = deduplicator

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Protocol
 
 from dispatch.errors import DispatchError, ErrorType
 from dispatch.messaging.wire.codec import MalformedMessageError, Request, decode_request, result_text
@@ -17,10 +17,7 @@ from dispatch.serving.inbound_request import InboundRequest
 from dispatch.serving.reply_sender import ReplySender
 from dispatch.serving.tool_service import Invoke
 from dispatch.telemetry.logs import log_exception
-
-if TYPE_CHECKING:
-    from dispatch.telemetry.metrics.call_metrics import Timing
-    from dispatch.telemetry.tracing.service_spans import ServiceTracing
+from dispatch.telemetry.served_request_observer import RunResult, ServerObserver
 
 logger = logging.getLogger("dispatch.service")
 
@@ -36,6 +33,7 @@ class RequestRunner:
         invoke: the tool.
         answers, recall, kept: of the instance.
         refuse: answers a request with a refusal.
+        observer: of the server.
         id: the service's id, for logs.
         now: the loop's clock.
         content: texts of exceptions may be logged.
@@ -48,6 +46,7 @@ class RequestRunner:
         recall: Deduplicator,
         kept: DurableRequests,
         refuse: Refuse,
+        observer: ServerObserver,
         *,
         id: str,
         now: Callable[[], float],
@@ -61,8 +60,7 @@ class RequestRunner:
         self._refuse = refuse
         self._id = id
         self._now = now
-        self.tracing: ServiceTracing | None = None
-        self.durations: Mapping[str, Timing] | None = None
+        self._observer = observer
 
     def read(self, work: InboundRequest) -> Request | Keyed | None:
         """Read the request of ``work``, and claim its idempotency key.
@@ -86,7 +84,7 @@ class RequestRunner:
 
     async def answer_duplicate(self, work: InboundRequest, first: Keyed) -> None:
         """Answer ``work`` as the ``first`` one with its idempotency key is answered, as soon as that is done."""
-        self._trace(work)
+        work.observer = self._observer.start_request(work.id, work.properties, self._now())
         try:
             async with asyncio.timeout_at(work.deadline):
                 await first.ended.wait()
@@ -99,21 +97,14 @@ class RequestRunner:
             self._cancelled(work)
             raise
         finally:
-            if work.trace is not None:
-                work.trace.ended()
-
-    def _trace(self, work: InboundRequest) -> None:
-        if self.tracing is not None:
-            work.trace = self.tracing.process(work.id, work.properties, self._now())
-            if work.trace is not None:
-                work.trace.enter()
+            work.observer.on_end()
 
     def _cancelled(self, work: InboundRequest) -> None:
         if not work.abandoned and not self._kept.leave(work):
             stopped = "The service stopped before the tool had finished."
             self._answers.fail(work, ErrorType.CANCELLED, stopped, ErrorType.CANCELLED)
-        elif work.trace is not None:
-            work.trace.failed(ErrorType.CANCELLED)
+        else:
+            work.observer.on_error(ErrorType.CANCELLED)
 
     def _on_deadline(self, work: InboundRequest) -> None:
         """The deadline of the caller of ``work``, which has an idempotency key, has passed."""
@@ -128,8 +119,9 @@ class RequestRunner:
         The tool is cancelled at the caller's deadline. Under an idempotency key it runs on, for the next request with
         that key, until the key is too old to be kept.
         """
-        began, end = self._now(), "stopped"
-        self._trace(work)
+        began = self._now()
+        end: RunResult = "stopped"
+        work.observer = self._observer.start_request(work.id, work.properties, began)
         stop_at, timer = work.deadline, None
         if work.keyed is not None and work.deadline is not None:
             stop_at = max(work.deadline, work.keyed.born + KEY_AGE_S)
@@ -162,10 +154,8 @@ class RequestRunner:
         finally:
             if timer is not None:
                 timer.cancel()
-            if work.trace is not None:
-                work.trace.ended()
-            if self.durations is not None:
-                self.durations[end].observe(self._now() - began)
+            work.observer.on_tool_end(end, self._now() - began)
+            work.observer.on_end()
 
 
 def _is_running(task: asyncio.Task[Any] | None) -> bool:

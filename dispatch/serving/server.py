@@ -31,6 +31,7 @@ from dispatch.serving.reply_sender import REASONS, ReplySender
 from dispatch.serving.request_queue import RequestQueue
 from dispatch.serving.tool_executor import ToolExecutor
 from dispatch.serving.tool_service import read_invoke
+from dispatch.telemetry.served_request_observer import NULL_SERVER, ServerObserver
 from dispatch.telemetry.settings import DEFAULT_TELEMETRY, Telemetry
 from dispatch.transports import DurableMessage, Message, Mode, Security, Subscription, Transport, open_transport
 
@@ -124,6 +125,7 @@ class ToolServer:
             else broker
         )
         self._telemetry = telemetry
+        self._observer: ServerObserver = NULL_SERVER
         self._requests: RequestQueue | None = None
         self._subscription: Subscription | None = None
         self._replies: ReplyRouter | None = None
@@ -197,7 +199,15 @@ class ToolServer:
                 on_request=self._on_own_message,
             )
             self._recall = Deduplicator(self._replies, self.incarnation, self.max_payload_bytes)
-            requests = self._requests = self._make_queue(self._replies, self._recall)
+            self._observer = self._telemetry.observe_server(
+                service=self.service,
+                instance=self.instance,
+                topic=self.request_queue,
+                replies=reply_topic(self.response_queue, "{dispatcher}"),
+                responses=self.response_queue,
+                reply_topic=self._replies.topic_for,
+            )
+            self._requests = self._make_queue(self._replies, self._recall)
             try:
                 await self._replies.start()
             except TransportError as error:
@@ -214,9 +224,7 @@ class ToolServer:
             if self._owns_transport:
                 await self._transport.close()
             raise
-        metrics = self._telemetry.service_metrics()
-        if metrics is not None:
-            requests.runner.durations = metrics.add(self)
+        self._observer.attach(self)
         logger.info("%s serves %s, answers on %s", self.instance, self.request_queue, self.response_queue)
 
     def _make_queue(self, replies: ReplyRouter, deduplicator: Deduplicator) -> RequestQueue:
@@ -236,18 +244,12 @@ class ToolServer:
             sender,
             deduplicator,
             self._kept,
+            self._observer,
             id=self.service,
             concurrency=self.concurrency,
             max_queue=self.max_queue,
             now=self._now,
             content=self._telemetry.content,
-        )
-        queue.runner.tracing = self._telemetry.service_tracing(
-            service=self.service,
-            instance=self.instance,
-            topic=self.request_queue,
-            replies=reply_topic(self.response_queue, "{dispatcher}"),
-            responses=self.response_queue,
         )
         return queue
 
@@ -304,9 +306,7 @@ class ToolServer:
 
     def _forget(self) -> None:
         """End what needs no waiting."""
-        metrics = self._telemetry.service_metrics()
-        if metrics is not None and self._requests is not None and self._requests.runner.durations is not None:
-            metrics.remove(self)
+        self._observer.close()
         self._kept.end()
         self._threads.close()
 

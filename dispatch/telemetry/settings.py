@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
+
+from dispatch.telemetry.served_request_observer import NULL_SERVER
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
@@ -13,8 +15,7 @@ if TYPE_CHECKING:
 
     from dispatch.telemetry.call_observer import DispatcherObserver
     from dispatch.telemetry.events import Events
-    from dispatch.telemetry.metrics.service_metrics import Services
-    from dispatch.telemetry.tracing.service_spans import ServiceTracing
+    from dispatch.telemetry.served_request_observer import ServerObserver
 
 Redact = Callable[[str, str, str], str | None]
 """Takes ``"arguments"`` or ``"result"``, the tool's name and the text that would be recorded; gives what may be recorded
@@ -60,25 +61,31 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
         return TelemetryObserver(self, events, name, clock)
 
-    def service_metrics(self) -> Services | None:
-        """Return the metrics of tool services; None: they are off. Imports prometheus-client."""
-        if not self.metrics:
-            return None
-        from dispatch.telemetry.metrics.service_metrics import Services
+    def observe_server(
+        self,
+        *,
+        service: str,
+        instance: str,
+        topic: str,
+        replies: str,
+        responses: str,
+        reply_topic: Callable[[Mapping[str, str]], str],
+    ) -> ServerObserver:
+        """Return the observer of a tool server that starts. Unless everything is off it imports prometheus-client and the
+        rest of OpenTelemetry's API. For the arguments see
+        :class:`~dispatch.telemetry.server_observer.TelemetryServerObserver`."""
+        if not self.metrics and self.traces == "off":
+            return NULL_SERVER
+        from dispatch.telemetry.server_observer import TelemetryServerObserver
 
-        return Services.of(self)
-
-    def service_tracing(
-        self, *, service: str, instance: str, topic: str, replies: str, responses: str
-    ) -> ServiceTracing | None:
-        """Return the spans of a tool service; None: they are off. Imports the rest of OpenTelemetry's API. For the arguments
-        see :class:`~dispatch.telemetry.tracing.service_spans.ServiceTracing`."""
-        if self.traces == "off":
-            return None
-        from dispatch.telemetry.tracing.service_spans import ServiceTracing
-
-        return ServiceTracing(
-            self, service=service, instance=instance, topic=topic, replies=replies, responses=responses
+        return TelemetryServerObserver(
+            self,
+            service=service,
+            instance=instance,
+            topic=topic,
+            replies=replies,
+            responses=responses,
+            reply_topic=reply_topic,
         )
 
 

@@ -14,7 +14,6 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
-from dispatch import Telemetry
 from dispatch.catalog import load_directory
 from dispatch.policy import Slo
 from dispatch.telemetry.alerting.alert import Alert
@@ -22,7 +21,7 @@ from dispatch.telemetry.alerting.alerts import ALERTS, alert_groups
 from dispatch.telemetry.alerting.burn_rate import collect_slos
 from dispatch.telemetry.alerting.rule_files import render_rule_files
 from dispatch.telemetry.metrics.collector import LiveCollector
-from dispatch.telemetry.metrics.service_metrics import Services
+from dispatch.telemetry.metrics.service_metrics import ServerCollector
 from tests.dashboards.alerts.case import Case
 from tests.dashboards.alerts.processes import PROCESSES
 from tests.dashboards.alerts.services import SERVICES
@@ -101,7 +100,7 @@ def test_nor_with_what_a_catalogue_promises(tmp_path: Path, share: float) -> Non
 def test_every_metric_in_the_rules_is_exported() -> None:
     registry = CollectorRegistry()
     LiveCollector.of(registry)
-    Services.of(Telemetry(registry=registry))
+    ServerCollector.of(registry)
     exported: set[str] = set()
     for family in registry.collect():
         endings = {"counter": ("_total",), "histogram": ("_bucket", "_count", "_sum")}.get(family.type, ("",))

@@ -73,5 +73,5 @@ def test_other_conditionals_are_not(statement: str) -> None:
 
 def test_conditionals_count_in_the_call_path_only() -> None:
     source = "if meter is None: pass"
-    assert find_telemetry_conditionals(trees(source, "dispatch/serving/server.py")) == []
+    assert find_telemetry_conditionals(trees(source, "dispatch/cli/app.py")) == []
     assert len(find_telemetry_conditionals(trees(source, "dispatch/dispatcher.py"))) == 1

@@ -1,5 +1,5 @@
-"""The metrics of tool services: what their own process can tell. Counts that a server keeps anyway are read when somebody
-scrapes; only how long the tool takes is written down as it happens.
+"""Metrics of tool services, measured in their own process. Counts that a server keeps anyway are read at the scrape; only
+how long the tool runs is recorded as it happens.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 import threading
 from collections import Counter as Tally
 from collections.abc import Iterable, Iterator, Mapping
-from typing import ClassVar, Protocol
+from typing import ClassVar, Final, get_args
 from weakref import WeakKeyDictionary, WeakSet
 
 from prometheus_client import CollectorRegistry
@@ -15,13 +15,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from dispatch.telemetry.metrics.call_metrics import LeanHistogram, Timing
-from dispatch.telemetry.metrics.exposition import registry_of
 from dispatch.telemetry.metrics.instruments import MAX_SERVICES
 from dispatch.telemetry.names import DURATION_BUCKETS, OTHER
-from dispatch.telemetry.settings import Telemetry
+from dispatch.telemetry.served_request_observer import NO_PROPERTIES, ObservedServer, RunResult
 
-RESULTS = ("ok", "error", "stopped")
-"""How a run can end: with an answer, with the tool's error, by being cancelled or running out of its caller's time."""
+RESULTS: Final[tuple[RunResult, ...]] = get_args(RunResult)
+"""Values of the label ``result``."""
 
 _COUNTS = {
     "requests": "Requests that arrived, whatever became of them.",
@@ -38,36 +37,39 @@ _GAUGES = {
 }
 
 
-class ServiceMetrics(Protocol):
-    """A tool server, as a scrape sees it. Asked on any thread."""
+class MeteredRequests:
+    """Writes how long the tool of a service runs. It holds no state of a single request: all of them share it.
 
-    service: str
-    refused: dict[str, int]
+    Args:
+        durations: the service's series, by result.
+    """
 
-    @property
-    def running(self) -> int:
-        """Requests being run."""
+    __slots__ = ("_durations",)
 
-    @property
-    def queued(self) -> int:
-        """Requests that wait for a place."""
+    def __init__(self, durations: Mapping[RunResult, Timing]) -> None:
+        self._durations = durations
 
-    @property
-    def abandoned_threads(self) -> int:
-        """Threads whose request has ended, and that still run its tool."""
+    def on_reply(self, *, is_last: bool) -> Mapping[str, str]:
+        return NO_PROPERTIES
 
-    def counts(self) -> Mapping[str, int]:
-        """Since its start, by the names of ``_COUNTS``."""
+    def on_error(self, error_type: str) -> None:
+        pass
+
+    def on_tool_end(self, result: RunResult, seconds: float) -> None:
+        self._durations[result].observe(seconds)
+
+    def on_end(self) -> None:
+        pass
 
 
-class Services(Collector):
-    """The tool servers that report to one registry. Counts of several servers of one service add up."""
+class ServerCollector(Collector):
+    """Reads the tool servers that report to one registry. Counts of several servers of one service add up."""
 
-    _made: ClassVar[WeakKeyDictionary[CollectorRegistry, Services]] = WeakKeyDictionary()
-    _making = threading.Lock()
+    _by_registry: ClassVar[WeakKeyDictionary[CollectorRegistry, ServerCollector]] = WeakKeyDictionary()
+    _lock_of_all = threading.Lock()
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._serving: WeakSet[ServiceMetrics] = WeakSet()
+        self._servers: WeakSet[ObservedServer] = WeakSet()
         self._former: Tally[tuple[str, ...]] = Tally()
         self._durations = LeanHistogram(
             "dispatch_service_duration_seconds",
@@ -81,34 +83,37 @@ class Services(Collector):
         self._lock = threading.Lock()
 
     @classmethod
-    def of(cls, telemetry: Telemetry) -> Services:
-        """Those of a registry."""
-        registry = registry_of(telemetry)
-        with cls._making:
-            made = cls._made.get(registry)
-            if made is None:
-                made = cls._made[registry] = cls(registry)
-                registry.register(made)
-            return made
+    def of(cls, registry: CollectorRegistry) -> ServerCollector:
+        """Return the collector of ``registry``; it is made when it is first asked for."""
+        with cls._lock_of_all:
+            collector = cls._by_registry.get(registry)
+            if collector is None:
+                collector = cls._by_registry[registry] = cls(registry)
+                registry.register(collector)
+            return collector
 
-    def add(self, server: ServiceMetrics) -> dict[str, Timing]:
-        """Look at this server, too; how long its tool runs is written to what this returns, by :data:`RESULTS`."""
+    def durations(self, service: str) -> dict[RunResult, Timing]:
+        """Return the series of how long the tool of ``service`` runs, by result."""
         with self._lock:
             if len(self._known) < MAX_SERVICES:
-                self._known.add(server.service)
-            self._serving.add(server)
-            label = self._label(server)
+                self._known.add(service)
+            label = self._label(service)
         return {result: self._durations.labels(label, result) for result in RESULTS}
 
-    def _label(self, server: ServiceMetrics) -> str:
-        """Its id; those that came when there were too many share one."""
-        return server.service if server.service in self._known else OTHER
-
-    def remove(self, server: ServiceMetrics) -> None:
-        """It has ended: its counts stay, so that none of them ever goes back."""
+    def add(self, server: ObservedServer) -> None:
+        """Read ``server`` at each scrape, until :meth:`remove`."""
         with self._lock:
-            if server in self._serving:
-                self._serving.discard(server)
+            self._servers.add(server)
+
+    def _label(self, service: str) -> str:
+        """Return the label of a service's series: its id, or ``_OTHER`` for those beyond :data:`MAX_SERVICES`."""
+        return service if service in self._known else OTHER
+
+    def remove(self, server: ObservedServer) -> None:
+        """Stop reading ``server``. Its counts stay, so that no counter ever decreases."""
+        with self._lock:
+            if server in self._servers:
+                self._servers.discard(server)
                 self._former.update(self._counted([server]))
 
     def describe(self) -> Iterable[Metric]:
@@ -118,21 +123,21 @@ class Services(Collector):
     def collect(self) -> Iterator[Metric]:
         """The families, as they are now."""
         with self._lock:
-            serving = list(self._serving)
-            counted = self._counted(serving)
+            servers = list(self._servers)
+            counted = self._counted(servers)
             counted.update(self._former)
             now: Tally[tuple[str, str]] = Tally()
-            for each in serving:
-                now["running", self._label(each)] += each.running
-                now["queued", self._label(each)] += each.queued
-                now["abandoned_threads", self._label(each)] += each.abandoned_threads
+            for each in servers:
+                now["running", self._label(each.service)] += each.running
+                now["queued", self._label(each.service)] += each.queued
+                now["abandoned_threads", self._label(each.service)] += each.abandoned_threads
         return _families(counted, now)
 
-    def _counted(self, serving: Iterable[ServiceMetrics]) -> Tally[tuple[str, ...]]:
-        """By what, service and, for refusals, why."""
+    def _counted(self, servers: Iterable[ObservedServer]) -> Tally[tuple[str, ...]]:
+        """Return the counts of ``servers`` by name, service and, for refusals, reason."""
         found: Tally[tuple[str, ...]] = Tally()
-        for each in serving:
-            label = self._label(each)
+        for each in servers:
+            label = self._label(each.service)
             for name, value in each.counts().items():
                 found[name, label] += value
             for reason, value in list(each.refused.items()):

@@ -7,7 +7,7 @@ exchange is one trace. What is refused before it runs has no span: it was never 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from opentelemetry.context import Context, attach
 from opentelemetry.trace import (
@@ -36,68 +36,89 @@ from dispatch.telemetry.names import (
     SEND,
     SERVICE,
 )
+from dispatch.telemetry.served_request_observer import NO_PROPERTIES, RunResult, ServedRequestObserver
 from dispatch.telemetry.settings import Telemetry
 from dispatch.telemetry.tracing.propagation import parent, written
 from dispatch.telemetry.tracing.provider import LOOK_S, listening
 
 _EMPTY = Context()
-_NOTHING: Mapping[str, str] = {}
 
 
-class RequestTrace:
-    """One request, while it runs. Made by :meth:`ServiceTracing.process`."""
+class _RecordedRequest:
+    """The ``process`` span of one request, and the ``send`` span of its reply.
 
-    __slots__ = ("_answer", "_answered", "_chunks", "_context", "_id", "_span", "_tracing")
+    Args:
+        tracing: of the service.
+        span: of the request.
+        context: of the request's task, which has the span.
+        id: of the request.
+        properties: of its message.
+        inner: the observer that receives the same events.
+    """
 
-    def __init__(self, tracing: ServiceTracing, span: Span | None, context: Context, id: str) -> None:
+    __slots__ = (
+        "_chunks",
+        "_context",
+        "_id",
+        "_inner",
+        "_is_reply_ended",
+        "_properties",
+        "_reply",
+        "_span",
+        "_tracing",
+    )
+
+    def __init__(
+        self,
+        tracing: ServiceTracing,
+        span: Span,
+        context: Context,
+        id: str,
+        properties: Mapping[str, str],
+        inner: ServedRequestObserver,
+    ) -> None:
         self._tracing = tracing
         self._span = span
         self._context = context
         self._id = id
-        self._answer: Span | None = None
-        self._answered = False
+        self._properties = properties
+        self._inner = inner
+        self._reply: Span | None = None
+        self._is_reply_ended = False
         self._chunks = 0
 
-    def enter(self) -> None:
-        """From now on what runs in this task is part of it: the tool's own spans, and calls of its own."""
-        attach(self._context)  # the task ends with the request
-
-    def answering(self, topic: str, *, last: bool) -> Mapping[str, str]:
-        """A message of the answer leaves; what it carries.
-
-        Args:
-            topic: where to.
-            last: it is the last one.
-        """
-        if self._span is None or self._answered:
-            return _NOTHING
-        span = self._answer
+    def on_reply(self, *, is_last: bool) -> Mapping[str, str]:
+        self._inner.on_reply(is_last=is_last)
+        if self._is_reply_ended:
+            return NO_PROPERTIES
+        span = self._reply
         if span is None:
-            span = self._answer = self._tracing.send(topic, self._context, self._id)
+            span = self._reply = self._tracing.start_reply(self._properties, self._context, self._id)
         self._chunks += 1
         carried = written(span)
-        if last:
-            self._end_answer(span)
+        if is_last:
+            self._end_reply(span)
         return carried
 
-    def _end_answer(self, span: Span) -> None:
-        self._answered = True
+    def _end_reply(self, span: Span) -> None:
+        self._is_reply_ended = True
         if self._chunks > 1:
             span.set_attribute(CHUNKS, self._chunks)
         span.end()
 
-    def failed(self, kind: str) -> None:
-        """It ends in an error of that kind: one of :class:`~dispatch.errors.ErrorType`."""
-        if self._span is not None:
-            self._span.set_attribute(ERROR_TYPE, str(kind))
-            self._span.set_status(Status(StatusCode.ERROR, str(kind)))
+    def on_error(self, error_type: str) -> None:
+        self._inner.on_error(error_type)
+        self._span.set_attribute(ERROR_TYPE, str(error_type))
+        self._span.set_status(Status(StatusCode.ERROR, str(error_type)))
 
-    def ended(self) -> None:
-        """It is over."""
-        if self._answer is not None and not self._answered:
-            self._end_answer(self._answer)
-        if self._span is not None:
-            self._span.end()
+    def on_tool_end(self, result: RunResult, seconds: float) -> None:
+        self._inner.on_tool_end(result, seconds)
+
+    def on_end(self) -> None:
+        self._inner.on_end()
+        if self._reply is not None and not self._is_reply_ended:
+            self._end_reply(self._reply)
+        self._span.end()
 
 
 class ServiceTracing:
@@ -109,6 +130,7 @@ class ServiceTracing:
         topic: where its requests come from.
         replies: the name of callers' own reply topics, with a placeholder for what differs.
         responses: the service's response topic.
+        reply_topic: returns the topic that the reply to a request goes to, by the request's properties.
     """
 
     def __init__(
@@ -120,6 +142,7 @@ class ServiceTracing:
         topic: str,
         replies: str,
         responses: str,
+        reply_topic: Callable[[Mapping[str, str]], str],
     ) -> None:
         self._settings = settings
         self._service = service
@@ -127,19 +150,31 @@ class ServiceTracing:
         self._topic = topic
         self._replies = replies
         self._responses = responses
+        self._reply_topic = reply_topic
         self._tracer: Tracer | None = None
         self._look_at = float("-inf")
 
-    def process(self, id: str, properties: Mapping[str, str], now: float) -> RequestTrace | None:
-        """A request begins to run, at ``now`` on any clock that is always the same. None: nobody wants to know, and its
-        caller's context is none."""
+    def start_request(
+        self, id: str, properties: Mapping[str, str], now: float, inner: ServedRequestObserver
+    ) -> ServedRequestObserver:
+        """Begin the span of a request in the task that runs it, and make its context the task's: the tool's own spans and
+        calls are part of the caller's trace. Return ``inner`` itself if the request is not recorded.
+
+        Args:
+            id: of the request.
+            properties: of its message.
+            now: seconds, on any clock that is always the same.
+            inner: the observer that receives the same events.
+        """
         origin = parent(properties)
         tracer = self._tracer
         if tracer is None and now >= self._look_at:
             self._look_at = now + LOOK_S
             tracer = self._tracer = listening(self._settings)
         if tracer is None:
-            return None if origin is None else RequestTrace(self, None, origin, id)
+            if origin is not None:
+                attach(origin)  # the task ends with the request
+            return inner
         span = tracer.start_span(
             f"{PROCESS} {self._topic}",
             _EMPTY if origin is None else origin,
@@ -147,8 +182,9 @@ class ServiceTracing:
             {MESSAGING_SYSTEM: PULSAR, MESSAGING_OPERATION: PROCESS, MESSAGING_OPERATION_TYPE: PROCESS},
         )
         context = set_span_in_context(span, _EMPTY if origin is None else origin)
+        attach(context)
         if not span.is_recording():
-            return RequestTrace(self, None, context, id)
+            return inner
         span.set_attributes(
             {
                 MESSAGING_DESTINATION: self._topic,
@@ -158,11 +194,12 @@ class ServiceTracing:
                 INSTANCE: self._instance,
             }
         )
-        return RequestTrace(self, span, context, id)
+        return _RecordedRequest(self, span, context, id, properties, inner)
 
-    def send(self, topic: str, context: Context, id: str) -> Span:
-        """The span of an answer."""
-        assert self._tracer is not None  # there is a span that it is part of
+    def start_reply(self, properties: Mapping[str, str], context: Context, id: str) -> Span:
+        """Begin the span of the reply to the request with those ``properties``."""
+        assert self._tracer is not None  # the reply is part of a span
+        topic = self._reply_topic(properties)
         own = topic != self._responses
         attributes: dict[str, str | bool] = {
             MESSAGING_SYSTEM: PULSAR,

@@ -12,6 +12,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from dispatch import Dispatcher, Telemetry, ToolServer
 from dispatch.errors import ToolError
+from dispatch.telemetry.served_request_observer import NULL_SERVER
 from dispatch.telemetry.settings import SILENT
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.dispatcher_and_service import BROKER, REQUESTS, RESPONSES, UNGUARDED, Service, catalog
@@ -111,8 +112,7 @@ async def test_counts_never_go_back_when_a_server_ends_and_another_one_comes(reg
 async def test_nothing_is_counted_where_nobody_wants_it(registry: CollectorRegistry) -> None:
     silent = ToolServer(Service(work), BROKER, request_queue=REQUESTS, response_queue=RESPONSES, telemetry=SILENT)
     async with silent:
-        assert silent._requests is not None
-        assert silent._requests.runner.durations is None
+        assert silent._observer is NULL_SERVER
     assert values(registry) == {}
 
 

@@ -36,7 +36,7 @@ async def traced(spans: Spans, work: Any, tools: Catalog | None = None, **settin
     telemetry = spans.telemetry(**settings)
     async with (
         serving(work, instance="here", telemetry=telemetry),
-        telling(telemetry, tools or catalog(work=ONCE), name="me") as dispatcher,
+        telling(telemetry, tools or catalog(work=ONCE), client_id="me") as dispatcher,
     ):
         yield dispatcher
 
@@ -45,7 +45,7 @@ async def traced(spans: Spans, work: Any, tools: Catalog | None = None, **settin
 async def deaf(spans: Spans, **keys: Any) -> AsyncIterator[tuple[Dispatcher, Peer]]:
     async with (
         Peer.as_service() as peer,
-        telling(spans.telemetry(), catalog(work=keys or ONCE), name="me") as dispatcher,
+        telling(spans.telemetry(), catalog(work=keys or ONCE), client_id="me") as dispatcher,
     ):
         yield dispatcher, peer
 

@@ -6,6 +6,7 @@ import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import NoOpTracerProvider, Tracer
 
+from dispatch.telemetry.served_request_observer import NULL_SERVED_REQUEST
 from dispatch.telemetry.settings import Telemetry
 from dispatch.telemetry.tracing import service_spans as serving
 from dispatch.telemetry.tracing.provider import LOOK_S, listening
@@ -30,16 +31,22 @@ def test_a_service_looks_once_a_second_until_somebody_listens(monkeypatch: pytes
 
     monkeypatch.setattr(serving, "listening", look)
     tracing = ServiceTracing(
-        Telemetry(), service="s", instance="i", topic="t", replies="r-{dispatcher}", responses="responses"
+        Telemetry(),
+        service="s",
+        instance="i",
+        topic="t",
+        replies="r-{dispatcher}",
+        responses="responses",
+        reply_topic=lambda properties: "responses",
     )
     now = 1_000.0
     for _ in range(50):
-        assert tracing.process("id", {}, now) is None
+        assert tracing.start_request("id", {}, now, NULL_SERVED_REQUEST) is NULL_SERVED_REQUEST
     assert len(looks) == 1
     there = True
-    assert tracing.process("id", {}, now + LOOK_S / 2) is None
+    assert tracing.start_request("id", {}, now + LOOK_S / 2, NULL_SERVED_REQUEST) is NULL_SERVED_REQUEST
     for _ in range(3):
-        work = tracing.process("id", {}, now + LOOK_S)
-        assert work is not None
-        work.ended()
+        request = tracing.start_request("id", {}, now + LOOK_S, NULL_SERVED_REQUEST)
+        assert request is not NULL_SERVED_REQUEST
+        request.on_end()
     assert len(looks) == 2, "whoever listens is not looked for any more"

@@ -1,0 +1,109 @@
+"""The observer of served requests: what a tool service reports, without knowing whether metrics or traces listen.
+
+A tool server has one :class:`ServerObserver`, which gives a :class:`ServedRequestObserver` for each request that it runs.
+The null objects at the end of this module are used where telemetry is off, so that the serving path has no conditions on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal, Protocol
+
+NO_PROPERTIES: Final[Mapping[str, str]] = {}
+
+RunResult = Literal["ok", "error", "stopped"]
+"""The end of a run of the tool: a result; the tool's error; or it was cancelled, or its caller's deadline passed."""
+
+
+class ObservedServer(Protocol):
+    """A tool server as a scrape reads it, on any thread."""
+
+    service: str
+    refused: dict[str, int]
+
+    @property
+    def running(self) -> int:
+        """Requests being run."""
+
+    @property
+    def queued(self) -> int:
+        """Requests that wait for a place."""
+
+    @property
+    def abandoned_threads(self) -> int:
+        """Threads that still run a tool although its request has ended."""
+
+    def counts(self) -> Mapping[str, int]:
+        """Return the counts since the start, by the names in :mod:`dispatch.telemetry.metrics.service_metrics`."""
+
+
+class ServedRequestObserver(Protocol):
+    """Receives the events of one request from the start of its run; ``on_end`` is the last one."""
+
+    def on_reply(self, *, is_last: bool) -> Mapping[str, str]:
+        """Observe a message of the reply before it is sent, and return the properties that it carries: the trace context."""
+
+    def on_error(self, error_type: str) -> None:
+        """Observe that the request ends in an error of that type."""
+
+    def on_tool_end(self, result: RunResult, seconds: float) -> None:
+        """Observe the end of the tool's run after ``seconds``. A duplicate, which runs no tool, has none."""
+
+    def on_end(self) -> None:
+        """Observe the end of the request."""
+
+
+class ServerObserver(Protocol):
+    """Observes one tool server from its start to its close."""
+
+    def attach(self, server: ObservedServer) -> None:
+        """Read the counts and gauges of ``server`` at each scrape."""
+
+    def start_request(self, id: str, properties: Mapping[str, str], now: float) -> ServedRequestObserver:
+        """Begin to observe a request in the task that runs it: the request's trace context becomes the task's.
+
+        Args:
+            id: of the request.
+            properties: of its message.
+            now: seconds, on the loop's clock.
+        """
+
+    def close(self) -> None:
+        """End the observation: gauges are no longer read, counts stay."""
+
+
+class NullServedRequest:
+    """Observes nothing."""
+
+    __slots__ = ()
+
+    def on_reply(self, *, is_last: bool) -> Mapping[str, str]:
+        return NO_PROPERTIES
+
+    def on_error(self, error_type: str) -> None:
+        pass
+
+    def on_tool_end(self, result: RunResult, seconds: float) -> None:
+        pass
+
+    def on_end(self) -> None:
+        pass
+
+
+class NullServer:
+    """Observes nothing."""
+
+    __slots__ = ()
+
+    def attach(self, server: ObservedServer) -> None:
+        pass
+
+    def start_request(self, id: str, properties: Mapping[str, str], now: float) -> ServedRequestObserver:
+        return NULL_SERVED_REQUEST
+
+    def close(self) -> None:
+        pass
+
+
+NULL_SERVED_REQUEST = NullServedRequest()
+NULL_SERVER = NullServer()

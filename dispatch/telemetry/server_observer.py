@@ -1,0 +1,70 @@
+"""The observer of a tool server: its metrics and traces, joined."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from dispatch.telemetry.metrics.exposition import registry_of
+from dispatch.telemetry.metrics.service_metrics import MeteredRequests, ServerCollector
+from dispatch.telemetry.served_request_observer import NULL_SERVED_REQUEST, ObservedServer, ServedRequestObserver
+from dispatch.telemetry.settings import Telemetry
+from dispatch.telemetry.tracing.service_spans import ServiceTracing
+
+
+class TelemetryServerObserver:
+    """Observes one tool server (:class:`~dispatch.telemetry.served_request_observer.ServerObserver`).
+
+    Args:
+        settings: what is measured and traced.
+        service, instance: ids of the server.
+        topic: where its requests come from.
+        replies: the name of callers' own reply topics, with a placeholder for what differs.
+        responses: the service's response topic.
+        reply_topic: returns the topic that the reply to a request goes to, by the request's properties.
+    """
+
+    def __init__(
+        self,
+        settings: Telemetry,
+        *,
+        service: str,
+        instance: str,
+        topic: str,
+        replies: str,
+        responses: str,
+        reply_topic: Callable[[Mapping[str, str]], str],
+    ) -> None:
+        self._collector = ServerCollector.of(registry_of(settings)) if settings.metrics else None
+        self._server: ObservedServer | None = None
+        self._requests: ServedRequestObserver = NULL_SERVED_REQUEST
+        if self._collector is not None:
+            self._requests = MeteredRequests(self._collector.durations(service))
+        self._tracing: ServiceTracing | None = None
+        if settings.traces != "off":
+            self._tracing = ServiceTracing(
+                settings,
+                service=service,
+                instance=instance,
+                topic=topic,
+                replies=replies,
+                responses=responses,
+                reply_topic=reply_topic,
+            )
+
+    def attach(self, server: ObservedServer) -> None:
+        """Read the counts and gauges of ``server`` at each scrape."""
+        if self._collector is not None:
+            self._server = server
+            self._collector.add(server)
+
+    def start_request(self, id: str, properties: Mapping[str, str], now: float) -> ServedRequestObserver:
+        """Begin to observe a request; see :class:`~dispatch.telemetry.served_request_observer.ServerObserver`."""
+        if self._tracing is None:
+            return self._requests
+        return self._tracing.start_request(id, properties, now, self._requests)
+
+    def close(self) -> None:
+        """End the observation: gauges are no longer read, counts stay."""
+        if self._collector is not None and self._server is not None:
+            self._collector.remove(self._server)
+            self._server = None
