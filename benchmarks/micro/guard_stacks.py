@@ -19,7 +19,7 @@ from dispatch import Catalog, Dispatcher, RejectedError
 from dispatch.calls.admission import Admission
 from dispatch.calls.tool_guards import GuardRegistry
 from dispatch.errors import Outcome
-from dispatch.policy import Balancing, Health, Policy
+from dispatch.policy import Balancing, OutlierDetection, Policy
 from dispatch.routing.channel import Channel
 from dispatch.routing.instance import Instances
 from dispatch.routing.instance_pool import InstancePool
@@ -94,7 +94,7 @@ def _chain(instances: int) -> Callable[[], AbstractAsyncContextManager[Call]]:
         pool = InstancePool(
             [(f"i{number}", 1.0, cast(Channel, _Way())) for number in range(instances)],
             balancing=Balancing(),
-            health=Health(),
+            outlier_detection=OutlierDetection(),
             addressed=False,
             clock=clock,
             randomness=random.random,

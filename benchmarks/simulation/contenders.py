@@ -23,7 +23,7 @@ DEFAULTS: dict[str, Any] = {
     "bulkhead": 16,
     "retry": {"retryable-errors": ["unavailable"]},
     "breaker": {"count-tool-errors": True},
-    "health": {"tool-errors": True},
+    "outlier-detection": {"count-tool-errors": True},
 }
 """dispatch's policy with the open and ejection times that are its defaults. The time limits are everybody's; 16 at a time is
 more than twice what the calls need when all is well; ``unavailable`` is the error with which this service says that it
@@ -32,7 +32,7 @@ cannot work, so that it counts as a failure."""
 POLICY: dict[str, Any] = {
     **DEFAULTS,
     "breaker": {"count-tool-errors": True, "max-open-duration": 10},
-    "health": {"tool-errors": True, "eject-for": 5, "slow-start": 5},
+    "outlier-detection": {"count-tool-errors": True, "base-ejection-time": 5, "slow-start-window": 5},
 }
 """The same for a tool that is called a hundred times a second: it can be asked again after seconds, instead of half a minute
 to five, for a handful of requests then costs nothing. In force wherever a scenario does not say DEFAULTS."""

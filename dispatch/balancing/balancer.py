@@ -11,14 +11,14 @@ import msgspec
 from dispatch._internal.permit import Clock, Randomness, Rejection
 from dispatch.balancing.instance_state import NEVER, InstanceState, Strategy
 from dispatch.balancing.least_request import LeastRequest
-from dispatch.balancing.outlier_detection import HealthWatch, Listener
+from dispatch.balancing.outlier_detection import Listener, OutlierDetector, complete_rules
 from dispatch.balancing.peak_ewma import PeakEwma
-from dispatch.balancing.power_of_two_choices import PowerOfTwoChoices
 from dispatch.balancing.round_robin import RoundRobin
 from dispatch.balancing.snapshot import InstanceView, view
 from dispatch.balancing.weighted_round_robin import SmoothWeighted
 from dispatch.errors import Outcome
-from dispatch.policy.balancing import Balancing, Health
+from dispatch.policy.balancing import Balancing
+from dispatch.policy.outlier_detection import OutlierDetection
 
 MAX_INSTANCES = 256
 """Instances of one service at once: as many as a dispatcher knows by name."""
@@ -86,9 +86,9 @@ class Pick(msgspec.Struct, eq=False, gc=False):
         elif outcome is _SUCCESS and not state.failures and state.ejected_until is None:
             state.good += 1  # what nearly every call comes to
         elif outpaced:
-            balancer._health.outpaced(state, balancer._clock())
+            balancer._detector.outpaced(state, balancer._clock())
         else:
-            balancer._health.heard(state, outcome, retry_after, balancer._clock())
+            balancer._detector.heard(state, outcome, retry_after, balancer._clock())
 
 
 class Balancer:
@@ -99,7 +99,7 @@ class Balancer:
     Args:
         members: the first instances, as :meth:`replace` takes them.
         balancing: how to pick.
-        health: when an instance is left alone.
+        outlier_detection: when an instance is ejected; None: never.
         clock: seconds.
         randomness: what strategies draw with.
         admits: what else must agree to an instance (its own circuit breaker), by id. It is only asked, and must change
@@ -116,11 +116,11 @@ class Balancer:
         "_calm",
         "_choose",
         "_clock",
+        "_detector",
         "_everyone",
         "_fit",
         "_former",
         "_gated",
-        "_health",
         "_learn",
         "_members",
         "_panic",
@@ -136,7 +136,7 @@ class Balancer:
         members: Mapping[str, float] | Iterable[str] = (),
         *,
         balancing: Balancing,
-        health: Health,
+        outlier_detection: OutlierDetection | None,
         clock: Clock,
         randomness: Randomness,
         admits: Callable[[str], bool] | None = None,
@@ -147,7 +147,7 @@ class Balancer:
         self._admits = admits
         self._members: dict[str, InstanceState] = {}
         self._former: OrderedDict[str, tuple[InstanceState, float]] = OrderedDict()
-        self._health = HealthWatch(health, self._members, listener, clock())
+        self._detector = OutlierDetector(complete_rules(outlier_detection), self._members, listener, clock())
         self._picks = 0
         self.stale = 0
         self._everyone: list[InstanceState] = []
@@ -171,11 +171,11 @@ class Balancer:
         self._choose = self._strategy.pick  # bound once: it is asked for each attempt
         self._learn = self._strategy.learn if self._strategy.learns else None
 
-    def configure(self, balancing: Balancing, health: Health) -> None:
+    def configure(self, balancing: Balancing, outlier_detection: OutlierDetection | None) -> None:
         """Other settings from now on. What is known of the instances stays, and calls in flight count on."""
         if balancing != self._balancing:
             self._use(balancing)
-        self._health.configure(health, self._clock())
+        self._detector.configure(complete_rules(outlier_detection), self._clock())
 
     def add(self, id: str, weight: float = 1.0) -> bool:
         """Use an instance, from now on; or give it another weight. One that was removed lately comes back as it went: an
@@ -192,14 +192,14 @@ class Balancer:
                 return False
             former, removed_at = self._former.pop(id, (None, 0.0))
             # Its ejection cannot last longer than that; as long again, and it has earned a fresh start.
-            if former is not None and now - removed_at < 2 * self._health.settings.eject_max:
+            if former is not None and now - removed_at < 2 * self._detector.settings.max_ejection_time:
                 state = former
             else:
                 state = InstanceState(id, weight, now)
             self._members[id] = state
-            self._health.joined(state, now)
+            self._detector.joined(state, now)
         elif state.weight != weight:
-            self._health.due = now
+            self._detector.due = now
         state.weight = weight
         return True
 
@@ -209,21 +209,21 @@ class Balancer:
         state = self._members.get(id)
         if state is None:
             return
-        self._health.left(state)
+        self._detector.left(state)
         now = self._clock()
         fresh = self._members[id] = InstanceState(id, state.weight, now)
-        self._health.joined(fresh, now)
+        self._detector.joined(fresh, now)
 
     def pardon(self) -> None:
         """The service as a whole was in trouble, and is well again: who is ejected returns at once."""
-        self._health.pardon(self._clock())
+        self._detector.pardon(self._clock())
 
     def remove(self, id: str) -> bool:
         """Use an instance no more. Its calls in flight may finish. False: it is not known."""
         state = self._members.pop(id, None)
         if state is None:
             return False
-        self._health.left(state)
+        self._detector.left(state)
         self._former[id] = state, self._clock()
         while len(self._former) > MAX_FORMER:
             self._former.popitem(last=False)
@@ -257,7 +257,7 @@ class Balancer:
             The pick; or :data:`NO_INSTANCE`, when there is none at all.
         """
         now = self._clock()
-        if now >= self._health.due:
+        if now >= self._detector.due:
             self._sort(now)
         pool = self._opened() if self._gated else self._steady
         panic = self._panic
@@ -280,7 +280,7 @@ class Balancer:
         finished. :data:`NO_INSTANCE`, when it is none of the members."""
         now = self._clock()
         # Slow start and success rates compare instances: a lone one has nothing to sort, unless it is to return.
-        if now >= self._health.due and (len(self._members) > 1 or self._health.ejected):
+        if now >= self._detector.due and (len(self._members) > 1 or self._detector.ejected):
             self._sort(now)
         state = self._members.get(id)
         return NO_INSTANCE if state is None else self._taken(state, now, False)
@@ -331,11 +331,13 @@ class Balancer:
 
     def _sort(self, now: float) -> None:
         """Who may be picked, and who not: worked out when something has changed, not for each pick."""
-        health = self._health
-        health.tick(now)
+        detector = self._detector
+        detector.tick(now)
         self._everyone = everyone = list(self._members.values())
         fit = [state for state in everyone if state.ejected_until is None]
-        self._panic = panic = len(fit) < health.settings.panic * len(everyone) or all(state.sick for state in fit)
+        self._panic = panic = len(fit) < detector.settings.panic_threshold * len(everyone) or all(
+            state.sick for state in fit
+        )
         self._fit = fit = everyone if panic else fit
         self._calm = calm = [state for state in fit if state.paused_until <= now] or fit
         warmest = max((state.level for state in calm), default=1.0)
@@ -358,7 +360,7 @@ class Balancer:
     def instances(self) -> tuple[InstanceView, ...]:
         """How each instance is doing."""
         now = self._clock()
-        if now >= self._health.due:
+        if now >= self._detector.due:
             self._sort(now)
         return tuple(view(state, now) for state in self._everyone)
 
@@ -375,10 +377,8 @@ def make_strategy(balancing: Balancing, randomness: Randomness) -> Strategy:
         case "weighted":
             return SmoothWeighted()
         case "least-request":
-            return LeastRequest(randomness, balancing.decay, balancing.scan)
-        case "p2c":
-            return PowerOfTwoChoices(randomness, balancing.decay)
+            return LeastRequest(randomness, balancing.choice_count)
         case "peak-ewma":
-            return PeakEwma(randomness, balancing.decay)
+            return PeakEwma(randomness)
         case _:
             return RoundRobin()

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from math import exp
 from typing import Protocol
 
+from dispatch._internal.permit import Randomness
 from dispatch.errors import Outcome
 
 NEVER = float("inf")
@@ -14,6 +15,21 @@ LEAST_S = 1e-9
 """What an answer takes at least: 0 means that nothing is known."""
 MOST_OTHERS = 1_000_000
 """Others' calls at one instance, at most: what a reply claims is not believed without end."""
+
+
+DECAY_S = 10.0
+"""Seconds in which an observation of an instance's speed loses all but 1/e of its weight (Finagle): one slow answer is
+forgotten within a minute, and an instance that has recovered is tried again as soon."""
+
+
+def draw_two(candidates: Sequence[InstanceState], randomness: Randomness) -> tuple[InstanceState, InstanceState]:
+    """Draw two different candidates, every ordered pair equally likely, from one random number. With replacement the busier
+    of two instances would be chosen once in four times."""
+    rest = len(candidates) - 1
+    number = int(randomness() * (rest * (rest + 1)))
+    first = number // rest
+    second = number % rest
+    return candidates[first], candidates[second + 1 if second >= first else second]
 
 
 class InstanceState:

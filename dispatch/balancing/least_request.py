@@ -1,38 +1,76 @@
-"""Whoever has the fewest calls."""
+"""Least request: of a few instances drawn at random, the one with the fewest calls (Envoy's ``LEAST_REQUEST``)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from dispatch._internal.permit import Randomness
-from dispatch.balancing.instance_state import InstanceState
-from dispatch.balancing.power_of_two_choices import PowerOfTwoChoices
+from dispatch.balancing.instance_state import DECAY_S, InstanceState, Learning, draw_two
+from dispatch.errors import Outcome
+
+MUCH_SLOWER = 2.0
+"""Factor above the usual duration from which an instance's calls weigh more."""
+RISE, FALL = 1.01, 0.97
+"""Factors that a slower and a faster answer apply to the usual duration: it settles where three of four are slower."""
 
 
-class LeastRequest(PowerOfTwoChoices):
-    """The one with fewest calls of ours for its weight: of all, if they are few; of two drawn at random, if they are many.
+class LeastRequest(Learning):
+    """Of ``choice_count`` instances drawn at random, the one with the fewest calls of this dispatcher for its weight.
+
+    Two choices (the power of two choices) cost the same for any number of instances; as many as there are instances always
+    find the least loaded one.
+
+    Calls of an instance that was lately much slower than usual weigh as many times as it is slower. Without that it would
+    hold as many calls as the others at any moment: of ten times slower ones, as one in 71 of all is with eight instances,
+    which is the whole of the slowest hundredth; and its full turn where there is little to do, because it is as idle as the
+    others whenever it is compared.
 
     Args:
-        randomness: what the two are drawn with.
-        decay: seconds for which an instance that was slow is remembered for it.
-        scan: most instances that are all looked at.
+        randomness: draws the instances.
+        choice_count: instances that are compared, at least 2.
+        decay: seconds for which an instance's slowness is remembered.
     """
 
-    __slots__ = ("_scan",)
+    __slots__ = ("_choice_count", "_randomness", "usual")
+    weighs = True
 
-    def __init__(self, randomness: Randomness, decay: float, scan: int) -> None:
-        super().__init__(randomness, decay)
-        self._scan = scan
+    def __init__(self, randomness: Randomness, choice_count: int, decay: float = DECAY_S) -> None:
+        super().__init__(decay)
+        self._randomness = randomness
+        self._choice_count = choice_count
+        self.usual = 0.0
+        """Seconds that the faster instances take, about; 0: not known."""
+
+    def learn(
+        self, instance: InstanceState, outcome: Outcome, duration: float, in_flight: int | None, now: float
+    ) -> None:
+        """See :meth:`Learning.learn`."""
+        Learning.learn(self, instance, outcome, duration, in_flight, now)
+        cost = instance.cost
+        if not cost:
+            return
+        usual = self.usual
+        if cost < usual:
+            self.usual = usual = max(cost, usual * FALL)
+        else:
+            self.usual = usual = min(cost, usual * RISE) if usual else cost
+        instance.brake = cost / usual if cost > MUCH_SLOWER * usual else 1.0
+
+    def load(self, instance: InstanceState, now: float) -> float:
+        """The load that one more call would give ``instance``, in calls for a weight of 1."""
+        load = (instance.in_flight + 1) / instance.weight
+        return load * instance.brake if now - instance.stamp < self.decay else load
 
     def pick(self, candidates: Sequence[InstanceState], now: float) -> InstanceState:
-        """The least busy one; of equals, who has waited longest."""
-        if len(candidates) > self._scan:
-            return PowerOfTwoChoices.pick(self, candidates, now)
+        """The least loaded of those drawn; of equals, the one that was picked longest ago."""
+        count = self._choice_count
+        if count < len(candidates):
+            candidates = draw_two(candidates, self._randomness) if count == 2 else self._draw(candidates, count)
         best = candidates[0]
         least = self.load(best, now)
         remembered = now - self.decay
         for each in candidates:
-            # The same as load(), without the call: this runs for every instance.
+            # As load(), without the call: this runs for every instance compared.
             load = (each.in_flight + 1) / each.weight
             if each.stamp > remembered:
                 load *= each.brake
@@ -40,3 +78,11 @@ class LeastRequest(PowerOfTwoChoices):
                 best = each
                 least = load
         return best
+
+    def _draw(self, candidates: Sequence[InstanceState], count: int) -> list[InstanceState]:
+        """``count`` different candidates, each set equally likely (Floyd's sampling)."""
+        drawn: dict[int, None] = {}
+        for last in range(len(candidates) - count, len(candidates)):
+            index = int(self._randomness() * (last + 1))
+            drawn[last if index in drawn else index] = None
+        return [candidates[index] for index in drawn]

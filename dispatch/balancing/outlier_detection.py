@@ -5,13 +5,60 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from math import ceil, sqrt
 
+import msgspec
+
 from dispatch.balancing.instance_state import NEVER, InstanceState
 from dispatch.errors import Outcome
-from dispatch.policy.balancing import Health
+from dispatch.policy.outlier_detection import MAX_EJECTION_S, OutlierDetection
 
 Listener = Callable[[str, str, str], object]
 """Hears of an instance (its id), what became of it (``ejected``, ``returned``) and why: ``failures``, ``success-rate``;
 ``over`` (its time is), ``answered``. It must neither raise nor change the balancer."""
+
+
+class EjectionRules(OutlierDetection, frozen=True, rename="kebab"):
+    """A policy's outlier detection settings, and the constants that no policy sets; tests give others.
+
+    Attributes:
+        max_ejection_time: Seconds of the longest ejection, and of the longest pause that an instance may ask for.
+        success_rate_stdev_factor: An instance is ejected when its success rate is so many standard deviations below the mean
+            of all; None: success rates are not judged. 1.9 (Envoy). It applies from five instances on: of four, none is ever
+            so far from the mean.
+        success_rate_gap: And so much below the mean at least. 0.1: when all are near perfect, a single failure is many
+            deviations away.
+        success_rate_pair_gap: An instance is also ejected when its success rate is so far below the mean of the *other*
+            instances. 0.3: this works with two, where deviations say nothing, and where several bad instances widen the
+            deviation until none is outside.
+        success_rate_min_calls: Calls of an instance below which its success rate is not judged. 50 (Envoy: 100 within ten
+            seconds, which services of slow tools never see): one failure is 2 %, so that chance alone hardly reaches the gap
+            where one call in 50 fails.
+        interval: Seconds between judgements of success rates; calls that were too few to judge then count half. 10 (Envoy,
+            gRPC). For each interval that an instance is healthy, one of its former ejections is forgotten (gRPC).
+        slow_start_from: Share of its full share with which a slow start begins. 0.1 (Envoy).
+    """
+
+    max_ejection_time: float = MAX_EJECTION_S
+    success_rate_stdev_factor: float | None = 1.9
+    success_rate_gap: float = 0.1
+    success_rate_pair_gap: float = 0.3
+    success_rate_min_calls: int = 50
+    interval: float = 10.0
+    slow_start_from: float = 0.1
+
+    @property
+    def ejects(self) -> bool:
+        """Whether an instance can be ejected at all."""
+        return self.consecutive_failures is not None or self.success_rate_stdev_factor is not None
+
+
+def complete_rules(settings: OutlierDetection | None) -> EjectionRules:
+    """The rules of a policy's settings; None: no ejection and no slow start."""
+    if settings is None:
+        return NO_EJECTION
+    return settings if isinstance(settings, EjectionRules) else EjectionRules(**msgspec.structs.asdict(settings))
+
+
+NO_EJECTION = EjectionRules(consecutive_failures=None, success_rate_stdev_factor=None, slow_start_window=None)
 
 PAUSE_S = 1.0
 """How long an instance that is throttled, and does not say for how long, is given less work."""
@@ -25,28 +72,29 @@ _THROTTLED = Outcome.THROTTLED
 _FAILURES = (Outcome.TIMEOUT, Outcome.TRANSPORT)
 
 
-def outliers(rates: Sequence[float], settings: Health) -> list[int]:
+def outliers(rates: Sequence[float], settings: EjectionRules) -> list[int]:
     """Which of these success rates stand out, the lowest first.
 
-    One does when it is ``sigma`` deviations, and ``gap``, below the mean of all (Envoy); or ``pair_gap`` below the mean of
-    the others, which works with two, and when several bad ones widen the deviation so far that none is outside.
+    One does when it is ``sigma`` deviations, and ``success_rate_gap``, below the mean of all (Envoy); or
+    ``success_rate_pair_gap`` below the mean of the others, which works with two, and when several bad ones widen the
+    deviation so far that none is outside.
     """
     count = len(rates)
-    if count < 2 or settings.sigma is None:
+    if count < 2 or settings.success_rate_stdev_factor is None:
         return []
     total = sum(rates)
     mean = total / count
     deviation = sqrt(sum((rate - mean) ** 2 for rate in rates) / count)
-    lowest = mean - max(settings.sigma * deviation, settings.gap)
+    lowest = mean - max(settings.success_rate_stdev_factor * deviation, settings.success_rate_gap)
     found = [
         index
         for index, rate in enumerate(rates)
-        if rate < lowest or rate < (total - rate) / (count - 1) - settings.pair_gap
+        if rate < lowest or rate < (total - rate) / (count - 1) - settings.success_rate_pair_gap
     ]
     return sorted(found, key=rates.__getitem__)
 
 
-class HealthWatch:
+class OutlierDetector:
     """Decides who is ejected and who comes back.
 
     An ejection ends when its time is over; or when the instance, used all the same because nothing else was left, answers.
@@ -66,7 +114,7 @@ class HealthWatch:
     __slots__ = ("_judge_at", "_listener", "_members", "due", "ejected", "settings")
 
     def __init__(
-        self, settings: Health, members: Mapping[str, InstanceState], listener: Listener | None, now: float
+        self, settings: EjectionRules, members: Mapping[str, InstanceState], listener: Listener | None, now: float
     ) -> None:
         self.settings = settings
         self._members = members
@@ -75,7 +123,7 @@ class HealthWatch:
         self.ejected = 0
         self.due = -NEVER
 
-    def configure(self, settings: Health, now: float) -> None:
+    def configure(self, settings: EjectionRules, now: float) -> None:
         """Other rules from now on. What is known stays, and ejections under way keep their end, unless the new rules eject
         no instance: then all return."""
         self.settings = settings
@@ -84,12 +132,16 @@ class HealthWatch:
 
     def heard(self, state: InstanceState, outcome: Outcome, retry_after: float | None, now: float) -> None:
         """An attempt that was picked in the instance's present epoch has ended."""
-        if outcome is _SUCCESS or outcome is _INVALID or (outcome is _TOOL_ERROR and not self.settings.tool_errors):
+        if (
+            outcome is _SUCCESS
+            or outcome is _INVALID
+            or (outcome is _TOOL_ERROR and not self.settings.count_tool_errors)
+        ):
             self._succeeded(state, now)
         elif outcome is _THROTTLED:
             pause = PAUSE_S if retry_after is None else retry_after
             if pause > 0:  # false for what is no number, too
-                state.paused_until = max(state.paused_until, now + min(pause, self.settings.eject_max))
+                state.paused_until = max(state.paused_until, now + min(pause, self.settings.max_ejection_time))
                 self.due = -NEVER
         elif outcome in _FAILURES or outcome is _TOOL_ERROR:
             self._failed(state, now)
@@ -116,7 +168,7 @@ class HealthWatch:
 
     def _failed_again(self, state: InstanceState, now: float) -> None:
         state.failures += 1
-        limit = self.settings.consecutive
+        limit = self.settings.consecutive_failures
         if limit is None or state.failures < limit or not state.member or state.ejected_until is not None:
             return
         if self.may_eject():
@@ -128,22 +180,22 @@ class HealthWatch:
     def may_eject(self) -> bool:
         """Is there room for one more ejection?"""
         count = len(self._members)
-        allowed = int(count * self.settings.eject_share + 1e-9)  # 0.29 times 100 is less than 29
+        allowed = int(count * self.settings.max_ejection_ratio + 1e-9)  # 0.29 times 100 is less than 29
         return self.ejected < max(allowed, 1 if count >= 3 else 0)
 
     def _eject(self, state: InstanceState, now: float, reason: str) -> None:
         settings = self.settings
         former = max(0, state.times - int((now - state.well_since) / settings.interval))
         # No more are remembered than make the longest ejection: else a long bad past would outlive its cause.
-        state.times = min(former + 1, ceil(settings.eject_max / settings.eject_for))
-        state.ejected_until = now + min(settings.eject_for * state.times, settings.eject_max)
+        state.times = min(former + 1, ceil(settings.max_ejection_time / settings.base_ejection_time))
+        state.ejected_until = now + min(settings.base_ejection_time * state.times, settings.max_ejection_time)
         state.ejections += 1
         self.ejected += 1
         self._turned(state)
         self._tell(state.id, "ejected", reason)
 
     def _release(self, state: InstanceState, now: float, reason: str) -> None:
-        limit = self.settings.consecutive
+        limit = self.settings.consecutive_failures
         state.ejected_until = None
         state.failures = 0 if limit is None else limit - 1  # on probation
         state.well_since = state.warm_from = now
@@ -161,7 +213,7 @@ class HealthWatch:
             if state.ejected_until is not None:
                 self._release(state, now, "pardoned")
             state.times -= 1
-            state.warm_from = now - (self.settings.slow_start or 0.0)
+            state.warm_from = now - (self.settings.slow_start_window or 0.0)
             self.due = -NEVER
 
     def _turned(self, state: InstanceState) -> None:
@@ -210,19 +262,19 @@ class HealthWatch:
         """Set how much of its full share ``state`` may have; returns when that changes."""
         settings = self.settings
         passed = now - state.warm_from
-        if settings.slow_start is None or passed >= settings.slow_start:
+        if settings.slow_start_window is None or passed >= settings.slow_start_window:
             state.level = 1.0
             return NEVER
-        step = int(passed * STEPS / settings.slow_start)
+        step = int(passed * STEPS / settings.slow_start_window)
         state.level = max(settings.slow_start_from, step / STEPS)
-        return state.warm_from + (step + 1) * settings.slow_start / STEPS
+        return state.warm_from + (step + 1) * settings.slow_start_window / STEPS
 
     def _judge(self, now: float) -> None:
         settings = self.settings
         judged = [
             state
             for state in self._members.values()
-            if state.ejected_until is None and state.good + state.bad >= settings.volume
+            if state.ejected_until is None and state.good + state.bad >= settings.success_rate_min_calls
         ]
         for index in outliers([state.good / (state.good + state.bad) for state in judged], settings):
             if self.may_eject():

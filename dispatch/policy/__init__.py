@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dispatch.policy.balancing import NO_HEALTH, Balancing, Health
+from dispatch.policy.balancing import Balancing
 from dispatch.policy.breaker import Breaker
 from dispatch.policy.bulkhead import Bulkhead
+from dispatch.policy.outlier_detection import OutlierDetection
 from dispatch.policy.policy import (
     DEFAULT_POLICY,
     MAX_REPLY_CONNECTIONS,
@@ -24,12 +25,11 @@ __all__ = [
     "MAX_REPLY_CONNECTIONS",
     "MAX_REPLY_SUBSCRIPTIONS",
     "MAX_SECONDS",
-    "NO_HEALTH",
     "Annotations",
     "Balancing",
     "Breaker",
     "Bulkhead",
-    "Health",
+    "OutlierDetection",
     "Policy",
     "PolicyError",
     "Rate",

@@ -11,10 +11,11 @@ from typing import Any
 
 import msgspec
 
-from dispatch.policy.balancing import Balancing, Health, parse_balancing, parse_health
+from dispatch.policy.balancing import Balancing, parse_balancing
 from dispatch.policy.breaker import Breaker, parse_breaker
 from dispatch.policy.bulkhead import Bulkhead, parse_bulkhead
 from dispatch.policy.hedging import check_hedging
+from dispatch.policy.outlier_detection import OutlierDetection, parse_outlier_detection
 from dispatch.policy.rate import Rate, parse_rate
 from dispatch.policy.retry import DEFAULT_RETRY, Retry, parse_retry
 from dispatch.policy.slo import Slo, parse_slo
@@ -74,11 +75,10 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
         user_rate: how often each user may call this tool. None: for the same reason.
         shared_user_rate: how often each user may call all the tools together that have the same ``shared_user_rate``. None:
             for the same reason.
-        balancing: which instance gets the next request; a text alone is ``strategy``; None: round-robin. On: each in turn,
-            which is what people expect.
-        health: when an instance is left alone, and how it comes back; None: none is ejected or has a slow start, and one
-            that throttles is spared only for as long as it asks for. On: one that is dead or ill must not get every n-th
-            call for ever.
+        balancing: Choice of the instance for each request; a text alone is ``strategy``; None: round-robin. Default
+            round-robin: each in turn, which is what people expect.
+        outlier_detection: Ejection and slow start of instances; None: neither, and an instance that throttles is spared for
+            as long as it asks. Default on: a dead instance must not receive every n-th call for ever.
         single_flight: calls that are the same, and under way at once, share one exchange; only for tools declared read-only.
             False: two answers to one question may be meant to differ.
         slo: what the tool promises, for alerts when it is not kept (``dispatch rules export``); a number alone is
@@ -107,7 +107,7 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
     user_rate: Rate | None = None
     shared_user_rate: Rate | None = None
     balancing: Balancing = Balancing()
-    health: Health | None = Health()
+    outlier_detection: OutlierDetection | None = OutlierDetection()
     single_flight: bool = False
     slo: Slo | None = None
 
@@ -179,7 +179,7 @@ _PARTS: Mapping[str, tuple[type, Callable[[Any, Any], Any]]] = {
     "user_rate": (Rate, _rate_named("user-rate")),
     "shared_user_rate": (Rate, _rate_named("shared-user-rate")),
     "balancing": (Balancing, parse_balancing),
-    "health": (Health, parse_health),
+    "outlier_detection": (OutlierDetection, parse_outlier_detection),
     "slo": (Slo, parse_slo),
 }
 """The fields that have keys of their own: what they are, and how a descriptor's value is laid over what is in force."""

@@ -17,7 +17,7 @@ from dispatch._internal.permit import Clock, Randomness
 from dispatch.balancing.balancer import Balancer, Pick
 from dispatch.balancing.snapshot import InstanceView
 from dispatch.messaging.rpc.exchange_outcome import Tally
-from dispatch.policy import Balancing, Health
+from dispatch.policy import Balancing, OutlierDetection
 from dispatch.resilience.breaker.breaker import BreakerPermit, CircuitBreaker
 from dispatch.routing.channel import Channel
 from dispatch.routing.instance import Instance
@@ -71,7 +71,7 @@ class InstancePool:
 
     Args:
         routes: the topics, each with the name and the weight that it has as an instance.
-        balancing, health: which one is next, and when one is left alone.
+        balancing, outlier_detection: choice and ejection of instances.
         addressed: requests go to the own topics of instances that are known by name.
         clock, randomness: of the balancer.
         greet: called with a route that is used when its time has come: may ask who is there.
@@ -87,7 +87,7 @@ class InstancePool:
         routes: Sequence[tuple[str, float, Channel]],
         *,
         balancing: Balancing,
-        health: Health,
+        outlier_detection: OutlierDetection | None,
         addressed: bool,
         clock: Clock,
         randomness: Randomness,
@@ -110,7 +110,7 @@ class InstancePool:
         self.keys = KeyHolders()
         self.balancer = Balancer(
             balancing=balancing,
-            health=health,
+            outlier_detection=outlier_detection,
             clock=clock,
             randomness=randomness,
             admits=self._admits,
@@ -155,9 +155,9 @@ class InstancePool:
         self._routes.append((name, weight, route))
         self._seen = -1
 
-    def configure(self, balancing: Balancing, health: Health, *, addressed: bool) -> None:
+    def configure(self, balancing: Balancing, outlier_detection: OutlierDetection | None, *, addressed: bool) -> None:
         """Other settings from now on; what is known of the instances stays."""
-        self.balancer.configure(balancing, health)
+        self.balancer.configure(balancing, outlier_detection)
         self._addressed = addressed
         self._seen = -1
 

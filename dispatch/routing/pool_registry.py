@@ -10,7 +10,7 @@ from dispatch._internal.clock import loop_clock
 from dispatch._internal.permit import Randomness
 from dispatch.catalog import ServiceDescriptor
 from dispatch.errors import ErrorType, TransportError
-from dispatch.policy import NO_HEALTH, Policy
+from dispatch.policy import Policy
 from dispatch.routing.channel import Channel, Channels
 from dispatch.routing.in_flight import Generations
 from dispatch.routing.instance_pool import SHARED, InstancePool
@@ -38,7 +38,7 @@ class PoolUser(Protocol):
 
     @property
     def policy(self) -> Policy:
-        """Balancing, health and connections."""
+        """Balancing and outlier detection."""
         ...
 
 
@@ -145,7 +145,7 @@ class PoolRegistry:
         pool = InstancePool(
             there,
             balancing=policy.balancing,
-            health=policy.health or NO_HEALTH,
+            outlier_detection=policy.outlier_detection,
             addressed=policy.addressed,
             clock=self._clock,
             randomness=self._randomness,
@@ -204,7 +204,7 @@ class PoolRegistry:
         for key, pool in list(self._pools.items()):
             policy = policies.pool_policy(key)
             if policy is not None:
-                pool.configure(policy.balancing, policy.health or NO_HEALTH, addressed=policy.addressed)
+                pool.configure(policy.balancing, policy.outlier_detection, addressed=policy.addressed)
             else:
                 del self._pools[key]
                 self._former[key] = pool, self._generations.number

@@ -18,7 +18,7 @@ from dispatch.policy import (
     Balancing,
     Breaker,
     Bulkhead,
-    Health,
+    OutlierDetection,
     Policy,
     PolicyError,
     Rate,
@@ -38,7 +38,7 @@ PARTS: dict[str, type[msgspec.Struct]] = {
     "user-rate": Rate,
     "shared-user-rate": Rate,
     "balancing": Balancing,
-    "health": Health,
+    "outlier-detection": OutlierDetection,
     "slo": Slo,
 }
 SAME_KEYS = ("user-rate", "shared-user-rate")
@@ -137,7 +137,7 @@ def test_what_stands_for_a_part_is_understood(part: str) -> None:
     assert isinstance(getattr(policy, part.replace("-", "_")), PARTS[part])
 
 
-@pytest.mark.parametrize("part", ["breaker", "health"])
+@pytest.mark.parametrize("part", ["breaker", "outlier-detection"])
 def test_a_part_without_a_short_form_has_none(part: str) -> None:
     assert "short" not in OPTIONS[part]
     with pytest.raises(PolicyError, match=f"'{part}'"):
@@ -159,7 +159,13 @@ def test_the_policy_to_copy_is_accepted_by_check(capsys: pytest.CaptureFixture[s
     assert len(said["plan"]) == said["tools"]
     for plan in said["plan"]:
         users = {row["key"] for row in plan["rows"] if row["source"] == USER and not row["without_effect"]}
-        assert {"timeout", "hedging", "rate.burst", "balancing.strategy", "health.consecutive"} <= users
+        assert {
+            "timeout",
+            "hedging",
+            "rate.burst",
+            "balancing.strategy",
+            "outlier-detection.consecutive-failures",
+        } <= users
 
 
 @pytest.mark.parametrize("written", re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL))

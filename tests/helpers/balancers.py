@@ -8,8 +8,9 @@ from typing import Any
 
 from dispatch.balancing.balancer import Balancer, Pick
 from dispatch.balancing.instance_state import InstanceState
+from dispatch.balancing.outlier_detection import EjectionRules
 from dispatch.errors import Outcome
-from dispatch.policy.balancing import Balancing, Health
+from dispatch.policy.balancing import Balancing
 
 START = 1_000.0
 
@@ -55,11 +56,11 @@ class Stand:
         self.clock = Clock()
         self.changes: list[tuple[str, str, str]] = []
         if warm:
-            health.setdefault("slow_start", None)
+            health.setdefault("slow_start_window", None)
         self.balancer = Balancer(
             members,
             balancing=Balancing(strategy=strategy),
-            health=Health(**health),
+            outlier_detection=EjectionRules(**health),
             clock=self.clock,
             randomness=random.Random(5).random,
             admits=admits,

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from dispatch.balancing.balancer import Balancer, Pick
+from dispatch.balancing.outlier_detection import EjectionRules
 from dispatch.errors import Outcome
-from dispatch.policy.balancing import Balancing, Health
+from dispatch.policy.balancing import Balancing
 
 MEAN_S = 0.02
 """What an attempt takes at a healthy instance, in the mean."""
@@ -52,7 +53,7 @@ class Simulation:
         rate: float,
         seconds: float,
         seed: int,
-        health: Health | None = None,
+        outlier_detection: EjectionRules | None = None,
         attempts: int = 1,
         workers: int = 4,
     ) -> None:
@@ -67,7 +68,7 @@ class Simulation:
         self.balancer = Balancer(
             list(hosts),
             balancing=balancing,
-            health=health or Health(),
+            outlier_detection=outlier_detection or EjectionRules(),
             clock=lambda: self.now,
             randomness=random.Random(seed + 1).random,
             listener=lambda *change: self.changes.append((self.now, *change)),

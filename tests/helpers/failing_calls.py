@@ -40,7 +40,7 @@ TOOLS: Mapping[str, Mapping[str, Any]] = {
             "timeout": 1.5,
             "attempt-timeout": 0.35,
             "hedging": 0.15,
-            "health": {"consecutive": 3, "eject-for": 4, "slow-start": 3},
+            "outlier-detection": {"consecutive-failures": 3, "base-ejection-time": 4, "slow-start-window": 3},
         },
     },
     "tell-story": {"service": "stories", "policy": {"stream-timeout": 5}},

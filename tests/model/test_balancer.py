@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from dispatch.balancing.balancer import NO_INSTANCE, Balancer, Pick
+from dispatch.balancing.outlier_detection import EjectionRules
 from dispatch.errors import Outcome
-from dispatch.policy.balancing import STRATEGIES, Balancing, Health
+from dispatch.policy.balancing import STRATEGIES, Balancing
 from tests.helpers.balancers import START
 from tests.helpers.state_machine_settings import machine
 
@@ -36,7 +37,14 @@ class Known:
 class BalancerMachine(RuleBasedStateMachine):
     """The model recounts failures, ejections and their ends by itself; it knows nothing of strategies and lists."""
 
-    HEALTH = Health(consecutive=3, sigma=None, eject_for=10, eject_max=25, interval=5, slow_start=8)
+    HEALTH = EjectionRules(
+        consecutive_failures=3,
+        success_rate_stdev_factor=None,
+        base_ejection_time=10,
+        max_ejection_time=25,
+        interval=5,
+        slow_start_window=8,
+    )
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +59,7 @@ class BalancerMachine(RuleBasedStateMachine):
     def begin(self, strategy: str, seed: int) -> None:
         self.balancer = Balancer(
             balancing=Balancing(strategy=strategy),
-            health=self.HEALTH,
+            outlier_detection=self.HEALTH,
             clock=lambda: self.now,
             randomness=random.Random(seed).random,
             admits=lambda id: id not in self.shut,
@@ -81,7 +89,7 @@ class BalancerMachine(RuleBasedStateMachine):
     def join(self, id: str) -> None:
         known = self.known.get(id)
         # One that was away for twice the longest ejection begins anew.
-        if known is None or (not known.member and self.now - known.left_at >= 2 * self.HEALTH.eject_max):
+        if known is None or (not known.member and self.now - known.left_at >= 2 * self.HEALTH.max_ejection_time):
             known = self.known[id] = Known()
             known.well_since = self.now
         known.member = True
@@ -188,7 +196,7 @@ class BalancerMachine(RuleBasedStateMachine):
             if known.out_until is not None:
                 assert seen[id].seconds_left == known.out_until - self.now
         out = sum(each.out_until is not None for each in self.members().values())
-        assert self.balancer._health.ejected == out
+        assert self.balancer._detector.ejected == out
 
 
 TestBalancerMachine = BalancerMachine.TestCase

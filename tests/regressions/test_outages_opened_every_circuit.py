@@ -155,7 +155,7 @@ async def test_all_that_an_instance_had_when_it_died_is_one_failure(names: tuple
 
 
 async def test_an_instance_that_answers_nothing_closes_no_tool_while_another_answers() -> None:
-    policy = {"attempt-timeout": 0.5, "retry": 1, "health": {"consecutive": None, "sigma": None}}
+    policy = {"attempt-timeout": 0.5, "retry": 1, "outlier-detection": None}
     async with instances(taking(0.01), *TWO, policy=policy) as (dispatcher, _, connections):
         assert errors(await asyncio.gather(*(dispatcher.execute("work") for _ in range(4)))) == {"": 4}
         connections["one"].disconnect(FOREVER)
@@ -188,7 +188,7 @@ async def test_a_tool_that_nearly_always_fails_is_left_alone_although_now_and_th
         await asyncio.sleep(0.01 if calls % 10 == 0 else 60)
         return "done"
 
-    policy = {"attempt-timeout": 0.5, "retry": 1, "health": {"consecutive": None, "sigma": None}}
+    policy = {"attempt-timeout": 0.5, "retry": 1, "outlier-detection": None}
     async with instances(nearly_still, *"abcdefgh", policy=policy) as (dispatcher, _, _):
         await advance(1)
         for _ in range(60):

@@ -157,12 +157,12 @@ async def test_a_call_that_began_before_a_reload_does_not_undo_it() -> None:
     async with Peer.as_service() as peer, dispatching(catalog(work=tools)) as dispatcher:
         call = asyncio.create_task(dispatcher.execute("work", timeout=10))
         await peer.request()
-        dispatcher.reload(catalog(service={"policy": {"health": {"consecutive": 77}}}, work=tools))
+        dispatcher.reload(catalog(service={"policy": {"outlier-detection": {"consecutive-failures": 77}}}, work=tools))
         _, properties = await peer.request()
         await peer.answer(properties, "done")
         assert (await call).ok
         (pool,) = dispatcher._running._pools.of_service("lab")
-        assert pool.balancer._health.settings.consecutive == 77
+        assert pool.balancer._detector.settings.consecutive_failures == 77
 
 
 # -- what is open -----------------------------------------------------------------------------------------------------

@@ -11,11 +11,11 @@ import pytest
 
 from dispatch import Catalog, InvalidArgumentsError, Outcome, Policy, ToolError
 from dispatch.cli.views.effective_policy import plan_of
-from dispatch.policy import Balancing, Health, PolicyError, Retry, parse_policy
+from dispatch.policy import Balancing, OutlierDetection, PolicyError, Retry, parse_policy
 from tests.helpers.clock import advance, idle
 from tests.helpers.dispatcher_and_service import Peer, Service, catalog, dispatching, serving, stand
 
-OFF = {"retry": None, "health": None, "balancing": None, "single-flight": None}
+OFF = {"retry": None, "outlier-detection": None, "balancing": None, "single-flight": None}
 
 
 def tools(policy: dict[str, Any], **keys: Any) -> Catalog:
@@ -77,14 +77,28 @@ async def test_a_priority_that_a_reload_removes_does_not_jump_the_queue() -> Non
 
 def test_null_is_accepted_and_a_part_switched_on_again_begins_with_the_defaults() -> None:
     base = parse_policy(
-        {"retry": {"max-backoff": 1}, "health": {"gap": 0.5}, "balancing": "p2c", "single-flight": True}
+        {
+            "retry": {"max-backoff": 1},
+            "outlier-detection": {"panic-threshold": 0.2},
+            "balancing": "least-request",
+            "single-flight": True,
+        }
     )
     off = base.merged(OFF)
-    assert (off.retry, off.health, off.balancing, off.single_flight) == (None, None, Balancing(), False)
-    assert Policy(retry=None, health=None, balancing=None, single_flight=None) == off  # type: ignore[arg-type]  # as in JSON
-    again = off.merged({"retry": {"initial-backoff": 0.1}, "health": {"volume": 9}, "balancing": {"decay": 3}})
-    assert (again.retry, again.health) == (Retry(initial_backoff=0.1), Health(volume=9))
-    assert again.balancing == Balancing(decay=3)
+    assert (off.retry, off.outlier_detection, off.balancing, off.single_flight) == (None, None, Balancing(), False)
+    assert Policy(retry=None, outlier_detection=None, balancing=None, single_flight=None) == off  # type: ignore[arg-type]  # as in JSON
+    again = off.merged(
+        {
+            "retry": {"initial-backoff": 0.1},
+            "outlier-detection": {"max-ejection-ratio": 0.9},
+            "balancing": {"choice-count": 3},
+        }
+    )
+    assert (again.retry, again.outlier_detection) == (
+        Retry(initial_backoff=0.1),
+        OutlierDetection(max_ejection_ratio=0.9),
+    )
+    assert again.balancing == Balancing(choice_count=3)
 
 
 @pytest.mark.parametrize("key", ["timeout", "addressed", "stream-buffer"])
@@ -136,7 +150,7 @@ async def test_health_null_ejects_no_instance(health: dict[str, Any] | None, sha
         runs["well"] += 1
         return "done"
 
-    policy = {"timeout": 0.2, "health": health, "breaker": None, "retry": None}
+    policy = {"timeout": 0.2, "outlier-detection": health, "breaker": None, "retry": None}
     async with (
         serving(Service(hang), instance="ill"),
         serving(Service(answer), instance="well"),
@@ -158,7 +172,12 @@ async def test_health_switched_off_by_a_reload_returns_the_ejected_instance() ->
             await asyncio.sleep(3600)
         return "done"
 
-    policy: dict[str, Any] = {"timeout": 0.2, "health": {"eject-for": 300}, "breaker": None, "retry": None}
+    policy: dict[str, Any] = {
+        "timeout": 0.2,
+        "outlier-detection": {"base-ejection-time": 300},
+        "breaker": None,
+        "retry": None,
+    }
     async with (
         serving(Service(work), instance="one"),
         serving(Service(work), instance="two"),
@@ -169,7 +188,7 @@ async def test_health_switched_off_by_a_reload_returns_the_ejected_instance() ->
             await dispatcher.execute("work")
         assert any(view.state == "ejected" for view in dispatcher.instances("lab"))
         failing = False
-        dispatcher.reload(catalog(service={"policy": policy | {"health": None}}))
+        dispatcher.reload(catalog(service={"policy": policy | {"outlier-detection": None}}))
         assert await dispatcher.call("work") == "done"
         assert {view.state for view in dispatcher.instances("lab")} == {"up"}
 
@@ -208,9 +227,9 @@ async def test_single_flight_null_shares_no_exchange() -> None:
 
 def test_the_plan_says_what_null_switched_off() -> None:
     plan = plan_of(tools({**OFF, "hedging": None}, idempotent=True), "work")
-    assert not {"retry", "health", "single-flight"} & set(plan.guards)
+    assert not {"retry", "outlier-detection", "single-flight"} & set(plan.guards)
     assert plan.retries == "none"
     rows = {row.key: (row.value, row.source) for row in plan.rows}
-    assert (rows["retry"], rows["health"]) == ((None, "tool"), (None, "tool"))
+    assert (rows["retry"], rows["outlier-detection"]) == ((None, "tool"), (None, "tool"))
     assert rows["balancing.strategy"] == ("round-robin", "tool")
     assert rows["single-flight"] == (False, "tool")

@@ -33,7 +33,7 @@ GUARDS: Mapping[str, tuple[str, ...]] = {
     "user-rate": ("user_rate",),
     "shared-user-rate": ("shared_user_rate",),
     "balancing": ("balancing",),
-    "health": ("health",),
+    "outlier-detection": ("outlier_detection",),
     "single-flight": ("single_flight",),
     "slo": ("slo",),
 }
@@ -48,7 +48,7 @@ _SHORT = {
     "slo": "availability",
     **dict.fromkeys(_RATES, "rate"),
 }
-_PARTS = ("breaker", "health", *_SHORT)
+_PARTS = ("breaker", "outlier-detection", *_SHORT)
 _BROKER_SPREADS = "the broker spreads, unbatched"
 
 
@@ -245,8 +245,8 @@ def _is_on(guard: str, target: ResolvedTool, idle: Mapping[str, str]) -> bool:
             return policy.hedging is not None and "hedging" not in idle
         case "balancing":
             return "balancing.strategy" not in idle
-        case "health":
-            return policy.health is not None and "health.consecutive" not in idle
+        case "outlier-detection":
+            return policy.outlier_detection is not None and "outlier-detection.consecutive-failures" not in idle
         case "single-flight":
             return target.is_single_flight
         case "slo":
@@ -282,8 +282,8 @@ def _without_effect(target: ResolvedTool, tool: ToolDescriptor) -> dict[str, str
     if spread:
         why = f"one topic shared by replicas: {_BROKER_SPREADS}"
         note(why, "balancing", *policy.balancing.__struct_encode_fields__)
-        if policy.health is not None:
-            note(why, "health", *policy.health.__struct_encode_fields__)
+        if policy.outlier_detection is not None:
+            note(why, "outlier-detection", *policy.outlier_detection.__struct_encode_fields__)
     if not by_name:
         why = "no instance is called by name: " + (
             "the topics are persistent, and lose nothing" if policy.addressed else "'addressed' is false"
@@ -299,18 +299,11 @@ def _without_effect(target: ResolvedTool, tool: ToolDescriptor) -> dict[str, str
 
 def _settings_unused(policy: Policy, note: Callable[..., None]) -> None:
     """Settings that others of the same part switch off."""
-    bulkhead, balancing, health = policy.bulkhead, policy.balancing, policy.health
+    bulkhead, balancing = policy.bulkhead, policy.balancing
     if bulkhead is not None and bulkhead.max_wait == 0:
         note("'max-wait' is 0: no call waits", "bulkhead", "priorities")
     if balancing.strategy != "least-request":
-        note("only 'least-request' has it", "balancing", "scan")
-    if balancing.strategy in ("round-robin", "weighted"):
-        note(f"'{balancing.strategy}' does not look at speed", "balancing", "decay")
-    if health is not None:
-        if health.sigma is None:
-            note("'sigma' is null: success rates are not looked at", "health", "gap", "pair-gap", "volume")
-        if health.slow_start is None:
-            note("'slow-start' is null", "health", "slow-start-from")
+        note("only 'least-request' has it", "balancing", "choice-count")
     if policy.slo is not None and policy.slo.latency is None:
         note("'latency' is null", "slo", "latency-share")
     rates = [(key, rate) for key in _RATES if (rate := getattr(policy, key.replace("-", "_"))) is not None]

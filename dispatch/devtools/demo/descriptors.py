@@ -35,7 +35,11 @@ def demo_catalog(run: str, time_scale: TimeScale) -> Catalog:
     services["printer"]["policy"] = {"retry": 1}  # a throttled call reaches its caller instead of being retried
     services["translate"]["policy"] = {
         "attempt-timeout": TRANSLATE_ATTEMPT_S,
-        "health": {"consecutive": 3, "eject-for": time_scale.ejection_time, "slow-start": time_scale.slow_start},
+        "outlier-detection": {
+            "consecutive-failures": 3,
+            "base-ejection-time": time_scale.ejection_time,
+            "slow-start-window": time_scale.slow_start_window,
+        },
     }
     services["rates"]["policy"] = {
         "timeout": RATES_TIMEOUT_S,

@@ -34,7 +34,7 @@ class TimeScale:
         return self._share(0.1)
 
     @property
-    def slow_start(self) -> float:
+    def slow_start_window(self) -> float:
         """Return the slow-start window after an ejection."""
         return self._share(0.1)
 
@@ -65,7 +65,7 @@ class TimeScale:
         return (
             self.every_outcome
             + self.ejection_time
-            + self.slow_start
+            + self.slow_start_window
             + self.open_duration
             + self.noisy_user
             + moments
@@ -75,13 +75,14 @@ class TimeScale:
     @property
     def note(self) -> str:
         """Describe the times that are shorter than the defaults, for people."""
-        health, breaker = DEFAULT_POLICY.health, DEFAULT_POLICY.breaker
+        outliers, breaker = DEFAULT_POLICY.outlier_detection, DEFAULT_POLICY.breaker
         assert breaker is not None  # the defaults have all of them
-        assert health is not None
-        assert health.slow_start is not None
+        assert outliers is not None
+        assert outliers.slow_start_window is not None
         return (
-            f"Shortened: ejected {self.ejection_time:g} s (default {health.eject_for:g}), slow start {self.slow_start:g} s "
-            f"({health.slow_start:g}), open {self.open_duration:g} s ({breaker.open_duration:g})"
+            f"Shortened: ejected {self.ejection_time:g} s (default {outliers.base_ejection_time:g}), slow start "
+            f"{self.slow_start_window:g} s ({outliers.slow_start_window:g}), open "
+            f"{self.open_duration:g} s ({breaker.open_duration:g})"
         )
 
     def _share(self, share: float) -> float:

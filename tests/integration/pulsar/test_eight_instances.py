@@ -59,7 +59,7 @@ OURS: Mapping[str, Any] = {
 OURS_REFUSED: Mapping[str, Any] = {
     **OURS,
     # A look-up has no errors of its own: one that fails says that its instance is ill, and another may do better.
-    "health": {"tool-errors": True},
+    "outlier-detection": {"count-tool-errors": True},
     "retry": {"retryable-errors": [OUT_OF_ORDER]},
 }
 ALONE: Mapping[str, Any] = {
@@ -68,7 +68,7 @@ ALONE: Mapping[str, Any] = {
     "retry": 1,
     "breaker": None,
     "bulkhead": None,
-    "health": {"consecutive": None, "sigma": None},
+    "outlier-detection": None,
 }
 """Round-robin, which is the default, and nothing else."""
 UNGUARDED: Mapping[str, Any] = {**ALONE, "addressed": False}

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.pulsar
 CALLS = {"plain": 880, "trips": 60, "dawdles": 40, "talks": 20}
 """How many of each tool: 1,000."""
 IN_FLIGHT = 32
-ALWAYS: Mapping[str, Any] = {"breaker": None, "health": {"consecutive": None, "sigma": None}}
+ALWAYS: Mapping[str, Any] = {"breaker": None, "outlier-detection": None}
 """An instance that does badly on purpose is to go on doing so."""
 POLICIES: Mapping[str, Mapping[str, Any]] = {
     "plain": ALWAYS,

@@ -18,37 +18,37 @@ from dispatch.balancing.balancer import (
     Pick,
     make_strategy,
 )
+from dispatch.balancing.instance_state import DECAY_S
 from dispatch.balancing.least_request import LeastRequest
+from dispatch.balancing.outlier_detection import EjectionRules
 from dispatch.balancing.peak_ewma import PeakEwma
-from dispatch.balancing.power_of_two_choices import PowerOfTwoChoices
 from dispatch.balancing.round_robin import RoundRobin
 from dispatch.balancing.weighted_round_robin import SmoothWeighted
 from dispatch.errors import Outcome
-from dispatch.policy.balancing import STRATEGIES, Balancing, Health
+from dispatch.policy.balancing import STRATEGIES, Balancing
 from tests.helpers.balancers import START, Stand
 
 
 def test_every_strategy_is_made_with_its_settings() -> None:
-    kinds = {name: make_strategy(Balancing(strategy=name, scan=3, decay=7.0), random.random) for name in STRATEGIES}
+    kinds = {name: make_strategy(Balancing(strategy=name, choice_count=3), random.random) for name in STRATEGIES}
     assert {name: type(kind) for name, kind in kinds.items()} == {
         "round-robin": RoundRobin,
         "weighted": SmoothWeighted,
         "least-request": LeastRequest,
-        "p2c": PowerOfTwoChoices,
         "peak-ewma": PeakEwma,
     }
-    for name in ("least-request", "p2c", "peak-ewma"):
-        assert kinds[name].decay == 7.0  # type: ignore[attr-defined]
-    assert kinds["least-request"]._scan == 3  # type: ignore[attr-defined]
-    assert [name for name in STRATEGIES if kinds[name].weighs] == ["weighted", "least-request", "p2c", "peak-ewma"]
-    assert [name for name in STRATEGIES if kinds[name].learns] == ["least-request", "p2c", "peak-ewma"]
+    for name in ("least-request", "peak-ewma"):
+        assert kinds[name].decay == DECAY_S  # type: ignore[attr-defined]
+    assert kinds["least-request"]._choice_count == 3  # type: ignore[attr-defined]
+    assert [name for name in STRATEGIES if kinds[name].weighs] == ["weighted", "least-request", "peak-ewma"]
+    assert [name for name in STRATEGIES if kinds[name].learns] == ["least-request", "peak-ewma"]
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_pick_says_whether_what_instances_run_is_of_use(strategy: str) -> None:
     pick = Stand("ab", strategy).balancer.pick()
     assert isinstance(pick, Pick)
-    assert pick.learns == (strategy in ("least-request", "p2c", "peak-ewma"))
+    assert pick.learns == (strategy in ("least-request", "peak-ewma"))
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -214,7 +214,7 @@ def test_panic_begins_below_its_share_and_not_at_it() -> None:
 
 
 def test_panic_can_be_left_out_but_not_when_nothing_is_left() -> None:
-    stand = Stand("abcd", panic=0)
+    stand = Stand("abcd", panic_threshold=0)
     stand.eject("a")
     stand.eject("b")
     stand.balancer.remove("d")
@@ -251,7 +251,7 @@ def test_one_that_is_not_well_but_may_not_go_is_no_reason_for_panic_while_others
 
 
 def test_one_that_was_ejected_for_its_success_rate_comes_back_with_its_first_answer_too() -> None:
-    stand = Stand("ab", consecutive=None, volume=4)
+    stand = Stand("ab", consecutive_failures=None, success_rate_min_calls=4)
     for outcome in (Outcome.TIMEOUT, Outcome.TIMEOUT, Outcome.TIMEOUT, Outcome.SUCCESS):
         stand.end("a", outcome)
     stand.end("b", Outcome.SUCCESS, 4)
@@ -269,7 +269,9 @@ def test_a_change_of_settings_keeps_what_is_known() -> None:
     stand = Stand("ab")
     stand.eject("a")
     open_picks = [stand.pick() for _ in range(3)]
-    stand.balancer.configure(Balancing(strategy="least-request"), Health(consecutive=2, slow_start=None))
+    stand.balancer.configure(
+        Balancing(strategy="least-request"), EjectionRules(consecutive_failures=2, slow_start_window=None)
+    )
     assert isinstance(stand.balancer._strategy, LeastRequest)
     assert stand.picks(3) == "bbb"
     assert stand.state("b").in_flight == 3
@@ -288,15 +290,15 @@ def test_the_same_strategy_goes_on_where_it_was() -> None:
     stand = Stand("ab")
     strategy = stand.balancer._strategy
     stand.picks(1)
-    stand.balancer.configure(Balancing(), Health(interval=1, slow_start=None))
+    stand.balancer.configure(Balancing(), EjectionRules(interval=1, slow_start_window=None))
     assert stand.balancer._strategy is strategy
     assert stand.picks(1) == "b"
-    assert stand.balancer._health._judge_at == START + 1
-    stand.balancer.configure(Balancing(), Health(interval=100, slow_start=None))
-    assert stand.balancer._health._judge_at == START + 1
+    assert stand.balancer._detector._judge_at == START + 1
+    stand.balancer.configure(Balancing(), EjectionRules(interval=100, slow_start_window=None))
+    assert stand.balancer._detector._judge_at == START + 1
     stand.wait(1)
     stand.pick()
-    assert stand.balancer._health._judge_at == START + 101
+    assert stand.balancer._detector._judge_at == START + 101
 
 
 def test_a_change_of_settings_counts_at_once() -> None:
@@ -304,7 +306,7 @@ def test_a_change_of_settings_counts_at_once() -> None:
     stand.eject("a")
     stand.eject("b")
     stand.picks(1)
-    stand.balancer.configure(Balancing(), Health(panic=0.6))
+    stand.balancer.configure(Balancing(), EjectionRules(panic_threshold=0.6))
     assert stand.pick().panic
 
 
@@ -333,7 +335,9 @@ def test_each_instance_can_be_looked_at() -> None:
 
 
 def test_nobody_needs_to_listen() -> None:
-    balancer = Balancer("ab", balancing=Balancing(), health=Health(), clock=lambda: 1.0, randomness=random.random)
+    balancer = Balancer(
+        "ab", balancing=Balancing(), outlier_detection=EjectionRules(), clock=lambda: 1.0, randomness=random.random
+    )
     for _ in range(20):
         pick = balancer.pick()
         assert isinstance(pick, Pick)

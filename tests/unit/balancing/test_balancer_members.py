@@ -71,13 +71,13 @@ def test_there_are_never_more_instances_than_allowed() -> None:
 
 
 def test_one_that_comes_and_goes_stays_ejected() -> None:
-    stand = Stand("ab", panic=0)
+    stand = Stand("ab", panic_threshold=0)
     stand.eject("a")
     stand.balancer.remove("a")
-    assert stand.balancer._health.ejected == 0
+    assert stand.balancer._detector.ejected == 0
     stand.wait(10)
     stand.balancer.add("a")
-    assert stand.balancer._health.ejected == 1
+    assert stand.balancer._detector.ejected == 1
     assert stand.picks(3) == "bbb"
     stand.wait(20)
     assert "a" in stand.picks(2)
@@ -92,7 +92,7 @@ def test_one_that_comes_back_after_its_ejection_has_ended_returns_in_proper_form
     stand.balancer.add("a")
     stand.pick()
     assert stand.changes[1:] == [("a", "returned", "over")]
-    assert (stand.state("a").times, stand.balancer._health.ejected) == (1, 0)
+    assert (stand.state("a").times, stand.balancer._detector.ejected) == (1, 0)
 
 
 def test_one_that_was_gone_for_long_starts_afresh() -> None:
@@ -128,7 +128,7 @@ def test_an_answer_of_one_that_was_ejected_and_has_gone_changes_no_books() -> No
     state.in_flight += 1
     stand.balancer.remove("a")
     late.finish(Outcome.SUCCESS)
-    assert stand.balancer._health.ejected == 0
+    assert stand.balancer._detector.ejected == 0
     assert state.ejected_until == START + 30
     assert len(stand.changes) == 1
 
@@ -167,7 +167,7 @@ def test_one_instance_and_no_other_can_be_asked_for_whoever_is_due() -> None:
 
 
 def test_a_glimpse_says_what_is_and_works_nothing_out() -> None:
-    stand = Stand("ab", eject_for=1.0)
+    stand = Stand("ab", base_ejection_time=1.0)
     stand.eject("a")
     assert [each.state for each in stand.balancer.glimpse()] == ["ejected", "up"]
     stand.wait(2.0)

@@ -49,7 +49,7 @@ def test_the_part_of_a_newcomer_is_of_its_weight() -> None:
 
 
 def test_among_newcomers_the_warmest_is_not_held_back() -> None:
-    stand = Stand("a", warm=False, slow_start=20)
+    stand = Stand("a", warm=False, slow_start_window=20)
     stand.wait(10)
     stand.balancer.add("b")
     assert stand.picks(1000).count("b") == pytest.approx(100, abs=1)

@@ -65,7 +65,7 @@ def test_five_in_a_row_that_were_outpaced_eject() -> None:
 
 
 def test_success_rates_leave_out_what_was_outpaced() -> None:
-    stand = Stand("ab", consecutive=None)
+    stand = Stand("ab", consecutive_failures=None)
     stand.end("a", Outcome.CANCELLED, 500, outpaced=True)
     assert (stand.state("a").good, stand.state("a").bad) == (0, 0)
     assert stand.changes == []
@@ -84,13 +84,13 @@ def test_what_was_outpaced_in_an_earlier_epoch_says_nothing() -> None:
 
 
 def test_a_tools_own_error_is_a_failure_only_if_the_settings_say_so() -> None:
-    stand = Stand("ab", tool_errors=True)
+    stand = Stand("ab", count_tool_errors=True)
     stand.end("a", Outcome.TOOL_ERROR, 5)
     assert stand.changes == [("a", "ejected", "failures")]
 
 
 def test_the_row_can_be_left_out() -> None:
-    stand = Stand("ab", consecutive=None)
+    stand = Stand("ab", consecutive_failures=None)
     stand.end("a", Outcome.TIMEOUT, 500)
     assert stand.changes == []
 
@@ -121,7 +121,7 @@ def test_who_comes_back_is_on_probation_until_it_answers() -> None:
 
 
 def test_without_the_row_there_is_no_probation() -> None:
-    stand = Stand("ab", consecutive=None, volume=10)
+    stand = Stand("ab", consecutive_failures=None, success_rate_min_calls=10)
     stand.end("a", Outcome.TIMEOUT, 10)
     stand.end("b", Outcome.SUCCESS, 10)
     stand.wait(10)
@@ -133,7 +133,7 @@ def test_without_the_row_there_is_no_probation() -> None:
 
 
 def test_each_ejection_is_longer_up_to_the_longest_and_more_are_not_remembered() -> None:
-    stand = Stand("ab", eject_for=30, eject_max=100)
+    stand = Stand("ab", base_ejection_time=30, max_ejection_time=100)
     lasted = []
     for _ in range(6):
         stand.end("a", Outcome.TIMEOUT, 5)
@@ -147,7 +147,7 @@ def test_each_ejection_is_longer_up_to_the_longest_and_more_are_not_remembered()
 
 
 def test_time_without_ejection_makes_the_next_one_shorter() -> None:
-    stand = Stand("ab", eject_for=30, eject_max=100, interval=10)
+    stand = Stand("ab", base_ejection_time=30, max_ejection_time=100, interval=10)
     stand.eject("a")
     for well, lasts in ((0, 60), (9.99, 90), (10, 90), (20, 60), (1000, 30)):
         until = stand.state("a").ejected_until
@@ -168,15 +168,15 @@ def test_time_without_ejection_makes_the_next_one_shorter() -> None:
 )
 def test_no_more_are_ejected_than_may_be_and_one_always_may_if_two_stay(count: int, share: float, allowed: int) -> None:
     names = [f"i{number}" for number in range(count)]
-    stand = Stand(names, eject_share=share)
+    stand = Stand(names, max_ejection_ratio=share)
     for name in names:
         stand.end(name, Outcome.TIMEOUT, 7)
     assert [change[1] for change in stand.changes] == ["ejected"] * allowed
-    assert stand.balancer._health.ejected == allowed
+    assert stand.balancer._detector.ejected == allowed
 
 
 def test_when_one_comes_back_another_that_still_fails_goes_at_once() -> None:
-    stand = Stand("ab", panic=0)
+    stand = Stand("ab", panic_threshold=0)
     stand.eject("a")
     stand.end("b", Outcome.TIMEOUT, 9)
     stand.wait(30)
@@ -269,18 +269,22 @@ def levels(stand: Stand, id: str, *moments: float) -> list[float]:
 
 
 def test_the_share_of_a_new_instance_grows_in_steps() -> None:
-    stand = Stand("ab", warm=False, slow_start=20)
+    stand = Stand("ab", warm=False, slow_start_window=20)
     moments = (0, 2.99, 3, 3.99, 4, 10, 19.9, 20, 1000)
     assert levels(stand, "a", *moments) == [0.1, 0.1, 0.15, 0.15, 0.2, 0.5, 0.95, 1.0, 1.0]
 
 
 def test_a_slow_start_can_begin_higher_or_be_left_out() -> None:
-    assert levels(Stand("ab", warm=False, slow_start=20, slow_start_from=0.5), "a", 0, 10, 11) == [0.5, 0.5, 0.55]
-    assert levels(Stand("ab", warm=False, slow_start=None), "a", 0) == [1.0]
+    assert levels(Stand("ab", warm=False, slow_start_window=20, slow_start_from=0.5), "a", 0, 10, 11) == [
+        0.5,
+        0.5,
+        0.55,
+    ]
+    assert levels(Stand("ab", warm=False, slow_start_window=None), "a", 0) == [1.0]
 
 
 def test_who_comes_back_starts_slowly() -> None:
-    stand = Stand("ab", warm=False, slow_start=20)
+    stand = Stand("ab", warm=False, slow_start_window=20)
     stand.wait(100)
     stand.eject("a")
     assert levels(stand, "a", 130, 135) == [0.1, 0.25]
@@ -304,7 +308,7 @@ def test_who_comes_back_has_no_turns_saved_up_and_no_suspicion_left() -> None:
 
 def test_when_the_service_is_well_again_the_ejected_return_at_once_and_on_probation() -> None:
     """Against a fault that all instances had: half of them would stay ejected, and the others could not carry the load."""
-    stand = Stand("abcd", warm=False, slow_start=30)
+    stand = Stand("abcd", warm=False, slow_start_window=30)
     stand.wait(100)
     stand.eject("a")
     stand.eject("b")

@@ -6,14 +6,13 @@ and against a bad past that outweighs a good present.
 
 from __future__ import annotations
 
-from dispatch.balancing.outlier_detection import outliers
+from dispatch.balancing.outlier_detection import EjectionRules, outliers
 from dispatch.errors import Outcome
-from dispatch.policy.balancing import Health
 from tests.helpers.balancers import START, Stand
 
 
 def test_the_deviation_rule_speaks_from_five_on() -> None:
-    alone = Health(pair_gap=1.0)
+    alone = EjectionRules(success_rate_pair_gap=1.0)
     for good in range(1, 4):
         assert outliers([1.0] * good + [0.0], alone) == []
     assert outliers([1.0] * 4 + [0.0], alone) == [4]
@@ -23,30 +22,35 @@ def test_the_deviation_rule_speaks_from_five_on() -> None:
 def test_sigma_and_gap_are_exact() -> None:
     # Mean 0.875, deviation 0.217 (one of four at 0.5): 1.732 deviations below.
     rates = [1.0, 1.0, 1.0, 0.5]
-    assert outliers(rates, Health(sigma=1.73, pair_gap=1.0)) == [3]
-    assert outliers(rates, Health(sigma=1.74, pair_gap=1.0)) == []
-    assert outliers(rates, Health(sigma=0.1, gap=0.375, pair_gap=1.0)) == []
-    assert outliers(rates, Health(sigma=0.1, gap=0.374, pair_gap=1.0)) == [3]
+    assert outliers(rates, EjectionRules(success_rate_stdev_factor=1.73, success_rate_pair_gap=1.0)) == [3]
+    assert outliers(rates, EjectionRules(success_rate_stdev_factor=1.74, success_rate_pair_gap=1.0)) == []
+    assert (
+        outliers(rates, EjectionRules(success_rate_stdev_factor=0.1, success_rate_gap=0.375, success_rate_pair_gap=1.0))
+        == []
+    )
+    assert outliers(
+        rates, EjectionRules(success_rate_stdev_factor=0.1, success_rate_gap=0.374, success_rate_pair_gap=1.0)
+    ) == [3]
 
 
 def test_one_unlucky_failure_among_perfect_ones_is_no_outlier() -> None:
-    assert outliers([1.0] * 9 + [0.98], Health()) == []
+    assert outliers([1.0] * 9 + [0.98], EjectionRules()) == []
 
 
 def test_of_two_the_much_worse_one_stands_out() -> None:
-    assert outliers([1.0, 0.75], Health(pair_gap=0.25)) == []
-    assert outliers([0.74, 1.0], Health(pair_gap=0.25)) == [0]
+    assert outliers([1.0, 0.75], EjectionRules(success_rate_pair_gap=0.25)) == []
+    assert outliers([0.74, 1.0], EjectionRules(success_rate_pair_gap=0.25)) == [0]
 
 
 def test_bad_ones_cannot_hide_each_other() -> None:
-    assert outliers([1.0, 0.1, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0], Health()) == [4, 1]
+    assert outliers([1.0, 0.1, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0], EjectionRules()) == [4, 1]
 
 
 def test_nobody_stands_out_alone_or_when_all_are_bad_or_when_nobody_looks() -> None:
-    assert outliers([], Health()) == []
-    assert outliers([0.0], Health()) == []
-    assert outliers([0.0, 0.0, 0.0], Health()) == []
-    assert outliers([1.0, 0.0], Health(sigma=None)) == []
+    assert outliers([], EjectionRules()) == []
+    assert outliers([0.0], EjectionRules()) == []
+    assert outliers([0.0, 0.0, 0.0], EjectionRules()) == []
+    assert outliers([1.0, 0.0], EjectionRules(success_rate_stdev_factor=None)) == []
 
 
 def flaky(stand: Stand, id: str, good: int, bad: int) -> None:
@@ -81,7 +85,7 @@ def test_too_few_calls_are_not_judged_and_older_ones_count_half() -> None:
 
 
 def test_a_bad_past_that_was_judged_does_not_outweigh_the_present() -> None:
-    stand = Stand("ab", consecutive=None)
+    stand = Stand("ab", consecutive_failures=None)
     flaky(stand, "a", 0, 5000)
     stand.wait(10)
     stand.pick()
@@ -94,7 +98,7 @@ def test_a_bad_past_that_was_judged_does_not_outweigh_the_present() -> None:
 
 
 def test_the_worst_go_first_and_no_more_than_may() -> None:
-    stand = Stand("abcd", eject_share=0.25)
+    stand = Stand("abcd", max_ejection_ratio=0.25)
     flaky(stand, "a", 24, 26)
     flaky(stand, "b", 22, 28)
     for name in "cd":
@@ -102,7 +106,7 @@ def test_the_worst_go_first_and_no_more_than_may() -> None:
     stand.wait(10)
     stand.pick()
     assert stand.changes == [("b", "ejected", "success-rate")]
-    assert stand.balancer._health.ejected == 1
+    assert stand.balancer._detector.ejected == 1
 
 
 def test_ejected_ones_are_not_judged() -> None:

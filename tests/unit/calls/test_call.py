@@ -538,7 +538,7 @@ async def test_when_a_tool_is_well_again_its_instances_are() -> None:
         return "done"
 
     settings = {"consecutive-failures": 20, "open-duration": 5, "half-open-calls": 2}
-    policy = {"timeout": 1, "breaker": settings, "health": {"consecutive": 3}}
+    policy = {"timeout": 1, "breaker": settings, "outlier-detection": {"consecutive-failures": 3}}
     async with contextlib.AsyncExitStack() as stack:
         for name in "abcd":
             await stack.enter_async_context(serving(work, instance=name))

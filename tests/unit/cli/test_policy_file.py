@@ -29,11 +29,11 @@ def test_the_keys_as_they_stand_there() -> None:
 
 
 def test_every_mistake_with_its_key_and_what_is_allowed() -> None:
-    wrong = {"timeot": 1, "breaker": {"half-open-calls": 0}, "balancing": "p3c", "timeout": "soon"}
+    wrong = {"timeot": 1, "breaker": {"half-open-calls": 0}, "balancing": "least-requests", "timeout": "soon"}
     lines = sorted(told(json.dumps(wrong)))
     assert lines == [
-        "balancing.strategy: 'p3c' is unknown; did you mean 'p2c'? known: round-robin, weighted, least-request, p2c, "
-        "peak-ewma",
+        "balancing.strategy: 'least-requests' is unknown; did you mean 'least-request'? known: round-robin, weighted, "
+        "least-request, peak-ewma",
         "breaker.half-open-calls: 0 is not a whole number from 1 to 100; give a whole number ≥ 1 and ≤ 100",
         lines[2],
         lines[3],

@@ -17,7 +17,7 @@ from dispatch.policy import (
     Balancing,
     Breaker,
     Bulkhead,
-    Health,
+    OutlierDetection,
     Policy,
     PolicyError,
     Rate,
@@ -52,7 +52,7 @@ PARTS = (
     "user-rate",
     "shared-user-rate",
     "balancing",
-    "health",
+    "outlier-detection",
     "single-flight",
     "slo",
 )
@@ -82,8 +82,8 @@ def test_every_part_is_read_and_laid_over_what_is_in_force() -> None:
             "rate": "10/s",
             "user-rate": {"rate": "1/s", "burst": 2},
             "shared-user-rate": "5/m",
-            "balancing": "p2c",
-            "health": {"consecutive": 9},
+            "balancing": "least-request",
+            "outlier-detection": {"consecutive-failures": 9},
             "slo": 0.99,
         }
     )
@@ -95,8 +95,8 @@ def test_every_part_is_read_and_laid_over_what_is_in_force() -> None:
         rate=Rate("10/s"),
         user_rate=Rate("1/s", burst=2),
         shared_user_rate=Rate("5/m"),
-        balancing=Balancing("p2c"),
-        health=Health(consecutive=9),
+        balancing=Balancing("least-request"),
+        outlier_detection=OutlierDetection(consecutive_failures=9),
         slo=Slo(availability=0.99),
     )
     tool = service.merged(
@@ -106,8 +106,8 @@ def test_every_part_is_read_and_laid_over_what_is_in_force() -> None:
             "breaker": {"half-open-calls": 1},
             "bulkhead": 5,
             "rate": "2/s",
-            "balancing": {"decay": 3},
-            "health": {"interval": 5},
+            "balancing": {"choice-count": 3},
+            "outlier-detection": {"panic-threshold": 0.2},
             "slo": {"latency": 2},
         }
     )
@@ -116,7 +116,8 @@ def test_every_part_is_read_and_laid_over_what_is_in_force() -> None:
     assert tool.breaker == Breaker(open_duration=1, half_open_calls=1)
     assert tool.bulkhead == Bulkhead(max_wait=3, max_concurrent_calls=5)
     assert tool.rate == Rate("2/s")
-    assert (tool.balancing, tool.health) == (Balancing("p2c", decay=3), Health(consecutive=9, interval=5))
+    assert tool.balancing == Balancing("least-request", choice_count=3)
+    assert tool.outlier_detection == OutlierDetection(consecutive_failures=9, panic_threshold=0.2)
     assert tool.slo == Slo(availability=0.99, latency=2)
     assert tool.user_rate == service.user_rate
 
@@ -131,10 +132,10 @@ def test_null_switches_a_part_off() -> None:
     assert off.merged({"breaker": {"half-open-calls": 2}, "bulkhead": 3, "hedging": "p95"}) == Policy(
         breaker=Breaker(half_open_calls=2), bulkhead=Bulkhead(max_concurrent_calls=3), hedging="p95"
     )
-    off = Policy(balancing=Balancing("p2c"), single_flight=True).merged(
-        dict.fromkeys(("retry", "balancing", "health", "single-flight"))
+    off = Policy(balancing=Balancing("least-request"), single_flight=True).merged(
+        dict.fromkeys(("retry", "balancing", "outlier-detection", "single-flight"))
     )
-    assert (off.retry, off.balancing, off.health, off.single_flight) == (None, Balancing(), None, False)
+    assert (off.retry, off.balancing, off.outlier_detection, off.single_flight) == (None, Balancing(), None, False)
 
 
 def test_in_python_parts_may_be_written_as_in_a_descriptor() -> None:

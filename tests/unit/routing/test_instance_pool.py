@@ -6,10 +6,11 @@ import random
 from collections import Counter
 from typing import Any, cast
 
+from dispatch.balancing.outlier_detection import EjectionRules
 from dispatch.calls.tool_guards import ToolGuards
 from dispatch.errors import Outcome
 from dispatch.messaging.rpc.retransmission import SUSPECT_AFTER
-from dispatch.policy import Balancing, Breaker, Health, Policy
+from dispatch.policy import Balancing, Breaker, Policy
 from dispatch.routing.channel import Channel
 from dispatch.routing.instance import Instance, Instances
 from dispatch.routing.instance_pool import SHARED, InstancePool
@@ -51,7 +52,7 @@ class Stand:
         self.pool = InstancePool(
             [(name, weight, cast(Channel, way)) for name, weight, way in ways],
             balancing=settings.balancing,
-            health=settings.health,
+            outlier_detection=settings.outlier_detection,
             addressed=addressed,
             clock=lambda: self.now,
             randomness=random.Random(1).random,
@@ -125,7 +126,7 @@ def test_weights_are_those_of_the_topics() -> None:
 def test_who_must_not_be_addressed_by_name_is_not() -> None:
     stand = Stand((SHARED, 1, Way("a", "b")), addressed=False)
     assert stand.many(3) == {SHARED: 3}
-    stand.pool.configure(Balancing(), Health(), addressed=True)
+    stand.pool.configure(Balancing(), EjectionRules(), addressed=True)
     assert stand.many(2) == {"a": 1, "b": 1}
 
 
@@ -150,7 +151,11 @@ def test_only_who_takes_parts_is_picked_for_a_request_in_parts() -> None:
 
 def test_requests_in_parts_are_balanced_by_health() -> None:
     way = Way("a", "b", "c")
-    stand = Stand((SHARED, 1, way), health=Health(consecutive=2, sigma=None), breaker=None)
+    stand = Stand(
+        (SHARED, 1, way),
+        outlier_detection=EjectionRules(consecutive_failures=2, success_rate_stdev_factor=None),
+        breaker=None,
+    )
     for name in "bc":
         each = way.instances.get(name)
         assert each is not None
@@ -200,7 +205,10 @@ def test_a_suspect_gets_nothing_new_as_long_as_there_are_others() -> None:
 
 
 def test_a_tool_that_fails_at_one_instance_is_called_at_the_others() -> None:
-    stand = Stand((SHARED, 1, Way("a", "b")), health=Health(consecutive=None, sigma=None))
+    stand = Stand(
+        (SHARED, 1, Way("a", "b")),
+        outlier_detection=EjectionRules(consecutive_failures=None, success_rate_stdev_factor=None),
+    )
     failing, fine = stand.guards, stand.tool(Policy())
     for _ in range(20):
         name = stand.next(outcome=Outcome.SUCCESS)
@@ -225,7 +233,10 @@ def test_the_breaker_of_an_only_instance_is_the_tools() -> None:
 
 
 def test_a_sick_instance_is_ejected_for_all_tools_and_seen_so() -> None:
-    stand = Stand((SHARED, 1, Way("a", "b", "c")), health=Health(consecutive=2, sigma=None))
+    stand = Stand(
+        (SHARED, 1, Way("a", "b", "c")),
+        outlier_detection=EjectionRules(consecutive_failures=2, success_rate_stdev_factor=None),
+    )
     guards = stand.tool(Policy(breaker=None))
     for _ in range(30):
         name = stand.next(guards=guards)
@@ -241,7 +252,11 @@ def test_a_sick_instance_is_ejected_for_all_tools_and_seen_so() -> None:
 
 def test_a_new_life_of_an_instance_is_judged_by_what_it_does_itself() -> None:
     way = Way("a", "b", "c")
-    stand = Stand((SHARED, 1, way), health=Health(consecutive=2, sigma=None, slow_start=None), breaker=None)
+    stand = Stand(
+        (SHARED, 1, way),
+        outlier_detection=EjectionRules(consecutive_failures=2, success_rate_stdev_factor=None, slow_start_window=None),
+        breaker=None,
+    )
 
     def state() -> str:
         return {view.id: view.state for view in stand.pool.instances()}["a"]
@@ -269,7 +284,11 @@ def test_a_new_life_of_an_instance_is_judged_by_what_it_does_itself() -> None:
 
 def test_rather_one_that_is_ejected_than_one_that_is_not_there() -> None:
     way = Way("a", "b")
-    stand = Stand((SHARED, 1, way), health=Health(consecutive=2, sigma=None), breaker=None)
+    stand = Stand(
+        (SHARED, 1, way),
+        outlier_detection=EjectionRules(consecutive_failures=2, success_rate_stdev_factor=None),
+        breaker=None,
+    )
     while {view.id: view.state for view in stand.pool.instances()}["a"] != "ejected":
         place = stand.pool.pick(stand.guards)
         assert place is not None

@@ -68,7 +68,7 @@ class SlowInstance(Scenario):
         slow = self._translators[SLOW_INSTANCE]
         ready = await self.wait_until(
             lambda: len(self._views) == len(self._translators) and all(view.state == "up" for view in self._views),
-            time_scale.slow_start,  # new instances begin in slow start
+            time_scale.slow_start_window,  # new instances begin in slow start
         )
         if not ready:
             return
@@ -76,7 +76,7 @@ class SlowInstance(Scenario):
         await self.wait(time_scale.steady_period)
         slow.is_slow = True
         record(f"{SLOW_INSTANCE} becomes slow: {slow.SLOW_S:g} s per call instead of at most {slow.NORMAL_S[1]:g} s.")
-        for number, usual in enumerate((0.0, time_scale.ejection_time, time_scale.slow_start), 1):
+        for number, usual in enumerate((0.0, time_scale.ejection_time, time_scale.slow_start_window), 1):
             if not await self.wait_for_state(self.states_by_instance[SLOW_INSTANCE], number, usual):
                 break
             if EXPECTED_STATES[number] == "ejected":

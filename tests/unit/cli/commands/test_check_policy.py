@@ -39,7 +39,7 @@ def test_by_default_a_short_block_a_tool_and_the_defaults_once(run: Run, tools: 
         f"{tools}: 1 service, 1 tool, no mistakes.",
         "",
         "tell-joke (joke-service)",
-        "  guards        retry, breaker, bulkhead, rate, balancing, health",
+        "  guards        retry, breaker, bulkhead, rate, balancing, outlier-detection",
         "  retries       up to 2 attempts, only after what surely did not run, or with an idempotency key: neither "
         "read-only nor idempotent",
         f"  requests      {REQUESTS}",
@@ -104,7 +104,7 @@ def test_json_has_every_value_of_every_tool(run: Run, tools: str) -> None:
         "service": "joke-service",
         "requests": REQUESTS,
     }
-    assert plan["guards"] == ["retry", "breaker", "bulkhead", "rate", "balancing", "health"]
+    assert plan["guards"] == ["retry", "breaker", "bulkhead", "rate", "balancing", "outlier-detection"]
     rows = {row.pop("key"): row for row in plan["rows"]}
     assert rows["timeout"] == {"guard": "deadline", "value": 5, "source": "tool", "without_effect": None}
     assert rows["hedging"]["without_effect"] == "off: neither read-only nor idempotent"

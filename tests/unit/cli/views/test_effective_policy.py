@@ -80,7 +80,7 @@ def test_without_a_word_everything_is_a_default() -> None:
     plan = planned()
     assert {each.source for each in plan.rows} == {DEFAULT}
     assert plan.chosen == ()
-    assert plan.guards == ("retry", "breaker", "bulkhead", "balancing", "health")
+    assert plan.guards == ("retry", "breaker", "bulkhead", "balancing", "outlier-detection")
     assert said(plan, "timeout") == (30.0, DEFAULT)
     assert said(plan, "hedging") == (None, DEFAULT)
 
@@ -160,15 +160,12 @@ def test_calls_are_shared_only_of_what_is_read_only(declared: dict[str, bool], o
         ({"retry": 1, "hedging": "p95"}, "retry.initial-backoff", "retry.budget-ratio hedging"),
         ({}, "", "bulkhead.max-concurrent-calls bulkhead.max-wait bulkhead.priorities"),
         ({"bulkhead": {"max-wait": 0}}, "bulkhead.priorities", "bulkhead.max-concurrent-calls bulkhead.max-wait"),
-        ({}, "balancing.scan balancing.decay", "balancing.strategy"),
-        ({"balancing": "least-request"}, "", "balancing.scan balancing.decay"),
-        ({"balancing": "weighted"}, "balancing.scan balancing.decay", "balancing.strategy"),
-        ({"balancing": "p2c"}, "balancing.scan", "balancing.decay"),
-        ({"health": {"sigma": None}}, "health.gap health.pair-gap health.volume", "health.interval health.consecutive"),
-        ({"health": {"slow-start": None}}, "health.slow-start-from", "health.slow-start"),
+        ({}, "balancing.choice-count", "balancing.strategy"),
+        ({"balancing": "least-request"}, "", "balancing.choice-count"),
+        ({"balancing": "peak-ewma"}, "balancing.choice-count", "balancing.strategy"),
         (
             {"addressed": False},
-            "ask-after give-up-after reply-connections balancing.strategy health.panic",
+            "ask-after give-up-after reply-connections balancing.strategy outlier-detection.panic-threshold",
             "addressed",
         ),
         ({"user-rate": "1/s"}, "", "user-rate.queue user-rate.weights user-rate.max-wait"),
@@ -188,21 +185,18 @@ def test_a_setting_that_another_switches_off_says_so(policy: dict[str, Any], key
 
 def test_the_reasons() -> None:
     narrow = {"max-concurrent-calls": 5, "max-wait": 0}
-    plan = planned({"bulkhead": narrow, "health": {"sigma": None, "slow-start": None}})
+    plan = planned({"bulkhead": narrow})
     far = planned({"addressed": False, "retry": 1, "single-flight": True})
     rated = planned({"rate": {"rate": "9/s", "max-wait": 0.5, "queue": 0}, "user-rate": "1/s"})
     stored = plan_of(catalog({"policy": {"reply-subscriptions": 2}}, kind="persistent"), "look")
     reasons = [
         (plan, "bulkhead.priorities", "'max-wait' is 0: no call waits"),
-        (plan, "balancing.scan", "only 'least-request' has it"),
-        (plan, "balancing.decay", "'round-robin' does not look at speed"),
-        (plan, "health.gap", "'sigma' is null: success rates are not looked at"),
-        (plan, "health.slow-start-from", "'slow-start' is null"),
+        (plan, "balancing.choice-count", "only 'least-request' has it"),
         (plan, "retry.retryable-errors", "the tool ran, and must not run twice: neither read-only nor idempotent"),
         (far, "retry.initial-backoff", "'max-attempts' is 1: nothing is repeated"),
         (far, "retry.budget-ratio", "nothing is repeated or hedged"),
         (far, "ask-after", "no instance is called by name: 'addressed' is false"),
-        (far, "balancing.decay", SHARED),
+        (far, "balancing.choice-count", SHARED),
         (far, "single-flight", "off: not declared read-only"),
         (rated, "user-rate.weights", "one line for all: 'rate' says how long"),
         (rated, "user-rate.max-wait", "that of 'rate' is shorter"),
@@ -222,7 +216,13 @@ def test_errors_that_pass_help_only_where_the_tool_may_run_again() -> None:
 def test_persistent_topics_have_nobody_to_ask_by_name() -> None:
     policy = {"policy": {"reply-subscriptions": 2}}
     plan = plan_of(catalog(policy, READ_ONLY, kind="persistent"), "look")
-    for key in ("ask-after", "give-up-after", "addressed", "reply-subscriptions", "health.consecutive"):
+    for key in (
+        "ask-after",
+        "give-up-after",
+        "addressed",
+        "reply-subscriptions",
+        "outlier-detection.consecutive-failures",
+    ):
         assert row(plan, key).without_effect, key
     assert "persistent" in row(plan, "ask-after").without_effect
     assert row(planned({"reply-subscriptions": 2}), "reply-subscriptions").without_effect == ""
@@ -282,17 +282,17 @@ def test_how_requests_are_balanced() -> None:
     assert requests(listed) == "round-robin over topics listed in the descriptor: a, b; ours on them by name"
     assert requests(listed | shared) == "round-robin over topics listed in the descriptor: a, b"
     assert requests(stored) == "round-robin over topics listed in the descriptor: a, b"
-    assert requests(listed, {"policy": {"balancing": "p2c"}}).startswith("p2c over")
-    assert requests(listed, {"policy": {"health": {}}}).endswith(", of this tool's own view")
+    assert requests(listed, {"policy": {"balancing": "least-request"}}).startswith("least-request over")
+    assert requests(listed, {"policy": {"outlier-detection": {}}}).endswith(", of this tool's own view")
 
 
 def test_listed_topics_are_balanced_though_nobody_is_known_by_name() -> None:
     queues = [{"id": name, "request-queue": f"non-persistent://tg/request/{name}"} for name in ("a", "b")]
     policy = {"addressed": False, "hedging": "p95"}
     two = plan_of(catalog({"instances": queues, "policy": policy}, READ_ONLY), "look")
-    assert {"balancing", "health", "hedging"} <= set(two.guards)
+    assert {"balancing", "outlier-detection", "hedging"} <= set(two.guards)
     one = plan_of(catalog({"instances": queues[:1], "policy": policy}, READ_ONLY), "look")
-    assert not {"balancing", "health", "hedging"} & set(one.guards)
+    assert not {"balancing", "outlier-detection", "hedging"} & set(one.guards)
 
 
 @pytest.mark.parametrize(

@@ -36,9 +36,14 @@ PARTS: dict[str, list[Any]] = {
     "rate": [None, "100/s", "10/m", {"rate": "10/m", "burst": 2}, '{"rate": "3/s", "queue": 5}'],
     "user-rate": [None, "5/s", {"rate": "1/s", "queue": 4, "weights": {"ann": 2}}],
     "shared-user-rate": [None, "20/s", {"rate": "20/s", "max-wait": 0.5}],
-    "balancing": ["round-robin", "p2c", {"scan": 4}, {"strategy": "peak-ewma", "decay": 5.0}],
+    "balancing": ["round-robin", "least-request", {"choice-count": 4}, {"strategy": "peak-ewma"}],
     "slo": [None, 0.99, {"latency": 2.0}, {"availability": 0.95, "latency-share": 0.9}],
-    "health": [{}, {"consecutive": None}, {"consecutive": 5}, {"sigma": None, "eject-for": 10.0}],
+    "outlier-detection": [
+        {},
+        {"consecutive-failures": None},
+        {"consecutive-failures": 5},
+        {"panic-threshold": 0, "base-ejection-time": 10.0},
+    ],
 }
 PLAIN: dict[str, list[Any]] = {
     "timeout": [30.0, 10.0, 5.0],

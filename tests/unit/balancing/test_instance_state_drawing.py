@@ -9,8 +9,8 @@ from collections import Counter
 
 import pytest
 
-from dispatch.balancing.twochoices import TwoChoices, draw_two
-from tests.helpers.balancers import START, in_turn, states
+from dispatch.balancing.instance_state import draw_two
+from tests.helpers.balancers import in_turn, states
 
 
 def test_every_pair_is_drawn_equally_often_and_none_with_itself() -> None:
@@ -27,8 +27,3 @@ def test_the_ends_of_chance_are_within(count: int) -> None:
     for number in (0.0, 1 - 2**-53):
         one, other = draw_two(candidates, in_turn(number).__next__)
         assert one is not other
-
-
-def test_who_does_not_say_what_load_is_cannot_choose() -> None:
-    with pytest.raises(NotImplementedError):
-        TwoChoices(in_turn(0.1, 0.1).__next__, 1.0).pick(states("ab"), START)
