@@ -16,7 +16,7 @@ from dispatch.resilience.rate_limit.aio import LimiterBucket, RateLimits, user_b
 from dispatch.resilience.rate_limit.user_buckets import UserBuckets
 from dispatch.resilience.retry.budget import MIN_REPEATS_PER_S, RetryBudget
 from dispatch.resilience.retry.decision import RetryPolicy
-from dispatch.telemetry.call_observer import NULL_TOOL, DispatcherObserver, ToolObserver
+from dispatch.telemetry.call_observer import NULL_DISPATCHER, NULL_TOOL, DispatcherObserver, ToolObserver
 
 if TYPE_CHECKING:
     from dispatch.routing.instance_pool import InstancePool
@@ -229,7 +229,7 @@ class GuardRegistry:
     Args:
         clock: the loop's.
         randomness: see :class:`ToolGuards`.
-        observer: of the dispatcher; None: nothing is observed.
+        observer: of the dispatcher.
         label: returns the label of a key in metrics and events.
     """
 
@@ -237,7 +237,7 @@ class GuardRegistry:
         self,
         clock: Clock,
         randomness: Randomness,
-        observer: DispatcherObserver | None = None,
+        observer: DispatcherObserver = NULL_DISPATCHER,
         label: Callable[[Any], str] = str,
     ) -> None:
         self._label = label
@@ -258,7 +258,7 @@ class GuardRegistry:
                 clock=self._clock,
                 randomness=self._randomness,
                 shared_users=self._shared,
-                observer=NULL_TOOL if self._observer is None else self._observer.tool(label),
+                observer=self._observer.tool(label),
                 label=label,
             )
         return guards

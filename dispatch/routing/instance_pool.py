@@ -75,7 +75,8 @@ class InstancePool:
         addressed: requests go to the own topics of instances that are known by name.
         clock, randomness: of the balancer.
         greet: called with a route that is used when its time has come: may ask who is there.
-        observer: of the service; None: of a former catalogue's service, of which nothing is reported.
+        observer: of the service.
+        is_former: the catalogue in force does not have the service: nothing is reported.
 
     Attributes:
         tally: counts its replies.
@@ -92,10 +93,11 @@ class InstancePool:
         clock: Clock,
         randomness: Randomness,
         greet: Callable[[Channel], object],
-        observer: ServiceObserver | None = NULL_SERVICE,
+        observer: ServiceObserver = NULL_SERVICE,
+        is_former: bool = False,
     ) -> None:
-        self._observe(NULL_SERVICE if observer is None else observer)
-        self._is_former = observer is None
+        self._observe(observer)
+        self._is_former = is_former
         self._routes = list(routes)
         self._addressed = addressed
         self._greet = greet

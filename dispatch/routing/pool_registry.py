@@ -15,7 +15,7 @@ from dispatch.routing.channel import Channel, Channels
 from dispatch.routing.in_flight import Generations
 from dispatch.routing.instance_pool import SHARED, InstancePool
 from dispatch.routing.pool_key import PoolKey, Topics
-from dispatch.telemetry.call_observer import NULL_SERVICE, DispatcherObserver, ServiceObserver
+from dispatch.telemetry.call_observer import NULL_DISPATCHER, DispatcherObserver
 
 logger = logging.getLogger("dispatch.dispatcher")
 
@@ -63,7 +63,7 @@ class PoolRegistry:
         randomness: of the balancers.
         policies: of the catalogue in force.
         generations: the calls under way.
-        observer: of the dispatcher; None: nothing is observed.
+        observer: of the dispatcher.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class PoolRegistry:
         randomness: Randomness,
         policies: PoolPolicies,
         generations: Generations,
-        observer: DispatcherObserver | None = None,
+        observer: DispatcherObserver = NULL_DISPATCHER,
     ) -> None:
         self._observer = observer
         self._routes = routes
@@ -150,7 +150,8 @@ class PoolRegistry:
             clock=self._clock,
             randomness=self._randomness,
             greet=self._routes.greet,
-            observer=None if is_former else self._observe(key),
+            observer=self._observer.service(key.service),
+            is_former=is_former,
         )
         if is_former:
             self._former[key] = pool, self._generations.number - self._generations.are_former_pending
@@ -160,9 +161,6 @@ class PoolRegistry:
             self._missing[key] = missing
             self._again_at[key] = self._clock() + AGAIN_S
         return pool
-
-    def _observe(self, key: PoolKey) -> ServiceObserver:
-        return NULL_SERVICE if self._observer is None else self._observer.service(key.service)
 
     def _seek(self, target: PoolUser, pool: InstancePool) -> None:
         if self._clock() < self._again_at[target.pool_key]:
@@ -200,7 +198,7 @@ class PoolRegistry:
             if policies.pool_policy(key) is not None:
                 del self._former[key]
                 self._pools[key] = pool
-                pool.restore(self._observe(key))
+                pool.restore(self._observer.service(key.service))
         for key, pool in list(self._pools.items()):
             policy = policies.pool_policy(key)
             if policy is not None:

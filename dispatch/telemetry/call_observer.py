@@ -235,6 +235,31 @@ class NullService:
     on_instance_change = staticmethod(lambda _instance, _change, _reason: None)
 
 
+class NullDispatcher:
+    """Observes nothing."""
+
+    def attach(self, dispatcher: Any) -> None:
+        pass
+
+    def tool(self, label: str) -> ToolObserver:
+        return NULL_TOOL
+
+    def service(self, id: str) -> ServiceObserver:
+        return NULL_SERVICE
+
+    def on_unknown_tool(self, name: str, error: DispatchError, now: float) -> None:
+        pass
+
+    def on_catalog_loaded(self, source: str, tools: int, problem: str = "") -> None:
+        pass
+
+    def retain(self, tools: Iterable[str], services: Iterable[str]) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
 class CallDecorator:
     """Passes every event of a call on to another observer.
 
@@ -289,3 +314,4 @@ NULL_REQUEST = NullRequest()
 NULL_CALL = NullCall()
 NULL_TOOL = NullTool()
 NULL_SERVICE = NullService()
+NULL_DISPATCHER = NullDispatcher()

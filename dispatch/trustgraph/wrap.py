@@ -31,7 +31,7 @@ from dispatch.resilience.breaker.breaker import CircuitBreaker, State
 from dispatch.resilience.rate_limit.aio import user_buckets
 from dispatch.result import CallResult
 from dispatch.routing.pool_key import PoolKey
-from dispatch.telemetry.call_observer import DispatcherObserver
+from dispatch.telemetry.call_observer import NULL_DISPATCHER, DispatcherObserver
 from dispatch.telemetry.events import Event, Events
 from dispatch.telemetry.settings import DEFAULT_TELEMETRY, Telemetry
 from dispatch.trustgraph.dialects import DEFAULT_TIMEOUT_S, dialect, takes_user, tell
@@ -100,7 +100,7 @@ class WrappedClient:
         self._takes_user = takes_user(client)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tool_guards: ToolGuards | None = None
-        self._observer: DispatcherObserver | None = None
+        self._observer: DispatcherObserver = NULL_DISPATCHER
         self._resolved = ResolvedTool(tool, _NO_SERVICE, "{}", self.policy, self._repeatable, _NO_POOL)
 
     @property
@@ -120,8 +120,7 @@ class WrappedClient:
         loop = asyncio.get_running_loop()
         if self._tool_guards is None or loop is not self._loop:
             self._loop = loop
-            if self._observer is not None:
-                self._observer.close()
+            self._observer.close()
             self._observer = replace(self._telemetry, traces="off").observe_dispatcher(self._events, "", loop.time)
             self._tool_guards = ToolGuards(
                 self.policy,
