@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dispatch.errors import DispatchError, Outcome
-from dispatch.messaging.rpc.exchange_outcome import Answer, Lost, Settled, TimedOut
+from dispatch.messaging.rpc.exchange_outcome import Answer, Lost, Restarted, Settled, TimedOut
 from dispatch.messaging.wire.properties import Property
 from dispatch.result import CallResult
 
 _SUCCESS = Outcome.SUCCESS
-_COUNTING = (Answer, TimedOut, Lost)
+_COUNTING = (Answer, TimedOut, Lost, Restarted)
 """The ends that say how many chunks arrived."""
 
 

@@ -22,7 +22,16 @@ from dispatch.errors import (
     ToolError,
     TransportError,
 )
-from dispatch.messaging.rpc.exchange_outcome import Answer, Lost, Overflow, Settled, TimedOut, Unreadable
+from dispatch.messaging.rpc.exchange_outcome import (
+    Answer,
+    Closed,
+    Lost,
+    Overflow,
+    Restarted,
+    Settled,
+    TimedOut,
+    Unreadable,
+)
 from dispatch.messaging.wire.codec import PayloadTooLargeError
 from dispatch.messaging.wire.properties import Property, Refusal, whole_number
 from dispatch.policy import Policy, PolicyError
@@ -76,6 +85,14 @@ def error_from_rejection(rejection: Rejection, tool: str) -> DispatchError:
             f"Tool '{tool}' was not executed: {_RATE.get(reason, reason).format(limit=_RATE_LIMITS[by])}. "
             f"{_advise(after, can_recover=is_possible)}",
             retryable=is_possible,
+            retry_after=after,
+            rejected_by=by,
+        )
+    if reason == ErrorType.PENDING_LIMIT:
+        return ThrottledError(
+            ErrorType.PENDING_LIMIT,
+            f"Tool '{tool}' was not executed: the dispatcher's table of pending requests is full. {_advise(after)}",
+            retryable=True,
             retry_after=after,
             rejected_by=by,
         )
@@ -154,6 +171,23 @@ def error_from_exchange(settled: Settled, *, tool: str, limit: float, repeatable
             f"Check its effect before you call it again, and then ask for less or raise '{settled.limit}' in its policy.",
             origin=Origin.TOOL,
         )
+    if isinstance(settled, Restarted):
+        return TransportError(
+            ErrorType.INSTANCE_LOST,
+            f"The instance that replied is gone after {settled.chunks} chunk(s) of a stream; tool '{tool}' may "
+            "have been executed "
+            "more than once. Discard these chunks, and use another tool or report the failure.",
+            retryable=True,
+            origin=Origin.TOOL,
+        )
+    if isinstance(settled, Closed):
+        if not settled.sent:
+            return error_from_closing(tool)
+        return TransportError(
+            ErrorType.CLOSED, f"The dispatcher was closed during the call; {_doubt(tool, repeatable)}"
+        )
+    if isinstance(settled, Rejection):
+        return error_from_rejection(settled, tool)
     return settled
 
 

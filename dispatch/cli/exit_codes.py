@@ -1,4 +1,4 @@
-"""How a command ends: exit codes, and every expected error as a clear message instead of a traceback."""
+"""Exit codes, and a clear message instead of a traceback for every expected error."""
 
 from __future__ import annotations
 
@@ -17,24 +17,26 @@ class Exit(IntEnum):
 
     OK = 0
     FAILED = 1
-    """The tool answered with an error; a check found one; something did not start."""
+    """The tool replied with an error; a check failed; something did not start."""
     USAGE = 2
-    """Wrong options or arguments, an unknown tool, a catalogue with mistakes. Nothing was called."""
+    """Invalid options or arguments, an unknown tool, a catalogue with mistakes. No tool was executed."""
     TIMEOUT = 3
+    """A limit of the call passed."""
     TRANSPORT = 4
+    """The broker cannot be reached, or the request or its reply was lost."""
     REFUSED = 5
-    """Throttled or rejected."""
+    """Throttled or rejected: the tool was not executed."""
     INTERNAL = 70
     """A fault in dispatch itself (``EX_SOFTWARE`` of sysexits.h)."""
     INTERRUPTED = 130
     """Ctrl-C: 128 + SIGINT."""
     BROKEN_PIPE = 141
-    """Whoever read our output went away (``| head``): 128 + SIGPIPE."""
+    """The reader of the output closed it (``| head``): 128 + SIGPIPE."""
 
 
 EXIT_CODES_HELP = (
-    "Exit codes: 0 success · 1 the tool answered with an error, or a check failed · 2 wrong usage, invalid arguments, "
-    "unknown tool, mistakes in the catalogue · 3 timeout · 4 transport: no broker, or the message did not get through · "
+    "Exit codes: 0 success · 1 the tool replied with an error, or a check failed · 2 invalid usage or arguments, unknown "
+    "tool, mistakes in the catalogue · 3 timeout · 4 transport: no broker, or the request or its reply was lost · "
     "5 throttled or rejected · 130 interrupted"
 )
 
@@ -51,11 +53,11 @@ _BY_OUTCOME = {
 
 
 class CliError(Exception):
-    """A mistake of the user's, or of the machine's set-up, with its fix.
+    """A mistake of the user, or of the machine's configuration, with its fix.
 
     Args:
         message: what is wrong.
-        fix: what to do about it; ``""`` when the message says it.
+        fix: what to do; ``""`` when the message says it.
         code: the exit code.
     """
 
@@ -67,7 +69,7 @@ class CliError(Exception):
 
 
 def code_of(error: DispatchError | None) -> Exit:
-    """The exit code of a call that ended with ``error`` (None: with an answer)."""
+    """Return the exit code of a call that ended with ``error`` (None: success)."""
     if error is None:
         return Exit.OK
     if error.type in (ErrorType.UNKNOWN_TOOL, ErrorType.UNKNOWN_SERVICE, ErrorType.BAD_ADDRESS):
@@ -80,7 +82,7 @@ def show_call_error(error: DispatchError, hint: str = "") -> None:
     fail(error.message)
     details = [f"outcome {error.outcome}", f"type {printable(error.type, limit=200)}"]
     if error.rejected_by is not None:
-        details.append(f"refused by {error.rejected_by}")
+        details.append(f"rejected by {error.rejected_by}")
     if error.retry_after is not None:
         details.append(f"retry after {error.retry_after:g} s")
     say(f"  {' · '.join(details)}")
@@ -89,14 +91,14 @@ def show_call_error(error: DispatchError, hint: str = "") -> None:
 
 
 def fail(message: str, fix: str = "") -> None:
-    """Write ``Error: message`` and how to mend it to stderr."""
+    """Write ``Error: message`` and its fix to stderr."""
     say(f"{paint('Error:', 'red', sys.stderr)} {printable(message)}")
     if fix:
         say(f"  {paint('fix:', 'cyan', sys.stderr)} {printable(fix)}")
 
 
 def expected_errors() -> tuple[type[BaseException], ...]:
-    """Errors that are the world's or the user's, and not ours."""
+    """Return the exceptions that come from the user or the environment, not from a fault in dispatch."""
     from dispatch.devtools.localbroker import LocalBrokerError
 
     return (DispatchError, CatalogError, PolicyError, CliError, LocalBrokerError, OSError)
@@ -119,7 +121,7 @@ def report(error: Exception, verbose: bool) -> Exit:
         fail(str(error))
         return Exit.FAILED
     fail(
-        f"This should not have happened: {type(error).__name__}: {error}",
-        "" if verbose else "run it again with --verbose, and report the traceback",
+        f"dispatch failed unexpectedly: {type(error).__name__}: {error}",
+        "" if verbose else "run the command again with --verbose, and report the traceback",
     )
     return Exit.INTERNAL

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from dispatch._internal.cancellation import cancel_and_wait
-from dispatch.errors import ErrorType, TransportError
+from dispatch.errors import TransportError
 from dispatch.messaging.flow.ack_sender import AckSender
 from dispatch.messaging.flow.credit import CREDIT_BYTES
 from dispatch.messaging.flow.paced_publisher import PacedPublisher
@@ -30,6 +30,7 @@ from dispatch.routing.reply_connections import ReplyConnection, ReplyConnections
 from dispatch.routing.shared_subscriptions import SharedSubscriptions
 from dispatch.routing.third_party_reply_sizes import ThirdPartyReplySizes
 from dispatch.transports import Handler, Message, Publisher, Transport
+from dispatch.transports.errors import closed
 
 logger = logging.getLogger("dispatch.dispatcher")
 
@@ -127,9 +128,7 @@ class Channels:
             task = asyncio.current_task()
             if opening.cancelled() and task is not None and not task.cancelling():
                 # Not its caller was cancelled, but the opening, by close.
-                raise TransportError(
-                    ErrorType.CLOSED, "The dispatcher was closed; nothing was sent.", sent=False
-                ) from None
+                raise closed() from None
             raise
 
     async def _make(self, request_queue: str, response_queue: str, copies: int) -> Channel:
@@ -187,7 +186,7 @@ class Channels:
         first = reply_topic(response_queue, self._address)
         lanes = self._lanes.get(first)
         if lanes is None:
-            raise TransportError(ErrorType.CLOSED, "The response topic is not used any more.", sent=False)
+            raise closed()
         await self._subscriptions.acquire(lanes, topic, self._own_replies(first, lanes), number)
         return ReplyConnection(topic, await self._subscriptions.connection(number))
 

@@ -112,8 +112,7 @@ class Announcer:
         if not self._leaving and now >= self._warn_at:
             self._warn_at = now + WARN_EVERY_S
             logger.warning(
-                "another instance of %s is named %s: give each instance a name of its own, or wait until the former one "
-                "has ended",
+                "another instance of %s is named %s: give each instance a name of its own, or wait until that one stops",
                 self._request_queue,
                 self._instance,
             )

@@ -244,7 +244,7 @@ class ReplyRouter:
         if now >= self._unopened_quiet_until:
             self._unopened_quiet_until = now + WARN_EVERY_S
             logger.warning(
-                "too many reply topics: %d messages so far had theirs not opened; answers go to %s",
+                "too many reply topics: %d messages named one that was not opened; their replies go to %s",
                 self.unopened,
                 self._response_queue,
             )
@@ -274,7 +274,9 @@ class ReplyRouter:
         try:
             self._make_gate(topic, await self._transport.publisher(name))
         except Exception as error:  # whatever it is: the answers that wait here must go somewhere
-            logger.warning("cannot answer on %s (%s): answering on %s", name, error, self._response_queue)
+            logger.warning(
+                "the reply topic %s cannot be opened (%s): replies go to %s", name, error, self._response_queue
+            )
             self._forget_topic(name, topic)
         topic.opening = None
         fallback = self._topics[self._response_queue].gate
@@ -302,7 +304,7 @@ class ReplyRouter:
         now = asyncio.get_running_loop().time()
         if now >= self._quiet_until:  # a broker that goes away takes many answers with it: say it once
             self._quiet_until = now + WARN_EVERY_S
-            logger.warning("answers could not be sent (%d so far): %s", self.lost, error.message)
+            logger.warning("a reply could not be sent (%d so far): %s", self.lost, error.type)
 
     async def flush(self) -> None:
         """Wait until every answer is out."""

@@ -98,23 +98,23 @@ class ReplySender:
         self._say(work, Reply(None, "", True), chunk=index)
 
     def fail(self, work: InboundRequest, type: object, message: object, kind: str = ErrorType.TOOL_ERROR) -> None:
-        """An error, of the tool or on the way. ``kind``: as its span has it."""
+        """Reply with an error: the tool's own, or one of sending its result. ``kind``: the error type in the span."""
         work.observer.on_error(kind)
         self._say(work, Reply(ErrorInfo(_sendable(type), _sendable(message)), "", True))
 
     def refuse(self, work: InboundRequest, reason: str, detail: str) -> None:
-        """The tool does not run, or not to its end."""
+        """Reply that the tool is not executed, or not to its end."""
         self._refused[reason] += 1
         work.observer.on_error(ErrorType.TIMEOUT if reason == Refusal.STOPPED else reason)
         extra = {Property.REFUSED: reason}
         if reason == Refusal.OVERLOADED:
             extra[Property.RETRY_AFTER_MS] = str(OVERLOAD_RETRY_AFTER_MS)
         message = detail or {
-            Refusal.DRAINING: f"{self._id} is shutting down.",
-            Refusal.EXPIRED: "The caller's time had run out before the tool could start.",
-            Refusal.STOPPED: "The tool was stopped: its caller's time had run out.",
-            Refusal.INSTANCE_RESTARTED: f"{self._id} was restarted since.",
-            Refusal.REPLY_EVICTED: f"{self._id} no longer has the answer.",
+            Refusal.DRAINING: f"The tool was not executed: {self._id} is shutting down.",
+            Refusal.EXPIRED: "The tool was not executed: the caller's deadline had passed before it could start.",
+            Refusal.STOPPED: "The tool was stopped at the caller's deadline, and may have been executed in part.",
+            Refusal.INSTANCE_RESTARTED: f"{self._id} has restarted since, and may have executed the tool.",
+            Refusal.REPLY_EVICTED: f"{self._id} no longer keeps the reply, and may have executed the tool.",
         }.get(reason, reason)
         self._say(work, Reply(ErrorInfo(reason, message), "", True), extra=extra)
 
@@ -133,7 +133,7 @@ class ReplySender:
         except PayloadTooLargeError:
             pass
         except ValueError as error:
-            self._problem(work, ErrorType.INVALID_RESULT, f"The answer is no valid text: {error}")
+            self._problem(work, ErrorType.INVALID_RESULT, _invalid_result(error))
             return None
         if payload is not None:
             properties = self._properties(work, index)
@@ -147,7 +147,7 @@ class ReplySender:
         try:
             size = len(text) if text.isascii() else len(text.encode())
         except ValueError as error:
-            self._problem(work, ErrorType.INVALID_RESULT, f"The answer is no valid text: {error}")
+            self._problem(work, ErrorType.INVALID_RESULT, _invalid_result(error))
             return None
         taken = whole_number(work.properties, Property.LARGEST)
         if taken is None:
@@ -170,8 +170,10 @@ class ReplySender:
         return index
 
     def _too_large(self, work: InboundRequest, why: str, or_else: str = "") -> None:
-        said = f"The tool's answer is too large to send: {why}. Ask for less at once{or_else}."
-        self._problem(work, ErrorType.RESULT_TOO_LARGE, said)
+        message = (
+            f"The tool was executed, but its result is too large to send ({why}). Ask for less in one call{or_else}."
+        )
+        self._problem(work, ErrorType.RESULT_TOO_LARGE, message)
 
     def _problem(self, work: InboundRequest, type: str, message: str) -> None:
         # Without an index: it counts even if a chunk before it is lost.
@@ -198,6 +200,12 @@ class ReplySender:
     def _send(self, work: InboundRequest, payload: bytes, properties: dict[str, str], *, last: bool) -> None:
         properties.update(work.observer.on_reply(is_last=last))
         self._recall.send(work, payload, properties, last=last)
+
+
+def _invalid_result(error: ValueError) -> str:
+    return (
+        f"The tool was executed, but its result is not valid text ({error}). Report the failure, or use another tool."
+    )
 
 
 def _sendable(value: object) -> str:

@@ -92,7 +92,9 @@ class RequestRunner:
                 self._refuse(work, Refusal.REPLY_EVICTED)
             self._recall.replay(work, first)
         except TimeoutError:
-            self._refuse(work, Refusal.STOPPED, "The caller's time had run out before the first request was answered.")
+            self._refuse(
+                work, Refusal.STOPPED, "The caller's deadline passed before the first request of its key ended."
+            )
         except asyncio.CancelledError:
             self._cancelled(work)
             raise
@@ -101,7 +103,10 @@ class RequestRunner:
 
     def _cancelled(self, work: InboundRequest) -> None:
         if not work.abandoned and not self._kept.leave(work):
-            stopped = "The service stopped before the tool had finished."
+            stopped = (
+                "The service stopped while the tool ran; the tool may have been executed. Check its effect before you "
+                "call it again."
+            )
             self._answers.fail(work, ErrorType.CANCELLED, stopped, ErrorType.CANCELLED)
         else:
             work.observer.on_error(ErrorType.CANCELLED)
@@ -109,7 +114,7 @@ class RequestRunner:
     def _on_deadline(self, work: InboundRequest) -> None:
         """The deadline of the caller of ``work``, which has an idempotency key, has passed."""
         detail = (
-            "The caller's time had run out. The tool runs on: a request with the same idempotency key gets its answer."
+            "The caller's deadline passed. The tool runs on: a request with the same idempotency key gets its reply."
         )
         self._refuse(work, Refusal.STOPPED, detail)
 

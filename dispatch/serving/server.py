@@ -225,7 +225,7 @@ class ToolServer:
                 await self._transport.close()
             raise
         self._observer.attach(self)
-        logger.info("%s serves %s, answers on %s", self.instance, self.request_queue, self.response_queue)
+        logger.info("%s serves %s, replies on %s", self.instance, self.request_queue, self.response_queue)
 
     def _make_queue(self, replies: ReplyRouter, deduplicator: Deduplicator) -> RequestQueue:
         sender = ReplySender(
@@ -268,7 +268,7 @@ class ToolServer:
         except TransportError as error:
             # Not every broker lets us open topics that nobody has made. Requests come over the service's topic then.
             logger.warning(
-                "%s cannot be found by name, lost answers cannot be asked for: %s", self.instance, error.message
+                "%s cannot be discovered, so that lost replies are not retransmitted: %s", self.instance, error.message
             )
 
     async def drain(self) -> None:
@@ -342,7 +342,7 @@ class ToolServer:
         if not id or is_oversized(id):
             self._requests.requests += 1
             self.malformed += 1
-            logger.warning("a request without a usable property 'id' on %s: nobody can be answered", self.request_queue)
+            logger.warning("a request on %s has no usable property 'id': it is ignored", self.request_queue)
             return
         remaining = whole_number(properties, Property.REMAINING_MS)
         now = self._now()

@@ -33,7 +33,7 @@ class Faults:
         drop: it is gone, and nobody is told. One that its broker keeps (a durable subscription) is not acknowledged: it
             comes again when the subscriber has gone.
         error: publishing it raises ``TransportError("queue-full")``: it surely never left.
-        late_error: publishing it fails up to ``max_delay`` later; half of these got through all the same.
+        late_error: publishing it fails up to ``max_delay`` later; half of these messages are sent all the same.
         disconnect: with it the whole connection is gone for ``reconnect_after``: publishing fails, and nothing arrives.
         duplicate: it comes a second time, up to ``max_delay`` later. A request on a topic that instances share may run
             twice then, as with a broker whose producer sent it again.

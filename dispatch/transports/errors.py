@@ -1,10 +1,10 @@
-"""From pulsar-client's result names to typed errors that name the fix."""
+"""Map pulsar-client's result names, and other failures of a connection, to errors that name the fix."""
 
 from __future__ import annotations
 
 from dispatch.errors import ErrorType, TransportError
 
-# The request surely never left: nothing can have run, so that a repeat is safe.
+# The request was certainly not sent: no tool can have been executed, so that a repeat is safe.
 _NEVER_SENT = frozenset(
     {
         "AuthenticationError",
@@ -30,30 +30,33 @@ _NEVER_SENT = frozenset(
 
 
 def namespace_of(topic: str) -> str:
-    """``tg/request`` of ``non-persistent://tg/request/joke``."""
+    """Return ``tg/request`` for ``non-persistent://tg/request/joke``."""
     return "/".join(topic.partition("://")[2].split("/")[:2])
 
 
 def opening_failed(name: str, *, url: str, topic: str) -> TransportError:
-    """Why a producer or a consumer could not be made. ``name`` is pulsar-client's name of the result."""
+    """Return the error of a producer or consumer that could not be opened. ``name`` is pulsar-client's name of "
+    "the result."""
     namespace = namespace_of(topic)
     tenant = namespace.partition("/")[0]
     match name:
         case "TopicNotFound":
             return TransportError(
                 ErrorType.NO_SUCH_NAMESPACE,
-                # The broker tells them apart in words that pulsar-client only logs.
-                f"The broker has no namespace '{namespace}', or makes no topics in it by itself (topic {topic}). Create it: "
-                f"pulsar-admin tenants create {tenant}; pulsar-admin namespaces create {namespace}; or, if it is there, "
-                f"let it: pulsar-admin namespaces set-auto-topic-creation -e -t non-partitioned {namespace}. "
+                # The broker distinguishes the two only in texts that pulsar-client logs and does not return.
+                f"No tool was executed: the broker has no namespace '{namespace}', or creates no topics in it "
+                f"(topic {topic}). "
+                f"Create it (pulsar-admin tenants create {tenant}; pulsar-admin namespaces create {namespace}), "
+                "or allow the "
+                f"topic (pulsar-admin namespaces set-auto-topic-creation -e -t non-partitioned {namespace}); "
                 "`dispatch doctor` shows what is missing.",
                 sent=False,
             )
         case "AuthenticationError" | "AuthorizationError" | "ErrorGettingAuthenticationData":
             return unauthorized(
                 url,
-                f"our role has no rights in '{namespace}'; agents produce to the request namespace and consume from the "
-                "response namespace, services the reverse: pulsar-admin namespaces grant-permission",
+                f"the role has no rights in '{namespace}': agents produce to the request namespace and consume from the "
+                "response namespace, services the reverse; pulsar-admin namespaces grant-permission",
             )
         case (
             "ConnectError" | "Timeout" | "NotConnected" | "ReadError" | "TooManyLookupRequestException" | "LookupError"
@@ -62,88 +65,168 @@ def opening_failed(name: str, *, url: str, topic: str) -> TransportError:
         case "ConsumerBusy" | "ProducerBusy":
             return TransportError(
                 ErrorType.TOPIC_BUSY,
-                f"Somebody else holds {topic} exclusively; end that one or use another name.",
+                f"No tool was executed: another client uses {topic} exclusively. Stop that client, or use another name.",
                 sent=False,
             )
         case "InvalidTopicName":
             return TransportError(
                 ErrorType.BAD_TOPIC,
-                f"'{topic}' is no topic name; write non-persistent://TENANT/NAMESPACE/NAME.",
+                f"No tool was executed: '{topic}' is not a topic name. Use non-persistent://TENANT/NAMESPACE/NAME.",
                 sent=False,
             )
         case "AlreadyClosed":
-            return TransportError(ErrorType.CLOSED, f"The connection was closed before {topic} was open.", sent=False)
+            return closed(f"the connection was closed before {topic} was open")
         case _:
-            return TransportError(ErrorType.TOPIC_REFUSED, f"The broker at {url} refused {topic}: {name}.", sent=False)
+            return TransportError(
+                ErrorType.TOPIC_REFUSED,
+                f"No tool was executed: the broker at {url} refused to open {topic} ({name}). Check the broker's "
+                "log, or run "
+                "`dispatch doctor`.",
+                sent=False,
+            )
+
+
+def closed(what: str = "the connection is closed") -> TransportError:
+    """Return the error of a use of a connection that is closed."""
+    return TransportError(ErrorType.CLOSED, f"The tool was not executed: {what}. Open a new connection.", sent=False)
+
+
+def publish_queue_full(queued: int, *, topic: str, retry_after: float) -> TransportError:
+    """Return the error of a message that found ``queued`` messages before it."""
+    return TransportError(
+        ErrorType.PUBLISH_QUEUE_FULL,
+        f"The tool was not executed: {queued:,} messages to {topic} wait to be sent already. Use another tool, or call it "
+        f"again in {retry_after:g} s or later.",
+        sent=False,
+        retry_after=retry_after,
+    )
+
+
+def bad_address(url: str, why: str) -> TransportError:
+    """Return the error of a broker address that is not valid."""
+    return TransportError(
+        ErrorType.BAD_ADDRESS,
+        f"No tool was executed: '{url}' is not a broker address{why}. Use pulsar://HOST:6650, pulsar+ssl://HOST:6651 or "
+        "memory://.",
+        sent=False,
+    )
+
+
+def connection_refused(url: str, reason: str) -> TransportError:
+    """Return the error of a connection that the broker refused for another reason than credentials."""
+    return TransportError(
+        ErrorType.CONNECTION_REFUSED,
+        f"No tool was executed: the broker at {url} refused the connection ({_as_clause(reason)}). Check the broker's log.",
+        sent=False,
+    )
 
 
 def unreachable(url: str) -> TransportError:
-    """No broker answers at ``url``."""
+    """Return the error of a connection to ``url`` that no broker accepted."""
     return TransportError(
         ErrorType.UNREACHABLE,
-        f"No Pulsar broker answers at {url}. Start one (`dispatch broker start`) or give its address "
-        "(--broker or DISPATCH_BROKER); `dispatch doctor` looks closer.",
+        f"No tool was executed: no Pulsar broker replies at {url}. Start one (`dispatch broker start`) or give its address "
+        "(--broker or DISPATCH_BROKER); `dispatch doctor` finds the cause.",
         sent=False,
     )
 
 
-def unauthorized(url: str, said: str) -> TransportError:
-    """The broker refused our credentials; ``said`` is its reason."""
+def unauthorized(url: str, reason: str) -> TransportError:
+    """Return the error of credentials that the broker refused for ``reason``."""
     return TransportError(
         ErrorType.UNAUTHORIZED,
-        f"The broker at {url} refused our credentials ({said}). Give a valid token whose role may use the namespace: "
-        "DISPATCH_TOKEN, --token-file or Security(token=…).",
+        f"No tool was executed: the broker at {url} refused the credentials ({_as_clause(reason)}). Give a valid "
+        "token whose "
+        "role may use the namespace: DISPATCH_TOKEN, --token-file or Security(token=…).",
         sent=False,
     )
 
 
-def untrusted(url: str, said: str) -> TransportError:
-    """The TLS handshake failed; ``said`` is why."""
+def no_token(url: str, reason: str) -> TransportError:
+    """Return the error of a token that could not be read."""
+    return TransportError(
+        ErrorType.UNAUTHORIZED,
+        f"No tool was executed: the token for {url} cannot be read ({_as_clause(reason)}). Correct DISPATCH_TOKEN_FILE, "
+        "--token-file or Security(token=…).",
+        sent=False,
+    )
+
+
+def untrusted(url: str, reason: str) -> TransportError:
+    """Return the error of a TLS handshake that failed for ``reason``."""
     return TransportError(
         ErrorType.UNTRUSTED,
-        f"No trusted connection to {url}: {said}. Give the authority that signed the broker's certificate "
-        "(--trust-certs, DISPATCH_TRUST_CERTS or Security(trust_certs=…)), and the port that speaks TLS.",
+        f"No tool was executed: the TLS handshake with {url} failed ({_as_clause(reason)}). Give the authority "
+        "that signed the "
+        "broker's certificate (--trust-certs, DISPATCH_TRUST_CERTS or Security(trust_certs=…)), and the port "
+        "that speaks TLS.",
         sent=False,
     )
 
 
 def wrong_protocol(url: str, host: str, port: int, *, http: bool) -> TransportError:
-    """The port speaks HTTP; or else Pulsar with TLS where ``url`` says without, or the other way round."""
+    """Return the error of a port that speaks HTTP, or Pulsar with TLS where ``url`` says without, or the reverse."""
     at = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     if http:
-        said = "speaks HTTP, as Pulsar's admin interface does"
+        what = "speaks HTTP, as Pulsar's admin interface does"
         fix = "Use the broker's own port: pulsar://HOST:6650, or pulsar+ssl://HOST:6651 with TLS"
     elif url.startswith("pulsar+ssl://"):
-        said = "speaks Pulsar without TLS"
+        what = "speaks Pulsar without TLS"
         fix = f"Use the broker's TLS port (6651 by default), or pulsar://{at} if the connection need not be encrypted"
     else:
-        said = "speaks TLS"
+        what = "speaks TLS"
         fix = f"Use pulsar+ssl://{at}"
-    return TransportError(ErrorType.WRONG_PROTOCOL, f"Cannot connect to {url}: {at} {said}. {fix}.", sent=False)
+    message = f"No tool was executed: {at} {what}, so that {url} cannot be used. {fix}."
+    return TransportError(ErrorType.WRONG_PROTOCOL, message, sent=False)
 
 
 def sending_failed(name: str, *, topic: str) -> TransportError:
-    """Why a publish failed. ``sent`` stays True where the message may have got through."""
+    """Return the error of a publish that failed. ``sent`` stays True where the message may have been sent."""
     sent = name not in _NEVER_SENT
-    doubt = "It may have got through all the same." if sent else "It was not sent."
     match name:
         case "MessageTooBig":
             return TransportError(
                 ErrorType.REQUEST_TOO_LARGE,
-                f"The broker takes no message of this size on {topic}. {doubt} Send less, or raise its maxMessageSize.",
+                f"The tool was not executed: the broker accepts no message of this size on {topic}. Send less, or raise the "
+                "broker's maxMessageSize.",
                 sent=sent,
                 retryable=False,
             )
         case "Dropped":
             return TransportError(
                 ErrorType.PUBLISH_DROPPED,
-                f"The broker dropped the message to {topic}: too many publishes at once on this connection. {doubt}",
+                f"The tool was not executed: the broker dropped the message to {topic} because too many are "
+                "published at once "
+                "on this connection. Use another tool, or call it again in 0.1 s or later.",
                 sent=False,
                 retry_after=0.1,
             )
         case "AlreadyClosed":
             return TransportError(
-                ErrorType.CONNECTION_LOST, f"The connection ended while sending to {topic}. {doubt}", sent=sent
+                ErrorType.CONNECTION_LOST,
+                _failed_send(f"the connection ended while sending to {topic}", sent),
+                sent=sent,
             )
         case _:
-            return TransportError(ErrorType.SEND_FAILED, f"Sending to {topic} failed: {name}. {doubt}", sent=sent)
+            what = f"sending to {topic} failed ({name})"
+            return TransportError(ErrorType.SEND_FAILED, _failed_send(what, sent), sent=sent)
+
+
+def message_rejected(error: Exception, *, topic: str) -> TransportError:
+    """Return the error of a message that pulsar-client refuses to publish."""
+    what = f"pulsar-client rejects the message to {topic} ({type(error).__name__})"
+    return TransportError(ErrorType.SEND_FAILED, _failed_send(what, sent=False), sent=False)
+
+
+def _failed_send(what: str, sent: bool) -> str:
+    if sent:
+        return (
+            f"The tool may have been executed: {what}, and the message may have been sent before. Check its "
+            "effect before you "
+            "call it again, or report the failure."
+        )
+    return f"The tool was not executed: {what}. Use another tool, or report the failure."
+
+
+def _as_clause(text: str) -> str:
+    return text.strip().rstrip(".").replace(". ", "; ")

@@ -15,10 +15,10 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from dispatch.errors import ErrorType, TransportError
+from dispatch.errors import TransportError
 from dispatch.messaging.wire.codec import MAX_MESSAGE_BYTES
 from dispatch.transports.base import DurableMessage, Handler, Mode, OnFailure
-from dispatch.transports.errors import sending_failed
+from dispatch.transports.errors import closed, sending_failed
 
 logger = logging.getLogger("dispatch.transport")
 
@@ -336,7 +336,7 @@ class MemoryTransport:
             TransportError: not connected.
         """
         if self._broker is None:
-            raise TransportError(ErrorType.CLOSED, "The connection is closed.", sent=False)
+            raise closed()
         return self._broker
 
     async def start(self) -> None:

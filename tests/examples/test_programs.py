@@ -81,7 +81,7 @@ async def test_the_command_line_serves_the_same_file(name: str, url: str) -> Non
 def test_without_a_broker_a_service_says_what_to_do(name: str) -> None:
     ended = finish(f"examples/{name}.py", "--broker", NOBODY)
     assert ended.returncode == 1
-    assert ended.stderr.startswith(f"error: No Pulsar broker answers at {NOBODY}")
+    assert ended.stderr.startswith(f"error: No tool was executed: no Pulsar broker replies at {NOBODY}")
     assert ended.stderr.count("\n") == 1
 
 

@@ -286,7 +286,7 @@ class Failures:
 
     @property
     def types(self) -> list[tuple[str, str, bool]]:
-        """Name, type, and whether it may have got through."""
+        """Name, type, and whether it may have been sent."""
         return [(name, error.type, error.sent) for name, error in self.told]
 
     @property

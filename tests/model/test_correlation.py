@@ -12,9 +12,10 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from dispatch.errors import ThrottledError, TransportError
+from dispatch._internal.permit import Rejection
+from dispatch.errors import TransportError
 from dispatch.messaging.rpc.correlation import Correlator
-from dispatch.messaging.rpc.exchange_outcome import Answer, Disposition, TimedOut, Unreadable
+from dispatch.messaging.rpc.exchange_outcome import Answer, Closed, Disposition, TimedOut, Unreadable
 from dispatch.messaging.rpc.pending import ReplyStream
 from dispatch.messaging.wire.properties import Property
 from tests.helpers.clock import VirtualClockLoop, advance, idle
@@ -309,9 +310,9 @@ def ended(asked: PrometheusApi) -> tuple[str, str]:
             return f"timed out {settled.clock} sent={settled.sent} {settled.chunks} {settled.missing}", text
         case Unreadable():
             return "unreadable", text
-        case ThrottledError():
+        case Rejection():
             return "throttled", text
-        case TransportError():
+        case Closed() | TransportError():
             return "transport", text
     raise AssertionError(f"not an end: {settled!r}")
 

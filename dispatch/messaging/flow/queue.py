@@ -6,7 +6,8 @@ import asyncio
 from typing import Protocol, TypeVar
 
 from dispatch._internal.fair_queue import FairQueue, QueueFullError
-from dispatch.errors import ErrorType, TransportError
+from dispatch.errors import TransportError
+from dispatch.transports.errors import closed, publish_queue_full
 
 
 class Waits(Protocol):
@@ -44,12 +45,7 @@ class WaitingRoom(FairQueue[T]):
         try:
             self.put(flow, item, size)
         except QueueFullError:
-            raise TransportError(
-                ErrorType.PUBLISH_QUEUE_FULL,
-                f"{len(self):,} messages to {self._topic} wait already; slow down.",
-                sent=False,
-                retry_after=RETRY_AFTER_S,
-            ) from None
+            raise publish_queue_full(len(self), topic=self._topic, retry_after=RETRY_AFTER_S) from None
 
     async def left(self, flow: str | None = None) -> None:
         """Wait until nothing of ``flow`` waits here any more; None: nothing at all. Whoever owns the room calls :meth:`tell`
@@ -61,9 +57,9 @@ class WaitingRoom(FairQueue[T]):
 
     def close(self) -> None:
         """Fail what waits: the connection is being closed."""
-        closed = TransportError(ErrorType.CLOSED, "The connection was closed.", sent=False)
+        error = closed()
         for each in self.clear():
-            each.fail(closed)
+            each.fail(error)
         self.tell()
 
     def tell(self) -> None:

@@ -14,9 +14,19 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 from dispatch._internal.clock import loop_clock
-from dispatch.errors import ErrorType, ThrottledError, TransportError
+from dispatch._internal.permit import Rejection
+from dispatch.errors import TransportError
 from dispatch.messaging.rpc.deadline_heap import Deadlines
-from dispatch.messaging.rpc.exchange_outcome import Disposition, Fate, Lost, Settled, Tally, TimedOut, Unreadable
+from dispatch.messaging.rpc.exchange_outcome import (
+    Closed,
+    Disposition,
+    Fate,
+    Lost,
+    Settled,
+    Tally,
+    TimedOut,
+    Unreadable,
+)
 from dispatch.messaging.rpc.pending import ReplyStream, Single, Slot
 from dispatch.messaging.rpc.retransmittable_request import RetransmittableRequest
 from dispatch.messaging.wire.codec import MalformedMessageError, decode_plain, decode_reply
@@ -34,6 +44,8 @@ _NONCE_BYTES = 6
 """Random bytes in each id: who reads one reply on a shared response topic cannot guess the next request's id."""
 MAX_PENDING = 65_536
 """Requests that may wait for replies at once."""
+RETRY_AFTER_S = 1.0
+"""Seconds after which a caller may call again when the table of pending requests was full."""
 
 
 class Correlator:
@@ -146,18 +158,10 @@ class Correlator:
 
     def _send(self, slot: Slot, publisher: Publisher, payload: bytes, properties: Mapping[str, str], flow: str) -> None:
         if self._closed:  # nobody would take its reply
-            slot.settle(TransportError(ErrorType.CLOSED, "The dispatcher is closed; nothing was sent.", sent=False))
+            slot.settle(Closed(sent=False))
             return
         if len(self._pending) >= self._max_pending:
-            slot.settle(
-                ThrottledError(
-                    ErrorType.PENDING_LIMIT,
-                    f"{self._max_pending:,} calls wait for replies already. Stop; come back after 1 s.",
-                    retryable=True,
-                    retry_after=1.0,
-                    rejected_by="exchange",
-                )
-            )
+            slot.settle(Rejection("exchange", "pending-limit", RETRY_AFTER_S))
             return
         if self.now() >= slot.deadline:
             slot.settle(TimedOut(slot.clock, sent=False))
@@ -313,7 +317,7 @@ class Correlator:
     def close(self) -> None:
         """End everything that waits, and begin nothing more."""
         self._closed = True
-        closed = TransportError(ErrorType.CLOSED, "The dispatcher was closed while the call was under way.")
+        closed = Closed(sent=True)
         for slot in list(self._pending.values()):
             slot.settle(closed)
 

@@ -8,7 +8,8 @@ from typing import Final, Protocol
 
 import msgspec
 
-from dispatch.errors import ThrottledError, TransportError
+from dispatch._internal.permit import Rejection
+from dispatch.errors import TransportError
 
 
 class Disposition(StrEnum):
@@ -96,5 +97,17 @@ class Lost(msgspec.Struct, frozen=True):
     chunks: int = 0
 
 
-Settled = Answer | TimedOut | Unreadable | Overflow | Lost | TransportError | ThrottledError
+class Restarted(msgspec.Struct, frozen=True):
+    """Another instance began a stream anew of which the caller has ``chunks`` chunks already."""
+
+    chunks: int
+
+
+class Closed(msgspec.Struct, frozen=True):
+    """The dispatcher was closed; ``sent`` is False when it was closed before the request was sent."""
+
+    sent: bool
+
+
+Settled = Answer | TimedOut | Unreadable | Overflow | Lost | Restarted | Closed | Rejection | TransportError
 """How a request ended."""

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dispatch.errors import ErrorType, Origin, TransportError
+from dispatch.errors import TransportError
 from dispatch.messaging.rpc.exchange_outcome import (
     ANSWERED,
     GIVEN_UP,
     Answer,
     Disposition,
     Overflow,
+    Restarted,
     Settled,
     Tally,
     TimedOut,
@@ -255,15 +256,7 @@ class ReplyStream(Slot, eq=False, kw_only=True):
             self.begun.clear()
             super().restart()
             return
-        self.settle(
-            TransportError(
-                ErrorType.INSTANCE_LOST,
-                f"The service instance that answered has gone after {self.chunks} chunk(s), and another one began anew: "
-                "what came so far is not the whole answer. Report that, or use another tool.",
-                retryable=True,
-                origin=Origin.TOOL,
-            )
-        )
+        self.settle(Restarted(self.chunks))
 
     def start(self) -> None:
         """Start the idle limit."""

@@ -189,7 +189,8 @@ def served(telemetry: Telemetry, port: int, address: str = "127.0.0.1") -> Itera
         why = getattr(error, "strerror", None) or error
         raise TransportError(
             ErrorType.PORT_TAKEN,
-            f"The metrics cannot be served on {address}:{port}: {why}. Take another port (0: any).",
+            f"No tool was executed: the metrics cannot be served on {address}:{port} ({why}). Use another port "
+            "(0: any free one).",
             sent=False,
         ) from None
     thread = threading.Thread(target=server.serve_forever, name="dispatch-metrics-server", daemon=True)

@@ -22,9 +22,8 @@ from typing import Any
 import pulsar
 
 from dispatch._internal.daemon_executor import DaemonThreads
-from dispatch.errors import ErrorType, TransportError
 from dispatch.transports.base import Mode
-from dispatch.transports.errors import opening_failed
+from dispatch.transports.errors import bad_address, closed, opening_failed
 from dispatch.transports.pulsar.client_logging import client_logger
 from dispatch.transports.pulsar.reader import ListenedReader
 from dispatch.transports.security import Security
@@ -73,9 +72,7 @@ def _client(url: str, security: Security) -> Any:
             logger=client_logger(),
         )
     except (ValueError, TypeError, RuntimeError, pulsar.PulsarException) as error:
-        raise TransportError(
-            ErrorType.BAD_ADDRESS, f"pulsar-client does not take '{url}': {error}", sent=False
-        ) from None
+        raise bad_address(url, f" for pulsar-client ({error})") from None
 
 
 class PulsarClient:
@@ -227,7 +224,7 @@ class PulsarClient:
             for handed in self._awaited:
                 if not handed.done():
                     with contextlib.suppress(RuntimeError):  # its event loop is closed: nothing waits for it any more
-                        handed.set_exception(TransportError(ErrorType.CLOSED, "The connection was closed.", sent=False))
+                        handed.set_exception(closed())
 
     def _close(self) -> None:
         with self._opened:

@@ -13,8 +13,15 @@ import ssl
 import struct
 from collections.abc import AsyncIterator, Iterator
 
-from dispatch.errors import ErrorType, TransportError
-from dispatch.transports.errors import unauthorized, unreachable, untrusted, wrong_protocol
+from dispatch.errors import TransportError
+from dispatch.transports.errors import (
+    connection_refused,
+    no_token,
+    unauthorized,
+    unreachable,
+    untrusted,
+    wrong_protocol,
+)
 from dispatch.transports.pulsar.service_url import endpoints
 from dispatch.transports.security import Security
 
@@ -95,12 +102,7 @@ def _prepared(url: str, security: Security) -> tuple[ssl.SSLContext | None, byte
         return context, _connect_command(security)
     except Exception as error:  # whatever a function that gives a token raises
         said = str(error) if isinstance(error, OSError) else type(error).__name__  # others may quote the token
-        raise TransportError(
-            ErrorType.UNAUTHORIZED,
-            f"No token for {url}: the file or the function that gives it failed ({said}). Mend it: DISPATCH_TOKEN_FILE, "
-            "--token-file or Security(token=…).",
-            sent=False,
-        ) from None
+        raise no_token(url, f"the file or the function that gives it failed: {said}") from None
 
 
 @contextlib.asynccontextmanager
@@ -159,9 +161,7 @@ async def _shake(url: str, host: str, port: int, context: ssl.SSLContext | None,
         said = message.decode(errors="replace")[:300] if isinstance(message, bytes) else ""
         if details.get(2) in (_AUTHENTICATION_ERROR, _AUTHORIZATION_ERROR):
             raise unauthorized(url, said)
-        raise TransportError(
-            ErrorType.CONNECTION_REFUSED, f"The broker at {url} refused the connection: {said}", sent=False
-        )
+        raise connection_refused(url, said)
     if command.get(1) != _CONNECTED:
         raise ValueError("not a Pulsar broker")
     connected = command.get(_CONNECTED)

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dispatch.errors import ErrorType, TransportError
+from dispatch.errors import TransportError
 from dispatch.transports.base import OnFailure
-from dispatch.transports.errors import sending_failed
+from dispatch.transports.errors import closed, message_rejected, publish_queue_full, sending_failed
 from dispatch.transports.publish_window import PublishWindow, QueueFullError
 from dispatch.transports.pulsar.client import OK
 from dispatch.transports.pulsar.io_thread_state import keep_thread_state
@@ -156,7 +156,7 @@ class MessageSender:
             TransportError: closed, its topic cannot be opened, or the queue is full. Nothing was sent.
         """
         if self._is_closed:
-            raise TransportError(ErrorType.CLOSED, "The connection is closed.", sent=False)
+            raise closed()
         if len(self._supervisor.aside) and (refusal := self._supervisor.aside.error(ticket.publisher)) is not None:
             raise TransportError(refusal.type, refusal.message, sent=False)
         window = self.window
@@ -171,12 +171,7 @@ class MessageSender:
                 # Held back: what waits here can be withdrawn, what pulsar-client holds cannot.
                 window.hold(ticket.flow, ticket, size)
         except QueueFullError:
-            raise TransportError(
-                ErrorType.PUBLISH_QUEUE_FULL,
-                f"{window.queued:,} messages wait for the broker already; slow down.",
-                sent=False,
-                retry_after=1.0,
-            ) from None
+            raise publish_queue_full(window.queued, topic="the broker", retry_after=1.0) from None
         self.wants_receipts = True
         self.process_receipts()  # a receipt may have come between the look above and the wish for a wake-up
 
@@ -214,10 +209,7 @@ class MessageSender:
         try:
             ticket.publisher.raw.send_async(payload, partial(self._on_receipt, ticket), properties=properties)
         except Exception as error:  # pulsar-client raises for what it will not take at all
-            said = f"pulsar-client does not take the message to {ticket.publisher.topic} ({type(error).__name__})."
-            self.receipts.append(
-                (ticket, TransportError(ErrorType.SEND_FAILED, f"{said} It was not sent.", sent=False))
-            )
+            self.receipts.append((ticket, message_rejected(error, topic=ticket.publisher.topic)))
             self.is_urgent = True
             self._wake()
 

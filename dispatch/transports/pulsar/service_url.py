@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dispatch.errors import ErrorType, TransportError
+from dispatch.transports.errors import bad_address
 
 _PORTS = {"pulsar": 6650, "pulsar+ssl": 6651}
 
@@ -25,11 +25,7 @@ def endpoints(url: str) -> list[tuple[str, int]]:
         else:
             return found
     admin = " (http is for Pulsar's admin interface)" if scheme in ("http", "https") else ""
-    raise TransportError(
-        ErrorType.BAD_ADDRESS,
-        f"'{url}' is no broker address{admin}; write pulsar://HOST:6650, pulsar+ssl://HOST:6651 or memory://",
-        sent=False,
-    )
+    raise bad_address(url, admin)
 
 
 def _usable(host: str) -> bool:

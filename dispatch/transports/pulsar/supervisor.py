@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from dispatch._internal.cancellation import cancel_and_wait
 from dispatch.errors import ErrorType, TransportError
 from dispatch.transports.base import RECONNECT_WAIT_S
-from dispatch.transports.errors import unreachable
+from dispatch.transports.errors import closed, unreachable
 from dispatch.transports.pulsar.client import OPERATION_TIMEOUT_S, PulsarClient, close_opened
 from dispatch.transports.pulsar.handshake import shake_hands
 from dispatch.transports.pulsar.reopen_backoff import ReopenBackoff
@@ -162,7 +162,7 @@ class Stay:
         """
         while True:
             if self._ended or self._link is None:
-                raise TransportError(ErrorType.CLOSED, "The connection is closed.", sent=False)
+                raise closed()
             if self.down_since is not None:
                 raise unreachable(self.url)
             generation = self.generation

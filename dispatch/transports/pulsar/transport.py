@@ -16,9 +16,9 @@ import weakref
 from collections import deque
 from typing import Any
 
-from dispatch.errors import ErrorType, TransportError
 from dispatch.messaging.wire.codec import MAX_MESSAGE_BYTES, PROPERTIES_BYTES
 from dispatch.transports.base import Handler, Mode
+from dispatch.transports.errors import closed
 from dispatch.transports.publish_window import PublishWindow
 from dispatch.transports.pulsar.client import CLOSED, RECEIVER_QUEUE, close_opened, pause
 from dispatch.transports.pulsar.io_thread_state import keep_thread_state
@@ -118,8 +118,7 @@ class PulsarTransport:
         try:
             await self._supervisor.end()
         finally:
-            closed = TransportError(ErrorType.CLOSED, "The connection was closed.", sent=False)
-            self._sender.fail_queued(closed)
+            self._sender.fail_queued(closed())
             for subscription in self._subscriptions:
                 subscription.handler = None
                 if subscription.durable is not None:

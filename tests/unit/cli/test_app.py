@@ -69,7 +69,7 @@ def test_a_fault_of_ours_is_told_in_a_line_and_with_verbose_in_full(
     monkeypatch.setattr("dispatch.catalog.load_directory", fault)
     short, long = run("tools"), run("tools", "--verbose")
     assert (short.code, long.code) == (70, 70)
-    assert "Error: This should not have happened: KeyError: 'oops'" in short.err
+    assert "Error: dispatch failed unexpectedly: KeyError: 'oops'" in short.err
     assert "--verbose" in short.err
     assert "Traceback" not in short.err
     assert "Traceback" in long.err

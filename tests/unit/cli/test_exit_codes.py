@@ -46,7 +46,7 @@ def test_the_error_of_a_call_names_message_outcome_and_type(capsys: pytest.Captu
     code = report(ThrottledError("overloaded", "Too much.", retry_after=1.5, rejected_by="service"), verbose=False)
     assert code == 5
     assert capsys.readouterr().err == (
-        "Error: Too much.\n  outcome throttled · type overloaded · refused by service · retry after 1.5 s\n"
+        "Error: Too much.\n  outcome throttled · type overloaded · rejected by service · retry after 1.5 s\n"
     )
 
 

@@ -178,7 +178,7 @@ async def test_an_answer_that_cannot_be_sent_is_counted_and_told_without_its_con
     assert made.lost == 3
     warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert len(warnings) == 1, "once, not once an answer"
-    assert "the connection ended" in caplog.text
+    assert "connection-lost" in caplog.text
     assert "SECRET" not in caplog.text
 
 

@@ -135,7 +135,7 @@ async def test_an_exception_reaches_the_caller_with_its_type_and_its_message(
 
 
 async def test_an_error_without_a_message_still_says_something() -> None:
-    assert "says nothing more" in (await failure(raising(OddError()))).message
+    assert "failed without a message" in (await failure(raising(OddError()))).message
 
 
 async def test_an_endless_error_message_is_cut_off() -> None:

@@ -116,7 +116,10 @@ async def test_a_request_that_has_no_time_left_is_refused_unrun() -> None:
         assert message.properties()["refused"] == Refusal.EXPIRED
         error = decode_reply(message.data()).error
         assert error is not None
-        assert (error.type, error.message) == ("expired", "The caller's time had run out before the tool could start.")
+        assert (error.type, error.message) == (
+            "expired",
+            "The tool was not executed: the caller's deadline had passed before it could start.",
+        )
         assert server.refused[Refusal.EXPIRED] == 1
         assert not service.requests
 

@@ -112,7 +112,7 @@ def test_an_unknown_tool_is_told_before_anything_connects(run: Run, catalog_fold
     end = run("call", "tel-joke", "--catalog", str(catalog_folder), "--broker", "pulsar://127.0.0.1:1")
     assert (end.code, end.out) == (2, "")
     assert "Call 'tell-joke' if you meant that" in end.err
-    assert "outcome rejected · type unknown-tool · refused by catalog" in end.err
+    assert "outcome rejected · type unknown-tool · rejected by catalog" in end.err
     as_json = run("call", "tel-joke", "--json", "--catalog", str(catalog_folder))
     assert (as_json.code, as_json.err) == (2, "")
     assert as_json.json["error"]["alternatives"] == ["tell-joke"]
@@ -131,7 +131,7 @@ def test_no_broker_is_exit_code_4_and_names_the_command_that_starts_one(run: Run
         options = ("topic=cats", "--catalog", str(catalog_folder), "--broker", broker)
         end, as_json = run("call", "tell-joke", *options), run("call", "tell-joke", "--json", *options)
     assert (end.code, as_json.code) == (4, 4)
-    assert f"No Pulsar broker answers at {broker}. Start one (`dispatch broker start`)" in end.err
+    assert f"no Pulsar broker replies at {broker}. Start one (`dispatch broker start`)" in end.err
     assert "outcome transport · type unreachable" in end.err
     assert as_json.json["outcome"] == "transport"
 
@@ -139,7 +139,7 @@ def test_no_broker_is_exit_code_4_and_names_the_command_that_starts_one(run: Run
 def test_an_address_that_is_none(run: Run, catalog_folder: Path) -> None:
     end = run("call", "tell-joke", "--catalog", str(catalog_folder), "--broker", "localhost:6650")
     assert end.code == 2
-    assert "write pulsar://HOST:6650" in end.err
+    assert "Use pulsar://HOST:6650" in end.err
 
 
 def test_a_timeout_that_cannot_be(run: Run, catalog_folder: Path) -> None:

@@ -98,7 +98,7 @@ def test_ctrl_c_ends_it_and_the_cursor_comes_back(terminal: bool) -> None:
 def test_a_broker_that_is_not_there(run: Run, more: tuple[str, ...]) -> None:
     end = run("demo", "--broker", "pulsar://127.0.0.1:1", *more)
     assert end.code == 4
-    assert "No Pulsar broker answers at pulsar://127.0.0.1:1" in end.err
+    assert "no Pulsar broker replies at pulsar://127.0.0.1:1" in end.err
 
 
 def test_too_short_duration_is_rejected(run: Run) -> None:

@@ -78,7 +78,7 @@ def test_repair_without_the_admin_interface_is_a_failure(run: Run) -> None:
 def test_an_address_that_is_none(run: Run, address: str) -> None:
     end = run("doctor", "--broker", address)
     assert end.code == 2
-    assert "is no broker address" in end.err
+    assert "is not a broker address" in end.err
 
 
 def test_an_admin_address_that_is_none(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -185,4 +185,4 @@ def test_no_broker(run: Run, tmp_path: Any) -> None:
     )
     end = run("serve", "lone.py:Lone", "--service", "joke", "--broker", "pulsar://127.0.0.1:1")
     assert end.code == 4
-    assert "No Pulsar broker answers at pulsar://127.0.0.1:1" in end.err
+    assert "no Pulsar broker replies at pulsar://127.0.0.1:1" in end.err

@@ -107,7 +107,7 @@ def test_the_embedded_broker_is_none_to_measure(run: RunCommand) -> None:
 def test_an_address_that_is_none(run: RunCommand, address: str) -> None:
     end = run("doctor", "--loss", "--broker", address)
     assert (end.code, end.out) == (2, "")
-    assert "is no broker address" in end.err
+    assert "is not a broker address" in end.err
 
 
 def test_without_a_broker_it_names_the_command_that_starts_one(run: RunCommand) -> None:

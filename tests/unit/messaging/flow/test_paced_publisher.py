@@ -172,7 +172,7 @@ async def test_the_queue_is_bounded_and_refuses_without_sending(
     monkeypatch.setattr(waitingroom, bound, value)
     bench = Bench()
     bench.send("a1", "a2", "a3", "a4", "a5", "a6")
-    with pytest.raises(TransportError, match="slow down") as caught:
+    with pytest.raises(TransportError, match="wait to be sent already") as caught:
         bench.send("a7")
     assert (caught.value.type, caught.value.sent, caught.value.retry_after) == ("publish-queue-full", False, 1.0)
     await bench.publisher.empty()

@@ -20,7 +20,7 @@ def test_who_finds_it_full_is_told_so(monkeypatch: pytest.MonkeyPatch, bound: st
     room: WaitingRoom[str] = WaitingRoom(TOPIC)
     room.enter("a", "one", 10)
     room.enter("a", "two", 10)
-    with pytest.raises(TransportError, match=f"2 messages to {TOPIC} wait already; slow down") as full:
+    with pytest.raises(TransportError, match=f"2 messages to {TOPIC} wait to be sent already") as full:
         room.enter("b", "three", 10)
     assert (full.value.type, full.value.sent, full.value.retry_after) == ("publish-queue-full", False, 1.0)
     assert len(room) == 2

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from dispatch.errors import ThrottledError
+from dispatch._internal.permit import Rejection
 from dispatch.messaging.rpc.exchange_outcome import Answer, Disposition, Overflow
 from dispatch.messaging.rpc.pending import MAX_AHEAD
 from tests.helpers.clock import advance, idle
@@ -19,10 +19,7 @@ async def test_more_than_may_wait_is_refused_without_being_sent_and_has_room_lat
     (first, one), (_, two) = await bench.ask(), await bench.ask()
     _, refused = await bench.ask()
     settled = await refused
-    assert isinstance(settled, ThrottledError)
-    assert (settled.type, settled.retry_after, settled.retryable) == ("pending-limit", 1.0, True)
-    assert settled.rejected_by == "exchange"
-    assert settled.message == "2 calls wait for replies already. Stop; come back after 1 s."
+    assert settled == Rejection("exchange", "pending-limit", 1.0)
     assert (len(bench.publisher.sent), bench.exchange.pending) == (2, 2)
     bench.take(reply(first))
     third, three = await bench.ask()

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from dispatch.errors import TransportError
 from dispatch.messaging.rpc.correlation import OWN_TOPIC
-from dispatch.messaging.rpc.exchange_outcome import Answer, Disposition
+from dispatch.messaging.rpc.exchange_outcome import Answer, Disposition, Restarted
 from tests.helpers.clock import START, idle
 from tests.helpers.fakes import reply
 from tests.helpers.retransmission_harness import Bench, read
@@ -49,13 +48,7 @@ async def test_a_stream_of_which_something_was_given_cannot_begin_anew() -> None
         bench.take(reply(stream.id, str(index), end=False, chunk=index, instance="one"))
     assert bench.take(reply(stream.id, "0", end=False, chunk=0, instance="two")) is Disposition.DUPLICATE
     assert await read(stream) == ["0", "1"]
-    error = stream.settled
-    assert isinstance(error, TransportError)
-    assert (error.type, error.sent, error.retryable) == ("instance-lost", True, True)
-    assert str(error.message) == (
-        "The service instance that answered has gone after 2 chunk(s), and another one began anew: "
-        "what came so far is not the whole answer. Report that, or use another tool."
-    )
+    assert stream.settled == Restarted(2)
 
 
 # -- several connections --------------------------------------------------------------------------------------------

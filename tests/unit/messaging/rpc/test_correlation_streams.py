@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatch.errors import ThrottledError, TransportError
+from dispatch._internal.permit import Rejection
 from dispatch.messaging.rpc.correlation import Correlator
-from dispatch.messaging.rpc.exchange_outcome import Answer, Disposition, Overflow, TimedOut, Unreadable
+from dispatch.messaging.rpc.exchange_outcome import Answer, Closed, Disposition, Overflow, TimedOut, Unreadable
 from dispatch.messaging.rpc.pending import ReplyStream
 from dispatch.messaging.wire.properties import Property
 from tests.helpers.clock import START, advance, idle, run
@@ -284,7 +284,7 @@ async def test_a_stream_too_many_is_refused() -> None:
     bench = Bench(max_pending=1)
     first, second = bench.open(), bench.open()
     assert await read(second) == []
-    assert isinstance(second.settled, ThrottledError)
+    assert second.settled == Rejection("exchange", "pending-limit", 1.0)
     first.close()
 
 
@@ -304,7 +304,7 @@ async def test_closing_the_exchange_ends_the_stream() -> None:
     await idle()
     bench.exchange.close()
     assert await reading == []
-    assert isinstance(stream.settled, TransportError)
+    assert stream.settled == Closed(sent=True)
 
 
 async def test_after_the_end_every_chunk_is_a_duplicate() -> None:

@@ -115,7 +115,7 @@ async def test_a_large_error_keeps_its_type() -> None:
 async def test_what_is_no_text_is_told() -> None:
     async with stand(work) as (dispatcher, _):
         await used_to_large_answers(dispatcher)
-        with pytest.raises(ToolError, match="no valid text") as caught:
+        with pytest.raises(ToolError, match="not valid text") as caught:
             await dispatcher.call("work", {"half": True})
         assert caught.value.type == "invalid-result"
 

@@ -1,0 +1,189 @@
+"""Every error text is fit for a model and for a person: short, sure about what happened, with the next step.
+
+Guards against texts such as "try again" (a model that reads this repeats the call hundreds of times) and against texts that
+leave open whether the tool was executed.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from dispatch._internal.permit import Rejection
+from dispatch.calls.error_messages import (
+    add_alternatives,
+    error_from_client_failure,
+    error_from_closing,
+    error_from_disconnection,
+    error_from_exchange,
+    error_from_key_holder_loss,
+    error_from_missing_instance,
+    error_from_mistake,
+    error_from_rejection,
+    error_from_unfragmentable_request,
+    error_from_unknown_name,
+)
+from dispatch.catalog import UnknownServiceError, UnknownToolError
+from dispatch.errors import CallTimeoutError, DispatchError, ErrorType, TransportError
+from dispatch.messaging.rpc.exchange_outcome import (
+    Answer,
+    Closed,
+    Lost,
+    Overflow,
+    Restarted,
+    Settled,
+    TimedOut,
+    Unreadable,
+)
+from dispatch.messaging.wire.codec import PayloadTooLargeError
+from dispatch.messaging.wire.properties import Refusal
+from dispatch.policy import Policy, PolicyError
+from dispatch.serving.reply_sender import REASONS
+from dispatch.telemetry.metrics.exposition import served
+from dispatch.telemetry.settings import Telemetry
+from dispatch.transports import errors as transport_errors
+from dispatch.trustgraph.dialects import config_text
+
+URL, TOPIC = "pulsar://broker.example:6650", "non-persistent://tg/request/joke"
+BY_SERVICE = {ErrorType.RESULT_TOO_LARGE, ErrorType.INVALID_RESULT, ErrorType.CANCELLED}
+"""Their texts are written by the service, and tested with it."""
+
+
+def rejected() -> list[DispatchError]:
+    reasons = {
+        "breaker": ("open", "paused", "probing", "forced-open", "of-a-later-version"),
+        "rate": ("too-late", "queue-full", "too-large"),
+        "user-rate": ("too-late", "queue-full", "too-large"),
+        "bulkhead": ("full", "queue-full", "too-late", "too-long", "overload", "closed"),
+        "balancer": ("no-instance",),
+        "exchange": ("pending-limit",),
+    }
+    return [
+        error_from_rejection(Rejection(by, reason, after), "work")
+        for by, each in reasons.items()
+        for reason in each
+        for after in (None, 0.04, 1.2, 90.0)
+    ]
+
+
+def exchanged() -> list[DispatchError]:
+    ends: list[Settled] = [
+        *(TimedOut(clock, True, 2, 1) for clock in ("call", "attempt", "stream", "stream-idle")),
+        TimedOut("call", sent=False),
+        *(Lost(5.0, received) for received in (True, False)),
+        Unreadable("no JSON. Not at all."),
+        Overflow("max-result"),
+        Restarted(3),
+        *(Closed(sent) for sent in (True, False)),
+        Answer("", "", "", {}),
+        *(Answer("", each, "Why. Why not.", {"refused": each}) for each in (*REASONS, "of-a-later-version")),
+        Answer("", Refusal.OVERLOADED, "", {"refused": Refusal.OVERLOADED, "retry-after-ms": "2500"}),
+    ]
+    found = [
+        error_from_exchange(end, tool="work", limit=5, repeatable=repeatable)
+        for end in ends
+        for repeatable in (True, False)
+    ]
+    return [error for error in found if error is not None]
+
+
+def mistaken() -> list[DispatchError]:
+    mistakes = [
+        PayloadTooLargeError(2_000, 1_000),
+        PolicyError("timeout", "-1 is out of range", "give 10"),
+        PolicyError("priority", "'x' is not a priority of this tool", "give one of batch, or leave 'priority' out"),
+        TypeError("arguments cannot be written as JSON: NaN. Not at all."),
+    ]
+    unknown = [
+        UnknownToolError("jok", ("joke",), ("joke", "story")),
+        UnknownToolError("x", (), ("joke",)),
+        UnknownServiceError("lap", ("lab",), ("lab",)),
+        UnknownServiceError("x"),
+    ]
+    with pytest.raises(DispatchError) as config:
+        config_text({"n": object()})
+    return [
+        *(error_from_mistake("work", Policy(), mistake) for mistake in mistakes),
+        *(error_from_unknown_name(each) for each in unknown),
+        error_from_unfragmentable_request("work", 5_000, 1_000),
+        config.value,
+    ]
+
+
+def unsendable() -> list[DispatchError]:
+    names = ("MessageTooBig", "Dropped", "AlreadyClosed", "Timeout", "NotConnected", "ConnectError")
+    opening = ("TopicNotFound", "AuthorizationError", "Timeout", "ConsumerBusy", "InvalidTopicName", "CryptoError")
+    telemetry = Telemetry(registry=CollectorRegistry())
+    with served(telemetry, 0) as port, pytest.raises(TransportError) as taken, served(telemetry, port):
+        pass
+    return [
+        error_from_closing("work"),
+        error_from_disconnection("work", URL),
+        error_from_missing_instance("work", TOPIC),
+        error_from_key_holder_loss("work"),
+        error_from_client_failure("work", ValueError("It broke. Badly.")),
+        *(transport_errors.sending_failed(name, topic=TOPIC) for name in names),
+        *(transport_errors.opening_failed(name, url=URL, topic=TOPIC) for name in opening),
+        transport_errors.closed(),
+        transport_errors.publish_queue_full(10_000, topic=TOPIC, retry_after=1.0),
+        transport_errors.message_rejected(ValueError("x"), topic=TOPIC),
+        transport_errors.bad_address("nonsense", ""),
+        transport_errors.connection_refused(URL, "Too old. Upgrade."),
+        transport_errors.unauthorized(URL, "Token expired."),
+        transport_errors.no_token(URL, "no such file"),
+        transport_errors.untrusted(URL, "CERTIFICATE_VERIFY_FAILED"),
+        *(transport_errors.wrong_protocol(URL, "broker.example", 8080, http=http) for http in (True, False)),
+        taken.value,
+    ]
+
+
+ERRORS = [*rejected(), *exchanged(), *mistaken(), *unsendable()]
+IDS = [f"{number}-{error.type}" for number, error in enumerate(ERRORS)]
+EXECUTED = re.compile(r"(was|were|been) (not )?executed|No tool was executed")
+NEXT_STEP = re.compile(
+    r"\b(Use|use|Call|Check|Report|report|Correct|Give|Send|Start|Create|Connect|Open|Stop|Leave|Discard)\b[^.]*\.$"
+)
+
+
+def sentences(text: str) -> int:
+    return len(re.findall(r"[.!?](?= [A-Z]|$)", text))
+
+
+def test_every_error_type_is_among_them() -> None:
+    assert {ErrorType(error.type) for error in ERRORS} == set(ErrorType) - BY_SERVICE
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=IDS)
+def test_the_text_has_two_sentences_at_most_and_the_last_names_the_next_step(error: DispatchError) -> None:
+    assert error.message.endswith(".")
+    assert sentences(error.message) <= 2
+    last = re.split(r"(?<=[.!?]) (?=[A-Z])", error.message)[-1]
+    assert NEXT_STEP.search(last.replace("0.1", "").replace("memory://.", "memory.").replace(".example", ""))
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=IDS)
+def test_the_text_says_whether_the_tool_was_executed_and_agrees_with_the_flags(error: DispatchError) -> None:
+    assert EXECUTED.search(error.message)
+    surely_not = "not executed" in error.message or "No tool was executed" in error.message
+    if isinstance(error, TransportError):
+        assert surely_not is not error.sent
+    elif isinstance(error, CallTimeoutError):
+        assert surely_not is (error.type == ErrorType.EXPIRED)
+    else:
+        assert surely_not is (error.type != ErrorType.TOOL_ERROR)
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=IDS)
+def test_the_text_never_asks_for_a_repeat_at_once(error: DispatchError) -> None:
+    assert not re.search(r"\b(try|retry|please|sorry|somebody|nobody|who)\b", error.message, re.IGNORECASE)
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=IDS)
+def test_alternatives_add_no_sentence(error: DispatchError) -> None:
+    copied = DispatchError(error.type, error.message)
+    add_alternatives(copied, ("other", "third"))
+    assert "other, third" in copied.message
+    assert sentences(copied.message) <= 2
+    assert copied.message.endswith(".")
