@@ -15,7 +15,8 @@ import os
 import sys
 from typing import Any
 
-from dispatch.devtools.lossprobe.plain_client import PlainEcho, answer_text
+from dispatch.devtools.lossprobe.plain_client import PlainService
+from dispatch.devtools.lossprobe.probe_client import reply_text, reply_to
 from dispatch.errors import TransportError
 from dispatch.serving.server import ToolServer
 from dispatch.transports import Security
@@ -26,7 +27,7 @@ class Echo:
 
     async def invoke(self, config: dict[str, Any], arguments: dict[str, Any], user: str = "") -> str:
         """Return a text of ``size`` bytes."""
-        return answer_text(int(arguments["size"]))
+        return reply_text(int(arguments["size"]))
 
 
 async def serve(spec: dict[str, Any]) -> None:
@@ -40,7 +41,7 @@ async def serve(spec: dict[str, Any]) -> None:
     """
     security = Security(**spec["security"])
     requests, responses = spec["credit"]
-    plain = PlainEcho(spec["url"], security)
+    plain = PlainService(spec["url"], security, reply_to)
     try:
         await plain.open(*spec["plain"])
         async with ToolServer(

@@ -1,89 +1,74 @@
-"""The plain exchange, without credit: pulsar-client itself on both sides, as anyone would use it.
+"""Request and reply with pulsar-client alone: the baseline for the loss probe and for the benchmarks.
 
-``send_async`` and listeners (the better of pulsar-client's two ways), unbatched, receipts looked at for failures only;
-payloads are made beforehand and not decoded. Only the opening, with its token and TLS, is the transport's.
+``send_async`` and listeners (the faster of pulsar-client's two interfaces), unbatched, without flow control,
+retransmissions or deduplication. Payloads are encoded beforehand and not decoded. Only opening topics, with token and TLS,
+is dispatch's.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 from collections import deque
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
-from dispatch.devtools.lossprobe.load import FailedCallError, LostCallError
-from dispatch.devtools.lossprobe.loss_detector import LossDetector
-from dispatch.messaging.wire.codec import Reply, encode_reply, encode_request
+from dispatch.devtools.lossprobe.load import FailedCallError
+from dispatch.messaging.wire.codec import encode_request
 from dispatch.transports import Mode, Security
 from dispatch.transports.pulsar.client import OK, PulsarClient
 from dispatch.transports.pulsar.io_thread_state import keep_thread_state
 
-GRACE_S = 0.5
-"""How long a call that was overtaken still waits, and its place is taken. A client's own timeout would be longer."""
-LOOK_EVERY_S = 0.05
-ID, SIZE, FAILED = "id", "size", "failed"
-
+ID, FAILED = "id", "failed"
 REQUEST = encode_request("{}", "{}")
+NO_PROPERTIES: Mapping[str, str] = {}
 
 
-@functools.cache
-def answer_text(size: int) -> str:
-    """What both services answer: ``size`` bytes."""
-    return "x" * size
-
-
-@functools.cache
-def answer_payload(size: int) -> bytes:
-    """The same as it travels."""
-    return encode_reply(Reply(None, answer_text(size), True))
-
-
-class PlainEcho:
-    """The service: a listener on pulsar-client's thread that answers at once. It takes as little of the machine as it can,
-    so that the broker is measured and not this: hence the kept thread state.
+class PlainService:
+    """A listener on pulsar-client's thread that replies at once. It keeps the thread's state, which costs least, so that a
+    measurement shows the client or the broker and not this service.
 
     Args:
         url: the broker.
         security: token and TLS settings.
+        reply: returns the payload of the reply for the properties of a request.
     """
 
-    def __init__(self, url: str, security: Security) -> None:
-        self._link = PulsarClient(url, security)
-        self._producer: Any = None
+    def __init__(self, url: str, security: Security, reply: Callable[[Mapping[str, str]], bytes]) -> None:
+        self._client = PulsarClient(url, security)
+        self._reply = reply
 
     async def open(self, requests: str, responses: str) -> None:
-        """Listen on the topic ``requests``, answer on ``responses``.
+        """Listen on the topic ``requests`` and reply on ``responses``. May be called for several pairs of topics.
 
         Raises:
             TransportError: the topics cannot be opened.
         """
-        self._producer = await self._link.producer(responses)
-        await self._link.consumer(requests, Mode.SHARED, "echo-request", self._on_message)
+        producer = await self._client.producer(responses)
+        await self._client.consumer(requests, Mode.SHARED, "echo-request", partial(self._on_message, producer))
 
-    def _on_message(self, _consumer: Any, message: Any) -> None:
+    def _on_message(self, producer: Any, _consumer: Any, message: Any) -> None:
         keep_thread_state()
-        with contextlib.suppress(
-            Exception
-        ):  # what is raised here would end the process; a call without an answer is counted
+        # An exception in pulsar-client's thread would end the process. A call without a reply is counted by its caller.
+        with contextlib.suppress(Exception):
             properties = message.properties()
             id = properties[ID]
-            payload = answer_payload(int(properties[SIZE]))
-            self._producer.send_async(payload, functools.partial(self._on_receipt, id), properties={ID: id})
+            producer.send_async(self._reply(properties), partial(self._on_receipt, producer, id), properties={ID: id})
 
-    def _on_receipt(self, id: str, result: Any, _message_id: Any) -> None:
+    def _on_receipt(self, producer: Any, id: str, result: Any, _message_id: Any) -> None:
         keep_thread_state()
         if result != OK:
             with contextlib.suppress(Exception):  # as above
-                self._producer.send_async(b"", _nothing, properties={ID: id, FAILED: result.name})
+                producer.send_async(b"", _ignore_receipt, properties={ID: id, FAILED: result.name})
 
     async def close(self) -> None:
-        """Let go of everything."""
-        await self._link.close()
+        """Close the connection."""
+        await self._client.close()
 
 
 class PlainClient:
-    """The client: of what a client needs it has the least that is usable, a future a call, correlated by id.
+    """The least that is usable as a client: a future for each call, correlated by id.
 
     Args:
         url: the broker.
@@ -92,51 +77,51 @@ class PlainClient:
 
     def __init__(self, url: str, security: Security) -> None:
         self._loop = asyncio.get_running_loop()
-        self._link = PulsarClient(url, security)
+        self._client = PulsarClient(url, security)
         self._producer: Any = None
-        self._waiting: dict[int, tuple[asyncio.Future[None], int]] = {}
-        self._given_up: set[int] = set()
+        self._pending: dict[int, asyncio.Future[bytes]] = {}
         self._arrived: deque[Any] = deque()
         self._refused: deque[tuple[int, str]] = deque()
-        self._waking = False
-        self._number = 0
-        self._loss_detector = LossDetector(GRACE_S)
-        self._timer: asyncio.TimerHandle | None = None
-        self.late = 0
-        """Answers that came after their calls had been given up."""
+        self._is_waking = False
+        self._count = 0
 
     async def open(self, requests: str, responses: str) -> None:
-        """Send to the topic ``requests``, listen on ``responses``.
+        """Publish to the topic ``requests`` and listen on ``responses``.
 
         Raises:
             TransportError: the topics cannot be opened.
         """
-        self._producer = await self._link.producer(requests)
-        await self._link.consumer(responses, Mode.FANOUT, "dispatch-loss", self._on_message)
-        self._timer = self._loop.call_later(LOOK_EVERY_S, self._look)
+        self._producer = await self._client.producer(requests)
+        await self._client.consumer(responses, Mode.FANOUT, "plain-client", self._on_message)
 
-    async def call(self, size: int) -> None:
-        """One call, answered with ``size`` bytes.
+    async def call(
+        self, payload: bytes, properties: Mapping[str, str] = NO_PROPERTIES, *, timeout: float | None = None
+    ) -> bytes:
+        """Send a request and return the payload of its reply.
+
+        Args:
+            payload, properties: of the request; the id is added.
+            timeout: seconds; None: no limit.
 
         Raises:
-            LostCallError: a later call was answered, and this one was not.
-            FailedCallError: pulsar-client or the broker said no, to the request or to the answer.
+            FailedCallError: pulsar-client or the broker refused the request or the reply.
+            TimeoutError: no reply came in time.
         """
-        self._number = number = self._number + 1
-        waiting: asyncio.Future[None] = self._loop.create_future()
-        self._waiting[number] = (waiting, len(answer_payload(size)))
+        self._count = number = self._count + 1
+        reply: asyncio.Future[bytes] = self._loop.create_future()
+        self._pending[number] = reply
+        timer = None if timeout is None else self._loop.call_later(timeout, _expire, reply)
         try:
             self._producer.send_async(
-                REQUEST, functools.partial(self._on_receipt, number), properties={ID: str(number), SIZE: str(size)}
+                payload, partial(self._on_receipt, number), properties={**properties, ID: str(number)}
             )
-            await waiting
-        except (LostCallError, asyncio.CancelledError):
-            self._given_up.add(number)
-            raise
+            return await reply
         finally:
-            del self._waiting[number]
+            if timer is not None:
+                timer.cancel()
+            del self._pending[number]
 
-    # Plain on purpose: pulsar-client's threads make a new thread state for each of these callbacks (see threads.py).
+    # pulsar-client makes a new thread state for each of these callbacks, as in any program (see io_thread_state.py).
 
     def _on_message(self, _consumer: Any, message: Any) -> None:
         self._arrived.append(message)
@@ -148,50 +133,43 @@ class PlainClient:
             self._wake()
 
     def _wake(self) -> None:
-        if not self._waking:
-            self._waking = True
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+        if not self._is_waking:
+            self._is_waking = True
+            with contextlib.suppress(RuntimeError):  # the event loop is closed
                 self._loop.call_soon_threadsafe(self._drain)
 
     def _drain(self) -> None:
-        self._waking = False
+        self._is_waking = False
         while self._refused:
             number, failure = self._refused.popleft()
-            self._settle(number, FailedCallError(failure))
+            self._resolve(number, FailedCallError(failure))
         while self._arrived:
             message = self._arrived.popleft()
             properties = message.properties()
-            number = int(properties[ID])
-            self._loss_detector.record_reply(number)
             failure = properties.get(FAILED)
-            if failure is None and number in self._waiting and len(message.data()) != self._waiting[number][1]:
-                failure = "wrong-answer"
-            self._settle(number, None if failure is None else FailedCallError(failure))
+            self._on_reply(int(properties[ID]), message.data() if failure is None else FailedCallError(failure))
 
-    def _settle(self, number: int, problem: Exception | None) -> None:
-        if number in self._given_up:
-            self._given_up.discard(number)
-            self.late += 1
-        elif number in self._waiting and not (waiting := self._waiting[number][0]).done():
-            if problem is None:
-                waiting.set_result(None)
-            else:
-                waiting.set_exception(problem)
+    def _on_reply(self, number: int, result: bytes | Exception) -> None:
+        self._resolve(number, result)
 
-    def _look(self) -> None:
-        self._timer = self._loop.call_later(LOOK_EVERY_S, self._look)
-        lost = self._loss_detector.find_lost_below(self._loop.time())
-        for number in list(self._waiting):  # in the order of sending
-            if number >= lost:
-                break
-            self._settle(number, LostCallError())
+    def _resolve(self, number: int, result: bytes | Exception) -> None:
+        reply = self._pending.get(number)
+        if reply is None or reply.done():
+            return
+        if isinstance(result, bytes):
+            reply.set_result(result)
+        else:
+            reply.set_exception(result)
 
     async def close(self) -> None:
-        """Let go of everything."""
-        if self._timer is not None:
-            self._timer.cancel()
-        await self._link.close()
+        """Close the connection."""
+        await self._client.close()
 
 
-def _nothing(_result: Any, _message_id: Any) -> None:
+def _expire(reply: asyncio.Future[bytes]) -> None:
+    if not reply.done():
+        reply.set_exception(TimeoutError())
+
+
+def _ignore_receipt(_result: Any, _message_id: Any) -> None:
     keep_thread_state()

@@ -21,7 +21,7 @@ from dispatch.errors import Outcome, TransportError
 from dispatch.transports import Security, open_transport
 
 if TYPE_CHECKING:
-    from dispatch.devtools.lossprobe.plain_client import PlainClient
+    from dispatch.devtools.lossprobe.probe_client import ProbeClient
 
 START_S = 20.0
 """Timeout for the start of the service process: an interpreter and some topics, seconds on a busy machine."""
@@ -63,7 +63,7 @@ class Probe:
         self._service: asyncio.subprocess.Process | None = None
         self._has_answered = False
         self._stderr: Any = None
-        self._plain: PlainClient | None = None
+        self._plain: ProbeClient | None = None
         self._dispatcher: Dispatcher | None = None
 
     async def __aenter__(self) -> Probe:
@@ -73,13 +73,13 @@ class Probe:
             TransportError: the broker is not reachable, rejects the token, or lacks a namespace; the message names the fix.
             ProbeError: the service did not start or is not reachable.
         """
-        from dispatch.devtools.lossprobe.plain_client import PlainClient
+        from dispatch.devtools.lossprobe.probe_client import ProbeClient
         from dispatch.transports.pulsar.handshake import shake_hands
 
         async with self._open as opening:
             await shake_hands(self._broker, self._security)  # finds a wrong address within milliseconds
             await self._start_service(opening)
-            self._plain = PlainClient(self._broker, self._security)
+            self._plain = ProbeClient(self._broker, self._security)
             opening.push_async_callback(self._plain.close)
             await self._plain.open(*self.plain_topics)
             self._dispatcher = await opening.enter_async_context(
@@ -123,7 +123,7 @@ class Probe:
         assert self._plain is not None
         assert self._dispatcher is not None
         if variant is Variant.PLAIN:
-            await self._plain.call(size)
+            await self._plain.call_sized(size)
             return
         result = await self._dispatcher.execute("echo", {"size": size}, timeout=CALL_S)
         if result.error is None:

@@ -1,145 +1,55 @@
-"""The plain exchange: both its ends, on a pulsar-client that is played."""
+"""The plain client by itself, on a simulated pulsar-client."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from dispatch.devtools.lossprobe import plain_client as plain
-from dispatch.devtools.lossprobe.load import FailedCallError, LostCallError
-from dispatch.devtools.lossprobe.plain_client import GRACE_S, LOOK_EVERY_S, PlainClient, PlainEcho, answer_payload
-from dispatch.messaging.wire.codec import Reply, decode_reply
-from dispatch.transports import Mode, Security
-from dispatch.transports.pulsar.client import OK
-
-REQUESTS, RESPONSES = "non-persistent://tg/request/x", "non-persistent://tg/response/x"
-TOO_BIG = SimpleNamespace(name="MessageTooBig")
-
-Vanishes = Callable[[dict[str, str]], bool]
+from dispatch.devtools.lossprobe import plain_client
+from dispatch.devtools.lossprobe.load import FailedCallError
+from dispatch.devtools.lossprobe.plain_client import PlainClient, PlainService
+from dispatch.transports import Security
+from tests.unit.devtools.lossprobe.test_probe_client import REQUESTS, RESPONSES, Played
 
 
-class Played:
-    """Topics, and on them producers and consumers with the methods that are used."""
-
-    def __init__(self) -> None:
-        self.listeners: dict[str, Callable[[Any, Any], None]] = {}
-        self.vanishes: dict[str, Vanishes] = {}
-        self.refuses: dict[str, Vanishes] = {}
-        self.held: list[Callable[[], None]] | None = None
-        self.closed = 0
-
-    def link(self, _url: str, _security: Security) -> SimpleNamespace:
-        return SimpleNamespace(producer=self._producer, consumer=self._consumer, close=self._close)
-
-    async def _producer(self, topic: str) -> SimpleNamespace:
-        def send_async(payload: bytes, callback: Callable[[Any, Any], None], properties: dict[str, str]) -> None:
-            if topic in self.refuses and self.refuses[topic](properties):
-                callback(TOO_BIG, None)
-                return
-            callback(OK, None)
-            if topic in self.vanishes and self.vanishes[topic](properties):
-                return
-            message = SimpleNamespace(data=lambda: payload, properties=lambda: dict(properties))
-            if self.held is not None and topic == RESPONSES:
-                self.held.append(lambda: self.listeners[topic](None, message))
-            else:
-                self.listeners[topic](None, message)
-
-        return SimpleNamespace(send_async=send_async)
-
-    async def _consumer(self, topic: str, _mode: Mode, _name: str, listener: Callable[[Any, Any], None]) -> None:
-        self.listeners[topic] = listener
-
-    async def _close(self) -> None:
-        self.closed += 1
-
-
-@asynccontextmanager
-async def both_ends(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[PlainClient, Played]]:
+async def client_and_service(monkeypatch: pytest.MonkeyPatch) -> tuple[PlainClient, PlainService, Played]:
     played = Played()
-    monkeypatch.setattr(plain, "PulsarClient", played.link)
-    service, client = PlainEcho("pulsar://x", Security()), PlainClient("pulsar://x", Security())
+    monkeypatch.setattr(plain_client, "PulsarClient", played.link)
+    service = PlainService("pulsar://x", Security(), lambda properties: properties["text"].encode())
+    client = PlainClient("pulsar://x", Security())
     await service.open(REQUESTS, RESPONSES)
     await client.open(REQUESTS, RESPONSES)
-    try:
-        yield client, played
-    finally:
-        await client.close()
-        await service.close()
-        assert played.closed == 2
+    return client, service, played
 
 
-@pytest.mark.parametrize("size", [1, 120, 100_000])
-async def test_the_answer_has_the_size_that_was_asked_for(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    assert decode_reply(answer_payload(size)) == Reply(None, "x" * size, True)
-    async with both_ends(monkeypatch) as (client, _):
-        await client.call(size)
+async def test_calls_receive_the_replies_to_their_own_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    client, _, _ = await client_and_service(monkeypatch)
+    replies = await asyncio.gather(*(client.call(b"", {"text": f"{number}"}) for number in range(20)))
+    assert replies == [str(number).encode() for number in range(20)]
 
 
-async def test_an_answer_of_another_size_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with both_ends(monkeypatch) as (client, played):
-        answer = SimpleNamespace(data=lambda: b"", properties=lambda: {"id": "1"})
-        played.listeners[REQUESTS] = lambda *_: played.listeners[RESPONSES](None, answer)
-        with pytest.raises(FailedCallError, match="wrong-answer"):
-            await client.call(120)
+async def test_a_call_without_a_reply_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    client, _, played = await client_and_service(monkeypatch)
+    played.vanishes[RESPONSES] = lambda _: True
+    began = asyncio.get_running_loop().time()
+    with pytest.raises(TimeoutError):
+        await client.call(b"", {"text": "x"}, timeout=3)
+    assert asyncio.get_running_loop().time() - began == pytest.approx(3, abs=0.01)
 
 
-@pytest.mark.parametrize("topic", [REQUESTS, RESPONSES])
-async def test_what_vanishes_is_lost_soon_after_a_later_call_was_answered(
-    monkeypatch: pytest.MonkeyPatch, topic: str
-) -> None:
-    clock = asyncio.get_running_loop().time
-    async with both_ends(monkeypatch) as (client, played):
-        played.vanishes[topic] = lambda properties: properties["id"] == "1"
-        first = asyncio.ensure_future(client.call(120))
-        await asyncio.sleep(0)
-        await client.call(120)
-        answered = clock()
-        with pytest.raises(LostCallError):
-            await first
-        assert GRACE_S <= clock() - answered <= GRACE_S + 3 * LOOK_EVERY_S
-        assert client.late == 0
+async def test_a_refused_request_fails_its_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    client, _, played = await client_and_service(monkeypatch)
+    played.refuses[REQUESTS] = lambda properties: properties["text"] == "large"
+    with pytest.raises(FailedCallError, match="MessageTooBig"):
+        await client.call(b"", {"text": "large"})
+    assert await client.call(b"", {"text": "small"}) == b"small"
 
 
-async def test_while_nothing_overtakes_it_a_call_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with both_ends(monkeypatch) as (client, played):
-        await client.call(120)
-        played.vanishes[RESPONSES] = lambda _: True
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(100 * GRACE_S):
-                await client.call(120)
-
-
-async def test_an_answer_that_comes_after_its_call_was_given_up_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with both_ends(monkeypatch) as (client, played):
-        played.held = []
-        first = asyncio.ensure_future(client.call(120))
-        await asyncio.sleep(0)
-        (late,), played.held = played.held, None
-        await client.call(120)
-        with pytest.raises(LostCallError):
-            await first
-        late()
-        late()  # a repetition is not a second one
-        await client.call(120)
-        assert client.late == 1
-
-
-@pytest.mark.parametrize("topic", [REQUESTS, RESPONSES])
-async def test_what_is_refused_is_a_failure_and_no_loss(monkeypatch: pytest.MonkeyPatch, topic: str) -> None:
-    async with both_ends(monkeypatch) as (client, played):
-        played.refuses[topic] = lambda properties: "failed" not in properties
-        with pytest.raises(FailedCallError, match="MessageTooBig"):
-            await client.call(120)
-
-
-async def test_a_request_that_makes_no_sense_does_not_end_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with both_ends(monkeypatch) as (client, played):
-        for properties in ({}, {"id": "x"}, {"id": "x", "size": "big"}):
-            played.listeners[REQUESTS](None, SimpleNamespace(properties=lambda found=properties: found))
-        await client.call(120)
+async def test_a_service_serves_several_pairs_of_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, service, played = await client_and_service(monkeypatch)
+    await service.open(f"{REQUESTS}-2", f"{RESPONSES}-2")
+    other = PlainClient("pulsar://x", Security())
+    await other.open(f"{REQUESTS}-2", f"{RESPONSES}-2")
+    assert await other.call(b"", {"text": "two"}) == b"two"
+    assert set(played.listeners) == {REQUESTS, RESPONSES, f"{REQUESTS}-2", f"{RESPONSES}-2"}
