@@ -15,7 +15,7 @@ from dispatch.routing.channel import Channel, Channels
 from dispatch.routing.in_flight import Generations
 from dispatch.routing.instance_pool import SHARED, InstancePool
 from dispatch.routing.pool_key import PoolKey, Topics
-from dispatch.telemetry.call_observer import NULL_DISPATCHER, DispatcherObserver
+from dispatch.telemetry.call_observer import NULL_DISPATCHER, NULL_SERVICE, DispatcherObserver
 
 logger = logging.getLogger("dispatch.dispatcher")
 
@@ -150,7 +150,7 @@ class PoolRegistry:
             clock=self._clock,
             randomness=self._randomness,
             greet=self._routes.greet,
-            observer=self._observer.service(key.service),
+            observer=NULL_SERVICE if is_former else self._observer.service(key.service),
             is_former=is_former,
         )
         if is_former:
