@@ -18,6 +18,7 @@ class Outcome(StrEnum):
     """How a call, or one attempt of a call, ended. Each has exactly one."""
 
     SUCCESS = "success"
+    """The tool was executed and replied without an error."""
     TOOL_ERROR = "tool_error"
     """The tool was executed and replied with an error of its own. The service is healthy."""
     INVALID_ARGUMENTS = "invalid_arguments"

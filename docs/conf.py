@@ -31,7 +31,7 @@ myst_enable_extensions = ["colon_fence"]
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = True  # the policy's default has 60 fields
-autodoc_default_options = {"members": True, "show-inheritance": True}
+autodoc_default_options = {"members": True}
 napoleon_use_ivar = True  # attributes are listed in the docstring of their class, without an entry of their own
 
 html_theme = "furo"

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from opentelemetry.trace import TracerProvider
 from prometheus_client import CollectorRegistry
 from pygments.lexers.special import TextLexer
@@ -113,6 +114,14 @@ def prepare_docstring(app: Sphinx, kind: str, name: str, documented: Any, option
     lines[:] = split + same
 
 
+def shorten_signature(
+    app: Sphinx, kind: str, name: str, documented: Any, options: Any, signature: str | None, returns: str | None
+) -> tuple[str, str | None] | None:
+    """Sphinx event ``autodoc-process-signature``: the fields of a struct are listed below it, with their types."""
+    is_struct = isinstance(documented, type) and issubclass(documented, msgspec.Struct)
+    return ("(…)", None) if is_struct else None
+
+
 def find_generated(app: Sphinx, env: Any, added: set[str], changed: set[str], removed: set[str]) -> list[str]:
     """Sphinx event ``env-get-outdated``: pages with generated text are read again, because the code may have changed."""
     pages = (Path(env.doc2path(name)) for name in env.found_docs)
@@ -145,5 +154,6 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("source-read", read_source)
     app.connect("missing-reference", resolve_reference)
     app.connect("autodoc-process-docstring", prepare_docstring, priority=400)  # napoleon has 500
+    app.connect("autodoc-process-signature", shorten_signature)
     app.add_lexer("promql", TextLexer)  # that of Pygments rejects the colons in names of recording rules
     return {"parallel_read_safe": True, "parallel_write_safe": True}
