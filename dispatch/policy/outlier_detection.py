@@ -20,8 +20,8 @@ class OutlierDetection(msgspec.Struct, frozen=True, rename="kebab"):
     """Passive health checks: when an instance is ejected, for how long, and how it returns.
 
     Timeouts and transport errors are failures, unless they originate locally (:class:`dispatch.Origin`). A throttled call is
-    none: the instance receives less work for as long as it asked. Cancelled calls, and calls that another guard rejected, are
-    not counted. An attempt that was cancelled because its hedge, begun later, was answered first counts as a consecutive
+    none: the instance receives less work for as long as it asked. Cancelled calls, and calls that another guard rejected,
+    are not counted. An attempt that was cancelled because its hedge, begun later, was answered first counts as a consecutive
     failure only. An instance is also ejected when its success rate is far below the others'; the constants of that rule are
     in :class:`dispatch.balancing.outlier_detection.EjectionRules`.
 
