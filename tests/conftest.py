@@ -188,4 +188,4 @@ def exact_breakers(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def strangers(monkeypatch: pytest.MonkeyPatch) -> None:
     """The test's services are none of ours: no time passes while the first call looks for some that are."""
-    monkeypatch.setattr("dispatch.routing.channel.HELLO_WAIT_S", 0.0)
+    monkeypatch.setattr("dispatch.routing.discovery.HELLO_WAIT_S", 0.0)

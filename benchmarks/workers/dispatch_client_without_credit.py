@@ -9,11 +9,11 @@ from typing import Any
 
 from benchmarks.workers.channel import run_client
 from benchmarks.workers.dispatch_client import connect
-from dispatch.routing import channel as routes
+from dispatch.routing import channel_registry
 
 
-class RouteWithoutCredit(routes.Channel):
-    """A route whose requests carry no credit."""
+class ChannelWithoutCredit(channel_registry.Channel):
+    """A channel whose requests carry no credit."""
 
     @property
     def acknowledged(self) -> bool:
@@ -26,5 +26,5 @@ class RouteWithoutCredit(routes.Channel):
 
 
 if __name__ == "__main__":
-    routes.Channel = RouteWithoutCredit  # type: ignore[misc] # the one place where routes are made looks here
+    channel_registry.Channel = ChannelWithoutCredit  # type: ignore[misc] # the one place where channels are made looks here
     run_client(connect)

@@ -16,11 +16,12 @@ async def cancel_and_wait(tasks: Iterable[asyncio.Task[Any] | None]) -> None:
     pending = [task for task in tasks if task is not None]
     for task in pending:
         task.cancel()
-        task.add_done_callback(_retrieve)
+        task.add_done_callback(retrieve_error)
     if pending:
         await asyncio.wait(pending)
 
 
-def _retrieve(task: asyncio.Task[Any]) -> None:
+def retrieve_error(task: asyncio.Task[Any]) -> None:
+    """Retrieve the error of a task that may have no waiter left: asyncio logs one that is never retrieved."""
     if not task.cancelled():
         task.exception()

@@ -23,7 +23,8 @@ from dispatch.messaging.rpc.retransmittable_request import RetransmittableReques
 from dispatch.messaging.wire.codec import PLAIN_FROM
 from dispatch.messaging.wire.properties import Property, Refusal
 from dispatch.resilience.retry.decision import RetryTarget
-from dispatch.routing.channel import Channel, Channels
+from dispatch.routing.channel import Channel
+from dispatch.routing.channel_registry import Channels
 from dispatch.routing.instance_pool import InstancePool, SelectedInstance
 from dispatch.routing.pool_registry import PoolRegistry
 from dispatch.routing.reply_connections import ReplyConnection
@@ -268,14 +269,14 @@ class InstanceInvoker:
             return False
         channel, instance = selected.route, selected.instance
         if isinstance(settled, Lost):
-            self._channels.retire(channel, instance)
+            self._channels.discovery.retire(channel, instance)
             return False
         if not isinstance(settled, Answer):
             return False
         refused = settled.properties.get(Property.REFUSED)
         if refused not in (Refusal.DRAINING, Refusal.INSTANCE_RESTARTED):
             return False
-        self._channels.retire(channel, instance)
+        self._channels.discovery.retire(channel, instance)
         # Without another known instance the caller is told at once. And a former incarnation may have executed it.
         return refused == Refusal.DRAINING and len(channel.instances) > 0
 
@@ -290,7 +291,7 @@ class InstanceInvoker:
             async with asyncio.timeout_at(min(deadline, self._now() + DISCOVERY_S)):
                 while not pool.known:
                     for channel in channels:
-                        self._channels.greet(channel)
+                        self._channels.discovery.send_due_hello(channel)
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(DISCOVERY_S / 4):
                             await channels[0].met.wait()

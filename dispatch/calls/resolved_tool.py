@@ -13,7 +13,7 @@ from dispatch.catalog import Catalog, ServiceDescriptor, ToolDescriptor, Unknown
 from dispatch.messaging.wire.codec import json_text
 from dispatch.messaging.wire.topic_name import TopicName
 from dispatch.policy import Policy, PolicyError
-from dispatch.routing.pool_key import PoolKey, Topics
+from dispatch.routing.pool_registry import PoolKey, Topics
 
 _BALANCED = frozenset({"balancing", "outlier-detection", "addressed"})
 """A tool whose own policy has one of these keys gets an instance pool of its own."""

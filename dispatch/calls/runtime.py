@@ -20,7 +20,7 @@ from dispatch.policy import Policy
 from dispatch.resilience.breaker.breaker import State
 from dispatch.resilience.single_flight import SingleFlight
 from dispatch.result import CallResult
-from dispatch.routing.channel import Channels
+from dispatch.routing.channel_registry import Channels
 from dispatch.routing.in_flight import Generations
 from dispatch.routing.pool_registry import PoolRegistry
 from dispatch.telemetry.call_observer import DispatcherObserver

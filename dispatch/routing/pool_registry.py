@@ -6,21 +6,48 @@ import asyncio
 import logging
 from typing import Protocol
 
+import msgspec
+
 from dispatch._internal.clock import loop_clock
 from dispatch._internal.permit import Randomness
-from dispatch.catalog import ServiceDescriptor
+from dispatch.catalog import Instance, ServiceDescriptor
 from dispatch.errors import ErrorType, TransportError
 from dispatch.policy import Policy
-from dispatch.routing.channel import Channel, Channels
+from dispatch.routing.channel import Channel
+from dispatch.routing.channel_registry import Channels
 from dispatch.routing.in_flight import Generations
 from dispatch.routing.instance_pool import SHARED, InstancePool
-from dispatch.routing.pool_key import PoolKey, Topics
 from dispatch.telemetry.call_observer import NULL_DISPATCHER, NULL_SERVICE, DispatcherObserver
 
 logger = logging.getLogger("dispatch.dispatcher")
 
 AGAIN_S = 5.0
 """How often an instance whose topics could not be opened is tried again, while its service is called."""
+
+
+Topics = tuple[str, str]
+"""A request topic and the response topic that belongs to it."""
+
+
+class PoolKey(msgspec.Struct, frozen=True, cache_hash=True):
+    """What calls must have in common to share what is known of a service's instances.
+
+    Attributes:
+        service: its id.
+        topics: where it is served.
+        instances: where each is, if they have topics of their own.
+        tool: the tool, if its policy has settings for its instances alone; else ``""``.
+    """
+
+    service: str
+    topics: Topics
+    instances: tuple[Instance, ...]
+    tool: str = ""
+
+    @property
+    def pairs(self) -> tuple[Topics, ...]:
+        """The topics of its instances; where they have none of their own, the service's."""
+        return tuple((each.request_queue, each.response_queue) for each in self.instances) or (self.topics,)
 
 
 class PoolUser(Protocol):
@@ -149,7 +176,7 @@ class PoolRegistry:
             addressed=policy.addressed,
             clock=self._clock,
             randomness=self._randomness,
-            greet=self._routes.greet,
+            greet=self._routes.discovery.send_due_hello,
             observer=NULL_SERVICE if is_former else self._observer.service(key.service),
             is_former=is_former,
         )

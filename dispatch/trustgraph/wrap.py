@@ -30,7 +30,7 @@ from dispatch.policy.repeat_safety import UNDECLARED
 from dispatch.resilience.breaker.breaker import CircuitBreaker, State
 from dispatch.resilience.rate_limit.aio import user_buckets
 from dispatch.result import CallResult
-from dispatch.routing.pool_key import PoolKey
+from dispatch.routing.pool_registry import PoolKey
 from dispatch.telemetry.call_observer import NULL_DISPATCHER, DispatcherObserver
 from dispatch.telemetry.events import Event, Events
 from dispatch.telemetry.settings import DEFAULT_TELEMETRY, Telemetry

@@ -13,7 +13,7 @@ from dispatch.messaging.flow.paced_publisher import PacedPublisher
 from dispatch.messaging.flow.publisher import Gate
 from dispatch.messaging.rpc.correlation import MAX_TOMBSTONES
 from dispatch.messaging.rpc.deadline_heap import SLACK
-from dispatch.routing.channel import Channels
+from dispatch.routing.channel_registry import Channels
 from dispatch.serving.deduplication.idempotency_keys import IdempotencyKeys
 from dispatch.serving.deduplication.request_history import RequestHistory
 from tests.helpers.internals import correlator_of
@@ -38,7 +38,7 @@ def gates_of_dispatcher(dispatcher: Dispatcher) -> Iterable[Gate | PacedPublishe
     routes = routes_of(dispatcher)
     for route in routes._open.values():
         known = [each.publisher for each in route.instances]
-        for publisher in (route.publisher, *known, *(each.publisher for each in routes._retired)):
+        for publisher in (route.publisher, *known, *(each.publisher for each in routes.discovery.retired)):
             if isinstance(publisher, PacedPublisher):
                 yield publisher
                 publisher = publisher.publisher
@@ -62,9 +62,9 @@ def dispatcher_rests(dispatcher: Dispatcher) -> None:
     assert exchange._deadlines.next() is None
     assert len(exchange._deadlines) <= SLACK
     assert exchange.tombstones <= MAX_TOMBSTONES
-    assert not [*routes._opening, *routes._meeting, *routes._closing]
+    assert not [*routes._opening, *routes.discovery.verifying, *routes._closing]
     for route in routes._open.values():
-        for instance in (*route.instances, *routes._retired):
+        for instance in (*route.instances, *routes.discovery.retired):
             assert instance.in_flight == 0, f"{instance.name} still counts requests that have ended"
     for lanes in routes._lanes.values():
         assert [lane.waiting for lane in lanes._lanes] == [0] * len(lanes)

@@ -9,7 +9,7 @@ import pytest
 from dispatch import Dispatcher, Policy
 from dispatch.calls.instance_invoker import DISCOVERY_S
 from dispatch.errors import CallTimeoutError, RejectedError
-from dispatch.routing.channel import HELLO_WAIT_S
+from dispatch.routing.discovery import HELLO_WAIT_S
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.clock import advance
 from tests.helpers.dispatcher_and_service import BROKER, Peer, catalog, dispatching, serving

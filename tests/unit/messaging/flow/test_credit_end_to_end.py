@@ -15,7 +15,7 @@ from dispatch import Dispatcher, Outcome, Policy, ToolServer, ToolService
 from dispatch.messaging.flow.publisher import Gate
 from dispatch.messaging.rpc.exchange_outcome import Disposition
 from dispatch.messaging.wire.properties import Property
-from dispatch.routing import channel as routes
+from dispatch.routing import channel, channel_registry
 from dispatch.transports import Publisher
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.bounded_channel import Channel, ChannelTransport, stalls
@@ -114,8 +114,8 @@ async def test_the_same_calls_without_a_gate_for_requests_lose_requests(monkeypa
     def no_gate(publisher: Publisher, *_args: object, **_options: object) -> Gate:
         return Gate(publisher, lambda sequence: {}, None)  # no credit: everything passes
 
-    monkeypatch.setattr(routes, "Gate", no_gate)
-    monkeypatch.setattr(routes, "PacedPublisher", lambda publisher, **_options: publisher)
+    monkeypatch.setattr(channel, "Gate", no_gate)
+    monkeypatch.setattr(channel_registry, "PacedPublisher", lambda publisher, **_options: publisher)
     async with lab() as made:
         await made.all_at_once(many(random.Random(2)))
         assert made.to_service.lost > MANY // 10

@@ -88,7 +88,7 @@ async def test_a_stream_without_numbers_is_not_doubled() -> None:
 
 
 async def test_with_ours_nothing_is_doubled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dispatch.routing.channel.HELLO_WAIT_S", 0.1)
+    monkeypatch.setattr("dispatch.routing.discovery.HELLO_WAIT_S", 0.1)
     network = Losing(BROKER, set(), [])  # another connection would be an error
     async with stand(lambda _: "done"), dispatching(transport=network, policy=Policy(reply_subscriptions=3)) as mine:
         assert await mine.call("work") == "done"

@@ -13,7 +13,7 @@ from dispatch.messaging.flow.paced_publisher import PacedPublisher
 from dispatch.messaging.flow.publisher import Gate
 from dispatch.messaging.rpc.correlation import Correlator
 from dispatch.messaging.wire.sessions import Session
-from dispatch.routing.channel import Channels
+from dispatch.routing.channel_registry import Channels
 from dispatch.transports import Mode
 from tests.helpers.clock import idle
 from tests.helpers.dispatcher_and_service import catalog
