@@ -12,20 +12,20 @@ _SUCCESS = Outcome.SUCCESS
 
 
 class CallResult(msgspec.Struct, frozen=True):
-    """How one call ended.
+    """The result of one call.
 
     Attributes:
-        tool: the tool that was asked for.
+        tool: name of the tool.
         outcome: the one :class:`~dispatch.Outcome` of the call.
-        text: the answer, the texts of a stream put together; ``""`` unless ``outcome`` is SUCCESS.
+        text: the reply, or the concatenated chunks of a stream; ``""`` unless ``outcome`` is SUCCESS.
         error: what :meth:`Dispatcher.call` would raise; None for SUCCESS.
         duration: seconds from the call to its end.
-        attempts: requests that were sent for it; 0 when nothing was.
-        transmissions: how often the last of them was sent: more than 1 when its answer had to be asked for.
+        attempts: requests that were sent; 0 when none was.
+        transmissions: how often the last request was sent; more than 1 when its reply was requested again.
         recovery_seconds: seconds from the first retransmission request to the end of the call; 0.0 when there was none.
-        chunks: messages the answer came in.
+        chunks: messages of the reply.
         request_id: the property ``id`` of the last attempt, ``""`` when nothing was sent.
-        instance: id of the service instance that answered, when it says so.
+        instance: id of the service instance that replied, None when it gives none.
     """
 
     tool: str
@@ -42,11 +42,11 @@ class CallResult(msgspec.Struct, frozen=True):
 
     @property
     def ok(self) -> bool:
-        """Did it succeed?"""
+        """Whether the call succeeded."""
         return self.error is None
 
     def as_dict(self) -> dict[str, Any]:
-        """The result as plain values, for ``--json``."""
+        """Return the result as plain values, for ``--json``."""
         return {
             "tool": self.tool,
             "outcome": str(self.outcome),

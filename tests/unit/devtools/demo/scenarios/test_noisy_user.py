@@ -18,7 +18,7 @@ async def test_noisy_user_is_limited_and_other_users_are_not() -> None:
     for name in ("nora", "otto", "petra"):
         assert users[name]["admitted"] > 0
         assert users[name]["rejected"] == 0
-    assert "this user may call it only so often" in scenario.describe_result()
+    assert "its rate limit for this user is reached" in scenario.describe_result()
 
 
 async def test_missing_limit_is_a_deviation(monkeypatch: pytest.MonkeyPatch) -> None:
