@@ -12,10 +12,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status.
 
     Args:
-        arguments: what follows the program's name; None: ``sys.argv[1:]``.
+        arguments: command line without the program name; None: ``sys.argv[1:]``.
     """
     try:
-        import rich  # noqa: F401 - only whether it is there
+        import rich  # noqa: F401 - checks the installation
         import typer  # noqa: F401 - as above
 
         from dispatch.cli.app import run
@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if missing.name not in ("rich", "typer"):
             raise
         sys.stderr.write(
-            f"dispatch: the command line needs the package '{missing.name}': pip install 'tool-dispatch[cli]'\n"
+            f"dispatch: the command line requires the package '{missing.name}': pip install 'tool-dispatch[cli]'\n"
         )
         return EXIT_USAGE
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""The commands put together, and the one place where errors and Ctrl-C become messages and exit codes."""
+"""The command-line application: its commands, and conversion of errors and Ctrl-C to messages and exit codes."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from typer.core import TyperGroup
 
 from dispatch._version import __version__
 from dispatch.cli.commands import bench, broker, call, check, dashboards, demo, doctor, rules, serve, tools
-from dispatch.cli.exit_codes import EXIT_CODES_HELP, Exit, expected_errors, report
-from dispatch.cli.output import harden_streams, say
-from dispatch.cli.settings import Settings, takes
+from dispatch.cli.exit_codes import EXIT_CODES_HELP, Exit, list_expected_errors, report_error
+from dispatch.cli.output import escape_unencodable_output, print_err
+from dispatch.cli.settings import Settings, with_settings
 
 
-class Boundary(TyperGroup):
-    """Nothing gets past it but typer's own."""
+class ErrorHandlingGroup(TyperGroup):
+    """Converts exceptions of commands to messages and exit codes; typer's own exceptions pass."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
         except KeyboardInterrupt:
-            say("Interrupted.")
+            print_err("Interrupted.")
             code = Exit.INTERRUPTED
         except BrokenPipeError:
-            # What is still buffered has nowhere to go either; the interpreter would complain about it at its end.
+            # The interpreter would report the buffered output when it exits.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = Exit.BROKEN_PIPE
         except Exception as error:
-            if not isinstance(error, expected_errors()):
-                raise  # typer's own ways to end a command, and our faults: see run
-            code = report(error, _verbose(ctx))
+            if not isinstance(error, list_expected_errors()):
+                raise  # typer's exceptions, and internal errors: run handles them
+            code = report_error(error, _verbose(ctx))
         else:
             return result
         raise typer.Exit(code)
@@ -42,8 +42,9 @@ class Boundary(TyperGroup):
 
 app = typer.Typer(
     name="dispatch",
-    cls=Boundary,
-    help="Call the tools of AI agents over Apache Pulsar: see it work, serve a tool, call it, find out what is missing.",
+    cls=ErrorHandlingGroup,
+    help="Call tools of AI agents over Apache Pulsar. Start with [bold]dispatch demo[/bold]; then serve a tool, call it, "
+    "and check the connection with [bold]dispatch doctor[/bold].",
     epilog=EXIT_CODES_HELP,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -58,14 +59,14 @@ def _show_version(wanted: bool) -> None:
 
 
 @app.callback()
-@takes("broker", "catalog", "policy", "token_file", "trust_certs")
+@with_settings("broker", "catalog", "policy", "token_file", "trust_certs")
 def root(
     settings: Settings,
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and end.")
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """The options before the command: they are kept in ``settings`` for it."""
+    """Accept options before the command; ``settings`` passes them to it."""
 
 
 app.command("demo")(demo.demo)
@@ -81,7 +82,7 @@ app.command("bench", context_settings={"allow_extra_args": True, "ignore_unknown
 
 
 def _without_flag_types(command: Any) -> Any:
-    """The command, whose help and whose subcommands' help has no ``<bool>`` beside flags."""
+    """Remove ``<bool>`` beside flags from the help of a command and its subcommands."""
     get_params = command.get_params
 
     def params(ctx: Any) -> Any:
@@ -99,18 +100,18 @@ def _without_flag_types(command: Any) -> Any:
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code. Never raises."""
-    harden_streams()
+    escape_unencodable_output()
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:
         _without_flag_types(typer.main.get_command(app)).main(args=given or ["--help"], prog_name="dispatch")
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else Exit.OK if end.code is None else Exit.FAILED
-        return code if given else Exit.USAGE  # without a command nothing was done
+        return code if given else Exit.USAGE  # no command was given
     except KeyboardInterrupt:
-        say("Interrupted.")
+        print_err("Interrupted.")
         return Exit.INTERRUPTED
     except Exception as error:
-        return report(error, "--verbose" in given or "-v" in given)
+        return report_error(error, "--verbose" in given or "-v" in given)
     return Exit.OK
 
 

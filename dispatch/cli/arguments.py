@@ -1,4 +1,4 @@
-"""``key=value`` on the command line → the arguments of a tool, typed as its descriptor says."""
+"""Parsing of ``key=value`` words into a tool's arguments, typed by its descriptor."""
 
 from __future__ import annotations
 
@@ -28,52 +28,54 @@ _EXAMPLES = {"number": "2.5", "integer": "3", "boolean": "true", "object": '{"a"
 def read_arguments(
     tool: ToolDescriptor, words: Iterable[str], document: str | None, warn: Warn, stdin: BinaryIO | None = None
 ) -> dict[str, Any]:
-    """The arguments for ``tool``: those of ``document``, and over them those of ``words``.
+    """Read the arguments for ``tool``: those of ``document``, overridden by ``words``.
 
     Args:
-        tool: says what type each argument has. An argument it does not know is sent all the same (the service is what
-            decides), after a warning with the near names.
-        words: ``key=value`` (typed as the descriptor says; a text where it says nothing) or ``key:=JSON``.
-        document: a JSON object, ``@FILE`` with one, or ``-``: from stdin.
-        warn: takes a line for the user.
-        stdin: what ``-`` reads; None: the process's.
+        tool: declares the type of each argument. An undeclared argument is sent after a warning with similar names, because
+            the service decides.
+        words: ``key=value`` (typed by the descriptor; undeclared: a string) or ``key:=JSON``.
+        document: a JSON object, ``@FILE``, or ``-`` for stdin.
+        warn: receives warnings for the user.
+        stdin: stream for ``-``; None: that of the process.
 
     Raises:
-        CliError: not readable, not an object, or a value that is not what its descriptor says.
+        CliError: the input cannot be read, is not an object, or a value does not match its declared type.
     """
-    given = {} if document is None else _document(document, stdin)
+    given = {} if document is None else _read_document(document, stdin)
     declared = {argument.name: argument for argument in tool.arguments}
     seen: set[str] = set()
     for word in words:
-        key, value = _word(word, declared)
+        key, value = _parse_word(word, declared)
         if key in seen:
-            raise CliError(f"The argument '{key}' is given twice.", "give it once; several values: write a JSON array")
+            raise CliError(
+                f"The argument '{key}' is given twice.", "give it once; for several values write a JSON array"
+            )
         seen.add(key)
         given[key] = value
-    _look_over(tool, given, declared, warn)
+    _check_against_descriptor(tool, given, declared, warn)
     return given
 
 
-def _word(word: str, declared: Mapping[str, Argument]) -> tuple[str, Any]:
+def _parse_word(word: str, declared: Mapping[str, Argument]) -> tuple[str, Any]:
     key, separator, text = word.partition("=")
     if not separator or not key.rstrip(":"):
         example = f"{next(iter(declared), 'topic')}={word}" if word and not separator else "topic=cats"
-        raise CliError(f"'{word}' is not key=value.", f"write {_quoted(example)}, or give --arguments JSON")
+        raise CliError(f"'{word}' is not key=value.", f"write {_quote(example)}, or give --arguments JSON")
     if key.endswith(":"):
         key = key[:-1]
-        return key, _json(text, f"The value of '{key}:='", f"write JSON, for instance {key}:='[1, 2]'")
+        return key, _parse_json(text, f"The value of '{key}:='", f"write JSON, for instance {key}:='[1, 2]'")
     kind = declared[key].type if key in declared else "string"
     if kind not in _JSON_KINDS:
         return key, text
-    return key, _typed(key, text, kind)
+    return key, _parse_typed(key, text, kind)
 
 
-def _typed(key: str, text: str, kind: str) -> Any:
+def _parse_typed(key: str, text: str, kind: str) -> Any:
     stripped = text.strip()
-    fix = f"write {_quoted(f'{key}={_EXAMPLES[kind]}')}; to send it as it is: {key}:={_shell_quoted(json.dumps(text))}"
-    problem = f"'{key}' is {'an' if kind[0] in 'aio' else 'a'} {kind}, and {stripped!r} is not."
+    fix = f"write {_quote(f'{key}={_EXAMPLES[kind]}')}; to send it as a string: {key}:={_quote_for_shell(json.dumps(text))}"
+    problem = f"'{key}' is {'an' if kind[0] in 'aio' else 'a'} {kind}, and {stripped!r} is not one."
     try:
-        value = json.loads(stripped.lower() if kind == "boolean" else stripped, parse_constant=_no_constant)
+        value = json.loads(stripped.lower() if kind == "boolean" else stripped, parse_constant=_reject_constant)
     except (ValueError, RecursionError):
         raise CliError(problem, fix) from None
     if not isinstance(value, _JSON_KINDS[kind]) or (isinstance(value, bool) and kind != "boolean"):
@@ -81,14 +83,14 @@ def _typed(key: str, text: str, kind: str) -> Any:
     return value
 
 
-def _document(document: str, stdin: BinaryIO | None) -> dict[str, Any]:
+def _read_document(document: str, stdin: BinaryIO | None) -> dict[str, Any]:
     if document == "-":
-        what, text = "What stdin gave for --arguments", _limited(stdin or sys.stdin.buffer, "stdin")
+        what, text = "The input of --arguments -", _read_limited(stdin or sys.stdin.buffer, "stdin")
     elif document.startswith("@"):
         what = f"The file '{document[1:]}'"
         try:
             with Path(document[1:]).open("rb") as file:
-                text = _limited(file, document[1:])
+                text = _read_limited(file, document[1:])
         except OSError as error:
             raise CliError(
                 f"{what} cannot be read: {error.strerror or error}.", "give the path after the @: --arguments @FILE"
@@ -96,18 +98,18 @@ def _document(document: str, stdin: BinaryIO | None) -> dict[str, Any]:
     else:
         what, text = "--arguments", document
     fix = """write an object of named values, for instance '{"topic": "cats"}'"""
-    value = _json(text, what, fix)
+    value = _parse_json(text, what, fix)
     if not isinstance(value, dict):
-        kinds = {list: "an array", str: "a text", bool: "a boolean", int: "a number", float: "a number"}
+        kinds = {list: "an array", str: "a string", bool: "a boolean", int: "a number", float: "a number"}
         raise CliError(f"{what} is {kinds.get(type(value), 'null')}, not a JSON object.", fix)
     return value
 
 
-def _limited(file: BinaryIO, name: str) -> str:
+def _read_limited(file: BinaryIO, name: str) -> str:
     content = file.read(MAX_MESSAGE_BYTES + 1)
     if len(content) > MAX_MESSAGE_BYTES:
         raise CliError(
-            f"{name} has more than {MAX_MESSAGE_BYTES:,} bytes, more than a message may have.",
+            f"{name} has more than {MAX_MESSAGE_BYTES:,} bytes, the limit of a message.",
             "send less, for instance a reference instead of the data",
         )
     try:
@@ -116,36 +118,38 @@ def _limited(file: BinaryIO, name: str) -> str:
         raise CliError(f"{name} is not UTF-8 (byte {error.start:,}).", "convert it to UTF-8") from None
 
 
-def _json(text: str, what: str, fix: str) -> Any:
+def _parse_json(text: str, what: str, fix: str) -> Any:
     try:
-        return json.loads(text, parse_constant=_no_constant)
+        return json.loads(text, parse_constant=_reject_constant)
     except json.JSONDecodeError as error:
         raise CliError(f"{what} is not JSON: {error.msg} (line {error.lineno}, column {error.colno}).", fix) from None
     except (ValueError, RecursionError) as error:
         raise CliError(f"{what} is not JSON: {error}.", fix) from None
 
 
-def _no_constant(name: str) -> Any:
+def _reject_constant(name: str) -> Any:
     raise ValueError(f"JSON has no {name}")
 
 
-def _look_over(tool: ToolDescriptor, given: Mapping[str, Any], declared: Mapping[str, Argument], warn: Warn) -> None:
-    if declared:  # a descriptor without arguments says nothing about them
+def _check_against_descriptor(
+    tool: ToolDescriptor, given: Mapping[str, Any], declared: Mapping[str, Argument], warn: Warn
+) -> None:
+    if declared:  # a descriptor without arguments leaves them unspecified
         for key in given:
             if key not in declared:
                 near = near_names(key, declared)
-                hint = f"did you mean {one_of(near)}?" if near else f"it has {', '.join(declared)}."
-                warn(f"'{tool.name}' declares no argument '{key}', which is sent all the same: {hint}")
+                hint = f"did you mean {one_of(near)}?" if near else f"declared are {', '.join(declared)}."
+                warn(f"'{tool.name}' declares no argument '{key}'; it is sent anyway: {hint}")
     missing = [name for name, argument in declared.items() if argument.required and name not in given]
     if missing:
-        warn(f"'{tool.name}' requires {', '.join(missing)}, which you have not given.")
+        warn(f"'{tool.name}' requires {', '.join(missing)}, which is missing.")
 
 
-def _quoted(word: str) -> str:
+def _quote(word: str) -> str:
     return f"'{word}'" if any(c in word for c in ' "[]{}') else word
 
 
-def _shell_quoted(text: str) -> str:
+def _quote_for_shell(text: str) -> str:
     import shlex
 
     return shlex.quote(text)

@@ -7,7 +7,7 @@ import traceback
 from enum import IntEnum
 
 from dispatch.catalog import CatalogError
-from dispatch.cli.output import paint, printable, say
+from dispatch.cli.output import colorize, make_printable, print_err
 from dispatch.errors import DispatchError, ErrorType, Outcome
 from dispatch.policy import PolicyError
 
@@ -24,7 +24,7 @@ class Exit(IntEnum):
     """A limit of the call passed."""
     TRANSPORT = 4
     """The broker cannot be reached, or the request or its reply was lost."""
-    REFUSED = 5
+    REJECTED = 5
     """Throttled or rejected: the tool was not executed."""
     INTERNAL = 70
     """A fault in dispatch itself (``EX_SOFTWARE`` of sysexits.h)."""
@@ -44,10 +44,10 @@ _BY_OUTCOME = {
     Outcome.SUCCESS: Exit.OK,
     Outcome.TOOL_ERROR: Exit.FAILED,
     Outcome.INVALID_ARGUMENTS: Exit.USAGE,
-    Outcome.THROTTLED: Exit.REFUSED,
+    Outcome.THROTTLED: Exit.REJECTED,
     Outcome.TIMEOUT: Exit.TIMEOUT,
     Outcome.TRANSPORT: Exit.TRANSPORT,
-    Outcome.REJECTED: Exit.REFUSED,
+    Outcome.REJECTED: Exit.REJECTED,
     Outcome.CANCELLED: Exit.INTERRUPTED,
 }
 
@@ -68,7 +68,7 @@ class CliError(Exception):
         self.code = code
 
 
-def code_of(error: DispatchError | None) -> Exit:
+def exit_code_of(error: DispatchError | None) -> Exit:
     """Return the exit code of a call that ended with ``error`` (None: success)."""
     if error is None:
         return Exit.OK
@@ -77,50 +77,50 @@ def code_of(error: DispatchError | None) -> Exit:
     return _BY_OUTCOME[error.outcome]
 
 
-def show_call_error(error: DispatchError, hint: str = "") -> None:
+def print_call_error(error: DispatchError, hint: str = "") -> None:
     """Write the error of a call to stderr: message, outcome, type."""
-    fail(error.message)
-    details = [f"outcome {error.outcome}", f"type {printable(error.type, limit=200)}"]
+    print_error(error.message)
+    details = [f"outcome {error.outcome}", f"type {make_printable(error.type, limit=200)}"]
     if error.rejected_by is not None:
         details.append(f"rejected by {error.rejected_by}")
     if error.retry_after is not None:
         details.append(f"retry after {error.retry_after:g} s")
-    say(f"  {' · '.join(details)}")
+    print_err(f"  {' · '.join(details)}")
     if hint:
-        say(f"  {paint('hint:', 'cyan', sys.stderr)} {printable(hint)}")
+        print_err(f"  {colorize('hint:', 'cyan', sys.stderr)} {make_printable(hint)}")
 
 
-def fail(message: str, fix: str = "") -> None:
+def print_error(message: str, fix: str = "") -> None:
     """Write ``Error: message`` and its fix to stderr."""
-    say(f"{paint('Error:', 'red', sys.stderr)} {printable(message)}")
+    print_err(f"{colorize('Error:', 'red', sys.stderr)} {make_printable(message)}")
     if fix:
-        say(f"  {paint('fix:', 'cyan', sys.stderr)} {printable(fix)}")
+        print_err(f"  {colorize('fix:', 'cyan', sys.stderr)} {make_printable(fix)}")
 
 
-def expected_errors() -> tuple[type[BaseException], ...]:
+def list_expected_errors() -> tuple[type[BaseException], ...]:
     """Return the exceptions that come from the user or the environment, not from a fault in dispatch."""
     from dispatch.devtools.localbroker import LocalBrokerError
 
     return (DispatchError, CatalogError, PolicyError, CliError, LocalBrokerError, OSError)
 
 
-def report(error: Exception, verbose: bool) -> Exit:
+def report_error(error: Exception, verbose: bool) -> Exit:
     """Write what ``error`` means to stderr (with its traceback if ``verbose``), and return the exit code."""
     if verbose:
         traceback.print_exception(error)
     if isinstance(error, DispatchError):
-        show_call_error(error)
-        return code_of(error)
+        print_call_error(error)
+        return exit_code_of(error)
     if isinstance(error, CliError):
-        fail(error.message, error.fix)
+        print_error(error.message, error.fix)
         return error.code
     if isinstance(error, CatalogError | PolicyError):
-        fail(str(error))
+        print_error(str(error))
         return Exit.USAGE
-    if isinstance(error, expected_errors()):
-        fail(str(error))
+    if isinstance(error, list_expected_errors()):
+        print_error(str(error))
         return Exit.FAILED
-    fail(
+    print_error(
         f"dispatch failed unexpectedly: {type(error).__name__}: {error}",
         "" if verbose else "run the command again with --verbose, and report the traceback",
     )

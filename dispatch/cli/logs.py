@@ -1,24 +1,24 @@
-"""The log on stderr: warnings always, everything with ``--verbose``."""
+"""Log output on stderr: warnings, and with ``--verbose`` everything."""
 
 from __future__ import annotations
 
 import logging
 
-from dispatch.cli.output import printable, say
+from dispatch.cli.output import make_printable, print_err
 
 
 class StderrHandler(logging.Handler):
-    """Writes to the stderr of the moment, so that a live display which has put its own there is not torn."""
+    """Writes to the current ``sys.stderr``, which a live display may have replaced."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            say(printable(self.format(record)))
+            print_err(make_printable(self.format(record)))
         except Exception:
             self.handleError(record)
 
 
 def show_logs(verbose: bool, level: int = logging.WARNING) -> None:
-    """Show the records of dispatch's own loggers from ``level`` on; with ``verbose`` all of them, with their names."""
+    """Show log records of dispatch from ``level`` on; with ``verbose`` all records, with logger names."""
     logger = logging.getLogger("dispatch")
     for handler in list(logger.handlers):
         if isinstance(handler, StderrHandler):

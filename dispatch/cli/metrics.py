@@ -1,4 +1,4 @@
-"""The option ``--metrics-port``: the metrics of a command that runs for a while, for Prometheus to scrape."""
+"""The option ``--metrics-port``: a metrics endpoint for Prometheus in long-running commands."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from dispatch.cli.output import say
+from dispatch.cli.output import print_err
 
 MetricsPort = Annotated[
     int | None,
@@ -17,23 +17,27 @@ MetricsPort = Annotated[
         metavar="PORT",
         min=0,
         max=65535,
-        help="Serve metrics for Prometheus at http://ADDRESS:PORT/metrics; 0: a port that is free.",
+        help="Serve metrics for Prometheus at http://ADDRESS:PORT/metrics; 0: any free port.",
         show_default=False,
     ),
 ]
 MetricsAddress = Annotated[
     str,
-    typer.Option("--metrics-address", metavar="ADDRESS", help="Where to serve them; 0.0.0.0: to other machines, too."),
+    typer.Option(
+        "--metrics-address",
+        metavar="ADDRESS",
+        help="Address of the metrics endpoint; 0.0.0.0: reachable from other machines.",
+    ),
 ]
 LOOPBACK = "127.0.0.1"
 
 
 @contextmanager
-def serving_metrics(port: int | None, address: str = LOOPBACK) -> Iterator[None]:
-    """Serve them while this is entered, and say where; None: do not.
+def serve_metrics(port: int | None, address: str = LOOPBACK) -> Iterator[None]:
+    """Serve metrics inside the context and print the address; no port: do nothing.
 
     Raises:
-        TransportError: the port is taken.
+        TransportError: the port is in use.
     """
     if port is None:
         yield
@@ -42,5 +46,5 @@ def serving_metrics(port: int | None, address: str = LOOPBACK) -> Iterator[None]
     from dispatch.telemetry.settings import DEFAULT_TELEMETRY
 
     with served(DEFAULT_TELEMETRY, port, address) as actual:
-        say(f"Metrics: http://{address}:{actual}/metrics")
+        print_err(f"Metrics: http://{address}:{actual}/metrics")
         yield

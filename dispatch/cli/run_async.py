@@ -1,8 +1,8 @@
-"""Run a coroutine to its end, and end well at Ctrl-C whenever it comes.
+"""Running of a coroutine with orderly shutdown on Ctrl-C at any time.
 
-``asyncio.run`` listens for Ctrl-C only while the loop runs. A few microseconds earlier, half a loop is thrown away with a
-traceback on stderr, and in between its own count of interrupts is set back and a bare ``CancelledError`` comes out. Who
-presses Ctrl-C as soon as a command has said its first line meets both.
+``asyncio.run`` handles Ctrl-C only while the loop runs: shortly before, a half-created loop ends with a traceback; in
+between its interrupt count is reset and a bare ``CancelledError`` escapes. Ctrl-C right after a command's first output
+triggers both.
 """
 
 from __future__ import annotations
@@ -17,58 +17,57 @@ T = TypeVar("T")
 
 
 def run_async(main: Coroutine[Any, Any, T]) -> T:
-    """Run ``main`` on a loop of its own.
+    """Run ``main`` on a new event loop.
 
-    The first Ctrl-C cancels it, the second does not wait for it to clean up. Where somebody else handles Ctrl-C, or it is
-    ignored, that stays so.
+    The first Ctrl-C cancels it; the second does not wait for its cleanup. An existing handler of SIGINT stays in place.
 
     Args:
-        main: what to do.
+        main: the coroutine to run.
 
     Raises:
-        KeyboardInterrupt: there was a Ctrl-C, and ``main`` ended because of it.
+        KeyboardInterrupt: ``main`` ended because of Ctrl-C.
     """
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         return asyncio.run(main)
-    interrupt = _Interrupt()
+    interrupt = _InterruptHandler()
     signal.signal(signal.SIGINT, interrupt)
     try:
         with asyncio.Runner() as runner:
-            return runner.run(interrupt.ends(main))
+            return runner.run(interrupt.run(main))
     except asyncio.CancelledError:
-        if interrupt.came:
+        if interrupt.count:
             raise KeyboardInterrupt from None
         raise
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-class _Interrupt:
-    """Handles SIGINT before, while and after a task runs."""
+class _InterruptHandler:
+    """Handles SIGINT before, during and after a task."""
 
     def __init__(self) -> None:
-        self.came = 0
+        self.count = 0
         self._cancel: Callable[[], object] | None = None
 
     def __call__(self, _signal: int, _frame: FrameType | None) -> None:
-        self.came += 1
-        if self.came > 1:
+        self.count += 1
+        if self.count > 1:
             raise KeyboardInterrupt
-        self._pass_on()
+        self._cancel_task()
 
-    async def ends(self, main: Coroutine[Any, Any, T]) -> T:
-        """``main``, cancelled by a Ctrl-C that comes or has come."""
+    async def run(self, main: Coroutine[Any, Any, T]) -> T:
+        """Await ``main``; a Ctrl-C before or during it cancels it."""
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
-        self._cancel = lambda: loop.call_soon_threadsafe(task.cancel)  # wakes the loop as well
-        if self.came:
-            self._pass_on()
+        self._cancel = lambda: loop.call_soon_threadsafe(task.cancel)  # also wakes the loop
+        if self.count:
+            self._cancel_task()
         try:
             return await main
         finally:
             self._cancel = None
 
-    def _pass_on(self) -> None:
-        cancel, self._cancel = self._cancel, None  # once
+    def _cancel_task(self) -> None:
+        cancel, self._cancel = self._cancel, None  # at most once
         if cancel is not None:
             cancel()

@@ -1,4 +1,4 @@
-"""``MODULE:CLASS`` → a tool service to serve."""
+"""Loading of a tool service from ``MODULE:CLASS``."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from dispatch.serving.tool_service import ToolService, read_invoke
 
 
 def load_service(target: str) -> object:
-    """The service that ``target`` names.
+    """Load the service that ``target`` names.
 
     Args:
-        target: ``package.module:CLASS`` or ``path/to/file.py:CLASS``. CLASS may be a class (made without arguments), an
-            instance, or a function that returns one; left out, the module's only service class is taken.
+        target: ``package.module:CLASS`` or ``path/to/file.py:CLASS``. CLASS may be a class without constructor arguments, an
+            instance, or a function that returns one; default: the module's only service class.
 
     Raises:
-        CliError: there is no such thing, it cannot be imported, or it is no service.
+        CliError: the target does not exist, cannot be imported, or is not a service.
     """
     module_name, _, name = target.rpartition(":") if _has_name(target) else (target, "", "")
     module = _import_file(Path(module_name)) if _is_path(module_name) else _import_module(module_name)
@@ -42,13 +42,11 @@ def _is_path(name: str) -> bool:
 
 def _import_file(path: Path) -> ModuleType:
     if not path.is_file():
-        raise CliError(f"There is no file '{path}'.", "give the path of the file with your service class")
+        raise CliError(f"The file '{path}' does not exist.", "give the path of the file with your service class")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
-        raise CliError(f"'{path}' is no Python file.", "give a file that ends in .py")
-    sys.path.insert(
-        0, str(path.resolve().parent)
-    )  # what stands beside it can be imported, as when Python runs the file
+        raise CliError(f"'{path}' is not a Python file.", "give a file with the extension .py")
+    sys.path.insert(0, str(path.resolve().parent))  # modules beside it can be imported, as when Python runs the file
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     try:
@@ -65,8 +63,8 @@ def _import_module(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             raise CliError(
-                f"There is no module '{error.name}'.",
-                "write MODULE:CLASS with a module that Python finds from here, or the path of a file: jokes.py:Joke",
+                f"The module '{error.name}' does not exist.",
+                "give MODULE:CLASS with an importable module, or the path of a file: jokes.py:Joke",
             ) from None
         raise _import_failed(name, error) from error
     except Exception as error:
@@ -82,7 +80,8 @@ def _import_failed(name: str, error: Exception) -> CliError:
         where = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
     text = error.msg if isinstance(error, SyntaxError) else str(error)
     return CliError(
-        f"'{name}' cannot be imported: {type(error).__name__}: {text}{where}.", "mend it; --verbose shows the traceback"
+        f"'{name}' cannot be imported: {type(error).__name__}: {text}{where}.",
+        "fix the module; --verbose shows the traceback",
     )
 
 
@@ -93,7 +92,7 @@ def _attribute(module: ModuleType, module_name: str, name: str) -> Any:
             found = getattr(found, part)
         except AttributeError:
             near = near_names(part, [known for known in dir(found) if not known.startswith("_")])
-            fix = f"did you mean {one_of(near)}?" if near else "write the name of your service class after the ':'"
+            fix = f"did you mean {one_of(near)}?" if near else "give the name of your service class after the ':'"
             raise CliError(f"'{module_name}' has no '{name}'.", fix) from None
     return found
 
@@ -110,7 +109,7 @@ def _only_service(module: ModuleType, module_name: str) -> Any:
     names = ", ".join(value.__name__ for value in own)
     raise CliError(
         f"'{module_name}' has several services: {names}." if own else f"'{module_name}' has no ToolService class.",
-        f"say which one: {example}",
+        f"select one: {example}",
     )
 
 
@@ -120,11 +119,11 @@ def _instance(found: Any, name: str) -> object:
             found = found()
         read_invoke(found)
     except Exception as error:
-        # A wrong 'invoke' explains itself; what a class wants for its making, only the module can give it.
+        # The message about a wrong 'invoke' is specific; constructor arguments can only come from the module.
         fix = (
-            "mend the class"
+            "fix the class"
             if "invoke" in str(error)
-            else "the class is made without arguments; if it needs some, make the instance in the module and name that"
+            else "the class is created without arguments; if it needs some, create the instance in the module and name it"
         )
         raise CliError(f"'{name}' cannot be served: {type(error).__name__}: {error}.", fix) from error
     return found

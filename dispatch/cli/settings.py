@@ -1,7 +1,7 @@
-"""The options that several commands have: where the broker is, where the catalogue and the policy, who we are.
+"""Options shared by several commands: broker, catalogue, policy, token and certificates.
 
-They may stand before the command (``dispatch --broker URL call …``) and after it; what stands after it wins, then what
-stands before it, then the environment, then the default.
+They may precede the command (``dispatch --broker URL call …``) or follow it. Precedence: after the command, before it,
+environment, default.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ _OPTIONS: dict[str, Any] = {
         typer.Option(
             "--catalog",
             metavar="DIR",
-            help="Folder with tool-service/ID.json and tool/NAME.json. Default: DISPATCH_CATALOG, else tools/ if it is "
-            "there.",
+            help="Folder with tool-service/ID.json and tool/NAME.json. Default: DISPATCH_CATALOG, else tools/ if it "
+            "exists.",
             show_default=False,
             rich_help_panel=_PANEL,
         ),
@@ -56,7 +56,7 @@ _OPTIONS: dict[str, Any] = {
         typer.Option(
             "--policy",
             metavar="FILE",
-            help="JSON file with policy keys: your own, below those of services and tools (docs/how-to/choose-a-policy.md). "
+            help="JSON file with your policy; policies of services and tools override it (docs/how-to/choose-a-policy.md). "
             "Default: DISPATCH_POLICY, else none.",
             show_default=False,
             rich_help_panel=_PANEL,
@@ -67,7 +67,7 @@ _OPTIONS: dict[str, Any] = {
         typer.Option(
             "--token-file",
             metavar="FILE",
-            help="File with the token that proves who we are. Default: DISPATCH_TOKEN, else DISPATCH_TOKEN_FILE.",
+            help="File with the authentication token. Default: DISPATCH_TOKEN, else DISPATCH_TOKEN_FILE.",
             show_default=False,
             rich_help_panel=_PANEL,
         ),
@@ -77,23 +77,21 @@ _OPTIONS: dict[str, Any] = {
         typer.Option(
             "--trust-certs",
             metavar="PEM",
-            help="Certificates to trust (pulsar+ssl://). Default: DISPATCH_TRUST_CERTS, else the public ones.",
+            help="Trusted CA certificates for pulsar+ssl://. Default: DISPATCH_TRUST_CERTS, else the system's.",
             show_default=False,
             rich_help_panel=_PANEL,
         ),
     ],
     "verbose": Annotated[
         bool,
-        typer.Option(
-            "--verbose", "-v", help="Write the log to stderr, and tracebacks with errors.", show_default=False
-        ),
+        typer.Option("--verbose", "-v", help="Write the log and tracebacks of errors to stderr.", show_default=False),
     ],
 }
 
 
 @dataclass
 class Settings:
-    """What was given, before and after the command. The properties have what is in force."""
+    """The given options, before and after the command; properties resolve environment and defaults."""
 
     broker: str | None = None
     catalog: str | None = None
@@ -104,53 +102,52 @@ class Settings:
 
     @property
     def broker_url(self) -> str:
-        """Where the broker is."""
+        """Return the URL of the broker."""
         return self.broker or os.environ.get("DISPATCH_BROKER") or DEFAULT_BROKER
 
-    def genuine_broker_url(self, command: str) -> str:
-        """The same for a command that needs others on the broker.
+    def require_pulsar_url(self, command: str) -> str:
+        """Return the URL for a command that communicates with other processes.
 
         Raises:
-            CliError: it is the embedded one, which nobody else can reach.
+            CliError: it is the embedded broker, which exists in one process only.
         """
         url = self.broker_url
         if url.startswith("memory://"):
             raise CliError(
-                f"memory:// is the embedded broker of one process: nobody else is on it, so '{command}' has nothing to "
-                "talk to there.",
-                f"start a genuine one with 'dispatch broker start' and use --broker {DEFAULT_BROKER}, or see the embedded "
-                "one at work with 'dispatch demo'",
+                f"memory:// is the embedded broker of a single process, so '{command}' cannot reach another process there.",
+                f"start a Pulsar broker with 'dispatch broker start' and use --broker {DEFAULT_BROKER}; 'dispatch demo' "
+                "uses the embedded broker",
             )
         return url
 
     @property
     def catalog_folder(self) -> str | None:
-        """Where the descriptors are; None when nobody said and there is no ``tools/``."""
+        """Return the folder of the descriptors; None if none is given and ``tools/`` does not exist."""
         given = self.catalog or os.environ.get("DISPATCH_CATALOG")
         if given:
             return given
         return DEFAULT_CATALOG if Path(DEFAULT_CATALOG).is_dir() else None
 
     def require_catalog_folder(self) -> str:
-        """The same.
+        """Return the folder of the descriptors.
 
         Raises:
-            CliError: there is none.
+            CliError: no folder is given and ``tools/`` does not exist.
         """
         folder = self.catalog_folder
         if folder is None:
             raise CliError(
-                f"No catalogue: there is no folder '{DEFAULT_CATALOG}' here.",
-                "give the folder with tool-service/ and tool/ by --catalog DIR or DISPATCH_CATALOG",
+                f"No catalogue: the folder '{DEFAULT_CATALOG}' does not exist here.",
+                "name the folder with tool-service/ and tool/ with --catalog DIR or DISPATCH_CATALOG",
             )
         return folder
 
     def load_catalog(self) -> Catalog:
-        """The catalogue.
+        """Load the catalogue.
 
         Raises:
-            CliError: nobody said where it is.
-            CatalogError: it has mistakes.
+            CliError: no folder is given.
+            CatalogError: the catalogue is invalid.
         """
         from dispatch.catalog import load_directory
 
@@ -158,14 +155,14 @@ class Settings:
 
     @property
     def policy_file(self) -> str | None:
-        """Where the user's own policy is; None when nobody said."""
+        """Return the path of the user's policy; None if none is given."""
         return self.policy or os.environ.get("DISPATCH_POLICY") or None
 
     def policy_keys(self) -> Mapping[str, Any]:
-        """The keys of the user's own policy, as they stand in its file; none when nobody said where it is.
+        """Read the keys of the user's policy, empty if none is given.
 
         Raises:
-            CliError: the file has mistakes; it lists all of them.
+            CliError: the file is invalid; the message lists every mistake.
         """
         from dispatch.cli.policy_file import read_policy_file
 
@@ -173,20 +170,20 @@ class Settings:
         return {} if name is None else read_policy_file(name, "--policy" if self.policy else "DISPATCH_POLICY")
 
     def load_policy(self) -> Policy:
-        """The user's own policy, over the defaults.
+        """Load the user's policy over the defaults.
 
         Raises:
-            CliError: the file has mistakes; it lists all of them.
+            CliError: the file is invalid; the message lists every mistake.
         """
         from dispatch.policy import DEFAULT_POLICY
 
         return DEFAULT_POLICY.merged(self.policy_keys())
 
     def security(self) -> Security:
-        """Token and TLS settings.
+        """Load token and TLS settings.
 
         Raises:
-            CliError: a file that was named cannot be read.
+            CliError: a named file cannot be read.
         """
         from dispatch.transports import Security
 
@@ -195,11 +192,11 @@ class Settings:
         if self.token_file is not None:
             path = Path(self.token_file)
             token = lambda: path.read_text().strip()  # noqa: E731 - a def could not be assigned conditionally
-        if callable(token):  # once here: pulsar-client would call it in a thread where nobody sees the error
+        if callable(token):  # checked here: pulsar-client calls it on a thread where its error would be lost
             named = self.token_file or os.environ.get("DISPATCH_TOKEN_FILE", "")
             how = "--token-file" if self.token_file is not None else "DISPATCH_TOKEN_FILE"
             if not _readable(named, "token", how):
-                raise CliError(f"The token file '{named}' is empty.", f"put a token into it, or change {how}")
+                raise CliError(f"The token file '{named}' is empty.", f"write a token to it, or change {how}")
         certificates = self.trust_certs or from_environment.trust_certs
         if certificates is not None:
             how = "--trust-certs" if self.trust_certs is not None else "DISPATCH_TRUST_CERTS"
@@ -216,8 +213,8 @@ def _readable(name: str, what: str, how: str) -> str:
         ) from None
 
 
-def takes(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give a command the named options of this module and ``--verbose``; it gets ``settings`` in their stead."""
+def with_settings(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add the named options and ``--verbose`` to a command, which receives ``settings`` in their place."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         hints = typing.get_type_hints(command, include_extras=True)
@@ -243,10 +240,10 @@ def takes(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
             show_logs(settings.verbose)
             return command(settings=settings, **values)
 
-        # typer would keep the line ends within a paragraph.
+        # typer keeps line ends within paragraphs.
         paragraphs = inspect.cleandoc(command.__doc__ or "").split("\n\n")
         run.__doc__ = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
-        run.__signature__ = signature  # type: ignore[attr-defined] # what typer reads the options from
+        run.__signature__ = signature  # type: ignore[attr-defined] # typer reads the options from it
         run.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}
         return run
 

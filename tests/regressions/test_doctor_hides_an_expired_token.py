@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dispatch.cli.token_expiry import token_expiry
+from dispatch.cli.token_expiry import check_token_expiry
 from tests.unit.cli.conftest import Run, as_if_alone, run
 
 __all__ = ["as_if_alone", "run"]
@@ -72,13 +72,13 @@ def test_the_doctor_says_that_the_token_has_expired(run: Run, deaf: str, monkeyp
         ),
         (jwt(sub="a", exp=NOW + 40 * DAY), "ok", "the token of 'a' expires in 40 days (2027-02-24 08:00:00 UTC)"),
         (jwt(sub="a"), "ok", "the token of 'a' does not expire"),
-        (jwt(sub="a", exp="tomorrow"), "warning", "the token of 'a' has an expiry that is no time ('exp': 'tomorrow')"),
-        (jwt(sub="a", exp=1e300), "warning", "the token of 'a' has an expiry that is no time ('exp': 1e+300)"),
-        ("not-a-token", "skipped", "it is no JWT: only the broker knows whether it has expired"),
-        ("a.b.c", "skipped", "it is no JWT: only the broker knows whether it has expired"),
-        ("a.W10.c", "skipped", "it is no JWT: only the broker knows whether it has expired"),
+        (jwt(sub="a", exp="tomorrow"), "warning", "the token of 'a' has an invalid expiry ('exp': 'tomorrow')"),
+        (jwt(sub="a", exp=1e300), "warning", "the token of 'a' has an invalid expiry ('exp': 1e+300)"),
+        ("not-a-token", "skipped", "not a JWT: only the broker knows its expiry"),
+        ("a.b.c", "skipped", "not a JWT: only the broker knows its expiry"),
+        ("a.W10.c", "skipped", "not a JWT: only the broker knows its expiry"),
     ],
 )
 def test_what_a_token_says_of_its_expiry(token: str, status: str, detail: str) -> None:
-    found = token_expiry(token, NOW)
+    found = check_token_expiry(token, NOW)
     assert (found.status, found.detail) == (status, detail)

@@ -58,7 +58,7 @@ async def test_an_error_names_the_topic_that_was_given(monkeypatch: pytest.Monke
 @pytest.mark.parametrize("calls", [0, 1])
 async def test_a_service_without_requests_says_so_once(capsys: Captured, calls: int) -> None:
     server = lab()
-    serving = asyncio.create_task(serve.serve_until_told(server, serve.Voice(server, json=False)))
+    serving = asyncio.create_task(serve.serve_until_signal(server, serve.ServerReporter(server, json=False)))
     await idle()
     async with dispatching() as dispatcher:
         for _ in range(calls):
@@ -67,10 +67,12 @@ async def test_a_service_without_requests_says_so_once(capsys: Captured, calls: 
     signal.raise_signal(signal.SIGTERM)
     await serving
     lines = capsys.readouterr().err.splitlines()
-    said = [line for line in lines if line.startswith("No request has come in 15 s.")]
+    said = [line for line in lines if line.startswith("No request has arrived in 15 s.")]
     assert len(said) == (not calls)
     assert all(REQUESTS in line for line in said)
-    assert lines[-1] == ("Drained. 1 request came, 0 refused." if calls else "Drained. 0 requests came, 0 refused.")
+    assert lines[-1] == (
+        "Drained. 1 request received, 0 rejected." if calls else "Drained. 0 requests received, 0 rejected."
+    )
 
 
 def test_a_part_of_a_measurement_allows_no_conclusion() -> None:

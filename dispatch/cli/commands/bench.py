@@ -1,4 +1,4 @@
-"""``dispatch bench``: the benchmarks of a checkout."""
+"""``dispatch bench``: run the benchmarks of a clone."""
 
 from __future__ import annotations
 
@@ -16,28 +16,31 @@ import dispatch
 
 
 def bench(context: typer.Context) -> None:
-    """Run the benchmarks against a genuine broker (a quarter of an hour); all options go to them.
+    """Run the benchmarks with a Pulsar broker, about 15 minutes. Options are passed to them.
 
-    They are part of the repository, not of the installed package: run this inside a checkout.
+    The benchmarks are part of the repository, not of the installed package: run this inside a clone.
 
-    [bold]dispatch bench --help[/bold] is this page; [bold]dispatch bench -- --help[/bold] is theirs.
+    [bold]dispatch bench[/bold] runs all of them.
+
+    [bold]dispatch bench -- --help[/bold] shows the options of the benchmarks.
     """
     from dispatch.cli.exit_codes import CliError
 
     home = find_checkout()
     if home is None:
         raise CliError(
-            "The benchmarks are not here: they are in the repository, in the folder benchmarks/, and not in the "
-            "installed package.",
-            "run 'dispatch bench' or 'make bench' inside a checkout of tool-dispatch",
+            "The benchmarks were not found: they are in the repository, not in the installed package.",
+            "run 'dispatch bench' or 'make bench' inside a clone of tool-dispatch",
         )
     path = os.pathsep.join(filter(None, [str(home), os.environ.get("PYTHONPATH")]))
-    status = run_to_end([sys.executable, "-m", "benchmarks", *context.args], environ={**os.environ, "PYTHONPATH": path})
+    status = run_process(
+        [sys.executable, "-m", "benchmarks", *context.args], environ={**os.environ, "PYTHONPATH": path}
+    )
     raise typer.Exit(status)
 
 
 def find_checkout() -> Path | None:
-    """The folder that holds ``benchmarks/``: this one or one above it, or that of an editable installation."""
+    """Find the folder that contains ``benchmarks/``: the current one, a parent, or that of an editable installation."""
     here = Path.cwd()
     for folder in (here, *here.parents, Path(dispatch.__file__).resolve().parent.parent):
         if (folder / "benchmarks" / "__main__.py").is_file() and (folder / "dispatch").is_dir():
@@ -48,26 +51,26 @@ def find_checkout() -> Path | None:
     return None
 
 
-def run_to_end(command: list[str], environ: dict[str, str]) -> int:
-    """Run ``command`` in a process group of its own, pass Ctrl-C and SIGTERM on to it, and wait for its end.
+def run_process(command: list[str], environ: dict[str, str]) -> int:
+    """Run ``command`` in its own process group, forward SIGINT and SIGTERM to it, and wait for its end.
 
-    Of its own, because a terminal's Ctrl-C would reach it directly too: it must be told once.
+    The process group prevents a second delivery of a terminal's Ctrl-C.
 
     Raises:
-        KeyboardInterrupt: there was a Ctrl-C; the command has ended.
+        KeyboardInterrupt: Ctrl-C was pressed; the command has ended.
     """
     received: list[int] = []
     child: subprocess.Popen[bytes] | None = None
 
-    def pass_on(number: int, _frame: FrameType | None) -> None:
+    def forward_signal(number: int, _frame: FrameType | None) -> None:
         received.append(number)
         if child is not None:
             child.send_signal(signal.SIGKILL if len(received) > 2 else number)
 
-    before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, forward_signal) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         child = subprocess.Popen(command, env=environ, process_group=0)
-        for number in list(received):  # came before there was anyone to tell
+        for number in list(received):  # received before the process started
             child.send_signal(number)
         status = child.wait()
     finally:

@@ -1,4 +1,4 @@
-"""``dispatch broker start|stop|status``: a genuine local Pulsar for development."""
+"""``dispatch broker start|stop|status``: a local Pulsar broker for development."""
 
 from __future__ import annotations
 
@@ -7,72 +7,76 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dispatch.cli.output import paint, put, put_json, say
-from dispatch.cli.settings import Settings, takes
+from dispatch.cli.output import colorize, print_err, print_json, print_out
+from dispatch.cli.settings import Settings, with_settings
 
 if TYPE_CHECKING:
     from dispatch.devtools.localbroker import State
 
 app = typer.Typer(
-    help="A genuine local Pulsar for development: start, stop, look.", no_args_is_help=True, rich_markup_mode="rich"
+    help="Start, stop and inspect a local Pulsar broker for development.", no_args_is_help=True, rich_markup_mode="rich"
 )
 
-Json = Annotated[bool, typer.Option("--json", help="Where it is, as one line of JSON.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as one line of JSON.")]
 
 
 @app.command()
-@takes()
+@with_settings()
 def start(
     settings: Settings,
     port: Annotated[
         int | None,
-        typer.Option("--port", min=0, max=65535, help="For clients; 0: any free one.", show_default="6650"),
+        typer.Option("--port", min=0, max=65535, help="Port for clients; 0: any free port.", show_default="6650"),
     ] = None,
     web_port: Annotated[
         int | None,
         typer.Option(
-            "--web-port", min=0, max=65535, help="For the admin interface; 0: any free one.", show_default="8080"
+            "--web-port", min=0, max=65535, help="Port of the admin interface; 0: any free port.", show_default="8080"
         ),
     ] = None,
-    wipe: Annotated[bool, typer.Option("--wipe", help="Begin without the data of earlier starts.")] = False,
+    wipe: Annotated[bool, typer.Option("--wipe", help="Delete the data of earlier runs.")] = False,
     json: Json = False,
 ) -> None:
-    """Start a broker that goes on when this command ends, with tenant and namespaces; or show the one that runs. It is an
-    error to ask for another port than that one has.
+    """Start a broker in the background, with the tenant and namespaces that dispatch uses; or show the running one.
 
-    The first time Pulsar is fetched (233 MiB, about half a minute); then it takes 6 to 10 s. It needs Java 17 and Maven, or
-    Docker. It listens on the loopback only.
+    [bold]dispatch broker start[/bold] uses the default ports, where dispatch looks for a broker.
+
+    [bold]dispatch broker start --port 0 --web-port 0[/bold] uses free ports. A running broker keeps its ports: another
+    port is an error.
+
+    The broker needs Java 17 and Maven, or Docker. The first start downloads Pulsar (233 MiB, about half a minute); later
+    starts take 6 to 10 s. It listens on loopback only.
     """
     from dispatch.devtools.localbroker import start_detached
 
     state = start_detached(report=_progress, port=port, web_port=web_port, wipe=wipe)
     if json:
-        put_json(_as_dict(state, True))
+        print_json(_as_dict(state, True))
         return
     _show(state, True)
     if state.service_url.endswith(":6650"):
-        put("It is where dispatch looks by default. Stop it with: dispatch broker stop")
+        print_out("This is the default broker of dispatch. Stop it with: dispatch broker stop")
     else:
-        put(f"Use it: export DISPATCH_BROKER={state.service_url}   Stop it with: dispatch broker stop")
+        print_out(f"Use it: export DISPATCH_BROKER={state.service_url}   Stop it with: dispatch broker stop")
 
 
 @app.command()
-@takes()
+@with_settings()
 def stop(settings: Settings, json: Json = False) -> None:
-    """Stop the broker that 'start' started. Its data stay for the next start."""
+    """Stop the broker started by 'dispatch broker start'. Its data are kept for the next start."""
     from dispatch.devtools.localbroker import stop_detached
 
     state = stop_detached(report=_progress)
     if json:
-        put_json({"stopped": state is not None, "service_url": None if state is None else state.service_url})
+        print_json({"stopped": state is not None, "service_url": None if state is None else state.service_url})
     else:
-        put("No broker was running." if state is None else f"Stopped {state.service_url}.")
+        print_out("No broker was running." if state is None else f"Stopped {state.service_url}.")
 
 
 @app.command()
-@takes()
+@with_settings()
 def status(settings: Settings, json: Json = False) -> None:
-    """Show the broker that 'start' started. The exit code is 1 when none runs."""
+    """Show the broker started by 'dispatch broker start'. The exit code is 1 if none is running."""
     from dispatch.cli.exit_codes import Exit
     from dispatch.devtools.localbroker import Admin
     from dispatch.devtools.localbroker import status as local_status
@@ -80,19 +84,19 @@ def status(settings: Settings, json: Json = False) -> None:
     state = local_status()
     if state is None:
         if json:
-            put_json({"running": False})
+            print_json({"running": False})
         else:
-            put("No broker is running. Start one with: dispatch broker start")
+            print_out("No broker is running. Start one with: dispatch broker start")
         raise typer.Exit(Exit.FAILED)
     ready = Admin(state.web_url).ready()
     if json:
-        put_json(_as_dict(state, ready))
+        print_json(_as_dict(state, ready))
     else:
         _show(state, ready)
 
 
 def _progress(line: str) -> None:
-    say(paint(line, "dim", sys.stderr))
+    print_err(colorize(line, "dim", sys.stderr))
 
 
 def _as_dict(state: State, ready: bool) -> dict[str, object]:
@@ -109,7 +113,7 @@ def _as_dict(state: State, ready: bool) -> dict[str, object]:
 
 
 def _show(state: State, ready: bool) -> None:
-    from dispatch.cli.commands.tools import aligned
+    from dispatch.cli.commands.tools import align_columns
 
     rows = [
         ("broker", state.service_url),
@@ -119,4 +123,4 @@ def _show(state: State, ready: bool) -> None:
     if state.data_dir is not None:
         rows.append(("data", state.data_dir))
     rows.append(("process", str(state.pid)) if state.pid is not None else ("container", str(state.container)))
-    put(aligned(rows))
+    print_out(align_columns(rows))

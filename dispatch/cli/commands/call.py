@@ -1,4 +1,4 @@
-"""``dispatch call``: one call of a tool."""
+"""``dispatch call``: call a tool."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dispatch.cli.exit_codes import Exit, code_of, show_call_error
-from dispatch.cli.output import put, put_json, result_text, warn
+from dispatch.cli.exit_codes import Exit, exit_code_of, print_call_error
+from dispatch.cli.output import format_result, print_json, print_out, print_warning
 from dispatch.cli.run_async import run_async
-from dispatch.cli.settings import Settings, takes
+from dispatch.cli.settings import Settings, with_settings
 
 if TYPE_CHECKING:
     from dispatch.catalog import ServiceDescriptor
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from dispatch.result import CallResult
 
 
-@takes("broker", "catalog", "policy", "token_file", "trust_certs")
+@with_settings("broker", "catalog", "policy", "token_file", "trust_certs")
 def call(
     settings: Settings,
     tool: Annotated[
-        str, typer.Argument(metavar="TOOL", help="Its name in the catalogue: see 'dispatch tools'.", show_default=False)
+        str, typer.Argument(metavar="TOOL", help="Name of the tool; 'dispatch tools' lists them.", show_default=False)
     ],
     words: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="KEY=VALUE",
-            help="Arguments of the tool, typed as its descriptor says. KEY:=JSON gives any JSON.",
+            help="Arguments, typed by the tool's descriptor. KEY:=JSON passes any JSON value.",
             show_default=False,
         ),
     ] = None,
@@ -38,29 +38,34 @@ def call(
             "--arguments",
             "-a",
             metavar="JSON|@FILE|-",
-            help="All arguments as one JSON object, from a file, or from stdin. KEY=VALUE is laid over it.",
+            help="Arguments as a JSON object, from a file, or from stdin. KEY=VALUE overrides them.",
             show_default=False,
         ),
     ] = None,
-    user: Annotated[str, typer.Option("--user", "-u", help="On whose behalf.", show_default=False)] = "",
+    user: Annotated[
+        str, typer.Option("--user", "-u", help="User on whose behalf the tool is called.", show_default=False)
+    ] = "",
     timeout: Annotated[
         float | None,
         typer.Option(
             "--timeout",
             "-t",
             metavar="SECONDS",
-            help="For the whole call. Default: the tool's policy (30 s; a stream 300 s).",
+            help="Timeout of the whole call. Default: the tool's policy (30 s; a stream 300 s).",
             show_default=False,
         ),
     ] = None,
-    stream: Annotated[bool, typer.Option("--stream", help="Show the chunks of the answer as they come.")] = False,
+    stream: Annotated[bool, typer.Option("--stream", help="Print chunks of the reply as they arrive.")] = False,
     json: Annotated[
-        bool, typer.Option("--json", help="The whole result as one line of JSON; with --stream a line per chunk first.")
+        bool,
+        typer.Option(
+            "--json", help="Print the result as one line of JSON; with --stream, one line per chunk before it."
+        ),
     ] = False,
 ) -> None:
-    """Call a tool and print its answer.
+    """Call a tool and print its result.
 
-    The answer goes to stdout; an error goes to stderr with outcome, type and message, and its kind is the exit code.
+    The result goes to stdout. An error goes to stderr with message, outcome and type, and determines the exit code.
 
     [bold]dispatch call tell-joke topic=cats[/bold]
 
@@ -77,17 +82,17 @@ def call(
     from dispatch.dispatcher import connect
     from dispatch.result import CallResult
 
-    broker = settings.genuine_broker_url("dispatch call")
+    broker = settings.require_pulsar_url("dispatch call")
     catalog = settings.load_catalog()
     try:
         descriptor = catalog.tool(tool)
     except UnknownToolError as unknown:
-        # Before anything connects: a slip of the pen is told at once, broker or not.
+        # Checked before connecting, so that a mistyped name is reported without a broker.
         error = error_from_unknown_name(unknown)
         result = CallResult(tool, error.outcome, error=error)
         service = None
     else:
-        given = read_arguments(descriptor, words or (), arguments, warn)
+        given = read_arguments(descriptor, words or (), arguments, print_warning)
         service = catalog.service_of(descriptor)
         dispatcher = connect(broker, catalog, policy=settings.load_policy(), security=settings.security())
         if stream:
@@ -100,7 +105,7 @@ def call(
 async def call_tool(
     dispatcher: Dispatcher, tool: str, arguments: dict[str, Any], *, user: str, timeout: float | None
 ) -> CallResult:
-    """Connect, call, disconnect. A connection that cannot be made is a result as any other."""
+    """Connect, call, disconnect. A failed connection is a result like any other error."""
     from dispatch.errors import DispatchError
     from dispatch.result import CallResult
 
@@ -115,7 +120,7 @@ async def call_tool(
 async def stream_tool(
     dispatcher: Dispatcher, tool: str, arguments: dict[str, Any], *, user: str, timeout: float | None, json: bool
 ) -> CallResult:
-    """The same, and each chunk goes to stdout when it comes."""
+    """Connect, call and print each chunk to stdout as it arrives."""
     from dispatch.errors import DispatchError, Outcome
     from dispatch.result import CallResult
 
@@ -127,17 +132,17 @@ async def stream_tool(
             async for chunk in dispatcher.stream(tool, arguments, user=user, timeout=timeout):
                 chunks.append(chunk)
                 if json:
-                    put_json({"chunk": chunk})
+                    print_json({"chunk": chunk})
                 else:
-                    put(result_text(chunk), end="")
+                    print_out(format_result(chunk), end="")
     except DispatchError as failure:
         error = failure
     finally:
-        # An interrupted line is ended too: what comes next begins a new one.
+        # An interrupted line is terminated, so that the next output starts a new one.
         if not json and chunks and not chunks[-1].endswith("\n"):
-            put("")
+            print_out("")
     outcome = Outcome.SUCCESS if error is None else error.outcome
-    # Those may have been decided here, before anything was sent.
+    # These outcomes may have been decided locally, before a request was sent.
     sent = bool(chunks) or outcome not in (Outcome.INVALID_ARGUMENTS, Outcome.REJECTED, Outcome.TRANSPORT)
     return CallResult(
         tool, outcome, "".join(chunks), error, time.monotonic() - started, attempts=int(sent), chunks=len(chunks)
@@ -145,25 +150,27 @@ async def stream_tool(
 
 
 def show(result: CallResult, service: ServiceDescriptor | None, *, streamed: bool, json: bool) -> Exit:
-    """Write how the call ended; the exit code.
+    """Print the result and return the exit code.
 
     Args:
-        service: the tool's, None when there is no such tool.
-        streamed: the chunks have been shown already.
+        service: service of the tool; None if the tool is unknown.
+        streamed: whether the chunks have been printed.
     """
     if json:
         line = result.as_dict()
-        put_json({"result": line} if streamed else line)
+        print_json({"result": line} if streamed else line)
     elif result.error is not None:
-        show_call_error(result.error, _hint(result, service))
+        print_call_error(result.error, _hint(result, service))
     elif not streamed:
-        put(result_text(result.text), end="" if result.text.endswith("\n") else "\n")
-    return code_of(result.error)
+        print_out(format_result(result.text), end="" if result.text.endswith("\n") else "\n")
+    return exit_code_of(result.error)
 
 
 def _hint(result: CallResult, service: ServiceDescriptor | None) -> str:
     from dispatch.errors import Outcome
 
     if service is not None and result.outcome is Outcome.TIMEOUT and result.chunks == 0 and result.instance is None:
-        return f"does a service listen on {service.request_queue}? 'dispatch doctor' tells; 'dispatch serve' starts one"
+        return (
+            f"check with 'dispatch doctor' that a service consumes {service.request_queue}; 'dispatch serve' starts one"
+        )
     return ""

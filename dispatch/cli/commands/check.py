@@ -1,4 +1,4 @@
-"""``dispatch check``: every mistake in a folder of descriptors, and how the calls of each tool are guarded."""
+"""``dispatch check``: report every mistake in a folder of descriptors, and each tool's effective policy."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dispatch.cli.output import counted, paint, printable, put, put_json
-from dispatch.cli.settings import Settings, takes
+from dispatch.cli.output import colorize, format_count, make_printable, print_json, print_out
+from dispatch.cli.settings import Settings, with_settings
 
 if TYPE_CHECKING:
     from dispatch.catalog import Catalog, Problem
@@ -19,45 +19,45 @@ if TYPE_CHECKING:
 _STYLES = {"error": "red", "warning": "yellow", "info": "dim"}
 
 
-class Extent(StrEnum):
-    """How much of the plan is shown."""
+class PlanDetail(StrEnum):
+    """How much of the effective policy is shown."""
 
     SHORT = "short"
     FULL = "full"
     NONE = "none"
 
 
-@takes("catalog", "policy")
+@with_settings("catalog", "policy")
 def check(
     settings: Settings,
     folder: Annotated[
         str | None,
-        typer.Argument(metavar="DIR", help="The folder. Default: what --catalog says.", show_default=False),
+        typer.Argument(metavar="DIR", help="Folder of the descriptors. Default: --catalog.", show_default=False),
     ] = None,
     plan: Annotated[
-        Extent,
+        PlanDetail,
         typer.Option(
             "--plan",
-            help="Of each tool's guards: what is not a default; every value; or nothing. With --json every value.",
+            help="Effective policy of each tool: values that differ from the defaults, every value, or nothing. --json has "
+            "every value.",
         ),
-    ] = Extent.SHORT,
+    ] = PlanDetail.SHORT,
     tool: Annotated[
         str | None,
-        typer.Option("--tool", metavar="NAME", help="The plan of this tool alone, every value.", show_default=False),
+        typer.Option("--tool", metavar="NAME", help="Show every value of this tool only.", show_default=False),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Everything as one line of JSON.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print everything as one line of JSON.")] = False,
 ) -> None:
-    """Check a folder of descriptors: every mistake with its file, its key and how to mend it; then the plan of each tool.
+    """Check a folder of descriptors: report every mistake with file, key and fix; then the effective policy of each tool.
 
-    The plan says how a tool's calls are guarded: which guards are on, how often a call may be repeated and why, who gets
-    its requests, and each value with where it came from: default, user (--policy), service or tool, each over the one
-    before it.
+    The effective policy lists the guards that are on, the attempts of a call and the reason, the routing of requests, and
+    each value with its source: default, user (--policy), service or tool, where later sources override earlier ones.
 
     [bold]dispatch check tools/[/bold]
 
     [bold]dispatch check tools/ --tool tell-joke --policy mine.json[/bold]
 
-    The exit code is 1 if there is an error; warnings and notes do not count. Nothing connects to a broker.
+    The exit code is 1 if there is an error; warnings and notes do not count. No broker connection is made.
     """
     from dispatch.catalog import check_directory
     from dispatch.cli.exit_codes import CliError, Exit
@@ -79,10 +79,10 @@ def check(
     plans: list[ToolPlan] | None = None
     if catalog is not None and user is not None:
         wanted = [tool] if tool is not None else list(catalog.tools)
-        plans, wrong = _plans(catalog, wanted, user, settings.policy_file or "")
+        plans, wrong = _build_plans(catalog, wanted, user, settings.policy_file or "")
         problems += wrong
     failed = any(problem.severity == "error" for problem in problems)
-    if plan is Extent.NONE:
+    if plan is PlanDetail.NONE:
         plans = None
     if json:
         _put_json(where, catalog, problems, plans, failed=failed)
@@ -90,18 +90,20 @@ def check(
         for problem in problems:
             _show(problem)
         counts = {severity: sum(p.severity == severity for p in problems) for severity in _STYLES}
-        put(_verdict(where, counts, None if catalog is None else (len(catalog.services), len(catalog.tools))))
+        print_out(
+            _format_summary(where, counts, None if catalog is None else (len(catalog.services), len(catalog.tools)))
+        )
         if plans:
-            _show_plans(plans, full=plan is Extent.FULL or tool is not None)
+            _show_plans(plans, full=plan is PlanDetail.FULL or tool is not None)
     if failed:
         raise typer.Exit(Exit.FAILED)
 
 
-def _plans(
+def _build_plans(
     catalog: Catalog, tools: list[str], user: Mapping[str, Any], file: str
 ) -> tuple[list[ToolPlan], list[Problem]]:
-    """The plan of each tool, and where the user's policy does not go with what services and tools say: once for each reason,
-    however many tools it concerns."""
+    """Return the effective policy of each tool, and the conflicts between the user's policy and those of services and tools,
+    one problem per reason."""
     from dispatch._internal.suggestions import excerpt, listed
     from dispatch.catalog import Problem
     from dispatch.cli.views.effective_policy import plan_of
@@ -126,7 +128,7 @@ def _put_json(
 ) -> None:
     from dispatch.cli.views.policy import as_json
 
-    put_json(
+    print_json(
         {
             "folder": where,
             "ok": not failed,
@@ -143,29 +145,29 @@ def _put_json(
 
 def _show(problem: Problem) -> None:
     where = f"{problem.file}: {problem.key}" if problem.key else problem.file
-    severity = paint(f"{problem.severity}:", _STYLES[problem.severity], sys.stdout)
-    put(f"{severity} {printable(where)}: {printable(problem.problem)}")
-    put(f"  fix: {printable(problem.fix)}")
+    severity = colorize(f"{problem.severity}:", _STYLES[problem.severity], sys.stdout)
+    print_out(f"{severity} {make_printable(where)}: {make_printable(problem.problem)}")
+    print_out(f"  fix: {make_printable(problem.fix)}")
 
 
-def _verdict(folder: str, counts: dict[str, int], loaded: tuple[int, int] | None) -> str:
+def _format_summary(folder: str, counts: dict[str, int], loaded: tuple[int, int] | None) -> str:
     found = [
         f"{number} {name}{'' if number == 1 else 's'}"
         for name, number in zip(("error", "warning", "note"), counts.values(), strict=True)
         if number
     ]
-    said = ", ".join(found) or "no mistakes"
+    text = ", ".join(found) or "no mistakes"
     if loaded is None:
-        return f"{printable(folder)}: {said}. Nothing is loaded until the errors are mended."
+        return f"{make_printable(folder)}: {text}. The catalogue cannot be loaded until the errors are fixed."
     services, tools = loaded
-    return f"{printable(folder)}: {counted(services, 'service')}, {counted(tools, 'tool')}, {said}."
+    return f"{make_printable(folder)}: {format_count(services, 'service')}, {format_count(tools, 'tool')}, {text}."
 
 
 def _show_plans(plans: list[ToolPlan], *, full: bool) -> None:
     from dispatch.cli.views.policy import UNITS, defaults_line, full_block, short_block
 
     for each in plans:
-        put("")
-        put(full_block(each) if full else short_block(each))
-    put("")
-    put(UNITS if full else defaults_line())
+        print_out("")
+        print_out(full_block(each) if full else short_block(each))
+    print_out("")
+    print_out(UNITS if full else defaults_line())

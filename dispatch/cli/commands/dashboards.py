@@ -1,4 +1,4 @@
-"""``dispatch dashboards list|export``: dashboards for Grafana, ready to be imported."""
+"""``dispatch dashboards list|export``: dashboards for import into Grafana."""
 
 from __future__ import annotations
 
@@ -8,50 +8,52 @@ from typing import Annotated, Any
 
 import typer
 
-from dispatch.cli.output import printable, put, put_json
-from dispatch.cli.settings import Settings, takes
+from dispatch.cli.output import make_printable, print_json, print_out
+from dispatch.cli.settings import Settings, with_settings
 
 DEFAULT_FOLDER = "dispatch-dashboards"
 
 app = typer.Typer(
-    help="Dashboards for Grafana.",
+    help="List and export dashboards for Grafana.",
     no_args_is_help=True,
     rich_markup_mode="rich",
     add_completion=False,
 )
 
-Json = Annotated[bool, typer.Option("--json", help="The same as one line of JSON.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as one line of JSON.")]
 
 
 @app.command("list")
-@takes()
+@with_settings()
 def list_(settings: Settings, json: Json = False) -> None:
-    """List the dashboards: what each one shows, and the panels on it."""
-    made = _dashboards()
+    """List the dashboards with their descriptions and panels."""
+    dashboards = _dashboards()
     if json:
-        put_json([_told(dashboard) for dashboard in made.values()])
+        print_json([_describe(dashboard) for dashboard in dashboards.values()])
         return
-    for name, dashboard in made.items():
-        told = _told(dashboard)
-        put(f"{name}: {told['title']}")
-        put(f"  {told['description']}")
-        put(f"  {len(told['panels'])} panels: {', '.join(told['panels'])}")
+    for name, dashboard in dashboards.items():
+        description = _describe(dashboard)
+        print_out(f"{name}: {description['title']}")
+        print_out(f"  {description['description']}")
+        print_out(f"  {len(description['panels'])} panels: {', '.join(description['panels'])}")
 
 
 @app.command()
-@takes()
+@with_settings()
 def export(
     settings: Settings,
     folder: Annotated[
         str,
-        typer.Argument(metavar="[DIR]", help=f"Where to write. Default: {DEFAULT_FOLDER}.", show_default=False),
+        typer.Argument(metavar="DIR", help=f"Output folder. Default: {DEFAULT_FOLDER}.", show_default=False),
     ] = DEFAULT_FOLDER,
     json: Json = False,
 ) -> None:
     """Write the dashboards as JSON, one file each.
 
-    In Grafana: Dashboards, New, Import; or have Grafana read the folder (provisioning). Which Prometheus they ask is picked
-    at their top. docs/how-to/dashboards.md shows them, panel by panel.
+    In Grafana: Dashboards, New, Import; or configure the folder as a provider. A variable at the top selects the Prometheus
+    data source. docs/how-to/dashboards.md shows the dashboards.
+
+    [bold]dispatch dashboards export[/bold] writes to dispatch-dashboards/.
 
     [bold]dispatch dashboards export /var/lib/grafana/dashboards/dispatch[/bold]
     """
@@ -61,15 +63,15 @@ def export(
     for path in _files():
         (where / path.name).write_bytes(path.read_bytes())
     if json:
-        put_json({"folder": str(where), "files": names})
+        print_json({"folder": str(where), "files": names})
         return
     for name in names:
-        put(f"{printable(str(where / name))}: written")
-    put("In Grafana: Dashboards, New, Import. Rules and alerts for Prometheus: dispatch rules export")
+        print_out(f"{make_printable(str(where / name))}: written")
+    print_out("In Grafana: Dashboards, New, Import. Rules and alerts for Prometheus: dispatch rules export")
 
 
 def _files() -> list[Path]:
-    """Where they are: with an installed package within it, in a clone of the repository beside it."""
+    """List the JSON files: inside the installed package, or beside it in a clone."""
     from dispatch.cli.exit_codes import CliError
 
     package = Path(__file__).parents[2]
@@ -78,7 +80,7 @@ def _files() -> list[Path]:
         if found:
             return found
     raise CliError(
-        "The dashboards are not here.", "install tool-dispatch from a wheel, or run in a clone of the repository"
+        "The dashboards were not found.", "install tool-dispatch from a wheel, or run inside a clone of the repository"
     )
 
 
@@ -86,7 +88,7 @@ def _dashboards() -> dict[str, dict[str, Any]]:
     return {path.name: standard_json.loads(path.read_text(encoding="utf-8")) for path in _files()}
 
 
-def _told(dashboard: dict[str, Any]) -> dict[str, Any]:
+def _describe(dashboard: dict[str, Any]) -> dict[str, Any]:
     panels = [panel["title"] for panel in dashboard["panels"] if panel["type"] != "row"]
     return {
         "uid": dashboard["uid"],

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dispatch._internal.cancellation import cancel_and_wait
-from dispatch.cli.metrics import LOOPBACK, MetricsAddress, MetricsPort, serving_metrics
-from dispatch.cli.output import is_terminal, put, put_json, say
+from dispatch.cli.metrics import LOOPBACK, MetricsAddress, MetricsPort, serve_metrics
+from dispatch.cli.output import is_terminal, print_err, print_json, print_out
 from dispatch.cli.run_async import run_async
-from dispatch.cli.settings import Settings, takes
+from dispatch.cli.settings import Settings, with_settings
 
 if TYPE_CHECKING:
     from dispatch.devtools.demo import Demo, Summary
@@ -26,7 +26,7 @@ PROGRESS_TICKS = 8
 PLAIN_WIDTH = 120
 
 
-@takes("broker", "token_file", "trust_certs")
+@with_settings("broker", "token_file", "trust_certs")
 def demo(
     settings: Settings,
     seconds: Annotated[
@@ -57,17 +57,17 @@ def demo(
         # The faults are injected: their warnings are expected.
         show_logs(False, logging.ERROR)
     run = Demo(settings.broker or "memory://", seconds, security=settings.security())
-    with serving_metrics(metrics_port, metrics_address):
+    with serve_metrics(metrics_port, metrics_address):
         summary = run_async(_quiet(run) if json else _live(run) if is_terminal(sys.stdout) else _plain(run))
     if json:
-        put_json(summary.as_dict())
+        print_json(summary.as_dict())
     else:
         from dispatch.cli.views.demo_summary import show_summary
 
         show_summary(summary)
     if summary.deviations:
         for line in summary.deviations:
-            say(f"Unexpected: {line}")
+            print_err(f"Unexpected: {line}")
         raise typer.Exit(Exit.FAILED)
 
 
@@ -97,16 +97,16 @@ async def _live(run: Demo) -> Summary:
 async def _plain(run: Demo) -> Summary:
     from dispatch.cli.views.demo import event_lines, plain_line
 
-    put(f"Agents call tools on {run.broker} for about {run.time_scale.total:.0f} s. {run.time_scale.note}.")
+    print_out(f"Agents call tools on {run.broker} for about {run.time_scale.total:.0f} s. {run.time_scale.note}.")
     shown = ticks = 0
 
     def show(progress: bool = True) -> None:
         nonlocal shown, ticks
         for line in event_lines(run.events[shown:], width=PLAIN_WIDTH):
-            put(line)
+            print_out(line)
         shown = len(run.events)
         if progress and ticks % PROGRESS_TICKS == 0:
-            put(plain_line(run))
+            print_out(plain_line(run))
         ticks += 1
 
     try:

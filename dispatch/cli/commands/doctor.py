@@ -1,4 +1,4 @@
-"""``dispatch doctor``: is everything there that a call needs?"""
+"""``dispatch doctor``: check everything that a call needs."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dispatch.cli.output import console, counted, is_terminal, paint, printable, put, put_json
+from dispatch.cli.output import colorize, console, format_count, is_terminal, make_printable, print_json, print_out
 from dispatch.cli.run_async import run_async
-from dispatch.cli.settings import Settings, takes
+from dispatch.cli.settings import Settings, with_settings
 
 if TYPE_CHECKING:
     from dispatch.catalog import Catalog
-    from dispatch.cli.views.doctor_checks import Diagnosis, Finding
+    from dispatch.cli.views.doctor_checks import CheckResult, DoctorChecks
 
 _LOSS = "Loss"
 _STYLES = {"ok": "green", "failed": "red", "warning": "yellow", "skipped": "dim"}
 
 
-@takes("broker", "catalog", "token_file", "trust_certs")
+@with_settings("broker", "catalog", "token_file", "trust_certs")
 def doctor(
     settings: Settings,
     admin: Annotated[
@@ -30,23 +30,21 @@ def doctor(
         typer.Option(
             "--admin",
             metavar="URL",
-            help="The broker's admin interface. Default: DISPATCH_ADMIN, else port 8080 of the broker's host.",
+            help="URL of the broker's admin interface. Default: DISPATCH_ADMIN, else port 8080 of the broker's host.",
             show_default=False,
         ),
     ] = None,
-    fix: Annotated[bool, typer.Option("--fix", help="Make the tenants and namespaces that are missing.")] = False,
+    fix: Annotated[bool, typer.Option("--fix", help="Create missing tenants and namespaces.")] = False,
     loss: Annotated[
         bool,
-        typer.Option(
-            "--loss", help="Measure what the broker loses, instead: about a minute of load.", rich_help_panel=_LOSS
-        ),
+        typer.Option("--loss", help="Measure message loss instead: about a minute of load.", rich_help_panel=_LOSS),
     ] = False,
     sizes: Annotated[
         str | None,
         typer.Option(
             "--sizes",
             metavar="LIST",
-            help="Sizes of an answer, with commas between; k and M are thousands and millions of bytes. "
+            help="Reply sizes, separated by commas; k and M are thousands and millions of bytes. "
             "Default: 120,1k,10k,100k,1M.",
             show_default=False,
             rich_help_panel=_LOSS,
@@ -57,7 +55,7 @@ def doctor(
         typer.Option(
             "--in-flight",
             metavar="LIST",
-            help="Numbers of calls at once, with commas between. Default: 1,16,64,256.",
+            help="Numbers of concurrent calls, separated by commas. Default: 1,16,64,256.",
             show_default=False,
             rich_help_panel=_LOSS,
         ),
@@ -68,30 +66,32 @@ def doctor(
             "--calls",
             metavar="N",
             min=1,
-            help="Calls for each size, number in flight and side. Default: as many as go into its share of a minute.",
+            help="Calls per size, number in flight and variant. Default: as many as fit into a share of a minute.",
             show_default=False,
             rich_help_panel=_LOSS,
         ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Everything as one line of JSON.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print everything as one line of JSON.")] = False,
 ) -> None:
-    """Find out what is missing: connection, token, tenants and namespaces, a real round trip, listening services.
+    """Check everything that a call needs: connection, token, tenants and namespaces, a round trip, services.
 
-    Each line is ok or failed, with the command that mends it. The exit code is 1 if anything failed. The namespaces are
-    those of the catalogue's topics; without a catalogue TrustGraph's four (tg/request, tg/response, tg/flow, tg/notify).
+    Each line is ok or failed, with the command that fixes it. The exit code is 1 if a check failed. The namespaces are those
+    of the catalogue's topics; without a catalogue TrustGraph's four (tg/request, tg/response, tg/flow, tg/notify).
 
-    [bold]dispatch doctor --fix[/bold] makes tenants and namespaces that are missing.
+    [bold]dispatch doctor --catalog tools/[/bold] also checks that services consume their request topics.
 
-    [bold]dispatch doctor --loss[/bold] measures how many calls the broker loses, without credit (a plain pulsar-client) and
-    with it (ours), on topics of its own, and says what to do. It loads the broker for about a minute; Ctrl-C shows what was
-    measured so far. The exit code is 1 if calls of ours were lost.
+    [bold]dispatch doctor --fix[/bold] creates missing tenants and namespaces.
 
-    [bold]dispatch doctor --loss --sizes 10k,100k --in-flight 16,64[/bold] does so for the sizes and load you have.
+    [bold]dispatch doctor --loss[/bold] measures how many calls lose their messages on this broker, without credit (a plain
+    pulsar-client) and with credit (dispatch), on topics of its own, and gives advice. It loads the broker for about a
+    minute; Ctrl-C shows the results so far. The exit code is 1 if calls with credit were lost.
 
-    [bold]dispatch doctor --loss --sizes 100k --in-flight 64 --calls 10000 --json[/bold] finds rarer losses, for a program.
+    [bold]dispatch doctor --loss --sizes 10k,100k --in-flight 16,64[/bold] measures your own sizes and load.
+
+    [bold]dispatch doctor --loss --sizes 100k --in-flight 64 --calls 10000 --json[/bold] finds rarer losses.
     """
     from dispatch.cli.exit_codes import CliError, Exit
-    from dispatch.cli.views.doctor_checks import Diagnosis
+    from dispatch.cli.views.doctor_checks import DoctorChecks
     from dispatch.devtools.localbroker import Admin
     from dispatch.transports.pulsar.service_url import endpoints
 
@@ -99,13 +99,13 @@ def doctor(
         from dispatch.cli.views.doctor_loss import measure_loss
 
         if fix or admin is not None:
-            raise CliError("--fix and --admin have nothing to do with --loss.", "run 'dispatch doctor --fix' before it")
+            raise CliError("--fix and --admin cannot be combined with --loss.", "run 'dispatch doctor --fix' first")
         measure_loss(settings, sizes=sizes, in_flight=in_flight, calls=calls, json=json)
         return
     if sizes is not None or in_flight is not None or calls is not None:
-        raise CliError("--sizes, --in-flight and --calls say what --loss measures.", "add --loss")
-    broker = settings.genuine_broker_url("dispatch doctor")
-    endpoints(broker)  # a wrong address is a wrong option
+        raise CliError("--sizes, --in-flight and --calls require --loss.", "add --loss")
+    broker = settings.require_pulsar_url("dispatch doctor")
+    endpoints(broker)  # rejects a wrong URL as wrong usage
     security = settings.security()
     token = security.token() if callable(security.token) else security.token
     certificates = None if security.trust_certs is None else str(security.trust_certs)
@@ -114,38 +114,42 @@ def doctor(
         interface = Admin(web_url, token, ca_file=certificates)
     except ValueError as error:
         raise CliError(f"{error}.", "change --admin or DISPATCH_ADMIN") from None
-    findings: list[Finding] = []
-    catalog, first = _catalog(settings)
+    results: list[CheckResult] = []
+    catalog, first = _load_catalog(settings)
     if first is not None:
-        findings.append(first)
-    diagnosis = Diagnosis(broker, security, catalog, interface, repair=fix)
+        results.append(first)
+    checks = DoctorChecks(broker, security, catalog, interface, repair=fix)
     if not json:
-        put(f"Broker {broker}")
-        for finding in findings:
-            _show(finding)
-    run_async(_collect(diagnosis, findings, json))
-    failed = sum(finding.status == "failed" for finding in findings)
+        print_out(f"Broker {broker}")
+        for result in results:
+            _show(result)
+    run_async(_collect(checks, results, json))
+    failed = sum(result.status == "failed" for result in results)
     if json:
-        put_json(
+        print_json(
             {
                 "broker": broker,
                 "admin": web_url,
                 "ok": not failed,
-                "checks": [finding.as_dict() for finding in findings],
+                "checks": [result.as_dict() for result in results],
             }
         )
     else:
-        warnings = sum(finding.status == "warning" for finding in findings)
-        put(
-            f"{failed} failed." if failed else f"Nothing failed, {warnings} to look at." if warnings else "All is well."
+        warnings = sum(result.status == "warning" for result in results)
+        print_out(
+            f"{failed} failed."
+            if failed
+            else f"No check failed; {format_count(warnings, 'warning')}."
+            if warnings
+            else "All checks passed."
         )
     if failed:
         raise typer.Exit(Exit.FAILED)
 
 
-def _catalog(settings: Settings) -> tuple[Catalog | None, Finding | None]:
+def _load_catalog(settings: Settings) -> tuple[Catalog | None, CheckResult | None]:
     from dispatch.catalog import check_directory
-    from dispatch.cli.views.doctor_checks import Finding
+    from dispatch.cli.views.doctor_checks import CheckResult
 
     folder = settings.catalog_folder
     if folder is None:
@@ -153,54 +157,54 @@ def _catalog(settings: Settings) -> tuple[Catalog | None, Finding | None]:
     catalog, problems = check_directory(folder)
     if catalog is None:
         errors = sum(problem.severity == "error" for problem in problems)
-        return None, Finding(
-            "catalogue", "failed", f"{folder}: {counted(errors, 'mistake')}", f"dispatch check {folder}"
+        return None, CheckResult(
+            "catalogue", "failed", f"{folder}: {format_count(errors, 'mistake')}", f"dispatch check {folder}"
         )
-    return catalog, Finding(
+    return catalog, CheckResult(
         "catalogue",
         "ok",
-        f"{folder}: {counted(len(catalog.services), 'service')}, {counted(len(catalog.tools), 'tool')}",
+        f"{folder}: {format_count(len(catalog.services), 'service')}, {format_count(len(catalog.tools), 'tool')}",
     )
 
 
-async def _collect(diagnosis: Diagnosis, findings: list[Finding], json: bool) -> None:
-    with _busy(json):
-        async with contextlib.aclosing(diagnosis.findings()) as found:
-            async for finding in found:
-                findings.append(finding)
+async def _collect(checks: DoctorChecks, results: list[CheckResult], json: bool) -> None:
+    with _show_spinner(json):
+        async with contextlib.aclosing(checks.run_checks()) as found:
+            async for result in found:
+                results.append(result)
                 if not json:
-                    _show(finding)
+                    _show(result)
 
 
 @contextlib.contextmanager
-def _busy(json: bool) -> Iterator[None]:
-    """Something moves on the terminal meanwhile: a broker that does not answer takes its seconds."""
+def _show_spinner(json: bool) -> Iterator[None]:
+    """Show a spinner on a terminal: a broker that does not reply takes seconds."""
     if json or not (is_terminal(sys.stderr) and is_terminal(sys.stdout)):
         yield
         return
-    with console(sys.stdout).status("looking"):
+    with console(sys.stdout).status("checking"):
         yield
 
 
-def _show(finding: Finding) -> None:
-    status = paint(f"{finding.status:8}", _STYLES[finding.status], sys.stdout)
-    put(f"{status} {finding.name}: {printable(finding.detail)}")
-    if finding.fix:
-        put(f"         fix: {printable(finding.fix)}")
+def _show(result: CheckResult) -> None:
+    status = colorize(f"{result.status:8}", _STYLES[result.status], sys.stdout)
+    print_out(f"{status} {result.name}: {make_printable(result.detail)}")
+    if result.fix:
+        print_out(f"         fix: {make_printable(result.fix)}")
 
 
 def default_admin_url(broker: str) -> str:
-    """The admin interface of our own local broker, if that is it; else port 8080 of the broker's (first) host."""
+    """Return the admin URL of the local broker if ``broker`` is that one; else port 8080 of the first host."""
     from dispatch.devtools.localbroker import status
     from dispatch.transports.pulsar.service_url import endpoints
 
     local = status()
-    ours = endpoints(broker)
-    if local is not None and set(ours) <= {
+    broker_endpoints = endpoints(broker)
+    if local is not None and set(broker_endpoints) <= {
         (host, port) for _, port in endpoints(local.service_url) for host in _LOOPBACK
     }:
         return local.web_url
-    host = ours[0][0]
+    host = broker_endpoints[0][0]
     return f"http://{f'[{host}]' if ':' in host else host}:8080"
 
 

@@ -1,4 +1,4 @@
-"""A real round trip through a broker: an echo service of our own, called by a dispatcher of our own."""
+"""A round trip through a broker: an echo service, called by a dispatcher in the same process."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from dispatch.serving.server import ToolServer
 from dispatch.transports import Security, open_transport
 
 ROUND_TRIP_TIMEOUT_S = 10.0
-"""A round trip takes a millisecond; the first one also opens its topics, on a busy broker for a second or two."""
+"""Timeout in seconds: a round trip takes a millisecond, but the first one opens topics, 1 to 2 s on a busy broker."""
 
 
 class Echo:
-    """The service: it answers with the word it was given."""
+    """The service: it replies with the given word."""
 
     async def invoke(self, config: dict[str, Any], arguments: dict[str, Any], user: str = "") -> str:
         return str(arguments["word"])
 
 
-async def call_ourselves(broker: str, security: Security, requests: str, responses: str) -> float | None:
-    """Seconds that a call through ``broker`` takes, or None when its answer did not come.
+async def measure_round_trip(broker: str, security: Security, requests: str, responses: str) -> float | None:
+    """Return the seconds that a call through ``broker`` takes; None if no reply arrived.
 
     Args:
         broker: the URL.
@@ -35,7 +35,7 @@ async def call_ourselves(broker: str, security: Security, requests: str, respons
     Raises:
         TransportError: the topics cannot be opened; the message names the fix.
     """
-    # Non-persistent topics whatever the catalogue uses: nothing of this look stays on the broker.
+    # Non-persistent topics whatever the catalogue uses: they vanish after the check.
     topic = f"dispatch-doctor-{secrets.token_hex(6)}"
     request_queue, response_queue = f"non-persistent://{requests}/{topic}", f"non-persistent://{responses}/{topic}"
     with contextlib.suppress(TimeoutError):
@@ -46,7 +46,7 @@ async def call_ourselves(broker: str, security: Security, requests: str, respons
                 open_transport(broker, security=security), _catalog(request_queue, response_queue)
             ) as dispatcher,
         ):
-            await dispatcher.execute("echo", {"word": "first"}, timeout=ROUND_TRIP_TIMEOUT_S)  # it opens the topics
+            await dispatcher.execute("echo", {"word": "first"}, timeout=ROUND_TRIP_TIMEOUT_S)  # opens the topics
             result = await dispatcher.execute("echo", {"word": topic}, timeout=ROUND_TRIP_TIMEOUT_S)
             if result.text == topic:
                 return result.duration
@@ -60,9 +60,9 @@ def _catalog(request_queue: str, response_queue: str) -> Catalog:
             {
                 "type": "tool-service",
                 "name": "echo",
-                "description": "Answers with the word it is given.",
+                "description": "Replies with the given word.",
                 "service": "echo",
-                "arguments": [{"name": "word", "type": "string", "description": "Comes back."}],
+                "arguments": [{"name": "word", "type": "string", "description": "The word."}],
             }
         ],
     )

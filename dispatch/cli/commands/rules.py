@@ -1,4 +1,4 @@
-"""``dispatch rules export``: rules for Prometheus, and those of a catalogue's promises."""
+"""``dispatch rules export``: Prometheus rules, including error budgets of a catalogue's tools."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dispatch.cli.output import printable, put, put_json
-from dispatch.cli.settings import Settings, takes
+from dispatch.cli.output import make_printable, print_json, print_out
+from dispatch.cli.settings import Settings, with_settings
 
 if TYPE_CHECKING:
     from dispatch.policy import Slo
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 DEFAULT_FOLDER = "dispatch-rules"
 
 app = typer.Typer(
-    help="Recording rules and alerts for Prometheus.",
+    help="Export recording rules and alerts for Prometheus.",
     no_args_is_help=True,
     rich_markup_mode="rich",
     add_completion=False,
@@ -26,80 +26,82 @@ app = typer.Typer(
 
 @app.callback()
 def rules() -> None:
-    """Without it a group of one command would be that command."""
+    """Keep ``export`` a subcommand: typer merges a group of a single command."""
 
 
 @app.command()
-@takes("catalog", "policy")
+@with_settings("catalog", "policy")
 def export(
     settings: Settings,
     folder: Annotated[
         str,
-        typer.Argument(metavar="[DIR]", help=f"Where to write. Default: {DEFAULT_FOLDER}.", show_default=False),
+        typer.Argument(metavar="DIR", help=f"Output folder. Default: {DEFAULT_FOLDER}.", show_default=False),
     ] = DEFAULT_FOLDER,
     grafana: Annotated[
         str,
-        typer.Option(
-            "--grafana", metavar="URL", help="Where your Grafana is, for the alerts' links.", show_default=False
-        ),
+        typer.Option("--grafana", metavar="URL", help="Base URL of Grafana for links in alerts.", show_default=False),
     ] = "",
-    json: Annotated[bool, typer.Option("--json", help="What was written, as one line of JSON.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the result as one line of JSON.")] = False,
 ) -> None:
-    """Write rules for Prometheus: recording.yml and alerts.yml for all tools, slo.yml for what your tools promise.
+    """Write Prometheus rules: recording.yml and alerts.yml for all tools, slo.yml for tools with an objective.
 
-    A tool promises something when its policy has 'slo'; an 'slo' in --policy is that of every tool that has none of its own.
-    Without a catalogue there is no slo.yml. docs/how-to/runbook.md says what each alert means and what to do.
+    An objective is the key 'slo' in a tool's policy; 'slo' in --policy applies to every tool without its own. Without a
+    catalogue there is no slo.yml. docs/how-to/runbook.md explains each alert.
+
+    [bold]dispatch rules export[/bold] writes to dispatch-rules/.
 
     [bold]dispatch rules export /etc/prometheus/dispatch --catalog tools/ --grafana https://grafana.example.org[/bold]
 
-    Run it again when the catalogue has changed, and have Prometheus reload its rules.
+    Run it again after a change of the catalogue, and reload the rules in Prometheus.
     """
     from dispatch.cli.exit_codes import CliError
     from dispatch.telemetry.alerting.rule_files import SLO, YamlMissingError, render_rule_files
     from dispatch.telemetry.alerting.slo import describe_slo
 
-    promised = _promises(settings)
+    slos = _collect_slos(settings)
     try:
-        made = render_rule_files(promised, grafana)
+        files = render_rule_files(slos, grafana)
     except YamlMissingError as missing:
         raise CliError(f"{missing}.") from None
     where = Path(folder)
     where.mkdir(parents=True, exist_ok=True)
-    for name, text in made.items():
+    for name, text in files.items():
         (where / name).write_text(text, encoding="utf-8")
-    stale = promised is not None and SLO not in made and (where / SLO).is_file()
+    stale = slos is not None and SLO not in files and (where / SLO).is_file()
     if stale:
         (where / SLO).unlink()
     if json:
-        said = {label: describe_slo(slo) for label, slo in (promised or {}).items()}
-        put_json({"folder": str(where), "files": list(made), "removed": [SLO] if stale else [], "promises": said})
+        objectives = {label: describe_slo(slo) for label, slo in (slos or {}).items()}
+        print_json(
+            {"folder": str(where), "files": list(files), "removed": [SLO] if stale else [], "objectives": objectives}
+        )
         return
-    for name in made:
-        put(f"{printable(str(where / name))}: written")
-    _say_promises(promised, where / SLO, stale=stale)
-    put(f"For prometheus.yml:  rule_files: ['{printable(str(where.resolve()))}/*.yml']")
+    for name in files:
+        print_out(f"{make_printable(str(where / name))}: written")
+    _print_slos(slos, where / SLO, stale=stale)
+    print_out(f"For prometheus.yml:  rule_files: ['{make_printable(str(where.resolve()))}/*.yml']")
 
 
-def _promises(settings: Settings) -> Mapping[str, Slo] | None:
-    """None: there is no catalogue to look at."""
+def _collect_slos(settings: Settings) -> Mapping[str, Slo] | None:
+    """Collect the objectives of the catalogue; None without a catalogue."""
     from dispatch.telemetry.alerting.burn_rate import collect_slos
 
     user = settings.policy_keys()
     return None if settings.catalog_folder is None else collect_slos(settings.load_catalog(), user=user)
 
 
-def _say_promises(promised: Mapping[str, Slo] | None, file: Path, *, stale: bool) -> None:
+def _print_slos(slos: Mapping[str, Slo] | None, file: Path, *, stale: bool) -> None:
     from dispatch.telemetry.alerting.burn_rate import list_unpageable_objectives
     from dispatch.telemetry.alerting.slo import describe_slo
 
-    if promised is None:
-        put("No catalogue, so no slo.yml: give the folder of your descriptors by --catalog DIR.")
+    if slos is None:
+        print_out("No slo.yml: it needs a catalogue. Name the folder of your descriptors with --catalog DIR.")
         return
     if stale:
-        put(f"{printable(str(file))}: removed")
-    if not promised:
-        put("There is no slo.yml: no tool has an objective ('slo' in its policy, docs/how-to/choose-a-policy.md).")
-    for label, slo in promised.items():
-        put(f"  {printable(label)}: {describe_slo(slo)}")
+        print_out(f"{make_printable(str(file))}: removed")
+    if not slos:
+        print_out("No slo.yml: no tool has an objective ('slo' in its policy, docs/how-to/choose-a-policy.md).")
+    for label, slo in slos.items():
+        print_out(f"  {make_printable(label)}: {describe_slo(slo)}")
         for what in list_unpageable_objectives(slo):
-            put(f"    {what} allows so much that nobody is woken, whatever happens: only tickets come of it.")
+            print_out(f"    {what} allows so many bad calls that it can raise tickets but never page.")

@@ -1,4 +1,4 @@
-"""``dispatch tools``: what the catalogue has."""
+"""``dispatch tools``: list the tools of the catalogue."""
 
 from __future__ import annotations
 
@@ -8,29 +8,36 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dispatch.cli.output import console, is_terminal, printable, put, put_json
-from dispatch.cli.settings import Settings, takes
+from dispatch.cli.output import console, is_terminal, make_printable, print_json, print_out
+from dispatch.cli.settings import Settings, with_settings
 
 if TYPE_CHECKING:
     from dispatch.catalog import Catalog, ToolDescriptor
 
 
-@takes("catalog")
+@with_settings("catalog")
 def tools(
     settings: Settings,
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="Show everything about this one.", show_default=False)
+        str | None, typer.Argument(metavar="NAME", help="Show all details of this tool.", show_default=False)
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="The descriptors as JSON: a list, or the one of NAME.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print descriptors as one line of JSON: a list, or that of NAME.")
+    ] = False,
 ) -> None:
-    """List the tools of the catalogue, or show one of them in full with the command that calls it."""
+    """List the tools of the catalogue, or show one with all details and the command that calls it.
+
+    [bold]dispatch tools --catalog examples/tools[/bold]
+
+    [bold]dispatch tools tell-joke[/bold]
+    """
     from dispatch.catalog import UnknownToolError
     from dispatch.cli.exit_codes import CliError
 
     catalog = settings.load_catalog()
     if name is None:
         if json:
-            put_json([_as_dict(catalog, tool) for tool in catalog.tools.values()])
+            print_json([_as_dict(catalog, tool) for tool in catalog.tools.values()])
         else:
             _show_list(catalog, settings.require_catalog_folder())
         return
@@ -39,7 +46,7 @@ def tools(
     except UnknownToolError as unknown:
         raise CliError(str(unknown)) from None
     if json:
-        put_json(_as_dict(catalog, tool))
+        print_json(_as_dict(catalog, tool))
     else:
         _show_one(catalog, tool)
 
@@ -62,7 +69,7 @@ def _arguments(tool: ToolDescriptor) -> str:
 
 def _rows(catalog: Catalog) -> list[tuple[str, str, str, str]]:
     return [
-        (tool.name, tool.service, _arguments(tool), " ".join(printable(tool.description).split()))
+        (tool.name, tool.service, _arguments(tool), " ".join(make_printable(tool.description).split()))
         for tool in catalog.tools.values()
     ]
 
@@ -70,11 +77,11 @@ def _rows(catalog: Catalog) -> list[tuple[str, str, str, str]]:
 def _show_list(catalog: Catalog, folder: str) -> None:
     rows = _rows(catalog)
     if not rows:
-        put(f"There are no tools in {folder}.")
+        print_out(f"{folder} contains no tools.")
         return
     headings = ("Tool", "Service", "Arguments", "Description")
     if not is_terminal(sys.stdout):
-        put(aligned([tuple(heading.upper() for heading in headings), *rows]))
+        print_out(align_columns([tuple(heading.upper() for heading in headings), *rows]))
         return
     from rich.table import Table
     from rich.text import Text
@@ -83,13 +90,13 @@ def _show_list(catalog: Catalog, folder: str) -> None:
     for heading, style in zip(headings, ("cyan", "", "", ""), strict=True):
         table.add_column(heading, style=style, overflow="fold")
     for *cells, description in rows:
-        # Its first sentence: 'tools NAME' and --json have the rest.
+        # The first sentence only: 'tools NAME' and --json show the rest.
         table.add_row(*map(Text, [*cells, description.partition(". ")[0]]))
     console().print(table)
 
 
-def aligned(rows: Sequence[tuple[str, ...]]) -> str:
-    """Rows as lines, each column but the last as wide as its widest cell, two blanks between."""
+def align_columns(rows: Sequence[tuple[str, ...]]) -> str:
+    """Format rows as lines with aligned columns, two blanks between."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
     return "\n".join(
         "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]).rstrip()
@@ -101,30 +108,30 @@ def _show_one(catalog: Catalog, tool: ToolDescriptor) -> None:
     import json
 
     service = catalog.service_of(tool)
-    said = {True: "yes", False: "no", None: "not declared"}
+    declared = {True: "yes", False: "no", None: "not declared"}
     rows = [
         ("name", tool.name),
-        ("description", printable(tool.description)),
+        ("description", make_printable(tool.description)),
         ("service", f"{service.id}{f' {service.version}' if service.version else ''}"),
         ("request queue", service.request_queue),
         ("response queue", service.response_queue),
-        ("read-only", said[tool.read_only]),
-        ("idempotent", said[tool.idempotent]),
-        ("destructive", said[tool.destructive]),
+        ("read-only", declared[tool.read_only]),
+        ("idempotent", declared[tool.idempotent]),
+        ("destructive", declared[tool.destructive]),
     ]
     for label, value in (
         ("config", tool.config),
         ("policy", tool.policy),
-        ("its service's", service.policy),
+        ("service policy", service.policy),
         ("category", tool.category),
         ("tags", ", ".join(tool.tags)),
         ("author", tool.author),
     ):
         if value:
-            rows.append((label, printable(value if isinstance(value, str) else json.dumps(dict(value)))))
+            rows.append((label, make_printable(value if isinstance(value, str) else json.dumps(dict(value)))))
     for argument in tool.arguments:
         need = {True: ", required", False: ", optional", None: ""}[argument.required]
-        rows.append((f"  {argument.name}", f"{argument.type}{need}: {printable(argument.description)}"))
-    put(aligned(rows))
-    put("")
-    put(f"dispatch call {tool.name} {' '.join(f'{a.name}=…' for a in tool.arguments)}".rstrip())
+        rows.append((f"  {argument.name}", f"{argument.type}{need}: {make_printable(argument.description)}"))
+    print_out(align_columns(rows))
+    print_out("")
+    print_out(f"dispatch call {tool.name} {' '.join(f'{a.name}=…' for a in tool.arguments)}".rstrip())

@@ -6,7 +6,7 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING
 
-from dispatch.cli.output import console, is_terminal, paint, put
+from dispatch.cli.output import colorize, console, is_terminal, print_out
 from dispatch.cli.views.demo import COLUMNS, format_milliseconds, rows
 from dispatch.devtools.demo.scoreboard import nearest_rank
 from dispatch.errors import Outcome
@@ -32,24 +32,26 @@ def show_summary(summary: Summary) -> None:
     terminal = is_terminal(sys.stdout)
     width = min(console().width, MAX_WIDTH) if terminal else MAX_WIDTH
     if not terminal:  # the live view has already shown the table
-        from dispatch.cli.commands.tools import aligned
+        from dispatch.cli.commands.tools import align_columns
 
-        put("")
-        put(aligned([COLUMNS, *rows(board)]))
+        print_out("")
+        print_out(align_columns([COLUMNS, *rows(board)]))
     _show_outcomes(summary, width)
     _title("Scenarios")
     for scenario in summary.scenarios:
-        put(textwrap.fill(scenario.describe_result(), width, initial_indent="  ", subsequent_indent="    "))
-    put(textwrap.fill(f"{summary.note}.", width, initial_indent="  ", subsequent_indent="    "))
-    put("")
+        print_out(textwrap.fill(scenario.describe_result(), width, initial_indent="  ", subsequent_indent="    "))
+    print_out(textwrap.fill(f"{summary.note}.", width, initial_indent="  ", subsequent_indent="    "))
+    print_out("")
     for tool, score in board.tools.items():
         if score.chunks:
             after = format_milliseconds(nearest_rank(score.first_chunks, 0.5))
             count = f"{score.chunks:,} chunks in {score.ok:,} replies"
-            put(textwrap.fill(f"{tool} streams its replies: {count}, time to first chunk {after} ms (p50).", width))
+            print_out(
+                textwrap.fill(f"{tool} streams its replies: {count}, time to first chunk {after} ms (p50).", width)
+            )
     rate = board.calls / summary.seconds
     replies = ", ".join(f"{count:,} {name}" for name, count in summary.replies.items() if count)
-    put(
+    print_out(
         textwrap.fill(
             f"{board.calls:,} calls in {summary.seconds:.1f} s ({rate:,.0f} per second) through one dispatcher on "
             f"{summary.broker}; pending at the end: {summary.pending}. Replies: {replies}.",
@@ -60,12 +62,12 @@ def show_summary(summary: Summary) -> None:
     _title("Next steps")
     for command, why in NEXT:
         line = f"  {command:48} {why}"
-        put(line if not terminal or len(line) <= width else f"  {command}\n      {why}")
+        print_out(line if not terminal or len(line) <= width else f"  {command}\n      {why}")
 
 
 def _title(text: str) -> None:
-    put("")
-    put(paint(text, "bold", sys.stdout))
+    print_out("")
+    print_out(colorize(text, "bold", sys.stdout))
 
 
 def _show_outcomes(summary: Summary, width: int) -> None:
@@ -74,8 +76,8 @@ def _show_outcomes(summary: Summary, width: int) -> None:
     _title("Outcomes")
     for outcome, count in board.outcomes.items():
         colour = "green" if outcome is Outcome.SUCCESS else "yellow"
-        put(f"  {paint(f'{outcome:18}', colour, sys.stdout)} {count:6,}")
+        print_out(f"  {colorize(f'{outcome:18}', colour, sys.stdout)} {count:6,}")
         example = board.examples.get(outcome)
         if example is not None:
             text = f"{example.tool} · {example.type}: {example.message}"
-            put(textwrap.fill(text, width, initial_indent=" " * 10, subsequent_indent=" " * 12))
+            print_out(textwrap.fill(text, width, initial_indent=" " * 10, subsequent_indent=" " * 12))

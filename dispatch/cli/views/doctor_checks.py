@@ -1,4 +1,4 @@
-"""What ``dispatch doctor`` looks at, one after the other: connection, namespaces, a real round trip, listeners."""
+"""Checks of ``dispatch doctor``: connection, token, namespaces, a round trip, consumers of services."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from dispatch.catalog import Catalog, ServiceDescriptor, TopicName
-from dispatch.cli.commands.round_trip import call_ourselves
+from dispatch.cli.commands.round_trip import measure_round_trip
 from dispatch.errors import ErrorType, TransportError
 from dispatch.transports import Security, Transport, open_transport
 from dispatch.transports.pulsar.service_url import endpoints
@@ -23,19 +23,19 @@ Status = Literal["ok", "failed", "warning", "skipped"]
 
 TCP_TIMEOUT_S = 3.0
 
-_AS_SAID = "mend what the message names"
-_USUAL_PAIR = ("tg/request", "tg/response")
+_FOLLOW_MESSAGE = "follow the message"
+_DEFAULT_PAIR = ("tg/request", "tg/response")
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """What one look found.
+class CheckResult:
+    """Result of one check.
 
     Attributes:
-        name: what was looked at.
-        status: ``warning`` and ``skipped`` do not make the whole a failure.
-        detail: what is there, or what is wrong.
-        fix: the command that mends it; ``""`` when there is nothing to mend.
+        name: subject of the check.
+        status: ``warning`` and ``skipped`` are not failures.
+        detail: what was found.
+        fix: the command that fixes it; ``""`` if nothing is wrong.
     """
 
     name: str
@@ -44,19 +44,19 @@ class Finding:
     fix: str = ""
 
     def as_dict(self) -> dict[str, str]:
-        """As plain values, for ``--json``."""
+        """Return plain values, for ``--json``."""
         return {"name": self.name, "status": self.status, "detail": self.detail, "fix": self.fix}
 
 
-class Diagnosis:
-    """Looks at one broker.
+class DoctorChecks:
+    """Checks of one broker.
 
     Args:
-        broker: its URL.
+        broker: URL of the broker.
         security: token and TLS settings.
-        catalog: whose namespaces and services to look at; None: TrustGraph's namespaces.
-        admin: its admin interface; it may be out of reach: then the broker itself is asked as far as it can tell.
-        repair: make the tenants and namespaces that are missing.
+        catalog: catalogue whose namespaces and services are checked; None: TrustGraph's namespaces.
+        admin: admin interface; if it is not reachable, checks use the broker protocol where possible.
+        repair: create missing tenants and namespaces.
     """
 
     def __init__(
@@ -67,41 +67,41 @@ class Diagnosis:
         self._catalog = catalog if catalog is not None and catalog.services else None
         self._admin = admin
         self._repair = repair
-        self._namespaces = namespaces_of(self._catalog)
+        self._namespaces = list_namespaces(self._catalog)
         self._admin_answers = False
         self._missing: set[str] = set()
 
-    async def findings(self) -> AsyncGenerator[Finding, None]:
-        """Each finding as soon as it is there. What cannot work after a failure is skipped."""
-        address = await self._address()
+    async def run_checks(self) -> AsyncGenerator[CheckResult, None]:
+        """Yield each result as soon as it is known. Checks that cannot succeed after a failure are skipped."""
+        address = await self._check_address()
         yield address
         if address.status == "failed":
             return
         if self._security.token is not None:
-            yield self._token(self._security.token)
-        admin = await self._ask_admin()
+            yield self._check_token(self._security.token)
+        admin = await self._check_admin()
         yield admin
         if self._repair:
-            yield await self._make_missing()
+            yield await self._create_missing()
         transport = open_transport(self._broker, security=self._security)
         try:
-            handshake = await self._handshake(transport)
+            handshake = await self._check_handshake(transport)
             yield handshake
             if handshake.status == "failed":
                 return
-            async for finding in self._look_at_namespaces(transport):
-                yield finding
+            async for result in self._check_namespaces(transport):
+                yield result
         finally:
             await transport.close()
-        for pair in self._pairs():
-            yield await self._round_trip(*pair)
+        for pair in self._list_namespace_pairs():
+            yield await self._check_round_trip(*pair)
         if self._catalog is not None:
             for service in self._catalog.services.values():
-                yield await self._listeners(service)
+                yield await self._check_consumers(service)
 
     # -- the connection -----------------------------------------------------------------------------------------
 
-    async def _address(self) -> Finding:
+    async def _check_address(self) -> CheckResult:
         problems = []
         for host, port in endpoints(self._broker):
             started = time.perf_counter()
@@ -109,98 +109,98 @@ class Diagnosis:
                 async with asyncio.timeout(TCP_TIMEOUT_S):
                     _, writer = await asyncio.open_connection(host, port)
             except (OSError, TimeoutError) as error:
-                problems.append(f"{host}:{port}: {_why(error)}")
+                problems.append(f"{host}:{port}: {_describe_error(error)}")
                 continue
-            took = (time.perf_counter() - started) * 1000
+            duration = (time.perf_counter() - started) * 1000
             writer.close()
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
-            return Finding("connection", "ok", f"{host}:{port} accepts connections ({took:.1f} ms)")
-        return Finding(
+            return CheckResult("connection", "ok", f"{host}:{port} accepts connections ({duration:.1f} ms)")
+        return CheckResult(
             "connection",
             "failed",
             f"nothing answers at {'; '.join(problems)}",
-            "dispatch broker start (or give the address of yours: --broker URL)",
+            "dispatch broker start (or name your broker: --broker URL)",
         )
 
-    async def _handshake(self, transport: Transport) -> Finding:
+    async def _check_handshake(self, transport: Transport) -> CheckResult:
         started = time.perf_counter()
         try:
             await transport.start()
         except TransportError as error:
             if error.type == ErrorType.UNREACHABLE:
-                return Finding(
+                return CheckResult(
                     "handshake",
                     "failed",
-                    f"something listens at {self._broker}, but does not answer as Pulsar does",
-                    f"use the broker's own port (6650; the admin interface's 8080 is another){_tls_advice(self._broker)}",
+                    f"{self._broker} accepts connections but does not speak the Pulsar protocol",
+                    f"use the broker port (6650), not that of the admin interface (8080){_tls_advice(self._broker)}",
                 )
             fix = {
                 "unauthorized": "export DISPATCH_TOKEN=… (or --token-file FILE)",
                 "untrusted": "--trust-certs PEM, with the certificate that signed the broker's",
             }
-            return Finding("handshake", "failed", error.message, fix.get(error.type, _AS_SAID))
-        took = (time.perf_counter() - started) * 1000
-        who = "with our token" if self._security.token is not None else "without a token"
-        return Finding("handshake", "ok", f"Pulsar lets us in {who} ({took:.0f} ms)")
+            return CheckResult("handshake", "failed", error.message, fix.get(error.type, _FOLLOW_MESSAGE))
+        duration = (time.perf_counter() - started) * 1000
+        how = "with the token" if self._security.token is not None else "without a token"
+        return CheckResult("handshake", "ok", f"Pulsar accepts the connection {how} ({duration:.0f} ms)")
 
     @staticmethod
-    def _token(token: str | Callable[[], str]) -> Finding:
-        from dispatch.cli.token_expiry import token_expiry
+    def _check_token(token: str | Callable[[], str]) -> CheckResult:
+        from dispatch.cli.token_expiry import check_token_expiry
 
-        return token_expiry(token() if callable(token) else token, time.time())
+        return check_token_expiry(token() if callable(token) else token, time.time())
 
     # -- tenants and namespaces ---------------------------------------------------------------------------------
 
-    async def _ask_admin(self) -> Finding:
+    async def _check_admin(self) -> CheckResult:
         from dispatch.devtools.localbroker import AdminError
 
         try:
             await asyncio.to_thread(self._admin.clusters)
         except AdminError as error:
-            return Finding(
+            return CheckResult(
                 "admin interface",
                 "failed" if self._repair else "skipped",
-                f"{self._admin.web_url}: {error.reason}; the broker itself is asked instead",
-                "--admin URL or DISPATCH_ADMIN, with a token that may use it",
+                f"{self._admin.web_url}: {error.reason}; checks use the broker protocol instead",
+                "--admin URL or DISPATCH_ADMIN, with a token that has admin permission",
             )
         self._admin_answers = True
-        return Finding("admin interface", "ok", self._admin.web_url)
+        return CheckResult("admin interface", "ok", self._admin.web_url)
 
-    async def _make_missing(self) -> Finding:
+    async def _create_missing(self) -> CheckResult:
         from dispatch.devtools.localbroker import AdminError, prepare
 
         if not self._admin_answers:
-            return Finding(
-                "repair", "failed", "nothing can be made without the admin interface", "--admin URL or DISPATCH_ADMIN"
+            return CheckResult(
+                "repair", "failed", "creation requires the admin interface", "--admin URL or DISPATCH_ADMIN"
             )
         try:
-            made = await asyncio.to_thread(prepare, self._admin, self._namespaces)
+            created = await asyncio.to_thread(prepare, self._admin, self._namespaces)
         except AdminError as error:
-            return Finding("repair", "failed", str(error), "export DISPATCH_TOKEN=… with the token of a super user")
-        return Finding("repair", "ok", f"made {', '.join(made)}" if made else "nothing was missing")
+            return CheckResult("repair", "failed", str(error), "export DISPATCH_TOKEN=… with the token of a superuser")
+        return CheckResult("repair", "ok", f"created {', '.join(created)}" if created else "nothing is missing")
 
-    async def _look_at_namespaces(self, transport: Transport) -> AsyncIterator[Finding]:
-        tenants_gone = set()
+    async def _check_namespaces(self, transport: Transport) -> AsyncIterator[CheckResult]:
+        missing_tenants = set()
         if self._admin_answers:
             for tenant in dict.fromkeys(name.partition("/")[0] for name in self._namespaces):
-                finding = await self._tenant(tenant)
-                if finding.status == "failed":
-                    tenants_gone.add(tenant)
-                yield finding
+                result = await self._check_tenant(tenant)
+                if result.status == "failed":
+                    missing_tenants.add(tenant)
+                yield result
         for namespace in self._namespaces:
-            if namespace.partition("/")[0] in tenants_gone:
+            if namespace.partition("/")[0] in missing_tenants:
                 self._missing.add(namespace)
-                yield Finding(
+                yield CheckResult(
                     f"namespace {namespace}",
                     "failed",
                     "its tenant does not exist",
-                    self._fix(f"namespaces {namespace}"),
+                    self._creation_command(f"namespaces {namespace}"),
                 )
             else:
-                yield await self._namespace(transport, namespace)
+                yield await self._check_namespace(transport, namespace)
 
-    async def _tenant(self, tenant: str) -> Finding:
+    async def _check_tenant(self, tenant: str) -> CheckResult:
         from dispatch.devtools.localbroker import AdminError
 
         name = f"tenant {tenant}"
@@ -208,27 +208,29 @@ class Diagnosis:
             await asyncio.to_thread(self._admin.namespaces, tenant)
         except AdminError as error:
             if error.status == 404:
-                return Finding(name, "failed", "does not exist", self._fix(f"tenants {tenant}"))
-            return Finding(name, "skipped", f"the admin interface does not tell: {error.reason}")
-        return Finding(name, "ok", "exists")
+                return CheckResult(name, "failed", "does not exist", self._creation_command(f"tenants {tenant}"))
+            return CheckResult(name, "skipped", f"the admin interface gives no information: {error.reason}")
+        return CheckResult(name, "ok", "exists")
 
-    async def _namespace(self, transport: Transport, namespace: str) -> Finding:
+    async def _check_namespace(self, transport: Transport, namespace: str) -> CheckResult:
         name = f"namespace {namespace}"
         try:
-            await _touch(transport, namespace)
+            await _open_topic(transport, namespace)
         except TransportError as error:
             self._missing.add(namespace)
             if error.type == ErrorType.NO_SUCH_NAMESPACE:
                 also = (
                     ""
                     if self._admin_answers
-                    else f" (or its tenant: {self._fix('tenants ' + namespace.split('/')[0])})"
+                    else f" (or its tenant: {self._creation_command('tenants ' + namespace.split('/')[0])})"
                 )
-                return Finding(name, "failed", "does not exist", self._fix(f"namespaces {namespace}") + also)
-            return Finding(name, "failed", error.message, f"give a token whose role may use {namespace}")
-        return Finding(name, "ok", "exists, and we may use it")
+                return CheckResult(
+                    name, "failed", "does not exist", self._creation_command(f"namespaces {namespace}") + also
+                )
+            return CheckResult(name, "failed", error.message, f"use a token whose role has permission for {namespace}")
+        return CheckResult(name, "ok", "exists and is accessible")
 
-    def _fix(self, what: str) -> str:
+    def _creation_command(self, what: str) -> str:
         kind, name = what.split()
         if self._admin_answers:
             return f"dispatch doctor --fix (or: pulsar-admin {kind} create {name})"
@@ -236,10 +238,10 @@ class Diagnosis:
 
     # -- calls --------------------------------------------------------------------------------------------------
 
-    def _pairs(self) -> list[tuple[str, str]]:
-        """The pairs of namespaces that requests and responses travel through."""
+    def _list_namespace_pairs(self) -> list[tuple[str, str]]:
+        """List the pairs of namespaces of request and response topics."""
         if self._catalog is None:
-            return [_USUAL_PAIR]
+            return [_DEFAULT_PAIR]
         return list(
             dict.fromkeys(
                 (_namespace_of(service.request_queue), _namespace_of(service.response_queue))
@@ -247,49 +249,49 @@ class Diagnosis:
             )
         )
 
-    async def _round_trip(self, requests: str, responses: str) -> Finding:
+    async def _check_round_trip(self, requests: str, responses: str) -> CheckResult:
         name = f"round trip {requests} → {responses}"
         missing = sorted({requests, responses} & self._missing)
         if missing:
-            return Finding(name, "skipped", f"not possible without {', '.join(missing)}")
+            return CheckResult(name, "skipped", f"not possible without {', '.join(missing)}")
         try:
-            took = await call_ourselves(self._broker, self._security, requests, responses)
+            duration = await measure_round_trip(self._broker, self._security, requests, responses)
         except TransportError as error:
-            return Finding(name, "failed", error.message, _AS_SAID)
-        if took is None:
-            return Finding(
+            return CheckResult(name, "failed", error.message, _FOLLOW_MESSAGE)
+        if duration is None:
+            return CheckResult(
                 name,
                 "failed",
-                "a request we sent to ourselves was not answered",
-                "look at the broker's log: it took the message and delivered nothing",
+                "a request to an echo service got no reply",
+                "check the broker's log: it accepted the message and did not deliver it",
             )
-        return Finding(name, "ok", f"a tool called through the broker answered in {took * 1000:.1f} ms")
+        return CheckResult(name, "ok", f"a tool called through the broker replied in {duration * 1000:.1f} ms")
 
-    async def _listeners(self, service: ServiceDescriptor) -> Finding:
+    async def _check_consumers(self, service: ServiceDescriptor) -> CheckResult:
         from dispatch.devtools.localbroker import AdminError
 
         name = f"service {service.id}"
         if not self._admin_answers:
-            return Finding(name, "skipped", "only the admin interface tells who listens", "--admin URL")
+            return CheckResult(name, "skipped", "consumers are only visible through the admin interface", "--admin URL")
         try:
             stats = await asyncio.to_thread(self._admin.stats, service.request_queue)
         except AdminError as error:
             if error.status != 404:
-                return Finding(name, "skipped", f"the admin interface does not tell who listens: {error.reason}")
+                return CheckResult(name, "skipped", f"the admin interface gives no consumers: {error.reason}")
             stats = {}
         count = sum(len(s.get("consumers") or ()) for s in _subscriptions(stats))
         if count:
-            return Finding(name, "ok", f"{count} listening on {service.request_queue}")
-        return Finding(
+            return CheckResult(name, "ok", f"{count} consuming {service.request_queue}")
+        return CheckResult(
             name,
             "warning",
-            f"nobody listens on {service.request_queue}: calls of its tools will time out",
-            f"dispatch serve MODULE:CLASS {_where(service)}",
+            f"{service.request_queue} has no consumer: calls of its tools will time out",
+            f"dispatch serve MODULE:CLASS {_serve_options(service)}",
         )
 
 
-def _where(service: ServiceDescriptor) -> str:
-    """The options of ``dispatch serve`` for this service."""
+def _serve_options(service: ServiceDescriptor) -> str:
+    """Return the options of ``dispatch serve`` for this service."""
     topic = service.request_queue.rpartition("/")[2]
     usual = (f"non-persistent://tg/request/{topic}", f"non-persistent://tg/response/{topic}")
     if (service.request_queue, service.response_queue) == usual:
@@ -297,14 +299,14 @@ def _where(service: ServiceDescriptor) -> str:
     return f"--request-queue {service.request_queue} --response-queue {service.response_queue}"
 
 
-async def _touch(transport: Transport, namespace: str) -> None:
-    """Open a topic that nobody else uses, and let go of it."""
+async def _open_topic(transport: Transport, namespace: str) -> None:
+    """Open a topic with a unique name and close it."""
     publisher = await transport.publisher(f"non-persistent://{namespace}/dispatch-doctor-{secrets.token_hex(6)}")
     await publisher.close()
 
 
-def namespaces_of(catalog: Catalog | None) -> list[str]:
-    """The namespaces of every topic in ``catalog``; without one, TrustGraph's four."""
+def list_namespaces(catalog: Catalog | None) -> list[str]:
+    """List the namespaces of every topic in ``catalog``; without one, TrustGraph's four."""
     from dispatch.devtools.localbroker import DEFAULT_NAMESPACES
 
     if catalog is None:
@@ -326,13 +328,13 @@ def _subscriptions(stats: dict[str, Any]) -> Iterable[dict[str, Any]]:
     return [s for s in found.values() if isinstance(s, dict)] if isinstance(found, dict) else []
 
 
-def _why(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     if isinstance(error, TimeoutError):
-        return f"no answer within {TCP_TIMEOUT_S:g} s"
+        return f"no reply within {TCP_TIMEOUT_S:g} s"
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 def _tls_advice(broker: str) -> str:
     if broker.startswith("pulsar+ssl://"):
-        return "; if it has no TLS, write pulsar://; if it has, give its certificate with --trust-certs"
-    return "; if that port is for TLS, write pulsar+ssl://"
+        return "; without TLS use pulsar://; with TLS name its certificate with --trust-certs"
+    return "; for a TLS port use pulsar+ssl://"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from dispatch.cli.output import console, counted, is_terminal, printable, put, put_json
+from dispatch.cli.output import console, format_count, is_terminal, make_printable, print_json, print_out
 from dispatch.cli.run_async import run_async
 from dispatch.cli.settings import Settings
 
@@ -63,13 +63,13 @@ def measure_loss(
         plan = make_plan(sizes or DEFAULT_SIZES, in_flight or DEFAULT_IN_FLIGHT, calls)
     except PlanError as error:
         raise CliError(f"{error}.", error.fix) from None
-    broker = settings.genuine_broker_url("dispatch doctor --loss")
+    broker = settings.require_pulsar_url("dispatch doctor --loss")
     endpoints(broker)  # rejects a wrong URL as wrong usage
     security = settings.security()
     requests, responses = select_namespaces(settings)
     results = ProbeResults(plan)
     if not json:
-        put(f"Broker {broker}, namespaces {requests} and {responses}: {_extent(plan)}.")
+        print_out(f"Broker {broker}, namespaces {requests} and {responses}: {_extent(plan)}.")
     interruption: BaseException | None = None
     try:
         run_async(_measure(results, broker, security, requests, responses))
@@ -78,7 +78,7 @@ def measure_loss(
     except ProbeError as failure:
         interruption = CliError(str(failure), "dispatch doctor", Exit.TRANSPORT)
     if json:
-        put_json(as_dict(results, broker, requests, responses))
+        print_json(as_dict(results, broker, requests, responses))
     elif results.measurements:
         show(results)
     if interruption is not None:
@@ -102,7 +102,7 @@ def select_namespaces(settings: Settings) -> tuple[str, str]:
 def _extent(plan: Plan) -> str:
     runs = 2 * len(plan.loads)
     if plan.seconds is None:
-        return f"{runs} runs of {counted(plan.calls or 0, 'call')}"
+        return f"{runs} runs of {format_count(plan.calls or 0, 'call')}"
     return f"{runs} runs of {plan.seconds:.2g} s, about {max(1, round(runs * plan.seconds)):,} s"
 
 
@@ -200,23 +200,25 @@ def show(results: ProbeResults) -> None:
 
     measurements = results.measurements
     terminal = is_terminal(sys.stdout)
-    put("")
+    print_out("")
     if terminal:
         _show_table(measurements)
     else:
-        from dispatch.cli.commands.tools import aligned
+        from dispatch.cli.commands.tools import align_columns
 
-        put(aligned([tuple(column.upper() for column in COLUMNS), *rows(measurements)]))
-    put("")
-    put(LEGEND)
+        print_out(align_columns([tuple(column.upper() for column in COLUMNS), *rows(measurements)]))
+    print_out("")
+    print_out(LEGEND)
     if not results.is_complete:
         were = "was" if len(measurements) == 1 else "were"
-        put(f"Only {len(measurements)} of {len(results.plan.loads)} lines {were} measured, the last perhaps partially.")
-    put("")
+        print_out(
+            f"Only {len(measurements)} of {len(results.plan.loads)} lines {were} measured, the last perhaps partially."
+        )
+    print_out("")
     width = min(console().width, WIDTH) if terminal else 0
     for line in give_advice(measurements, _planned(results)):
-        text = f"- {printable(line)}"
-        put(textwrap.fill(text, width, subsequent_indent="  ", break_on_hyphens=False) if width else text)
+        text = f"- {make_printable(line)}"
+        print_out(textwrap.fill(text, width, subsequent_indent="  ", break_on_hyphens=False) if width else text)
 
 
 def _show_table(measurements: Sequence[Measurement]) -> None:

@@ -6,8 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from dispatch.cli.commands.tools import aligned
-from dispatch.cli.output import printable
+from dispatch.cli.commands.tools import align_columns
+from dispatch.cli.output import make_printable
 from dispatch.cli.views.effective_policy import SERVICE, TOOL, USER, Row, ToolPlan
 from dispatch.policy import DEFAULT_POLICY
 
@@ -36,13 +36,13 @@ def short_block(plan: ToolPlan) -> str:
     for why, idle in reasons.items():
         said = [f"{_said(row)} ({row.source})" for row in idle]
         rows.append(("  no effect", f"{', '.join(said)}: {why}"))
-    return "\n".join([_head(plan), printable(aligned(rows))])
+    return "\n".join([_head(plan), make_printable(align_columns(rows))])
 
 
 def full_block(plan: ToolPlan) -> str:
     """Every value of a tool, with its source."""
     said = [("  retries", plan.retries), ("  requests", plan.requests), *_promise(plan)]
-    lines = [_head(plan), printable(aligned(said))]
+    lines = [_head(plan), make_printable(align_columns(said))]
     rows: list[tuple[str, ...]] = []
     guard = ""
     for row in plan.rows:
@@ -52,7 +52,7 @@ def full_block(plan: ToolPlan) -> str:
         value = "off" if row.value is None and row.key == row.guard else value_text(row.value)
         key = row.key.partition(".")[2] or ("" if row.key == row.guard else row.key)
         rows.append((f"  {shown}", key, value, row.source, note))
-    lines.append(printable(aligned(rows)))
+    lines.append(make_printable(align_columns(rows)))
     return "\n".join(lines)
 
 
@@ -115,7 +115,7 @@ def _promise(plan: ToolPlan) -> list[tuple[str, str]]:
 
 
 def _head(plan: ToolPlan) -> str:
-    return printable(f"{plan.tool} ({plan.service})")
+    return make_printable(f"{plan.tool} ({plan.service})")
 
 
 def _said(row: Row) -> str:

@@ -94,7 +94,7 @@ def test_a_call_travels_and_each_end_has_its_exit_code(stand: Stand) -> None:
         )
         service.terminate()
         assert service.wait() == 0
-        assert "Drained. 3 requests came, 0 refused." in service.err.text()
+        assert "Drained. 3 requests received, 0 rejected." in service.err.text()
     code, out, err = stand.call("topic=cats", "--timeout", "0.5")
     assert (code, out) == (3, "")
     assert f"hint: does a service listen on non-persistent://tg/request/{stand.topic}?" in err
@@ -113,12 +113,12 @@ def test_a_stream_arrives_in_chunks(stand: Stand) -> None:
 def test_ctrl_c_lets_a_call_that_runs_finish(stand: Stand) -> None:
     with stand.serving("Blocking") as service, stand.blocked_call() as (caller, pipe):
         service.interrupt()
-        service.err.wait_for("Draining: 1 running, 0 queued; at most 30 s. Ctrl-C again stops at once.")
+        service.err.wait_for("Draining: 1 running, 0 queued; at most 30 s. Ctrl-C again stops immediately.")
         pipe.write("finished")
         pipe.close()
         assert (caller.wait(), caller.out.text()) == (0, "finished\n")
         service.assert_interrupted()
-        assert "Drained. 1 request came, 0 refused." in service.err.text()
+        assert "Drained. 1 request received, 0 rejected." in service.err.text()
 
 
 def test_a_second_ctrl_c_ends_it_even_while_a_tool_blocks_its_thread(stand: Stand) -> None:
@@ -127,7 +127,7 @@ def test_a_second_ctrl_c_ends_it_even_while_a_tool_blocks_its_thread(stand: Stan
         service.err.wait_for("Draining: 1 running")
         service.interrupt()
         service.assert_interrupted()
-        assert "Stopped at once: 1 request cut off." in service.err.text()
+        assert "Stopped immediately: 1 request cancelled." in service.err.text()
         assert caller.wait() == 1
         assert "type cancelled" in caller.err.text()
 

@@ -129,7 +129,7 @@ def test_a_document_from_the_option_a_file_or_stdin_and_words_over_it(tmp_path: 
     ("document", "problem"),
     [
         ("[1]", "is an array, not a JSON object"),
-        ('"cats"', "is a text, not a JSON object"),
+        ('"cats"', "is a string, not a JSON object"),
         ("null", "is null, not a JSON object"),
         ("3", "is a number, not a JSON object"),
         ("true", "is a boolean, not a JSON object"),
@@ -169,7 +169,7 @@ def test_an_argument_that_is_required_and_missing_is_warned_of() -> None:
     tool = ToolDescriptor("work", "Works.", "service", (Argument("topic", "string", "…", required=True),))
     warnings: list[str] = []
     assert read_arguments(tool, [], None, warnings.append) == {}
-    assert warnings == ["'work' requires topic, which you have not given."]
+    assert warnings == ["'work' requires topic, which is missing."]
 
 
 def test_a_descriptor_without_arguments_says_nothing_about_them() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch.cli.exit_codes import CliError, Exit, code_of, report
+from dispatch.cli.exit_codes import CliError, Exit, exit_code_of, report_error
 from dispatch.devtools.localbroker import LocalBrokerUnavailableError
 from dispatch.errors import (
     CallTimeoutError,
@@ -31,19 +31,21 @@ ERRORS: list[tuple[DispatchError, int]] = [
 
 @pytest.mark.parametrize(("error", "code"), ERRORS, ids=lambda value: getattr(value, "type", None))
 def test_each_outcome_has_its_exit_code(error: DispatchError, code: int) -> None:
-    assert code_of(error) == code
+    assert exit_code_of(error) == code
 
 
 def test_success_is_0_and_every_outcome_is_covered() -> None:
-    assert code_of(None) == 0
+    assert exit_code_of(None) == 0
     for outcome in Outcome:
         error = DispatchError("type", "message")
         error.outcome = outcome
-        assert isinstance(code_of(error), Exit)
+        assert isinstance(exit_code_of(error), Exit)
 
 
 def test_the_error_of_a_call_names_message_outcome_and_type(capsys: pytest.CaptureFixture[str]) -> None:
-    code = report(ThrottledError("overloaded", "Too much.", retry_after=1.5, rejected_by="service"), verbose=False)
+    code = report_error(
+        ThrottledError("overloaded", "Too much.", retry_after=1.5, rejected_by="service"), verbose=False
+    )
     assert code == 5
     assert capsys.readouterr().err == (
         "Error: Too much.\n  outcome throttled · type overloaded · rejected by service · retry after 1.5 s\n"
@@ -51,7 +53,7 @@ def test_the_error_of_a_call_names_message_outcome_and_type(capsys: pytest.Captu
 
 
 def test_a_services_text_cannot_act_on_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    report(ToolError("\x1b[2J", "\x1b]0;title\x07"), verbose=False)
+    report_error(ToolError("\x1b[2J", "\x1b]0;title\x07"), verbose=False)
     assert "\x1b" not in capsys.readouterr().err
 
 
@@ -67,7 +69,7 @@ def test_a_services_text_cannot_act_on_the_terminal(capsys: pytest.CaptureFixtur
 def test_other_expected_errors_are_messages(
     error: Exception, code: int, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert report(error, verbose=False) == code
+    assert report_error(error, verbose=False) == code
     written = capsys.readouterr().err
     assert text in written
     assert "Traceback" not in written

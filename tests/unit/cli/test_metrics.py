@@ -15,7 +15,7 @@ def test_while_the_demonstration_runs_its_metrics_can_be_scraped() -> None:
         demo.err.wait_for("/metrics")
         url = re.search(r"Metrics: (http://127\.0\.0\.1:\d+/metrics)", demo.err.text())
         assert url is not None
-        demo.out.wait_for("Act 1 of 4")
+        demo.out.wait_for("Scenario 1 of 4")
         request = Request(url[1], headers={"Accept": "application/openmetrics-text; version=1.0.0"})
         with urlopen(request, timeout=10) as answer:
             assert answer.headers["Content-Type"].startswith("application/openmetrics-text")

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from dispatch.cli.output import console, paint, printable
+from dispatch.cli.output import colorize, console, make_printable
 
 
 class Terminal(io.StringIO):
@@ -16,13 +16,13 @@ class Terminal(io.StringIO):
 
 def test_colours_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
-    assert paint("text", "red", Terminal()) == "\x1b[31mtext\x1b[0m"
-    assert paint("text", "red", io.StringIO()) == "text"
+    assert colorize("text", "red", Terminal()) == "\x1b[31mtext\x1b[0m"
+    assert colorize("text", "red", io.StringIO()) == "text"
     monkeypatch.setenv("NO_COLOR", "1")
-    assert paint("text", "red", Terminal()) == "text"
+    assert colorize("text", "red", Terminal()) == "text"
     monkeypatch.delenv("NO_COLOR")
     monkeypatch.setenv("TERM", "dumb")
-    assert paint("text", "red", Terminal()) == "text"
+    assert colorize("text", "red", Terminal()) == "text"
 
 
 @pytest.mark.parametrize(
@@ -40,6 +40,6 @@ def test_so_do_tables(
 
 
 def test_what_a_terminal_would_act_on_is_shown_instead() -> None:
-    assert printable("a\x1b[2Jb\n\tc\u202e") == "a\\x1b[2Jb\n\tc\\u202e"
-    assert printable("grüße 猫") == "grüße 猫"
-    assert printable("abcdef", limit=4) == "abc…"
+    assert make_printable("a\x1b[2Jb\n\tc\u202e") == "a\\x1b[2Jb\n\tc\\u202e"
+    assert make_printable("grüße 猫") == "grüße 猫"
+    assert make_printable("abcdef", limit=4) == "abc…"

@@ -50,7 +50,7 @@ def test_every_mistake_with_its_key_and_what_is_allowed() -> None:
         ('{"timeout": NaN}', "NaN is no JSON number"),
         ('{"timeout": 1, "timeout": 2}', "timeout: the key 'timeout' stands twice"),
         ("[1]", r"not an object; write an object with the keys of a policy: \{\"timeout\": 10"),
-        ('{"policy": {"timeout": 1}}', "policy: the keys stand one level too deep; take 'policy' away"),
+        ('{"policy": {"timeout": 1}}', "policy: the keys are one level too deep; remove 'policy'"),
         (b'{"timeout": "\xff"}', "not UTF-8: byte 13"),
         (" " * (MAX_POLICY_BYTES + 1), "more than 1,048,576 bytes"),
         ("[" * 100_000, "too many objects or lists"),

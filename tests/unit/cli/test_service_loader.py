@@ -65,21 +65,21 @@ def test_without_a_name_the_only_service_class_is_taken(tmp_path: Path) -> None:
     assert type(load_service("one.py")).__name__ == "Only"
     with pytest.raises(CliError, match="has several services: Joke, Needy") as told:
         load_service("services")
-    assert told.value.fix == "say which one: services:Joke"
+    assert told.value.fix == "select one: services:Joke"
 
 
 @pytest.mark.parametrize(
     ("target", "problem", "fix"),
     [
-        ("nowhere:Joke", "There is no module 'nowhere'", "or the path of a file"),
-        ("services.deeper:Joke", "There is no module 'services.deeper'", "the path of a file"),
-        ("nowhere.py:Joke", "There is no file 'nowhere.py'", "the path of the file"),
+        ("nowhere:Joke", "The module 'nowhere' does not exist", "or the path of a file"),
+        ("services.deeper:Joke", "The module 'services.deeper' does not exist", "the path of a file"),
+        ("nowhere.py:Joke", "The file 'nowhere.py' does not exist", "the path of the file"),
         ("services:Jok", "'services' has no 'Jok'", "did you mean 'Joke'?"),
         ("services:Xyzzy", "'services' has no 'Xyzzy'", "the name of your service class"),
-        ("services:Needy", "missing 1 required positional argument", "make the instance in the module"),
-        ("services:Wrong", "cannot tell what 'what' is meant to be", "mend the class"),
-        ("lone_sibling", "has no ToolService class", "say which one: lone_sibling:Joke"),
-        ("lone_sibling:TEXT", "str has no invoke method", "mend the class"),
+        ("services:Needy", "missing 1 required positional argument", "create the instance in the module"),
+        ("services:Wrong", "cannot tell what 'what' is meant to be", "fix the class"),
+        ("lone_sibling", "has no ToolService class", "select one: lone_sibling:Joke"),
+        ("lone_sibling:TEXT", "str has no invoke method", "fix the class"),
     ],
 )
 def test_what_is_no_service_is_told_with_its_fix(target: str, problem: str, fix: str) -> None:

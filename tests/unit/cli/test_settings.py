@@ -65,11 +65,11 @@ def test_a_policy_with_mistakes_is_told_with_who_named_it(tmp_path: Path, monkey
     with pytest.raises(CliError) as told:
         Settings().load_policy()
     assert told.value.message == (
-        "The policy that DISPATCH_POLICY names cannot be used: 2 mistakes.\n"
+        "The policy file of DISPATCH_POLICY is invalid: 2 mistakes.\n"
         "  one.json: retry.max-attempts: 0 is not a whole number from 1 to 10. Fix: give 3, or 1 for no retry.\n"
         "  one.json: timeout: -1 is out of range. Fix: give seconds above 0 and at most 604800 (a week)."
     )
-    with pytest.raises(CliError, match="that --policy names"):
+    with pytest.raises(CliError, match="file of --policy"):
         Settings(policy="one.json").load_policy()
 
 
@@ -109,6 +109,6 @@ def test_an_empty_token_file_is_a_mistake(tmp_path: Path) -> None:
 def test_the_embedded_broker_is_of_no_use_to_a_command_alone(run: Run, command: tuple[str, ...]) -> None:
     end = run(*command, "--broker", "memory://")
     assert end.code == 2
-    assert "memory:// is the embedded broker of one process" in end.err
+    assert "memory:// is the embedded broker of a single process" in end.err
     assert "dispatch broker start" in end.err
     assert "dispatch demo" in end.err

@@ -51,8 +51,8 @@ def test_outside_of_a_checkout_it_says_where_they_are(run: Run, monkeypatch: pyt
     monkeypatch.setattr(bench, "find_checkout", lambda: None)
     end = run("bench")
     assert end.code == 2
-    assert "in the folder benchmarks/" in end.err
-    assert "inside a checkout" in end.err
+    assert "they are in the repository" in end.err
+    assert "inside a clone" in end.err
 
 
 def test_an_installed_package_finds_no_checkout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -71,4 +71,4 @@ def test_ctrl_c_reaches_the_benchmarks_once_and_waits_for_their_end(checkout: Pa
 
 def test_a_signal_that_ends_them_is_the_exit_code_as_in_a_shell() -> None:
     program = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
-    assert bench.run_to_end([sys.executable, "-c", program], environ=dict(os.environ)) == 128 + 9
+    assert bench.run_process([sys.executable, "-c", program], environ=dict(os.environ)) == 128 + 9

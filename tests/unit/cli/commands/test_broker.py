@@ -63,7 +63,7 @@ def test_start_passes_its_options_on_and_shows_where_it_is(run: Run, monkeypatch
     monkeypatch.setattr("dispatch.devtools.localbroker.start_detached", start)
     end = run("broker", "start")
     assert (end.code, end.err) == (0, "starting\n")
-    assert "It is where dispatch looks by default. Stop it with: dispatch broker stop" in end.out
+    assert "This is the default broker of dispatch. Stop it with: dispatch broker stop" in end.out
     end = run("broker", "start", "--port", "7000", "--web-port", "0", "--wipe", "--json")
     assert end.json["service_url"] == "pulsar://127.0.0.1:6650"
     assert asked == [(None, None, False), (7000, 0, True)]

@@ -57,7 +57,7 @@ async def test_a_timeout_asks_whether_anyone_listens(capsys: Captured) -> None:
     assert out == ""
     assert "within 2.5 s" in err
     assert "outcome timeout · type timeout" in err
-    assert "hint: does a service listen on non-persistent://tg/request/lab?" in err
+    assert "hint: check with 'dispatch doctor' that a service consumes non-persistent://tg/request/lab" in err
 
 
 async def test_json_is_the_whole_result_whatever_it_is(capsys: Captured) -> None:

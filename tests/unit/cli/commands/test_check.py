@@ -29,7 +29,7 @@ def test_every_mistake_with_file_key_and_fix(run: Run, catalog_folder: Path) -> 
     assert "joke-service.json: request-queue: 'joke' is no whole topic name\n  fix: write" in end.out
     assert "error: " in end.out
     assert "broken.json" in end.out
-    assert end.out.splitlines()[-1].endswith("Nothing is loaded until the errors are mended.")
+    assert end.out.splitlines()[-1].endswith("The catalogue cannot be loaded until the errors are fixed.")
 
 
 def test_json_has_them_all(run: Run, catalog_folder: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from dispatch.catalog import Catalog
 from dispatch.cli.commands.doctor import default_admin_url
-from dispatch.cli.views.doctor_checks import namespaces_of
+from dispatch.cli.views.doctor_checks import list_namespaces
 from dispatch.devtools.localbroker import SUPER_USER, Admin, Endpoint, LocalBroker, State, prepare
 from tests.helpers.cli_processes import WAIT_S, started
 from tests.unit.cli.conftest import Ended, Run, write_catalog
@@ -62,7 +62,7 @@ def test_something_else_at_that_port(run: Run) -> None:
         end = run("doctor", "--broker", url, "--admin", NOBODY, "--json")
     assert end.code == 1
     assert statuses(end) == {"connection": "ok", "admin interface": "skipped", "handshake": "failed"}
-    assert "does not answer as Pulsar does" in finding(end, "handshake")["detail"]
+    assert "does not speak the Pulsar protocol" in finding(end, "handshake")["detail"]
     assert "pulsar+ssl://" in finding(end, "handshake")["fix"]
 
 
@@ -134,10 +134,10 @@ def test_that_of_our_own_broker_is_known(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_namespaces_are_those_of_the_catalogues_topics() -> None:
-    assert namespaces_of(None) == ["tg/request", "tg/response", "tg/flow", "tg/notify"]
+    assert list_namespaces(None) == ["tg/request", "tg/response", "tg/flow", "tg/notify"]
     queues = {"request-queue": "non-persistent://a/b/x", "response-queue": "persistent://a/c/x"}
     further = {"id": "2", "request-queue": "non-persistent://d/e/x", "response-queue": "non-persistent://a/b/y"}
-    assert namespaces_of(Catalog.of([{"id": "s", **queues, "instances": [further]}])) == ["a/b", "a/c", "d/e"]
+    assert list_namespaces(Catalog.of([{"id": "s", **queues, "instances": [further]}])) == ["a/b", "a/c", "d/e"]
 
 
 # -- on a genuine broker --------------------------------------------------------------------------------------------
@@ -172,7 +172,7 @@ def missing(tmp_path: Path, pulsar_endpoint: Endpoint) -> Iterator[str]:
 def test_where_nothing_is_missing_all_is_well(run: Run, options: tuple[str, ...]) -> None:
     end = run("doctor", *options)
     assert (end.code, end.err) == (0, "")
-    assert end.out.endswith("All is well.\n")
+    assert end.out.endswith("All checks passed.\n")
     as_json = run("doctor", *options, "--json")
     assert as_json.code == 0
     assert as_json.json["ok"] is True

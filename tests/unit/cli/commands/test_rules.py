@@ -25,7 +25,7 @@ def test_without_a_catalogue_the_rules_for_all_tools(run: Run, tmp_path: Path) -
     assert end.out.splitlines() == [
         "dispatch-rules/recording.yml: written",
         "dispatch-rules/alerts.yml: written",
-        "No catalogue, so no slo.yml: give the folder of your descriptors by --catalog DIR.",
+        "No slo.yml: it needs a catalogue. Name the folder of your descriptors with --catalog DIR.",
         f"For prometheus.yml:  rule_files: ['{tmp_path.resolve()}/dispatch-rules/*.yml']",
     ]
     assert {each.name for each in Path("dispatch-rules").iterdir()} == set(ALL)
@@ -50,7 +50,7 @@ def test_what_a_catalogue_promises(run: Run, tmp_path: Path) -> None:
         "folder": "again",
         "files": [*ALL, "slo.yml"],
         "removed": [],
-        "promises": {"tell-joke": "99 % of calls are good; 95 % of successes within 2 s, measured at 2.56 s"},
+        "objectives": {"tell-joke": "99 % of calls are good; 95 % of successes within 2 s, measured at 2.56 s"},
     }
 
 
@@ -59,7 +59,7 @@ def test_a_promise_in_ones_own_policy_is_that_of_all_tools_without_one(run: Run,
     end = run("rules", "export", "--catalog", str(catalog_folder), "--policy", "mine.json")
     assert (
         "  tell-joke: 80 % of calls are good\n"
-        "    availability allows so much that nobody is woken, whatever happens: only tickets come of it.\n"
+        "    availability allows so many bad calls that it can raise tickets but never page.\n"
     ) in end.out
 
 
@@ -69,7 +69,7 @@ def test_promises_that_are_no_more_take_their_rules_along(run: Run, catalog_fold
     run("rules", "export", "out", "--catalog", str(tmp_path / "tools"))
     assert Path("out/slo.yml").is_file()
     end = run("rules", "export", "out", "--catalog", str(catalog_folder))
-    assert "out/slo.yml: removed\nThere is no slo.yml: no tool has an objective" in end.out
+    assert "out/slo.yml: removed\nNo slo.yml: no tool has an objective" in end.out
     assert not Path("out/slo.yml").exists()
     assert run("rules", "export", "out", "--catalog", str(catalog_folder), "--json").json["removed"] == []
 

@@ -31,7 +31,7 @@ def server(**options: Any) -> ToolServer:
 
 
 def start(of: ToolServer, as_json: bool = False) -> asyncio.Task[signal.Signals]:
-    return asyncio.create_task(serve.serve_until_told(of, serve.Voice(of, as_json)))
+    return asyncio.create_task(serve.serve_until_signal(of, serve.ServerReporter(of, as_json)))
 
 
 async def test_sigterm_drains_what_runs_finishes_and_the_rest_is_refused(capsys: Captured) -> None:
@@ -53,8 +53,8 @@ async def test_sigterm_drains_what_runs_finishes_and_the_rest_is_refused(capsys:
     out, err = capsys.readouterr()
     assert out == ""
     lines = err.splitlines()
-    assert lines[0].startswith(f"lab-1 serves {REQUESTS} and answers on {RESPONSES}.")
-    assert lines[1:] == ["Draining: 1 running, 1 queued; at most 30 s.", "Drained. 2 requests came, 1 refused."]
+    assert lines[0].startswith(f"lab-1 consumes {REQUESTS} and replies on {RESPONSES}.")
+    assert lines[1:] == ["Draining: 1 running, 1 queued; at most 30 s.", "Drained. 2 requests received, 1 rejected."]
 
 
 async def test_ctrl_c_drains_too_and_says_what_a_second_does(capsys: Captured) -> None:
@@ -62,7 +62,7 @@ async def test_ctrl_c_drains_too_and_says_what_a_second_does(capsys: Captured) -
     await idle()
     signal.raise_signal(signal.SIGINT)
     assert await serving is signal.SIGINT
-    assert "Draining: 0 running, 0 queued; at most 30 s. Ctrl-C again stops at once." in capsys.readouterr().err
+    assert "Draining: 0 running, 0 queued; at most 30 s. Ctrl-C again stops immediately." in capsys.readouterr().err
 
 
 async def test_a_second_ctrl_c_stops_at_once_and_callers_are_told(capsys: Captured) -> None:
@@ -81,7 +81,7 @@ async def test_a_second_ctrl_c_stops_at_once_and_callers_are_told(capsys: Captur
         assert asyncio.get_running_loop().time() == pytest.approx(began + LINGER_S)
         assert result.error is not None
         assert result.error.type == "cancelled"
-    assert "Stopped at once: 1 request cut off." in capsys.readouterr().err
+    assert "Stopped immediately: 1 request cancelled." in capsys.readouterr().err
 
 
 async def test_what_has_not_finished_in_time_is_cut_off(capsys: Captured) -> None:
@@ -96,7 +96,7 @@ async def test_what_has_not_finished_in_time_is_cut_off(capsys: Captured) -> Non
         await advance(0.2)
         assert await serving is signal.SIGTERM
         assert (await running).error is not None
-    assert "Not all had finished after 2.5 s: the rest is cut off." in capsys.readouterr().err
+    assert "Not all requests finished within 2.5 s; the rest was cancelled." in capsys.readouterr().err
 
 
 async def test_a_third_ends_the_process_whatever_happens(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,14 +142,14 @@ async def test_the_handlers_of_signals_are_as_before() -> None:
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (("jokes:Joke",), "give --service joke, or whole names"),
-        (("jokes:Joke", "--request-queue", "non-persistent://tg/request/joke"), "give --service joke, or whole names"),
+        (("jokes:Joke",), "use --service joke, or full names"),
+        (("jokes:Joke", "--request-queue", "non-persistent://tg/request/joke"), "use --service joke, or full names"),
         (("jokes:Joke", "--service", "a b"), "take it out"),
         (("jokes:Joke", "--request-queue", "jokes", "--response-queue", "x"), "'jokes' is no whole topic name"),
         (("jokes:Joke", "--service", "joke", "--concurrency", "0"), "--concurrency"),
         (("jokes:Joke", "--service", "joke", "--max-payload-bytes", "0"), "--max-payload-bytes"),
-        (("jokes:Joke", "--service", "joke", "--drain-timeout", "inf"), "is no number of seconds"),
-        (("jokes:Joke", "--service", "joke"), "There is no module 'jokes'"),
+        (("jokes:Joke", "--service", "joke", "--drain-timeout", "inf"), "is not a number of seconds"),
+        (("jokes:Joke", "--service", "joke"), "The module 'jokes' does not exist"),
     ],
     ids=lambda value: " ".join(value[1:]) if isinstance(value, tuple) else None,
 )

@@ -56,5 +56,5 @@ def test_an_empty_catalogue_says_so(run: Run, tmp_path: Path) -> None:
         (tmp_path / "tools" / kind).mkdir(parents=True)
     end = run("tools")
     assert end.code == 0
-    assert end.out == "There are no tools in tools.\n"
+    assert end.out == "tools contains no tools.\n"
     assert "no descriptors in this folder" in end.err

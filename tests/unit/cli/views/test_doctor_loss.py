@@ -78,7 +78,7 @@ def test_its_options_are_of_no_use_without_it(run: RunCommand, option: tuple[str
 def test_the_others_are_of_no_use_with_it(run: RunCommand, option: tuple[str, ...]) -> None:
     end = run("doctor", "--loss", *BROKER, *option)
     assert (end.code, end.out) == (2, "")
-    assert "run 'dispatch doctor --fix' before it" in end.err
+    assert "run 'dispatch doctor --fix' first" in end.err
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_what_cannot_be_measured_is_wrong_usage(run: RunCommand, option: tuple[s
 def test_the_embedded_broker_is_none_to_measure(run: RunCommand) -> None:
     end = run("doctor", "--loss", "--broker", "memory://")
     assert end.code == 2
-    assert "'dispatch doctor --loss' has nothing to talk to" in end.err
+    assert "'dispatch doctor --loss' cannot reach another process there" in end.err
 
 
 @pytest.mark.parametrize("address", ["localhost:6650", "pulsar://"])
