@@ -23,6 +23,7 @@ from dispatch.errors import (
     TransportError,
 )
 from dispatch.messaging.rpc.exchange_outcome import (
+    STREAM_BUFFER_LIMIT,
     Answer,
     Closed,
     Lost,
@@ -43,7 +44,7 @@ _CIRCUIT = {
     "forced-open": "an operator has opened its circuit breaker",
 }
 _BULKHEAD = {
-    "queue-full": "the queue for it is full (bulkhead.queue)",
+    "queue-full": "the queue for it is full",
     "too-late": "the wait in the queue would exceed the call's deadline",
     "too-long": "the wait in the queue would exceed bulkhead.max-wait",
     "overload": "calls arrive faster than they complete",
@@ -163,6 +164,13 @@ def error_from_exchange(settled: Settled, *, tool: str, limit: float, repeatable
             ErrorType.MALFORMED_REPLY,
             f"The service sent no valid reply ({_as_clause(settled.problem)}); {_doubt(tool)}",
             origin=Origin.TOOL,
+        )
+    if isinstance(settled, Overflow) and settled.limit == STREAM_BUFFER_LIMIT:
+        return TransportError(
+            ErrorType.RESPONSE_LIMIT_EXCEEDED,
+            f"The reader of the stream of '{tool}' fell too far behind (stream buffer) and later chunks were dropped; the "
+            "tool may have been executed. Check its effect before you call it again, and then read the chunks promptly.",
+            origin=Origin.LOCAL,
         )
     if isinstance(settled, Overflow):
         return TransportError(

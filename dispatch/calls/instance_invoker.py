@@ -27,9 +27,12 @@ from dispatch.routing.channel import Channel
 from dispatch.routing.channel_registry import Channels
 from dispatch.routing.instance_pool import InstancePool, SelectedInstance
 from dispatch.routing.pool_registry import PoolRegistry
-from dispatch.routing.reply_connections import ReplyConnection
+from dispatch.routing.reply_connections import MAX_REPLY_CONNECTIONS, ReplyConnection
 from dispatch.transports import Publisher, Transport
 
+STREAM_BUFFER = 1024
+"""Chunks held for a reader that is slower than its stream: seconds of a fast model. A reader further behind gets an error,
+because a non-persistent topic cannot be held back."""
 DISCOVERY_S = 1.0
 """Seconds that a call which only a known instance may execute waits for one: the time between two hellos."""
 MAX_HOPS = 4
@@ -136,7 +139,7 @@ class InstanceInvoker:
             deadline=call.deadline,
             idle=call.idle,
             max_bytes=policy.max_result,
-            max_buffer=policy.stream_buffer,
+            max_buffer=STREAM_BUFFER,
             line=attempt.retransmission,
             tally=pool.tally,
         )
@@ -212,7 +215,7 @@ class InstanceInvoker:
             attempt.retransmission = None
             return channel.publisher, properties
         # A persistent topic keeps everything: its replies need no further connections.
-        lane = channel.replies.pick(self._correlator.pending, policy.reply_connections if channel.acknowledged else 1)
+        lane = channel.replies.pick(self._correlator.pending, MAX_REPLY_CONNECTIONS if channel.acknowledged else 1)
         properties = self._properties(attempt, channel, lane, now)
         properties[Property.INCARNATION] = instance.incarnation
         if not instance.is_proven:

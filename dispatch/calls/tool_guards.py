@@ -26,6 +26,9 @@ SharedUsers = Callable[[Rate], UserBuckets[LimiterBucket]]
 
 USUAL_QUANTILE = 0.95
 """The usual duration of an attempt is this quantile of the measured ones."""
+FIRST_RETRANSMISSION_S = 0.25
+"""The first retransmission timeout, at most; shorter for a fast tool, learnt from its durations. Asking a tool at work for
+its reply costs two small messages, and a dead instance is noticed soon."""
 MAX_INSTANCE_BREAKERS = 512
 """Instances with a circuit breaker of their own, for each tool: twice as many as a service has at once."""
 
@@ -104,7 +107,7 @@ class ToolGuards:
         self.usual = Quantile(self.durations, USUAL_QUANTILE)
         retry = policy.retry or DEFAULT_RETRY  # hedges are limited by the budget, too
         self.budget = RetryBudget(retry.budget_ratio, MIN_REPEATS_PER_S, clock)
-        self.patience = Patience(policy.ask_after)
+        self.patience = Patience(FIRST_RETRANSMISSION_S)
         self.breaker = self._breaker()
         self.bulkhead = None if policy.bulkhead is None else WaitingBulkhead(policy.bulkhead)
         self.rates = self._rates()
@@ -129,7 +132,6 @@ class ToolGuards:
             self.rates = self._rates()
         retry = policy.retry or DEFAULT_RETRY
         self.budget.ratio = retry.budget_ratio
-        self.patience.first = policy.ask_after
         self.retrying = self._retrying()
         if policy.hedging != former.hedging or (self.hedging is None) == repeatable:
             self.hedging = self._hedging()

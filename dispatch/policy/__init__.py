@@ -8,8 +8,6 @@ from dispatch.policy.bulkhead import Bulkhead
 from dispatch.policy.outlier_detection import OutlierDetection
 from dispatch.policy.policy import (
     DEFAULT_POLICY,
-    MAX_REPLY_CONNECTIONS,
-    MAX_REPLY_SUBSCRIPTIONS,
     Policy,
     parse_policy,
 )
@@ -22,8 +20,6 @@ from dispatch.policy.validation import MAX_SECONDS, PolicyError, check_seconds
 __all__ = [
     "DEFAULT_POLICY",
     "DEFAULT_RETRY",
-    "MAX_REPLY_CONNECTIONS",
-    "MAX_REPLY_SUBSCRIPTIONS",
     "MAX_SECONDS",
     "Annotations",
     "Balancing",

@@ -21,10 +21,6 @@ from dispatch.policy.retry import DEFAULT_RETRY, Retry, parse_retry
 from dispatch.policy.slo import Slo, parse_slo
 from dispatch.policy.validation import PolicyError, check_flag, check_seconds, laid_over
 
-MAX_REPLY_SUBSCRIPTIONS = 4
-"""More than three were never seen to help."""
-MAX_REPLY_CONNECTIONS = 16
-
 
 class Policy(msgspec.Struct, frozen=True, rename="kebab"):
     """What one call of a tool may take. Times are in seconds, sizes in bytes.
@@ -38,20 +34,10 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
             away work.
         stream_timeout: a whole stream, from the request to its last chunk. 300 s: a long generated text.
         stream_idle_timeout: the longest gap between two chunks, and before the first. 30 s: as one call.
-        stream_buffer: chunks kept for a reader that is slower than its stream. 1,024: seconds of a fast model; a reader
-            further behind gets an error, because a non-persistent topic cannot be held back.
-        ask_after: how long to wait for an answer, at most, before asking for it; for a fast tool less, learnt from how long
-            it takes. 0.25 s: asking a tool at work costs two small messages, and a dead instance is noticed soon.
         give_up_after: how long the service instance that has the request may give no sign of life. 10 s: longer than a
             collection of garbage or a busy event loop stands still, and a third of the default timeout.
         addressed: send requests to an instance's own topic when it is one of ours; False: always to the service's request
             topic, when others' instances listen there too. True: so a lost message can be asked for, and nothing runs twice.
-        reply_subscriptions: connections on which answers of others' services are listened for; each loses other ones, and
-            the copies are absorbed. 1: more cost bandwidth and time on every call, and help only where answers are large and
-            come from a service that knows no credit (docs/explanation/delivery.md has the figures). At most 4.
-        reply_connections: connections on which large answers of our services come side by side, each with a credit of its
-            own; further ones are opened when many such answers are waited for. 8: as many again
-            gained a tenth on two processors (docs/architecture.md has the figures). At most 16; 1 opens none.
         max_result: the answer of one call, over all its chunks. 64 MiB: twelve times the broker's largest message.
         only_ours: the service has no instances but ours. When none is known, a call ends within a second (``no-instance``);
             otherwise its request goes to the shared topic, where others' may listen. False: others' never say that they are
@@ -89,13 +75,9 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
     attempt_timeout: float | None = None
     stream_timeout: float = 300.0
     stream_idle_timeout: float = 30.0
-    stream_buffer: int = 1024
     max_result: int = 64 * 1024 * 1024
-    ask_after: float = 0.25
     give_up_after: float = 10.0
     addressed: bool = True
-    reply_subscriptions: int = 1
-    reply_connections: int = 8
     max_arguments: int = 64 * 1024 * 1024
     large_payloads: bool = False
     only_ours: bool = False
@@ -117,7 +99,6 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
             "attempt_timeout",
             "stream_timeout",
             "stream_idle_timeout",
-            "ask_after",
             "give_up_after",
         ):
             value = getattr(self, key)
@@ -134,7 +115,7 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
             value = getattr(self, key)
             if not isinstance(value, kind):  # Policy(rate="100/s", retry=2): as a descriptor has it
                 msgspec.structs.force_setattr(self, key, parse(value, None))
-        for key in ("stream_buffer", "max_result", "max_arguments", "reply_subscriptions", "reply_connections"):
+        for key in ("max_result", "max_arguments"):
             value = getattr(self, key)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise PolicyError(
@@ -143,18 +124,6 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
         if self.only_ours and not self.addressed:
             raise PolicyError(
                 "only-ours", "it needs instances to be addressed", "leave 'addressed' as it is, or this out"
-            )
-        if self.reply_subscriptions > MAX_REPLY_SUBSCRIPTIONS:
-            raise PolicyError(
-                "reply-subscriptions",
-                f"{self.reply_subscriptions!r} is more than {MAX_REPLY_SUBSCRIPTIONS}",
-                "give 2 or 3: each is a connection, and gets every answer",
-            )
-        if self.reply_connections > MAX_REPLY_CONNECTIONS:
-            raise PolicyError(
-                "reply-connections",
-                f"{self.reply_connections!r} is more than {MAX_REPLY_CONNECTIONS}",
-                "give 8: each costs two threads, and a publisher on every service",
             )
 
     def merged(self, raw: Mapping[str, Any]) -> Policy:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
@@ -30,8 +29,6 @@ from dispatch.routing.shared_subscriptions import SharedSubscriptions
 from dispatch.routing.third_party_reply_sizes import ThirdPartyReplySizes
 from dispatch.transports import Handler, Message, Transport
 from dispatch.transports.errors import closed
-
-logger = logging.getLogger("dispatch.dispatcher")
 
 
 class Channels:
@@ -58,10 +55,9 @@ class Channels:
         self._strangers: dict[str, ThirdPartyReplySizes] = {}
         self.discovery = Discovery(transport, exchange, self._open, self._close_later)
 
-    async def open(self, request_queue: str, response_queue: str, copies: int = 1) -> Channel:
+    async def open(self, request_queue: str, response_queue: str) -> Channel:
         """The route over these topics, opening what is not open yet. Callers that come together wait for one opening, and
-        one that is cancelled takes nothing from the others. ``copies``: connections on which others' answers are
-        listened for.
+        one that is cancelled takes nothing from the others.
 
         Raises:
             TransportError: the broker is out of reach, or refuses.
@@ -72,7 +68,7 @@ class Channels:
             return route
         opening = self._opening.get(key)
         if opening is None:
-            opening = self._opening[key] = asyncio.create_task(self._make(*key, copies))
+            opening = self._opening[key] = asyncio.create_task(self._make(*key))
             opening.add_done_callback(lambda _: self._opening.pop(key, None))
             opening.add_done_callback(retrieve_error)
         try:
@@ -84,7 +80,7 @@ class Channels:
                 raise closed() from None
             raise
 
-    async def _make(self, request_queue: str, response_queue: str, copies: int) -> Channel:
+    async def _make(self, request_queue: str, response_queue: str) -> Channel:
         key = request_queue, response_queue
         reply_to = reply_topic(response_queue, self._address)
         prefixes = self._prefixes.get(reply_to, ())
@@ -117,22 +113,7 @@ class Channels:
         self._open[request_queue, response_queue] = route
         if route.hello is not None:
             await self.discovery.await_first(route)
-        if copies > 1 and not len(route.instances) and not TopicName.parse(response_queue).persistent:
-            await self._listen_again(key, strangers, copies)
         return route
-
-    async def _listen_again(self, key: tuple[str, str], strangers: ThirdPartyReplySizes, copies: int) -> None:
-        """Listen for others' answers on further connections: what a broker drops for one, it may deliver to another."""
-        response_queue = key[1]
-        for number in range(1, copies):
-            try:
-                handler = partial(strangers.on_message, via=number)
-                await self._subscriptions.acquire(key, response_queue, handler, number)
-            except TransportError as error:
-                logger.warning(
-                    "answers on %s are listened for only %d times: %s", response_queue, number, error.message
-                )
-                return
 
     async def _open_lane(self, response_queue: str, number: int) -> ReplyConnection:
         topic = reply_topic(response_queue, self._address, number)

@@ -130,13 +130,13 @@ class PoolRegistry:
         Raises:
             TransportError: the broker is out of reach, or refuses, or takes longer than ``deadline``.
         """
-        service, copies = target.service, target.policy.reply_subscriptions
+        service = target.service
         topics = [(each.id, each.weight, each.request_queue, each.response_queue) for each in service.instances]
         topics = topics or [(SHARED, 1.0, service.request_queue, service.response_queue)]
         try:
             async with asyncio.timeout_at(deadline):
                 opened = await asyncio.gather(
-                    *(self._routes.open(request, response, copies) for _, _, request, response in topics),
+                    *(self._routes.open(request, response) for _, _, request, response in topics),
                     return_exceptions=True,
                 )
         except TimeoutError:
@@ -202,9 +202,7 @@ class PoolRegistry:
         for each in target.service.instances:
             if each.id in missing:
                 try:
-                    route = await self._routes.open(
-                        each.request_queue, each.response_queue, target.policy.reply_subscriptions
-                    )
+                    route = await self._routes.open(each.request_queue, each.response_queue)
                 except TransportError:
                     continue  # next time
                 if each.id in missing:

@@ -20,6 +20,9 @@ logger = logging.getLogger("dispatch.dispatcher")
 
 MEAN_OF = 16
 """Weight of the moving average of reply sizes: a new reply counts one sixteenth."""
+MAX_REPLY_CONNECTIONS = 8
+"""Connections on which large replies arrive in parallel. As many again gained a tenth on two processors (the figures are
+in docs/architecture.md), and each costs two threads and a producer on every service."""
 CROWDED = 4
 """Credits' worth of answers that must be waited for before another connection is worth its price."""
 SUSTAINED = 64

@@ -75,7 +75,7 @@ SMALL: dict[str, dict[str, int]] = {
         "dispatch.routing.reply_connections.SUSTAINED": 3,
     },
     "keys": {"dispatch.serving.deduplication.idempotency_keys.MAX_ANSWER_BYTES": 300},
-    "waiting": {"dispatch.messaging.rpc.pending.MAX_AHEAD": 4},
+    "waiting": {"dispatch.messaging.rpc.pending.MAX_AHEAD": 4, "dispatch.calls.instance_invoker.STREAM_BUFFER": 3},
     "peers": {
         "dispatch.serving.reply_destinations.MAX_REPLY_TOPICS": 2,
         "dispatch.messaging.flow.ack_sender.MAX_INSTANCES": 1,
@@ -159,7 +159,7 @@ class _ScenarioRun:
         self.scenario = scenario
         bounds = scenario.bounds
         options: dict[str, Any] = {"concurrency": 1, "max_queue": 2} if "places" in bounds else {}
-        policy: dict[str, Any] = {"stream_buffer": 3} if "waiting" in bounds else {}
+        policy: dict[str, Any] = {}
         if "messages" in bounds:
             policy["large_payloads"] = True
         refusals = frozenset[str]().union(*(REFUSALS[name] for name in bounds))

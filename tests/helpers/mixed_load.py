@@ -79,7 +79,7 @@ class Load:
         self.network = FaultyTransport(MemoryTransport(BROKER), outgoing=plan, incoming=incoming, seed=seed)
         self.service_network = FaultyTransport(MemoryTransport(BROKER), outgoing=plan, incoming=incoming, seed=seed + 1)
         self.ledger = Ledger()
-        self.dispatcher = Dispatcher(self.network, catalog(work={"policy": {"stream-buffer": 64, **UNGUARDED}}))
+        self.dispatcher = Dispatcher(self.network, catalog(work={"policy": UNGUARDED}))
         self.server = ToolServer(
             Worker(),
             self.service_network,

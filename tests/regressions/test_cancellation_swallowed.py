@@ -11,7 +11,7 @@ import pytest
 import dispatch
 from dispatch.transports.memory import MemoryPublisher, MemoryTransport
 from tests.helpers.clock import advance
-from tests.helpers.dispatcher_and_service import BROKER, REQUESTS, RESPONSES, Peer, Service, dispatching
+from tests.helpers.dispatcher_and_service import BROKER, REQUESTS, RESPONSES, Peer, Service
 from tests.helpers.fake_pulsar import SEEN_S, FakeBroker, connected
 from tests.helpers.session import REPLY_TOPIC, from_peer
 from tests.unit.transports.pulsar.conftest import broker as broker
@@ -38,28 +38,6 @@ class Slow:
         except asyncio.CancelledError:
             await asyncio.sleep(3)
             raise
-
-
-async def test_a_dispatcher_whose_further_connection_is_just_being_opened() -> None:
-    slow = Slow()
-
-    class Further(MemoryTransport):
-        async def start(self) -> None:
-            await slow.run()
-
-    class First(MemoryTransport):
-        def another(self) -> MemoryTransport:
-            return Further(self.url)
-
-    transport = First(BROKER)
-    policy = dispatch.Policy(reply_subscriptions=2, timeout=60)
-    async with Peer.as_service(), dispatching(transport=transport, policy=policy) as dispatcher:
-        call = asyncio.create_task(dispatcher.execute("work"))
-        await slow.begun.wait()
-        await cancelled(dispatcher.close())
-        assert not transport.connected
-        assert isinstance((await call).error, dispatch.TransportError)
-        await advance(3)
 
 
 async def test_a_service_whose_reply_topic_is_just_being_opened() -> None:

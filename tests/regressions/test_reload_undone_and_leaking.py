@@ -272,7 +272,7 @@ async def test_topics_that_services_share_are_closed_with_the_last_of_them() -> 
 
     def tools(*names: str) -> Catalog:
         made = [{"id": name, "request-queue": f"{NAMESPACES[0]}/{name}", "response-queue": shared} for name in names]
-        policy = {"reply-connections": 4, "reply-subscriptions": 3, "bulkhead": 200}
+        policy = {"bulkhead": 200}
         named = [
             {"type": "tool-service", "name": name, "description": "", "service": name, "policy": policy}
             for name in names
@@ -303,23 +303,6 @@ async def test_topics_that_services_share_are_closed_with_the_last_of_them() -> 
         assert transport.left_open == {}
         dispatcher.reload(tools("a"))
         assert (await dispatcher.execute("a")).ok
-
-
-async def test_further_subscriptions_for_third_party_answers_are_closed_too() -> None:
-    transport = CountedTransport()
-    tools = services("a", policy={"reply-subscriptions": 3})
-    async with Peer._listening(f"{NAMESPACES[0]}/a") as peer, dispatching(tools, transport=transport) as dispatcher:
-        for _ in range(2):
-            dispatcher.reload(tools)
-            call = asyncio.create_task(dispatcher.execute("a"))
-            _, properties = await peer.request()
-            await peer.answer(properties, "done", topic=f"{NAMESPACES[1]}/a")
-            assert (await call).ok
-            await asyncio.sleep(1)
-            assert transport.open["subscription 1", f"{NAMESPACES[1]}/a"] == 1
-            dispatcher.reload(Catalog.empty())
-            await asyncio.sleep(1)
-            assert transport.left_open == {}
 
 
 @pytest.mark.parametrize("then", ["ends", "is closed"])

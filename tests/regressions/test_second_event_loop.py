@@ -93,7 +93,6 @@ def test_while_the_first_loop_runs_in_another_thread(use: str) -> None:
 def test_closing_on_a_second_loop_ends_the_genuine_connection(pulsar_endpoint: Endpoint, scheme: str) -> None:
     url, topic = pulsar_endpoint.service_url, unique_topic("loops")
     request_queue, response_queue = f"{scheme}://tg/request/{topic}", f"{scheme}://tg/response/{topic}"
-    policy = dispatch.Policy(reply_subscriptions=2)
 
     async def begin_on_pulsar(dispatcher: dispatch.Dispatcher) -> None:
         async with dispatch.ToolServer(Echo(), url, request_queue=request_queue, response_queue=response_queue):
@@ -101,7 +100,7 @@ def test_closing_on_a_second_loop_ends_the_genuine_connection(pulsar_endpoint: E
             assert await dispatcher.call("echo", {"text": "hello"}, timeout=30) == "hello"
 
     def once() -> None:
-        dispatcher = dispatch.connect(url, catalog_of(topic, scheme=scheme), policy=policy)
+        dispatcher = dispatch.connect(url, catalog_of(topic, scheme=scheme))
         asyncio.run(begin_on_pulsar(dispatcher))
         asyncio.run(close_twice(dispatcher))
         assert not dispatcher.is_connected

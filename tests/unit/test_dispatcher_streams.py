@@ -37,8 +37,9 @@ async def test_chunks_come_as_they_are_made() -> None:
     assert seen == [(second + 1, f"<{second}>") for second in range(5)]
 
 
-async def test_a_long_stream_arrives_whole() -> None:
-    async with stand(story(5_000), catalog(work={"policy": {"stream-buffer": 5_000}})) as (dispatcher, _):
+async def test_a_long_stream_arrives_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dispatch.calls.instance_invoker.STREAM_BUFFER", 5_000)
+    async with stand(story(5_000)) as (dispatcher, _):
         assert [chunk async for chunk in dispatcher.stream("work")] == [f"<{n}>" for n in range(5_000)]
 
 
@@ -165,13 +166,16 @@ async def test_a_stream_that_is_never_read_was_never_asked_for() -> None:
         assert dispatcher.pending_requests == 0
 
 
-async def test_a_reader_that_falls_behind_gets_what_was_kept_and_then_a_clear_error() -> None:
+async def test_a_reader_that_falls_behind_gets_what_was_kept_and_then_a_clear_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dispatch.calls.instance_invoker.STREAM_BUFFER", 10)
     got: list[str] = []
-    async with stand(story(50), catalog(work={"policy": {"stream-buffer": 10}})) as (dispatcher, _):
+    async with stand(story(50)) as (dispatcher, _):
         chunks = dispatcher.stream("work")
         got.append(await anext(chunks))
         await idle()
-        with pytest.raises(TransportError, match="'stream-buffer'") as caught:
+        with pytest.raises(TransportError, match="stream buffer") as caught:
             await read(chunks, got)
         assert caught.value.type == "response-limit-exceeded"
         assert got == [f"<{n}>" for n in range(len(got))]

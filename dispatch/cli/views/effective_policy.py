@@ -23,8 +23,8 @@ DEFAULT, USER, SERVICE, TOOL = "default", "user", "service", "tool"
 
 GUARDS: Mapping[str, tuple[str, ...]] = {
     "deadline": ("timeout", "attempt_timeout", "stream_timeout", "stream_idle_timeout"),
-    "sizes": ("max_arguments", "max_result", "large_payloads", "stream_buffer"),
-    "delivery": ("ask_after", "give_up_after", "addressed", "only_ours", "reply_subscriptions", "reply_connections"),
+    "sizes": ("max_arguments", "max_result", "large_payloads"),
+    "delivery": ("give_up_after", "addressed", "only_ours"),
     "retry": ("retry",),
     "hedging": ("hedging",),
     "breaker": ("breaker",),
@@ -288,11 +288,9 @@ def _without_effect(target: ResolvedTool, tool: ToolDescriptor) -> dict[str, str
         why = "no instance is called by name: " + (
             "the topics are persistent, and lose nothing" if policy.addressed else "'addressed' is false"
         )
-        note(why, "", "ask-after", "give-up-after", "reply-connections", *(("only-ours",) if policy.only_ours else ()))
+        note(why, "", "give-up-after", *(("only-ours",) if policy.only_ours else ()))
         if policy.addressed:
             note(why, "", "addressed")
-    if policy.reply_subscriptions > 1 and _persistent(service.response_queue):
-        note("answers come on a persistent topic, which loses none", "", "reply-subscriptions")
     _settings_unused(policy, note)
     return found
 

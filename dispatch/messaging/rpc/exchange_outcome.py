@@ -82,6 +82,10 @@ class Unreadable(msgspec.Struct, frozen=True):
     problem: str
 
 
+STREAM_BUFFER_LIMIT = "stream buffer"
+"""The limit of an :class:`Overflow` that a slow reader caused."""
+
+
 class Overflow(msgspec.Struct, frozen=True):
     """More came than the limits allow: ``limit`` names which."""
 

@@ -16,6 +16,7 @@ from dispatch.errors import TransportError
 from dispatch.messaging.rpc.exchange_outcome import (
     ANSWERED,
     GIVEN_UP,
+    STREAM_BUFFER_LIMIT,
     Answer,
     Disposition,
     Overflow,
@@ -239,7 +240,7 @@ class ReplyStream(Slot, eq=False, kw_only=True):
                 self.begun.append(reply.response)
                 return
             if len(self.buffer) >= self.max_buffer:
-                self.settle(Overflow("stream-buffer"))
+                self.settle(Overflow(STREAM_BUFFER_LIMIT))
                 return
             text = reply.response
             if self.begun:

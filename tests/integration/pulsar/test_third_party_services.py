@@ -41,8 +41,7 @@ async def test_answers_of_a_fast_service_of_others(
     }
     with ExitStack() as stack:
         start("echo_service", stack).begin(spec)
-        policy = dispatch.Policy(reply_subscriptions=2)
-        async with dispatch.connect(pulsar_endpoint.service_url, catalog_of(topic), policy=policy) as dispatcher:
+        async with dispatch.connect(pulsar_endpoint.service_url, catalog_of(topic)) as dispatcher:
 
             async def caller(numbers: Iterator[int]) -> int:
                 lost = 0

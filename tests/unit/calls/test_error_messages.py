@@ -65,7 +65,7 @@ def test_the_time_to_wait_is_rounded_up(after: float, text: str) -> None:
     ("rate", "too-late", "its rate limit is reached."),
     ("rate", "queue-full", "its rate limit is reached and the queue for it is full"),
     ("user-rate", "too-late", "its rate limit for this user is reached."),
-    ("bulkhead", "queue-full", "the queue for it is full (bulkhead.queue)"),
+    ("bulkhead", "queue-full", "the queue for it is full"),
     ("bulkhead", "too-late", "would exceed the call's deadline"),
     ("bulkhead", "overload", "limit of calls in flight (bulkhead.max-concurrent-calls) is reached"),
     ("breaker", "open", "circuit breaker is open"),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatch import Policy, ToolService
+from dispatch import ToolService
 from dispatch.dispatcher import Dispatcher
 from dispatch.errors import TransportError
 from dispatch.messaging.flow.credit import CREDIT_BYTES
@@ -208,11 +208,14 @@ async def calls(dispatcher: Dispatcher, *, size: int, at_once: int, rounds: int 
 @pytest.mark.parametrize(
     ("size", "most", "connections"), [(100_000, 4, 3), (100_000, 2, 1), (100_000, 1, 0), (100, 4, 0)]
 )
-async def test_a_dispatcher_opens_and_uses_them(size: int, most: int, connections: int) -> None:
+async def test_a_dispatcher_opens_and_uses_them(
+    size: int, most: int, connections: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dispatch.calls.instance_invoker.MAX_REPLY_CONNECTIONS", most)
     transport = Counting(BROKER)
     async with (
         serving(Large()) as server,
-        dispatching(transport=transport, policy=Policy(reply_connections=most)) as dispatcher,
+        dispatching(transport=transport) as dispatcher,
     ):
         await calls(dispatcher, size=size, at_once=100)
         assert len(transport.made) == connections

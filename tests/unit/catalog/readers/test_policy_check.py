@@ -24,7 +24,7 @@ from tests.helpers.catalog_items import (
         ({"timeout": "10"}, "policy.timeout", "not a number", "seconds"),
         ({"time-out": 10}, "policy.time-out", "unknown key", "did you mean 'timeout'?"),
         ({"a.b": 10}, "policy.a.b", "unknown key", "known keys"),
-        ({"stream-buffer": 0}, "policy.stream-buffer", "0", "≥ 1"),
+        ({"max-result": 0}, "policy.max-result", "0", "≥ 1"),
         (10, "policy", "'policy' is a number, not an object", '{"timeout": 10}'),
     ],
 )

@@ -165,7 +165,7 @@ def test_calls_are_shared_only_of_what_is_read_only(declared: dict[str, bool], o
         ({"balancing": "peak-ewma"}, "balancing.choice-count", "balancing.strategy"),
         (
             {"addressed": False},
-            "ask-after give-up-after reply-connections balancing.strategy outlier-detection.panic-threshold",
+            "give-up-after balancing.strategy outlier-detection.panic-threshold",
             "addressed",
         ),
         ({"user-rate": "1/s"}, "", "user-rate.queue user-rate.weights user-rate.max-wait"),
@@ -188,21 +188,20 @@ def test_the_reasons() -> None:
     plan = planned({"bulkhead": narrow})
     far = planned({"addressed": False, "retry": 1, "single-flight": True})
     rated = planned({"rate": {"rate": "9/s", "max-wait": 0.5, "queue": 0}, "user-rate": "1/s"})
-    stored = plan_of(catalog({"policy": {"reply-subscriptions": 2}}, kind="persistent"), "look")
+    stored = plan_of(catalog({"policy": {"only-ours": True}}, kind="persistent"), "look")
     reasons = [
         (plan, "bulkhead.priorities", "'max-wait' is 0: no call waits"),
         (plan, "balancing.choice-count", "only 'least-request' has it"),
         (plan, "retry.retryable-errors", "the tool ran, and must not run twice: neither read-only nor idempotent"),
         (far, "retry.initial-backoff", "'max-attempts' is 1: nothing is repeated"),
         (far, "retry.budget-ratio", "nothing is repeated or hedged"),
-        (far, "ask-after", "no instance is called by name: 'addressed' is false"),
+        (far, "give-up-after", "no instance is called by name: 'addressed' is false"),
         (far, "balancing.choice-count", SHARED),
         (far, "single-flight", "off: not declared read-only"),
         (rated, "user-rate.weights", "one line for all: 'rate' says how long"),
         (rated, "user-rate.max-wait", "that of 'rate' is shorter"),
         (rated, "rate.max-wait", "'rate.queue' is 0: nobody waits"),
         (stored, "addressed", "no instance is called by name: the topics are persistent, and lose nothing"),
-        (stored, "reply-subscriptions", "answers come on a persistent topic, which loses none"),
     ]
     assert [(key, row(each, key).without_effect) for each, key, _ in reasons] == [(key, why) for _, key, why in reasons]
 
@@ -214,19 +213,15 @@ def test_errors_that_pass_help_only_where_the_tool_may_run_again() -> None:
 
 
 def test_persistent_topics_have_nobody_to_ask_by_name() -> None:
-    policy = {"policy": {"reply-subscriptions": 2}}
+    policy = {"policy": {"only-ours": True}}
     plan = plan_of(catalog(policy, READ_ONLY, kind="persistent"), "look")
     for key in (
-        "ask-after",
         "give-up-after",
         "addressed",
-        "reply-subscriptions",
         "outlier-detection.consecutive-failures",
     ):
         assert row(plan, key).without_effect, key
-    assert "persistent" in row(plan, "ask-after").without_effect
-    assert row(planned({"reply-subscriptions": 2}), "reply-subscriptions").without_effect == ""
-    assert row(plan_of(catalog(kind="persistent"), "look"), "reply-subscriptions").without_effect == ""
+    assert "persistent" in row(plan, "give-up-after").without_effect
     assert "balancing" not in plan.guards
     assert plan.requests == (
         "one persistent topic shared by replicas: the broker spreads, unbatched, and gives a request to another when its "

@@ -49,7 +49,6 @@ PLAIN: dict[str, list[Any]] = {
     "timeout": [30.0, 10.0, 5.0],
     "attempt-timeout": [None, 2.0],
     "addressed": [True, False],
-    "reply-subscriptions": [1, 2],
     "hedging": [None, "p95", "p90", 0.5],
     "single-flight": [False, True],
 }

@@ -208,7 +208,7 @@ async def test_a_reader_that_falls_behind_gets_what_was_kept_and_then_the_limit(
         bench.take(reply(stream.id, str(index), end=False, chunk=index))
     assert stream.settled is None
     bench.take(reply(stream.id, "3", end=False, chunk=3))
-    assert stream.settled == Overflow("stream-buffer")
+    assert stream.settled == Overflow("stream buffer")
     assert bench.exchange.pending == 0
     assert await read(stream) == ["0", "1", "2"]
 
@@ -326,7 +326,7 @@ async def test_a_chunk_in_parts_is_given_when_it_is_whole() -> None:
         assert list(stream.buffer) == [[], [], ["abc"], ["abc", "d"]][index]
     bench.take(reply(id, "e", end=False, chunk=4, more="1"))
     bench.take(reply(id, "f", end=True, chunk=5))
-    assert stream.settled == Overflow("stream-buffer"), "it is three chunks, and there is room for two"
+    assert stream.settled == Overflow("stream buffer"), "it is three chunks, and there is room for two"
     assert await read(stream) == ["abc", "d"]
 
 
