@@ -6,6 +6,11 @@ import re
 
 import pytest
 
+from dispatch.messaging.flow import credit, pacer
+from dispatch.messaging.flow import queue as outgoing
+from dispatch.messaging.rpc import correlation
+from dispatch.messaging.wire import codec, fragments
+from dispatch.transports.pulsar import client
 from structure.layers import LAYERS
 from tests.docs.pages import ROOT
 
@@ -35,3 +40,19 @@ def test_the_modules_that_a_package_is_said_to_contain_exist(package: str) -> No
 def test_every_package_has_a_row() -> None:
     named = {package.partition("/")[0] for package in PACKAGES}
     assert named == {path.parent.name for path in DISPATCH.glob("*/__init__.py")}
+
+
+def test_the_constants_have_the_values_of_the_code() -> None:
+    rows = dict(
+        re.findall(r"^\| ([a-z ]+) \| (\S.+?) \|", PAGE.partition("## Constants")[2].partition("## ")[0], re.MULTILINE)
+    )
+    expected = {
+        "credit": f"{credit.CREDIT_BYTES:,} bytes, counting {credit.MESSAGE_OVERHEAD} bytes a message",
+        "pace towards third parties": f"{pacer.PACE_RATE // 10**6} MB/s beyond a burst of {pacer.PACE_BURST:,} bytes",
+        "outgoing queue": f"{outgoing.MAX_QUEUED:,} messages, {outgoing.MAX_QUEUED_BYTES >> 20} MiB",
+        "receiver queue": f"{client.RECEIVER_QUEUE:,} permits",
+        "tombstones": f"{correlation.TOMBSTONE_AGE_S:.0f} s, {correlation.MAX_TOMBSTONES:,}",
+        "largest message": f"the broker's `maxMessageSize` (5 MiB) − {codec.PROPERTIES_BYTES >> 10} KiB",
+        "fragment": f"{fragments.PART_BYTES >> 10} KiB",
+    }
+    assert {name: rows[name] for name in expected} == expected

@@ -1,0 +1,35 @@
+"""docs/reference/wire.md: payloads and topics agree with the code."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from dispatch.messaging.wire import topics
+from dispatch.messaging.wire.codec import Reply, encode_reply, encode_request
+from tests.docs.pages import ROOT
+
+PAGE = (ROOT / "docs" / "reference" / "wire.md").read_text(encoding="utf-8")
+REQUESTS, RESPONSES = "non-persistent://tg/request/joke", "non-persistent://tg/response/joke"
+
+
+def test_the_topics_are_those_that_the_code_names() -> None:
+    named = {
+        topics.hello_topic(REQUESTS),
+        topics.instance_topic(REQUESTS, "joke-1"),
+        topics.announcement_topic(REQUESTS, RESPONSES),
+        topics.reply_topic(RESPONSES, "KEY-agent"),
+    }
+    values = {"<service>": "joke", "<n>": "4", "<instance>": "joke-1", "<key>": "KEY", "<name>": "agent"}
+    shown = set()
+    for name, namespace in re.findall(r"^\| `(dispatch-\S+)` \| (request|response) \|", PAGE, re.MULTILINE):
+        for placeholder, value in values.items():
+            name = name.replace(placeholder, value)
+        shown.add(f"non-persistent://tg/{namespace}/{name}")
+    assert shown == named
+
+
+def test_the_payloads_have_the_fields_that_the_code_writes() -> None:
+    request, reply = re.findall(r"^\| (?:request|reply) \| `(.+?)`", PAGE, re.MULTILINE)
+    assert set(json.loads(encode_request("{}", "{}", "alice"))) == set(re.findall(r'"(\w+)"', request))
+    assert set(json.loads(encode_reply(Reply(response="x", end_of_stream=True)))) <= set(re.findall(r'"(\w+)"', reply))
