@@ -50,7 +50,6 @@ _BULKHEAD = {
     "overload": "calls arrive faster than they complete",
     "full": "a hedge does not wait",
 }
-"""Why a call that found the bulkhead full could not wait."""
 _RATE = {
     "too-large": "one call costs more than the burst of {limit}",
     "too-late": "{limit} is reached",
@@ -370,9 +369,6 @@ def error_from_disconnection(tool: str, url: str) -> TransportError:
         "its cause.",
         sent=False,
     )
-
-
-# -- parts of texts -------------------------------------------------------------------------------------------------
 
 
 def add_alternatives(error: DispatchError, tools: tuple[str, ...]) -> DispatchError:
