@@ -1,22 +1,22 @@
-# make demo   a live demo on the embedded broker; needs Python >= 3.11 only
-# make test   every test in its short form, against a Pulsar broker; needs Java 17 and Maven too (or PULSAR_URL)
-# make test-long  the tests that have a long form: 10,000 scenarios, a million calls, ten times the property tests' examples
-# make setup  .venv with everything; then: . .venv/bin/activate
-# make bench  the benchmarks: guards beside other libraries', then calls on a genuine broker
-# make dashboards  the dashboards' JSON, and pictures of them from live runs; needs prometheus
-# make simulate  services in trouble, in virtual time: unguarded, naive guards, dispatch; no broker
-# make mutation  mutants of breaker, budget, limiter and correlation against their tests; ARGS='dispatch.resilience.retry.budget*' for some
-# make coverage  branches of the pure cores of resilience and balancing that their own tests take: all of them
-# make docs   the documentation site, in site/; a broken link or reference fails
-# make docs-serve  the same at http://127.0.0.1:8000, built again on every change
-# make lint   ruff, mypy and the limits of the structure (python -m structure prints all its figures)
-# make clean  away with everything that was made here
+# make demo   run the demo on the embedded broker; needs only Python >= 3.11
+# make test   run every test in its short form, against a Pulsar broker; needs Java 17 and Maven too (or PULSAR_URL)
+# make test-long  run the tests that have a long form: 10,000 scenarios, a million calls, ten times the property tests' examples
+# make setup  create .venv with all development tools; then: . .venv/bin/activate
+# make bench  run the benchmarks: guards against other libraries, then calls through a Pulsar broker
+# make dashboards  write the dashboards' JSON and draw their pictures from live runs; needs prometheus
+# make simulate  simulate failing services in virtual time: without guards, with naive guards, with dispatch; no broker
+# make mutation  run mutation tests of breaker, budget, limiter and correlation; select with ARGS='dispatch.resilience.retry.budget*'
+# make coverage  measure branch coverage of the pure cores of resilience and balancing; must be 100 %
+# make docs   build the documentation site in site/; a broken link or reference fails
+# make docs-serve  serve the site at http://127.0.0.1:8000, rebuilt on every change
+# make lint   run ruff, mypy and the limits of the structure (python -m structure prints all its figures)
+# make clean  delete everything that was built here
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-# Processes that share the tests. Much of their time they wait for brokers and services: 3 keep two processors busy.
+# Test processes: they often wait for brokers and services, so 3 keep two cores busy.
 JOBS ?= 3
 SOURCES := pyproject.toml dispatch/_version.py
 
@@ -28,7 +28,7 @@ help:
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-	  { echo "dispatch needs Python 3.11 or newer; say which with: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	  { echo "dispatch needs Python 3.11 or newer; select it with: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	@$(PYTHON) -m venv $(VENV) || \
 	  { rm -rf $(VENV); echo "Python's venv module is missing; on Debian: apt-get install python3-venv"; exit 1; }
 
@@ -89,7 +89,7 @@ dashboards: $(VENV)/.dev
 simulate: $(VENV)/.dev
 	@$(BIN)/python -m benchmarks.simulation $(ARGS)
 
-## From the beginning each time: a verdict of before knows nothing of tests that have changed.
+## Restarts each time: earlier verdicts ignore changes of the tests.
 mutation: $(VENV)/.mutation
 	@rm -rf mutants
 	@$(BIN)/mutmut run $(ARGS)

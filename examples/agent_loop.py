@@ -1,12 +1,12 @@
-"""An agent loop: a model chooses tools, dispatch calls them, and what they answer goes back to the model.
+"""An agent loop: a model selects tools, dispatch calls them, and the results go back to the model.
 
-What it shows: the loop of every agent framework, in `agent` below. A tool gives it a name, a description and a JSON Schema
-for its arguments, which is what the model APIs take; `await tool.invoke(**arguments)` calls it; and whatever goes wrong is
-one DispatchError, whose text tells the model what to do next. Put a real model in the place of `ScriptedModel`.
+`run_agent` below is the loop of every agent framework. A tool has a name, a description and a JSON Schema of its arguments,
+as model APIs expect them; `await tool.invoke(**arguments)` calls it; every failure is a DispatchError, whose message tells
+the model what to do next. Replace `ScriptedModel` by a real model.
 
-It needs no broker: the services run in this process, on the embedded one.
+It needs no broker: the services run in this process on the embedded one.
     python examples/agent_loop.py
-With services that run elsewhere, for instance `python examples/joke_service.py` and its two neighbours:
+With services in other processes, for instance `python examples/joke_service.py` and the other two services:
     python examples/agent_loop.py --broker pulsar://localhost:6650
 """
 
@@ -33,7 +33,7 @@ Tell one short joke about: cheese"""
 
 
 class ScriptedModel:
-    """In the place of a language model: for each task it chooses the tool whose description fits best."""
+    """Stands for a language model: for each task it selects the tool with the most similar description."""
 
     def __init__(self, tasks: str) -> None:
         self.tasks = tasks.splitlines()
@@ -41,23 +41,23 @@ class ScriptedModel:
     def reply(self, tools: list[dict], messages: list[dict]) -> dict:
         done = sum(message["role"] == "tool" for message in messages)
         if done == len(self.tasks):
-            return {"role": "assistant", "content": f"That was all: {done} tasks."}
+            return {"role": "assistant", "content": f"All {done} tasks are done."}
         wanted, _, value = self.tasks[done].partition(": ")
-        best = max(tools, key=lambda tool: len(words(tool["description"]) & words(wanted)))
+        best = max(tools, key=lambda tool: len(find_words(tool["description"]) & find_words(wanted)))
         argument = best["parameters"]["required"][0]
         return {"role": "assistant", "call": {"name": best["name"], "arguments": {argument: value}}}
 
 
-def words(text: str) -> set[str]:
+def find_words(text: str) -> set[str]:
     return set(re.findall(r"[a-z]{4,}", text.lower()))
 
 
-def hint(name: str) -> None:
-    print(f"   no answer of {name} yet: does its service run? `dispatch doctor` tells who listens", file=sys.stderr)
+def print_hint(name: str) -> None:
+    print(f"   {name} has not replied yet; `dispatch doctor` shows whether its service is running", file=sys.stderr)
 
 
-async def agent(model: ScriptedModel, dispatcher: dispatch.Dispatcher, user: str) -> list[dict]:
-    """Ask the model until it has no more calls to make. Gives the whole conversation."""
+async def run_agent(model: ScriptedModel, dispatcher: dispatch.Dispatcher, user: str) -> list[dict]:
+    """Query the model until it requests no more calls. Returns the conversation."""
     tools = {name: dispatcher.tool(name, user=user) for name in dispatcher.catalog.tools}
     schemas = [{"name": t.name, "description": t.description, "parameters": t.parameters} for t in tools.values()]
     messages: list[dict] = []
@@ -68,13 +68,13 @@ async def agent(model: ScriptedModel, dispatcher: dispatch.Dispatcher, user: str
             return messages
         name, arguments = message["call"]["name"], message["call"]["arguments"]
         print(f"-> {name} {arguments}")
-        waiting = asyncio.get_running_loop().call_later(3, hint, name)
+        hint = asyncio.get_running_loop().call_later(3, print_hint, name)
         try:
             content = await (tools.get(name) or dispatcher.tool(name)).invoke(**arguments)
         except dispatch.DispatchError as error:
-            content = f"Error ({error.type}): {error}"  # the model reads it, and decides
+            content = f"Error ({error.type}): {error}"  # the model reads the message and decides
         finally:
-            waiting.cancel()
+            hint.cancel()
         print(f"<- {content}")
         messages.append({"role": "tool", "name": name, "content": content})
 
@@ -85,14 +85,14 @@ async def run(broker: str, user: str = "alice") -> list[dict]:
             for service, topic in ((Joke(), "joke"), (Calculator(), "calculator"), (CustomRag(), "custom-rag")):
                 await stack.enter_async_context(dispatch.ToolServer(service, broker, service=topic))
         dispatcher = await stack.enter_async_context(dispatch.connect(broker, catalog=TOOLS))
-        messages = await agent(ScriptedModel(TASKS), dispatcher, user)
+        messages = await run_agent(ScriptedModel(TASKS), dispatcher, user)
         print(messages[-1]["content"])
         return messages
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--broker", default="memory://", help="its address (%(default)s)")
+    parser.add_argument("--broker", default="memory://", help="URL of the broker (default: %(default)s)")
     try:
         asyncio.run(run(parser.parse_args().broker))
     except KeyboardInterrupt:

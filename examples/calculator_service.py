@@ -1,12 +1,12 @@
-"""A tool service that works out arithmetic, exactly and safely.
+"""A tool service that evaluates arithmetic exactly and safely.
 
-What it shows: a service that trusts nobody. The expression comes from a model, so it is parsed, never evaluated by
-Python; its length is bounded, and so is every number on the way: decimal arithmetic of 50 digits makes each operation
-cheap, whatever the expression says. Each mistake has an error type of its own, and a message that says how to mend it.
+It does not trust its input. The expression comes from a model, so it is parsed and never evaluated by Python; its length
+and every intermediate number are bounded: decimal arithmetic with 50 digits makes each operation cheap for any expression.
+Each error has its own type and a message that names the correction.
 
     python examples/calculator_service.py --broker pulsar://localhost:6650
     dispatch call calculate 'expression=(17.5 + 3) * 12 / 4' --broker pulsar://localhost:6650 --catalog examples/tools
-Or serve it with:
+Or serve it without main():
     dispatch serve examples/calculator_service.py:Calculator --service calculator --broker pulsar://localhost:6650
 """
 
@@ -31,7 +31,7 @@ ARITHMETIC = decimal.Context(
 
 
 def floor_divmod(a: Decimal, b: Decimal) -> tuple[Decimal, Decimal]:
-    """As Python rounds, and not as Decimal does: towards minus infinity."""
+    """Round towards minus infinity, as Python does and Decimal does not."""
     if not b:
         raise ZeroDivisionError
     quotient, rest = divmod(a, b)
@@ -58,38 +58,48 @@ def evaluate(node: ast.expr, text: str) -> Decimal:
             return UNARY[type(op)](evaluate(operand, text))
         case ast.Constant(int(value)) if not isinstance(value, bool):
             return +Decimal(value)
-        case ast.Constant(float()):  # as it is written: 0.1 is a tenth
+        case ast.Constant(float()):  # from the source text: 0.1 is exactly a tenth
             return +Decimal(ast.get_source_segment(text, node))
-    raise dispatch.ToolError("invalid-expression", "Only numbers, + - * / // % ** and parentheses are known.")
+    raise dispatch.ToolError("invalid-expression", "Use only numbers, + - * / // % ** and parentheses.")
 
 
 class Calculator(dispatch.ToolService):
     async def invoke(self, config, arguments):
         text = arguments.get("expression")
         if not isinstance(text, str) or not text.strip():
-            raise dispatch.ToolError("missing-expression", 'Give a text: {"expression": "(17.5 + 3) * 12 / 4"}.')
+            raise dispatch.ToolError("missing-expression", 'Pass a string: {"expression": "(17.5 + 3) * 12 / 4"}.')
         text = text.strip()
         if len(text) > MAX_LENGTH:
-            raise dispatch.ToolError("too-long", f"{len(text)} characters; {MAX_LENGTH} are allowed. Split it up.")
+            raise dispatch.ToolError(
+                "too-long", f"{len(text)} characters exceed the limit of {MAX_LENGTH}. Split the expression."
+            )
         try:
             with decimal.localcontext(ARITHMETIC):
-                result = (evaluate(ast.parse(text, mode="eval").body, text) + 0).normalize()  # + 0: no minus zero
+                result = (evaluate(ast.parse(text, mode="eval").body, text) + 0).normalize()  # + 0 removes a minus zero
         except (SyntaxError, ValueError, RecursionError, MemoryError):
-            raise dispatch.ToolError("invalid-expression", "It cannot be read. Write: (17.5 + 3) * 12 / 4") from None
+            raise dispatch.ToolError(
+                "invalid-expression", "The expression is not valid. Write for example: (17.5 + 3) * 12 / 4"
+            ) from None
         except ZeroDivisionError:
-            raise dispatch.ToolError("division-by-zero", "It divides by zero; it has no value.") from None
+            raise dispatch.ToolError(
+                "division-by-zero", "The expression divides by zero. Change the divisor."
+            ) from None
         except decimal.Overflow:
-            raise dispatch.ToolError("out-of-range", "The value, or one on the way, goes beyond 1e500.") from None
+            raise dispatch.ToolError(
+                "out-of-range", "The value or an intermediate value exceeds 1e500. Use smaller numbers."
+            ) from None
         except decimal.InvalidOperation:
-            raise dispatch.ToolError("undefined", "It has no value, or one of more than 50 digits.") from None
+            raise dispatch.ToolError(
+                "undefined", "The expression has no value, or one with more than 50 digits."
+            ) from None
         return f"{result:f}" if -20 < result.adjusted() < 50 else str(result)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--broker", default="pulsar://localhost:6650", help="its address (%(default)s)")
+    parser.add_argument("--broker", default="pulsar://localhost:6650", help="URL of the broker (default: %(default)s)")
     broker = parser.parse_args().broker
-    logging.basicConfig(level=logging.INFO, format="%(message)s")  # says what it serves, on standard error
+    logging.basicConfig(level=logging.INFO, format="%(message)s")  # logs the topics to standard error
     try:
         asyncio.run(dispatch.serve(Calculator(), broker, service="calculator"))
     except KeyboardInterrupt:

@@ -1,13 +1,13 @@
 """One tool service behind two tools: questions about customers, and questions about products.
 
-What it shows: the two tiers. The service knows nothing of "query-customers" and "query-products"; each of these tools sets
-the config value "collection", and the model sees two tools with a description each (examples/tools/tool/query-*.json).
-A real one would ask a vector store; this one counts words in common, to run anywhere.
+The service does not know the tools "query-customers" and "query-products": each of them sets the config value "collection",
+and the model sees two tools with their own descriptions (examples/tools/tool/query-*.json). A real service would query a
+vector store; this one counts common words and runs anywhere.
 
     python examples/custom_rag_service.py --broker pulsar://localhost:6650
     dispatch call query-products 'question=Which kettle is the quickest?' \\
         --broker pulsar://localhost:6650 --catalog examples/tools
-Or serve it with:
+Or serve it without main():
     dispatch serve examples/custom_rag_service.py:CustomRag --service custom-rag --broker pulsar://localhost:6650
 """
 
@@ -35,8 +35,8 @@ COLLECTIONS = {
 }
 
 
-def words(text: str) -> set[str]:
-    """The words that say something (the longer ones), without the ending that makes kettles of a kettle."""
+def find_words(text: str) -> set[str]:
+    """Return the words of four letters or more, without a plural s."""
     return {word.removesuffix("s") for word in re.findall(r"\w{4,}", text.lower())}
 
 
@@ -45,19 +45,21 @@ class CustomRag(dispatch.ToolService):
         name, question = config.get("collection"), arguments.get("question")
         collection = COLLECTIONS.get(name)
         if collection is None:
-            raise dispatch.ToolError("unknown-collection", f"There is no '{name}', but: {', '.join(COLLECTIONS)}.")
+            raise dispatch.ToolError(
+                "unknown-collection", f"There is no collection '{name}'; there are: {', '.join(COLLECTIONS)}."
+            )
         if not isinstance(question, str) or not question.strip():
-            raise dispatch.ToolError("missing-question", 'Ask something: {"question": "Which kettle is quickest?"}.')
-        ranked = sorted(collection, key=lambda passage: len(words(passage) & words(question)), reverse=True)
-        passages = [passage for passage in ranked[:2] if words(passage) & words(question)]
-        return {"collection": name, "passages": passages}  # not a string: it travels as JSON
+            raise dispatch.ToolError("missing-question", 'Pass a question: {"question": "Which kettle is quickest?"}.')
+        ranked = sorted(collection, key=lambda passage: len(find_words(passage) & find_words(question)), reverse=True)
+        passages = [passage for passage in ranked[:2] if find_words(passage) & find_words(question)]
+        return {"collection": name, "passages": passages}  # not a string: sent as JSON
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--broker", default="pulsar://localhost:6650", help="its address (%(default)s)")
+    parser.add_argument("--broker", default="pulsar://localhost:6650", help="URL of the broker (default: %(default)s)")
     broker = parser.parse_args().broker
-    logging.basicConfig(level=logging.INFO, format="%(message)s")  # says what it serves, on standard error
+    logging.basicConfig(level=logging.INFO, format="%(message)s")  # logs the topics to standard error
     try:
         asyncio.run(dispatch.serve(CustomRag(), broker, service="custom-rag"))
     except KeyboardInterrupt:

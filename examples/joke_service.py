@@ -1,14 +1,14 @@
 """A tool service: tells a joke about a topic, in a style, and greets the user by name.
 
-What it shows: where the three values of a request come from.
-    config      what the operator wrote into the tool's descriptor: "style" (examples/tools/tool/tell-joke.json)
-    arguments   what the model gave: "topic". Nobody has checked it; that is the service's part
-    user        on whose behalf
+The three values of a request:
+    config      set by the operator in the tool's descriptor: "style" (examples/tools/tool/tell-joke.json)
+    arguments   set by the model: "topic". The service must validate them
+    user        the user on whose behalf the tool is called
 
 Serve it, then call it from another terminal:
     python examples/joke_service.py --broker pulsar://localhost:6650
     dispatch call tell-joke topic=cats --user alice --broker pulsar://localhost:6650 --catalog examples/tools
-The same without the last lines of this file:
+Or serve it without main():
     dispatch serve examples/joke_service.py:Joke --service joke --broker pulsar://localhost:6650
 """
 
@@ -35,7 +35,7 @@ JOKES = {
 }
 ELSE = {
     "pun": "I had a pun about {topic}, but it was not up to scratch.",
-    "one-liner": "A {topic} walks into a bar; nobody had asked for it.",
+    "one-liner": "A {topic} walks into a bar; it was not invited.",
 }
 
 
@@ -43,19 +43,19 @@ class Joke(dispatch.ToolService):
     async def invoke(self, config, arguments, user=""):
         topic = arguments.get("topic")
         if not isinstance(topic, str) or not topic.strip():
-            raise dispatch.ToolError("missing-topic", 'Say what the joke is about: {"topic": "cats"}.')
+            raise dispatch.ToolError("missing-topic", 'Pass the topic of the joke: {"topic": "cats"}.')
         style = config.get("style", "one-liner")
         if style not in ELSE:
-            raise dispatch.ToolError("unknown-style", f"No style '{style}'; there are: {', '.join(ELSE)}.")
+            raise dispatch.ToolError("unknown-style", f"There is no style '{style}'; there are: {', '.join(ELSE)}.")
         joke = JOKES.get(topic.strip().lower(), ELSE)[style].format(topic=topic.strip())
         return f"Hello {user}! {joke}" if user else joke
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--broker", default="pulsar://localhost:6650", help="its address (%(default)s)")
+    parser.add_argument("--broker", default="pulsar://localhost:6650", help="URL of the broker (default: %(default)s)")
     broker = parser.parse_args().broker
-    logging.basicConfig(level=logging.INFO, format="%(message)s")  # says what it serves, on standard error
+    logging.basicConfig(level=logging.INFO, format="%(message)s")  # logs the topics to standard error
     try:
         asyncio.run(dispatch.serve(Joke(), broker, service="joke"))
     except KeyboardInterrupt:

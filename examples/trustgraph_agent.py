@@ -1,9 +1,9 @@
-"""An agent that was written for TrustGraph, moved to dispatch: two ways, one line each.
+"""Two ways to move an agent from TrustGraph's client to dispatch, one line each.
 
-1. `dispatch.wrap(client, tool=...)` keeps TrustGraph's client, and puts dispatch's errors and deadlines around it.
-2. `dispatch.ToolServiceClient` takes its place: the same calls, in TrustGraph's two dialects, over dispatch's own path.
+1. `dispatch.wrap(client, tool=...)` keeps TrustGraph's client and adds dispatch's errors, deadlines and guards.
+2. `dispatch.ToolServiceClient` replaces it: the same calls, in TrustGraph's two dialects, through the dispatcher.
 
-It calls the service on the topic "joke", whoever wrote it: start examples/joke_service.py or examples/trustgraph_service.py.
+It calls any service on the topic "joke": start examples/joke_service.py or examples/trustgraph_service.py.
     pip install trustgraph-base==2.11.1
     python examples/trustgraph_agent.py --broker pulsar://localhost:6650
 """
@@ -28,8 +28,8 @@ CONFIG, ARGUMENTS = {"style": "pun"}, {"topic": "cats"}
 
 
 @contextlib.asynccontextmanager
-async def trustgraphs_client(broker: str) -> AsyncIterator[ToolServiceClient]:
-    """TrustGraph's own client, made as TrustGraph makes it. Inside a flow of TrustGraph you have it already."""
+async def open_trustgraph_client(broker: str) -> AsyncIterator[ToolServiceClient]:
+    """Create TrustGraph's client as TrustGraph does; inside a TrustGraph flow it already exists."""
     backend = AsyncPulsarBackend(host=broker)
     try:
         requests = await RequestResponseClient.create(
@@ -51,17 +51,17 @@ async def trustgraphs_client(broker: str) -> AsyncIterator[ToolServiceClient]:
 async def run(broker: str) -> None:
     async with dispatch.connect(broker, catalog=TOOLS) as dispatcher:
         client = dispatch.ToolServiceClient(dispatcher, service="joke-service")
-        print("ours in place of theirs:", await client.call(CONFIG, ARGUMENTS, timeout=10))
-        print("   with a user, as the specification has it:", await client.call("alice", CONFIG, ARGUMENTS, timeout=10))
+        print("ToolServiceClient of dispatch:", await client.call(CONFIG, ARGUMENTS, timeout=10))
+        print("   with a user, as in the specification:", await client.call("alice", CONFIG, ARGUMENTS, timeout=10))
         try:
             await client.call(CONFIG, {}, timeout=10)
-        except RuntimeError as error:  # what TrustGraph's client raises; ours knows more
+        except RuntimeError as error:  # as with TrustGraph's client, with additional attributes
             print(f"   an error: {error.type}: {error}")
 
-        # Inside: a client of pulsar-client that was closed a moment before the process ends can take it down with it.
-        async with trustgraphs_client(broker) as theirs:
-            client = dispatch.wrap(theirs, tool="tell-joke")
-            print("theirs, wrapped:", await client.call(CONFIG, ARGUMENTS, timeout=10))
+        # Nested: closing a pulsar-client shortly before the process exits can crash the process.
+        async with open_trustgraph_client(broker) as trustgraph_client:
+            client = dispatch.wrap(trustgraph_client, tool="tell-joke")
+            print("wrapped client of TrustGraph:", await client.call(CONFIG, ARGUMENTS, timeout=10))
             try:
                 await client.call(CONFIG, {}, timeout=10)
             except RuntimeError as error:
@@ -70,7 +70,7 @@ async def run(broker: str) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--broker", default="pulsar://localhost:6650", help="its address (%(default)s)")
+    parser.add_argument("--broker", default="pulsar://localhost:6650", help="URL of the broker (default: %(default)s)")
     try:
         asyncio.run(run(parser.parse_args().broker))
     except KeyboardInterrupt:

@@ -1,13 +1,13 @@
-"""A tool service written for TrustGraph, not for dispatch: TrustGraph's published class, and TrustGraph's own launcher.
+"""A tool service written for TrustGraph: TrustGraph's published class and launcher, without dispatch.
 
-What it shows: dispatch calls it without a changed line. It listens and answers on the topics of examples/joke_service.py,
-so the tool "tell-joke" of examples/tools finds it.
+dispatch calls it unchanged. It uses the topics of examples/joke_service.py, so the tool "tell-joke" of examples/tools
+reaches it.
 
     pip install trustgraph-base==2.11.1
     python examples/trustgraph_service.py --broker pulsar://localhost:6650
     dispatch call tell-joke topic=cats --broker pulsar://localhost:6650 --catalog examples/tools
 
-TrustGraph needs the namespaces tg/request, tg/response and tg/notify; `dispatch broker start` makes them.
+TrustGraph needs the namespaces tg/request, tg/response and tg/notify; `dispatch broker start` creates them.
 """
 
 from argparse import ArgumentParser
@@ -17,13 +17,13 @@ from trustgraph.base import DynamicToolService
 
 class Joke(DynamicToolService):
     async def invoke(self, config, arguments):
-        return f"A {config.get('style', 'joke')} about {arguments['topic']}, told by a service of TrustGraph's."
+        return f"A {config.get('style', 'joke')} about {arguments['topic']}, told by a service of TrustGraph."
 
     @staticmethod
     def add_args(parser: ArgumentParser) -> None:
         DynamicToolService.add_args(parser)
-        parser.add_argument("--broker", dest="pulsar_host", metavar="URL", help="the same as --pulsar-host")
-        # No metrics port and no log collector on a laptop: --metrics and --loki-enabled turn them on again.
+        parser.add_argument("--broker", dest="pulsar_host", metavar="URL", help="same as --pulsar-host")
+        # Off for local use: --metrics and --loki-enabled enable the metrics port and the log collector.
         parser.set_defaults(
             topic="joke", pulsar_host="pulsar://localhost:6650", metrics=False, loki_enabled=False, log_level="WARNING"
         )

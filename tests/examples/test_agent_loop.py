@@ -37,7 +37,7 @@ async def test_the_whole_conversation(load: Load, capsys: pytest.CaptureFixture[
     assert "costs 89 euros" in told[2]
     assert told[3].startswith("Error (division-by-zero): ")
     assert told[4].startswith("Hello alice! ")
-    assert messages[-1] == {"role": "assistant", "content": "That was all: 5 tasks."}
+    assert messages[-1] == {"role": "assistant", "content": "All 5 tasks are done."}
     printed = capsys.readouterr().out
     assert "-> calculate {'expression': '(17.5 + 3) * 12 / 4'}\n<- 61.5\n" in printed
 
@@ -45,7 +45,7 @@ async def test_the_whole_conversation(load: Load, capsys: pytest.CaptureFixture[
 async def test_the_model_is_offered_every_tool_with_its_schema(load: Load) -> None:
     model = Scripted(END)
     async with dispatch.connect("memory://", catalog=TOOLS) as dispatcher:
-        await load("agent_loop").agent(model, dispatcher, "alice")
+        await load("agent_loop").run_agent(model, dispatcher, "alice")
     offered = {tool["name"]: tool["parameters"] for tool in model.seen}
     assert set(offered) == {"calculate", "query-customers", "query-products", "tell-joke", "tell-story"}
     assert offered["tell-story"]["required"] == ["subject"]
@@ -56,7 +56,7 @@ async def test_the_model_is_offered_every_tool_with_its_schema(load: Load) -> No
 async def test_a_tool_that_there_is_not_is_told_to_the_model(load: Load) -> None:
     model = Scripted(call("tell-jokes", topic="cats"), END)
     async with dispatch.connect("memory://", catalog=TOOLS) as dispatcher:
-        messages = await load("agent_loop").agent(model, dispatcher, "alice")
+        messages = await load("agent_loop").run_agent(model, dispatcher, "alice")
     assert messages[1]["content"].startswith("Error (unknown-tool): ")
     assert "'tell-joke'" in messages[1]["content"]
 
@@ -64,7 +64,7 @@ async def test_a_tool_that_there_is_not_is_told_to_the_model(load: Load) -> None
 async def test_a_service_that_does_not_answer_is_told_to_the_model(load: Load) -> None:
     model = Scripted(call("calculate", expression="1 + 1"), END)
     async with dispatch.connect("memory://", catalog=TOOLS) as dispatcher:
-        messages = await load("agent_loop").agent(model, dispatcher, "alice")
+        messages = await load("agent_loop").run_agent(model, dispatcher, "alice")
     assert messages[1]["content"].startswith(
         "Error (timeout): No complete reply arrived within 30 s; tool 'calculate' may have"
     )

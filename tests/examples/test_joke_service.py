@@ -33,7 +33,7 @@ async def test_a_topic_that_it_does_not_know(load: Load, serving: Serving) -> No
 @pytest.mark.parametrize("arguments", [{}, {"topic": ""}, {"topic": "  "}, {"topic": 3}, {"topic": None}])
 async def test_a_topic_is_needed(load: Load, serving: Serving, arguments: dict[str, object]) -> None:
     async with serving(load("joke_service").Joke(), "joke") as dispatcher:
-        with pytest.raises(dispatch.ToolError, match=r"Say what the joke is about") as caught:
+        with pytest.raises(dispatch.ToolError, match=r"Pass the topic of the joke") as caught:
             await dispatcher.call("tell-joke", arguments)
     assert caught.value.type == "missing-topic"
 

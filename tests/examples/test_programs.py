@@ -88,7 +88,7 @@ def test_without_a_broker_a_service_says_what_to_do(name: str) -> None:
 def test_the_agent_loop_needs_no_broker() -> None:
     ended = finish("examples/agent_loop.py")
     assert (ended.returncode, ended.stderr) == (0, "")
-    assert ended.stdout.endswith("That was all: 5 tasks.\n")
+    assert ended.stdout.endswith("All 5 tasks are done.\n")
 
 
 @pytest.mark.pulsar
@@ -106,30 +106,30 @@ def test_an_agent_of_trustgraphs_with_a_service_of_ours(url: str) -> None:
     with example("joke_service", url):
         ended = finish("examples/trustgraph_agent.py", "--broker", url)
     joke = "The cat joined the Red Cross: it wanted to be a first-aid kit."
-    mistake = 'Say what the joke is about: {"topic": "cats"}.'
+    mistake = 'Pass the topic of the joke: {"topic": "cats"}.'
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout.splitlines() == [
-        f"ours in place of theirs: {joke}",
-        f"   with a user, as the specification has it: Hello alice! {joke}",
+        f"ToolServiceClient of dispatch: {joke}",
+        f"   with a user, as in the specification: Hello alice! {joke}",
         f"   an error: missing-topic: {mistake}",
-        f"theirs, wrapped: {joke}",
+        f"wrapped client of TrustGraph: {joke}",
         f"   an error: tool-error: {mistake}",
     ]
 
 
 @pytest.mark.pulsar
 async def test_a_service_of_trustgraphs_with_an_agent_of_trustgraphs_and_with_ours(url: str) -> None:
-    told = "A pun about cats, told by a service of TrustGraph's."
+    told = "A pun about cats, told by a service of TrustGraph."
     options = ("--broker", url, "--log-level", "INFO")
     with running("examples/trustgraph_service.py", *options, ready="Tool service joke-service started"):
         assert await call(url, "joke_service") == told
         ended = finish("examples/trustgraph_agent.py", "--broker", url)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout.splitlines() == [
-        f"ours in place of theirs: {told}",
-        f"   with a user, as the specification has it: {told}",
+        f"ToolServiceClient of dispatch: {told}",
+        f"   with a user, as in the specification: {told}",
         "   an error: tool-service-error: 'topic'",
-        f"theirs, wrapped: {told}",
+        f"wrapped client of TrustGraph: {told}",
         "   an error: tool-error: 'topic'",
     ]
 
@@ -138,7 +138,8 @@ async def test_a_service_of_trustgraphs_with_an_agent_of_trustgraphs_and_with_ou
 def test_help_teaches(program: str) -> None:
     ended = finish(f"examples/{program}", "--help")
     assert (ended.returncode, ended.stderr) == (0, "")
-    assert "What it shows:" in ended.stdout or "two ways" in ended.stdout
+    explanation = (EXAMPLES / program).read_text(encoding="utf-8").split('"""')[1].split()
+    assert " ".join(explanation[:30]) in " ".join(ended.stdout.split()), "the module's docstring"
     assert f"examples/{program}" in ended.stdout
     assert "--broker" in ended.stdout
 
