@@ -21,7 +21,7 @@ from dispatch.resilience.breaker.breaker import State
 from dispatch.resilience.single_flight import SingleFlight
 from dispatch.result import CallResult
 from dispatch.routing.channel_registry import Channels
-from dispatch.routing.in_flight import Generations
+from dispatch.routing.in_flight import CatalogGenerations
 from dispatch.routing.pool_registry import PoolRegistry
 from dispatch.telemetry.call_observer import DispatcherObserver
 from dispatch.telemetry.names import OTHER
@@ -65,7 +65,7 @@ class Runtime:
         )
         self.now: Callable[[], float] = self.exchange.now
         self.routes = Channels(transport, self.exchange, name)
-        self.generations = Generations(self.exchange.loop, lambda number: self._pools.close_former(number))
+        self.generations = CatalogGenerations(self.exchange.loop, lambda number: self._pools.close_former(number))
         self._pools = PoolRegistry(self.routes, randomness, tools, self.generations, observer)
         self._guards = GuardRegistry(self.now, randomness, observer, lambda key: meter_label(key[1], is_tool=key[0]))
         self.attempts = Attempts(InstanceInvoker(transport, self.exchange, self.routes, self._pools), self.now)

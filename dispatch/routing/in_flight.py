@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 
 
-class UnderWay:
+class ActiveCalls:
     """Counts what is under way, and knows when it is nothing. Enter it as often as you like."""
 
     __slots__ = ("_nothing", "count")
@@ -33,7 +33,7 @@ class UnderWay:
             await self._nothing.wait()
 
 
-class Generations:
+class CatalogGenerations:
     """Counts calls by generation. A generation lasts until the catalogue is reloaded, and ends with its last call.
 
     Args:
@@ -48,9 +48,9 @@ class Generations:
     def __init__(self, loop: asyncio.AbstractEventLoop, on_ended: Callable[[int], object]) -> None:
         self._loop = loop
         self._on_ended = on_ended
-        self.current = UnderWay()
+        self.current = ActiveCalls()
         self.number = 1
-        self._former: deque[UnderWay] = deque()
+        self._former: deque[ActiveCalls] = deque()
         self._watching: asyncio.Task[None] | None = None
 
     @property
@@ -66,7 +66,7 @@ class Generations:
     def begin(self) -> None:
         """Begin a new generation."""
         self._former.append(self.current)
-        self.current = UnderWay()
+        self.current = ActiveCalls()
         self.number += 1
         if self._watching is None or self._watching.done():
             self._watching = self._loop.create_task(self._watch())

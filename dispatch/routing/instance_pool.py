@@ -191,7 +191,7 @@ class InstancePool:
                 self._greet(route)
             seen += route.instances.version
         if seen != self._seen:
-            self._look(seen)
+            self._refresh(seen)
         home = self._only if key is None else self._home(key, user, refused, parts)
         if home is not None:
             pick = self.balancer.take(home)
@@ -219,7 +219,7 @@ class InstancePool:
         """The instances, if each of them is new and has not answered its first request; else none."""
         seen = sum(route.instances.version for _, _, route in self._routes)
         if seen != self._seen:
-            self._look(seen)
+            self._refresh(seen)
         self.new = [each for each in self.new if not each.is_proven]
         held = [each for each in self.new if each.is_held]
         return held if len(held) == len(self._places) else []
@@ -251,7 +251,7 @@ class InstancePool:
         guards = self._asking
         return guards is None or guards.admits(name)
 
-    def _look(self, seen: int) -> None:
+    def _refresh(self, seen: int) -> None:
         """Somebody came or went."""
         self._seen = seen
         places: dict[str, tuple[Channel, Instance | None]] = {}
@@ -295,7 +295,7 @@ class InstancePool:
         """How each one is doing."""
         seen = sum(route.instances.version for _, _, route in self._routes)
         if seen != self._seen:
-            self._look(seen)
+            self._refresh(seen)
         return self.balancer.instances()
 
 

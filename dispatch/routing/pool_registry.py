@@ -15,7 +15,7 @@ from dispatch.errors import ErrorType, TransportError
 from dispatch.policy import Policy
 from dispatch.routing.channel import Channel
 from dispatch.routing.channel_registry import Channels
-from dispatch.routing.in_flight import Generations
+from dispatch.routing.in_flight import CatalogGenerations
 from dispatch.routing.instance_pool import SHARED, InstancePool
 from dispatch.telemetry.call_observer import NULL_DISPATCHER, NULL_SERVICE, DispatcherObserver
 
@@ -98,7 +98,7 @@ class PoolRegistry:
         routes: Channels,
         randomness: Randomness,
         policies: PoolPolicies,
-        generations: Generations,
+        generations: CatalogGenerations,
         observer: DispatcherObserver = NULL_DISPATCHER,
     ) -> None:
         self._observer = observer

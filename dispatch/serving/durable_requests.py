@@ -42,9 +42,10 @@ class DurableRequests:
         age = self._ages.age(id.partition("-")[0], message.lag, now, backlog=message.backlog)
         return max(0, milliseconds - int(age * 1000))
 
-    def take(self, work: InboundRequest, message: DurableMessage, take: Callable[[InboundRequest], bool]) -> None:
-        """``work`` came as ``message``: ``take`` it, now or as soon as that is safe. ``take`` says False of what it has
-        answered already."""
+    def accept_request(
+        self, work: InboundRequest, message: DurableMessage, accept: Callable[[InboundRequest], bool]
+    ) -> None:
+        """``work`` came as ``message``: ``accept`` it, now or as soon as that is safe."""
         if Property.REPEATABLE in work.properties:
             if self._closed:
                 message.keep()  # another one gets it when this one has gone
@@ -53,14 +54,14 @@ class DurableRequests:
             if len(held) < MAX_COPIES:
                 held.append(message)
                 message.keep()
-            if not take(work) and len(held) == 1:
-                self.ended(work)
+            if not accept(work) and len(held) == 1:
+                self.record_end(work)
         elif Property.REPLY_TO in work.properties:
-            message.settle(partial(take, work))
+            message.settle(partial(accept, work))
         else:
-            take(work)  # of others' callers: acknowledged as it comes, and run as often as it comes
+            accept(work)  # of others' callers: acknowledged as it comes, and run as often as it comes
 
-    def ended(self, work: InboundRequest) -> None:
+    def record_end(self, work: InboundRequest) -> None:
         """``work`` was answered: acknowledge it when its answer has left."""
         held = self._held.pop(work.id, None)
         if held is None:

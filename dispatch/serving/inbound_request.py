@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from dispatch.serving.deduplication.idempotency_keys import Keyed
-from dispatch.serving.deduplication.request_history import Entry
+from dispatch.serving.deduplication.idempotency_keys import KeyedExecution
+from dispatch.serving.deduplication.request_history import RequestRecord
 from dispatch.telemetry.served_request_observer import NULL_SERVED_REQUEST, ServedRequestObserver
 from dispatch.transports import Message
 
@@ -37,9 +37,9 @@ class InboundRequest:
         self.properties = properties
         self.deadline = deadline
         self.message = message
-        self.entry: Entry | None = None
+        self.entry: RequestRecord | None = None
         """Where its replies are kept, should its caller ask again."""
-        self.keyed: Keyed | None = None
+        self.keyed: KeyedExecution | None = None
         """The same under its idempotency key."""
         self.task: asyncio.Task[Any] | None = None
         """Runs it; None: it waits."""
@@ -53,7 +53,7 @@ class InboundRequest:
         """Why it is refused, where there is more to say than the reason."""
 
 
-class Joined:
+class ReassembledMessage:
     """A request that came in parts, as one :class:`~dispatch.transports.Message`."""
 
     def __init__(self, payload: bytes, properties: Mapping[str, str]) -> None:

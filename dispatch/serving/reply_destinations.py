@@ -255,7 +255,7 @@ class ReplyRouter:
         """Has the sender of ``request`` a reply topic of its own that we may use?"""
         return self.topic_for(request) != self._response_queue
 
-    def taken(self, request: Mapping[str, str]) -> None:
+    def send_receipt(self, request: Mapping[str, str]) -> None:
         """Tell the caller that its request is here, if it has a topic of its own."""
         if self.own_topic(request):
             self.send(request, b"", {Property.ID: request[Property.ID], Property.TAKEN: "1"})

@@ -73,9 +73,9 @@ class ReplySender:
         self._limit = limit
         self._max_payload_bytes = max_payload_bytes
 
-    def taken(self, work: InboundRequest) -> None:
+    def send_receipt(self, work: InboundRequest) -> None:
         """The request is here, and will be answered."""
-        self._replies.taken(work.properties)
+        self._replies.send_receipt(work.properties)
 
     async def result(self, work: InboundRequest, text: str) -> None:
         """The tool's whole result."""

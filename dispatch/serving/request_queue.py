@@ -14,7 +14,7 @@ from dispatch.messaging.wire.codec import Request
 from dispatch.messaging.wire.properties import Property, Refusal
 from dispatch.messaging.wire.sessions import is_sender
 from dispatch.serving.deduplication.deduplication import Deduplicator
-from dispatch.serving.deduplication.idempotency_keys import MAX_DUPLICATES, Keyed
+from dispatch.serving.deduplication.idempotency_keys import MAX_DUPLICATES, KeyedExecution
 from dispatch.serving.durable_requests import DurableRequests
 from dispatch.serving.inbound_request import DEALT_WITH, InboundRequest
 from dispatch.serving.reply_sender import ReplySender
@@ -68,7 +68,7 @@ class RequestQueue:
         self._max_queue = max_queue
         self._now = now
         self._content = content
-        self._tasks: set[asyncio.Task[Keyed | None]] = set()
+        self._tasks: set[asyncio.Task[KeyedExecution | None]] = set()
         self._duplicates: set[asyncio.Task[None]] = set()  # they wait for the first request with their idempotency key
         self._queued: deque[InboundRequest] = deque()
         self._by_id: dict[str, InboundRequest] = {}  # those of dispatchers, which may cancel them, until they end
@@ -105,7 +105,7 @@ class RequestQueue:
             else:
                 self._cancel(work.id)
             return False
-        refusal = self._deduplicator.look(work)
+        refusal = self._deduplicator.check_request(work)
         if refusal == DEALT_WITH:
             return False
         self.requests += 1
@@ -115,7 +115,7 @@ class RequestQueue:
         if work.entry is not None:
             self._by_id[work.id] = work
         if Property.ACK in work.properties:
-            self._sender.taken(work)
+            self._sender.send_receipt(work)
         if self._is_draining:
             self.refuse(work, Refusal.DRAINING)
         elif self._is_late(work):
@@ -143,7 +143,7 @@ class RequestQueue:
                 detail = f"{places} are held by threads that run on after their deadline."
         self._by_id.pop(work.id, None)
         self._sender.refuse(work, reason, detail)
-        self._durable.ended(work)
+        self._durable.record_end(work)
 
     # -- draining -----------------------------------------------------------------------------------------------
 
@@ -193,7 +193,7 @@ class RequestQueue:
         self._idle.clear()
         task.add_done_callback(partial(self._on_run, work))
 
-    async def _run(self, work: InboundRequest) -> Keyed | None:
+    async def _run(self, work: InboundRequest) -> KeyedExecution | None:
         request = self.runner.read(work)
         if not isinstance(request, Request):
             return request
@@ -219,7 +219,7 @@ class RequestQueue:
         """Every place is held by an abandoned thread: when one becomes free cannot be known."""
         return len(self._threads.abandoned) >= self._concurrency
 
-    def _on_run(self, work: InboundRequest, task: asyncio.Task[Keyed | None]) -> None:
+    def _on_run(self, work: InboundRequest, task: asyncio.Task[KeyedExecution | None]) -> None:
         self._tasks.discard(task)
         first = None if task.cancelled() or task.exception() is not None else task.result()
         if first is None or not self._await_first(work, first):
@@ -229,7 +229,7 @@ class RequestQueue:
         if not self._tasks and not self._duplicates:
             self._idle.set()
 
-    def _await_first(self, work: InboundRequest, first: Keyed) -> bool:
+    def _await_first(self, work: InboundRequest, first: KeyedExecution) -> bool:
         """Let ``work`` wait for the answer of ``first``, outside of the places of those that run. Return False if it does
         not."""
         if work.abandoned:
@@ -251,8 +251,8 @@ class RequestQueue:
     def _conclude(self, work: InboundRequest, task: asyncio.Task[Any]) -> None:
         """Forget ``work``, whose last task has ended."""
         self._by_id.pop(work.id, None)
-        self._deduplicator.ended(work)
-        self._durable.ended(work)
+        self._deduplicator.record_end(work)
+        self._durable.record_end(work)
         if not task.cancelled() and (error := task.exception()) is not None:
             text = "a request ended without an answer"
             log_exception(logger, logging.ERROR, text, error, content=self._content)
@@ -263,7 +263,7 @@ class RequestQueue:
             work = self._queued.popleft()
             if work.abandoned:
                 self._by_id.pop(work.id, None)
-                self._deduplicator.ended(work)
+                self._deduplicator.record_end(work)
             elif self._is_late(work):
                 self.refuse(work, Refusal.EXPIRED)
             else:

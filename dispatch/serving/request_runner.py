@@ -11,7 +11,7 @@ from dispatch.errors import DispatchError, ErrorType
 from dispatch.messaging.wire.codec import MalformedMessageError, Request, decode_request, result_text
 from dispatch.messaging.wire.properties import Property, Refusal
 from dispatch.serving.deduplication.deduplication import Deduplicator
-from dispatch.serving.deduplication.idempotency_keys import KEY_AGE_S, Keyed
+from dispatch.serving.deduplication.idempotency_keys import KEY_AGE_S, KeyedExecution
 from dispatch.serving.durable_requests import DurableRequests
 from dispatch.serving.inbound_request import InboundRequest
 from dispatch.serving.reply_sender import ReplySender
@@ -62,7 +62,7 @@ class RequestRunner:
         self._now = now
         self._observer = observer
 
-    def read(self, work: InboundRequest) -> Request | Keyed | None:
+    def read(self, work: InboundRequest) -> Request | KeyedExecution | None:
         """Read the request of ``work``, and claim its idempotency key.
 
         Returns:
@@ -82,7 +82,7 @@ class RequestRunner:
             return first
         return request
 
-    async def answer_duplicate(self, work: InboundRequest, first: Keyed) -> None:
+    async def answer_duplicate(self, work: InboundRequest, first: KeyedExecution) -> None:
         """Answer ``work`` as the ``first`` one with its idempotency key is answered, as soon as that is done."""
         work.observer = self._observer.start_request(work.id, work.properties, self._now())
         try:

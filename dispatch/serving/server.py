@@ -353,7 +353,7 @@ class ToolServer:
         if kept is None:
             self._requests.accept(work)
         else:
-            self._kept.take(work, kept, self._requests.accept)
+            self._kept.accept_request(work, kept, self._requests.accept)
 
     async def _out(self, work: InboundRequest) -> None:
         assert self._replies is not None  # set by start, before any request can arrive

@@ -44,9 +44,9 @@ class FaultyTicket:
         if self.inner is not None:
             self.inner.answered()
 
-    def taken(self) -> None:
+    def mark_received(self) -> None:
         if self.inner is not None:
-            self.inner.taken()
+            self.inner.mark_received()
 
     def fail(self, error: TransportError) -> None:
         """Tell who published it, unless that is done."""

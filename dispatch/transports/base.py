@@ -98,7 +98,7 @@ class Ticket(Protocol):
         """A reply proves that the message arrived, and everything published before it, or that it is lost."""
         ...
 
-    def taken(self) -> None:
+    def mark_received(self) -> None:
         """As :meth:`answered`, and the receiver is known to acknowledge."""
         ...
 

@@ -91,7 +91,7 @@ class MemoryGroup:
         """It keeps as much as it may."""
         return len(self._backlog) >= MAX_KEPT
 
-    def take(self, message: MemoryMessage) -> bool:
+    def deliver(self, message: MemoryMessage) -> bool:
         """Give ``message`` to somebody, or keep it. False: it is lost."""
         if self._backlog or not self._offer(message):
             if not self._persistent:
@@ -158,7 +158,7 @@ class MemoryBroker:
         if any(group.full for group in groups.values()):
             return False
         for group in groups.values():
-            if not group.take(message):
+            if not group.deliver(message):
                 self.dropped += 1
         return True
 
@@ -269,7 +269,7 @@ class MemoryTicket:
     def answered(self) -> None:
         """Nothing depends on it here."""
 
-    def taken(self) -> None:
+    def mark_received(self) -> None:
         """Nothing depends on it here."""
 
     def fail(self, error: TransportError) -> None:

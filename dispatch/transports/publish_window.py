@@ -67,7 +67,7 @@ class PublishWindow(Generic[T]):
             raise ValueError(f"{count} settled, but only {self.outstanding} outstanding")
         self.outstanding -= count
 
-    def take(self) -> T | None:
+    def pop_queued(self) -> T | None:
         """The next queued item, now outstanding; None when nothing waits or the window is full."""
         if self.outstanding >= self.size:
             return None

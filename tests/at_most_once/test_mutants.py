@@ -19,7 +19,7 @@ from dispatch.messaging.wire.properties import Property, whole_number
 from dispatch.serving.deduplication.deduplication import Deduplicator
 from dispatch.serving.deduplication.evicted_dispatchers import EvictedDispatchers
 from dispatch.serving.deduplication.idempotency_keys import IdempotencyKeys
-from dispatch.serving.deduplication.request_history import Entry, RequestHistory
+from dispatch.serving.deduplication.request_history import RequestHistory, RequestRecord
 from tests.at_most_once.shard import examine
 
 EXAMPLES = 600
@@ -31,21 +31,21 @@ a pinned scenario finds it."""
 
 def an_ended_request_is_forgotten(self: RequestHistory, *args: Any, find: Any = RequestHistory.find, **how: Any) -> Any:
     found = find(self, *args, **how)
-    return False if isinstance(found, Entry) and found.ended else found
+    return False if isinstance(found, RequestRecord) and found.ended else found
 
 
 def what_had_no_room_counts_as_new(
     self: RequestHistory, *args: Any, find: Any = RequestHistory.find, **how: Any
 ) -> Any:
     found = find(self, *args, **how)
-    return found if isinstance(found, Entry) else False
+    return found if isinstance(found, RequestRecord) else False
 
 
 def a_question_runs_the_tool(self: Deduplicator, *_: Any) -> None:
     return None
 
 
-def the_incarnation_is_not_looked_at(self: Deduplicator, work: Any, *, look: Any = Deduplicator.look) -> Any:
+def the_incarnation_is_not_looked_at(self: Deduplicator, work: Any, *, look: Any = Deduplicator.check_request) -> Any:
     work.properties = {key: value for key, value in work.properties.items() if key != Property.INCARNATION}
     return look(self, work)
 
@@ -116,7 +116,7 @@ FAULTS: dict[str, Callable[..., Any]] = {
     "dispatch.serving.deduplication.request_history.RequestHistory.find ": what_had_no_room_counts_as_new,
     "dispatch.serving.deduplication.evicted_dispatchers.EvictedDispatchers.add": an_evicted_dispatcher_is_forgotten,
     "dispatch.serving.deduplication.deduplication.Deduplicator._repeat": a_question_runs_the_tool,
-    "dispatch.serving.deduplication.deduplication.Deduplicator.look": the_incarnation_is_not_looked_at,
+    "dispatch.serving.deduplication.deduplication.Deduplicator.check_request": the_incarnation_is_not_looked_at,
     "dispatch.resilience.retry.loop.may_have_run": what_may_have_run_is_repeated,
     "dispatch.calls.instance_invoker.InstanceInvoker._is_declined": another_may_run_what_a_former_life_had,
     "dispatch.serving.deduplication.idempotency_keys.IdempotencyKeys.claim": a_key_is_always_new,

@@ -37,8 +37,8 @@ class FakeTicket:
     def answered(self) -> None:
         self.proofs.append("answered")
 
-    def taken(self) -> None:
-        self.proofs.append("taken")
+    def mark_received(self) -> None:
+        self.proofs.append("mark_received")
 
 
 @dataclass(eq=False)

@@ -39,7 +39,7 @@ class HeldTicket:
     def answered(self) -> None:
         """The embedded broker needs no proof of delivery."""
 
-    def taken(self) -> None:
+    def mark_received(self) -> None:
         """The embedded broker needs no proof of delivery."""
 
 

@@ -213,7 +213,7 @@ class ExchangeMachine(RuleBasedStateMachine):
         """It is no reply: counted as nothing."""
         self.do(self._hand_over(OddMessage(b"", {"id": asked.id, "taken": "1"})))
         if asked.id in self.waiting and asked.ticket is not None:
-            assert asked.ticket.proofs[-1] == "taken"
+            assert asked.ticket.proofs[-1] == "mark_received"
 
     async def _hand_over(self, message: Any) -> None:
         self.exchange.on_message(message)

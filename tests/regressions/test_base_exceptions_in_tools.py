@@ -16,7 +16,7 @@ import pytest
 from dispatch import ToolService
 from dispatch.errors import ToolError
 from dispatch.messaging.wire.codec import decode_reply
-from dispatch.serving.inbound_request import InboundRequest, Joined
+from dispatch.serving.inbound_request import InboundRequest, ReassembledMessage
 from tests.helpers.clock import idle
 from tests.helpers.dispatcher_and_service import Peer, Service, catalog, dispatching, read, serving, stand
 
@@ -167,7 +167,9 @@ async def test_a_request_that_the_server_cancels_ends_as_cancelled() -> None:
 async def test_a_coroutine_that_is_closed_from_outside_answers_nobody() -> None:
     """A task that is collected together with its loop is closed with a GeneratorExit, which is none of the tool's."""
     async with serving(lambda _: asyncio.Event().wait()) as server, Peer.as_caller() as caller:
-        coroutine = server._requests._run(InboundRequest("1", {"id": "1"}, None, Joined(b"{}", {"id": "1"})))
+        coroutine = server._requests._run(
+            InboundRequest("1", {"id": "1"}, None, ReassembledMessage(b"{}", {"id": "1"}))
+        )
         coroutine.send(None)
         coroutine.close()
         await idle()

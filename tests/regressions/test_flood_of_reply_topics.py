@@ -135,7 +135,7 @@ async def test_what_is_no_answer_is_not_sent_to_others(monkeypatch: pytest.Monke
     broker = Broker()
     made = await router(broker)
     for number in range(3):
-        made.taken(asked_by(number))
+        made.send_receipt(asked_by(number))
         await made.writable(asked_by(number))
     assert not broker.sent(RESPONSES)
     assert (made.unopened, made.lost) == (2, 0)

@@ -91,10 +91,10 @@ class _Paced:
         if self.ticket is not None:
             self.ticket.answered()
 
-    def taken(self) -> None:
+    def mark_received(self) -> None:
         """The receiver says that the message arrived."""
         if self.ticket is not None:
-            self.ticket.taken()
+            self.ticket.mark_received()
 
     def fail(self, error: TransportError) -> None:
         if not error.sent and self.ticket is not None:

@@ -66,7 +66,7 @@ class _Gated:
         if self.sequence:
             self.gate.arrived(self.sequence)
 
-    def taken(self) -> None:
+    def mark_received(self) -> None:
         """The receiver says that the message arrived: it is one that acknowledges."""
         self.gate.acknowledge(self.sequence)
 
@@ -107,7 +107,7 @@ class _Passed:
         """A reply proves that the message arrived."""
         self.gate.arrived(self.sequence)
 
-    def taken(self) -> None:
+    def mark_received(self) -> None:
         """The receiver says that the message arrived: it is one that acknowledges."""
         self.gate.acknowledge(self.sequence)
 

@@ -251,7 +251,7 @@ class Correlator:
                 if via == OWN_TOPIC and slot.via is None:
                     slot.via = via
                 if slot.ticket is not None:
-                    slot.ticket.taken()
+                    slot.ticket.mark_received()
                 if slot.line is not None:
                     slot.line.heard(self.now())
         elif Property.HERE not in properties:  # nor is this one

@@ -145,7 +145,7 @@ class FragmentedRequest:
         """Part ``index`` is there."""
         ticket = self._tickets.pop(index, None)
         if ticket is not None:
-            ticket.taken()
+            ticket.mark_received()
 
     def resend(self, missing: str) -> None:
         """These parts (the property ``missing``) are not there."""
@@ -174,11 +174,11 @@ class FragmentedRequest:
         if self._last is not None:
             self._last.answered()
 
-    def taken(self) -> None:
+    def mark_received(self) -> None:
         """All of it is there."""
         self.stop()
         if self._last is not None:
-            self._last.taken()
+            self._last.mark_received()
         self._tickets.clear()
 
     def stop(self) -> None:

@@ -116,7 +116,7 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) < 16
 
 
-class JoinError(Exception):
+class FragmentError(Exception):
     """A part that cannot be taken. ``str()`` says why. ``full``: for want of room, which passes."""
 
     def __init__(self, why: str, *, full: bool = False) -> None:
@@ -124,7 +124,7 @@ class JoinError(Exception):
         self.full = full
 
 
-class Join:
+class FragmentedPayload:
     """A request some of whose parts are here."""
 
     __slots__ = ("_buffer", "_here", "count", "expires", "missing", "size")
@@ -142,7 +142,7 @@ class Join:
         """Put a part where it belongs; a repeated one changes nothing."""
         start, end = part_at(index, self.count, self.size)
         if not 0 <= index < self.count or len(payload) != end - start:
-            raise JoinError(f"part {index} of {self.count} has {len(payload):,} bytes, not {end - start:,}")
+            raise FragmentError(f"part {index} of {self.count} has {len(payload):,} bytes, not {end - start:,}")
         if not self._here[index]:
             self._here[index] = 1
             self.missing -= 1
@@ -157,7 +157,7 @@ class Join:
         return bytes(self._buffer)
 
 
-class Joins:
+class FragmentBuffer:
     """The requests of a service instance that are not complete. What no part comes of for a while is dropped: nothing of it
     was run, and whoever still waits for it sends it again when it asks.
 
@@ -173,7 +173,7 @@ class Joins:
         self._max_bytes = max_bytes
         self._max_joins = max_joins
         self._idle = idle
-        self._joins: OrderedDict[str, Join] = OrderedDict()
+        self._joins: OrderedDict[str, FragmentedPayload] = OrderedDict()
         self.size = 0
         """Bytes held."""
 
@@ -183,22 +183,22 @@ class Joins:
     def __contains__(self, id: str) -> bool:
         return id in self._joins
 
-    def join(self, id: str, count: int, size: int, now: float) -> Join:
+    def join(self, id: str, count: int, size: int, now: float) -> FragmentedPayload:
         """The request ``id`` in ``count`` parts, ``size`` bytes in all; it begins if it is not known.
 
         Raises:
-            JoinError: there is no room for it, or it was said to be another size before.
+            FragmentError: there is no room for it, or it was said to be another size before.
         """
         join = self._joins.get(id)
         if join is None:
             if size > self._max_bytes:
-                raise JoinError(f"the request has {size:,} bytes, the service takes {self._max_bytes:,}")
+                raise FragmentError(f"the request has {size:,} bytes, the service takes {self._max_bytes:,}")
             if len(self._joins) >= self._max_joins or self.size + size > self._max_bytes:
-                raise JoinError("too many large requests are on their way to the service", full=True)
-            join = self._joins[id] = Join(count, size)
+                raise FragmentError("too many large requests are on their way to the service", full=True)
+            join = self._joins[id] = FragmentedPayload(count, size)
             self.size += size
         elif (join.count, join.size) != (count, size):
-            raise JoinError("the parts of the request contradict each other")
+            raise FragmentError("the parts of the request contradict each other")
         join.expires = now + self._idle
         self._joins.move_to_end(id)
         return join

@@ -10,9 +10,9 @@ from dispatch._internal.clock import loop_clock
 from dispatch.messaging.wire.fragments import MAX_PAYLOAD_BYTES
 from dispatch.messaging.wire.properties import Property, Refusal, whole_number
 from dispatch.messaging.wire.sessions import is_sender
-from dispatch.serving.deduplication.idempotency_keys import IdempotencyKeys, Keyed
+from dispatch.serving.deduplication.idempotency_keys import IdempotencyKeys, KeyedExecution
 from dispatch.serving.deduplication.reassembly import Reassembly
-from dispatch.serving.deduplication.request_history import Entry, RequestHistory
+from dispatch.serving.deduplication.request_history import RequestHistory, RequestRecord
 from dispatch.serving.inbound_request import DEALT_WITH, InboundRequest
 from dispatch.serving.reply_destinations import ReplyRouter
 
@@ -53,7 +53,7 @@ class Deduplicator:
         while len(self._others) > MAX_OTHERS:
             self._others.popitem(last=False)
 
-    def look(self, work: InboundRequest) -> str | None:
+    def check_request(self, work: InboundRequest) -> str | None:
         """Has ``work`` been here? None: it is new, run it. :data:`DEALT_WITH`: yes, and its caller was told what there is to
         tell. Else why it is refused."""
         properties = work.properties
@@ -72,10 +72,10 @@ class Deduplicator:
                 below, *excepted = (int(each[:15], 16) for each in settled.split(","))
                 ledger.settled(work.id, below, now, excepted)
         in_parts = Property.PARTS in properties
-        if isinstance(found, Entry):
+        if isinstance(found, RequestRecord):
             if work.id in self.gathering:
                 work.entry = found
-                return self.gathering.take(work)
+                return self.gathering.add_fragment(work)
             if in_parts and Property.PART in properties:
                 self.gathering.acknowledge(work)  # a copy of a part of what is complete
                 return DEALT_WITH
@@ -83,18 +83,18 @@ class Deduplicator:
         if found or (again and not in_parts and not work.message.data()):
             return Refusal.REPLY_EVICTED
         work.entry = ledger.begin(work.id, now)
-        return self.gathering.take(work) if in_parts else None
+        return self.gathering.add_fragment(work) if in_parts else None
 
     def leave(self, id: str) -> None:
         """The dispatcher of ``id`` says goodbye: forget what nobody will ask for any more."""
         if RequestHistory.knows(id):
             self.ledger.leave(id, self._now())
 
-    def _repeat(self, work: InboundRequest, entry: Entry) -> str:
+    def _repeat(self, work: InboundRequest, entry: RequestRecord) -> str:
         """Answer a question for what ``entry`` is or was about."""
         self.repeats += 1
         if entry.ticket is not None and entry.ticket.waits:
-            self._replies.taken(work.properties)  # its answer waits for its turn; once is enough
+            self._replies.send_receipt(work.properties)  # its answer waits for its turn; once is enough
             return DEALT_WITH
         first, last = _wanted(work.properties.get(Property.NEXT, ""))
         messages = entry.since(first)
@@ -109,10 +109,10 @@ class Deduplicator:
             again = {**properties, Property.TRANSMISSION: transmission}
             entry.ticket = self._replies.send(work.properties, payload, again)
         if not messages:
-            self._replies.taken(work.properties)
+            self._replies.send_receipt(work.properties)
         return DEALT_WITH
 
-    def claim(self, work: InboundRequest, user: str, key: str) -> Keyed | None:
+    def claim(self, work: InboundRequest, user: str, key: str) -> KeyedExecution | None:
         """Claim the idempotency ``key`` for ``work``. None: it is the first with it, and its replies are kept. Else the work
         of the first one, which may not have ended."""
         keyed, first = self.keys.claim(user, key, self._now())
@@ -141,12 +141,12 @@ class Deduplicator:
             work.entry.ticket = ticket
             self.ledger.record(work.entry, message, last=last)
 
-    def replay(self, work: InboundRequest, first: Keyed) -> None:
+    def replay(self, work: InboundRequest, first: KeyedExecution) -> None:
         """Answer ``work`` as the ``first`` one with its key was."""
         for number, (payload, properties) in enumerate(first.messages, 1):
             self.send(work, payload, {**properties, Property.ID: work.id}, last=number == len(first.messages))
 
-    def ended(self, work: InboundRequest) -> None:
+    def record_end(self, work: InboundRequest) -> None:
         """``work`` runs no more, answered or not."""
         if work.entry is not None:
             self.ledger.end(work.entry)

@@ -24,7 +24,7 @@ MAX_ANSWER_BYTES = 8 * 1024 * 1024
 """A longer answer is not kept: its repeat is refused rather than run."""
 
 
-class Keyed:
+class KeyedExecution:
     """The work of one key: the tool's replies so far."""
 
     __slots__ = ("born", "ended", "messages", "size", "too_large")
@@ -44,22 +44,22 @@ class IdempotencyKeys:
         self._age = age
         self._max_keys = max_keys
         self._max_bytes = max_bytes
-        self._keys: OrderedDict[tuple[str, str], Keyed] = OrderedDict()
+        self._keys: OrderedDict[tuple[str, str], KeyedExecution] = OrderedDict()
         self.size = 0
 
     def __len__(self) -> int:
         return len(self._keys)
 
-    def claim(self, user: str, key: str, now: float) -> tuple[Keyed, bool]:
+    def claim(self, user: str, key: str, now: float) -> tuple[KeyedExecution, bool]:
         """The work of ``key``, and whether it is the first of it: the caller then does it, and records the replies."""
         self._make_room(now)
         keyed = self._keys.get((user, key))
         if keyed is not None:
             return keyed, False
-        keyed = self._keys[user, key] = Keyed(now)
+        keyed = self._keys[user, key] = KeyedExecution(now)
         return keyed, True
 
-    def record(self, keyed: Keyed, message: Message, *, last: bool) -> None:
+    def record(self, keyed: KeyedExecution, message: Message, *, last: bool) -> None:
         """A reply to the first one."""
         if keyed.size + len(message[0]) > MAX_ANSWER_BYTES:
             self.size -= keyed.size

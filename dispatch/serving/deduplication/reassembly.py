@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 
-from dispatch.messaging.wire.fragments import Join, JoinError, Joins, read_parts
+from dispatch.messaging.wire.fragments import FragmentBuffer, FragmentedPayload, FragmentError, read_parts
 from dispatch.messaging.wire.properties import Property, Refusal, whole_number
 from dispatch.serving.deduplication.request_history import RequestHistory
-from dispatch.serving.inbound_request import DEALT_WITH, InboundRequest, Joined
+from dispatch.serving.inbound_request import DEALT_WITH, InboundRequest, ReassembledMessage
 from dispatch.serving.reply_destinations import ReplyRouter
 
 
@@ -27,7 +27,7 @@ class Reassembly:
         self._replies = replies
         self._ledger = ledger
         self._loop = asyncio.get_running_loop()
-        self._joins = Joins(max_payload_bytes)
+        self._joins = FragmentBuffer(max_payload_bytes)
         self._latest: dict[str, InboundRequest] = {}
         self._expiry: asyncio.TimerHandle | None = None
         self._leaving = False
@@ -43,7 +43,7 @@ class Reassembly:
         """Bytes held for them."""
         return self._joins.size
 
-    def take(self, work: InboundRequest) -> str | None:
+    def add_fragment(self, work: InboundRequest) -> str | None:
         """Take a part, or a question which ones are missing. None: the request is complete, run it.
         :data:`DEALT_WITH`: its caller was told what there is to tell. Else why it is refused."""
         properties = work.properties
@@ -54,25 +54,25 @@ class Reassembly:
             return Refusal.DRAINING
         try:
             if said is None or (index is None and Property.PART in properties):
-                raise JoinError("the properties 'parts' and 'part' of the request cannot be read")
+                raise FragmentError("the properties 'parts' and 'part' of the request cannot be read")
             join = self._joins.join(work.id, *said, self._loop.time())
             if index is not None:
                 join.add(index, work.message.data())
-        except JoinError as refused:
+        except FragmentError as refused:
             self._release(work.id)
             work.problem = str(refused)
             return Refusal.OVERLOADED if refused.full else Refusal.INVALID_REQUEST
         if not join.missing:
-            work.message = Joined(join.whole(), properties)
+            work.message = ReassembledMessage(join.whole(), properties)
             self._release(work.id)
             return None
-        work.message = Joined(b"", properties)  # what it brought is kept already
+        work.message = ReassembledMessage(b"", properties)  # what it brought is kept already
         self._latest[work.id] = work
         self._watch()
         self.acknowledge(work, join)
         return DEALT_WITH
 
-    def acknowledge(self, work: InboundRequest, join: Join | None = None) -> None:
+    def acknowledge(self, work: InboundRequest, join: FragmentedPayload | None = None) -> None:
         """Say that this part has arrived, if that is asked for; to a question, which ones have not."""
         properties = work.properties
         part = properties.get(Property.PART)

@@ -40,7 +40,7 @@ Message = tuple[bytes, Mapping[str, str]]
 """A reply: payload and properties."""
 
 
-class Waiting(Protocol):
+class PendingSend(Protocol):
     """What can still be waiting to leave."""
 
     @property
@@ -51,7 +51,7 @@ class _Peer:
     __slots__ = ("arrived", "entries", "excepted", "floor", "forgotten", "highest", "last", "running")
 
     def __init__(self, forgotten: int, now: float) -> None:
-        self.entries: dict[int, Entry] = {}
+        self.entries: dict[int, RequestRecord] = {}
         self.arrived: deque[int] = deque()
         self.floor = 0
         """Below it nothing is waited for,"""
@@ -69,7 +69,7 @@ class _Peer:
         return number < self.floor and number not in self.excepted
 
 
-class Entry:
+class RequestRecord:
     """One request: its replies so far."""
 
     __slots__ = ("_number", "_peer", "dropped", "ended", "large", "limit", "messages", "size", "ticket")
@@ -86,7 +86,7 @@ class Entry:
         self.large = False
         """A text went in parts: no part is of use without the others."""
         self.ended = False
-        self.ticket: Waiting | None = None
+        self.ticket: PendingSend | None = None
         """The last reply on its way, while that is of interest."""
 
     def since(self, index: int) -> list[Message] | None:
@@ -137,8 +137,8 @@ class RequestHistory:
         self._peers: OrderedDict[str, _Peer] = OrderedDict()
         self._evicted = EvictedDispatchers(peer_age)
         self._now = 0.0
-        self._ended: OrderedDict[Entry, None] = OrderedDict()
-        self._large: OrderedDict[Entry, None] = OrderedDict()
+        self._ended: OrderedDict[RequestRecord, None] = OrderedDict()
+        self._large: OrderedDict[RequestRecord, None] = OrderedDict()
         self._large_size = 0
         """Bytes of what is in there, and of what will be."""
         self.size = 0
@@ -153,7 +153,7 @@ class RequestHistory:
         """Has ``id`` the form that our dispatchers give?"""
         return _parts(id) is not None
 
-    def find(self, id: str, now: float, *, is_again: bool = False) -> Entry | bool:
+    def find(self, id: str, now: float, *, is_again: bool = False) -> RequestRecord | bool:
         """The entry of ``id``; True: it may have been here, but is forgotten; False: it never was. ``is_again``: it is a
         retransmission."""
         name, number = self._split(id)
@@ -167,19 +167,19 @@ class RequestHistory:
             return entry
         return number <= peer.forgotten or peer.settled(number)
 
-    def begin(self, id: str, now: float) -> Entry:
+    def begin(self, id: str, now: float) -> RequestRecord:
         """``id``, which :meth:`find` never saw, begins."""
         name, number = self._split(id)
         peer = self._peer(name, now)
         peer.highest = max(peer.highest, number)
-        entry = peer.entries[number] = Entry(peer, number)
+        entry = peer.entries[number] = RequestRecord(peer, number)
         peer.arrived.append(number)
         if len(peer.arrived) > 2 * len(peer.entries) + 1_024:
             peer.arrived = deque(kept for kept in peer.arrived if kept in peer.entries)
         peer.running += 1
         return entry
 
-    def record(self, entry: Entry, message: Message, *, last: bool) -> None:
+    def record(self, entry: RequestRecord, message: Message, *, last: bool) -> None:
         """A reply to ``entry`` was sent; ``last``: it ended with that."""
         if entry.ended:
             return
@@ -200,31 +200,31 @@ class RequestHistory:
         while len(self._large) > 1 and self._large_size > self._max_large:
             self._forget(self._large)
 
-    def widen(self, entry: Entry, size: int, most: int) -> None:
+    def widen(self, entry: RequestRecord, size: int, most: int) -> None:
         """Keep ``size`` bytes more of ``entry``, and ``most`` more than of others in all: of a text that goes in parts."""
         entry.limit = min(entry.limit + size, MAX_ENTRY_BYTES + most)
         if not entry.large:
             entry.large = True
             self._large_size += entry.size
 
-    def _grow(self, entry: Entry, size: int) -> None:
+    def _grow(self, entry: RequestRecord, size: int) -> None:
         entry.size += size
         self.size += size
         if entry.large:
             self._large_size += size
 
-    def _forget(self, ended: OrderedDict[Entry, None]) -> None:
+    def _forget(self, ended: OrderedDict[RequestRecord, None]) -> None:
         oldest = next(iter(ended))
         oldest._peer.forgotten = max(oldest._peer.forgotten, oldest._number)
         self._drop(oldest)
 
-    def undo(self, entry: Entry) -> None:
+    def undo(self, entry: RequestRecord) -> None:
         """``entry`` never ran, and nothing was said about it: it may begin again."""
         if not entry.ended:
             entry._peer.running -= 1
             entry._peer.entries.pop(entry._number, None)
 
-    def end(self, entry: Entry) -> None:
+    def end(self, entry: RequestRecord) -> None:
         """``entry`` runs no more."""
         if entry.ended:
             return
@@ -271,7 +271,7 @@ class RequestHistory:
             raise ValueError(f"not an id of a dispatcher: {id!r}")
         return parts
 
-    def _drop(self, entry: Entry) -> None:
+    def _drop(self, entry: RequestRecord) -> None:
         (self._large if entry.large else self._ended).pop(entry, None)
         entry._peer.entries.pop(entry._number, None)
         self._grow(entry, -entry.size)

@@ -266,7 +266,7 @@ def _close_quietly(opened: Any) -> None:
         opened.close()
 
 
-class Closed:
+class ClosedHandle:
     """Stands for a producer or a consumer after it was closed: a reference to the closed one itself would keep its client's
     threads and file descriptors."""
 
@@ -282,7 +282,7 @@ class Closed:
         raise pulsar.AlreadyClosed("the producer was closed")
 
 
-CLOSED = Closed()
+CLOSED_HANDLE = ClosedHandle()
 
 
 async def close_opened(opened: Any) -> None:

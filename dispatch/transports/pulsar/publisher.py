@@ -17,7 +17,7 @@ from dispatch.transports.errors import closed, message_rejected, publish_queue_f
 from dispatch.transports.publish_window import PublishWindow, QueueFullError
 from dispatch.transports.pulsar.client import OK
 from dispatch.transports.pulsar.io_thread_state import keep_thread_state
-from dispatch.transports.pulsar.supervisor import Stay
+from dispatch.transports.pulsar.supervisor import ConnectionSupervisor
 
 if TYPE_CHECKING:
     from dispatch.transports.pulsar.client import PulsarClient
@@ -64,7 +64,7 @@ class PulsarTicket:
     def answered(self) -> None:
         """Nothing depends on it here."""
 
-    def taken(self) -> None:
+    def mark_received(self) -> None:
         """Nothing depends on it here."""
 
     def fail(self, error: TransportError) -> None:
@@ -86,7 +86,7 @@ class PulsarPublisher:
         self.users = 1
 
     async def open(self, link: PulsarClient, generation: int) -> Any:
-        """See :class:`dispatch.transports.pulsar.supervisor.Handle`."""
+        """See :class:`dispatch.transports.pulsar.supervisor.TopicHandle`."""
         return await link.producer(self.topic)
 
     def publish(
@@ -129,7 +129,9 @@ class MessageSender:
         wake: makes the event loop call :meth:`process_receipts` soon; called on any thread.
     """
 
-    def __init__(self, window: PublishWindow[PulsarTicket], supervisor: Stay, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, window: PublishWindow[PulsarTicket], supervisor: ConnectionSupervisor, wake: Callable[[], None]
+    ) -> None:
         self.window = window
         self._supervisor = supervisor
         self._wake = wake
@@ -157,7 +159,7 @@ class MessageSender:
         """
         if self._is_closed:
             raise closed()
-        if len(self._supervisor.aside) and (refusal := self._supervisor.aside.error(ticket.publisher)) is not None:
+        if len(self._supervisor.backoff) and (refusal := self._supervisor.backoff.error(ticket.publisher)) is not None:
             raise TransportError(refusal.type, refusal.message, sent=False)
         window = self.window
         if window.outstanding >= window.size:
@@ -247,7 +249,7 @@ class MessageSender:
                     problem = sending_failed(problem, topic=ticket.publisher.topic)
                 self._loop.call_soon(ticket.fail, problem)
         if window.queued and self._supervisor.down_since is None:
-            while (waiting := window.take()) is not None:
+            while (waiting := window.pop_queued()) is not None:
                 self._send(waiting)
         self.wants_receipts = bool(window.queued or self._writers)
         if self._writers:

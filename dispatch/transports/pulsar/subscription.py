@@ -172,7 +172,7 @@ class PulsarSubscription:
         """Where: behind the last message it got."""
 
     async def open(self, link: PulsarClient, generation: int) -> Any:
-        """See :class:`dispatch.transports.pulsar.supervisor.Handle`."""
+        """See :class:`dispatch.transports.pulsar.supervisor.TopicHandle`."""
         listener = partial(self._owner.on_message, self, generation)
         if self.durable is not None:
             self.durable.opening(link)

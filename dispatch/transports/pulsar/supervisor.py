@@ -37,7 +37,7 @@ PROBE_TIMEOUT_S = 1.0
 time before it answers on them."""
 
 
-class Handle(Protocol):
+class TopicHandle(Protocol):
     """A publisher or a subscription."""
 
     @property
@@ -55,14 +55,14 @@ class Handle(Protocol):
         ...
 
 
-class Owner(Protocol):
+class SupervisedConnection(Protocol):
     """Who has handles."""
 
-    def handles(self) -> list[Handle]:
+    def handles(self) -> list[TopicHandle]:
         """All that should be open."""
         ...
 
-    def wanted(self, handle: Handle) -> bool:
+    def is_open(self, handle: TopicHandle) -> bool:
         """Is ``handle`` one of them still?"""
         ...
 
@@ -70,20 +70,20 @@ class Owner(Protocol):
         """A publish that has no receipt yet: the same one until it has. None: there is none."""
         ...
 
-    def greeted(self, limit: int | None) -> None:
+    def on_handshake(self, limit: int | None) -> None:
         """A broker answers; ``limit`` is its ``maxMessageSize`` in bytes, if it said so."""
         ...
 
-    def replaced(self) -> None:
+    def on_client_replaced(self) -> None:
         """The client was closed for good: of what was under way nothing more will be heard."""
         ...
 
-    def back(self) -> None:
+    def on_reconnect(self) -> None:
         """The broker is in reach again."""
         ...
 
 
-class Stay:
+class ConnectionSupervisor:
     """The client of one connection, in its lives.
 
     Args:
@@ -91,7 +91,7 @@ class Stay:
         owner: its handles are opened again on each new client.
     """
 
-    def __init__(self, url: str, security: Security, owner: Owner) -> None:
+    def __init__(self, url: str, security: Security, owner: SupervisedConnection) -> None:
         self.url = url
         self._security = security
         self._owner = owner
@@ -99,7 +99,7 @@ class Stay:
         self._task: asyncio.Task[None] | None = None
         self._retrying: asyncio.Task[None] | None = None
         self._up = asyncio.Event()
-        self._lost: dict[Handle, float] = {}
+        self._lost: dict[TopicHandle, float] = {}
         """What is lost while the rest is not, and since when."""
         self._ended = False
         self._unacknowledged: object | None = None
@@ -111,7 +111,7 @@ class Stay:
         """When the broker was last in reach again; before any: it always was."""
         self.generation = 0
         """The number of the client."""
-        self.aside: ReopenBackoff[Handle] = ReopenBackoff()
+        self.backoff: ReopenBackoff[TopicHandle] = ReopenBackoff()
         """What cannot be opened at present, while the rest can."""
 
     async def start(self) -> None:
@@ -120,7 +120,7 @@ class Stay:
         Raises:
             TransportError: no broker answers, or it refuses us.
         """
-        self._owner.greeted(await shake_hands(self.url, self._security))
+        self._owner.on_handshake(await shake_hands(self.url, self._security))
         self._link = PulsarClient(self.url, self._security)
         self._task = asyncio.create_task(self._supervise(), name="dispatch-pulsar-supervisor")
 
@@ -211,7 +211,7 @@ class Stay:
         if not self._silent and self._silent_for(asyncio.get_running_loop().time()) < SILENT_S:
             return False
         try:
-            self._owner.greeted(await shake_hands(self.url, self._security, PROBE_TIMEOUT_S))
+            self._owner.on_handshake(await shake_hands(self.url, self._security, PROBE_TIMEOUT_S))
         except Exception as error:  # whatever it is: the supervisor must go on
             logger.debug("no answer: %s: %s", type(error).__name__, error)
             self._silent = True
@@ -224,7 +224,7 @@ class Stay:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(POLL_S)
-            handles = [handle for handle in self._owner.handles() if handle not in self.aside]
+            handles = [handle for handle in self._owner.handles() if handle not in self.backoff]
             lost = [handle for handle in handles if not handle.raw.is_connected()]
             silent = not lost and await self._is_silent()
             if not lost and not silent and self.down_since is not None:
@@ -239,7 +239,7 @@ class Stay:
                 logger.info("connection to %s lost", self.url)
             if lost and loop.time() - self.down_since >= GRACE_S:
                 try:
-                    self._owner.greeted(await shake_hands(self.url, self._security, PROBE_TIMEOUT_S))
+                    self._owner.on_handshake(await shake_hands(self.url, self._security, PROBE_TIMEOUT_S))
                 except Exception as error:  # whatever it is: without a supervisor the connection would never come back
                     logger.debug("not back yet: %s: %s", type(error).__name__, error)
                     continue
@@ -254,11 +254,11 @@ class Stay:
         self.back_at = asyncio.get_running_loop().time()
         self._up.set()
         logger.info("connected to %s again", self.url)
-        self._owner.back()
+        self._owner.on_reconnect()
 
     async def _relink(self) -> None:
         await self.close()
-        self._owner.replaced()
+        self._owner.on_client_replaced()
         self.generation += 1
         self._link = PulsarClient(self.url, self._security)
         handles = self._owner.handles()
@@ -269,7 +269,7 @@ class Stay:
             self._set_aside(handle, error)
         self._back()
 
-    async def _reopen(self, handle: Handle) -> TransportError | None:
+    async def _reopen(self, handle: TopicHandle) -> TransportError | None:
         """Open the topic of ``handle`` on the present client. Returns why it cannot be opened."""
         assert self._link is not None
         generation = self.generation
@@ -277,33 +277,33 @@ class Stay:
             raw = await handle.open(self._link, generation)
         except TransportError as error:
             return error if generation == self.generation else None
-        if generation != self.generation or not self._owner.wanted(handle):
+        if generation != self.generation or not self._owner.is_open(handle):
             await close_opened(raw)  # of a former client, or closed meanwhile: it would take messages nobody ever gets
             return None
         handle.raw = raw
         return None
 
-    def _set_aside(self, handle: Handle, error: TransportError | None, *, first: bool = False) -> None:
-        if error is None or not self._owner.wanted(handle):
-            if self.aside.forget(handle):
+    def _set_aside(self, handle: TopicHandle, error: TransportError | None, *, first: bool = False) -> None:
+        if error is None or not self._owner.is_open(handle):
+            if self.backoff.forget(handle):
                 logger.info("%s is open again", handle.topic)
-        elif self.aside.failed(handle, error, asyncio.get_running_loop().time()) or first:
+        elif self.backoff.failed(handle, error, asyncio.get_running_loop().time()) or first:
             logger.warning("%s cannot be opened and is set aside: %s", handle.topic, error.message)
 
-    def _mend(self, lost: list[Handle], now: float) -> None:
+    def _mend(self, lost: list[TopicHandle], now: float) -> None:
         """Open again what was lost alone and did not come back by itself, and try what is set aside."""
         self._lost = {handle: self._lost.get(handle, now) for handle in lost}
         if self._retrying is not None and not self._retrying.done():
             return
         gone = [handle for handle, since in self._lost.items() if now - since >= GRACE_S]
-        due = self.aside.due(now)
+        due = self.backoff.due(now)
         if gone or due:
             self._retrying = asyncio.create_task(self._again(gone, due), name="dispatch-pulsar-retry")
 
-    async def _again(self, gone: list[Handle], due: list[Handle]) -> None:
+    async def _again(self, gone: list[TopicHandle], due: list[TopicHandle]) -> None:
         generation, now = self.generation, asyncio.get_running_loop().time()
         for handle in gone:  # nothing more is given to what is closed now
-            self.aside.failed(handle, unreachable(self.url), now)
+            self.backoff.failed(handle, unreachable(self.url), now)
         await asyncio.gather(*(close_opened(handle.raw) for handle in gone))
         handles = [*gone, *due]
         errors = await asyncio.gather(*(self._reopen(handle) for handle in handles))

@@ -20,11 +20,11 @@ from dispatch.messaging.wire.codec import MAX_MESSAGE_BYTES, PROPERTIES_BYTES
 from dispatch.transports.base import Handler, Mode
 from dispatch.transports.errors import closed
 from dispatch.transports.publish_window import PublishWindow
-from dispatch.transports.pulsar.client import CLOSED, RECEIVER_QUEUE, close_opened, pause
+from dispatch.transports.pulsar.client import CLOSED_HANDLE, RECEIVER_QUEUE, close_opened, pause
 from dispatch.transports.pulsar.io_thread_state import keep_thread_state
 from dispatch.transports.pulsar.publisher import MessageSender, PulsarPublisher, PulsarTicket
 from dispatch.transports.pulsar.subscription import PulsarSubscription
-from dispatch.transports.pulsar.supervisor import Handle, Stay
+from dispatch.transports.pulsar.supervisor import ConnectionSupervisor, TopicHandle
 from dispatch.transports.security import Security
 
 logger = logging.getLogger("dispatch.transport")
@@ -65,7 +65,7 @@ class PulsarTransport:
         # Weak: a lock lives as long as somebody opens its topic, or waits for who does.
         self._opening: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         self._subscriptions: set[PulsarSubscription] = set()
-        self._supervisor = Stay(url, self._security, self)
+        self._supervisor = ConnectionSupervisor(url, self._security, self)
         window: PublishWindow[PulsarTicket] = PublishWindow(publish_window, max_queued, max_queued_bytes)
         self._sender = MessageSender(window, self._supervisor, self._wake)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -130,7 +130,7 @@ class PulsarTransport:
                 await self._supervisor.close()
             finally:
                 for handle in handles:
-                    handle.raw = CLOSED
+                    handle.raw = CLOSED_HANDLE
                 self._sender.close()
                 self._inbox.clear()
 
@@ -150,7 +150,7 @@ class PulsarTransport:
             await self._supervisor.close()
         finally:
             for handle in handles:
-                handle.raw = CLOSED
+                handle.raw = CLOSED_HANDLE
             self._sender.abandon()  # also of receipts that came meanwhile
             self._inbox.clear()
 
@@ -174,7 +174,7 @@ class PulsarTransport:
         if self._publishers.get(publisher.topic) is not publisher:
             return
         del self._publishers[publisher.topic]
-        self._supervisor.aside.forget(publisher)
+        self._supervisor.backoff.forget(publisher)
         try:
             # Closing a producer fails its messages whose receipts are under way, and pulsar-client logs a line for each
             # receipt that arrives afterwards.
@@ -183,7 +183,7 @@ class PulsarTransport:
                     async with asyncio.timeout(CLOSE_FLUSH_S):
                         await self._sender.flush_publisher(publisher)
         finally:
-            raw, publisher.raw = publisher.raw, CLOSED
+            raw, publisher.raw = publisher.raw, CLOSED_HANDLE
             await close_opened(raw)
 
     # -- receiving ----------------------------------------------------------------------------------------------
@@ -204,8 +204,8 @@ class PulsarTransport:
             await self._handled(subscription)
             await durable.settled()
         self._subscriptions.discard(subscription)
-        self._supervisor.aside.forget(subscription)
-        raw, subscription.raw = subscription.raw, CLOSED
+        self._supervisor.backoff.forget(subscription)
+        raw, subscription.raw = subscription.raw, CLOSED_HANDLE
         await close_opened(raw)
         # What had arrived by then is still handled: on a non-persistent topic nobody else will get it.
         await self._handled(subscription)
@@ -261,13 +261,13 @@ class PulsarTransport:
         if inbox:
             self._wake()
 
-    # -- what staying connected asks for (:class:`dispatch.transports.pulsar.supervisor.Owner`) --------------------
+    # -- for the supervisor (:class:`dispatch.transports.pulsar.supervisor.SupervisedConnection`) --------------------
 
-    def handles(self) -> list[Handle]:
+    def handles(self) -> list[TopicHandle]:
         """Everything that should be open."""
         return [*self._subscriptions, *self._publishers.values()]
 
-    def wanted(self, handle: Handle) -> bool:
+    def is_open(self, handle: TopicHandle) -> bool:
         """Is ``handle`` still in use?"""
         return handle in self._subscriptions or self._publishers.get(handle.topic) is handle
 
@@ -275,18 +275,18 @@ class PulsarTransport:
         """A publish that has no receipt yet: the same one until it has."""
         return self._sender.oldest_outstanding()
 
-    def greeted(self, limit: int | None) -> None:
+    def on_handshake(self, limit: int | None) -> None:
         """The broker's ``maxMessageSize`` is over payload and properties."""
         if limit is not None:
             self.max_message_bytes = max(1, limit - PROPERTIES_BYTES)
 
-    def replaced(self) -> None:
+    def on_client_replaced(self) -> None:
         """Of what had no receipt by now nothing more will be heard."""
         self._sender.process_receipts()
         self._sender.forget_outstanding("AlreadyClosed")
         self.reconnects += 1
 
-    def back(self) -> None:
+    def on_reconnect(self) -> None:
         """What waited for the connection can leave."""
         self._sender.process_receipts()
 

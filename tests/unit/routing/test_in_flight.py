@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-from dispatch.routing.in_flight import Generations, UnderWay
+from dispatch.routing.in_flight import ActiveCalls, CatalogGenerations
 from tests.helpers.clock import idle
 
 
 async def test_all_who_wait_for_the_end_are_told() -> None:
-    calls = UnderWay()
+    calls = ActiveCalls()
     await calls.nothing()
     calls.__enter__()
     waiting = [asyncio.create_task(calls.nothing()) for _ in range(2)]
@@ -24,7 +24,7 @@ async def test_all_who_wait_for_the_end_are_told() -> None:
 
 async def test_a_generation_ends_with_its_last_call_and_not_before_an_earlier_one() -> None:
     ended: list[int] = []
-    generations = Generations(asyncio.get_running_loop(), ended.append)
+    generations = CatalogGenerations(asyncio.get_running_loop(), ended.append)
     first = generations.current
     with first:
         generations.begin()
@@ -44,7 +44,7 @@ async def test_a_generation_ends_with_its_last_call_and_not_before_an_earlier_on
 
 
 async def test_nothing_is_under_way_when_no_generation_has_a_call() -> None:
-    generations = Generations(asyncio.get_running_loop(), lambda _: None)
+    generations = CatalogGenerations(asyncio.get_running_loop(), lambda _: None)
     first = generations.current
     with first:
         generations.begin()

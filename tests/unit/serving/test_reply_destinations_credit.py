@@ -197,9 +197,9 @@ async def test_flush_waits_for_those_who_wait_for_credit() -> None:
 async def test_a_caller_is_told_that_its_request_is_here() -> None:
     broker = Broker()
     made = await router(broker)
-    made.taken(asked(OWN, ack="1"))
-    made.taken(asked(None, ack="1"))  # has no topic of its own: the others would get it too
-    made.taken(asked("non-persistent://secret/place/mine", ack="1"))
+    made.send_receipt(asked(OWN, ack="1"))
+    made.send_receipt(asked(None, ack="1"))  # has no topic of its own: the others would get it too
+    made.send_receipt(asked("non-persistent://secret/place/mine", ack="1"))
     await made.flush()
     (told,) = broker.opened[OWN].sent
     assert (told.payload, told.properties["id"], "taken" in told.properties) == (b"", "1", True)

@@ -21,9 +21,9 @@ def test_what_fits_goes_at_once_and_the_rest_waits() -> None:
     w = window(size=2)
     assert [w.offer("tool", str(n), 1) for n in range(4)] == [True, True, False, False]
     assert (w.outstanding, w.queued, w.queued_bytes) == (2, 2, 2)
-    assert w.take() is None, "the window is full"
+    assert w.pop_queued() is None, "the window is full"
     w.settle()
-    assert w.take() == "2"
+    assert w.pop_queued() == "2"
     assert (w.outstanding, w.queued) == (2, 1)
 
 
@@ -33,7 +33,7 @@ def test_nobody_overtakes_those_who_wait() -> None:
     w.offer("a", "2", 1)
     w.settle()
     assert w.offer("b", "3", 1) is False, "there is room, but others wait for it"
-    assert [w.take(), w.take()] == ["2", None]
+    assert [w.pop_queued(), w.pop_queued()] == ["2", None]
 
 
 def test_a_busy_flow_does_not_keep_the_others_waiting() -> None:
@@ -47,7 +47,7 @@ def test_a_busy_flow_does_not_keep_the_others_waiting() -> None:
     taken = []
     for _ in range(8):
         w.settle()
-        taken.append(w.take())
+        taken.append(w.pop_queued())
     assert taken == ["busy 0", "b 0", "c 0", "busy 1", "b 1", "c 1", "busy 2", "busy 3"]
 
 
@@ -59,7 +59,7 @@ def test_a_queue_full_of_messages_takes_no_more() -> None:
         w.offer("other", "x", 1)
     assert (w.queued, w.queued_bytes, w.waiting("other")) == (2, 2, False)
     w.settle()
-    w.take()
+    w.pop_queued()
     assert w.offer("other", "x", 1) is False
 
 
@@ -77,7 +77,7 @@ def test_holding_queues_even_if_there_is_room() -> None:
     w = window(size=2)
     w.hold("tool", "a", 3)
     assert (w.outstanding, w.queued, w.queued_bytes) == (0, 1, 3)
-    assert w.take() == "a"
+    assert w.pop_queued() == "a"
     assert (w.outstanding, w.queued, w.queued_bytes) == (1, 0, 0)
 
 
@@ -91,7 +91,7 @@ def test_what_waits_can_be_withdrawn_and_what_is_out_cannot() -> None:
     assert not w.withdraw("tool", "c")
     assert (w.outstanding, w.queued, w.queued_bytes) == (1, 2, 4)
     w.settle()
-    assert w.take() == "b"
+    assert w.pop_queued() == "b"
     assert w.withdraw("tool", "d")
     assert not w.waiting("tool")
     assert (w.queued, w.queued_bytes) == (0, 0)
@@ -179,7 +179,7 @@ class WindowMachine(RuleBasedStateMachine):
 
     @rule()
     def take(self) -> None:
-        taken = self.window.take()
+        taken = self.window.pop_queued()
         if not self.flows or len(self.out) >= self.SIZE:
             assert taken is None
             return

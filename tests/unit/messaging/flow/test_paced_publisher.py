@@ -134,7 +134,7 @@ async def test_what_waits_can_be_withdrawn_and_what_has_left_is_the_publishers()
     bench.inner.sent[-1].queued = False
     assert tickets[5].cancel() is False
     tickets[5].answered()
-    tickets[5].taken()
+    tickets[5].mark_received()
     assert bench.failures == []
     await bench.publisher.close()
 

@@ -99,7 +99,7 @@ async def test_a_receiver_may_give_credit_later_and_change_it() -> None:
     await bench.gate.close()
 
 
-@pytest.mark.parametrize("how", ["answered", "taken"])
+@pytest.mark.parametrize("how", ["answered", "mark_received"])
 async def test_a_reply_clears_the_way_too(how: str) -> None:
     bench = Bench()
     tickets = bench.send("a1", "a2", "a3", "a4", "a5", "a6", "a7", "a8", "a9")
@@ -107,7 +107,7 @@ async def test_a_reply_clears_the_way_too(how: str) -> None:
     assert len(bench.out) == 4
     getattr(tickets[3], how)()
     assert len(bench.out) == 8
-    assert bench.gate.acknowledges == (how == "taken")
+    assert bench.gate.acknowledges == (how == "mark_received")
     await bench.gate.close()
 
 

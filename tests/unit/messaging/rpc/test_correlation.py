@@ -304,7 +304,7 @@ async def test_word_that_a_request_has_arrived_is_no_reply() -> None:
     await idle()
     assert not task.done()
     assert not any(bench.exchange.replies.values())
-    assert bench.publisher.sent[0].proofs == ["taken"]
+    assert bench.publisher.sent[0].proofs == ["mark_received"]
     bench.take(reply(id, "ha"))
     assert isinstance(await task, Answer)
     bench.exchange.on_message(OddMessage(b"", word))

@@ -72,7 +72,7 @@ async def test_each_part_says_how_much_time_is_left() -> None:
     assert remaining[-1] < 9_000
 
 
-@pytest.mark.parametrize("end", ["cancel", "stop", "answered", "taken", "close"])
+@pytest.mark.parametrize("end", ["cancel", "stop", "answered", "mark_received", "close"])
 async def test_whatever_ends_it_nothing_more_leaves(end: str) -> None:
     bench = Bench(Slow())
     await idle()
@@ -81,7 +81,7 @@ async def test_whatever_ends_it_nothing_more_leaves(end: str) -> None:
         await ended
     if end == "cancel":
         assert ended is True, "it is not complete, so that it never runs"
-    assert bench.sent[0].proofs == ([end] if end in ("answered", "taken") else [])
+    assert bench.sent[0].proofs == ([end] if end in ("answered", "mark_received") else [])
     bench.request.resend("0-3")
     await advance(20)
     assert bench.indices() == [0]
@@ -103,7 +103,7 @@ async def test_a_part_that_has_arrived_gives_its_credit_back_once() -> None:
     await idle()
     for index in (2, 2, 99):
         bench.request.arrived(index)
-    assert [ticket.proofs for ticket in bench.sent] == [[], [], ["taken"], []]
+    assert [ticket.proofs for ticket in bench.sent] == [[], [], ["mark_received"], []]
 
 
 async def test_only_what_is_missing_is_sent_again() -> None:

@@ -22,11 +22,11 @@ async def test_word_of_the_request_and_of_its_parts_goes_to_the_line() -> None:
     await advance(0.5)
     bench.word(id)
     assert line.told == [("heard", START + 0.5)]
-    assert bench.publisher.sent[0].proofs == ["taken"]
+    assert bench.publisher.sent[0].proofs == ["mark_received"]
     bench.word(id, part="3")
     bench.word(id, missing="1-2")
     assert line.told[1:] == [("part", START + 0.5, "3"), ("part", START + 0.5, "1-2")]
-    assert bench.publisher.sent[0].proofs == ["taken"]
+    assert bench.publisher.sent[0].proofs == ["mark_received"]
     for properties in ({}, {"part": "3"}, {"missing": "1"}):
         bench.word("somebody-else", **properties)
     assert len(line.told) == 3

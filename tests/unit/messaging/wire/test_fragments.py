@@ -16,9 +16,9 @@ from dispatch.messaging.wire.fragments import (
     MAX_PARTS,
     MAX_RANGES,
     PART_BYTES,
-    Join,
-    JoinError,
-    Joins,
+    FragmentBuffer,
+    FragmentedPayload,
+    FragmentError,
     part_at,
     parts_of,
     read_parts,
@@ -101,7 +101,7 @@ def test_parts_in_any_order_and_again_make_the_whole_once(payload: bytes, limit:
     count = -(-size // min(size, limit))
     if read_parts(write_parts(count, size)) is None:
         return  # no sender would split it so
-    join = Join(count, size)
+    join = FragmentedPayload(count, size)
     order = [*range(count), *rng.choices(range(count), k=count)]
     rng.shuffle(order)
     here: set[int] = set()
@@ -116,25 +116,25 @@ def test_parts_in_any_order_and_again_make_the_whole_once(payload: bytes, limit:
 
 @pytest.mark.parametrize(("index", "payload"), [(0, b"12"), (0, b"1234"), (2, b"12"), (3, b""), (9, b"123")])
 def test_a_part_of_another_size_is_refused(index: int, payload: bytes) -> None:
-    with pytest.raises(JoinError, match=f"part {index} of 3"):
-        Join(3, 7).add(index, payload)
+    with pytest.raises(FragmentError, match=f"part {index} of 3"):
+        FragmentedPayload(3, 7).add(index, payload)
 
 
 def test_there_is_room_for_so_many_bytes_and_requests() -> None:
-    joins = Joins(100, max_joins=2)
-    with pytest.raises(JoinError, match="the service takes 100") as caught:
+    joins = FragmentBuffer(100, max_joins=2)
+    with pytest.raises(FragmentError, match="the service takes 100") as caught:
         joins.join("a", 2, 101, 0)
     assert not caught.value.full, "it will never fit"
     joins.join("a", 2, 60, 0)
-    with pytest.raises(JoinError, match="too many") as caught:
+    with pytest.raises(FragmentError, match="too many") as caught:
         joins.join("b", 2, 41, 0)
     assert caught.value.full
     joins.join("b", 2, 40, 0)
     joins.drop("a")
     joins.join("c", 2, 2, 0)
-    with pytest.raises(JoinError, match="too many"):
+    with pytest.raises(FragmentError, match="too many"):
         joins.join("d", 2, 2, 0)
-    with pytest.raises(JoinError, match="contradict"):
+    with pytest.raises(FragmentError, match="contradict"):
         joins.join("c", 2, 3, 0)
     assert (len(joins), joins.size) == (2, 42)
 
@@ -144,7 +144,7 @@ class JoinsLife(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.joins = Joins(1_000, max_joins=5, idle=10)
+        self.joins = FragmentBuffer(1_000, max_joins=5, idle=10)
         self.heard: dict[str, float] = {}
         self.now = 0.0
 
@@ -155,7 +155,7 @@ class JoinsLife(RuleBasedStateMachine):
             assert self.now - self.heard.pop(gone) >= 10
         size = 100 * (1 + ord(id) - ord("a"))
         fits = id in self.heard or (len(self.heard) < 5 and self.joins.size + size <= 1_000)
-        with contextlib.nullcontext() if fits else pytest.raises(JoinError, match="too many"):
+        with contextlib.nullcontext() if fits else pytest.raises(FragmentError, match="too many"):
             self.joins.join(id, 2, size, self.now)
         if fits:
             self.heard.pop(id, None)

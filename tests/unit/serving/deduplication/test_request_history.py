@@ -8,7 +8,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from dispatch.serving.deduplication.request_history import MAX_ENTRY_BYTES, Entry, RequestHistory
+from dispatch.serving.deduplication.request_history import MAX_ENTRY_BYTES, RequestHistory, RequestRecord
 
 NAME = "0123456789abcdef"
 
@@ -17,7 +17,9 @@ def id_of(number: int, name: str = NAME) -> str:
     return f"{name}-{number:x}"
 
 
-def done(ledger: RequestHistory, number: int, payload: bytes = b"answer", name: str = NAME, now: float = 0.0) -> Entry:
+def done(
+    ledger: RequestHistory, number: int, payload: bytes = b"answer", name: str = NAME, now: float = 0.0
+) -> RequestRecord:
     entry = ledger.begin(id_of(number, name), now)
     ledger.record(entry, (payload, {"n": str(number)}), last=True)
     return entry
@@ -38,7 +40,7 @@ def test_what_ran_is_found_with_its_replies() -> None:
     assert [payload for payload, _ in entry.since(0) or []] == [b"0", b"1", b"2"]
 
 
-def large(ledger: RequestHistory, number: int, parts: int, *, most: int = 1 << 30, end: bool = True) -> Entry:
+def large(ledger: RequestHistory, number: int, parts: int, *, most: int = 1 << 30, end: bool = True) -> RequestRecord:
     """An answer in parts of a mebibyte."""
     entry = ledger.begin(id_of(number), 0)
     for index in range(parts):
@@ -107,7 +109,7 @@ def test_what_nobody_waits_for_is_forgotten_and_stays_forbidden() -> None:
     ledger.settled(id_of(11), 8, 0)
     assert len(ledger) == 3
     assert [ledger.find(id_of(number), 0) is True for number in (1, 7)] == [True, True]
-    assert isinstance(ledger.find(id_of(8), 0), Entry)
+    assert isinstance(ledger.find(id_of(8), 0), RequestRecord)
     assert ledger.find(id_of(11), 0) is False
     assert ledger.size == 3 * len(b"answer")
 
@@ -126,7 +128,7 @@ def test_a_word_about_later_ones_than_its_own_says_too_much() -> None:
     ledger = RequestHistory()
     done(ledger, 1)
     ledger.settled(id_of(1), 1_000_000, 0)
-    assert isinstance(ledger.find(id_of(1), 0), Entry)
+    assert isinstance(ledger.find(id_of(1), 0), RequestRecord)
 
 
 def test_what_is_waited_for_longer_is_kept_without_all_that_came_since() -> None:
@@ -138,10 +140,10 @@ def test_what_is_waited_for_longer_is_kept_without_all_that_came_since() -> None
     assert ledger.find(id_of(3), 0) is False, "it never came, and is waited for"
     assert [ledger.find(id_of(number), 0) is True for number in (1, 4, 8)] == [True] * 3
     done(ledger, 3)
-    assert isinstance(ledger.find(id_of(3), 0), Entry)
+    assert isinstance(ledger.find(id_of(3), 0), RequestRecord)
     ledger.settled(id_of(12), 9, 0, (3,))
     assert ledger.find(id_of(2), 0) is True
-    assert isinstance(ledger.find(id_of(3), 0), Entry)
+    assert isinstance(ledger.find(id_of(3), 0), RequestRecord)
     ledger.settled(id_of(20), 11, 0)
     assert (len(ledger), ledger.size) == (0, 0)
     assert ledger.find(id_of(3), 0) is True
@@ -155,20 +157,20 @@ def test_what_was_settled_once_stays_so() -> None:
     for below, excepted in ((4, (1, 2, 3)), (5, (1, 2, 3)), (6, (1, 2, 3, 5))):
         ledger.settled(id_of(9), below, 0, excepted)
         assert [ledger.find(id_of(number), 0) is True for number in (1, 2, 4)] == [True] * 3
-        assert isinstance(ledger.find(id_of(3), 0), Entry)
+        assert isinstance(ledger.find(id_of(3), 0), RequestRecord)
     ledger.settled(id_of(9), 6, 0, (5,))
     ledger.settled(id_of(9), 6, 0, (3, 5))
     assert ledger.find(id_of(3), 0) is True
-    assert isinstance(ledger.find(id_of(5), 0), Entry)
+    assert isinstance(ledger.find(id_of(5), 0), RequestRecord)
 
 
 def test_what_was_asked_for_again_is_not_the_next_to_go() -> None:
     ledger = RequestHistory(max_entries=3)
     for number in range(1, 4):
         done(ledger, number)
-    assert isinstance(ledger.find(id_of(1), 0), Entry)
+    assert isinstance(ledger.find(id_of(1), 0), RequestRecord)
     done(ledger, 4)
-    assert isinstance(ledger.find(id_of(1), 0), Entry)
+    assert isinstance(ledger.find(id_of(1), 0), RequestRecord)
     assert ledger.find(id_of(2), 0) is True
 
 
@@ -201,7 +203,7 @@ def test_dispatchers_that_are_silent_for_long_make_room() -> None:
     done(ledger, 1, name="a")
     done(ledger, 1, name="b", now=1)
     assert ledger.find(id_of(1, "c"), 600) is False
-    assert isinstance(ledger.find(id_of(1, "b"), 600), Entry)
+    assert isinstance(ledger.find(id_of(1, "b"), 600), RequestRecord)
     assert (len(ledger), len(ledger._evicted)) == (1, 0)
     assert ledger.find(id_of(1, "a"), 600) is False
 
@@ -211,7 +213,7 @@ def test_the_dispatcher_that_was_idle_longest_makes_room_and_what_it_ran_stays_f
     for number, name in ((1, "a"), (1, "b"), (7, "a")):
         done(ledger, number, name=name)
     assert ledger.find(id_of(1, "c"), 1) is False
-    assert isinstance(ledger.find(id_of(7, "a"), 1), Entry), "b was idle longer"
+    assert isinstance(ledger.find(id_of(7, "a"), 1), RequestRecord), "b was idle longer"
     assert [ledger.find(id_of(number, "b"), 1) for number in (1, 2)] == [True, False]
     done(ledger, 9, name="b")
     assert ledger.find(id_of(8, "c"), 1) is False
@@ -239,7 +241,7 @@ def test_a_dispatcher_that_leaves_makes_room_and_what_it_ran_stays_forbidden() -
     ledger.leave(id_of(9, "nobody"), 1)
     running = ledger.begin(id_of(1, "c"), 1)
     ledger.leave(id_of(2, "c"), 1)
-    assert isinstance(ledger.find(id_of(3, "a"), 1), Entry), "it was idle longest, and is still here"
+    assert isinstance(ledger.find(id_of(3, "a"), 1), RequestRecord), "it was idle longest, and is still here"
     assert ledger.find(id_of(1, "c"), 1) is running
     assert [ledger.find(id_of(number, "b"), 1) for number in (3, 4)] == [True, False]
 
@@ -299,7 +301,7 @@ class Machine(RuleBasedStateMachine):
         super().__init__()
         self.ledger = RequestHistory(max_entries=5, max_bytes=40)
         self.begun: set[tuple[str, int]] = set()
-        self.running: dict[tuple[str, int], Entry] = {}
+        self.running: dict[tuple[str, int], RequestRecord] = {}
         self.now = 0.0
 
     @rule(name=st.sampled_from("ab"), number=st.integers(1, 30))
@@ -355,7 +357,7 @@ class Evictions(RuleBasedStateMachine):
         self.ledger._evicted.max_names = 2
         self.sent = dict.fromkeys("abcdefgh", 0)
         self.begun: set[tuple[str, int]] = set()
-        self.running: list[Entry] = []
+        self.running: list[RequestRecord] = []
 
     @rule(name=st.sampled_from("abcdefgh"), lost=st.integers(0, 2))
     def arrives(self, name: str, lost: int) -> None:

@@ -14,7 +14,7 @@ from dispatch.errors import TransportError
 from dispatch.transports import Mode
 from dispatch.transports.pulsar import client as link_module
 from dispatch.transports.pulsar.client import (
-    CLOSED,
+    CLOSED_HANDLE,
     OPERATION_TIMEOUT_S,
     RECEIVER_QUEUE,
     PulsarClient,
@@ -423,6 +423,6 @@ async def test_nothing_is_opened_on_a_client_that_was_closed() -> None:
 
 async def test_a_closed_producer_takes_nothing_and_closes_again() -> None:
     with pytest.raises(pulsar.AlreadyClosed):
-        CLOSED.send_async(b"")
-    assert not CLOSED.is_connected()
-    await close_opened(CLOSED)
+        CLOSED_HANDLE.send_async(b"")
+    assert not CLOSED_HANDLE.is_connected()
+    await close_opened(CLOSED_HANDLE)

@@ -99,7 +99,7 @@ async def test_what_is_closed_meanwhile_is_not_kept(broker: FakeBroker) -> None:
         broker.gate.set()
         await advance(SEEN_S)
         assert broker.producer(TOPIC).closed
-        assert len(transport._supervisor.aside) == 0
+        assert len(transport._supervisor.backoff) == 0
 
 
 async def test_when_all_topics_are_gone_but_the_broker_is_there_each_says_why(
