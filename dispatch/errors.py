@@ -111,7 +111,7 @@ class ErrorType(StrEnum):
     MALFORMED_REPLY = "malformed-reply"
     """The reply is not readable; the tool may have been executed."""
     RESPONSE_LIMIT_EXCEEDED = "response-limit-exceeded"
-    """The reply exceeds the policy's ``max-result`` or the stream buffer; the tool may have been executed."""
+    """The reply exceeds the policy's ``max-response-bytes`` or the stream buffer; the tool may have been executed."""
     RESULT_TOO_LARGE = "result-too-large"
     """The service could not send the result because it is too large; the tool was executed."""
     INVALID_RESULT = "invalid-result"

@@ -111,12 +111,12 @@ def error_from_rejection(rejection: Rejection, tool: str) -> DispatchError:
 
 
 def error_from_missing_instance(tool: str, request_queue: str) -> RejectedError:
-    """Return the error of a call whose policy ``only-ours`` keeps the request from third-party services, when no instance of
-    dispatch's own is known. The tool was not executed."""
+    """Return the error of a call whose policy ``known-instances-only`` keeps the request from third-party services, when
+    no instance of dispatch's own is known. The tool was not executed."""
     return _no_instance(
         f"Tool '{tool}' was not executed: no instance of its service answered on {request_queue}. Use another tool, and "
-        "report that the service must be started, or that the tool's policy must not set 'only-ours' if the service is a "
-        "third party's.",
+        "report that the service must be started, or that the tool's policy must not set 'known-instances-only' if the "
+        "service is a third party's.",
         1.0,
     )
 
@@ -297,9 +297,9 @@ def error_from_mistake(tool: str, policy: Policy, mistake: Exception) -> Invalid
     """Return the error of a call that is not valid: ``mistake`` was raised before anything was sent."""
     if isinstance(mistake, PayloadTooLargeError):
         fix = ""
-        if mistake.limit == policy.max_arguments:
-            fix = ", or raise 'max-arguments' in the tool's policy"
-        elif mistake.size <= policy.max_arguments and not policy.large_payloads:
+        if mistake.limit == policy.max_request_bytes:
+            fix = ", or raise 'max-request-bytes' in the tool's policy"
+        elif mistake.size <= policy.max_request_bytes and not policy.large_payloads:
             fix = ", or set 'large-payloads' in the tool's policy if its service is one of dispatch's"
         return InvalidArgumentsError(
             ErrorType.REQUEST_TOO_LARGE,

@@ -93,7 +93,7 @@ class InstanceInvoker:
         call = attempt.call
         tool = call.tool
         pool = call.guards.pool = self._pools.get(tool) or await self._pools.open(tool, call.deadline)
-        if not pool.known and (tool.policy.only_ours or self._is_large(call.payload)):
+        if not pool.known and (tool.policy.known_instances_only or self._is_large(call.payload)):
             await self._await_instance(pool, call.deadline)
         if pool.new and pool.held():
             await self._await_turn(pool, call.deadline)
@@ -116,7 +116,7 @@ class InstanceInvoker:
                     flow=tool.label,
                     deadline=attempt.deadline,
                     clock=attempt.clock,
-                    max_bytes=tool.policy.max_result,
+                    max_bytes=tool.policy.max_response_bytes,
                     line=attempt.retransmission,
                     tally=pool.tally,
                 )
@@ -138,7 +138,7 @@ class InstanceInvoker:
             flow=call.tool.label,
             deadline=call.deadline,
             idle=call.idle,
-            max_bytes=policy.max_result,
+            max_bytes=policy.max_response_bytes,
             max_buffer=STREAM_BUFFER,
             line=attempt.retransmission,
             tally=pool.tally,
@@ -207,7 +207,7 @@ class InstanceInvoker:
         if is_large and (instance is None or not instance.parts):
             raise error_from_unfragmentable_request(tool.label, len(payload), limit)
         if instance is None:
-            if policy.only_ours and channel.hello is not None:
+            if policy.known_instances_only and channel.hello is not None:
                 raise error_from_missing_instance(tool.label, channel.request_queue)
             properties = self._properties(attempt, channel, channel.replies.first, now)
             if tool.may_be_redelivered(call.options.idempotency_key):
@@ -225,7 +225,7 @@ class InstanceInvoker:
         settled = instance.settled(attempt.request_id)
         if settled is not None:
             properties[Property.SETTLED] = settled
-        repair = Repair(now, call.guards.patience.seconds, policy.give_up_after)
+        repair = Repair(now, call.guards.patience.seconds, policy.instance_timeout)
         fragmented = None
         if is_large:
             fragmented = FragmentedRequest(instance.publisher, payload, limit)
@@ -255,7 +255,7 @@ class InstanceInvoker:
         if channel.acknowledged:
             properties[Property.CREDIT] = str(self._channels.credit)
         if policy.large_payloads:
-            properties[Property.LARGEST] = str(policy.max_result)
+            properties[Property.LARGEST] = str(policy.max_response_bytes)
         if attempt.number > 1:
             properties[Property.ATTEMPT] = str(attempt.number)
         return properties

@@ -19,7 +19,9 @@ def request_payload(config_text: str, arguments: Mapping[str, Any], user: str, p
         TypeError: an argument cannot be written as JSON.
     """
     most = limit * MAX_PARTS if policy.large_payloads else limit
-    return encode_request(config_text, json_text(arguments, "arguments"), user, limit=min(most, policy.max_arguments))
+    return encode_request(
+        config_text, json_text(arguments, "arguments"), user, limit=min(most, policy.max_request_bytes)
+    )
 
 
 def check_priority(priority: object, policy: Policy) -> None:

@@ -26,23 +26,26 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
     """What one call of a tool may take. Times are in seconds, sizes in bytes.
 
     Attributes:
-        timeout: the whole call, every attempt and wait included. 30 s: longer than nearly every tool takes, and short
-            enough that an agent is not stalled for minutes (TrustGraph's own default is 600 s).
+        timeout: Seconds for the whole call, every attempt and wait included. Default 30: longer than nearly every tool
+            takes, and short enough that an agent is not stalled for minutes (TrustGraph's own default is 600 s).
         attempt_timeout: one attempt. None: a tool that may be repeated gives each attempt but the last what is enough, as
             soon as it is known how long it takes: twenty times its 95th percentile (1 s at least), or its share of the time
             left if that is less. Anything else gets all the time that is left, since a shorter slice could only throw
             away work.
-        stream_timeout: a whole stream, from the request to its last chunk. 300 s: a long generated text.
-        stream_idle_timeout: the longest gap between two chunks, and before the first. 30 s: as one call.
-        give_up_after: how long the service instance that has the request may give no sign of life. 10 s: longer than a
-            collection of garbage or a busy event loop stands still, and a third of the default timeout.
+        stream_timeout: Seconds for a whole stream, from the request to its last chunk. Default 300: a long generated text.
+        stream_idle_timeout: Seconds of the longest gap between two chunks, and before the first. Default 30: as one call.
+        instance_timeout: Seconds without any message from the instance that has the request before the call fails with
+            ``instance-lost``. Default 10: longer than a garbage collection or a busy event loop pauses, and a third of the
+            default timeout.
         addressed: send requests to an instance's own topic when it is one of ours; False: always to the service's request
             topic, when others' instances listen there too. True: so a lost message can be asked for, and nothing runs twice.
-        max_result: the answer of one call, over all its chunks. 64 MiB: twelve times the broker's largest message.
-        only_ours: the service has no instances but ours. When none is known, a call ends within a second (``no-instance``);
-            otherwise its request goes to the shared topic, where others' may listen. False: others' never say that they are
-            there, and a broker does not say that nobody is, so that only whoever runs the service can know.
-        max_arguments: the request of one call. 64 MiB, as ``max_result``.
+        max_response_bytes: Bytes of the reply of one call, over all its chunks. Default 64 MiB: twelve times the broker's
+            largest message.
+        known_instances_only: Send requests to known instances of dispatch's service base only. When none is known, a call
+            ends within a second (``no-instance``); otherwise its request goes to the shared topic, where third-party
+            instances may listen. Default False: third-party instances do not announce themselves, and a broker does not say
+            that a topic has no consumer, so that only the operator of the service knows.
+        max_request_bytes: Bytes of the request of one call. Default 64 MiB, as ``max_response_bytes``.
         large_payloads: between our two sides, arguments and answers that are larger than the broker's largest message
             (5 MiB) go in parts, up to those two limits. False: they are refused, because they take memory on both sides,
             and a reference to the data is nearly always better.
@@ -75,12 +78,12 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
     attempt_timeout: float | None = None
     stream_timeout: float = 300.0
     stream_idle_timeout: float = 30.0
-    max_result: int = 64 * 1024 * 1024
-    give_up_after: float = 10.0
+    max_response_bytes: int = 64 * 1024 * 1024
+    instance_timeout: float = 10.0
     addressed: bool = True
-    max_arguments: int = 64 * 1024 * 1024
+    max_request_bytes: int = 64 * 1024 * 1024
     large_payloads: bool = False
-    only_ours: bool = False
+    known_instances_only: bool = False
     retry: Retry | None = DEFAULT_RETRY
     hedging: float | str | None = None
     breaker: Breaker | None = Breaker()
@@ -99,7 +102,7 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
             "attempt_timeout",
             "stream_timeout",
             "stream_idle_timeout",
-            "give_up_after",
+            "instance_timeout",
         ):
             value = getattr(self, key)
             if value is None and key == "attempt_timeout":
@@ -107,7 +110,7 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
             check_seconds(value, key.replace("_", "-"))
         if self.single_flight is None:  # off, as null is for every part
             msgspec.structs.force_setattr(self, "single_flight", False)
-        for key in ("addressed", "large_payloads", "only_ours", "single_flight"):
+        for key in ("addressed", "large_payloads", "known_instances_only", "single_flight"):
             check_flag(getattr(self, key), key.replace("_", "-"))
         if self.hedging is not None:
             check_hedging(self.hedging)
@@ -115,15 +118,15 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
             value = getattr(self, key)
             if not isinstance(value, kind):  # Policy(rate="100/s", retry=2): as a descriptor has it
                 msgspec.structs.force_setattr(self, key, parse(value, None))
-        for key in ("max_result", "max_arguments"):
+        for key in ("max_response_bytes", "max_request_bytes"):
             value = getattr(self, key)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise PolicyError(
                     key.replace("_", "-"), f"{value!r} is not a whole number above 0", "give a whole number ≥ 1"
                 )
-        if self.only_ours and not self.addressed:
+        if self.known_instances_only and not self.addressed:
             raise PolicyError(
-                "only-ours", "it needs instances to be addressed", "leave 'addressed' as it is, or this out"
+                "known-instances-only", "it needs instances to be addressed", "leave 'addressed' as it is, or this out"
             )
 
     def merged(self, raw: Mapping[str, Any]) -> Policy:

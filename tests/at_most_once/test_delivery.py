@@ -68,7 +68,7 @@ async def test_a_tool_that_takes_long_is_left_alone() -> None:
 async def test_a_dead_instance_is_noticed_long_before_the_timeout() -> None:
     world = World(BAD, 1)
     server = await world.instance()
-    dispatcher = await world.dispatcher(give_up_after=10)
+    dispatcher = await world.dispatcher(instance_timeout=10)
     call = asyncio.create_task(world.call(dispatcher, seconds=500))
     await advance(30)
     started = asyncio.get_running_loop().time()
@@ -127,7 +127,7 @@ async def test_what_a_leaving_instance_refuses_goes_to_another() -> None:
 async def test_instances_that_die_and_come_back_run_nothing_twice(seed: int) -> None:
     world = World(FaultPlan(drop=0.05, delay=0.1, duplicate=0.2, reorder=0.1, max_delay=0.5), seed)
     await world.instance()
-    dispatchers = [await world.dispatcher(give_up_after=10), await world.dispatcher(give_up_after=10)]
+    dispatchers = [await world.dispatcher(instance_timeout=10), await world.dispatcher(instance_timeout=10)]
     for dispatcher in dispatchers:
         assert (await world.call(dispatcher)).ok
     world.storm()

@@ -244,13 +244,13 @@ class World:
         self._gone(life.network)
         await life.network.close()
 
-    async def dispatcher(self, name: str | None = None, *, give_up_after: float | None = None) -> Dispatcher:
+    async def dispatcher(self, name: str | None = None, *, instance_timeout: float | None = None) -> Dispatcher:
         """One that takes no silence of this network for death, unless told so."""
         policy = Policy(
             timeout=PATIENT_S,
             stream_timeout=PATIENT_S,
             stream_idle_timeout=PATIENT_S,
-            give_up_after=silence(self.plan) if give_up_after is None else give_up_after,
+            instance_timeout=silence(self.plan) if instance_timeout is None else instance_timeout,
             **{**UNGUARDED, **self._policy},
         )
         dispatcher = Dispatcher(self.network(), catalog(), policy=policy, client_id=name or self._name("dispatcher"))

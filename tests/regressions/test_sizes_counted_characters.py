@@ -1,5 +1,6 @@
 """Limits in bytes were compared with numbers of characters: an answer of other letters than ASCII could have up to four
-times ``max-result``, its parts four times their size, a property four times its limit. Now all count bytes of UTF-8."""
+times ``max-response-bytes``, its parts four times their size, a property four times its limit. Now all count bytes of
+UTF-8."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ MAX_PROPERTY_BYTES = 8_192
 
 
 def limited(**more: Any) -> Any:
-    return catalog(work={"policy": {**UNGUARDED, "max-result": LIMIT, **more}})
+    return catalog(work={"policy": {**UNGUARDED, "max-response-bytes": LIMIT, **more}})
 
 
 async def _answer(peer: Peer, chunks: list[str], *, numbers: list[int] | None = None) -> None:
@@ -48,7 +49,7 @@ async def test_the_largest_answer_has_so_many_bytes(letter: str, size: int, chun
         await _answer(peer, [letter * count] * (chunks - 1) + [letter * (count + 1)])
         error = (await call).error
         assert isinstance(error, TransportError)
-        assert (error.type, "max-result" in error.message) == ("response-limit-exceeded", True)
+        assert (error.type, "max-response-bytes" in error.message) == ("response-limit-exceeded", True)
 
 
 @LETTERS
@@ -60,7 +61,7 @@ async def test_a_stream_is_cut_off_at_so_many_bytes(letter: str, size: int) -> N
             reading = asyncio.create_task(read(dispatcher.stream("work"), got))
             await _answer(peer, chunks)
             if more:
-                with pytest.raises(TransportError, match="max-result"):
+                with pytest.raises(TransportError, match="max-response-bytes"):
                     await reading
             else:
                 await reading

@@ -260,8 +260,8 @@ async def test_an_error_in_any_dialect_keeps_its_type_and_message() -> None:
 
 
 async def test_an_answer_larger_than_the_policy_allows_is_cut_off() -> None:
-    async with stand(lambda _: "x" * 100, catalog(work={"policy": {"max-result": 99}})) as (dispatcher, _):
-        with pytest.raises(TransportError, match="'max-result'") as caught:
+    async with stand(lambda _: "x" * 100, catalog(work={"policy": {"max-response-bytes": 99}})) as (dispatcher, _):
+        with pytest.raises(TransportError, match="'max-response-bytes'") as caught:
             await dispatcher.call("work")
         assert caught.value.type == "response-limit-exceeded"
 

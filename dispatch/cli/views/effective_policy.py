@@ -23,8 +23,8 @@ DEFAULT, USER, SERVICE, TOOL = "default", "user", "service", "tool"
 
 GUARDS: Mapping[str, tuple[str, ...]] = {
     "deadline": ("timeout", "attempt_timeout", "stream_timeout", "stream_idle_timeout"),
-    "sizes": ("max_arguments", "max_result", "large_payloads"),
-    "delivery": ("give_up_after", "addressed", "only_ours"),
+    "sizes": ("max_request_bytes", "max_response_bytes", "large_payloads"),
+    "delivery": ("instance_timeout", "addressed", "known_instances_only"),
     "retry": ("retry",),
     "hedging": ("hedging",),
     "breaker": ("breaker",),
@@ -288,7 +288,7 @@ def _without_effect(target: ResolvedTool, tool: ToolDescriptor) -> dict[str, str
         why = "no instance is called by name: " + (
             "the topics are persistent, and lose nothing" if policy.addressed else "'addressed' is false"
         )
-        note(why, "", "give-up-after", *(("only-ours",) if policy.only_ours else ()))
+        note(why, "", "instance-timeout", *(("known-instances-only",) if policy.known_instances_only else ()))
         if policy.addressed:
             note(why, "", "addressed")
     _settings_unused(policy, note)
@@ -342,7 +342,7 @@ def _requests(target: ResolvedTool) -> str:
         found = f"topics listed in the descriptor: {listed}" + ("; ours on them by name" if by_name else "")
     elif not by_name:
         return shared
-    elif policy.only_ours:
+    elif policy.known_instances_only:
         found = "instances of ours by name, nobody else"
     else:
         found = f"instances of ours by name, and until one is known {shared}"

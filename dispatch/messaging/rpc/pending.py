@@ -91,7 +91,7 @@ class Slot(msgspec.Struct, eq=False):
             if len(self.ahead) > MAX_AHEAD:
                 self.settle(Overflow("chunks ahead of a missing one"))
             elif self.size + self.ahead_size > self.max_bytes:
-                self.settle(Overflow("max-result"))
+                self.settle(Overflow("max-response-bytes"))
             elif self.line is not None and self.line.repair.hurry(self.exchange.now()):
                 self.exchange.schedule(self, self.line.repair.next_at)
             return _MATCHED
@@ -194,7 +194,7 @@ class Single(Slot, eq=False, kw_only=True):
             return
         self.size += utf8_size(text)
         if self.size > self.max_bytes:
-            self.settle(Overflow("max-result"))
+            self.settle(Overflow("max-response-bytes"))
             return
         if self.texts is None:
             if reply.end_of_stream:
@@ -234,7 +234,7 @@ class ReplyStream(Slot, eq=False, kw_only=True):
         if reply.response:
             self.size += utf8_size(reply.response)
             if self.size > self.max_bytes:
-                self.settle(Overflow("max-result"))
+                self.settle(Overflow("max-response-bytes"))
                 return
             if Property.MORE in properties and not reply.end_of_stream:
                 self.begun.append(reply.response)

@@ -143,7 +143,7 @@ async def test_calls_after_the_namespace_was_deleted_fail_at_once(small: LocalBr
     async with (
         dispatch.ToolServer(Echo(), small.service_url, **queues),
         dispatch.connect(
-            small.service_url, catalog, policy=dispatch.Policy(**UNGUARDED, give_up_after=2)
+            small.service_url, catalog, policy=dispatch.Policy(**UNGUARDED, instance_timeout=2)
         ) as dispatcher,
         dispatch.ToolServer(Echo(), small.service_url, service=other),
         dispatch.connect(small.service_url, catalog_of(other)) as elsewhere,
@@ -154,7 +154,7 @@ async def test_calls_after_the_namespace_was_deleted_fail_at_once(small: LocalBr
         # pulsar-client is given a moment to mend it. What is called meanwhile left, and its instance does not answer.
         result = await dispatcher.execute("echo", {"text": "gone"}, timeout=20)
         assert isinstance(result.error, dispatch.TransportError)
-        assert result.duration < 6, "neither the timeout nor give-up-after's default"
+        assert result.duration < 6, "neither the timeout nor instance-timeout's default"
         for _ in range(3):
             error = await at_once(dispatcher, text="gone")
             assert isinstance(error, dispatch.TransportError)
@@ -171,7 +171,7 @@ async def test_that_nobody_listens_is_nothing_a_broker_says(small: LocalBroker) 
             while (error := (await dispatcher.execute("echo", timeout=0.5)).error) and error.type == "unreachable":
                 pass  # a broker that has just started takes longer than that to open its first topics
         assert isinstance(error, dispatch.CallTimeoutError), "the day a broker says it, this can be an error at once"
-    ours = dispatch.Policy(only_ours=True)
+    ours = dispatch.Policy(known_instances_only=True)
     async with dispatch.connect(small.service_url, catalog_of(topic), policy=ours) as dispatcher:
         error = await at_once(dispatcher)
         assert isinstance(error, dispatch.TransportError)

@@ -140,7 +140,7 @@ async def test_a_service_that_is_killed_and_restarted(pulsar_endpoint: Endpoint,
     numbers = iter(range(total))
     results: dict[int, dispatch.CallResult] = {}
     alive = True
-    policy = dispatch.Policy(give_up_after=2)
+    policy = dispatch.Policy(instance_timeout=2)
     async with dispatch.connect(url, catalog_of(topic), policy=policy) as dispatcher:
 
         async def caller() -> None:

@@ -243,7 +243,7 @@ async def test_a_caller_that_leaves_counts_as_nothing() -> None:
 
 async def test_what_the_caller_did_wrong_says_nothing_of_the_service() -> None:
     """Against one careless caller who closes a tool to all: too much sent or asked for, and timeouts nobody could meet."""
-    settings = {"breaker": {"consecutive-failures": 3}, "max-result": 100}
+    settings = {"breaker": {"consecutive-failures": 3}, "max-response-bytes": 100}
 
     async def work(arguments: dict[str, Any]) -> str:
         await asyncio.sleep(0.1)

@@ -98,8 +98,8 @@ def test_alternatives_are_added_once_to_the_attribute_and_the_text() -> None:
     [
         ({}, 2_000, LIMIT, "set 'large-payloads'"),
         ({}, 1 << 40, LIMIT, None),
-        ({"max_arguments": 500}, 600, 500, "raise 'max-arguments'"),
-        ({"large_payloads": True, "max_arguments": 500}, 600, 500, "raise 'max-arguments'"),
+        ({"max_request_bytes": 500}, 600, 500, "raise 'max-request-bytes'"),
+        ({"large_payloads": True, "max_request_bytes": 500}, 600, 500, "raise 'max-request-bytes'"),
         ({"large_payloads": True}, LIMIT * MAX_PARTS + 1, LIMIT * MAX_PARTS, None),
     ],
 )
@@ -109,7 +109,7 @@ def test_a_request_too_large_names_the_policy_key_that_allows_it(
     error = error_from_mistake("search", Policy(**policy), PayloadTooLargeError(size, limit))
     assert error.type == "request-too-large"
     assert f"{size:,} bytes, the limit is {limit:,}" in error.message
-    assert [key for key in ("large-payloads", "max-arguments") if key in error.message] == (
+    assert [key for key in ("large-payloads", "max-request-bytes") if key in error.message] == (
         [fix.split("'")[1]] if fix else []
     )
 

@@ -178,7 +178,7 @@ ENDS: list[Settled] = [
     *(TimedOut(*end) for end in itertools.product(CLOCKS, (True, False), (0, 3), (None, 3))),
     *(refusal(reason) for reason in ("overloaded", "draining", "expired", "invalid-request", "other")),
     Unreadable("no JSON"),
-    Overflow("max-result"),
+    Overflow("max-response-bytes"),
     Answer("", "", "", {}),
 ]
 

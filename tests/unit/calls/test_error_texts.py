@@ -74,7 +74,7 @@ def exchanged() -> list[DispatchError]:
         TimedOut("call", sent=False),
         *(Lost(5.0, received) for received in (True, False)),
         Unreadable("no JSON. Not at all."),
-        Overflow("max-result"),
+        Overflow("max-response-bytes"),
         Restarted(3),
         *(Closed(sent) for sent in (True, False)),
         Answer("", "", "", {}),

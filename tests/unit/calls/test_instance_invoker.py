@@ -15,7 +15,7 @@ from tests.helpers.clock import advance
 from tests.helpers.dispatcher_and_service import BROKER, Peer, catalog, dispatching, serving
 from tests.helpers.faults import FaultPlan, FaultyTransport
 
-OURS = Policy(only_ours=True)
+OURS = Policy(known_instances_only=True)
 AT_ONCE_S = HELLO_WAIT_S + DISCOVERY_S + 0.01
 
 
@@ -32,7 +32,7 @@ async def test_with_nobody_there_a_call_ends_at_once_and_nothing_is_sent() -> No
         result = await dispatcher.execute("work")
         error = refused(result)
         assert "lab" in error.message
-        assert "'only-ours'" in error.message
+        assert "'known-instances-only'" in error.message
         assert (result.duration <= AT_ONCE_S, result.attempts) == (True, 0)
         with pytest.raises(RejectedError) as caught:
             await anext(dispatcher.stream("work"))

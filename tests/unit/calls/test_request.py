@@ -18,10 +18,10 @@ LIMIT = 1_000
     ("policy", "most"),
     [
         ({}, LIMIT),
-        ({"max_arguments": 500}, 500),
-        ({"max_arguments": 5_000}, LIMIT),
-        ({"large_payloads": True, "max_arguments": 5_000}, 5_000),
-        ({"large_payloads": True, "max_arguments": 500}, 500),
+        ({"max_request_bytes": 500}, 500),
+        ({"max_request_bytes": 5_000}, LIMIT),
+        ({"large_payloads": True, "max_request_bytes": 5_000}, 5_000),
+        ({"large_payloads": True, "max_request_bytes": 500}, 500),
         ({"large_payloads": True}, LIMIT * MAX_PARTS),
     ],
 )

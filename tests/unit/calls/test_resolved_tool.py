@@ -12,7 +12,7 @@ from dispatch.errors import RejectedError
 from tests.helpers.dispatcher_and_service import catalog
 
 TOOLS = catalog(
-    service={"policy": {"timeout": 8, "max-result": 5}, "config-params": [{"name": "style"}]},
+    service={"policy": {"timeout": 8, "max-response-bytes": 5}, "config-params": [{"name": "style"}]},
     plain={},
     quick={"policy": {"timeout": 4}, "style": {"deep": ["ü"]}},
     careful={"read-only": True},
@@ -25,8 +25,8 @@ def test_a_target_has_all_that_does_not_change() -> None:
     quick = targets.tool("quick")
     assert (quick.label, quick.service) == ("quick", TOOLS.services["lab"])
     assert json.loads(quick.config_text) == {"style": {"deep": ["ü"]}}
-    assert quick.policy == Policy(timeout=4, stream_timeout=32, max_result=5)
-    assert targets.tool("plain").policy == Policy(timeout=8, stream_timeout=32, max_result=5)
+    assert quick.policy == Policy(timeout=4, stream_timeout=32, max_response_bytes=5)
+    assert targets.tool("plain").policy == Policy(timeout=8, stream_timeout=32, max_response_bytes=5)
     assert targets.tool("plain").config_text == "{}"
     assert targets.tool("quick") is quick, "worked out once"
 
@@ -39,7 +39,7 @@ def test_what_is_declared_read_only_or_idempotent_may_be_repeated(tool: str, rep
 def test_a_service_by_itself_has_its_own_policy_and_no_config() -> None:
     lab = ToolResolver(TOOLS, Policy(timeout=16)).service("lab")
     assert (lab.label, lab.config_text, lab.repeatable) == ("lab", "{}", False)
-    assert (lab.policy.timeout, lab.policy.max_result) == (8, 5)
+    assert (lab.policy.timeout, lab.policy.max_response_bytes) == (8, 5)
 
 
 @pytest.mark.parametrize(("kind", "name", "near"), [("tool", "quik", "quick"), ("service", "lap", "lab")])

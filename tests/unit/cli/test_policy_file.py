@@ -72,7 +72,7 @@ def test_a_file_that_is_not_there_or_is_none() -> None:
 
 def test_a_call_has_the_users_policy(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_catalog(tmp_path / "tools")
-    Path("p.json").write_text('{"max-arguments": 40}')
+    Path("p.json").write_text('{"max-request-bytes": 40}')
     genuine = dispatch.connect
     # Nobody serves there; nothing is sent either.
     monkeypatch.setattr(

@@ -32,12 +32,12 @@ KEYS = (
     "attempt-timeout",
     "stream-timeout",
     "stream-idle-timeout",
-    "max-result",
-    "give-up-after",
+    "max-response-bytes",
+    "instance-timeout",
     "addressed",
-    "max-arguments",
+    "max-request-bytes",
     "large-payloads",
-    "only-ours",
+    "known-instances-only",
 )
 PARTS = (
     "retry",
@@ -58,8 +58,8 @@ def test_the_defaults_are_those_that_are_documented() -> None:
     assert Policy() == DEFAULT_POLICY
     assert (DEFAULT_POLICY.timeout, DEFAULT_POLICY.attempt_timeout) == (30.0, None)
     assert (DEFAULT_POLICY.stream_timeout, DEFAULT_POLICY.stream_idle_timeout) == (300.0, 30.0)
-    assert DEFAULT_POLICY.max_result == 64 * 1024 * 1024
-    assert (DEFAULT_POLICY.large_payloads, DEFAULT_POLICY.max_arguments) == (False, 64 * 1024 * 1024)
+    assert DEFAULT_POLICY.max_response_bytes == 64 * 1024 * 1024
+    assert (DEFAULT_POLICY.large_payloads, DEFAULT_POLICY.max_request_bytes) == (False, 64 * 1024 * 1024)
 
 
 def test_every_key_is_read() -> None:
@@ -165,10 +165,10 @@ def test_a_part_that_cannot_be_names_its_key(raw: dict[str, object], key: str) -
 
 
 def test_what_is_not_said_stays_as_the_base_has_it() -> None:
-    base = Policy(timeout=7, max_result=9)
-    merged = base.merged({"max-result": 3})
-    assert merged == Policy(timeout=7, max_result=3)
-    assert base == Policy(timeout=7, max_result=9)
+    base = Policy(timeout=7, max_response_bytes=9)
+    merged = base.merged({"max-response-bytes": 3})
+    assert merged == Policy(timeout=7, max_response_bytes=3)
+    assert base == Policy(timeout=7, max_response_bytes=9)
     assert base.merged({}) is base
 
 
@@ -188,7 +188,11 @@ def test_any_mapping_will_do() -> None:
 
 @pytest.mark.parametrize(
     ("key", "meant"),
-    [("timeuot", "timeout"), ("stream_idle_timeout", "stream-idle-timeout"), ("max-results", "max-result")],
+    [
+        ("timeuot", "timeout"),
+        ("stream_idle_timeout", "stream-idle-timeout"),
+        ("max-response-byte", "max-response-bytes"),
+    ],
 )
 def test_a_key_slightly_wrong_is_told_with_the_right_one(key: str, meant: str) -> None:
     with pytest.raises(PolicyError) as caught:
@@ -244,7 +248,9 @@ def test_the_bounds_themselves_are_allowed() -> None:
     assert MAX_SECONDS == 604_800, "a week"
     assert check_seconds(MAX_SECONDS) == MAX_SECONDS
     assert check_seconds(5e-324) > 0
-    assert parse_policy({"max-result": 1, "max-arguments": 1}) == Policy(max_result=1, max_arguments=1)
+    assert parse_policy({"max-response-bytes": 1, "max-request-bytes": 1}) == Policy(
+        max_response_bytes=1, max_request_bytes=1
+    )
 
 
 def test_seconds_come_back_as_a_float() -> None:

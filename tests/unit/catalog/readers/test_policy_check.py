@@ -24,7 +24,7 @@ from tests.helpers.catalog_items import (
         ({"timeout": "10"}, "policy.timeout", "not a number", "seconds"),
         ({"time-out": 10}, "policy.time-out", "unknown key", "did you mean 'timeout'?"),
         ({"a.b": 10}, "policy.a.b", "unknown key", "known keys"),
-        ({"max-result": 0}, "policy.max-result", "0", "≥ 1"),
+        ({"max-response-bytes": 0}, "policy.max-response-bytes", "0", "≥ 1"),
         (10, "policy", "'policy' is a number, not an object", '{"timeout": 10}'),
     ],
 )
@@ -36,7 +36,7 @@ def test_a_bad_policy_of_a_service_or_of_a_tool(policy: object, key: str, proble
 
 
 def test_every_mistake_in_a_policy_is_found() -> None:
-    policy: dict[str, Any] = {"timeout": 0, "colour": "red", "stream-timeout": None, "max-result": 10}
+    policy: dict[str, Any] = {"timeout": 0, "colour": "red", "stream-timeout": None, "max-response-bytes": 10}
     problems = check(service_item(JOKE_SERVICE | {"policy": policy}))
     assert {problem.key for problem in problems} == {"policy.timeout", "policy.colour", "policy.stream-timeout"}
 

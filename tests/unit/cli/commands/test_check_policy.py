@@ -113,8 +113,8 @@ def test_json_has_every_value_of_every_tool(run: Run, tools: str) -> None:
 
 
 def test_the_policy_may_come_from_the_environment(run: Run, tools: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DISPATCH_POLICY", policy_file(max_result=1000))
-    assert "from user     max-result 1000" in run("check", tools).out
+    monkeypatch.setenv("DISPATCH_POLICY", policy_file(max_response_bytes=1000))
+    assert "from user     max-response-bytes 1000" in run("check", tools).out
 
 
 def test_mistakes_in_the_policy_are_told_beside_the_others(run: Run, tools: str) -> None:

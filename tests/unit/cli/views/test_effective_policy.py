@@ -165,7 +165,7 @@ def test_calls_are_shared_only_of_what_is_read_only(declared: dict[str, bool], o
         ({"balancing": "peak-ewma"}, "balancing.choice-count", "balancing.strategy"),
         (
             {"addressed": False},
-            "give-up-after balancing.strategy outlier-detection.panic-threshold",
+            "instance-timeout balancing.strategy outlier-detection.panic-threshold",
             "addressed",
         ),
         ({"user-rate": "1/s"}, "", "user-rate.queue user-rate.weights user-rate.max-wait"),
@@ -188,14 +188,14 @@ def test_the_reasons() -> None:
     plan = planned({"bulkhead": narrow})
     far = planned({"addressed": False, "retry": 1, "single-flight": True})
     rated = planned({"rate": {"rate": "9/s", "max-wait": 0.5, "queue": 0}, "user-rate": "1/s"})
-    stored = plan_of(catalog({"policy": {"only-ours": True}}, kind="persistent"), "look")
+    stored = plan_of(catalog({"policy": {"known-instances-only": True}}, kind="persistent"), "look")
     reasons = [
         (plan, "bulkhead.priorities", "'max-wait' is 0: no call waits"),
         (plan, "balancing.choice-count", "only 'least-request' has it"),
         (plan, "retry.retryable-errors", "the tool ran, and must not run twice: neither read-only nor idempotent"),
         (far, "retry.initial-backoff", "'max-attempts' is 1: nothing is repeated"),
         (far, "retry.budget-ratio", "nothing is repeated or hedged"),
-        (far, "give-up-after", "no instance is called by name: 'addressed' is false"),
+        (far, "instance-timeout", "no instance is called by name: 'addressed' is false"),
         (far, "balancing.choice-count", SHARED),
         (far, "single-flight", "off: not declared read-only"),
         (rated, "user-rate.weights", "one line for all: 'rate' says how long"),
@@ -213,15 +213,15 @@ def test_errors_that_pass_help_only_where_the_tool_may_run_again() -> None:
 
 
 def test_persistent_topics_have_nobody_to_ask_by_name() -> None:
-    policy = {"policy": {"only-ours": True}}
+    policy = {"policy": {"known-instances-only": True}}
     plan = plan_of(catalog(policy, READ_ONLY, kind="persistent"), "look")
     for key in (
-        "give-up-after",
+        "instance-timeout",
         "addressed",
         "outlier-detection.consecutive-failures",
     ):
         assert row(plan, key).without_effect, key
-    assert "persistent" in row(plan, "give-up-after").without_effect
+    assert "persistent" in row(plan, "instance-timeout").without_effect
     assert "balancing" not in plan.guards
     assert plan.requests == (
         "one persistent topic shared by replicas: the broker spreads, unbatched, and gives a request to another when its "
@@ -272,7 +272,10 @@ def test_how_requests_are_balanced() -> None:
         return plan_of(catalog(service, tool), "look").requests
 
     assert requests({}) == f"round-robin over instances of ours by name, and until one is known {SHARED}"
-    assert requests({"policy": {"only-ours": True}}) == "round-robin over instances of ours by name, nobody else"
+    assert (
+        requests({"policy": {"known-instances-only": True}})
+        == "round-robin over instances of ours by name, nobody else"
+    )
     assert requests(shared) == SHARED
     assert requests(listed) == "round-robin over topics listed in the descriptor: a, b; ours on them by name"
     assert requests(listed | shared) == "round-robin over topics listed in the descriptor: a, b"

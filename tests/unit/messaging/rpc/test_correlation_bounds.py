@@ -35,7 +35,7 @@ async def test_an_answer_beyond_its_limit_is_cut_off(texts: list[str]) -> None:
     id, task = await bench.ask(max_bytes=10)
     for index, text in enumerate(texts):
         bench.take(reply(id, text, end=index == len(texts) - 1))
-    assert await task == Overflow("max-result")
+    assert await task == Overflow("max-response-bytes")
     assert bench.take(reply(id)) is Disposition.LATE
 
 
@@ -68,7 +68,7 @@ async def test_chunks_kept_for_a_missing_one_are_bounded_in_size() -> None:
     await idle()
     assert not task.done(), "just the limit"
     bench.take(reply(id, "x", end=False, chunk=5))
-    assert await task == Overflow("max-result")
+    assert await task == Overflow("max-response-bytes")
 
 
 async def test_chunks_that_were_kept_and_then_taken_are_not_counted_twice() -> None:

@@ -220,7 +220,7 @@ async def test_the_size_of_a_stream_is_bounded(texts: list[str], fits: bool) -> 
     for index, text in enumerate(texts):
         bench.take(reply(stream.id, text, end=index == len(texts) - 1))
     await read(stream)
-    assert isinstance(stream.settled, Answer) if fits else stream.settled == Overflow("max-result")
+    assert isinstance(stream.settled, Answer) if fits else stream.settled == Overflow("max-response-bytes")
 
 
 async def test_a_reader_that_leaves_early_leaves_nothing() -> None:
@@ -335,7 +335,7 @@ async def test_parts_count_as_what_they_are_towards_the_limit_of_bytes() -> None
     stream = bench.open()
     for index in range(3):
         bench.take(reply(stream.id, "xx", end=False, chunk=index, more="1"))
-    assert stream.settled == Overflow("max-result")
+    assert stream.settled == Overflow("max-response-bytes")
     assert await read(stream) == []
 
 

@@ -93,7 +93,7 @@ async def test_without_the_policy_it_is_an_error_that_names_it() -> None:
 
 
 async def test_the_caller_and_the_service_each_have_a_limit() -> None:
-    async with sides(sized, max_result=5_000) as (dispatcher, _, _):
+    async with sides(sized, max_response_bytes=5_000) as (dispatcher, _, _):
         assert len(await dispatcher.call("work", {"size": 5_000})) == 5_000
         with pytest.raises(ToolError, match="5,001 bytes, the limit is 5,000"):
             await dispatcher.call("work", {"size": 5_001})
@@ -197,12 +197,12 @@ async def test_without_the_policy_nothing_is_sent_and_the_error_names_it() -> No
 
 
 async def test_beyond_the_limit_of_the_policy_nothing_is_sent_and_the_error_names_it() -> None:
-    async with sides(told, max_arguments=5_000) as (dispatcher, server, _):
-        with pytest.raises(InvalidArgumentsError, match="'max-arguments'"):
+    async with sides(told, max_request_bytes=5_000) as (dispatcher, server, _):
+        with pytest.raises(InvalidArgumentsError, match="'max-request-bytes'"):
             await dispatcher.call("work", {"fill": text(5_000)})
         assert server.requests == 1
-    async with sides(told, max_arguments=500, large_payloads=False) as (dispatcher, server, _):
-        with pytest.raises(InvalidArgumentsError, match="'max-arguments'"):
+    async with sides(told, max_request_bytes=500, large_payloads=False) as (dispatcher, server, _):
+        with pytest.raises(InvalidArgumentsError, match="'max-request-bytes'"):
             await dispatcher.call("work", {"fill": text(500)})
 
 
