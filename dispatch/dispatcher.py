@@ -272,12 +272,12 @@ class Dispatcher:
     def on_event(self, listener: Callable[[Event], object]) -> Callable[[], None]:
         """Call ``listener`` at every change of a circuit, an instance or the catalogue. It must not block; an exception that
         it raises is logged. Returns a function that removes the listener."""
-        return self._events.on(listener)
+        return self._events.subscribe(listener)
 
     def events(self) -> EventStream:
         """Return a stream of the same changes, until the dispatcher is closed: ``async for event in dispatcher.events()``.
         A reader that is more than 1,000 events behind misses the oldest; ``missed`` counts them."""
-        return self._events.stream()
+        return self._events.open_stream()
 
     # -- guards -------------------------------------------------------------------------------------------------
 

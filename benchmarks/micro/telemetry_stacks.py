@@ -26,7 +26,7 @@ from dispatch.policy import DEFAULT_POLICY
 from dispatch.telemetry.call_observer import NULL_CALL
 from dispatch.telemetry.metrics.instruments import Instruments
 from dispatch.telemetry.settings import SILENT, Telemetry
-from dispatch.telemetry.tracing.call_spans import Tracing
+from dispatch.telemetry.tracing.call_spans import CallTracing
 
 EMPTY = Context()
 AT_FIRST: dict[str, AttributeValue] = {
@@ -101,11 +101,11 @@ async def _by_hand() -> AsyncIterator[Call]:
 
 @asynccontextmanager
 async def _metering() -> AsyncIterator[Call]:
-    meter = Instruments.of(registry := CollectorRegistry()).tool("work")
+    meter = Instruments.of(registry := CollectorRegistry()).acquire_tool("work")
 
     async def call() -> object:
         meter.in_flight += 1
-        meter.finished(Outcome.SUCCESS, DURATION_S)
+        meter.record_call(Outcome.SUCCESS, DURATION_S)
         return "done"
 
     yield call
@@ -115,7 +115,7 @@ async def _metering() -> AsyncIterator[Call]:
 @asynccontextmanager
 async def _counting() -> AsyncIterator[Call]:
     instruments = Instruments.of(registry := CollectorRegistry())
-    attempts, replies = instruments.tool("work").attempts, instruments.service("double").replies
+    attempts, replies = instruments.acquire_tool("work").attempts, instruments.acquire_service("double").replies
 
     async def call() -> object:
         attempts["first"].value += 1
@@ -131,7 +131,7 @@ def _asking(settings: Callable[[], dict[str, Any]]) -> Callable[[], Made]:
     async def make() -> AsyncIterator[Call]:
         target = ToolResolver(catalog({}), DEFAULT_POLICY).tool("work")
         now = asyncio.get_running_loop().time()
-        tracing = Tracing(Telemetry(**settings()), "benchmark", now)
+        tracing = CallTracing(Telemetry(**settings()), "benchmark", now)
 
         async def call() -> object:
             tracing.start_call(target, now, NULL_CALL)

@@ -36,7 +36,7 @@ from benchmarks.micro.guard_stacks import Call, Stack
 from benchmarks.micro.instant_transport import AnsweringTransport
 from benchmarks.micro.rounds import Costs, measure, positive, promised, writable
 from dispatch import Catalog, Dispatcher, Telemetry
-from dispatch.telemetry.metrics.exposition import served
+from dispatch.telemetry.metrics.exposition import expose_metrics
 
 OPEN_METRICS, GZIP = "application/openmetrics-text; version=1.0.0", "gzip"
 BLOCK = 1_000
@@ -250,7 +250,7 @@ async def scrapes(tools: int, rounds: int) -> list[Scrape]:
     telemetry = Telemetry(registry=registry, traces="off")
     async with contextlib.AsyncExitStack() as exits:
         dispatcher = await exits.enter_async_context(dispatching(tools, telemetry))
-        port = exits.enter_context(served(telemetry, 0))
+        port = exits.enter_context(expose_metrics(telemetry, 0))
         fetch = await exits.enter_async_context(scraping(port, OPEN_METRICS))
         ours, theirs = dispatcher.metrics_app(), make_asgi_app(registry)
         contenders: list[tuple[str, Callable[[], Awaitable[int]]]] = [

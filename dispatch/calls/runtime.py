@@ -59,7 +59,7 @@ class Runtime:
         self._transport = transport
         self._catalog = tools.catalog
         self.observer = observer
-        unmatched = observer.service(OTHER).replies
+        unmatched = observer.observe_service(OTHER).replies
         self.exchange = Correlator(
             connected=lambda: transport.connected, strange=None if unmatched is None else Tally(unmatched)
         )
@@ -97,7 +97,7 @@ class Runtime:
         self._guards.renew(find)
         self._pools.renew(tools)
         self.generations.begin()
-        self.observer.retain(
+        self.observer.retain_series(
             (*catalog.tools, *(meter_label(id, is_tool=False) for id in catalog.services)), catalog.services
         )
 

@@ -144,7 +144,7 @@ class ToolGuards:
             settings,
             clock=self.clock,
             randomness=self._randomness,
-            on_transition=self.observer.watch_circuit(),
+            on_transition=self.observer.observe_circuit(),
             on_recovery=self._on_recovery,
         )
 
@@ -187,7 +187,7 @@ class ToolGuards:
                 self.policy.breaker,
                 clock=self.clock,
                 randomness=self._randomness,
-                on_transition=self.observer.watch_circuit(instance),
+                on_transition=self.observer.observe_circuit(instance),
             )
             self._instances[instance] = breaker
         return breaker
@@ -260,7 +260,7 @@ class GuardRegistry:
                 clock=self._clock,
                 randomness=self._randomness,
                 shared_users=self._shared,
-                observer=self._observer.tool(label),
+                observer=self._observer.observe_tool(label),
                 label=label,
             )
         return guards

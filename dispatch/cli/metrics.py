@@ -42,9 +42,9 @@ def serve_metrics(port: int | None, address: str = LOOPBACK) -> Iterator[None]:
     if port is None:
         yield
         return
-    from dispatch.telemetry.metrics.exposition import served
+    from dispatch.telemetry.metrics.exposition import expose_metrics
     from dispatch.telemetry.settings import DEFAULT_TELEMETRY
 
-    with served(DEFAULT_TELEMETRY, port, address) as actual:
+    with expose_metrics(DEFAULT_TELEMETRY, port, address) as actual:
         print_err(f"Metrics: http://{address}:{actual}/metrics")
         yield

@@ -177,7 +177,7 @@ class PoolRegistry:
             clock=self._clock,
             randomness=self._randomness,
             greet=self._routes.discovery.send_due_hello,
-            observer=NULL_SERVICE if is_former else self._observer.service(key.service),
+            observer=NULL_SERVICE if is_former else self._observer.observe_service(key.service),
             is_former=is_former,
         )
         if is_former:
@@ -223,7 +223,7 @@ class PoolRegistry:
             if policies.pool_policy(key) is not None:
                 del self._former[key]
                 self._pools[key] = pool
-                pool.restore(self._observer.service(key.service))
+                pool.restore(self._observer.observe_service(key.service))
         for key, pool in list(self._pools.items()):
             policy = policies.pool_policy(key)
             if policy is not None:

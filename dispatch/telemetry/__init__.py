@@ -1,6 +1,6 @@
-"""What a dispatcher tells of itself: metrics, traces, log lines, events.
+"""Telemetry of dispatchers and tool services: metrics, traces, log lines and events.
 
-``names`` are what operators see; ``settings`` what is told; ``instruments``, ``collector`` and ``exposition`` are the
-metrics, ``tracing``, ``serving`` and ``context`` the traces; ``watch`` joins what a dispatcher has to tell with ``events``
-and ``logs``.
+``settings`` has the options, ``names`` the names that operators see. ``call_observer`` and ``served_request_observer`` are
+the protocols that other packages report to; ``dispatcher_observer`` and ``server_observer`` implement them with ``metrics``,
+``tracing``, ``logs`` and ``events``. ``alerting`` generates rules for Prometheus.
 """

@@ -53,13 +53,13 @@ class RequestObserver(Protocol):
     def on_end(
         self, outcome: Outcome, error: DispatchError | None, *, instance: str, transmissions: int, sent: bool
     ) -> None:
-        """The request has ended.
+        """Observe the end of the request.
 
         Args:
-            outcome, error: of the attempt that it belongs to.
-            instance: name of the instance that it was addressed to.
-            transmissions: how often it was sent.
-            sent: it was sent at all, or may have been.
+            outcome, error: of the request's attempt.
+            instance: name of the instance that the request was addressed to.
+            transmissions: number of times that it was sent.
+            sent: it was sent, or may have been.
         """
 
 
@@ -67,50 +67,51 @@ class CallObserver(Protocol):
     """Receives the events of one call, in the order in which they happen; it ends with ``on_end`` or ``on_cancel``."""
 
     def on_arguments(self, arguments: Mapping[str, Any]) -> None:
-        """The arguments are valid. They are user data, and recorded only where telemetry has ``content`` on."""
+        """Observe the valid arguments. They are user data, recorded only if telemetry has ``content`` on."""
 
     def on_queued(self, seconds: float) -> None:
-        """An attempt has waited that long for a rate limit or the bulkhead."""
+        """Observe that an attempt waited ``seconds`` for a rate limit or the bulkhead."""
 
     def on_rejected(self, error: DispatchError) -> None:
-        """An attempt was rejected before the tool was executed; ``error.rejected_by`` names the part."""
+        """Observe that an attempt was rejected before the tool was executed; ``error.rejected_by`` names the part."""
 
     def on_request(self, topic: str, template: str, id: str, number: int, reason: str) -> RequestObserver:
-        """A request is about to be sent.
+        """Observe a request before it is sent.
 
         Args:
-            topic, template: where to; ``template`` is the service's request topic, which instances' topics derive from.
+            topic, template: topic of the request; ``template`` is the service's request topic, of which instances' topics
+                derive.
             id: of the request.
             number: of the attempt, from 1.
             reason: ``first``, ``retry`` or ``hedge``.
         """
 
     def on_retry(self, wait: float) -> None:
-        """The call is retried after ``wait`` seconds."""
+        """Observe that the call is retried after ``wait`` seconds."""
 
     def on_hedge(self) -> None:
-        """A hedge is sent beside the first attempt."""
+        """Observe that a hedge is sent beside the first attempt."""
 
     def on_budget_exhausted(self) -> None:
-        """A retry or a hedge was due and is not sent: the retry budget is exhausted."""
+        """Observe that a retry or a hedge was due and is not sent: the retry budget is exhausted."""
 
     def on_first_chunk(self, seconds: float, exemplar: dict[str, str] | None = None) -> None:
-        """The first chunk of a stream has arrived, ``seconds`` after the call began."""
+        """Observe the first chunk of a stream, ``seconds`` after the start of the call."""
 
     def on_chunk(self, text: str) -> None:
-        """A chunk of a stream is given to the caller. User data, as the arguments."""
+        """Observe a chunk of a stream. It is user data, as the arguments."""
 
     def on_end(self, result: CallResult, reply: Mapping[str, str], exemplar: dict[str, str] | None = None) -> None:
-        """The call has ended.
+        """Observe the end of the call.
 
         Args:
-            result: as the caller gets it.
-            reply: properties of the last reply.
+            result: the caller's result.
+            reply: properties of the last reply message.
             exemplar: ``trace_id`` and ``span_id`` for the measurement of the call.
         """
 
     def on_cancel(self, seconds: float, attempts: int, exemplar: dict[str, str] | None = None) -> None:
-        """The call was cancelled, or its stream closed early, after ``seconds`` and that many requests."""
+        """Observe that the call was cancelled, or its stream closed early, after ``seconds`` and ``attempts`` requests."""
 
 
 class ToolObserver(Protocol):
@@ -119,7 +120,7 @@ class ToolObserver(Protocol):
     def start_call(self, tool: ObservedTool, started: float) -> CallObserver:
         """Begin to observe a call that began at ``started``, on the loop's clock."""
 
-    def watch_circuit(self, instance: str | None = None) -> OnCircuitTransition:
+    def observe_circuit(self, instance: str | None = None) -> OnCircuitTransition:
         """Return the callback for transitions of the tool's breaker, or of its breaker at one instance."""
 
 
@@ -147,22 +148,26 @@ class DispatcherObserver(Protocol):
     """Observes one dispatcher from its start to its close."""
 
     def attach(self, dispatcher: Any) -> None:
-        """Read the gauges of ``dispatcher`` (:class:`~dispatch.telemetry.metrics.collector.Observed`) at each scrape."""
+        """Read the gauges of ``dispatcher`` at each scrape.
 
-    def tool(self, label: str) -> ToolObserver:
+        Args:
+            dispatcher: a :class:`~dispatch.telemetry.metrics.collector.ObservedDispatcher`.
+        """
+
+    def observe_tool(self, label: str) -> ToolObserver:
         """Return the observer of the tool with that label."""
 
-    def service(self, id: str) -> ServiceObserver:
+    def observe_service(self, id: str) -> ServiceObserver:
         """Return the observer of the service ``id``; ``_OTHER``: of replies that belong to no service."""
 
     def on_unknown_tool(self, name: str, error: DispatchError, now: float) -> None:
-        """A tool was called that is in no catalogue."""
+        """Observe the call of a tool that is in no catalogue."""
 
     def on_catalog_loaded(self, source: str, tools: int, problem: str = "") -> None:
-        """A catalogue or policy came into force, or was refused because of ``problem``."""
+        """Observe that a catalogue or policy came into force, or was rejected because of ``problem``."""
 
-    def retain(self, tools: Iterable[str], services: Iterable[str]) -> None:
-        """Drop the series of all other tools (labels) and services (ids)."""
+    def retain_series(self, tools: Iterable[str], services: Iterable[str]) -> None:
+        """Remove the series of all other tools (labels) and services (ids)."""
 
     def close(self) -> None:
         """End the observation."""
@@ -222,7 +227,7 @@ class NullTool:
     def start_call(self, tool: ObservedTool, started: float) -> CallObserver:
         return NULL_CALL
 
-    def watch_circuit(self, instance: str | None = None) -> OnCircuitTransition:
+    def observe_circuit(self, instance: str | None = None) -> OnCircuitTransition:
         return _ignore
 
 
@@ -241,10 +246,10 @@ class NullDispatcher:
     def attach(self, dispatcher: Any) -> None:
         pass
 
-    def tool(self, label: str) -> ToolObserver:
+    def observe_tool(self, label: str) -> ToolObserver:
         return NULL_TOOL
 
-    def service(self, id: str) -> ServiceObserver:
+    def observe_service(self, id: str) -> ServiceObserver:
         return NULL_SERVICE
 
     def on_unknown_tool(self, name: str, error: DispatchError, now: float) -> None:
@@ -253,7 +258,7 @@ class NullDispatcher:
     def on_catalog_loaded(self, source: str, tools: int, problem: str = "") -> None:
         pass
 
-    def retain(self, tools: Iterable[str], services: Iterable[str]) -> None:
+    def retain_series(self, tools: Iterable[str], services: Iterable[str]) -> None:
         pass
 
     def close(self) -> None:

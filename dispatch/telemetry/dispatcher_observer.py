@@ -23,20 +23,20 @@ from dispatch.telemetry.call_observer import (
     ServiceObserver,
 )
 from dispatch.telemetry.events import CatalogChanged, CircuitChanged, Event, Events, InstanceChanged
-from dispatch.telemetry.logs import CALLS, Transitions, say_call
-from dispatch.telemetry.metrics.collector import LiveCollector, Observed
+from dispatch.telemetry.logs import CALLS, TransitionLogger, log_call
+from dispatch.telemetry.metrics.call_metrics import CallMetrics
+from dispatch.telemetry.metrics.collector import DispatcherCollector, ObservedDispatcher
 from dispatch.telemetry.metrics.exposition import registry_of
 from dispatch.telemetry.metrics.instruments import Instruments, ServiceMeter, ToolMeter
-from dispatch.telemetry.metrics.metered_calls import MeteredCalls
 from dispatch.telemetry.names import OTHER
 from dispatch.telemetry.settings import Telemetry
-from dispatch.telemetry.tracing.call_spans import Tracing
+from dispatch.telemetry.tracing.call_spans import CallTracing
 
 logger = logging.getLogger("dispatch.transitions")
 
 MAX_NAME_CHARS = 200
 """Characters of an unknown tool's name that are logged."""
-_WORSE = (State.OPEN, State.FORCED_OPEN)
+_WARNING_STATES = (State.OPEN, State.FORCED_OPEN)
 
 
 class _LoggedCall(CallDecorator):
@@ -51,7 +51,7 @@ class _LoggedCall(CallDecorator):
     def on_end(self, result: CallResult, reply: Mapping[str, str], exemplar: dict[str, str] | None = None) -> None:
         self._inner.on_end(result, reply, exemplar)
         error = result.error
-        say_call(
+        log_call(
             self._label,
             str(result.outcome),
             result.duration,
@@ -62,7 +62,7 @@ class _LoggedCall(CallDecorator):
 
     def on_cancel(self, seconds: float, attempts: int, exemplar: dict[str, str] | None = None) -> None:
         self._inner.on_cancel(seconds, attempts, exemplar)
-        say_call(self._label, "cancelled", seconds, call_id="", error_type="", trace_id=_trace_id(exemplar))
+        log_call(self._label, "cancelled", seconds, call_id="", error_type="", trace_id=_trace_id(exemplar))
 
 
 def _trace_id(exemplar: dict[str, str] | None) -> str:
@@ -75,11 +75,11 @@ class _ObservedTool:
     __slots__ = ("_calls", "_circuits", "_label", "_meter", "_tracing")
 
     def __init__(
-        self, label: str, meter: ToolMeter | None, tracing: Tracing | None, circuits: TelemetryObserver
+        self, label: str, meter: ToolMeter | None, tracing: CallTracing | None, circuits: TelemetryDispatcherObserver
     ) -> None:
         self._label = label
         self._meter = meter
-        self._calls: CallObserver = NULL_CALL if meter is None else MeteredCalls(meter)
+        self._calls: CallObserver = NULL_CALL if meter is None else CallMetrics(meter)
         self._tracing = tracing
         self._circuits = circuits
 
@@ -93,7 +93,7 @@ class _ObservedTool:
             observer = self._tracing.start_call(tool, started, observer)
         return observer
 
-    def watch_circuit(self, instance: str | None = None) -> OnCircuitTransition:
+    def observe_circuit(self, instance: str | None = None) -> OnCircuitTransition:
         def on_transition(old: State, new: State, reason: str) -> None:
             self._circuits.on_circuit_transition(self._label, instance, old, new, reason)
 
@@ -116,73 +116,73 @@ class _ObservedService:
         self.on_instance_change = on_instance_change
 
 
-class TelemetryObserver:
+class TelemetryDispatcherObserver:
     """Observes one dispatcher (:class:`~dispatch.telemetry.call_observer.DispatcherObserver`).
 
     Args:
-        settings: what is measured and traced.
-        events: the listeners of changes.
-        name: of the dispatcher.
-        clock: the loop's.
+        settings: which metrics and traces are recorded.
+        events: delivers changes to listeners.
+        client_id: of the dispatcher.
+        clock: of the event loop, in seconds.
     """
 
-    def __init__(self, settings: Telemetry, events: Events, name: str, clock: Callable[[], float]) -> None:
+    def __init__(self, settings: Telemetry, events: Events, client_id: str, clock: Callable[[], float]) -> None:
         self.settings = settings
         self._events = events
-        self._lines = Transitions(logger, clock)
-        self._tracing = Tracing(settings, name, clock()) if settings.traces != "off" else None
+        self._transition_log = TransitionLogger(logger, clock)
+        self._tracing = CallTracing(settings, client_id, clock()) if settings.traces != "off" else None
         self._instruments: Instruments | None = None
-        self._collector: LiveCollector | None = None
-        self._observed: Observed | None = None
+        self._collector: DispatcherCollector | None = None
+        self._observed: ObservedDispatcher | None = None
         self._tools: dict[str, ToolMeter] = {}
         self._services: dict[str, ServiceMeter] = {}
         if settings.metrics:
             registry = registry_of(settings)
             self._instruments = Instruments.of(registry)
-            self._collector = LiveCollector.of(registry)
+            self._collector = DispatcherCollector.of(registry)
 
-    def attach(self, dispatcher: Observed) -> None:
+    def attach(self, dispatcher: ObservedDispatcher) -> None:
         """Read the gauges of ``dispatcher`` at each scrape."""
         if self._collector is not None:
             self._observed = dispatcher
             if self._instruments is not None:
                 for source in dispatcher.tools():
-                    self._instruments.source(source)
+                    self._instruments.add_source(source)
             self._collector.add(dispatcher)
 
     # -- tools and services -------------------------------------------------------------------------------------
 
-    def tool(self, label: str) -> _ObservedTool:
+    def observe_tool(self, label: str) -> _ObservedTool:
         """Return the observer of a tool (see :attr:`ResolvedTool.meter_label`)."""
         return _ObservedTool(label, self._tool_meter(label), self._tracing, self)
 
     def _tool_meter(self, label: str) -> ToolMeter | None:
         meter = self._tools.get(label)
         if meter is None and self._instruments is not None:
-            meter = self._tools[label] = self._instruments.tool(label)
+            meter = self._tools[label] = self._instruments.acquire_tool(label)
         return meter
 
-    def service(self, id: str) -> ServiceObserver:
+    def observe_service(self, id: str) -> ServiceObserver:
         """Return the observer of a service."""
         meter = self._services.get(id)
         if meter is None and self._instruments is not None:
-            meter = self._services[id] = self._instruments.service(id)
+            meter = self._services[id] = self._instruments.acquire_service(id)
         return _ObservedService(meter, partial(self.on_instance_change, id))
 
     def on_unknown_tool(self, name: str, error: DispatchError, now: float) -> None:
-        """A tool was called that is in no catalogue: the call is counted as one of ``_OTHER``."""
+        """Observe the call of a tool that is in no catalogue. Metrics count it under ``_OTHER``."""
         meter = self._tool_meter(OTHER)
         if meter is not None:
             meter.in_flight += 1
-            meter.finished(error.outcome, 0.0)
+            meter.record_call(error.outcome, 0.0)
         if self._tracing is not None:
-            self._tracing.unknown(name, error, now)
+            self._tracing.record_unknown_tool(name, error, now)
         if CALLS.isEnabledFor(logging.DEBUG):
             # Escaped as in a Python literal, and bounded: a model may have invented it.
             shown = name[:MAX_NAME_CHARS].encode("unicode_escape").decode()
-            say_call(shown, str(error.outcome), 0.0, call_id="", error_type=error.telemetry_type, trace_id="")
+            log_call(shown, str(error.outcome), 0.0, call_id="", error_type=error.telemetry_type, trace_id="")
 
-    def retain(self, tools: Iterable[str], services: Iterable[str]) -> None:
+    def retain_series(self, tools: Iterable[str], services: Iterable[str]) -> None:
         """Drop the series of all other tools and services.
 
         Args:
@@ -193,79 +193,79 @@ class TelemetryObserver:
             return
         wanted = {*tools, OTHER}
         for label in [label for label in self._tools if label not in wanted]:
-            self._instruments.release("tool", self._tools.pop(label).label, gone=True)
-        left = {*services, OTHER}
-        for id in [id for id in self._services if id not in left]:
-            self._instruments.release("service", self._services.pop(id).label, gone=True)
+            self._instruments.release_tool(self._tools.pop(label).label, is_removed=True)
+        wanted = {*services, OTHER}
+        for id in [id for id in self._services if id not in wanted]:
+            self._instruments.release_service(self._services.pop(id).label, is_removed=True)
 
     def close(self) -> None:
-        """End the observation: gauges are no longer read."""
+        """End the observation: gauges are no longer read, counters stay."""
         if self._collector is not None and self._observed is not None:
             self._collector.remove(self._observed)
         if self._instruments is not None:
             for meter in self._tools.values():
-                self._instruments.release("tool", meter.label, gone=False)
+                self._instruments.release_tool(meter.label, is_removed=False)
             for each in self._services.values():
-                self._instruments.release("service", each.label, gone=False)
+                self._instruments.release_service(each.label, is_removed=False)
         self._tools.clear()
         self._services.clear()
 
     # -- changes ------------------------------------------------------------------------------------------------
 
     def on_circuit_transition(self, tool: str, instance: str | None, old: State, new: State, reason: str) -> None:
-        """The breaker of a tool (its label), or its breaker at one instance, changed its state."""
+        """Observe a transition of a tool's circuit breaker, or of its breaker at one instance."""
         meter = self._tools.get(tool)
         if meter is not None and instance is None:
             meter.transitions[new]()
         self._publish(CircuitChanged(time.time(), tool, instance, str(old), str(new), reason))
         where = f"'{tool}'" if instance is None else f"'{tool}' at {instance}"
-        self._lines.say(
-            logging.WARNING if new in _WORSE else logging.INFO,
+        self._transition_log.log(
+            logging.WARNING if new in _WARNING_STATES else logging.INFO,
             ("circuit", tool, instance or "", str(new)),
             f"circuit of {where}: {old} to {new} ({reason})",
             tool=tool,
             instance=instance,
             old=str(old),
             new=str(new),
-            why=reason,
+            reason=reason,
         )
 
-    def on_instance_change(self, service: str, id: str, change: str, why: str) -> None:
-        """An instance ``joined``, ``left``, was ``ejected`` or has ``returned``."""
+    def on_instance_change(self, service: str, id: str, change: str, reason: str) -> None:
+        """Observe that an instance ``joined``, ``left``, was ``ejected`` or has ``returned``."""
         if self._instruments is not None:
             if change == "joined":
-                self._instruments.joined(service, id)
+                self._instruments.add_instance(service, id)
             elif change == "ejected":
-                self._instruments.ejected(service, id, why)
+                self._instruments.record_ejection(service, id, reason)
             elif change == "left":
-                self._instruments.left(service, id)
-        self._publish(InstanceChanged(time.time(), service, id, change, why))
-        self._lines.say(
+                self._instruments.remove_instance(service, id)
+        self._publish(InstanceChanged(time.time(), service, id, change, reason))
+        self._transition_log.log(
             logging.WARNING if change == "ejected" else logging.INFO,
             ("instance", service, id, change),
-            f"instance {id} of {service}: {change} ({why})",
+            f"instance {id} of {service}: {change} ({reason})",
             service=service,
             instance=id,
             change=change,
-            why=why,
+            reason=reason,
         )
 
     def on_catalog_loaded(self, source: str, tools: int, problem: str = "") -> None:
-        """Another catalogue or policy is in force; or, with a ``problem``, was refused."""
+        """Observe a reload: another catalogue or policy is in force, or was rejected because of ``problem``."""
         if self._instruments is not None:
-            self._instruments.source(source)
+            self._instruments.add_source(source)
             self._instruments.reloads.labels(source, "failed" if problem else "ok").inc()
-            self._instruments.taken_over.labels(source).set(0 if problem else 1)
+            self._instruments.last_reload_successful.labels(source).set(0 if problem else 1)
         self._publish(CatalogChanged(time.time(), source, not problem, tools, problem))
         if problem:
-            self._lines.say(
+            self._transition_log.log(
                 logging.WARNING,
                 ("reload", source, problem),
-                f"the catalogue was not reloaded, the former one stays in force: {problem}",
+                f"catalogue not reloaded, the previous one stays in force: {problem}",
                 source=source,
                 problem=problem,
             )
 
     def _publish(self, event: Event) -> None:
         if len(self._events):
-            self._events.tell(event)
+            self._events.publish(event)

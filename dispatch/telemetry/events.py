@@ -1,4 +1,4 @@
-"""What changes, as values: for a user's own alerting, and for whatever shows a dispatcher live."""
+"""Events of a dispatcher as values, for a user's own alerting and live displays."""
 
 from __future__ import annotations
 
@@ -15,65 +15,65 @@ import msgspec
 logger = logging.getLogger("dispatch.telemetry")
 
 MAX_QUEUED = 1_000
-"""Events that a stream of them may be behind; the oldest are dropped beyond it, and counted."""
+"""Events that an :class:`EventStream` queues; beyond that it drops the oldest and counts them."""
 
 
 class Event(msgspec.Struct, frozen=True, tag_field="event"):
-    """Something has changed.
+    """A change that a dispatcher has noticed.
 
     Attributes:
-        at: when, in seconds since the epoch.
+        at: time of the change, in seconds since the epoch.
     """
 
     at: float
 
     def as_dict(self) -> dict[str, Any]:
-        """As plain values; ``event`` is its kind."""
-        made: dict[str, Any] = msgspec.to_builtins(self)
-        return made
+        """Return the event as plain values; ``event`` is its kind."""
+        values: dict[str, Any] = msgspec.to_builtins(self)
+        return values
 
 
 class CircuitChanged(Event, frozen=True, tag="circuit"):
-    """A circuit breaker has another state.
+    """A circuit breaker changed its state.
 
     Attributes:
-        tool: whose.
-        instance: of the tool at this instance alone; None: of the tool.
-        old, new: states, as :class:`dispatch.resilience.breaker.breaker.State` has them.
-        why: in a word.
+        tool: label of the tool.
+        instance: name of the instance if the breaker is the tool's at that instance; None: the tool's own breaker.
+        old, new: states (:class:`dispatch.resilience.breaker.breaker.State`).
+        reason: of the transition, in a few words.
     """
 
     tool: str
     instance: str | None
     old: str
     new: str
-    why: str
+    reason: str
 
 
 class InstanceChanged(Event, frozen=True, tag="instance"):
-    """An instance of a service came, went, was ejected or may be called again.
+    """An instance of a service joined or left, was ejected, or returned from an ejection.
 
     Attributes:
-        service: its id.
-        instance: its name.
-        change: ``joined``, ``left``, ``ejected``, ``returned``.
-        why: in a word.
+        service: id of the service.
+        instance: name of the instance.
+        change: ``joined``, ``left``, ``ejected`` or ``returned``.
+        reason: of the change, in a few words.
     """
 
     service: str
     instance: str
     change: str
-    why: str
+    reason: str
 
 
 class CatalogChanged(Event, frozen=True, tag="catalog"):
-    """Another catalogue or policy is in force, or was refused.
+    """A reload of the catalogue or policy succeeded or failed.
 
     Attributes:
-        source: where it came from.
-        ok: it is in force; else the former one still is.
-        tools: in force.
-        problem: why it was refused.
+        source: of the catalogue.
+        ok: the new one is in force; otherwise the previous one still is.
+        tools: number of tools in force.
+        problem: reason of the failure; empty: none.
     """
 
     source: str
@@ -86,7 +86,7 @@ Listener = Callable[[Event], object]
 
 
 class Events:
-    """Tells of events. A listener's own failures are its own: they are logged, and stop nobody."""
+    """Delivers events to listeners and streams. An exception of a listener is logged and affects nothing else."""
 
     def __init__(self) -> None:
         self._listeners: list[Listener] = []
@@ -94,81 +94,81 @@ class Events:
         self._closed = False
 
     def __len__(self) -> int:
-        """Those who listen."""
+        """Return the number of listeners and streams."""
         return len(self._listeners) + len(self._streams)
 
-    def on(self, listener: Listener) -> Callable[[], None]:
-        """Call ``listener`` with each event. Returns what takes it away again."""
+    def subscribe(self, listener: Listener) -> Callable[[], None]:
+        """Call ``listener`` with each event, until the returned function is called."""
         self._listeners.append(listener)
 
-        def off() -> None:
+        def unsubscribe() -> None:
             with contextlib.suppress(ValueError):
                 self._listeners.remove(listener)
 
-        return off
+        return unsubscribe
 
-    def tell(self, event: Event) -> None:
-        """Something has changed."""
+    def publish(self, event: Event) -> None:
+        """Deliver ``event``."""
         for listener in tuple(self._listeners):
             try:
                 listener(event)
             except Exception:
-                logger.exception("a listener for dispatch's events failed")
+                logger.exception("a listener of events failed")
         for stream in tuple(self._streams):
-            stream.put(event)
+            stream.append(event)
 
-    def stream(self) -> EventStream:
-        """Each event from now on."""
-        made = EventStream()
+    def open_stream(self) -> EventStream:
+        """Return a stream of all events from now on."""
+        stream = EventStream()
         if self._closed:
-            made.end()
+            stream.close()
         else:
-            self._streams.add(made)
-        return made
+            self._streams.add(stream)
+        return stream
 
     def close(self) -> None:
-        """There is nothing more to tell: streams end when they have been read."""
+        """Close the streams: each ends when its queued events have been read."""
         self._closed = True
         for stream in tuple(self._streams):
-            stream.end()
+            stream.close()
         self._streams.clear()
 
 
 class EventStream:
-    """Each event since it was made, in turn: ``async for event in stream``. One that nobody holds any more is dropped.
+    """An asynchronous iterator over the events since it was opened: ``async for event in stream``.
 
-    One who is too slow misses the oldest (see :data:`MAX_QUEUED`), and gets on all the same.
+    It queues at most :data:`MAX_QUEUED` events and drops the oldest beyond that. A stream without references is removed.
 
     Attributes:
-        missed: events so far that were dropped.
+        dropped: number of events that were dropped.
     """
 
     def __init__(self) -> None:
-        self.missed = 0
-        self._waiting: deque[Event] = deque()
-        self._there = asyncio.Event()
-        self._ended = False
+        self.dropped = 0
+        self._queue: deque[Event] = deque()
+        self._is_readable = asyncio.Event()
+        self._is_closed = False
 
-    def put(self, event: Event) -> None:
-        """Something has changed."""
-        if len(self._waiting) >= MAX_QUEUED:
-            self._waiting.popleft()
-            self.missed += 1
-        self._waiting.append(event)
-        self._there.set()
+    def append(self, event: Event) -> None:
+        """Queue ``event``."""
+        if len(self._queue) >= MAX_QUEUED:
+            self._queue.popleft()
+            self.dropped += 1
+        self._queue.append(event)
+        self._is_readable.set()
 
-    def end(self) -> None:
-        """Nothing more comes."""
-        self._ended = True
-        self._there.set()
+    def close(self) -> None:
+        """End the iteration once the queued events have been read."""
+        self._is_closed = True
+        self._is_readable.set()
 
     def __aiter__(self) -> EventStream:
         return self
 
     async def __anext__(self) -> Event:
-        while not self._waiting:
-            if self._ended:
+        while not self._queue:
+            if self._is_closed:
                 raise StopAsyncIteration
-            self._there.clear()
-            await self._there.wait()
-        return self._waiting.popleft()
+            self._is_readable.clear()
+            await self._is_readable.wait()
+        return self._queue.popleft()

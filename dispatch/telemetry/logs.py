@@ -1,5 +1,7 @@
-"""One line for each transition of a circuit or an instance, and no flood of them: what flaps is said again now and then,
-with how often it happened meanwhile. Each record has its facts as attributes (``extra``), for whoever logs as JSON.
+"""Log lines: one for each transition of a circuit or an instance, one for each call, and exceptions without user data.
+
+Lines of a state that flaps are limited in rate. Each record has its facts as attributes (``extra``), for formatters that
+write JSON.
 """
 
 from __future__ import annotations
@@ -11,21 +13,21 @@ from collections.abc import Callable
 from typing import Any
 
 CALLS = logging.getLogger("dispatch.calls")
-"""One line for each call, at DEBUG: none unless somebody asks for it."""
+"""One line for each call, at DEBUG."""
 
-QUIET_S = 10.0
-"""How often one circuit, or one instance, may say the same change: an open time is 5 s at first, so that one that flaps says
-a line a cycle and is quiet in between."""
+REPEAT_INTERVAL_S = 10.0
+"""Seconds between two lines for the same change of one circuit or instance. A breaker is open for 5 s at first: one that
+flaps writes about one line in two cycles."""
 MAX_KEYS = 1_000
-"""Changes that are remembered; of those that were quiet for longest it is forgotten that they are quiet."""
+"""Changes whose last line is remembered; beyond that the oldest is evicted, and its next line is written at once."""
 
 
-class Transitions:
-    """Writes the lines.
+class TransitionLogger:
+    """Logs transitions, limited in rate for each key.
 
     Args:
-        logger: where to.
-        clock: seconds.
+        logger: receives the lines.
+        clock: seconds, monotonic.
     """
 
     def __init__(self, logger: logging.Logger, clock: Callable[[], float]) -> None:
@@ -33,14 +35,14 @@ class Transitions:
         self._clock = clock
         self._last: OrderedDict[tuple[str, ...], list[float]] = OrderedDict()
 
-    def say(self, level: int, key: tuple[str, ...], text: str, **facts: Any) -> None:
-        """One line, unless the same ``key`` had one lately.
+    def log(self, level: int, key: tuple[str, ...], text: str, **facts: Any) -> None:
+        """Log ``text``, unless ``key`` had a line less than :data:`REPEAT_INTERVAL_S` ago.
 
         Args:
             level: of :mod:`logging`.
-            key: what is the same.
-            text: the line.
-            facts: attributes of the record, each with ``dispatch_`` before its name.
+            key: identifies the change.
+            text: the line; the number of lines that were suppressed since the last one is appended.
+            facts: attributes of the record, each with the prefix ``dispatch_``.
         """
         now = self._clock()
         last = self._last.get(key)
@@ -48,23 +50,25 @@ class Transitions:
             last = self._last[key] = [now, 0]
             if len(self._last) > MAX_KEYS:
                 self._last.popitem(last=False)
-        elif now < last[0] + QUIET_S:
+        elif now < last[0] + REPEAT_INTERVAL_S:
             last[1] += 1
             return
         else:
             facts["repeated"] = int(last[1])
             if last[1]:
-                text = f"{text} ({int(last[1])} times more since)"
+                text = f"{text} ({int(last[1])} more since the last line)"
             last[:] = [now, 0]
             self._last.move_to_end(key)
         self._logger.log(level, text, extra={f"dispatch_{name}": value for name, value in facts.items()})
 
 
 def log_exception(logger: logging.Logger, level: int, text: str, error: BaseException, *, content: bool) -> None:
-    """One line with the type of an exception, and where it was raised. Not its text, which often holds arguments.
+    """Log the type of an exception and where it was raised, but not its text, which often contains arguments.
 
     Args:
-        content: arguments may be recorded (:attr:`dispatch.Telemetry.content`): its text, too.
+        logger, level, text: of the line.
+        error: the exception.
+        content: user data may be recorded (:attr:`dispatch.Telemetry.content`): log the exception's text, too.
     """
     if not logger.isEnabledFor(level):
         return
@@ -75,8 +79,8 @@ def log_exception(logger: logging.Logger, level: int, text: str, error: BaseExce
         logger.log(level, "%s: %s\n%s", text, type(error).__name__, frames)
 
 
-def say_call(tool: str, outcome: str, seconds: float, *, call_id: str, error_type: str, trace_id: str) -> None:
-    """The line of a call that has ended. Texts that are not known are empty."""
+def log_call(tool: str, outcome: str, seconds: float, *, call_id: str, error_type: str, trace_id: str) -> None:
+    """Log a call that has ended after ``seconds``. Texts that are not known are empty."""
     facts = {
         "tool": tool,
         "call_id": call_id,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from dispatch.telemetry.metrics.exposition import registry_of
-from dispatch.telemetry.metrics.service_metrics import MeteredRequests, ServerCollector
+from dispatch.telemetry.metrics.service_metrics import ServedRequestMetrics, ServerCollector
 from dispatch.telemetry.served_request_observer import NULL_SERVED_REQUEST, ObservedServer, ServedRequestObserver
 from dispatch.telemetry.settings import Telemetry
 from dispatch.telemetry.tracing.service_spans import ServiceTracing
@@ -15,10 +15,10 @@ class TelemetryServerObserver:
     """Observes one tool server (:class:`~dispatch.telemetry.served_request_observer.ServerObserver`).
 
     Args:
-        settings: what is measured and traced.
-        service, instance: ids of the server.
-        topic: where its requests come from.
-        replies: the name of callers' own reply topics, with a placeholder for what differs.
+        settings: which metrics and traces are recorded.
+        service, instance: ids of the service and the instance.
+        topic: the request topic.
+        replies: template of the callers' reply topics.
         responses: the service's response topic.
         reply_topic: returns the topic that the reply to a request goes to, by the request's properties.
     """
@@ -38,7 +38,7 @@ class TelemetryServerObserver:
         self._server: ObservedServer | None = None
         self._requests: ServedRequestObserver = NULL_SERVED_REQUEST
         if self._collector is not None:
-            self._requests = MeteredRequests(self._collector.durations(service))
+            self._requests = ServedRequestMetrics(self._collector.durations(service))
         self._tracing: ServiceTracing | None = None
         if settings.traces != "off":
             self._tracing = ServiceTracing(

@@ -1,4 +1,4 @@
-"""What a dispatcher, or a tool service, tells of itself: a value."""
+"""Settings of telemetry."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ if TYPE_CHECKING:
     from dispatch.telemetry.served_request_observer import ServerObserver
 
 Redact = Callable[[str, str, str], str | None]
-"""Takes ``"arguments"`` or ``"result"``, the tool's name and the text that would be recorded; gives what may be recorded
-instead, or None for nothing."""
+"""Receives ``"arguments"`` or ``"result"``, the tool's name and the text that would be recorded. Returns the text to record
+instead, or None to record nothing."""
 
 
 class Telemetry(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """What is measured and traced.
+    """Which metrics and traces a dispatcher or a tool server records.
 
     Attributes:
-        metrics: count and time calls, for Prometheus.
-        registry: where the metrics are; None: prometheus-client's own ``REGISTRY``. Any number of dispatchers may share one:
-            what they count adds up.
-        traces: ``native``: spans of our own, wherever an OpenTelemetry SDK listens; ``propagation-only``: none, but the
-            caller's context travels to the service; ``off``: neither.
-        sample: the share of calls without a trace of their caller's that begin one: asked before anything is built, so that
-            a call that is not sampled costs next to nothing. An SDK's own sampler is asked after it. Calls that are part of
-            a trace stay part of it.
+        metrics: measure calls for Prometheus.
+        registry: the registry of the metrics; None: prometheus-client's own ``REGISTRY``. Dispatchers may share one: their
+            counts add up.
+        traces: ``native``: record spans if an OpenTelemetry SDK is set up; ``propagation-only``: record none, but pass the
+            caller's trace context on to the service; ``off``: neither.
+        sample: share (0 to 1) of calls outside a trace that begin one. It is drawn before a span is built, so that a call
+            that is not sampled costs next to nothing; an SDK's own sampler is asked after it. Calls inside a trace follow
+            that trace's decision.
         tracer_provider: None: OpenTelemetry's global one.
-        content: record arguments and results on spans. They are user data: off.
-        redact: what may be recorded of them; None: everything, where ``content`` is on.
+        content: record arguments and results on spans, and texts of exceptions in logs. Off by default: they are user data.
+        redact: called with each text before ``content`` records it; None: texts are recorded as they are.
     """
 
     metrics: bool = True
@@ -49,17 +49,17 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     def __post_init__(self) -> None:
         if self.traces not in ("native", "propagation-only", "off"):
-            raise ValueError(f"traces: 'native', 'propagation-only' or 'off', not {self.traces!r}")
+            raise ValueError(f"traces must be 'native', 'propagation-only' or 'off', not {self.traces!r}")
         if not 0.0 <= self.sample <= 1.0:
-            raise ValueError(f"sample: from 0 (no call) to 1 (every call), not {self.sample!r}")
+            raise ValueError(f"sample must be from 0 (no call) to 1 (every call), not {self.sample!r}")
 
-    def observe_dispatcher(self, events: Events, name: str, clock: Callable[[], float]) -> DispatcherObserver:
-        """Return the observer of a dispatcher that starts. Imports prometheus-client and the rest of OpenTelemetry's API, a
-        quarter of what importing dispatch would take otherwise. For the arguments see
-        :class:`~dispatch.telemetry.dispatcher_observer.TelemetryObserver`."""
-        from dispatch.telemetry.dispatcher_observer import TelemetryObserver
+    def observe_dispatcher(self, events: Events, client_id: str, clock: Callable[[], float]) -> DispatcherObserver:
+        """Return the observer of a dispatcher that starts. Imports prometheus-client and the rest of OpenTelemetry's API,
+        which would add a quarter to the time of ``import dispatch``. For the arguments see
+        :class:`~dispatch.telemetry.dispatcher_observer.TelemetryDispatcherObserver`."""
+        from dispatch.telemetry.dispatcher_observer import TelemetryDispatcherObserver
 
-        return TelemetryObserver(self, events, name, clock)
+        return TelemetryDispatcherObserver(self, events, client_id, clock)
 
     def observe_server(
         self,
@@ -91,4 +91,4 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 DEFAULT_TELEMETRY = Telemetry()
 SILENT = Telemetry(metrics=False, traces="off")
-"""Nothing at all."""
+"""Neither metrics nor traces."""

@@ -128,7 +128,7 @@ class WrappedClient:
                 clock=loop.time,
                 randomness=random.random,
                 shared_users=user_buckets,
-                observer=self._observer.tool(self.tool),
+                observer=self._observer.observe_tool(self.tool),
                 label=self.tool,
             )
             self._observer.attach(self)
@@ -136,7 +136,7 @@ class WrappedClient:
 
     def on_event(self, listener: Callable[[Event], object]) -> Callable[[], None]:
         """Call ``listener`` at every transition of the circuit breaker. Returns a function that removes the listener."""
-        return self._events.on(listener)
+        return self._events.subscribe(listener)
 
     # Gauges, read by a scrape: the circuit and the queue. Connection and instances are the client's own.
 

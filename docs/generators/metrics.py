@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from dispatch.telemetry.metrics.collector import LiveCollector
+from dispatch.telemetry.metrics.collector import DispatcherCollector
 from dispatch.telemetry.metrics.service_metrics import ServerCollector
 from docs.generators.docstrings import markdown, table
 
@@ -17,7 +17,7 @@ SERVICE_PREFIX = "dispatch_service_"
 def families() -> list[tuple[Metric, tuple[str, ...]]]:
     """Return each metric family of a dispatcher and of a tool service, and its label names."""
     registry = CollectorRegistry()
-    LiveCollector.of(registry)
+    DispatcherCollector.of(registry)
     ServerCollector.of(registry)
     found: list[tuple[Metric, tuple[str, ...]]] = []
     for collector in registry._collector_to_names:  # no public way leads from a family to the labels of its collector

@@ -20,7 +20,7 @@ from dispatch.telemetry.alerting.alert import Alert
 from dispatch.telemetry.alerting.alerts import ALERTS, alert_groups
 from dispatch.telemetry.alerting.burn_rate import collect_slos
 from dispatch.telemetry.alerting.rule_files import render_rule_files
-from dispatch.telemetry.metrics.collector import LiveCollector
+from dispatch.telemetry.metrics.collector import DispatcherCollector
 from dispatch.telemetry.metrics.service_metrics import ServerCollector
 from tests.dashboards.alerts.case import Case
 from tests.dashboards.alerts.processes import PROCESSES
@@ -99,7 +99,7 @@ def test_nor_with_what_a_catalogue_promises(tmp_path: Path, share: float) -> Non
 
 def test_every_metric_in_the_rules_is_exported() -> None:
     registry = CollectorRegistry()
-    LiveCollector.of(registry)
+    DispatcherCollector.of(registry)
     ServerCollector.of(registry)
     exported: set[str] = set()
     for family in registry.collect():

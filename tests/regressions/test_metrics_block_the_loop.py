@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from dispatch.telemetry.metrics.exposition import exposition
+from dispatch.telemetry.metrics.exposition import render_metrics
 from dispatch.telemetry.metrics.text_family import HISTOGRAMS, VALUES, TextFamily
 from dispatch.telemetry.names import DURATION_BUCKETS
 from tests.helpers.dispatcher_and_service import catalog, serving
@@ -50,7 +50,7 @@ async def test_the_text_is_built_in_pieces_of_bounded_size() -> None:
         families = [family for family in board.registry.collect() if isinstance(family, TextFamily)]
         sizes = [piece.count("\n") for family in families for piece in family.text(open_metrics=True)]
         pauses: list[None] = []
-        _, body = exposition(board.registry, OPEN_METRICS, "", pause=lambda: pauses.append(None))
+        _, body = render_metrics(board.registry, OPEN_METRICS, "", pause=lambda: pauses.append(None))
     assert body.count(b"\n") > 80 * TOOLS
     assert max(sizes) <= max(VALUES, HISTOGRAMS * (len(DURATION_BUCKETS) + 3))
     assert len(pauses) == len(sizes) + 1, "one after each piece, and one after what others have registered"

@@ -1,184 +1,80 @@
-"""Counters and histograms that a call writes to: plain numbers, of which families are made when a scrape reads them.
-prometheus-client's own take a lock and four function calls for each number, which is more than a call may cost here; and
-they come with the times at which their series were created, as many series again as there are counters.
-
-An increment is one load, one addition and one store, between which the interpreter lock does not change hands: threads may
-share these. What is shared between processes (prometheus-client's multi-process mode) they are not part of.
-"""
+"""Metrics of calls: one :class:`~dispatch.telemetry.call_observer.CallObserver` for all calls of a tool."""
 
 from __future__ import annotations
 
-import math
-import threading
-import time
-from array import array
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import Exemplar, Metric
-from prometheus_client.registry import Collector
+from dispatch.errors import DispatchError, Outcome
+from dispatch.result import CallResult
+from dispatch.telemetry.call_observer import NO_PROPERTIES, RequestObserver
+from dispatch.telemetry.metrics.instruments import ToolMeter
+from dispatch.telemetry.metrics.lock_free import CounterSeries
 
-from dispatch.telemetry.metrics.text_family import HistogramFamily, Timed, ValueFamily, Values, number
-
-C = TypeVar("C", "Count", "Timing")
+_CANCELLED = Outcome.CANCELLED
 
 
-class Count:
-    """One series of a counter."""
+class _RequestMetrics:
+    """Counts the requests of one reason (``first``, ``retry``, ``hedge``) when they end."""
 
-    __slots__ = ("value",)
+    __slots__ = ("_count",)
 
-    def __init__(self) -> None:
-        self.value: float = 0
+    properties = NO_PROPERTIES
 
-    def inc(self, amount: float = 1) -> None:
-        """So many more, at least 0."""
-        self.value += amount
+    def __init__(self, count: CounterSeries) -> None:
+        self._count = count
 
-
-class Timing:
-    """One series of a histogram. ``value`` is as a counter of what it has timed has it.
-
-    Args:
-        bounds: upper ones of its buckets, but for the last, which has none.
-    """
-
-    __slots__ = ("_bounds", "_numbers", "exemplars")
-
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self._bounds = bounds
-        # The count of each bucket, and the sum. An array has the numbers themselves side by side, a list an object for each.
-        self._numbers = array("d", bytes(8 * (len(bounds) + 2)))
-        self.exemplars: list[Exemplar | None] = [None] * (len(bounds) + 1)
-
-    @property
-    def counts(self) -> list[int]:
-        """How many there were in each bucket."""
-        return [*map(int, self._numbers[:-1])]
-
-    @property
-    def sum(self) -> float:
-        """The sum of all of them."""
-        return self._numbers[-1]
-
-    @property
-    def count(self) -> int:
-        """How many there were."""
-        return sum(self.counts)
-
-    value = count
-
-    def observe(self, amount: float, exemplar: dict[str, str] | None = None) -> None:
-        """One more.
-
-        Args:
-            amount: how long it took.
-            exemplar: what its bucket points with, up to the next one.
-        """
-        at = bisect_left(self._bounds, amount)
-        numbers = self._numbers
-        numbers[at] += 1.0
-        numbers[-1] += amount
-        if exemplar is not None:
-            self.exemplars[at] = Exemplar(exemplar, amount, time.time())
-
-
-class _Lean(Collector, Generic[C]):
-    """A family.
-
-    Args:
-        name: without a suffix.
-        help: for who reads it.
-        labels: their names.
-        registry: where it is scraped.
-    """
-
-    def __init__(self, name: str, help: str, labels: Sequence[str], *, registry: CollectorRegistry) -> None:
-        self._name = name
-        self._help = help
-        self._labels = tuple(labels)
-        self._series: dict[tuple[str, ...], C] = {}
-        self._lock = threading.Lock()
-        registry.register(self)
-
-    def _new(self) -> C:
-        raise NotImplementedError
-
-    def _family(self, series: Callable[[], Sequence[tuple[tuple[str, ...], C]]]) -> Metric:
-        """The family of what ``series`` gives, whenever it is read."""
-        raise NotImplementedError
-
-    def labels(self, *values: str) -> C:
-        """The series with these values of its labels: made when it is first asked for. Hold on to it."""
-        if len(values) != len(self._labels):
-            raise ValueError(f"{self._name} has the labels {self._labels}: {values} are not one for each")
-        with self._lock:
-            found = self._series.get(values)
-            if found is None:
-                found = self._series[values] = self._new()
-            return found
-
-    def remove_by_labels(self, wanted: Mapping[str, str]) -> None:
-        """Forget the series that have all these values."""
-        at = [(self._labels.index(name), value) for name, value in wanted.items()]
-        with self._lock:
-            for values in [values for values in self._series if all(values[i] == value for i, value in at)]:
-                del self._series[values]
-
-    def describe(self) -> Iterable[Metric]:
-        """The family without its series."""
-        return [self._family(lambda: ())]
-
-    def collect(self) -> Iterator[Metric]:
-        """The family, as it is when it is read."""
-        yield self._family(self._all)
-
-    def _all(self) -> Sequence[tuple[tuple[str, ...], C]]:
-        with self._lock:
-            return list(self._series.items())
-
-
-class LeanCounter(_Lean[Count]):
-    """A counter."""
-
-    def _new(self) -> Count:
-        return Count()
-
-    def counts(self, timing: Timing, *values: str) -> None:
-        """The series with these values of its labels is how many ``timing`` has: nobody need count them again."""
-        with self._lock:
-            self._series[values] = timing  # type: ignore[assignment] # that has a value, too
-
-    def _family(self, series: Callable[[], Sequence[tuple[tuple[str, ...], Count]]]) -> Metric:
-        def values() -> Values:
-            return ((labels, one.value) for labels, one in series())
-
-        return ValueFamily(self._name, self._help, "counter", self._labels, values)
-
-
-class LeanHistogram(_Lean[Timing]):
-    """A histogram.
-
-    Args:
-        name, help, labels, registry: as for every family.
-        buckets: upper bounds, ascending; above the last one is one more.
-    """
-
-    def __init__(
-        self, name: str, help: str, labels: Sequence[str], *, buckets: Sequence[float], registry: CollectorRegistry
+    def on_end(
+        self, outcome: Outcome, error: DispatchError | None, *, instance: str, transmissions: int, sent: bool
     ) -> None:
-        self._bounds = tuple(buckets)
-        # Written as everybody's: queries compare texts.
-        self._names = [number(float(each)) for each in (*buckets, math.inf)]
-        super().__init__(name, help, labels, registry=registry)
+        if sent:
+            self._count.value += 1
 
-    def _new(self) -> Timing:
-        return Timing(self._bounds)
 
-    def _family(self, series: Callable[[], Sequence[tuple[tuple[str, ...], Timing]]]) -> Metric:
-        def timed() -> Iterable[Timed]:
-            return ((labels, one.counts, one.sum, one.exemplars) for labels, one in series())
+class CallMetrics:
+    """Records the metrics of a tool's calls. One object observes all calls of the tool, because it has no state of a call.
 
-        return HistogramFamily(self._name, self._help, self._labels, self._names, timed)
+    Args:
+        meter: series of the tool.
+    """
+
+    __slots__ = ("_requests", "meter")
+
+    def __init__(self, meter: ToolMeter) -> None:
+        self.meter = meter
+        self._requests: dict[str, RequestObserver] = {
+            reason: _RequestMetrics(count) for reason, count in meter.attempts.items()
+        }
+
+    def on_arguments(self, arguments: Mapping[str, Any]) -> None:
+        pass
+
+    def on_queued(self, seconds: float) -> None:
+        self.meter.queue_wait.observe(seconds)
+
+    def on_rejected(self, error: DispatchError) -> None:
+        self.meter.record_rejection(error)
+
+    def on_request(self, topic: str, template: str, id: str, number: int, reason: str) -> RequestObserver:
+        return self._requests[reason]
+
+    def on_retry(self, wait: float) -> None:
+        pass
+
+    def on_hedge(self) -> None:
+        pass
+
+    def on_budget_exhausted(self) -> None:
+        self.meter.budget_exhausted()
+
+    def on_first_chunk(self, seconds: float, exemplar: dict[str, str] | None = None) -> None:
+        self.meter.first_chunk.observe(seconds, exemplar)
+
+    def on_chunk(self, text: str) -> None:
+        pass
+
+    def on_end(self, result: CallResult, reply: Mapping[str, str], exemplar: dict[str, str] | None = None) -> None:
+        self.meter.record_call(result.outcome, result.duration, exemplar)
+
+    def on_cancel(self, seconds: float, attempts: int, exemplar: dict[str, str] | None = None) -> None:
+        self.meter.record_call(_CANCELLED, seconds)

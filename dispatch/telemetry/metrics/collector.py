@@ -1,5 +1,5 @@
-"""Gauges that are read at the scrape: circuit states, queue lengths, instances. They are stored nowhere, so that none
-can differ from what it describes.
+"""Gauges that are read at the scrape: circuit states, queue lengths, instances. They are stored nowhere, so that none can
+differ from what it describes.
 """
 
 from __future__ import annotations
@@ -24,99 +24,99 @@ INSTANCE_STATES = ("up", "warming", "paused", "ejected")
 _STATE_LABELS = tuple((state, str(state)) for state in State)
 
 
-class Observed(Protocol):
-    """A dispatcher, as a scrape sees it. Asked on any thread: what changes meanwhile must do no harm."""
+class ObservedDispatcher(Protocol):
+    """A dispatcher as a scrape reads it, on any thread and while calls change its state."""
 
     @property
     def connected(self) -> bool | None:
-        """Is its broker in reach? None: it cannot know."""
+        """Whether the broker is in reach; None: not known."""
 
     @property
     def pending(self) -> int:
-        """Requests that wait for a reply."""
+        """Requests in flight: sent and without a complete reply."""
 
     def circuits(self) -> Mapping[str, State]:
-        """The state of each tool's circuit breaker, by the tool's label."""
+        """Return the state of each tool's circuit breaker, by the tool's label."""
 
     def queued(self) -> Mapping[str, int]:
-        """Calls that wait in line, by the tool's label."""
+        """Return the number of queued calls, by the tool's label."""
 
     def pools(self) -> Iterable[tuple[str, tuple[InstanceView, ...]]]:
         """Each service's instances, by the service's label."""
 
     def tools(self) -> Mapping[str, int]:
-        """Tools in its catalogue, by where they come from."""
+        """Return the number of tools in the catalogue, by source."""
 
 
-class LiveCollector(Collector):
-    """Reads the dispatchers that report to one registry. Where several have a circuit for one tool, each state's value is
-    how many of them are in it: the sum over the states is the number of circuits.
+class DispatcherCollector(Collector):
+    """Reads the dispatchers that report to one registry. If several have a circuit for one tool, the value of a state is the
+    number of circuits in it: the sum over the states is the number of circuits.
 
     Args:
-        instruments: of the same registry.
+        instruments: metrics of the same registry.
     """
 
-    _made: ClassVar[WeakKeyDictionary[CollectorRegistry, LiveCollector]] = WeakKeyDictionary()
-    _making = threading.Lock()
+    _by_registry: ClassVar[WeakKeyDictionary[CollectorRegistry, DispatcherCollector]] = WeakKeyDictionary()
+    _registry_lock = threading.Lock()
 
     def __init__(self, instruments: Instruments) -> None:
         self._instruments = instruments
-        self._observed: WeakSet[Observed] = WeakSet()
-        self._lock = threading.Lock()  # a scrape is another thread's
+        self._observed: WeakSet[ObservedDispatcher] = WeakSet()
+        self._lock = threading.Lock()  # scrapes run on other threads
 
     @classmethod
-    def of(cls, registry: CollectorRegistry) -> LiveCollector:
-        """The one of ``registry``."""
+    def of(cls, registry: CollectorRegistry) -> DispatcherCollector:
+        """Return the collector of ``registry``; it is created on first use."""
         instruments = Instruments.of(registry)
-        with cls._making:
-            made = cls._made.get(registry)
-            if made is None:
-                made = cls._made[registry] = cls(instruments)
-                registry.register(made)
-            return made
+        with cls._registry_lock:
+            collector = cls._by_registry.get(registry)
+            if collector is None:
+                collector = cls._by_registry[registry] = cls(instruments)
+                registry.register(collector)
+            return collector
 
-    def add(self, observed: Observed) -> None:
-        """Look at this dispatcher, too; for as long as it is there, or until :meth:`remove`."""
+    def add(self, observed: ObservedDispatcher) -> None:
+        """Read ``observed`` at each scrape until :meth:`remove`, or until it is garbage."""
         with self._lock:
             self._observed.add(observed)
 
-    def remove(self, observed: Observed) -> None:
-        """Look at it no more."""
+    def remove(self, observed: ObservedDispatcher) -> None:
+        """Stop reading ``observed``."""
         with self._lock:
             self._observed.discard(observed)
 
     def describe(self) -> Iterable[Metric]:
-        """The families without their values, so that a registry can see whether a name is taken."""
+        """Return the families without their values: a registry checks their names."""
         return [family(lambda: ()) for family in _FAMILIES]
 
     def collect(self) -> Iterator[Metric]:
-        """The families, as they are when they are read."""
+        """Yield the families; each reads its values when it is rendered."""
         yield _connected(self._connected)
-        yield _pending(lambda: [((), sum(each.pending for each in self._all()))])
-        yield _in_flight(lambda: (((meter.label,), meter.in_flight) for meter in self._instruments.tools()))
-        yield _queued(lambda: _summed((each.queued() for each in self._all()), self._tool_labels()))
+        yield _pending(lambda: [((), sum(each.pending for each in self._dispatchers()))])
+        yield _in_flight(lambda: (((meter.label,), meter.in_flight) for meter in self._instruments.tool_meters()))
+        yield _queued(lambda: _add_up((each.queued() for each in self._dispatchers()), self._tool_labels()))
         yield _circuits(self._circuits)
         yield _instances(self._instances)
         yield _instance_in_flight(self._instance_in_flight)
-        yield _tools(lambda: _summed(each.tools() for each in self._all()))
+        yield _tools(lambda: _add_up(each.tools() for each in self._dispatchers()))
 
-    def _all(self) -> list[Observed]:
+    def _dispatchers(self) -> list[ObservedDispatcher]:
         with self._lock:
             return list(self._observed)
 
     def _tool_labels(self) -> set[str]:
-        return {meter.label for meter in self._instruments.tools()}
+        return {meter.label for meter in self._instruments.tool_meters()}
 
     def _connected(self) -> Values:
-        known = [each.connected for each in self._all() if each.connected is not None]
+        known = [each.connected for each in self._dispatchers() if each.connected is not None]
         return [((), sum(known))] if known else []
 
     def _circuits(self) -> Values:
         named = self._tool_labels()
         circuits: dict[str, list[State]] = {}
-        for each in self._all():
+        for each in self._dispatchers():
             for tool, now in each.circuits().items():
-                circuits.setdefault(_known(tool, named), []).append(now)
+                circuits.setdefault(_series_label(tool, named), []).append(now)
         return (
             ((tool, label), sum(now is state for now in found))
             for tool, found in circuits.items()
@@ -124,11 +124,11 @@ class LiveCollector(Collector):
         )
 
     def _views(self) -> Iterator[tuple[str, tuple[InstanceView, ...]]]:
-        """The instances of each service, by the label of its series."""
-        services = self._instruments.services()
-        for each in self._all():
+        """Yield the instances of each service with the label of the service's series."""
+        services = self._instruments.service_labels()
+        for each in self._dispatchers():
             for id, views in each.pools():
-                yield _known(id, services), views
+                yield _series_label(id, services), views
 
     def _instances(self) -> Values:
         states: Counter[tuple[str, ...]] = Counter()
@@ -150,16 +150,16 @@ class LiveCollector(Collector):
         return in_flight.items()
 
 
-def _known(label: str, named: Container[str]) -> str:
-    """The label of its series: those that came when there were too many share one, as their counters do."""
+def _series_label(label: str, named: Container[str]) -> str:
+    """Return the label of the series: ``_OTHER`` for what has none of its own, as for the counters."""
     return label if label in named else OTHER
 
 
-def _summed(parts: Iterable[Mapping[str, int]], named: Container[str] | None = None) -> Values:
+def _add_up(parts: Iterable[Mapping[str, int]], named: Container[str] | None = None) -> Values:
     total: Counter[tuple[str, ...]] = Counter()
     for part in parts:
         for label, value in part.items():
-            total[(label if named is None else _known(label, named),)] += value
+            total[(label if named is None else _series_label(label, named),)] += value
     return total.items()
 
 
@@ -170,20 +170,23 @@ def _gauge(name: str, help: str, *labels: str) -> Callable[[Callable[[], Values]
     return family
 
 
-_connected = _gauge("dispatch_broker_connected", "Dispatchers of this process whose broker is in reach.")
-_pending = _gauge("dispatch_pending_requests", "Requests that wait for a reply.")
-_in_flight = _gauge("dispatch_inflight_calls", "Calls under way, those that wait in line among them.", "tool")
-_queued = _gauge("dispatch_queued_calls", "Calls that wait in line for a rate or for room.", "tool")
+_connected = _gauge("dispatch_broker_connected", "Dispatchers of this process that are connected to their broker.")
+_pending = _gauge("dispatch_pending_requests", "Requests in flight: sent and without a complete reply.")
+_in_flight = _gauge("dispatch_inflight_calls", "Calls in flight, including queued ones.", "tool")
+_queued = _gauge("dispatch_queued_calls", "Calls that are queued for a rate limit or the bulkhead.", "tool")
 _circuits = _gauge(
     "dispatch_circuit_state",
-    "1 for the state that the tool's circuit breaker is in, 0 for the others (a state-set; with several dispatchers in one "
-    "process: how many of them are in that state).",
+    "1 for the state of the tool's circuit breaker, 0 for the others (a state set; with several dispatchers in one process: "
+    "the number of circuits in that state).",
     "tool",
     "state",
 )
-_instances = _gauge("dispatch_instances", "Instances of a service, by how they are doing.", "service", "state")
+_instances = _gauge("dispatch_instances", "Instances of a service, by state.", "service", "state")
 _instance_in_flight = _gauge(
-    "dispatch_instance_inflight_calls", "Requests of ours that an instance has.", "service", "instance"
+    "dispatch_instance_inflight_calls",
+    "Requests of this process that are in flight at an instance.",
+    "service",
+    "instance",
 )
-_tools = _gauge("dispatch_catalog_tools", "Tools in the catalogue, by where they come from.", "source")
+_tools = _gauge("dispatch_catalog_tools", "Tools in the catalogue, by source.", "source")
 _FAMILIES = (*(_connected, _pending, _in_flight, _queued, _circuits, _instances, _instance_in_flight, _tools),)

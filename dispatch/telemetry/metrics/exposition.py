@@ -1,7 +1,7 @@
 """Exposition of the metrics: as an ASGI application, or on a port of its own.
 
-The text is built on a thread, in pieces of some tenths of a millisecond. After each piece the thread sleeps, because a
-thread that computes gives the interpreter lock back only every 5 ms, and an event loop that wants it waits for as long.
+The text is rendered on a thread, in pieces of some tenths of a millisecond. The thread sleeps after each piece: a computing
+thread releases the interpreter lock only every 5 ms, and the event loop would wait that long.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from dispatch.telemetry.metrics.text_family import TextFamily
 from dispatch.telemetry.settings import Telemetry
 
 PAUSE_S = 0.0003
-"""Seconds that the thread sleeps after each piece: long enough for a waiting thread to get the interpreter lock."""
+"""Seconds that the thread sleeps after each piece: long enough for a waiting thread to acquire the interpreter lock."""
 GZIP_LEVEL = 6
 GZIP = 16 + zlib.MAX_WBITS
-"""What makes zlib write gzip's format."""
+"""``wbits`` with which zlib writes gzip's format."""
 
 Headers = list[tuple[str, str]]
 
 
 def registry_of(telemetry: Telemetry) -> CollectorRegistry:
-    """The registry that has the metrics."""
+    """Return the registry of the metrics."""
     return REGISTRY if telemetry.registry is None else telemetry.registry
 
 
-def exposition(
+def render_metrics(
     registry: CollectorRegistry,
     accept: str,
     accept_encoding: str,
@@ -49,16 +49,17 @@ def exposition(
     *,
     pause: Callable[[], None] = lambda: time.sleep(PAUSE_S),
 ) -> tuple[Headers, bytes]:
-    """Generate the metrics' text. Takes a while: not for an event loop's thread.
+    """Render the metrics as text. Takes up to seconds: do not call it on an event loop's thread.
 
     Args:
-        accept, accept_encoding: the request's headers. OpenMetrics, with exemplars, for a client that accepts that, as
-            Prometheus does; else Prometheus' text format.
+        registry: of the metrics.
+        accept, accept_encoding: headers of the request. A client that accepts OpenMetrics, as Prometheus does, gets that
+            format with exemplars; others get Prometheus' text format.
         names: only samples of these names; empty: all.
-        pause: is called after each piece of some tenths of a millisecond.
+        pause: called after each piece of some tenths of a millisecond.
 
     Returns:
-        The answer's headers, and its body.
+        The headers and the body of the response.
     """
     encoder, content_type = choose_encoder(accept)
     open_metrics = content_type.startswith("application/openmetrics-text")
@@ -73,7 +74,7 @@ def exposition(
                 yield from (piece.encode() for piece in family.text(open_metrics))
             else:
                 others.append(family)
-        yield encoder(_Collected(others))  # ends with OpenMetrics' end mark
+        yield encoder(_FamilyList(others))  # ends with OpenMetrics' end mark
 
     zipped = zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, GZIP) if gzip_accepted(accept_encoding) else None
     body = []
@@ -86,33 +87,33 @@ def exposition(
     return headers, b"".join(body)
 
 
-class _Collected:
-    """Families in the shape of a registry."""
+class _FamilyList:
+    """Families in the shape of a registry, as prometheus-client's encoders need them."""
 
     def __init__(self, families: Iterable[Metric]) -> None:
         self._families = families
 
     def collect(self) -> Iterable[Metric]:
-        """Give them."""
+        """Return the families."""
         return self._families
 
 
 def metrics_app(telemetry: Telemetry) -> Any:
-    """An ASGI application that answers every request with the metrics. It builds them on a thread of its own: neither does
-    the event loop wait for them, nor do they wait for a place in an executor."""
+    """Return an ASGI application that answers every request with the metrics. It renders them on a thread of its own: the
+    event loop does not wait for it, and no shared executor delays a scrape."""
     registry = registry_of(telemetry)
 
     async def app(
         scope: MutableMapping[str, Any], receive: Callable[[], Any], send: Callable[[MutableMapping[str, Any]], Any]
     ) -> None:
         if scope["type"] != "http":
-            raise RuntimeError(f"the metrics are served over HTTP, not over '{scope['type']}'")
-        fields: Mapping[str, str] = _fields(scope["headers"])
+            raise RuntimeError(f"the metrics are served over HTTP only, not over '{scope['type']}'")
+        fields: Mapping[str, str] = _negotiation_headers(scope["headers"])
         names = parse_qs(scope.get("query_string", b"").decode()).get("name[]", ())
         thread = ThreadPoolExecutor(1, "dispatch-metrics")
         try:
             headers, body = await asyncio.get_running_loop().run_in_executor(
-                thread, exposition, registry, fields["accept"], fields["accept-encoding"], names
+                thread, render_metrics, registry, fields["accept"], fields["accept-encoding"], names
             )
         finally:
             thread.shutdown(wait=False)
@@ -129,8 +130,8 @@ def metrics_app(telemetry: Telemetry) -> Any:
     return app
 
 
-def _fields(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    """The two header fields that matter; a field that was sent several times is one list."""
+def _negotiation_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Return the header fields that choose the format; a field that was sent several times is one list."""
     found: dict[str, list[str]] = {"accept": [], "accept-encoding": []}
     for name, value in headers:
         found.get(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
@@ -154,13 +155,13 @@ def _wsgi_app(registry: CollectorRegistry) -> Callable[..., list[bytes]]:
     def app(environ: Mapping[str, Any], start_response: Callable[[str, Headers], object]) -> list[bytes]:
         if environ["REQUEST_METHOD"] != "GET":
             start_response("405 Method Not Allowed", [("Allow", "GET")])
-            return [b"The metrics are read with GET.\n"]
+            return [b"Read the metrics with GET.\n"]
         if environ["PATH_INFO"] == "/favicon.ico":  # browsers ask for it
             start_response("200 OK", [])
             return [b""]
         names = parse_qs(environ.get("QUERY_STRING", "")).get("name[]", ())
         accept, encoding = (environ.get(name, "") for name in ("HTTP_ACCEPT", "HTTP_ACCEPT_ENCODING"))
-        headers, body = exposition(registry, accept, encoding, names)
+        headers, body = render_metrics(registry, accept, encoding, names)
         start_response("200 OK", headers)
         return [body]
 
@@ -168,14 +169,15 @@ def _wsgi_app(registry: CollectorRegistry) -> Callable[..., list[bytes]]:
 
 
 @contextmanager
-def served(telemetry: Telemetry, port: int, address: str = "127.0.0.1") -> Iterator[int]:
-    """The metrics at ``http://ADDRESS:PORT/metrics``, from a thread of its own, for as long as this is entered.
+def expose_metrics(telemetry: Telemetry, port: int, address: str = "127.0.0.1") -> Iterator[int]:
+    """Serve the metrics at ``http://ADDRESS:PORT/metrics`` on a thread, while the context is entered.
 
     Args:
-        port: 0: any that is free.
-        address: where to listen; by default only this machine can connect.
+        telemetry: settings with the registry.
+        port: 0: any free port.
+        address: address to listen on; by default only this machine can connect.
 
-    Returns:
+    Yields:
         The port.
 
     Raises:
@@ -185,11 +187,11 @@ def served(telemetry: Telemetry, port: int, address: str = "127.0.0.1") -> Itera
         family, *_, (host, *_) = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         kind = type("_Server", (_Server,), {"address_family": family})
         server: WSGIServer = make_server(str(host), port, _wsgi_app(registry_of(telemetry)), kind, _SilentHandler)
-    except (OSError, OverflowError) as error:  # the latter: no number of a port
-        why = getattr(error, "strerror", None) or error
+    except (OSError, OverflowError) as error:  # OverflowError: the number of the port is too large
+        reason = getattr(error, "strerror", None) or error
         raise TransportError(
             ErrorType.PORT_TAKEN,
-            f"No tool was executed: the metrics cannot be served on {address}:{port} ({why}). Use another port "
+            f"No tool was executed: the metrics cannot be served on {address}:{port} ({reason}). Use another port "
             "(0: any free one).",
             sent=False,
         ) from None

@@ -1,8 +1,8 @@
-"""The metrics that calls write to: prometheus-client's counters and histograms, made once for a registry.
+"""The metrics that calls record: counters and histograms, one set for each registry.
 
-All dispatchers of a process that share a registry share these: what they count adds up, and a counter never goes back when
-one of them is closed. What can be read at any moment (states, how many are in flight) is not written at all: the
-:mod:`~dispatch.telemetry.metrics.collector` looks when it is asked.
+All dispatchers of a process that share a registry share its metrics: their counts add up, and no counter decreases when a
+dispatcher is closed. States and numbers in flight are not recorded: :mod:`~dispatch.telemetry.metrics.collector` reads them
+at the scrape.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from dispatch._version import __version__
 from dispatch.errors import DispatchError, Outcome
 from dispatch.messaging.rpc.exchange_outcome import Disposition
 from dispatch.resilience.breaker.breaker import State
-from dispatch.telemetry.metrics.call_metrics import Count, LeanCounter, LeanHistogram
+from dispatch.telemetry.metrics.lock_free import CounterSeries, LockFreeCounter, LockFreeHistogram
 from dispatch.telemetry.names import DURATION_BUCKETS, FIRST_CHUNK_BUCKETS, OTHER, WAIT_BUCKETS
 
 logger = logging.getLogger("dispatch.telemetry")
 
 MAX_TOOLS = 2_000
-"""Tools (and services called without one) with series of their own; those that come later share ``_OTHER``."""
+"""Tools (and services that are called without a tool) with series of their own; later ones share ``_OTHER``."""
 MAX_SERVICES = 2_000
-"""Likewise services."""
+"""Services with series of their own; later ones share ``_OTHER``."""
 MAX_INSTANCES = 2_000
-"""Instances with series of their own: of ejections those that came, or were ejected, last; of requests that they have,
-the first ones."""
+"""Instances with series of their own: of ejections those that joined or were ejected last; of requests in flight the first
+ones."""
 
-EJECTED_FOR = ("failures", "success-rate")
-"""Why instances are ejected (:mod:`dispatch.balancing.outlier_detection`)."""
+EJECTION_REASONS = ("failures", "success-rate")
+"""Reasons of ejections (:mod:`dispatch.balancing.outlier_detection`)."""
 REJECTED_BY = ("breaker", "rate", "bulkhead", "balancer", "service", "exchange")
-"""Who refuses calls. The catalogue does, too, but never a call of a tool that there is."""
+"""Parts that reject attempts. The catalogue rejects only calls of tools that do not exist, which have no series."""
 
 Inc = Callable[[], None]
 M = TypeVar("M")
@@ -46,53 +46,55 @@ _TIMED = frozenset({Outcome.TOOL_ERROR, Outcome.TIMEOUT, Outcome.TRANSPORT})
 
 
 class ToolMeter:
-    """One tool's series.
+    """Series of one tool.
 
     Attributes:
-        in_flight: calls under way. A small number, which Python has one object of: a count of all calls would be one in
-            each tool's memory, and slower to reach the more tools there are.
-        first: counts first attempts, as ``attempts["first"]`` does.
-        calls: counts a call of that outcome; successes are those that ``ok`` has timed.
-        ok, error: time calls that succeeded, and those that failed.
-        attempts: counts attempts, by reason: ``first``, ``retry``, ``hedge``.
-        rejected: counts refusals, by whom.
-        limited: counts refusals of the rate limits, by scope: ``tool``, ``user``.
-        waited: seconds in line.
-        first_chunk: seconds until a stream began.
-        transitions: counts those of its circuit, by the new state.
-        unpaid: counts repeats that were not made because their budget was spent.
+        in_flight: calls in flight. perf: a small number, for which CPython shares one object; a count of all started calls
+            would be an object of its own for each tool.
+        calls: counts ended calls by outcome; successes are the observations of ``ok``.
+        ok, error: durations of calls that succeeded, and of calls that failed, in seconds.
+        attempts: counts attempts by reason: ``first``, ``retry``, ``hedge``.
+        rejected: counts rejections by the part that rejects.
+        rate_limited: counts rejections of the rate limits by scope: ``tool``, ``user``.
+        queue_wait: seconds in queues.
+        first_chunk: seconds to the first chunk of a stream.
+        transitions: counts transitions of the circuit breaker by the new state.
+        budget_exhausted: counts retries and hedges that were not sent because the retry budget was exhausted.
     """
 
     __slots__ = (
-        *("attempts", "calls", "error", "first", "first_chunk", "in_flight", "label", "limited", "ok", "rejected"),
-        *("transitions", "unpaid", "waited"),
+        *("attempts", "budget_exhausted", "calls", "error", "first_chunk", "in_flight", "label", "ok", "queue_wait"),
+        *("rate_limited", "rejected", "transitions"),
     )
 
-    def __init__(self, made: Instruments, label: str) -> None:
+    def __init__(self, instruments: Instruments, label: str) -> None:
         self.label = label
         self.in_flight = 0
-        self.ok = made.duration.labels(label, "ok")
-        made.calls.counts(self.ok, label, str(_SUCCESS))  # in its place: first, and once a call less to do
-        self.calls: dict[Outcome, Count] = {
-            each: made.calls.labels(label, str(each)) for each in Outcome if each is not _SUCCESS
+        self.ok = instruments.duration.labels(label, "ok")
+        instruments.calls.mirror(self.ok, label, str(_SUCCESS))  # perf: one increment a call less
+        self.calls: dict[Outcome, CounterSeries] = {
+            each: instruments.calls.labels(label, str(each)) for each in Outcome if each is not _SUCCESS
         }
-        self.error = made.duration.labels(label, "error")
-        self.attempts = {each: made.attempts.labels(label, each) for each in ("first", "retry", "hedge")}
-        self.first = self.attempts["first"]
-        self.rejected: dict[str, Inc] = {each: made.rejected.labels(label, each).inc for each in REJECTED_BY}
-        self.limited: dict[str, Inc] = {each: made.limited.labels(label, each).inc for each in ("tool", "user")}
-        self.waited = made.waited.labels(label)
-        self.first_chunk = made.first_chunk.labels(label)
-        self.transitions: dict[State, Inc] = {each: made.transitions.labels(label, str(each)).inc for each in State}
-        self.unpaid: Inc = made.unpaid.labels(label).inc
+        self.error = instruments.duration.labels(label, "error")
+        self.attempts = {each: instruments.attempts.labels(label, each) for each in ("first", "retry", "hedge")}
+        self.rejected: dict[str, Inc] = {each: instruments.rejected.labels(label, each).inc for each in REJECTED_BY}
+        self.rate_limited: dict[str, Inc] = {
+            each: instruments.rate_limited.labels(label, each).inc for each in ("tool", "user")
+        }
+        self.queue_wait = instruments.queue_wait.labels(label)
+        self.first_chunk = instruments.first_chunk.labels(label)
+        self.transitions: dict[State, Inc] = {
+            each: instruments.transitions.labels(label, str(each)).inc for each in State
+        }
+        self.budget_exhausted: Inc = instruments.budget_exhausted.labels(label).inc
 
-    def finished(self, outcome: Outcome, seconds: float, exemplar: dict[str, str] | None = None) -> None:
-        """A call that was counted in ``in_flight`` has ended.
+    def record_call(self, outcome: Outcome, seconds: float, exemplar: dict[str, str] | None = None) -> None:
+        """Record the end of a call that is counted in ``in_flight``.
 
         Args:
-            outcome: how.
-            seconds: since it began.
-            exemplar: ``trace_id`` and ``span_id`` of its span, if that is sampled.
+            outcome: of the call.
+            seconds: duration of the call.
+            exemplar: ``trace_id`` and ``span_id`` of the call's span if it is sampled.
         """
         self.in_flight -= 1
         if outcome is _SUCCESS:
@@ -102,146 +104,153 @@ class ToolMeter:
         if outcome in _TIMED:
             self.error.observe(seconds, exemplar)
 
-    def refused(self, error: DispatchError) -> None:
-        """An attempt was refused."""
+    def record_rejection(self, error: DispatchError) -> None:
+        """Record the rejection of an attempt."""
         by = error.rejected_by
         if by == "user-rate":
-            self.limited["user"]()
+            self.rate_limited["user"]()
             by = "rate"
         elif by == "rate":
-            self.limited["tool"]()
+            self.rate_limited["tool"]()
         count = self.rejected.get(by or "")
         if count is not None:
             count()
 
 
 class ServiceMeter:
-    """One service's series.
+    """Series of one service.
 
     Attributes:
-        replies: counts replies, by what became of them.
+        replies: counts replies by their disposition.
         status_polls: counts retransmissions that found the instance executing the tool.
         recovered_replies: counts lost replies that an instance has sent again.
     """
 
     __slots__ = ("label", "recovered_replies", "replies", "status_polls")
 
-    def __init__(self, made: Instruments, label: str) -> None:
+    def __init__(self, instruments: Instruments, label: str) -> None:
         self.label = label
-        self.replies = {each: made.replies.labels(label, str(each)) for each in Disposition}
-        self.status_polls: Callable[[float], None] = made.status_polls.labels(label).inc
-        self.recovered_replies: Callable[[float], None] = made.recovered_replies.labels(label).inc
+        self.replies = {each: instruments.replies.labels(label, str(each)) for each in Disposition}
+        self.status_polls: Callable[[float], None] = instruments.status_polls.labels(label).inc
+        self.recovered_replies: Callable[[float], None] = instruments.recovered_replies.labels(label).inc
 
 
 class Instruments:
-    """Everything in one registry. Take it from :meth:`of`."""
+    """All metrics of one registry, from :meth:`of`."""
 
-    _made: ClassVar[WeakKeyDictionary[CollectorRegistry, Instruments]] = WeakKeyDictionary()
-    _making = threading.Lock()
+    _by_registry: ClassVar[WeakKeyDictionary[CollectorRegistry, Instruments]] = WeakKeyDictionary()
+    _registry_lock = threading.Lock()
 
     def __init__(self, registry: CollectorRegistry) -> None:
         by_tool = ("tool",)
-        self.calls = LeanCounter(
-            "dispatch_calls", "Calls that have ended, by how.", (*by_tool, "outcome"), registry=registry
+        self.calls = LockFreeCounter(
+            "dispatch_calls", "Calls that have ended, by outcome.", (*by_tool, "outcome"), registry=registry
         )
-        self.duration = LeanHistogram(
+        self.duration = LockFreeHistogram(
             "dispatch_call_duration_seconds",
-            "From a call to its end, over all its attempts: ok for successes; error for errors of the tool, timeouts and "
-            "transport. Calls that were refused, or left by their callers, are not timed.",
+            "Duration of a call over all its attempts, in seconds: ok for successes; error for tool errors, timeouts and "
+            "transport errors. Rejected and cancelled calls are not included.",
             (*by_tool, "outcome_class"),
             buckets=DURATION_BUCKETS,
             registry=registry,
         )
-        self.first_chunk = LeanHistogram(
+        self.first_chunk = LockFreeHistogram(
             "dispatch_first_chunk_seconds",
-            "From the call of a stream to its first chunk.",
+            "Seconds from the call of a stream to its first chunk.",
             by_tool,
             buckets=FIRST_CHUNK_BUCKETS,
             registry=registry,
         )
-        self.attempts = LeanCounter(
+        self.attempts = LockFreeCounter(
             "dispatch_attempts",
-            "Requests that were sent for calls: first, retry, hedge.",
+            "Requests that were sent for calls, by reason: first, retry, hedge.",
             (*by_tool, "reason"),
             registry=registry,
         )
-        self.waited = LeanHistogram(
+        self.queue_wait = LockFreeHistogram(
             "dispatch_queue_wait_seconds",
-            "Time that calls spent in line for a rate or for room; those that could go on at once are not in it.",
+            "Seconds that attempts waited for a rate limit or the bulkhead. Attempts that did not wait are not included.",
             by_tool,
             buckets=WAIT_BUCKETS,
             registry=registry,
         )
-        self.rejected = LeanCounter(
+        self.rejected = LockFreeCounter(
             "dispatch_rejections",
-            "Attempts that were refused before the tool ran, by who refused them.",
+            "Attempts that were rejected before the tool was executed, by the part that rejected them.",
             (*by_tool, "by"),
             registry=registry,
         )
-        self.limited = LeanCounter(
+        self.rate_limited = LockFreeCounter(
             "dispatch_rate_limited",
-            "Attempts that a rate limit refused: the tool's, or the user's.",
+            "Attempts that a rate limit rejected, by scope: the tool's limit, or the user's.",
             (*by_tool, "scope"),
             registry=registry,
         )
-        self.transitions = LeanCounter(
+        self.transitions = LockFreeCounter(
             "dispatch_circuit_transitions",
             "Transitions of the tool's circuit breaker, by the new state.",
             (*by_tool, "to"),
             registry=registry,
         )
-        self.unpaid = LeanCounter(
+        self.budget_exhausted = LockFreeCounter(
             "dispatch_retry_budget_exhausted",
-            "Retries and hedges that were due and not made, because the tool's budget for them was spent.",
+            "Retries and hedges that were due and not sent, because the tool's retry budget was exhausted.",
             by_tool,
             registry=registry,
         )
-        self.replies = LeanCounter(
+        self.replies = LockFreeCounter(
             "dispatch_replies",
-            "Replies that arrived, by what became of them.",
+            "Replies that arrived, by disposition.",
             ("service", "disposition"),
             registry=registry,
         )
-        self.status_polls = LeanCounter(
+        self.status_polls = LockFreeCounter(
             "dispatch_status_polls",
             "Requests repeated while the instance was executing the tool: polls of a slow tool's progress.",
             ("service",),
             registry=registry,
         )
-        self.recovered_replies = LeanCounter(
+        self.recovered_replies = LockFreeCounter(
             "dispatch_recovered_replies",
             "Replies that were lost and that the instance sent again on request.",
             ("service",),
             registry=registry,
         )
-        self.ejections = LeanCounter(
+        self.ejections = LockFreeCounter(
             "dispatch_instance_ejections",
-            "Times that an instance was left alone for a while because it did badly.",
+            "Ejections of an instance by outlier detection, by reason.",
             ("service", "instance", "reason"),
             registry=registry,
         )
-        self.reloads = LeanCounter(
+        self.reloads = LockFreeCounter(
             "dispatch_catalog_reloads",
-            "Times that another catalogue or policy was to be taken over: ok, or failed and the former one stayed.",
+            "Reloads of the catalogue or policy: ok, or failed (the previous one stays in force).",
             ("source", "result"),
             registry=registry,
         )
-        self.taken_over = Gauge(
+        self.last_reload_successful = Gauge(
             "dispatch_catalog_last_reload_successful",
-            "1: the last catalogue or policy that was to be taken over is in force; 0: it was refused, and the former one "
-            "stayed.",
+            "1: the last reload of the catalogue or policy succeeded; 0: it failed, and the previous one stays in force.",
             ("source",),
             registry=registry,
         )
         self.build = Gauge(
-            "dispatch_build_info", "Always 1; the label has the version.", ("version",), registry=registry
+            "dispatch_build_info", "Always 1; the label is the version of dispatch.", ("version",), registry=registry
         )
         self.build.labels(__version__).set(1)
-        self._by_tool: tuple[LeanCounter | LeanHistogram, ...] = (
-            *(self.calls, self.duration, self.first_chunk, self.attempts, self.waited, self.rejected, self.limited),
-            *(self.transitions, self.unpaid),
+        self._by_tool: tuple[LockFreeCounter | LockFreeHistogram, ...] = (
+            *(
+                self.calls,
+                self.duration,
+                self.first_chunk,
+                self.attempts,
+                self.queue_wait,
+                self.rejected,
+                self.rate_limited,
+            ),
+            *(self.transitions, self.budget_exhausted),
         )
-        self._by_service: tuple[LeanCounter | LeanHistogram, ...] = (
+        self._by_service: tuple[LockFreeCounter | LockFreeHistogram, ...] = (
             *(self.replies, self.status_polls, self.recovered_replies, self.ejections),
         )
         self._tools: dict[str, ToolMeter] = {}
@@ -252,47 +261,55 @@ class Instruments:
 
     @classmethod
     def of(cls, registry: CollectorRegistry) -> Instruments:
-        """Those of ``registry``, made when they are first asked for."""
-        with cls._making:
-            made = cls._made.get(registry)
-            if made is None:
-                made = cls._made[registry] = cls(registry)
-            return made
+        """Return the metrics of ``registry``; they are created on first use."""
+        with cls._registry_lock:
+            instruments = cls._by_registry.get(registry)
+            if instruments is None:
+                instruments = cls._by_registry[registry] = cls(registry)
+            return instruments
 
-    def tool(self, label: str) -> ToolMeter:
-        """The series of the tool ``label``, for one holder more; those of ``_OTHER`` when there are too many tools."""
+    def acquire_tool(self, label: str) -> ToolMeter:
+        """Return the series of the tool ``label`` and count a holder of them; ``_OTHER`` beyond :data:`MAX_TOOLS`."""
         with self._lock:
-            return self._meter("tool", self._tools, label, MAX_TOOLS, ToolMeter)
+            return self._acquire("tool", self._tools, label, MAX_TOOLS, ToolMeter)
 
-    def service(self, label: str) -> ServiceMeter:
-        """Likewise of the service ``label``."""
+    def acquire_service(self, label: str) -> ServiceMeter:
+        """Return the series of the service ``label`` and count a holder of them; ``_OTHER`` beyond :data:`MAX_SERVICES`."""
         with self._lock:
-            return self._meter("service", self._services, label, MAX_SERVICES, ServiceMeter)
+            return self._acquire("service", self._services, label, MAX_SERVICES, ServiceMeter)
 
-    def _meter(self, kind: str, known: dict[str, M], label: str, most: int, make: Callable[[Instruments, str], M]) -> M:
-        if label not in known and len(known) >= most and label != OTHER:
-            if OTHER not in known:
-                logger.warning("more than %d %ss: further ones share the series of %s", most, kind, OTHER)
+    def _acquire(
+        self, kind: str, meters: dict[str, M], label: str, limit: int, make: Callable[[Instruments, str], M]
+    ) -> M:
+        if label not in meters and len(meters) >= limit and label != OTHER:
+            if OTHER not in meters:
+                logger.warning("more than %d %ss: further ones share the series %s", limit, kind, OTHER)
             label = OTHER
-        meter = known.get(label)
+        meter = meters.get(label)
         if meter is None:
-            meter = known[label] = make(self, label)
+            meter = meters[label] = make(self, label)
         self._holders[kind, label] = self._holders.get((kind, label), 0) + 1
         return meter
 
-    def release(self, kind: str, label: str, *, gone: bool) -> None:
-        """One holder less.
+    def release_tool(self, label: str, *, is_removed: bool) -> None:
+        """Release one holder of the series of a tool.
 
         Args:
-            kind: ``tool`` or ``service``.
-            label: of its meter.
-            gone: it is in the catalogue no more, rather than that its dispatcher was closed: its series go when nobody else
-                holds them. Counters of what is only closed stay, because it may be opened again.
+            label: of the tool's meter.
+            is_removed: the tool is no longer in the catalogue: its series are removed with their last holder. Otherwise only
+                its dispatcher was closed, and the series stay, because counters must not decrease when it is opened again.
         """
+        self._release("tool", label, is_removed=is_removed)
+
+    def release_service(self, label: str, *, is_removed: bool) -> None:
+        """Release one holder of the series of a service; see :meth:`release_tool`."""
+        self._release("service", label, is_removed=is_removed)
+
+    def _release(self, kind: str, label: str, *, is_removed: bool) -> None:
         with self._lock:
-            left = self._holders.get((kind, label), 1) - 1
-            self._holders[kind, label] = left
-            if left or not gone or label == OTHER:
+            holders = self._holders.get((kind, label), 1) - 1
+            self._holders[kind, label] = holders
+            if holders or not is_removed or label == OTHER:
                 return
             del self._holders[kind, label]
             if kind == "tool":
@@ -304,42 +321,42 @@ class Instruments:
             for metric in self._by_tool if kind == "tool" else self._by_service:
                 metric.remove_by_labels({kind: label})
 
-    def joined(self, service: str, instance: str) -> None:
-        """An instance is there: its series begin at 0, so that its first ejection is seen as one."""
+    def add_instance(self, service: str, instance: str) -> None:
+        """Create the series of an instance at 0, so that ``increase()`` sees its first ejection."""
         with self._lock:
             self._instances[service, instance] = None
             self._instances.move_to_end((service, instance))
             if len(self._instances) > MAX_INSTANCES:
-                self._forget_instance(*next(iter(self._instances)))
-            for reason in EJECTED_FOR:
+                self._drop_instance(*next(iter(self._instances)))
+            for reason in EJECTION_REASONS:
                 self.ejections.labels(service, instance, reason)
 
-    def ejected(self, service: str, instance: str, reason: str) -> None:
-        """An instance was ejected."""
-        self.joined(service, instance)
+    def record_ejection(self, service: str, instance: str, reason: str) -> None:
+        """Record the ejection of an instance."""
+        self.add_instance(service, instance)
         self.ejections.labels(service, instance, reason).inc()
 
-    def source(self, name: str) -> None:
-        """The catalogue comes from there: its series begin at 0, too."""
+    def add_source(self, name: str) -> None:
+        """Create the series of a source of the catalogue at 0."""
         for result in ("ok", "failed"):
             self.reloads.labels(name, result)
 
-    def left(self, service: str, instance: str) -> None:
-        """An instance has gone."""
+    def remove_instance(self, service: str, instance: str) -> None:
+        """Remove the series of an instance."""
         with self._lock:
             if (service, instance) in self._instances:
-                self._forget_instance(service, instance)
+                self._drop_instance(service, instance)
 
-    def _forget_instance(self, service: str, instance: str) -> None:
+    def _drop_instance(self, service: str, instance: str) -> None:
         del self._instances[service, instance]
         self.ejections.remove_by_labels({"service": service, "instance": instance})
 
-    def tools(self) -> list[ToolMeter]:
-        """All that have series."""
+    def tool_meters(self) -> list[ToolMeter]:
+        """Return the series of all tools."""
         with self._lock:
             return list(self._tools.values())
 
-    def services(self) -> frozenset[str]:
-        """Labels of those that have series."""
+    def service_labels(self) -> frozenset[str]:
+        """Return the labels of services that have series."""
         with self._lock:
             return frozenset(self._services)

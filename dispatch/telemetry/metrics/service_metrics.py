@@ -14,8 +14,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from dispatch.telemetry.metrics.call_metrics import LeanHistogram, Timing
 from dispatch.telemetry.metrics.instruments import MAX_SERVICES
+from dispatch.telemetry.metrics.lock_free import HistogramSeries, LockFreeHistogram
 from dispatch.telemetry.names import DURATION_BUCKETS, OTHER
 from dispatch.telemetry.served_request_observer import NO_PROPERTIES, ObservedServer, RunResult
 
@@ -23,30 +23,31 @@ RESULTS: Final[tuple[RunResult, ...]] = get_args(RunResult)
 """Values of the label ``result``."""
 
 _COUNTS = {
-    "requests": "Requests that arrived, whatever became of them.",
-    "malformed": "Messages that are no request: without a usable id, replies, or without their sender's session.",
-    "cancelled": "Requests that were stopped, because their callers wait no more.",
-    "repeats": "Requests that came again, because their answer was asked for.",
-    "lost_answers": "Answers that could not be sent.",
+    "requests": "Requests that arrived, whatever their outcome; retransmissions are not counted.",
+    "malformed": "Messages that are not requests: without a usable id, replies, or without their sender's session.",
+    "cancelled": "Requests that were cancelled by their callers.",
+    "repeats": "Retransmissions of requests: the caller asks for a reply again.",
+    "lost_answers": "Replies that could not be sent.",
 }
 
 _GAUGES = {
     "running": "Requests being run.",
-    "queued": "Requests that wait for a place.",
-    "abandoned_threads": "Threads of synchronous tools that run on although their requests have ended; each keeps a place.",
+    "queued": "Requests in the queue.",
+    "abandoned_threads": "Threads of synchronous tools that still run although their requests have ended; each counts "
+    "towards the concurrency.",
 }
 
 
-class MeteredRequests:
-    """Writes how long the tool of a service runs. It holds no state of a single request: all of them share it.
+class ServedRequestMetrics:
+    """Records how long a service's tool runs. One object observes all requests, because it has no state of a request.
 
     Args:
-        durations: the service's series, by result.
+        durations: series of the service, by result.
     """
 
     __slots__ = ("_durations",)
 
-    def __init__(self, durations: Mapping[RunResult, Timing]) -> None:
+    def __init__(self, durations: Mapping[RunResult, HistogramSeries]) -> None:
         self._durations = durations
 
     def on_reply(self, *, is_last: bool) -> Mapping[str, str]:
@@ -66,37 +67,37 @@ class ServerCollector(Collector):
     """Reads the tool servers that report to one registry. Counts of several servers of one service add up."""
 
     _by_registry: ClassVar[WeakKeyDictionary[CollectorRegistry, ServerCollector]] = WeakKeyDictionary()
-    _lock_of_all = threading.Lock()
+    _registry_lock = threading.Lock()
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._servers: WeakSet[ObservedServer] = WeakSet()
-        self._former: Tally[tuple[str, ...]] = Tally()
-        self._durations = LeanHistogram(
+        self._closed_servers: Tally[tuple[str, ...]] = Tally()
+        self._durations = LockFreeHistogram(
             "dispatch_service_duration_seconds",
-            "How long the tool ran, in its own process: ok for an answer, error for the tool's own error, stopped when its "
-            "caller had left or its time was over.",
+            "Run time of the tool in its own process, in seconds: ok for a result, error for the tool's own error, stopped "
+            "when the request was cancelled or its deadline passed.",
             ("service", "result"),
             buckets=DURATION_BUCKETS,
             registry=registry,
         )
-        self._known: set[str] = set()
+        self._labelled: set[str] = set()
         self._lock = threading.Lock()
 
     @classmethod
     def of(cls, registry: CollectorRegistry) -> ServerCollector:
-        """Return the collector of ``registry``; it is made when it is first asked for."""
-        with cls._lock_of_all:
+        """Return the collector of ``registry``; it is created on first use."""
+        with cls._registry_lock:
             collector = cls._by_registry.get(registry)
             if collector is None:
                 collector = cls._by_registry[registry] = cls(registry)
                 registry.register(collector)
             return collector
 
-    def durations(self, service: str) -> dict[RunResult, Timing]:
+    def durations(self, service: str) -> dict[RunResult, HistogramSeries]:
         """Return the series of how long the tool of ``service`` runs, by result."""
         with self._lock:
-            if len(self._known) < MAX_SERVICES:
-                self._known.add(service)
+            if len(self._labelled) < MAX_SERVICES:
+                self._labelled.add(service)
             label = self._label(service)
         return {result: self._durations.labels(label, result) for result in RESULTS}
 
@@ -107,25 +108,25 @@ class ServerCollector(Collector):
 
     def _label(self, service: str) -> str:
         """Return the label of a service's series: its id, or ``_OTHER`` for those beyond :data:`MAX_SERVICES`."""
-        return service if service in self._known else OTHER
+        return service if service in self._labelled else OTHER
 
     def remove(self, server: ObservedServer) -> None:
         """Stop reading ``server``. Its counts stay, so that no counter ever decreases."""
         with self._lock:
             if server in self._servers:
                 self._servers.discard(server)
-                self._former.update(self._counted([server]))
+                self._closed_servers.update(self._counted([server]))
 
     def describe(self) -> Iterable[Metric]:
-        """The families without their values."""
+        """Return the families without their values."""
         return _families(Tally(), Tally())
 
     def collect(self) -> Iterator[Metric]:
-        """The families, as they are now."""
+        """Return the families with their present values."""
         with self._lock:
             servers = list(self._servers)
             counted = self._counted(servers)
-            counted.update(self._former)
+            counted.update(self._closed_servers)
             now: Tally[tuple[str, str]] = Tally()
             for each in servers:
                 now["running", self._label(each.service)] += each.running
@@ -153,7 +154,7 @@ def _families(counted: Mapping[tuple[str, ...], int], now: Mapping[tuple[str, st
                 family.add_metric((service,), value)
         yield family
     refused = CounterMetricFamily(
-        "dispatch_service_refused", "Requests that were refused, by why.", labels=("service", "reason")
+        "dispatch_service_refused", "Requests that were rejected, by reason.", labels=("service", "reason")
     )
     for (kind, service, *reason), value in counted.items():
         if kind == "refused":

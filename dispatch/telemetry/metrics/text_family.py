@@ -33,8 +33,8 @@ class TextFamily(Metric):
     """A metric family whose samples are built only when ``samples`` is read. :meth:`text` does without them.
 
     Args:
-        name: without a suffix.
-        help: its description.
+        name: of the metric, without a suffix.
+        help: description.
         type: ``counter``, ``gauge`` or ``histogram``.
         labels: label names.
 
@@ -65,10 +65,10 @@ class TextFamily(Metric):
         raise NotImplementedError
 
     def text(self, open_metrics: bool) -> Iterator[str]:
-        """The family's lines in pieces of at most ``piece`` series.
+        """Yield the family's lines in pieces of at most ``piece`` series.
 
         Args:
-            open_metrics: in OpenMetrics, with exemplars; else in Prometheus' text format.
+            open_metrics: write OpenMetrics, with exemplars; otherwise Prometheus' text format.
         """
         name, help = self.name, self.documentation.replace("\\", r"\\").replace("\n", r"\n")
         if open_metrics:
@@ -87,7 +87,7 @@ class ValueFamily(TextFamily):
     Args:
         name, help, labels: see :class:`TextFamily`.
         type: ``counter`` or ``gauge``.
-        values: makes the values; called for each scrape, once.
+        values: returns the values; called once for each scrape.
     """
 
     piece = VALUES
@@ -123,7 +123,7 @@ class HistogramFamily(TextFamily):
     Args:
         name, help, labels: see :class:`TextFamily`.
         bounds: the upper bounds of its buckets as texts, ``+Inf`` last.
-        series: makes the series; called for each scrape, once.
+        series: returns the series; called once for each scrape.
     """
 
     piece = HISTOGRAMS
@@ -176,7 +176,7 @@ class HistogramFamily(TextFamily):
 
 
 def _exemplar(exemplar: Exemplar) -> str:
-    """Its text, to be formatted twice."""
+    """Return the text of an exemplar, escaped for two rounds of formatting."""
     labels = ",".join(f'{name}="{escape(value)}"' for name, value in sorted(exemplar.labels.items()))
     time = "" if exemplar.timestamp is None else f" {exemplar.timestamp}"
     return f" # {{{labels}}} {number(exemplar.value)}{time}".replace("%", "%%%%")
@@ -184,12 +184,12 @@ def _exemplar(exemplar: Exemplar) -> str:
 
 @lru_cache(maxsize=8_192)
 def escape(value: str) -> str:
-    """A label's value as both formats write it."""
+    """Return a label's value as both formats write it."""
     return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
 
 
 def number(value: float) -> str:
-    """A sample's value as both formats write it."""
+    """Return a sample's value as both formats write it."""
     if type(value) is int and -1_000_000 < value < 1_000_000:
         return f"{value}.0"
     return str(floatToGoString(value))  # type: ignore[no-untyped-call]

@@ -1,1 +1,1 @@
-"""Traces with OpenTelemetry."""
+"""Spans and the propagation of trace context, with OpenTelemetry."""

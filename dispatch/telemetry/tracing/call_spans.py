@@ -1,10 +1,8 @@
-"""Spans of calls, on the dispatcher's side: ``execute_tool`` for a call over all its attempts, under it a ``send`` for each.
+"""Spans of calls on the dispatcher's side: ``execute_tool`` for a call over all its attempts, and a ``send`` for each one.
 
-A ``send`` span is open until its attempt has ended, not only until the broker has the request: which attempt took long, at
-which instance and why, is what a trace of a call is read for. Its context travels in the request's properties, so that the
-service's span is its child.
-
-Nothing is built unless somebody listens and the call is sampled.
+A ``send`` span is open until its attempt has ended, not only until the broker has the request, so that the trace shows which
+attempt took long, at which instance, and why. Its context travels in the request's properties: the service's span is its
+child. No span is built unless an SDK is set up and the call is sampled.
 """
 
 from __future__ import annotations
@@ -53,7 +51,7 @@ from dispatch.telemetry.names import (
     OUTCOME,
     PULSAR,
     REASON,
-    REFUSED_EVENT,
+    REJECTED_EVENT,
     RETRY_EVENT,
     SEND,
     SERVICE,
@@ -67,16 +65,16 @@ from dispatch.telemetry.names import (
     WAIT,
 )
 from dispatch.telemetry.settings import Telemetry
-from dispatch.telemetry.tracing.propagation import received, unsampled, written
-from dispatch.telemetry.tracing.provider import LOOK_S, listening
+from dispatch.telemetry.tracing.propagation import decode_span_context, encode_context, generate_unsampled
+from dispatch.telemetry.tracing.provider import TRACER_CHECK_S, find_tracer
 
 logger = logging.getLogger("dispatch.telemetry")
 
 MAX_CONTENT_CHARS = 64 * 1024
-"""Of arguments and results, where they are recorded."""
+"""Longest text of arguments or a result that is recorded."""
 MAX_NAME_CHARS = 256
 
-NOTHING: Mapping[str, str] = {}
+NO_ATTRIBUTES: Mapping[str, str] = {}
 
 
 class _RecordedRequest:
@@ -87,7 +85,7 @@ class _RecordedRequest:
     def __init__(self, span: Span, inner: RequestObserver) -> None:
         self._span = span
         self._inner = inner
-        self.properties = written(span)
+        self.properties = encode_context(span)
 
     def on_end(
         self, outcome: Outcome, error: DispatchError | None, *, instance: str, transmissions: int, sent: bool
@@ -103,7 +101,7 @@ class _RecordedRequest:
 
 
 class _PropagatedRequest:
-    """One request of a call that is not recorded: it carries the trace context."""
+    """A request of a call that is not recorded: it carries the trace context."""
 
     __slots__ = ("_inner", "properties")
 
@@ -118,7 +116,7 @@ class _PropagatedRequest:
 
 
 class _PropagatedCall(CallDecorator):
-    """A call of which only the trace context travels."""
+    """A call that is not recorded: its requests carry the trace context."""
 
     __slots__ = ("_properties",)
 
@@ -135,7 +133,7 @@ class _RecordedCall(CallDecorator):
 
     __slots__ = ("_chunks", "_context", "_exemplar", "_size", "_span", "_tool", "_tracing")
 
-    def __init__(self, tracing: Tracing, span: Span, tool: str, inner: CallObserver) -> None:
+    def __init__(self, tracing: CallTracing, span: Span, tool: str, inner: CallObserver) -> None:
         super().__init__(inner)
         self._tracing = tracing
         self._tool = tool
@@ -160,7 +158,7 @@ class _RecordedCall(CallDecorator):
             MESSAGING_OPERATION_TYPE: SEND,
             MESSAGING_DESTINATION: topic,
             MESSAGING_CONVERSATION: id,
-            MESSAGING_CLIENT: self._tracing.name,
+            MESSAGING_CLIENT: self._tracing.client_id,
             ATTEMPT: number,
             ATTEMPT_REASON: reason,
         }
@@ -180,11 +178,11 @@ class _RecordedCall(CallDecorator):
         self._add_event(HEDGE_EVENT, {})
 
     def _add_event(self, name: str, attributes: Mapping[str, str | float]) -> None:
-        if self._span.is_recording():  # else the caller has left a call that others share and wait for
+        if self._span.is_recording():  # not any more after the caller cancelled a call that other callers share
             self._span.add_event(name, attributes)
 
     def _record_content(self, kind: str, text: str) -> None:
-        shown = self._tracing.shown(kind, self._tool, text)
+        shown = self._tracing.redact_content(kind, self._tool, text)
         if shown is not None:
             self._span.set_attribute(TOOL_ARGUMENTS if kind == "arguments" else TOOL_RESULT, shown)
 
@@ -210,11 +208,11 @@ class _RecordedCall(CallDecorator):
         text = "".join(self._chunks) or result.text
         if text and self._tracing.content:
             self._record_content("result", text)
-        sender = received(reply)
+        sender = decode_span_context(reply)
         if sender is not None:
             span.add_link(sender)
         if error is not None and error.rejected_by is not None:
-            span.add_event(REFUSED_EVENT, {REASON: error.rejected_by})
+            span.add_event(REJECTED_EVENT, {REASON: error.rejected_by})
         _conclude(span, result.outcome, error)
         span.end()
 
@@ -231,7 +229,7 @@ EMPTY = Context()
 
 def _conclude(span: Span, outcome: Outcome, error: DispatchError | None) -> None:
     if error is not None:
-        # The type, and not the text: a tool's own error may quote what it was given.
+        # The type, not the text: a tool's own error may quote its arguments.
         kind = error.telemetry_type
         span.set_attribute(ERROR_TYPE, kind)
         span.set_status(Status(StatusCode.ERROR, kind))
@@ -240,57 +238,57 @@ def _conclude(span: Span, outcome: Outcome, error: DispatchError | None) -> None
         span.set_status(Status(StatusCode.ERROR, ErrorType.CANCELLED.value))
 
 
-class Tracing:
-    """The spans of one dispatcher.
+class CallTracing:
+    """Spans of the calls of one dispatcher.
 
     Args:
-        settings: what is to be traced.
-        name: the dispatcher's.
-        now: the moment, on the clock of :meth:`call`'s.
+        settings: what is traced.
+        client_id: of the dispatcher.
+        now: seconds, on the clock of :meth:`start_call`.
     """
 
-    def __init__(self, settings: Telemetry, name: str, now: float) -> None:
+    def __init__(self, settings: Telemetry, client_id: str, now: float) -> None:
         self._settings = settings
-        self.name = name
+        self.client_id = client_id
         self.content = settings.content
-        """Arguments and results may be recorded."""
+        """Record arguments and results."""
         self._sample = settings.sample
         self._random = random.random
-        self._unsampled = unsampled().__next__
+        self._unsampled = generate_unsampled().__next__
         self.tracer: Tracer = trace.NoOpTracer()
-        self._listening = False
-        self._look_at = now
-        self._look(now)
+        self._has_tracer = False
+        self._tracer_check_at = now
+        self._check_tracer(now)
 
-    def _look(self, now: float) -> None:
-        self._look_at = now + LOOK_S
-        if not self._listening and (tracer := listening(self._settings)) is not None:
+    def _check_tracer(self, now: float) -> None:
+        self._tracer_check_at = now + TRACER_CHECK_S
+        if not self._has_tracer and (tracer := find_tracer(self._settings)) is not None:
             self.tracer = tracer
-            self._listening = True
+            self._has_tracer = True
 
     def start_call(self, tool: ObservedTool, now: float, inner: CallObserver) -> CallObserver:
-        """Begin to observe a call of ``tool``; return ``inner`` itself if no trace is wanted of it."""
-        if now >= self._look_at:
-            self._look(now)
+        """Begin to observe a call of ``tool``; return ``inner`` itself if the call is in no trace and begins none."""
+        if now >= self._tracer_check_at:
+            self._check_tracer(now)
         context = get_current()
         parent = get_current_span(context).get_span_context() if context else None
         if parent is not None and parent.is_valid:
-            if not (self._listening and parent.trace_flags.sampled):
-                return _PropagatedCall(written(parent), inner)
-        elif not self._listening:
+            if not (self._has_tracer and parent.trace_flags.sampled):
+                return _PropagatedCall(encode_context(parent), inner)
+        elif not self._has_tracer:
             return inner
         elif self._sample < 1.0 and self._random() >= self._sample:
             return _PropagatedCall({"traceparent": self._unsampled()}, inner)
-        # perf: attributes at the start of a span are cheap; each one that is set later costs a microsecond
+        # perf: attributes at the start of a span are cheap; each one that is set later costs 1 µs
         known = {SERVICE: tool.service_id}
         if tool.description:
             known[TOOL_DESCRIPTION] = tool.description
         span = self._start(tool.label, tool.label, context, known)
         if not span.is_recording():
-            return _PropagatedCall(written(span), inner)
+            return _PropagatedCall(encode_context(span), inner)
         return _RecordedCall(self, span, tool.label, inner)
 
-    def _start(self, shown: str, tool: str, context: Context, known: Mapping[str, str] = NOTHING) -> Span:
+    def _start(self, shown: str, tool: str, context: Context, known: Mapping[str, str] = NO_ATTRIBUTES) -> Span:
         return self.tracer.start_span(
             f"{EXECUTE_TOOL} {shown}",
             context,
@@ -298,32 +296,31 @@ class Tracing:
             {OPERATION: EXECUTE_TOOL, TOOL_NAME: tool[:MAX_NAME_CHARS], TOOL_TYPE: EXTENSION, **known},
         )
 
-    def unknown(self, tool: str, error: DispatchError, now: float) -> None:
-        """Somebody called a tool that there is not: a span for the call that came to nothing."""
-        if now >= self._look_at:
-            self._look(now)
-        if not self._listening:
+    def record_unknown_tool(self, tool: str, error: DispatchError, now: float) -> None:
+        """Record a span for the call of a tool that is in no catalogue."""
+        if now >= self._tracer_check_at:
+            self._check_tracer(now)
+        if not self._has_tracer:
             return
         context = get_current()
         parent = get_current_span(context).get_span_context()
         if not parent.is_valid and self._sample < 1.0 and self._random() >= self._sample:
             return
-        span = self._start(OTHER, tool.encode(errors="replace").decode(), context)  # it may be any text at all
+        span = self._start(OTHER, tool.encode(errors="replace").decode(), context)  # any text, with surrogates too
         span.set_attribute(OUTCOME, str(error.outcome))
         _conclude(span, error.outcome, error)
         span.end()
 
-    def shown(self, kind: str, tool: str, text: str) -> str | None:
-        """What may be recorded of ``arguments`` or a ``result``."""
+    def redact_content(self, kind: str, tool: str, text: str) -> str | None:
+        """Return what may be recorded of ``arguments`` or a ``result``; None: nothing."""
         settings = self._settings
         shown: str | None = text
         if settings.redact is not None:
             try:
                 shown = settings.redact(kind, tool, text)
-            except (
-                Exception
-            ) as error:  # a call does not fail for it; and what it was to hide stays hidden, in the log too
+            except Exception as error:
+                # The call continues. The log has the exception's type alone: its text may quote what was to be redacted.
                 name = type(error).__name__
-                logger.error("the redaction hook failed (%s): nothing is recorded of the %s of '%s'", name, kind, tool)
+                logger.error("the redaction hook failed (%s): %s of '%s' not recorded", name, kind, tool)
                 return None
         return None if shown is None else shown[:MAX_CONTENT_CHARS]

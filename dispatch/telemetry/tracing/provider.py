@@ -1,4 +1,4 @@
-"""Whether somebody listens to spans: the provider in force, which may be set up after the dispatcher or the service."""
+"""The tracer of the OpenTelemetry SDK, which may be set up after the dispatcher or the service."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from dispatch._version import __version__
 from dispatch.telemetry.names import SCHEMA_URL
 from dispatch.telemetry.settings import Telemetry
 
-LOOK_S: Final = 1.0
-"""How often it is looked: to ask for the provider reads the environment, 3 µs, as long as there is none."""
+TRACER_CHECK_S: Final = 1.0
+"""Seconds between two checks for a provider: while there is none, a check reads the environment, which takes 3 µs."""
 
 
-def listening(settings: Telemetry) -> Tracer | None:
-    """A tracer of the settings' provider, or of the one that is in force everywhere; None: nobody listens."""
+def find_tracer(settings: Telemetry) -> Tracer | None:
+    """Return a tracer of the settings' provider or of the global one; None: no SDK is set up, or spans are off."""
     if settings.traces != "native":
         return None
     provider = settings.tracer_provider or trace.get_tracer_provider()

@@ -1,8 +1,8 @@
-"""Spans of a tool service: ``process`` while the tool runs, a child of the caller's ``send``; under it one ``send`` for the
-answer, however many messages that comes in.
+"""Spans of a tool service: ``process`` while the tool runs, a child of the caller's ``send``; and one ``send`` for all
+messages of the reply.
 
-The caller's span is the parent, and not only linked, because a request is one message that one service processes: so the
-exchange is one trace. What is refused before it runs has no span: it was never processed.
+The caller's span is the parent, not a link, because a request is one message that one service processes: the exchange is one
+trace. A request that is rejected before it runs has no span.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from dispatch.telemetry.names import (
 )
 from dispatch.telemetry.served_request_observer import NO_PROPERTIES, RunResult, ServedRequestObserver
 from dispatch.telemetry.settings import Telemetry
-from dispatch.telemetry.tracing.propagation import parent, written
-from dispatch.telemetry.tracing.provider import LOOK_S, listening
+from dispatch.telemetry.tracing.propagation import decode_context, encode_context
+from dispatch.telemetry.tracing.provider import TRACER_CHECK_S, find_tracer
 
 _EMPTY = Context()
 
@@ -95,7 +95,7 @@ class _RecordedRequest:
         if span is None:
             span = self._reply = self._tracing.start_reply(self._properties, self._context, self._id)
         self._chunks += 1
-        carried = written(span)
+        carried = encode_context(span)
         if is_last:
             self._end_reply(span)
         return carried
@@ -122,13 +122,13 @@ class _RecordedRequest:
 
 
 class ServiceTracing:
-    """The spans of one service instance.
+    """Spans of one service instance.
 
     Args:
-        settings: what is to be traced.
-        service, instance: its ids.
-        topic: where its requests come from.
-        replies: the name of callers' own reply topics, with a placeholder for what differs.
+        settings: what is traced.
+        service, instance: ids of the service and the instance.
+        topic: the request topic.
+        replies: template of the callers' reply topics.
         responses: the service's response topic.
         reply_topic: returns the topic that the reply to a request goes to, by the request's properties.
     """
@@ -152,7 +152,7 @@ class ServiceTracing:
         self._responses = responses
         self._reply_topic = reply_topic
         self._tracer: Tracer | None = None
-        self._look_at = float("-inf")
+        self._tracer_check_at = float("-inf")
 
     def start_request(
         self, id: str, properties: Mapping[str, str], now: float, inner: ServedRequestObserver
@@ -166,11 +166,11 @@ class ServiceTracing:
             now: seconds, on any clock that is always the same.
             inner: the observer that receives the same events.
         """
-        origin = parent(properties)
+        origin = decode_context(properties)
         tracer = self._tracer
-        if tracer is None and now >= self._look_at:
-            self._look_at = now + LOOK_S
-            tracer = self._tracer = listening(self._settings)
+        if tracer is None and now >= self._tracer_check_at:
+            self._tracer_check_at = now + TRACER_CHECK_S
+            tracer = self._tracer = find_tracer(self._settings)
         if tracer is None:
             if origin is not None:
                 attach(origin)  # the task ends with the request

@@ -29,15 +29,15 @@ async def test_nothing_stays_of_a_few_thousand() -> None:
 
 @pytest.mark.wall_clock
 async def test_a_series_for_each_name_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dispatch.telemetry.dispatcher_observer import TelemetryObserver
+    from dispatch.telemetry.dispatcher_observer import TelemetryDispatcherObserver
 
-    on_unknown_tool = TelemetryObserver.on_unknown_tool
+    on_unknown_tool = TelemetryDispatcherObserver.on_unknown_tool
 
-    def leaking(self: TelemetryObserver, name: str, error: object, now: float) -> None:
-        self.tool(name)
+    def leaking(self: TelemetryDispatcherObserver, name: str, error: object, now: float) -> None:
+        self.observe_tool(name)
         on_unknown_tool(self, name, error, now)  # type: ignore[arg-type] # as it came
 
-    monkeypatch.setattr(TelemetryObserver, "on_unknown_tool", leaking)
+    monkeypatch.setattr(TelemetryDispatcherObserver, "on_unknown_tool", leaking)
     found = await retained(10, 50, filling=10, filling_names=1)
     assert not found["names"].flat
     assert "MISSED" in table(found)

@@ -16,7 +16,7 @@ from dispatch import Slo, Telemetry
 from dispatch.telemetry.alerting.alerts import ALERTS
 from dispatch.telemetry.alerting.burn_rate import collect_slos
 from dispatch.telemetry.alerting.rule_files import render_rule_files
-from dispatch.telemetry.metrics.exposition import served
+from dispatch.telemetry.metrics.exposition import expose_metrics
 from tests.helpers.failing_calls import TOOLS, Troubled, catalog
 from tests.helpers.prometheus_server import Prometheus, until
 
@@ -69,7 +69,7 @@ async def test_rules_work_on_what_is_really_scraped(tmp_path: Path) -> None:
         (tmp_path / name).write_text(text)
         files.append(tmp_path / name)
     telemetry = Telemetry(registry=CollectorRegistry(), traces="off")
-    with served(telemetry, 0) as port, Prometheus([port], tmp_path / "prometheus", files) as prometheus:
+    with expose_metrics(telemetry, 0) as port, Prometheus([port], tmp_path / "prometheus", files) as prometheus:
         seen = Evaluated(prometheus)
         async with Troubled(telemetry, ROUND_S):
             await until(seen.everything, "every record, and a page", lambda: (seen.lacking, seen.pages))

@@ -23,7 +23,7 @@ from dashboards.dashboard_json import (
     load_dashboards,
 )
 from dispatch import Telemetry
-from dispatch.telemetry.metrics.exposition import served
+from dispatch.telemetry.metrics.exposition import expose_metrics
 from tests.helpers.failing_calls import TOOLS, Troubled
 from tests.helpers.prometheus_binaries import find
 from tests.helpers.prometheus_server import JOB, SCRAPE_S, Prometheus, until
@@ -122,7 +122,7 @@ async def test_every_panel_shows_what_happens(tmp_path: Path) -> None:
     provider.add_span_processor(SimpleSpanProcessor(spans))
     registry = CollectorRegistry()
     telemetry = Telemetry(registry=registry, tracer_provider=provider, sample=SAMPLE)
-    with served(telemetry, 0) as port, Prometheus([port], tmp_path) as prometheus:
+    with expose_metrics(telemetry, 0) as port, Prometheus([port], tmp_path) as prometheus:
         seen = Seen(prometheus)
         async with Troubled(telemetry, ROUND_S):
             await until(seen.everything, "something on every panel", lambda: seen.lacking)

@@ -41,7 +41,7 @@ from dispatch.messaging.wire.codec import PayloadTooLargeError
 from dispatch.messaging.wire.properties import Refusal
 from dispatch.policy import Policy, PolicyError
 from dispatch.serving.reply_sender import REASONS
-from dispatch.telemetry.metrics.exposition import served
+from dispatch.telemetry.metrics.exposition import expose_metrics
 from dispatch.telemetry.settings import Telemetry
 from dispatch.transports import errors as transport_errors
 from dispatch.trustgraph.dialects import config_text
@@ -116,7 +116,7 @@ def unsendable() -> list[DispatchError]:
     names = ("MessageTooBig", "Dropped", "AlreadyClosed", "Timeout", "NotConnected", "ConnectError")
     opening = ("TopicNotFound", "AuthorizationError", "Timeout", "ConsumerBusy", "InvalidTopicName", "CryptoError")
     telemetry = Telemetry(registry=CollectorRegistry())
-    with served(telemetry, 0) as port, pytest.raises(TransportError) as taken, served(telemetry, port):
+    with expose_metrics(telemetry, 0) as port, pytest.raises(TransportError) as taken, expose_metrics(telemetry, port):
         pass
     return [
         error_from_closing("work"),

@@ -31,5 +31,5 @@ def test_a_port_that_is_taken_is_said_and_nothing_begins(run: Run) -> None:
         end = run("demo", "--seconds", "5", "--metrics-port", str(port))
     assert end.code != 0
     assert f"127.0.0.1:{port}" in end.err
-    assert "Take another port (0: any)." in end.err
+    assert "(0: any free one)." in end.err
     assert end.out == ""

@@ -51,7 +51,7 @@ async def test_what_happens_to_a_circuit() -> None:
         ("instance", "lab", "a", "joined", "here"),
         ("circuit", "work", None, "closed", "open", "consecutive-failures"),
         ("circuit", "work", None, "open", "half-open", "open-time-over"),
-        ("circuit", "work", None, "half-open", "open", events[3].why),  # type: ignore[attr-defined] # a circuit's
+        ("circuit", "work", None, "half-open", "open", events[3].reason),  # type: ignore[attr-defined] # a circuit's
         ("circuit", "work", None, "open", "disabled", "disabled"),
     ]
     assert [type(event) for event in events] == [InstanceChanged, *[CircuitChanged] * 4]
@@ -125,7 +125,7 @@ async def test_a_listener_that_fails_disturbs_nobody(caplog: pytest.LogCaptureFi
         dispatcher.breaker("work").reset()
         assert (await dispatcher.execute("work")).ok
     assert len(heard) == 3
-    assert "a listener for dispatch's events failed" in caplog.text
+    assert "a listener of events failed" in caplog.text
 
 
 async def test_a_listener_may_leave_or_join_while_it_listens() -> None:
@@ -133,11 +133,11 @@ async def test_a_listener_may_leave_or_join_while_it_listens() -> None:
 
     def once(event: Event) -> None:
         off()
-        events.on(heard.append)
+        events.subscribe(heard.append)
 
-    off = events.on(once)
-    events.tell(CatalogChanged(0.0, "code", True, 1))
-    events.tell(CatalogChanged(0.0, "code", True, 2))
+    off = events.subscribe(once)
+    events.publish(CatalogChanged(0.0, "code", True, 1))
+    events.publish(CatalogChanged(0.0, "code", True, 2))
     assert [event.tools for event in heard] == [2]
 
 
@@ -172,10 +172,10 @@ async def test_every_change_from_the_moment_it_was_asked_for() -> None:
 
 async def test_one_who_is_too_slow_misses_the_oldest() -> None:
     events = Events()
-    slow, other = events.stream(), events.stream()
+    slow, other = events.open_stream(), events.open_stream()
     for number in range(MAX_QUEUED + 5):
-        events.tell(changed(number))
-    assert slow.missed == other.missed == 5
+        events.publish(changed(number))
+    assert slow.dropped == other.dropped == 5
     assert (await anext(slow)).tools == 5  # type: ignore[attr-defined] # a catalogue's
     events.close()
     assert [event.tools async for event in slow] == list(range(6, MAX_QUEUED + 5))  # type: ignore[attr-defined]
@@ -184,7 +184,7 @@ async def test_one_who_is_too_slow_misses_the_oldest() -> None:
 async def test_one_that_nobody_reads_any_more_is_dropped() -> None:
     events = Events()
     assert len(events) == 0
-    stream = events.stream()
+    stream = events.open_stream()
     assert len(events) == 1
     del stream
     gc.collect()
@@ -193,11 +193,11 @@ async def test_one_that_nobody_reads_any_more_is_dropped() -> None:
 
 async def test_a_reader_that_is_cancelled_can_go_on() -> None:
     events = Events()
-    stream = events.stream()
+    stream = events.open_stream()
     reading = asyncio.ensure_future(anext(stream))
     await idle()
     reading.cancel()
     with pytest.raises(asyncio.CancelledError):
         await reading
-    events.tell(changed(1))
+    events.publish(changed(1))
     assert (await anext(stream)).tools == 1  # type: ignore[attr-defined]

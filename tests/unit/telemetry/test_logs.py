@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dispatch import CatalogError, Dispatcher, ToolError
-from dispatch.telemetry.logs import MAX_KEYS, QUIET_S, Transitions
+from dispatch.telemetry.logs import MAX_KEYS, REPEAT_INTERVAL_S, TransitionLogger
 from tests.helpers.clock import advance
 from tests.helpers.dispatcher_and_service import catalog, serving
 from tests.helpers.telemetry_capture import Board, Spans, telling
@@ -32,13 +32,13 @@ async def test_one_line_for_each_transition_with_its_facts(caplog: pytest.LogCap
     ], "and none for a call"
     facts = [{k: v for k, v in vars(record).items() if k.startswith("dispatch_")} for record in caplog.records]
     assert facts == [
-        {"dispatch_service": "lab", "dispatch_instance": "a", "dispatch_change": "joined", "dispatch_why": "here"},
+        {"dispatch_service": "lab", "dispatch_instance": "a", "dispatch_change": "joined", "dispatch_reason": "here"},
         {
             "dispatch_tool": "work",
             "dispatch_instance": None,
             "dispatch_old": "closed",
             "dispatch_new": "open",
-            "dispatch_why": "consecutive-failures",
+            "dispatch_reason": "consecutive-failures",
         },
     ]
 
@@ -63,8 +63,8 @@ async def test_what_flaps_is_said_now_and_then_and_counted(caplog: pytest.LogCap
             await advance(10)
             await flap(dispatcher, 1)
     assert [record.getMessage() for record in caplog.records] == [
-        "circuit of 'work': closed to forced-open (forced) (99 times more since)",
-        "circuit of 'work': forced-open to closed (reset) (99 times more since)",
+        "circuit of 'work': closed to forced-open (forced) (99 more since the last line)",
+        "circuit of 'work': forced-open to closed (reset) (99 more since the last line)",
     ]
     assert [record.dispatch_repeated for record in caplog.records] == [99, 99]  # type: ignore[attr-defined]
 
@@ -86,16 +86,16 @@ async def test_a_reload_that_fails_again_and_again_is_said_now_and_then(
 
 def test_what_is_remembered_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
-    lines = Transitions(logging.getLogger("dispatch.transitions"), lambda: now)
+    lines = TransitionLogger(logging.getLogger("dispatch.transitions"), lambda: now)
     for number in range(3 * MAX_KEYS):
-        lines.say(logging.WARNING, ("circuit", str(number)), "changed")
+        lines.log(logging.WARNING, ("circuit", str(number)), "changed")
     assert len(lines._last) == MAX_KEYS
     caplog.clear()
-    lines.say(logging.WARNING, ("circuit", str(3 * MAX_KEYS - 1)), "again")
+    lines.log(logging.WARNING, ("circuit", str(3 * MAX_KEYS - 1)), "again")
     assert caplog.records == [], "of the latest it is known"
-    now = QUIET_S
-    lines.say(logging.WARNING, ("circuit", str(3 * MAX_KEYS - 1)), "again")
-    assert [record.getMessage() for record in caplog.records] == ["again (1 times more since)"]
+    now = REPEAT_INTERVAL_S
+    lines.log(logging.WARNING, ("circuit", str(3 * MAX_KEYS - 1)), "again")
+    assert [record.getMessage() for record in caplog.records] == ["again (1 more since the last line)"]
 
 
 async def test_a_line_for_each_call_only_where_somebody_asks_for_it(caplog: pytest.LogCaptureFixture) -> None:

@@ -65,7 +65,7 @@ ATTRIBUTES = {
     "dispatch.reason",
     "dispatch.wait.seconds",
 }
-EVENTS = {"dispatch.retry", "dispatch.hedge", "dispatch.refused"}
+EVENTS = {"dispatch.retry", "dispatch.hedge", "dispatch.rejected"}
 VALUES = {"execute_tool", "send", "process", "extension", "pulsar", "_OTHER", "{reply-to}"}
 ERROR_TYPES = {
     *("invalid-arguments", "invalid-config", "invalid-timeout", "unknown-priority", "request-too-large"),

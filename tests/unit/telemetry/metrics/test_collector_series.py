@@ -16,10 +16,10 @@ from prometheus_client.openmetrics.exposition import generate_latest
 
 from dispatch import Catalog, Telemetry
 from dispatch.telemetry.call_observer import NULL_CALL
-from dispatch.telemetry.dispatcher_observer import TelemetryObserver
+from dispatch.telemetry.dispatcher_observer import TelemetryDispatcherObserver
 from dispatch.telemetry.events import Events
 from dispatch.telemetry.metrics import instruments
-from dispatch.telemetry.metrics.collector import LiveCollector
+from dispatch.telemetry.metrics.collector import DispatcherCollector
 from dispatch.telemetry.metrics.instruments import Instruments
 from tests.helpers.dispatcher_and_service import UNGUARDED, catalog, read, serving
 from tests.helpers.telemetry_capture import Board, telling
@@ -205,7 +205,7 @@ async def test_too_many_tools_services_and_instances_share(
             for name in names:
                 await dispatcher.execute(name)
         assert [record.message for record in caplog.records if "tools" in record.message] == [
-            "more than 3 tools: further ones share the series of _OTHER"
+            "more than 3 tools: further ones share the series _OTHER"
         ]
         dispatcher.breaker("tool-5").force_open()
         for each in "abcd":
@@ -263,7 +263,10 @@ async def test_nothing_is_exported_when_nothing_is_to_be() -> None:
         assert engine.guards_of(target).observer.start_call(target, 0.0) is NULL_CALL
         dispatcher.reload(catalog(work={}))
         assert lines(board) == []
-        assert (board.registry in Instruments._made, board.registry in LiveCollector._made) == (False, False)
+        assert (board.registry in Instruments._by_registry, board.registry in DispatcherCollector._by_registry) == (
+            False,
+            False,
+        )
 
 
 async def test_a_dispatcher_that_is_forgotten_is_looked_at_no_more() -> None:
@@ -283,8 +286,8 @@ async def test_a_dispatcher_that_is_forgotten_is_looked_at_no_more() -> None:
 
     small = Small()
     gone = weakref.ref(small)
-    watch = TelemetryObserver(board.telemetry(), Events(), "", lambda: 0.0)
-    LiveCollector.of(board.registry).add(small)
+    watch = TelemetryDispatcherObserver(board.telemetry(), Events(), "", lambda: 0.0)
+    DispatcherCollector.of(board.registry).add(small)
     assert board["pending_requests"] == 7
     del small
     gc.collect()

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families as plain
 
 import dispatch
 from dispatch import Telemetry, TransportError
-from dispatch.telemetry.metrics.exposition import registry_of, served
+from dispatch.telemetry.metrics.exposition import expose_metrics, registry_of
 from dispatch.telemetry.settings import SILENT
 from tests.helpers.dispatcher_and_service import serving
 from tests.helpers.telemetry_capture import Board, Spans, telling
@@ -90,7 +90,7 @@ async def test_metrics_on_a_port_of_their_own() -> None:
     board = Board()
     async with serving(lambda _: "done"), telling(board.telemetry()) as dispatcher:
         await dispatcher.call("work")
-        with served(board.telemetry(), 0) as port:
+        with expose_metrics(board.telemetry(), 0) as port:
             kind, text = await asyncio.to_thread(scraped, port)
             assert kind == "application/openmetrics-text"
             samples = [sample for family in open_metrics(text) for sample in family.samples]
@@ -98,7 +98,10 @@ async def test_metrics_on_a_port_of_their_own() -> None:
             assert [
                 each.value for each in samples if each.name == "dispatch_calls_total" and each.labels == labels
             ] == [1]
-            with pytest.raises(TransportError, match="Take another port") as caught, served(board.telemetry(), port):
+            with (
+                pytest.raises(TransportError, match="Use another port") as caught,
+                expose_metrics(board.telemetry(), port),
+            ):
                 pass
             assert (caught.value.type, caught.value.sent) == ("port-taken", False)
         with socket.socket() as probe:
@@ -107,14 +110,14 @@ async def test_metrics_on_a_port_of_their_own() -> None:
 
 def test_only_this_machine_may_ask_unless_it_is_said() -> None:
     board = Board()
-    with served(board.telemetry(), 0) as port:
+    with expose_metrics(board.telemetry(), 0) as port:
         for address, listens in (("127.0.0.1", True), ("127.0.0.2", False)):
             with socket.socket() as probe:
                 assert (probe.connect_ex((address, port)) == 0) is listens
 
 
 def test_what_is_no_port() -> None:
-    with pytest.raises(TransportError, match="cannot be served"), served(Board().telemetry(), 70_000):
+    with pytest.raises(TransportError, match="cannot be served"), expose_metrics(Board().telemetry(), 70_000):
         pass
 
 

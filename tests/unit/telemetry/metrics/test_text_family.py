@@ -13,8 +13,8 @@ from prometheus_client.core import Exemplar
 from prometheus_client.exposition import generate_latest as plain
 from prometheus_client.openmetrics.exposition import generate_latest as open_metrics
 
-from dispatch.telemetry.metrics.call_metrics import LeanCounter, LeanHistogram
-from dispatch.telemetry.metrics.exposition import exposition
+from dispatch.telemetry.metrics.exposition import render_metrics
+from dispatch.telemetry.metrics.lock_free import LockFreeCounter, LockFreeHistogram
 from dispatch.telemetry.metrics.text_family import VALUES, HistogramFamily, TextFamily, ValueFamily
 from tests.unit.telemetry.metrics.test_exposition import OPEN_METRICS
 
@@ -24,7 +24,7 @@ FORMATS: list[Any] = [(OPEN_METRICS, open_metrics), ("text/plain", plain)]
 
 
 def text_of(registry: CollectorRegistry, accept: str) -> str:
-    return exposition(registry, accept, "", pause=lambda: None)[1].decode()
+    return render_metrics(registry, accept, "", pause=lambda: None)[1].decode()
 
 
 class Ours:
@@ -40,8 +40,8 @@ class Ours:
 @given(st.lists(st.tuples(TEXTS, TEXTS, AMOUNTS, st.none() | TEXTS)))
 def test_it_is_prometheus_clients_text(told: list[tuple[str, str, float, str | None]]) -> None:
     registry = CollectorRegistry()
-    counter = LeanCounter("n", 'N "quoted" \\ and\nbroken.', ("tool", "outcome"), registry=registry)
-    timing = LeanHistogram("s", "S.", ("tool", "about"), buckets=(0.1, 1.0, 1e6), registry=registry)
+    counter = LockFreeCounter("n", 'N "quoted" \\ and\nbroken.', ("tool", "outcome"), registry=registry)
+    timing = LockFreeHistogram("s", "S.", ("tool", "about"), buckets=(0.1, 1.0, 1e6), registry=registry)
     Gauge("other", "Not ours.", ("tool",), registry=registry).labels("x").set(1)
     for tool, outcome, amount, trace in told:
         counter.labels(tool, outcome).inc(amount)

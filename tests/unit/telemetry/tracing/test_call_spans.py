@@ -256,7 +256,7 @@ async def test_a_refusal_has_no_send() -> None:
     ], "a name that a model invents is no span's name"
     refused, _, unknown, _ = spans.named("execute_tool")
     (event,) = refused.events
-    assert (event.name, dict(event.attributes or {})) == ("dispatch.refused", {"dispatch.reason": "breaker"})
+    assert (event.name, dict(event.attributes or {})) == ("dispatch.rejected", {"dispatch.reason": "breaker"})
     assert attributes(refused)["dispatch.attempts"] == 0
     assert "gen_ai.tool.call.id" not in attributes(refused)
     assert attributes(unknown)["gen_ai.tool.name"] == "wrok"

@@ -130,8 +130,8 @@ async def test_a_hook_that_fails_costs_no_call_and_shows_nothing(caplog: pytest.
     assert spans.open == []
     assert MARK not in told(spans)
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == [
-        "the redaction hook failed (LookupError): nothing is recorded of the arguments of 'work'",
-        "the redaction hook failed (LookupError): nothing is recorded of the result of 'work'",
+        "the redaction hook failed (LookupError): arguments of 'work' not recorded",
+        "the redaction hook failed (LookupError): result of 'work' not recorded",
     ]
     assert MARK not in caplog.text
 

@@ -22,7 +22,7 @@ from opentelemetry.trace import (
 )
 
 from dispatch import Dispatcher, Telemetry
-from dispatch.telemetry.tracing.propagation import parent
+from dispatch.telemetry.tracing.propagation import decode_context
 from tests.helpers.clock import advance, idle
 from tests.helpers.dispatcher_and_service import UNGUARDED, Peer, catalog, read, serving
 from tests.helpers.telemetry_capture import Board, Spans, telling
@@ -118,8 +118,8 @@ async def test_a_stream_carries_it_too() -> None:
         _, properties = await peer.request()
         await peer.answer(properties, "a", chunk="0")
         await reading
-    assert parent(properties) is not None
-    assert get_current_span(parent(properties)).get_span_context().span_id == spans.one("send").context.span_id
+    assert decode_context(properties) is not None
+    assert get_current_span(decode_context(properties)).get_span_context().span_id == spans.one("send").context.span_id
 
 
 # -- sampling ---------------------------------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ async def test_no_sample_begins_no_trace_and_says_so_to_the_service() -> None:
     assert {each.split("-")[0] for each in found} == {"00"}
     assert {each.split("-")[3] for each in found} == {"00"}
     assert len({each.split("-")[1] for each in found}) == 50, "a sampler by trace id must not find them all alike"
-    contexts = [get_current_span(parent({"traceparent": each})).get_span_context() for each in found]
+    contexts = [get_current_span(decode_context({"traceparent": each})).get_span_context() for each in found]
     assert all(each.is_valid and not each.trace_flags.sampled for each in contexts)
 
 

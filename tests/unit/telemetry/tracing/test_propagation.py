@@ -11,7 +11,12 @@ from hypothesis import strategies as st
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, TraceState, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from dispatch.telemetry.tracing.propagation import parent, received, unsampled, written
+from dispatch.telemetry.tracing.propagation import (
+    decode_context,
+    decode_span_context,
+    encode_context,
+    generate_unsampled,
+)
 
 STATES = st.dictionaries(st.from_regex(r"[a-z]{1,8}", fullmatch=True), st.from_regex(r"[!-+]{1,8}", fullmatch=True))
 ORIGINS = st.builds(
@@ -30,8 +35,8 @@ def test_what_is_written_is_what_the_propagator_writes_and_can_be_read(origin: S
     expected: dict[str, str] = {}
     if origin.is_valid:
         TraceContextTextMapPropagator().inject(expected, set_span_in_context(NonRecordingSpan(origin)))
-    assert written(origin) == written(NonRecordingSpan(origin)) == expected
-    read = received(expected)
+    assert encode_context(origin) == encode_context(NonRecordingSpan(origin)) == expected
+    read = decode_span_context(expected)
     if origin.is_valid:
         assert read is not None
         assert (read.trace_id, read.span_id, read.trace_flags, dict(read.trace_state)) == (
@@ -39,17 +44,17 @@ def test_what_is_written_is_what_the_propagator_writes_and_can_be_read(origin: S
             dict(origin.trace_state),
         )
     else:
-        assert read is parent(expected) is None
+        assert read is decode_context(expected) is None
 
 
 def test_calls_that_begin_no_trace_have_each_an_id_of_its_own() -> None:
-    made = list(islice(unsampled(), 2_000))
+    made = list(islice(generate_unsampled(), 2_000))
     traces = Counter()  # type: Counter[str]
     for text in made:
         found = re.fullmatch(r"00-([0-9a-f]{32})-([0-9a-f]{16})-00", text)
         assert found, text
         traces[found[1]] += 1
-        origin = received({"traceparent": text})
+        origin = decode_span_context({"traceparent": text})
         assert origin is not None
         assert not origin.trace_flags.sampled
     assert set(traces.values()) == {1}
@@ -57,5 +62,5 @@ def test_calls_that_begin_no_trace_have_each_an_id_of_its_own() -> None:
 
 def test_a_sampler_by_trace_id_takes_its_share_of_them() -> None:
     """What a service without a look at the flag would do: an eighth of them, whatever was drawn."""
-    low = [int(text.split("-")[1][16:], 16) for text in islice(unsampled(), 256 * 8)]
+    low = [int(text.split("-")[1][16:], 16) for text in islice(generate_unsampled(), 256 * 8)]
     assert sum(each < 2**61 for each in low) == 256

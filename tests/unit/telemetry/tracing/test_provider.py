@@ -1,4 +1,4 @@
-"""Whether somebody listens: asked now and then while nobody does, and not with every request."""
+"""The tracer is looked up once a second while no SDK is set up, and not for every request."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from opentelemetry.trace import NoOpTracerProvider, Tracer
 
 from dispatch.telemetry.served_request_observer import NULL_SERVED_REQUEST
 from dispatch.telemetry.settings import Telemetry
-from dispatch.telemetry.tracing import service_spans as serving
-from dispatch.telemetry.tracing.provider import LOOK_S, listening
+from dispatch.telemetry.tracing import service_spans
+from dispatch.telemetry.tracing.provider import TRACER_CHECK_S, find_tracer
 from dispatch.telemetry.tracing.service_spans import ServiceTracing
 
 
-def test_the_settings_provider_is_listened_to_if_it_is_one() -> None:
+def test_a_tracer_of_the_settings_provider_is_found_unless_it_is_a_no_op() -> None:
     provider = TracerProvider(shutdown_on_exit=False)
-    assert listening(Telemetry(tracer_provider=provider)) is not None
-    assert listening(Telemetry(tracer_provider=NoOpTracerProvider())) is None
-    assert listening(Telemetry(tracer_provider=provider, traces="propagation-only")) is None
-    assert listening(Telemetry()) is None, "nobody has set one up in this process"
+    assert find_tracer(Telemetry(tracer_provider=provider)) is not None
+    assert find_tracer(Telemetry(tracer_provider=NoOpTracerProvider())) is None
+    assert find_tracer(Telemetry(tracer_provider=provider, traces="propagation-only")) is None
+    assert find_tracer(Telemetry()) is None, "this process has no global provider"
 
 
-def test_a_service_looks_once_a_second_until_somebody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks, there = [], False
+async def test_a_service_checks_once_a_second_for_an_sdk_until_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    checks, is_set_up = [], False
     provider = TracerProvider(shutdown_on_exit=False)
 
-    def look(settings: Telemetry) -> Tracer | None:
-        looks.append(settings)
-        return listening(Telemetry(tracer_provider=provider)) if there else None
+    def check(settings: Telemetry) -> Tracer | None:
+        checks.append(settings)
+        return find_tracer(Telemetry(tracer_provider=provider)) if is_set_up else None
 
-    monkeypatch.setattr(serving, "listening", look)
+    monkeypatch.setattr(service_spans, "find_tracer", check)
     tracing = ServiceTracing(
         Telemetry(),
         service="s",
@@ -42,11 +42,11 @@ def test_a_service_looks_once_a_second_until_somebody_listens(monkeypatch: pytes
     now = 1_000.0
     for _ in range(50):
         assert tracing.start_request("id", {}, now, NULL_SERVED_REQUEST) is NULL_SERVED_REQUEST
-    assert len(looks) == 1
-    there = True
-    assert tracing.start_request("id", {}, now + LOOK_S / 2, NULL_SERVED_REQUEST) is NULL_SERVED_REQUEST
+    assert len(checks) == 1
+    is_set_up = True
+    assert tracing.start_request("id", {}, now + TRACER_CHECK_S / 2, NULL_SERVED_REQUEST) is NULL_SERVED_REQUEST
     for _ in range(3):
-        request = tracing.start_request("id", {}, now + LOOK_S, NULL_SERVED_REQUEST)
+        request = tracing.start_request("id", {}, now + TRACER_CHECK_S, NULL_SERVED_REQUEST)
         assert request is not NULL_SERVED_REQUEST
         request.on_end()
-    assert len(looks) == 2, "whoever listens is not looked for any more"
+    assert len(checks) == 2, "no further check once there is an SDK"
