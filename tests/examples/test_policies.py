@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -171,6 +172,16 @@ def test_the_policy_to_copy_is_accepted_by_check(capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize("written", re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL))
 def test_the_policies_of_the_page_are_accepted(written: str) -> None:
     assert parse_policy(json.loads(written)) != DEFAULT_POLICY
+
+
+def test_the_page_lists_every_part_that_null_switches_off() -> None:
+    listed = re.findall(r"^\| (`.+?`) \|", PAGE.partition("| `null` for |")[2].partition("\n\n")[0], re.MULTILINE)
+    off = set()
+    for key in Policy.__struct_encode_fields__:
+        with suppress(PolicyError):
+            parse_policy({key: None})
+            off.add(key)
+    assert set(re.findall(r"`([a-z-]+)`", " ".join(listed))) == off - {"attempt-timeout"}
 
 
 def test_each_part_of_the_policy_to_copy_is_in_force_for_the_examples() -> None:

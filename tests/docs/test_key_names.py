@@ -1,0 +1,40 @@
+"""Names with hyphens in the sentences of pages exist: policy keys, error types, message properties, states."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from dispatch.resilience.breaker.breaker import State
+from docs.generators.extension import GENERATORS
+from tests.docs.pages import PAGES, page_id, prose
+
+NAME = re.compile(r'"?[a-z]+(?:-[a-z]+)+"?')
+OTHERS = {
+    *("pulsar-client", "prometheus-client", "opentelemetry-api"),  # packages
+    *("tool-service", "request-queue", "response-queue", "config-params", "output-schema", "read-only"),  # descriptors
+    *("dispatch-overview", "dispatch-tool", "dispatch-instances"),  # uids of dashboards
+    *("call-off", "refused-call"),  # rows of `python -m benchmarks.micro.guards`
+    *("forged-agent", "forged-open", "ours-defaults"),  # scenarios and contenders
+    "injected-fault",  # the type of a fault's tool error
+    "stream-idle",  # a value of `CallTimeoutError.clock`
+}
+
+
+def known() -> set[str]:
+    """The names of the generated reference, and those of :data:`OTHERS`."""
+    reference = "\n".join(make() for name, make in GENERATORS.items() if name != "changelog")
+    return {name.strip('"`') for name in re.findall(r"`[^`\n]+`", reference)} | {str(state) for state in State} | OTHERS
+
+
+@pytest.fixture(scope="module")
+def names() -> set[str]:
+    return known()
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "changelog.md"], ids=page_id)
+def test_the_names_with_hyphens_of_a_page_exist(page: Path, names: set[str]) -> None:
+    written = {code.strip('"') for code in re.findall(r"`([^`\n]+)`", prose(page)) if NAME.fullmatch(code)}
+    assert written - names == set()
