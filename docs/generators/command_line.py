@@ -40,7 +40,8 @@ def _command(name: str, command: Any) -> str:
 
 
 def _help(command: Any) -> str:
-    return re.sub(r"\[bold\](.+?)\[/bold\]", r"`\1`", command.help or "")
+    text = re.sub(r"\[bold\](.+?)\[/bold\]", r"`\1`", command.help or "")
+    return re.sub(r"(?<=[.,;] )(?=[2-9]\. )", "\n", text)  # the items of a list, which typer joins
 
 
 def _options(command: Any) -> str:
