@@ -33,7 +33,7 @@ AGED_S = 650.0
 """After it nothing that is kept for its age is kept (docs/explanation/delivery.md)."""
 MAY_END_SO = {
     "instance-lost", "instance-restarted", "reply-evicted", "timeout", "stopped", "expired", "draining", "closed",
-    "cancelled", "send-timeout", "unreachable",
+    "idle-timeout", "cancelled", "send-timeout", "unreachable",
 }  # fmt: skip
 """Errors of a call whose way was cut, or whose time was short."""
 
