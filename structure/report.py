@@ -28,13 +28,13 @@ class Limit(NamedTuple):
 LIMITS: dict[str, Limit] = {
     "top_level_modules": Limit(6),
     "layers": Limit(7),
-    "module_cycles": Limit(0, is_enforced=False),
-    "package_cycles": Limit(0, is_enforced=False),
+    "module_cycles": Limit(0),
+    "package_cycles": Limit(0),
     "largest_package": Limit(12),
     "largest_file": Limit(400, is_enforced=False),
     "policy_keys": Limit(50, is_enforced=False),
     "banned_verbs": Limit(0, is_enforced=False),
-    "telemetry_conditionals": Limit(0, is_enforced=False),
+    "telemetry_conditionals": Limit(0),
     "misnamed_exceptions": Limit(0),
 }
 """By :attr:`Figure.key`. To enforce a limit that holds, remove its ``is_enforced=False``."""

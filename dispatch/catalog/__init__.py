@@ -4,7 +4,7 @@ Descriptors are TrustGraph's two tiers (a *tool service* with its topics, *tools
 unchanged; ours may say more. A catalogue is loaded whole or not at all, and never changes afterwards.
 """
 
-from dispatch.catalog.catalog import Catalog, UnknownServiceError, UnknownToolError
+from dispatch.catalog.catalog import Catalog, UnknownServiceError, UnknownToolError, check_items, load_items
 from dispatch.catalog.descriptors import (
     ARGUMENT_TYPES,
     Argument,
@@ -14,7 +14,7 @@ from dispatch.catalog.descriptors import (
     ToolDescriptor,
 )
 from dispatch.catalog.errors import CatalogError, Problem, Severity
-from dispatch.catalog.loader import Item, check_items, load_items
+from dispatch.catalog.loader import Item
 from dispatch.catalog.sources.directory import check_directory, load_directory
 from dispatch.messaging.wire.topic_name import TopicError, TopicName
 

@@ -7,7 +7,9 @@ from typing import Any
 
 from dispatch._internal.suggestions import excerpt, listed, near_names, one_of
 from dispatch.catalog.descriptors import ServiceDescriptor, ToolDescriptor
+from dispatch.catalog.errors import Problem
 from dispatch.catalog.frozen_json import FrozenDict
+from dispatch.catalog.loader import Item, read_items, settle
 
 
 class _UnknownError(LookupError):
@@ -95,8 +97,6 @@ class Catalog:
         Raises:
             CatalogError: there are mistakes; it lists all of them, with ``services[0]`` and ``tools[0]`` for files.
         """
-        from dispatch.catalog.loader import Item, load_items  # the loader makes catalogues, so it imports this module
-
         items = [Item(f"services[{index}]", "tool-service", "", raw) for index, raw in enumerate(services)]
         items += [Item(f"tools[{index}]", "tool", "", raw) for index, raw in enumerate(tools)]
         return load_items(items)
@@ -164,3 +164,24 @@ class Catalog:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (tuple(self.services.values()), tuple(self.tools.values()))
+
+
+def load_items(items: Iterable[Item], problems: Iterable[Problem] = ()) -> Catalog:
+    """The catalogue that ``items`` make. Warnings go to the log ``dispatch.catalog``.
+
+    Args:
+        items: the descriptors, services and tools in any order.
+        problems: what the source has already found.
+
+    Raises:
+        CatalogError: there are mistakes, here or among ``problems``; it lists every one.
+    """
+    catalog, found = check_items(items)
+    return settle(catalog, [*problems, *found])
+
+
+def check_items(items: Iterable[Item], source: str = "code") -> tuple[Catalog | None, list[Problem]]:
+    """The catalogue that ``items`` from ``source`` make, and everything that is to be said about them. With any error there
+    is no catalogue. Never raises for what an item holds."""
+    contents, problems = read_items(items)
+    return None if contents is None else Catalog(*contents, source=source), problems

@@ -1,18 +1,19 @@
-"""Raw descriptors from any source → one catalogue, or every mistake in them."""
+"""Raw descriptors from any source → the contents of a catalogue, or every mistake in them."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from dispatch._internal.suggestions import excerpt, listed, near_names
-from dispatch.catalog.catalog import Catalog
 from dispatch.catalog.descriptors import ServiceDescriptor, ToolDescriptor
 from dispatch.catalog.errors import CatalogError, Problem, Report
 from dispatch.catalog.frozen_json import frozen, kind
 from dispatch.catalog.readers.service import read_service
 from dispatch.catalog.readers.tool import read_tool
+
+Result = TypeVar("Result")
 
 _log = logging.getLogger("dispatch.catalog")
 
@@ -42,38 +43,31 @@ class Item(NamedTuple):
     raw: object
 
 
-def load_items(items: Iterable[Item], problems: Iterable[Problem] = ()) -> Catalog:
-    """The catalogue that ``items`` make. Warnings go to the log ``dispatch.catalog``.
+class Contents(NamedTuple):
+    """The valid descriptors of one source."""
 
-    Args:
-        items: the descriptors, services and tools in any order.
-        problems: what the source has already found.
-
-    Raises:
-        CatalogError: there are mistakes, here or among ``problems``; it lists every one.
-    """
-    catalog, found = check_items(items)
-    return settle(catalog, [*problems, *found])
+    services: list[ServiceDescriptor]
+    tools: list[ToolDescriptor]
 
 
-def settle(catalog: Catalog | None, problems: list[Problem]) -> Catalog:
-    """``catalog`` if it may be used; its warnings are logged.
+def read_items(items: Iterable[Item]) -> tuple[Contents | None, list[Problem]]:
+    """Read the descriptors in ``items``, and report every problem in them. With any error there are no contents. Never
+    raises for what an item holds."""
+    return _Loader().load(list(items))
+
+
+def settle(result: Result | None, problems: list[Problem]) -> Result:
+    """Return ``result`` if it may be used, and log its warnings.
 
     Raises:
         CatalogError: there is none, or an error is among ``problems``.
     """
-    if catalog is None or any(problem.severity == "error" for problem in problems):
+    if result is None or any(problem.severity == "error" for problem in problems):
         raise CatalogError(problems)
     for problem in problems:
         if problem.severity == "warning":
             _log.warning("%s", problem)
-    return catalog
-
-
-def check_items(items: Iterable[Item], source: str = "code") -> tuple[Catalog | None, list[Problem]]:
-    """The catalogue that ``items`` from ``source`` make, and everything that is to be said about them. With any error there
-    is no catalogue. Never raises for what an item holds."""
-    return _Loader().load(list(items), source)
+    return result
 
 
 class _Loader:
@@ -88,7 +82,7 @@ class _Loader:
         self._problems: list[Problem] = []
         self._failed = False
 
-    def load(self, items: list[Item], source: str) -> tuple[Catalog | None, list[Problem]]:
+    def load(self, items: list[Item]) -> tuple[Contents | None, list[Problem]]:
         for item in items:
             if item.kind not in KINDS:
                 report = Report(item.origin)
@@ -102,7 +96,7 @@ class _Loader:
                 self._load_tool(item)
         if self._failed:
             return None, self._problems
-        return Catalog(self._services.values(), self._tools.values(), source=source), self._problems
+        return Contents([*self._services.values()], [*self._tools.values()]), self._problems
 
     def _load_service(self, item: Item) -> None:
         if isinstance(item.raw, Unreadable):

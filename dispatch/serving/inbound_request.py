@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dispatch.serving.deduplication.idempotency_keys import KeyedExecution
-from dispatch.serving.deduplication.request_history import RequestRecord
 from dispatch.telemetry.served_request_observer import NULL_SERVED_REQUEST, ServedRequestObserver
 from dispatch.transports import Message
+
+if TYPE_CHECKING:  # the deduplication keeps inbound requests: it imports this module
+    from dispatch.serving.deduplication.idempotency_keys import KeyedExecution
+    from dispatch.serving.deduplication.request_history import RequestRecord
 
 DEALT_WITH = ""
 """Not a reason to refuse: its caller was told what there is to tell."""

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Final
 
 from dispatch._internal.suggestions import excerpt, near_names
-from dispatch.catalog.catalog import Catalog
+from dispatch.catalog.catalog import Catalog, check_items
 from dispatch.catalog.errors import Problem, Severity
-from dispatch.catalog.loader import KINDS, Item, Unreadable, check_items, settle
+from dispatch.catalog.loader import KINDS, Item, Unreadable, settle
 from dispatch.catalog.parsing import DocumentError, parse_json, parse_yaml
 
 MAX_FILE_BYTES: Final = 1024 * 1024

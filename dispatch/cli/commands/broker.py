@@ -113,7 +113,7 @@ def _as_dict(state: State, ready: bool) -> dict[str, object]:
 
 
 def _show(state: State, ready: bool) -> None:
-    from dispatch.cli.commands.tools import align_columns
+    from dispatch.cli.output import align_columns
 
     rows = [
         ("broker", state.service_url),

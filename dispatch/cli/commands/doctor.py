@@ -16,7 +16,8 @@ from dispatch.cli.settings import Settings, with_settings
 
 if TYPE_CHECKING:
     from dispatch.catalog import Catalog
-    from dispatch.cli.views.doctor_checks import CheckResult, DoctorChecks
+    from dispatch.cli.views.check_result import CheckResult
+    from dispatch.cli.views.doctor_checks import DoctorChecks
 
 _LOSS = "Loss"
 _STYLES = {"ok": "green", "failed": "red", "warning": "yellow", "skipped": "dim"}
@@ -149,7 +150,7 @@ def doctor(
 
 def _load_catalog(settings: Settings) -> tuple[Catalog | None, CheckResult | None]:
     from dispatch.catalog import check_directory
-    from dispatch.cli.views.doctor_checks import CheckResult
+    from dispatch.cli.views.check_result import CheckResult
 
     folder = settings.catalog_folder
     if folder is None:

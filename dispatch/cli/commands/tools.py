@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dispatch.cli.output import console, is_terminal, make_printable, print_json, print_out
+from dispatch.cli.output import align_columns, console, is_terminal, make_printable, print_json, print_out
 from dispatch.cli.settings import Settings, with_settings
 
 if TYPE_CHECKING:
@@ -93,15 +92,6 @@ def _show_list(catalog: Catalog, folder: str) -> None:
         # The first sentence only: 'tools NAME' and --json show the rest.
         table.add_row(*map(Text, [*cells, description.partition(". ")[0]]))
     console().print(table)
-
-
-def align_columns(rows: Sequence[tuple[str, ...]]) -> str:
-    """Format rows as lines with aligned columns, two blanks between."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
-    return "\n".join(
-        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]).rstrip()
-        for row in rows
-    )
 
 
 def _show_one(catalog: Catalog, tool: ToolDescriptor) -> None:

@@ -32,7 +32,7 @@ def show_summary(summary: Summary) -> None:
     terminal = is_terminal(sys.stdout)
     width = min(console().width, MAX_WIDTH) if terminal else MAX_WIDTH
     if not terminal:  # the live view has already shown the table
-        from dispatch.cli.commands.tools import align_columns
+        from dispatch.cli.output import align_columns
 
         print_out("")
         print_out(align_columns([COLUMNS, *rows(board)]))

@@ -7,11 +7,12 @@ import contextlib
 import secrets
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from dispatch.catalog import Catalog, ServiceDescriptor, TopicName
-from dispatch.cli.commands.round_trip import measure_round_trip
+from dispatch.cli.round_trip import measure_round_trip
+from dispatch.cli.views.check_result import CheckResult
+from dispatch.cli.views.token_expiry import check_token_expiry
 from dispatch.errors import ErrorType, TransportError
 from dispatch.transports import Security, Transport, open_transport
 from dispatch.transports.pulsar.service_url import endpoints
@@ -19,33 +20,11 @@ from dispatch.transports.pulsar.service_url import endpoints
 if TYPE_CHECKING:
     from dispatch.devtools.localbroker import Admin
 
-Status = Literal["ok", "failed", "warning", "skipped"]
 
 TCP_TIMEOUT_S = 3.0
 
 _FOLLOW_MESSAGE = "follow the message"
 _DEFAULT_PAIR = ("tg/request", "tg/response")
-
-
-@dataclass(frozen=True, slots=True)
-class CheckResult:
-    """Result of one check.
-
-    Attributes:
-        name: subject of the check.
-        status: ``warning`` and ``skipped`` are not failures.
-        detail: what was found.
-        fix: the command that fixes it; ``""`` if nothing is wrong.
-    """
-
-    name: str
-    status: Status
-    detail: str
-    fix: str = ""
-
-    def as_dict(self) -> dict[str, str]:
-        """Return plain values, for ``--json``."""
-        return {"name": self.name, "status": self.status, "detail": self.detail, "fix": self.fix}
 
 
 class DoctorChecks:
@@ -146,8 +125,6 @@ class DoctorChecks:
 
     @staticmethod
     def _check_token(token: str | Callable[[], str]) -> CheckResult:
-        from dispatch.cli.token_expiry import check_token_expiry
-
         return check_token_expiry(token() if callable(token) else token, time.time())
 
     # -- tenants and namespaces ---------------------------------------------------------------------------------

@@ -204,7 +204,7 @@ def show(results: ProbeResults) -> None:
     if terminal:
         _show_table(measurements)
     else:
-        from dispatch.cli.commands.tools import align_columns
+        from dispatch.cli.output import align_columns
 
         print_out(align_columns([tuple(column.upper() for column in COLUMNS), *rows(measurements)]))
     print_out("")

@@ -6,8 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from dispatch.cli.commands.tools import align_columns
-from dispatch.cli.output import make_printable
+from dispatch.cli.output import align_columns, make_printable
 from dispatch.cli.views.effective_policy import SERVICE, TOOL, USER, Row, ToolPlan
 from dispatch.policy import DEFAULT_POLICY
 

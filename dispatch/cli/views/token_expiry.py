@@ -9,7 +9,7 @@ import math
 from datetime import UTC, datetime
 from typing import Any
 
-from dispatch.cli.views.doctor_checks import CheckResult
+from dispatch.cli.views.check_result import CheckResult
 
 SOON_S = 7 * 86_400.0
 """Remaining validity in seconds below which the check warns."""
