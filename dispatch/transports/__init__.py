@@ -1,4 +1,4 @@
-"""Transports: the seam to a broker, and its two implementations, the embedded one and Pulsar."""
+"""Transports: the interface to a broker, and its two implementations, the embedded broker and Pulsar."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ __all__ = [
 
 
 def open_transport(url: str, *, security: Security | None = None, publish_window: int = 64) -> Transport:
-    """The transport for ``url``, not yet started: ``memory://[NAME]``, ``pulsar://HOST:PORT`` or ``pulsar+ssl://HOST:PORT``.
+    """Return the transport for ``url``, not yet started: ``memory://[NAME]``, ``pulsar://HOST:PORT`` or ``pulsar+ssl://HOST:PORT``.
 
     Args:
         security: token and TLS settings; None: from the environment (:meth:`Security.from_environment`).
         publish_window: publishes in flight to the broker at once; further ones are queued.
 
     Raises:
-        TransportError: no such kind of address.
+        TransportError: the scheme of the address is not supported.
     """
     if url.startswith("memory://"):
         from dispatch.transports.memory import MemoryTransport

@@ -1,6 +1,6 @@
-"""The seam to a broker. A transport publishes bytes with properties to a topic and delivers what arrives on others.
+"""The interface to a broker. A transport publishes bytes with properties to topics and delivers messages from others.
 
-Everything here is called on one event loop and every callback runs on that loop. Topic names are whole
+All methods are called on one event loop, and all callbacks run on it. Topic names are complete
 (``non-persistent://tg/request/joke``).
 """
 
@@ -14,33 +14,33 @@ from typing import Protocol
 from dispatch.errors import TransportError
 
 RECONNECT_WAIT_S = 2.0
-"""Seconds after the loss of a connection for which calls wait for it. A client mends it within milliseconds to a second when
-its topics have moved to another broker; one that does not is replaced after a second."""
+"""Seconds after the loss of a connection during which calls wait for it. pulsar-client reconnects within milliseconds to a
+second when its topics have moved to another broker; a client that does not is replaced after a second."""
 
 
 class Message(Protocol):
-    """An arrived message. Reading it is up to the receiver: what is not its own is never copied."""
+    """A message that has arrived. Properties and payload are copied only when the receiver reads them."""
 
     def properties(self) -> dict[str, str]:
-        """The properties, a new dict each time."""
+        """Return the properties, a new dict each time."""
         ...
 
     def data(self) -> bytes:
-        """The payload."""
+        """Return the payload."""
         ...
 
 
 class DurableMessage(ABC):
-    """A message of a durable subscription (SHARED, on a persistent topic). Its broker keeps it until it is acknowledged, and
-    gives it to another subscriber if this one goes before that. It is acknowledged when its handler returns, unless the
-    handler called :meth:`keep` or :meth:`settle`."""
+    """A message of a durable subscription (SHARED, on a persistent topic). The broker retains it until it is acknowledged,
+    and redelivers it to another subscriber if this one disconnects first. It is acknowledged when its handler returns,
+    unless the handler called :meth:`keep` or :meth:`settle`."""
 
     __slots__ = ()
 
     lag: float
-    """Seconds from its publishing to its arrival, by the clock of who published it and by ours, which need not agree."""
+    """Seconds from publishing to arrival, by the publisher's clock and the local one, which may differ."""
     backlog: bool
-    """It may have been published before the subscription was opened: nothing says how long it waited but :attr:`lag`."""
+    """The message may have been published before the subscription was opened: only :attr:`lag` says how long it waited."""
 
     @abstractmethod
     def properties(self) -> dict[str, str]:
@@ -52,54 +52,54 @@ class DurableMessage(ABC):
 
     @abstractmethod
     def keep(self) -> None:
-        """Do not acknowledge it yet."""
+        """Leave the message unacknowledged until :meth:`acknowledge`."""
 
     @abstractmethod
     def acknowledge(self) -> None:
-        """The broker may forget it, though it can be some tenths of a second until it has. Idempotent."""
+        """Acknowledge the message. The broker may take some tenths of a second to record that. Idempotent."""
 
     @abstractmethod
     def settle(self, then: Callable[[], object]) -> None:
-        """Acknowledge it, and call ``then`` once the broker surely has that, so that nobody else will get the message any
-        more. When that cannot be known, because the connection was lost meanwhile, ``then`` is never called; the message
-        comes again, unless the broker had the acknowledgement."""
+        """Acknowledge the message, and call ``then`` once the broker has confirmed it: no other subscriber receives the
+        message after that. If the connection is lost before the confirmation, ``then`` is never called, and the message is
+        redelivered unless the broker had recorded the acknowledgement."""
 
 
 class Mode(StrEnum):
-    """Who else gets the messages of a topic."""
+    """How the messages of a topic are distributed over its subscribers."""
 
     SHARED = "shared"
-    """Each message goes to one of the subscribers that share the subscription's name: the way of a service. On a persistent
-    topic what nobody takes is kept, and messages are :class:`DurableMessage`."""
+    """Each message goes to one of the subscribers of one subscription name: for services. On a persistent topic the broker
+    retains messages without a subscriber, and messages are :class:`DurableMessage`."""
     FANOUT = "fanout"
-    """Each subscriber gets every message from now on, and leaves nothing behind: the way of a reply topic."""
+    """Each subscriber receives every message published from now on; its subscription ends with it: for reply topics."""
 
 
 Handler = Callable[[Message], None]
-"""Takes an arrived message. Synchronous; must not raise (a transport logs and counts it if it does, and goes on)."""
+"""Handles a message. Synchronous; must not raise (the transport logs and counts an exception, and continues)."""
 
 OnFailure = Callable[[TransportError], None]
-"""Called at most once, when a message surely or perhaps did not get out."""
+"""Called at most once, when a message was not sent or may not have been sent."""
 
 
 class Ticket(Protocol):
-    """A publish on its way."""
+    """A publish in progress."""
 
     @property
     def waits(self) -> bool:
-        """It has not left yet."""
+        """Whether the message is still queued."""
         ...
 
     def cancel(self) -> bool:
-        """Take the message back. True when it had not left yet: then it never will."""
+        """Withdraw the message. Return whether it was still queued: then it is never sent."""
         ...
 
     def answered(self) -> None:
-        """A reply proves that the message arrived, and everything published before it, or that it is lost."""
+        """Record a reply: this message has arrived, and each message before it has arrived or is lost."""
         ...
 
     def mark_received(self) -> None:
-        """As :meth:`answered`, and the receiver is known to acknowledge."""
+        """Record a receipt: as :meth:`answered`, and the receiver acknowledges requests."""
         ...
 
 
@@ -110,32 +110,33 @@ class Publisher(Protocol):
     def topic(self) -> str: ...
 
     def publish(self, payload: bytes, properties: Mapping[str, str], *, flow: str, on_failure: OnFailure) -> Ticket:
-        """Hand over a message. It goes out at once, or waits its turn behind the publish window; ``flow`` is what the
-        wait is fair between (a tool, a caller). A failure is reported through ``on_failure``, always later, never from
-        inside this call. Silence proves nothing: on a non-persistent topic only a correlated reply does.
+        """Publish a message, at once or queued behind the publish window.
+
+        The queue is fair between flows (a tool, a caller). A failure is reported through ``on_failure``, never from inside
+        this call. The absence of a failure proves nothing: on a non-persistent topic only a correlated reply does.
 
         Raises:
-            TransportError: closed, or the queue before the window is full. Nothing was sent.
+            TransportError: closed, or the queue is full. Nothing was sent.
         """
         ...
 
     async def writable(self, flow: str) -> None:
-        """Wait while messages of ``flow`` are queued behind the window: what a stream does between its chunks."""
+        """Wait while messages of ``flow`` are queued: backpressure for the chunks of a stream."""
         ...
 
     async def close(self) -> None:
-        """Give the publisher back. The last user closes it."""
+        """Release the publisher. The last user closes it."""
         ...
 
 
 class Subscription(Protocol):
-    """A live subscription."""
+    """An open subscription."""
 
     @property
     def topic(self) -> str: ...
 
     async def close(self) -> None:
-        """Take no more. What has arrived is still handled; after this no handler call is made. Idempotent."""
+        """Handle the messages that have arrived, and close. The handler is not called afterwards. Idempotent."""
         ...
 
 
@@ -144,42 +145,42 @@ class Transport(Protocol):
 
     @property
     def url(self) -> str:
-        """Where to, without secrets."""
+        """The broker's address, without secrets."""
         ...
 
     @property
     def connected(self) -> bool:
-        """False while the broker is known to be out of reach."""
+        """Whether the broker is in reach, as far as is known."""
         ...
 
     async def await_connection(self, deadline: float) -> bool:
-        """Is the broker in reach? For :data:`RECONNECT_WAIT_S` after a connection was lost, wait until it is in reach again,
-        but not beyond ``deadline`` (on the loop's clock)."""
+        """Return whether the broker is in reach. Wait for it up to :data:`RECONNECT_WAIT_S` after the loss of the
+        connection, not beyond ``deadline`` (on the loop's clock)."""
         ...
 
     def was_disconnected_since(self, instant: float) -> bool:
-        """Was the broker out of reach at some time since ``instant`` (on the loop's clock), as far as is known by now?"""
+        """Return whether the broker was known to be out of reach at some time since ``instant`` (on the loop's clock)."""
         ...
 
     @property
     def max_message_bytes(self) -> int:
-        """The largest payload that the broker takes, with room for the properties, as far as it has said so."""
+        """The largest payload that the broker accepts, in bytes, with allowance for the properties."""
         ...
 
     def another(self) -> Transport:
-        """A further connection to the same broker, not yet started."""
+        """Return a further connection to the same broker, not yet started."""
         ...
 
     async def start(self) -> None:
         """Connect.
 
         Raises:
-            TransportError: the address cannot be used at all.
+            TransportError: the broker is out of reach, or the address is not usable.
         """
         ...
 
     async def publisher(self, topic: str) -> Publisher:
-        """A publisher for ``topic``.
+        """Open a publisher for ``topic``.
 
         Raises:
             TransportError: unreachable, refused, or no such tenant or namespace; the message names the fix.
@@ -187,8 +188,8 @@ class Transport(Protocol):
         ...
 
     async def subscribe(self, topic: str, handler: Handler, *, mode: Mode, name: str) -> Subscription:
-        """Deliver what arrives on ``topic`` to ``handler``. ``name`` is what SHARED subscribers have in common, and
-        how an operator sees a FANOUT one on the broker.
+        """Deliver the messages of ``topic`` to ``handler``. ``name`` is the subscription that SHARED subscribers have in
+        common, and the name of a FANOUT subscription at the broker.
 
         Raises:
             TransportError: as :meth:`publisher`.
@@ -196,9 +197,9 @@ class Transport(Protocol):
         ...
 
     async def flush(self) -> None:
-        """Wait until nothing that was published is still waiting to go out, or for its receipt."""
+        """Wait until no publish is queued or without its receipt."""
         ...
 
     async def close(self) -> None:
-        """Let go of everything. Idempotent. Works on another event loop than that of :meth:`start` if that one has ended."""
+        """Close the connection. Idempotent. Works on another event loop than that of :meth:`start` if that one has ended."""
         ...

@@ -29,7 +29,7 @@ DRAIN_BATCH = 512
 """Messages handed to one subscriber before other tasks get their turn."""
 
 MAX_KEPT = 100_000
-"""Messages that a persistent topic keeps for those who have not taken them: a broker has a quota too, and refuses then."""
+"""Messages that a persistent topic retains; further publishes are refused, as by a broker's backlog quota."""
 
 
 class MemoryMessage:
@@ -79,7 +79,7 @@ class MemoryDelivery(DurableMessage):
 
 
 class MemoryGroup:
-    """The subscribers of one topic that share a name, or the one that shares with nobody."""
+    """The subscribers of one subscription: all of one name that share messages, or a single one."""
 
     def __init__(self, *, persistent: bool) -> None:
         self.members: deque[MemorySubscription] = deque()
@@ -88,11 +88,11 @@ class MemoryGroup:
 
     @property
     def full(self) -> bool:
-        """It keeps as much as it may."""
+        """Whether the backlog is full."""
         return len(self._backlog) >= MAX_KEPT
 
     def deliver(self, message: MemoryMessage) -> bool:
-        """Give ``message`` to somebody, or keep it. False: it is lost."""
+        """Deliver ``message`` to a member, or retain it. Return False if it is lost."""
         if self._backlog or not self._offer(message):
             if not self._persistent:
                 return False
@@ -107,17 +107,17 @@ class MemoryGroup:
                 return True
         return False
 
-    def again(self) -> None:
-        """There is room, or a new subscriber: give what waits."""
+    def deliver_backlog(self) -> None:
+        """Deliver from the backlog after a subscriber has joined or has capacity again."""
         while self._backlog and self._offer(self._backlog[0]):
             self._backlog.popleft()
 
     def leave(self, member: MemorySubscription) -> None:
-        """Give what ``member`` has not acknowledged to the others, first of all."""
+        """Redeliver the unacknowledged messages of ``member`` to the others, before the backlog."""
         self.members.remove(member)
         self._backlog.extendleft(reversed(member.unacknowledged))
         member.unacknowledged.clear()
-        self.again()
+        self.deliver_backlog()
 
 
 class MemoryBroker:
@@ -126,7 +126,7 @@ class MemoryBroker:
     def __init__(self) -> None:
         self._topics: dict[str, dict[tuple[Mode, str], MemoryGroup]] = {}
         self.dropped = 0
-        """Messages that met no subscriber, or a full one."""
+        """Messages without a subscriber, or whose subscribers were full."""
 
     def attach(self, subscription: MemorySubscription) -> MemoryGroup:
         groups = self._topics.setdefault(subscription.topic, {})
@@ -136,7 +136,7 @@ class MemoryBroker:
         if group is None:
             group = groups[key] = MemoryGroup(persistent=subscription.topic.startswith("persistent://"))
         group.members.append(subscription)
-        group.again()
+        group.deliver_backlog()
         return group
 
     def detach(self, subscription: MemorySubscription) -> None:
@@ -150,7 +150,7 @@ class MemoryBroker:
             self._topics.pop(subscription.topic, None)
 
     def publish(self, topic: str, message: MemoryMessage) -> bool:
-        """Deliver ``message``. False: the topic keeps too many already, and does not take it."""
+        """Deliver ``message``. Return False if the topic's backlog is full and it was refused."""
         groups = self._topics.get(topic)
         if not groups:
             self.dropped += 1
@@ -179,14 +179,14 @@ class MemorySubscription:
         self._group: MemoryGroup | None = None
         self.opened = self.loop.time()
         self.unacknowledged: dict[MemoryMessage, None] = {}
-        """Of a durable one: what it got and did not acknowledge, in order."""
+        """Messages of a durable subscription that are not acknowledged, in order."""
 
     def attach(self, broker: MemoryBroker) -> None:
         """Begin to receive."""
         self._group = broker.attach(self)
 
     def offer(self, message: MemoryMessage) -> bool:
-        """Queue a message for the handler; False when there is no room."""
+        """Queue a message for the handler. Return False if the receiver queue is full."""
         if self._handler is None or len(self._inbox) >= RECEIVER_QUEUE:
             return False
         self._inbox.append(message)
@@ -210,11 +210,11 @@ class MemorySubscription:
                 else:
                     handler(message)
             except Exception as error:
-                # Whatever a message holds, the next one is delivered.
+                # A handler's exception must not stop the delivery of further messages.
                 self._transport.handler_errors += 1
                 logger.warning("a message on %s could not be handled: %s", self.topic, type(error).__name__)
         if self._group is not None:
-            self._group.again()
+            self._group.deliver_backlog()
         if self._inbox and not self._scheduled:
             self._scheduled = True
             self.loop.call_soon(self._drain)
@@ -237,7 +237,7 @@ class MemorySubscription:
             self._transport.forget(self)
         else:
             self._transport.forget(self)
-            # What had arrived by then is still handled: nobody else will get it.
+            # Messages that have arrived are still handled: no other subscriber receives them.
             await self._emptied()
         self._handler = None
 
@@ -246,7 +246,7 @@ class MemorySubscription:
             await asyncio.sleep(0)
 
     def cut(self) -> None:
-        """End at once: what is here is handled by nobody here."""
+        """End at once; queued messages are not handled."""
         self._handler = None
         self._inbox.clear()
         self._group = None

@@ -1,7 +1,7 @@
-"""A window over publishes whose receipt is still out, with a bounded fair queue in front of it. Pure bookkeeping.
+"""The publish window: a limit on publishes in flight to the broker, with a bounded fair queue in front of it. Pure.
 
-It bounds what a connection throws at the broker at once, and what can be in doubt when the connection breaks, and still
-lets thousands of slow calls wait, because it is over publishes and not over calls.
+It limits bursts to the broker and the number of publishes in doubt when the connection is lost. Thousands of slow calls can
+still wait, because the window counts publishes and not calls.
 """
 
 from __future__ import annotations
@@ -16,36 +16,36 @@ T = TypeVar("T")
 
 
 class PublishWindow(Generic[T]):
-    """At most ``size`` items outstanding; the others wait, first in first out within a flow, round-robin over flows.
+    """At most ``size`` items in flight; further ones are queued, first in first out in a flow, round-robin over flows.
 
     Args:
-        size: outstanding items.
-        max_queued: items that may wait.
-        max_queued_bytes: bytes that may wait.
+        size: items in flight.
+        max_queued: queued items.
+        max_queued_bytes: queued bytes.
     """
 
     def __init__(self, size: int, max_queued: int, max_queued_bytes: int) -> None:
         if size < 1:
-            raise ValueError(f"a publish window needs room for one message at least, not {size}")
+            raise ValueError(f"a publish window needs at least one message, not {size}")
         self.size = size
         self.outstanding = 0
         self._queue: FairQueue[T] = FairQueue(max_queued, max_queued_bytes)
 
     @property
     def queued(self) -> int:
-        """Items that wait."""
+        """Queued items."""
         return len(self._queue)
 
     @property
     def queued_bytes(self) -> int:
-        """Bytes that wait."""
+        """Queued bytes."""
         return self._queue.bytes
 
     def offer(self, flow: str, item: T, size: int) -> bool:
-        """True: ``item`` counts as outstanding, send it now. False: it is queued.
+        """Return True if ``item`` is in flight now and must be sent, False if it was queued.
 
         Raises:
-            QueueFullError: there is no room; the item was not taken.
+            QueueFullError: the queue is full; the item was not added.
         """
         if self.outstanding < self.size and not len(self._queue):
             self.outstanding += 1
@@ -54,21 +54,21 @@ class PublishWindow(Generic[T]):
         return False
 
     def hold(self, flow: str, item: T, size: int) -> None:
-        """Queue ``item`` even if the window has room (the connection is away).
+        """Queue ``item`` although the window is not full (the connection is down).
 
         Raises:
-            QueueFullError: there is no room; the item was not taken.
+            QueueFullError: the queue is full; the item was not added.
         """
         self._queue.put(flow, item, size)
 
     def settle(self, count: int = 1) -> None:
-        """``count`` outstanding items are no longer."""
+        """Record the receipts of ``count`` items."""
         if count > self.outstanding:
             raise ValueError(f"{count} settled, but only {self.outstanding} outstanding")
         self.outstanding -= count
 
     def pop_queued(self) -> T | None:
-        """The next queued item, now outstanding; None when nothing waits or the window is full."""
+        """Remove and return the next queued item, now in flight; None when the queue is empty or the window is full."""
         if self.outstanding >= self.size:
             return None
         item = self._queue.take()
@@ -77,13 +77,13 @@ class PublishWindow(Generic[T]):
         return item
 
     def withdraw(self, flow: str, item: T) -> bool:
-        """Take a queued item back. False when it is not queued (any more)."""
+        """Withdraw a queued item. Return whether it was still queued."""
         return self._queue.withdraw(flow, item)
 
     def waiting(self, flow: str) -> bool:
-        """Does anything of ``flow`` wait?"""
+        """Return whether ``flow`` has queued items."""
         return self._queue.holds(flow)
 
     def drain(self) -> list[T]:
-        """Empty the queue and return what was in it."""
+        """Empty the queue and return its items."""
         return self._queue.clear()

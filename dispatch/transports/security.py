@@ -1,4 +1,4 @@
-"""How to prove who we are to a broker, and how to know that it is the right one."""
+"""Authentication at a broker, and verification of the broker."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""A ``pulsar.Client`` and what is open on it: the blocking calls of pulsar-client, made from threads of ours.
+"""A ``pulsar.Client`` with its producers and consumers. Blocking calls of pulsar-client run on dispatch's own threads.
 
-One for both directions: receipts and replies then share a connection, on both ends of it, and a call costs a fifth less
-than with two. What a receipt's callback holds up is little now that its thread keeps its state (:mod:`.threads`): without
-that, the client's I/O thread read so slowly that the broker dropped what it had for us.
+One client serves both directions: receipts and replies share a connection, and a call costs a fifth less than with two. The
+callback of a receipt delays the client's I/O thread only briefly because the thread keeps its Python state
+(:mod:`.io_thread_state`); without that, the thread read so slowly that the broker dropped messages.
 
-Why these calls: listeners and ``send_async`` cost half of what ``pulsar.asyncio`` with awaited receipts costs a call
-(docs/architecture.md, "Two ways in"), and no receive can be cancelled half-way, which loses a message there.
+Listeners and ``send_async`` cost half as much for each call as ``pulsar.asyncio`` with awaited receipts
+(docs/architecture.md), and a receive cannot be cancelled half-way, which loses a message there.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ from dispatch.transports.security import Security
 Receipt = Callable[[Any, Any], None]
 
 _threads = DaemonThreads("dispatch-pulsar")
-"""Threads of our own: tools that block the loop's default ones must not hold up a connection."""
+"""Separate threads: tools that block the event loop's default executor must not delay a connection."""
 
 OK = pulsar.Result.Ok
 
 OPERATION_TIMEOUT_S = 5
-"""How long pulsar-client may look for a broker when a producer or consumer is made."""
+"""Timeout in seconds for creating a producer or consumer."""
 
 OPENINGS = 4
-"""Blocking calls of one client at a time."""
+"""Concurrent blocking calls of one client."""
 
 OPENINGS_END_S = 1.0
-"""How long closing waits for what is being opened. pulsar-client may never answer an opening whose client was closed, so
-that it is closed behind it; but not without end, because a broker may not answer either."""
+"""Seconds that closing waits for producers and consumers being opened. pulsar-client may never complete an opening whose
+client was closed; the wait is bounded because a broker may not reply either."""
 
 SEND_TIMEOUT_MS = 10_000
-"""How long a publish may wait for its receipt. One timeout fails everything pending on its producer, so not short."""
+"""Timeout of a publish in milliseconds. One timeout fails all pending publishes of its producer, so it must not be short."""
 
 RECEIVER_QUEUE = 10_000
-"""Permits a consumer gives the broker. They come back after half of them were taken, so that a burst of 5,000 fits at
-any time; past the permits the broker drops non-persistent messages without a word."""
+"""Permits that a consumer grants the broker. They are renewed after half of them are used, so a burst of 5,000 fits at any
+time; beyond the permits the broker drops non-persistent messages silently."""
 
 
 def _client(url: str, security: Security) -> Any:
@@ -76,7 +76,7 @@ def _client(url: str, security: Security) -> Any:
 
 
 class PulsarClient:
-    """A client of pulsar-client. Methods are called on the loop; none blocks it."""
+    """An asyncio interface to a client of pulsar-client. Methods are called on the event loop and do not block it."""
 
     def __init__(self, url: str, security: Security) -> None:
         self.url = url
@@ -95,7 +95,7 @@ class PulsarClient:
         return client
 
     async def producer(self, topic: str) -> Any:
-        """A producer for ``topic``, unbatched: a batch goes to one consumer and defeats the broker's round-robin."""
+        """Open a producer for ``topic``, unbatched: a batch goes to one consumer and defeats the broker's round-robin."""
         return await self._open(
             topic,
             lambda: self._client.create_producer(
@@ -110,16 +110,16 @@ class PulsarClient:
     async def consumer(
         self, topic: str, mode: Mode, name: str, listener: Callable[[Any, Any], None], *, after: Any = None
     ) -> Any:
-        """A consumer, or what behaves like one, that calls ``listener(consumer, message)`` on a thread of its own.
+        """Open a consumer or reader that calls ``listener(consumer, message)`` on a thread of its own.
 
-        Nothing of a FANOUT consumer is left on the broker when it ends, however it ends: on a non-persistent topic it is an
+        A FANOUT consumer leaves nothing on the broker, however it ends: on a non-persistent topic it is an
         exclusive consumer, whose subscription ends with it; on a persistent one it is a reader, whose subscription is not
         durable. Both need the right to consume the topic and no other one.
 
         Args:
-            topic: where from.
+            topic: its topic.
             mode: see :class:`Mode`.
-            name: the subscription's name (SHARED), or what it begins with (FANOUT).
+            name: of the subscription (SHARED), or its prefix (FANOUT).
             listener: must not raise.
             after: the id of the message after which a reader begins; None: with messages from now on.
         """
@@ -156,30 +156,31 @@ class PulsarClient:
         return listened
 
     def _settled(self, topic: str, opened: Any) -> Any:
-        # A round trip behind the permits, on the same connection: when it is back, the broker has them, and a message
-        # that anybody publishes from now on will be delivered.
+        # A round trip after the permits, on the same connection: when it returns, the broker has the permits and delivers
+        # every message published from now on.
         try:
             self._client.get_topic_partitions(topic)
         except BaseException:
-            _close_quietly(opened)  # it would have no owner, and take messages
+            _close_quietly(opened)  # without an owner it would consume messages
             raise
         return opened
 
     async def last_message(self, consumer: Any) -> Any:
-        """The id of the last message on the topic of ``consumer``; None where there is none (a partitioned topic)."""
+        """Return the id of the last message on the topic of ``consumer``; None if unknown (a partitioned topic)."""
         with contextlib.suppress(pulsar.PulsarException):
             return await asyncio.get_running_loop().run_in_executor(_threads, consumer.get_last_message_id)
         return None
 
     async def answers(self, consumer: Any) -> bool:
-        """Does the broker answer, twice, on the connection of ``consumer``? It has then got what was due to leave before."""
+        """Return whether the broker replies twice on the connection of ``consumer``: then it has received all earlier
+        commands."""
 
         def ask() -> bool:
             try:
-                for _ in range(2):  # the first lets pulsar-client's thread come to its timers
+                for _ in range(2):  # the first one lets pulsar-client's thread run its timers
                     consumer.get_last_message_id()
             except (pulsar.OperationNotSupported, pulsar.InvalidConfiguration):
-                return bool(consumer.is_connected())  # a partitioned topic: as much as can be known
+                return bool(consumer.is_connected())  # a partitioned topic has no such command
             except Exception:
                 return False
             return True
@@ -257,7 +258,7 @@ def _hand_over(handed: asyncio.Future[Any], opening: asyncio.Future[Any]) -> Non
             handed.set_exception(error)
     elif not handed.done():
         handed.set_result(opening.result())
-    else:  # nobody waits any more: it would have no owner
+    else:  # the caller has gone: without an owner it would stay open
         asyncio.get_running_loop().run_in_executor(_threads, _close_quietly, opening.result())
 
 
@@ -267,8 +268,8 @@ def _close_quietly(opened: Any) -> None:
 
 
 class ClosedHandle:
-    """Stands for a producer or a consumer after it was closed: a reference to the closed one itself would keep its client's
-    threads and file descriptors."""
+    """Replaces a closed producer or consumer: a reference to the closed one would retain its client's threads and file
+    descriptors."""
 
     def is_connected(self) -> bool:
         """False."""
@@ -292,6 +293,6 @@ async def close_opened(opened: Any) -> None:
 
 
 async def pause(consumer: Any) -> None:
-    """Let ``consumer`` bring no more messages."""
+    """Stop the deliveries to ``consumer``."""
     with contextlib.suppress(Exception):  # closed, or without a listener: then it brings none
         await asyncio.get_running_loop().run_in_executor(_threads, consumer.pause_message_listener)

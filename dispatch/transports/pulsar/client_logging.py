@@ -22,8 +22,8 @@ logger.addHandler(logging.NullHandler())
 
 _LINE = re.compile(r"^\S+ \S+ (?P<level>[A-Z]+)\s+\[\d+\] (?P<text>.*)$")
 _LEVELS = {"WARN": logging.DEBUG, "ERROR": logging.INFO, "FATAL": logging.ERROR, "INFO": logging.DEBUG}
-# One step quieter than the client says: what goes wrong reaches the caller as a typed error already, and a broker that
-# restarts would otherwise fill the log with the client's own attempts to reconnect.
+# One level lower than the client's: failures reach the caller as typed errors, and while a broker restarts the client's
+# attempts to reconnect would fill the log.
 
 _PIPE_BYTES = 1 << 20
 _MAX_LINE = 2_000

@@ -1,4 +1,4 @@
-"""One handshake with a broker, to learn at once what pulsar-client only says as a timeout after seconds.
+"""A handshake with the broker: reports within milliseconds what pulsar-client reports as a timeout after seconds.
 
 A wrong token makes pulsar-client reconnect silently until its operation times out. This sends Pulsar's CONNECT command
 over a connection of its own and reads the answer: CONNECTED, or an error with the broker's own words.
@@ -26,13 +26,13 @@ from dispatch.transports.pulsar.service_url import endpoints
 from dispatch.transports.security import Security
 
 TIMEOUT_S = 3.0
-"""How long a broker may take to answer the handshake: as long as pulsar-client waits for a connection."""
+"""Timeout in seconds of the handshake: as long as pulsar-client waits for a connection."""
 
 PROBE_S = 1.0
-"""How long a port may take to show which protocol it speaks, after a handshake that failed."""
+"""Timeout in seconds for probing the protocol of a port after a failed handshake."""
 
 FAREWELL_S = 0.5
-"""How long a broker may take to say goodbye over TLS; asyncio would wait 30 s for one that has stopped."""
+"""Timeout in seconds of the TLS shutdown; asyncio would wait 30 s for a broker that has stopped."""
 
 _HTTP = b"HTTP"
 _TLS_ALERT = b"\x15\x03"
@@ -44,7 +44,7 @@ _MAX_FRAME = 1 << 20
 
 
 async def shake_hands(url: str, security: Security, timeout: float = TIMEOUT_S) -> int | None:
-    """Connect to one of the brokers of ``url``, say who we are, and hang up; ``timeout`` is in seconds, for each broker.
+    """Connect to one of the brokers of ``url``, authenticate, and disconnect; ``timeout`` is in seconds, for each broker.
     Returns its ``maxMessageSize`` in bytes, if it says one.
 
     Raises:
@@ -64,7 +64,7 @@ async def shake_hands(url: str, security: Security, timeout: float = TIMEOUT_S) 
         except _HungUpError:
             problem = await _mismatch(url, host, port, timeout) or problem
         except (OSError, TimeoutError, asyncio.IncompleteReadError, ValueError):
-            pass  # the next one may answer
+            pass  # the next broker may reply
         except TransportError as error:
             problem = error
     raise problem
@@ -93,15 +93,17 @@ async def _mismatch(url: str, host: str, port: int, timeout: float) -> Transport
 
 
 def _prepared(url: str, security: Security) -> tuple[ssl.SSLContext | None, bytes]:
-    """What needs no network: the TLS settings, and the command that says who we are."""
+    """Prepare the TLS settings and the Connect command."""
     try:
         context = _tls(security) if url.startswith("pulsar+ssl://") else None
     except (OSError, ValueError) as error:
         raise untrusted(url, f"the certificate files cannot be used: {error}") from None
     try:
         return context, _connect_command(security)
-    except Exception as error:  # whatever a function that gives a token raises
-        said = str(error) if isinstance(error, OSError) else type(error).__name__  # others may quote the token
+    except Exception as error:  # any exception of the function that supplies the token
+        said = (
+            str(error) if isinstance(error, OSError) else type(error).__name__
+        )  # other exceptions may quote the token
         raise no_token(url, f"the file or the function that gives it failed: {said}") from None
 
 
@@ -109,7 +111,7 @@ def _prepared(url: str, security: Security) -> tuple[ssl.SSLContext | None, byte
 async def _connection(
     host: str, port: int, context: ssl.SSLContext | None
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """A connection, with TLS if there is a ``context``; it is closed at the end."""
+    """Open a connection, with TLS if there is a ``context``, and close it at the end."""
     # Without a name to check against, asyncio would refuse to open a TLS connection at all.
     try:
         reader, writer = await asyncio.open_connection(

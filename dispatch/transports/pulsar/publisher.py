@@ -1,6 +1,6 @@
 """Publishing to Pulsar: tickets, publishers, and the sender that they share.
 
-Receipts come on pulsar-client's threads and are put into a deque; the event loop processes many of them at a time.
+pulsar-client's threads append receipts to a deque; the event loop processes many of them at a time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class PublisherOwner(Protocol):
     """The transport that opened a publisher."""
 
     async def drop_publisher(self, publisher: PulsarPublisher) -> None:
-        """Close ``publisher``, which has no user any more."""
+        """Close ``publisher``, whose last user has closed it."""
         ...
 
 
@@ -62,10 +62,10 @@ class PulsarTicket:
         return self.publisher.sender.withdraw(self)
 
     def answered(self) -> None:
-        """Nothing depends on it here."""
+        """Do nothing: the window of a connection counts receipts of the broker."""
 
     def mark_received(self) -> None:
-        """Nothing depends on it here."""
+        """Do nothing: the window of a connection counts receipts of the broker."""
 
     def fail(self, error: TransportError) -> None:
         callback, self.on_failure = self.on_failure, None
@@ -138,7 +138,7 @@ class MessageSender:
         self._outstanding: set[PulsarTicket] = set()
         self._oldest: PulsarTicket | None = None
         self.receipts: deque[tuple[PulsarTicket, str | TransportError | None]] = deque()
-        """What has come and is not processed: None for a good receipt."""
+        """Receipts to be processed; the problem is None for a successful one."""
         self.wants_receipts = False
         """A message or a caller waits for the next receipt."""
         self.is_urgent = False
@@ -170,12 +170,12 @@ class MessageSender:
                     self._send(ticket)
                     return
             else:
-                # Held back: what waits here can be withdrawn, what pulsar-client holds cannot.
+                # Queued here, a message can be withdrawn; in pulsar-client it cannot.
                 window.hold(ticket.flow, ticket, size)
         except QueueFullError:
             raise publish_queue_full(window.queued, topic="the broker", retry_after=1.0) from None
         self.wants_receipts = True
-        self.process_receipts()  # a receipt may have come between the look above and the wish for a wake-up
+        self.process_receipts()  # a receipt may have arrived before wants_receipts was set
 
     def withdraw(self, ticket: PulsarTicket) -> bool:
         """Remove ``ticket`` from the queue. Return False if it was sent."""
@@ -191,7 +191,7 @@ class MessageSender:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._writers.append((reached, waiter))
         self.wants_receipts = True
-        self.process_receipts()  # a receipt may have come before the wish for a wake-up was seen
+        self.process_receipts()  # a receipt may have arrived before wants_receipts was set
         await waiter
 
     def _release_writers(self) -> None:
@@ -210,16 +210,16 @@ class MessageSender:
         ticket.payload = ticket.properties = None
         try:
             ticket.publisher.raw.send_async(payload, partial(self._on_receipt, ticket), properties=properties)
-        except Exception as error:  # pulsar-client raises for what it will not take at all
+        except Exception as error:  # pulsar-client raises for a message that it cannot send at all
             self.receipts.append((ticket, message_rejected(error, topic=ticket.publisher.topic)))
             self.is_urgent = True
             self._wake()
 
     def _on_receipt(self, ticket: PulsarTicket, result: Any, message_id: Any) -> None:
-        # On pulsar-client's thread. An exception here would end the process, hence nothing that can raise.
+        # On pulsar-client's thread: an exception here would end the process.
         keep_thread_state()
         if result == OK:
-            # A receipt without a place in the ledger says that the broker dropped the message at publish.
+            # A receipt without a ledger position: the broker dropped the message at publish.
             dropped = message_id.ledger_id() == -1 and message_id.entry_id() == -1
             self.receipts.append((ticket, "Dropped" if dropped else None))
             if dropped or ticket.on_receipt is not None:
@@ -232,9 +232,9 @@ class MessageSender:
         self._wake()
 
     def process_receipts(self) -> None:
-        """Release the places of what has its receipt, report failures, and send what is queued."""
+        """Record receipts in the window, report failures, and send queued messages."""
         receipts, outstanding, window = self.receipts, self._outstanding, self.window
-        self.is_urgent = False  # before looking: one that comes later sets it again, and wakes us
+        self.is_urgent = False  # first: a later receipt sets it again and wakes the loop
         while receipts:
             ticket, problem = receipts.popleft()
             if ticket not in outstanding:
@@ -256,21 +256,21 @@ class MessageSender:
             self._release_writers()
 
     def forget_outstanding(self, problem: str) -> None:
-        """Fail what has no receipt and will not get one."""
+        """Fail all publishes without a receipt."""
         for ticket in list(self._outstanding):
             self.receipts.append((ticket, problem))
         self.process_receipts()
 
     async def flush(self) -> None:
-        """Wait until everything was sent and has its receipt."""
+        """Wait until every message is sent and has its receipt."""
         await self.wait_until(lambda: not (self.window.queued or self._outstanding))
 
     async def flush_publisher(self, publisher: PulsarPublisher) -> None:
-        """Wait until everything that ``publisher`` has sent has its receipt."""
+        """Wait until every message of ``publisher`` has its receipt."""
         await self.wait_until(lambda: all(each.publisher is not publisher for each in self._outstanding))
 
     def oldest_outstanding(self) -> PulsarTicket | None:
-        """Return a ticket without a receipt: the same one until it has one; None: there is none."""
+        """Return a ticket without a receipt, the same one until its receipt arrives; None if there is none."""
         self.process_receipts()
         if self._oldest not in self._outstanding:
             self._oldest = next(iter(self._outstanding), None)
@@ -281,18 +281,18 @@ class MessageSender:
         self._is_closed = True
 
     def fail_queued(self, error: TransportError) -> None:
-        """Fail what is queued."""
+        """Fail all queued messages."""
         for ticket in self.window.drain():
             ticket.fail(error)
 
     def close(self) -> None:
-        """Fail what has no receipt, and end every wait."""
+        """Fail all publishes without a receipt, and end every wait."""
         self.process_receipts()
         self.forget_outstanding("AlreadyClosed")
         self._release_writers()
 
     def abandon(self) -> None:
-        """Forget everything. The event loop that callbacks need has ended, so that none is called."""
+        """Drop all messages and waits without calling back: the event loop of the callbacks is closed."""
         self.window.drain()
         self._writers.clear()
         self._outstanding.clear()

@@ -42,11 +42,11 @@ class ListenedReader:
                 message = self._reader.read_next(int(POLL_S * 1000))
             except pulsar.Timeout:
                 continue
-            except Exception:  # closed, or without a connection for now
+            except Exception:  # closed, or disconnected
                 self._closed.wait(POLL_S)
                 continue
             self._listener(self, message)
-            del message  # a large one would be kept until the next one
+            del message  # a large message would be retained until the next one
 
     def is_connected(self) -> bool:
         """Whether messages can arrive."""

@@ -1,6 +1,6 @@
-"""Topics that cannot be opened at present, and when each is to be tried again. Pure bookkeeping, clock handed in.
+"""Backoff for topics that cannot be opened. Pure; the clock is passed in.
 
-A topic whose namespace was deleted, or whose rights were withdrawn, must not keep the rest of its connection down.
+A topic whose namespace was deleted, or whose permissions were revoked, must not keep the rest of its connection down.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dispatch.errors import ErrorType, TransportError
 
 FIRST_RETRY_S = 0.5
 LAST_RETRY_S = 30.0
-"""Between the tries: doubling from the first to the last if the broker refuses. A broker that gives no answer in time (it
-has just started, say) is asked again after the first: each try waits for seconds already, and what it says of the topic is
-not known."""
+"""Seconds between attempts: doubled from the first to the last while the broker refuses. If the broker does not reply in
+time (it has just started, for example), the next attempt follows after the first delay, because each attempt takes seconds
+already and the state of the topic is unknown."""
 
 T = TypeVar("T")
 
@@ -28,7 +28,7 @@ class _Wait:
 
 
 class ReopenBackoff(Generic[T]):
-    """What was set aside, by its handle."""
+    """The handles that could not be opened, with the time of their next attempt."""
 
     def __init__(self) -> None:
         self._waits: dict[T, _Wait] = {}
@@ -40,12 +40,12 @@ class ReopenBackoff(Generic[T]):
         return handle in self._waits
 
     def error(self, handle: T) -> TransportError | None:
-        """Why ``handle`` is set aside; None: it is not."""
+        """Return why ``handle`` could not be opened; None if it is not in backoff."""
         wait = self._waits.get(handle)
         return None if wait is None else wait.error
 
-    def failed(self, handle: T, error: TransportError, now: float) -> bool:
-        """``handle`` could not be opened. True: for the first time in a row."""
+    def record_failure(self, handle: T, error: TransportError, now: float) -> bool:
+        """Record a failed attempt. Return whether it is the first in a row."""
         wait = self._waits.get(handle)
         if wait is None:
             self._waits[handle] = _Wait(now + FIRST_RETRY_S, error)
@@ -56,9 +56,9 @@ class ReopenBackoff(Generic[T]):
         return False
 
     def forget(self, handle: T) -> bool:
-        """``handle`` is open, or no longer wanted. False: it was not set aside."""
+        """Remove ``handle``, which is open or closed for good. Return whether it was in backoff."""
         return self._waits.pop(handle, None) is not None
 
     def due(self, now: float) -> list[T]:
-        """What is to be tried again."""
+        """Return the handles whose next attempt is due."""
         return [handle for handle, wait in self._waits.items() if wait.due <= now]

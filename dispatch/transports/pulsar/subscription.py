@@ -1,4 +1,4 @@
-"""Subscriptions on Pulsar, and what a durable one does: its messages stay at the broker until they are acknowledged.
+"""Subscriptions on Pulsar; messages of durable ones stay at the broker until they are acknowledged.
 
 pulsar-client gathers acknowledgements for a tenth of a second before it sends them, and cannot be told otherwise from
 Python. An instance that is killed in that time leaves messages behind that it has taken, and the broker gives them to
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dispatch.transports.pulsar.client import PulsarClient
 
 GATHERED_S = 0.15
-"""After which an acknowledgement has left: pulsar-client's tenth of a second, and half of that for a busy machine."""
+"""Seconds after which an acknowledgement has been sent: pulsar-client groups them for 0.1 s; half of that as a margin."""
 
 
 class Delivery(DurableMessage):
@@ -62,11 +62,11 @@ class Delivery(DurableMessage):
 
 
 class DurableSubscription:
-    """What one durable subscription needs beside its consumer."""
+    """The acknowledgement state of one durable subscription."""
 
     def __init__(self) -> None:
         self.raw: Any = None
-        """Its consumer, as soon as that is known."""
+        """Its consumer, once it is open."""
         self._life = 0
         self._known = asyncio.Event()
         self._link: PulsarClient | None = None
@@ -75,23 +75,24 @@ class DurableSubscription:
         self._asking: asyncio.Task[None] | None = None
 
     def opening(self, link: PulsarClient) -> None:
-        """A consumer is being opened on ``link``; messages may come before it is known."""
+        """Record that a consumer is being opened on ``link``; messages may arrive before it is known."""
         self.raw = self._last = None
         self._link = link
         self._life += 1
         self._known.clear()
 
     def opened(self, raw: Any, last: Any) -> None:
-        """It is ``raw``; ``last`` is the last message of the topic by then."""
+        """Record the consumer ``raw``; ``last`` is the last message of the topic at that time."""
         self.raw, self._last = raw, last
         self._known.set()
 
     def in_backlog(self, message: Any) -> bool:
-        """May ``message`` have been there before the consumer was?"""
+        """Return whether ``message`` may be older than the consumer."""
         return self._last is None or bool(message.message_id() <= self._last)
 
     def deliver(self, handler: Handler, consumer: Any, message: Any) -> None:
-        """Let ``handler`` have ``message``. One that makes it raise is acknowledged too: it would do so again."""
+        """Call ``handler`` with ``message``. A message whose handler raises is acknowledged too: a redelivery would fail
+        again."""
         delivery = Delivery(self, consumer, message)
         try:
             handler(delivery)
@@ -100,7 +101,7 @@ class DurableSubscription:
                 delivery.acknowledge()
 
     def settle(self, then: Callable[[], object]) -> None:
-        """Call ``then`` when what was acknowledged just now has arrived."""
+        """Call ``then`` when the broker has the acknowledgements sent so far."""
         loop = asyncio.get_running_loop()
         self._unsure.append((loop.time() + GATHERED_S, self._life, then))
         if self._asking is None:
@@ -129,12 +130,12 @@ class DurableSubscription:
         return self.raw is not None and self._link is not None and await self._link.answers(self.raw)
 
     async def settled(self) -> None:
-        """Wait until nothing is unsure."""
+        """Wait until every acknowledgement is confirmed."""
         if self._asking is not None:
             await asyncio.wait([self._asking])
 
     def end(self) -> None:
-        """Wait for nothing any more."""
+        """Cancel all waits."""
         self.raw = self._link = None
         self._unsure.clear()
         if self._asking is not None:
@@ -167,9 +168,9 @@ class PulsarSubscription:
         self.raw: Any = None
         self.durable = DurableSubscription() if mode is Mode.SHARED and topic.startswith("persistent://") else None
         self.resumes = mode is Mode.FANOUT and topic.startswith("persistent://")
-        """What came while it had no connection comes when it has one again."""
+        """Whether messages published during a disconnection are delivered after it."""
         self.last: Any = None
-        """Where: behind the last message it got."""
+        """The last message received, after which deliveries resume."""
 
     async def open(self, link: PulsarClient, generation: int) -> Any:
         """See :class:`dispatch.transports.pulsar.supervisor.TopicHandle`."""
@@ -181,7 +182,7 @@ class PulsarSubscription:
             try:
                 self.durable.opened(raw, await link.last_message(raw))
             except BaseException:
-                await asyncio.shield(close_opened(raw))  # it would have no owner, and take messages
+                await asyncio.shield(close_opened(raw))  # without an owner it would consume messages
                 raise
         return raw
 

@@ -1,7 +1,7 @@
-"""Staying connected: looks after a client of pulsar-client and what is open on it, and replaces it when it is lost.
+"""Reconnection: supervises a client of pulsar-client with its publishers and subscriptions, and replaces it when it is lost.
 
-pulsar-client mends a connection by itself, but its backoff can take many seconds, and what it holds it sends long after
-whoever wanted it has gone. So what is not back within a second is made anew: in milliseconds, once a broker answers.
+pulsar-client reconnects by itself, but its backoff can take many seconds, and it sends pending messages long after their
+callers have timed out. A connection that is not back within a second is replaced, within milliseconds of a broker's reply.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from dispatch.transports.security import Security
 logger = logging.getLogger("dispatch.transport")
 
 POLL_S = 0.25
-"""How often the connections are looked at."""
+"""Seconds between two checks of the connections."""
 GRACE_S = 1.0
-"""How long pulsar-client may mend a connection by itself (a topic that moves to another broker takes milliseconds)."""
+"""Seconds for pulsar-client to reconnect by itself (a topic that moves to another broker takes milliseconds)."""
 SILENT_S = 0.5
-"""How long a publish may go without its receipt before the broker is asked for a handshake: a receipt takes milliseconds."""
+"""Seconds without a receipt of a publish before a handshake probes the broker: a receipt takes milliseconds."""
 RELINK_PAUSE_S = 0.25
-"""Between new clients, when a broker answers but lets nothing be opened: with the poll, 0.5 s until the next one."""
+"""Seconds between new clients while a broker replies but opens no topic: with the poll, 0.5 s until the next one."""
 PROBE_TIMEOUT_S = 1.0
-"""How long a broker may take to answer while we wait for it to come back: one that starts accepts connections for some
-time before it answers on them."""
+"""Timeout in seconds of a handshake with a broker that was lost: a starting broker accepts connections some time before it
+replies on them."""
 
 
 class TopicHandle(Protocol):
@@ -44,7 +44,7 @@ class TopicHandle(Protocol):
     def topic(self) -> str: ...
 
     raw: Any
-    """What is open for it on the present client, or on a former one."""
+    """Its producer or consumer on the current client, or on a previous one."""
 
     async def open(self, link: PulsarClient, generation: int) -> Any:
         """Open its topic on ``link``.
@@ -56,26 +56,26 @@ class TopicHandle(Protocol):
 
 
 class SupervisedConnection(Protocol):
-    """Who has handles."""
+    """The owner of the handles."""
 
     def handles(self) -> list[TopicHandle]:
-        """All that should be open."""
+        """Return all handles that should be open."""
         ...
 
     def is_open(self, handle: TopicHandle) -> bool:
-        """Is ``handle`` one of them still?"""
+        """Return whether ``handle`` is still one of them."""
         ...
 
     def unacknowledged(self) -> object | None:
-        """A publish that has no receipt yet: the same one until it has. None: there is none."""
+        """Return a publish without a receipt, the same one until its receipt arrives; None if there is none."""
         ...
 
     def on_handshake(self, limit: int | None) -> None:
-        """A broker answers; ``limit`` is its ``maxMessageSize`` in bytes, if it said so."""
+        """A handshake has succeeded; ``limit`` is the broker's ``maxMessageSize`` in bytes, None if it sent none."""
         ...
 
     def on_client_replaced(self) -> None:
-        """The client was closed for good: of what was under way nothing more will be heard."""
+        """The client was closed: publishes in flight on it get no receipt any more."""
         ...
 
     def on_reconnect(self) -> None:
@@ -84,11 +84,11 @@ class SupervisedConnection(Protocol):
 
 
 class ConnectionSupervisor:
-    """The client of one connection, in its lives.
+    """Supervises the client of one connection.
 
     Args:
-        url, security: where to, and as whom.
-        owner: its handles are opened again on each new client.
+        url, security: of the broker.
+        owner: its handles are reopened on each new client.
     """
 
     def __init__(self, url: str, security: Security, owner: SupervisedConnection) -> None:
@@ -100,25 +100,25 @@ class ConnectionSupervisor:
         self._retrying: asyncio.Task[None] | None = None
         self._up = asyncio.Event()
         self._lost: dict[TopicHandle, float] = {}
-        """What is lost while the rest is not, and since when."""
+        """Handles that are lost while others are connected, and since when."""
         self._ended = False
         self._unacknowledged: object | None = None
         self._unacknowledged_since = 0.0
         self._silent = False
         self.down_since: float | None = None
-        """When the broker went out of reach; None: it is in reach."""
+        """When the connection was lost; None while it is up."""
         self.back_at = -math.inf
-        """When the broker was last in reach again; before any: it always was."""
+        """When the connection last came back."""
         self.generation = 0
-        """The number of the client."""
+        """The number of the current client."""
         self.backoff: ReopenBackoff[TopicHandle] = ReopenBackoff()
-        """What cannot be opened at present, while the rest can."""
+        """Handles that cannot be opened while others can."""
 
     async def start(self) -> None:
         """Connect.
 
         Raises:
-            TransportError: no broker answers, or it refuses us.
+            TransportError: no broker replies, or it refuses the connection.
         """
         self._owner.on_handshake(await shake_hands(self.url, self._security))
         self._link = PulsarClient(self.url, self._security)
@@ -126,20 +126,20 @@ class ConnectionSupervisor:
 
     @property
     def started(self) -> bool:
-        """There is a client."""
+        """Whether a client exists."""
         return self._link is not None
 
     def cancel(self) -> None:
-        """Look after it no longer."""
+        """Stop supervising."""
         if self._task is not None:
             self._task.cancel()
 
     def abandon(self) -> None:
-        """Open nothing any more. The event loop of the tasks has ended, and they with it."""
+        """Open no more clients. The event loop of the tasks is closed, so they are not awaited."""
         self._ended = True
 
     async def end(self) -> None:
-        """The same, and let whoever waits for a connection know."""
+        """Stop supervising, and end the wait of callers for a connection."""
         self._ended = True
         self._up.set()
         await cancel_and_wait((self._task, self._retrying))
@@ -155,7 +155,7 @@ class ConnectionSupervisor:
             self._link.close_now()
 
     async def open(self, make: Callable[[PulsarClient, int], Awaitable[Any]]) -> Any:
-        """What ``make`` opens on the present client, or on its successor when that is replaced meanwhile.
+        """Return the result of ``make`` on the current client, or on its successor if it is replaced meanwhile.
 
         Raises:
             TransportError: closed, out of reach, or it cannot be opened.
@@ -192,32 +192,31 @@ class ConnectionSupervisor:
         return self.down_since is None and not self._ended
 
     def was_disconnected_since(self, instant: float) -> bool:
-        """See :class:`dispatch.transports.base.Transport`. A broker that hangs is not known to be out of reach at once, but
-        acknowledges nothing meanwhile."""
+        """See :class:`dispatch.transports.base.Transport`. A broker that hangs is detected by missing receipts."""
         if self.down_since is not None or self.back_at >= instant:
             return True
         return self._silent_for(asyncio.get_running_loop().time()) >= SILENT_S
 
     def _silent_for(self, now: float) -> float:
-        """Seconds for which a publish was seen to have no receipt."""
+        """Return for how many seconds a publish has been without its receipt."""
         publish = self._owner.unacknowledged()
         if publish is None or publish is not self._unacknowledged:
             self._unacknowledged, self._unacknowledged_since = publish, now
         return now - self._unacknowledged_since
 
     async def _is_silent(self) -> bool:
-        """Does the broker answer nothing, while its connections are open? pulsar-client notices that after 30 to 60 s. Once
-        it is known, only a handshake proves the contrary: pulsar-client fails what has no receipt after 10 s."""
+        """Return whether the broker hangs while its connections are open, which pulsar-client detects after 30 to 60 s.
+        After that only a handshake shows that it is back: pulsar-client fails publishes without a receipt after 10 s."""
         if not self._silent and self._silent_for(asyncio.get_running_loop().time()) < SILENT_S:
             return False
         try:
             self._owner.on_handshake(await shake_hands(self.url, self._security, PROBE_TIMEOUT_S))
-        except Exception as error:  # whatever it is: the supervisor must go on
+        except Exception as error:  # of any kind: supervision must continue
             logger.debug("no answer: %s: %s", type(error).__name__, error)
             self._silent = True
             return True
         self._silent = False
-        self._unacknowledged = None  # slow, and not gone: its receipt gets another SILENT_S
+        self._unacknowledged = None  # slow, but alive: its receipt gets another SILENT_S
         return False
 
     async def _supervise(self) -> None:
@@ -228,9 +227,9 @@ class ConnectionSupervisor:
             lost = [handle for handle in handles if not handle.raw.is_connected()]
             silent = not lost and await self._is_silent()
             if not lost and not silent and self.down_since is not None:
-                self._back()
+                self._record_reconnect()
             if self.down_since is None and not silent and (not lost or len(lost) < len(handles)):
-                self._mend(lost, loop.time())  # the broker is there: the rest need not notice
+                self._reopen_lost(lost, loop.time())  # the broker replies: other topics are not affected
                 continue
             self._lost.clear()
             if self.down_since is None:
@@ -240,7 +239,7 @@ class ConnectionSupervisor:
             if lost and loop.time() - self.down_since >= GRACE_S:
                 try:
                     self._owner.on_handshake(await shake_hands(self.url, self._security, PROBE_TIMEOUT_S))
-                except Exception as error:  # whatever it is: without a supervisor the connection would never come back
+                except Exception as error:  # of any kind: without a supervisor the connection would never come back
                     logger.debug("not back yet: %s: %s", type(error).__name__, error)
                     continue
                 try:
@@ -249,7 +248,7 @@ class ConnectionSupervisor:
                     logger.debug("nothing can be opened yet: %s: %s", type(error).__name__, error)
                     await asyncio.sleep(RELINK_PAUSE_S)
 
-    def _back(self) -> None:
+    def _record_reconnect(self) -> None:
         self.down_since = None
         self.back_at = asyncio.get_running_loop().time()
         self._up.set()
@@ -264,13 +263,13 @@ class ConnectionSupervisor:
         handles = self._owner.handles()
         errors = await asyncio.gather(*(self._reopen(handle) for handle in handles))
         if all(errors) and any(error is not None and error.type == ErrorType.UNREACHABLE for error in errors):
-            raise unreachable(self.url)  # that is no topic's fault
+            raise unreachable(self.url)  # the connection failed, not a topic
         for handle, error in zip(handles, errors, strict=True):
             self._set_aside(handle, error)
-        self._back()
+        self._record_reconnect()
 
     async def _reopen(self, handle: TopicHandle) -> TransportError | None:
-        """Open the topic of ``handle`` on the present client. Returns why it cannot be opened."""
+        """Open the topic of ``handle`` on the current client. Return the error if it cannot be opened."""
         assert self._link is not None
         generation = self.generation
         try:
@@ -278,7 +277,9 @@ class ConnectionSupervisor:
         except TransportError as error:
             return error if generation == self.generation else None
         if generation != self.generation or not self._owner.is_open(handle):
-            await close_opened(raw)  # of a former client, or closed meanwhile: it would take messages nobody ever gets
+            await close_opened(
+                raw
+            )  # of a previous client, or closed meanwhile: it would consume messages without a handler
             return None
         handle.raw = raw
         return None
@@ -287,23 +288,23 @@ class ConnectionSupervisor:
         if error is None or not self._owner.is_open(handle):
             if self.backoff.forget(handle):
                 logger.info("%s is open again", handle.topic)
-        elif self.backoff.failed(handle, error, asyncio.get_running_loop().time()) or first:
-            logger.warning("%s cannot be opened and is set aside: %s", handle.topic, error.message)
+        elif self.backoff.record_failure(handle, error, asyncio.get_running_loop().time()) or first:
+            logger.warning("%s cannot be opened; retrying in the background: %s", handle.topic, error.message)
 
-    def _mend(self, lost: list[TopicHandle], now: float) -> None:
-        """Open again what was lost alone and did not come back by itself, and try what is set aside."""
+    def _reopen_lost(self, lost: list[TopicHandle], now: float) -> None:
+        """Reopen handles that were lost alone and did not reconnect, and those in backoff that are due."""
         self._lost = {handle: self._lost.get(handle, now) for handle in lost}
         if self._retrying is not None and not self._retrying.done():
             return
         gone = [handle for handle, since in self._lost.items() if now - since >= GRACE_S]
         due = self.backoff.due(now)
         if gone or due:
-            self._retrying = asyncio.create_task(self._again(gone, due), name="dispatch-pulsar-retry")
+            self._retrying = asyncio.create_task(self._retry(gone, due), name="dispatch-pulsar-retry")
 
-    async def _again(self, gone: list[TopicHandle], due: list[TopicHandle]) -> None:
+    async def _retry(self, gone: list[TopicHandle], due: list[TopicHandle]) -> None:
         generation, now = self.generation, asyncio.get_running_loop().time()
-        for handle in gone:  # nothing more is given to what is closed now
-            self.backoff.failed(handle, unreachable(self.url), now)
+        for handle in gone:  # no publish may use a handle that is being closed
+            self.backoff.record_failure(handle, unreachable(self.url), now)
         await asyncio.gather(*(close_opened(handle.raw) for handle in gone))
         handles = [*gone, *due]
         errors = await asyncio.gather(*(self._reopen(handle) for handle in handles))

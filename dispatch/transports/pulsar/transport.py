@@ -1,8 +1,7 @@
 """``pulsar://`` and ``pulsar+ssl://``: the transport over a genuine broker.
 
-Threads of pulsar-client put what they bring (messages, receipts) into deques; one wake-up of the loop takes a whole
-burst. Publishes pass a window over those whose receipt is still out. :mod:`dispatch.transports.pulsar.supervisor` sees to it
-that there is a connection.
+Threads of pulsar-client append messages and receipts to deques; one wake-up of the event loop handles a whole burst. A
+window limits publishes without a receipt. :mod:`dispatch.transports.pulsar.supervisor` keeps the connection up.
 """
 
 from __future__ import annotations
@@ -32,9 +31,10 @@ logger = logging.getLogger("dispatch.transport")
 CLOSE_FLUSH_S = 2.0
 """Longest time, in seconds, that closing a connection or a publisher waits for receipts."""
 RECEIPT_BATCH = 32
-"""Good receipts that nobody waits for are looked at so many at a time, off the way of a reply: half the default window."""
+"""Successful receipts without a waiting publish are processed in batches of this size, so that they delay no reply. Half the
+default window."""
 DRAIN_BATCH = 512
-"""Messages handled in one go before other tasks get their turn."""
+"""Messages handled at a time before other tasks run."""
 
 
 class PulsarTransport:
@@ -44,8 +44,8 @@ class PulsarTransport:
         url: ``pulsar://HOST:PORT[,HOST:PORT…]`` or ``pulsar+ssl://…``.
         security: token and TLS settings; None: from the environment.
         publish_window: publishes in flight to the broker at once.
-        max_queued: messages that may wait in front of the window.
-        max_queued_bytes: bytes that may wait there.
+        max_queued: messages queued behind the window.
+        max_queued_bytes: bytes queued there.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class PulsarTransport:
         self._inbox: deque[tuple[PulsarSubscription, Any, Any]] = deque()
         self._wake_pending = False
         self._publishers: dict[str, PulsarPublisher] = {}
-        # Weak: a lock lives as long as somebody opens its topic, or waits for who does.
+        # Weak: a lock lives as long as a task opens its topic or waits for that.
         self._opening: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         self._subscriptions: set[PulsarSubscription] = set()
         self._supervisor = ConnectionSupervisor(url, self._security, self)
@@ -108,7 +108,7 @@ class PulsarTransport:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(CLOSE_FLUSH_S):
                         await self.flush()
-        finally:  # also when whoever closes is cancelled: nobody would do it a second time
+        finally:  # also when close() is cancelled: it is not called a second time
             await self._end()
 
     async def _end(self) -> None:
@@ -135,7 +135,7 @@ class PulsarTransport:
                 self._inbox.clear()
 
     async def _abandon(self) -> None:
-        """Close on another event loop than that of :meth:`start`: what would need that one is dropped."""
+        """Close on another event loop than that of :meth:`start`: callbacks that need that loop are dropped."""
         self._closed = True
         self._sender.stop()
         _open_transports.discard(self)
@@ -199,7 +199,7 @@ class PulsarTransport:
             return
         durable = subscription.durable
         if durable is not None:
-            # What is acknowledged has to be so before the consumer ends; what is not goes to others then.
+            # Acknowledgements must leave before the consumer closes; unacknowledged messages go to other subscribers then.
             await pause(subscription.raw)
             await self._handled(subscription)
             await durable.settled()
@@ -207,21 +207,21 @@ class PulsarTransport:
         self._supervisor.backoff.forget(subscription)
         raw, subscription.raw = subscription.raw, CLOSED_HANDLE
         await close_opened(raw)
-        # What had arrived by then is still handled: on a non-persistent topic nobody else will get it.
+        # Messages that have arrived are still handled: a non-persistent topic redelivers none.
         await self._handled(subscription)
         subscription.handler = None
         if durable is not None:
             durable.end()
 
     async def _handled(self, subscription: PulsarSubscription) -> None:
-        """Wait until what has come for ``subscription`` is handled."""
+        """Wait until all messages that have arrived for ``subscription`` are handled."""
         # A copy, because pulsar-client's threads append to it meanwhile.
         while any(waiting is subscription for waiting, _, _ in tuple(self._inbox)):  # noqa: ASYNC110 - the next turn takes it
             await asyncio.sleep(0)
 
     def on_message(self, subscription: PulsarSubscription, generation: int, consumer: Any, message: Any) -> None:
-        # On pulsar-client's thread. Waiting here holds the broker back when the loop does not keep up: nothing is
-        # unbounded, and the broker's flow control does the rest.
+        # On pulsar-client's thread. Waiting here applies backpressure to the broker when the event loop does not keep
+        # up: the inbox is bounded, and the broker's flow control stops its deliveries.
         keep_thread_state()
         if subscription.resumes and generation == self._supervisor.generation:
             subscription.last = message.message_id()
@@ -236,7 +236,7 @@ class PulsarTransport:
             try:  # noqa: SIM105 - on the path of every message, where suppress() costs more
                 self._loop.call_soon_threadsafe(self._drain)  # type: ignore[union-attr] # set before any thread starts
             except RuntimeError:
-                pass  # the loop is closed already: nobody is left to be told
+                pass  # the loop is closed: no handler is left
 
     def _drain(self) -> None:
         self._wake_pending = False
@@ -255,7 +255,7 @@ class PulsarTransport:
                 else:
                     durable.deliver(handler, consumer, message)
             except Exception as error:
-                # Whatever a message holds, the next one is delivered.
+                # A handler's exception must not stop the delivery of further messages.
                 self.handler_errors += 1
                 logger.warning("a message on %s could not be handled: %s", subscription.topic, type(error).__name__)
         if inbox:
@@ -264,30 +264,30 @@ class PulsarTransport:
     # -- for the supervisor (:class:`dispatch.transports.pulsar.supervisor.SupervisedConnection`) --------------------
 
     def handles(self) -> list[TopicHandle]:
-        """Everything that should be open."""
+        """Return all publishers and subscriptions that should be open."""
         return [*self._subscriptions, *self._publishers.values()]
 
     def is_open(self, handle: TopicHandle) -> bool:
-        """Is ``handle`` still in use?"""
+        """Return whether ``handle`` is still in use."""
         return handle in self._subscriptions or self._publishers.get(handle.topic) is handle
 
     def unacknowledged(self) -> PulsarTicket | None:
-        """A publish that has no receipt yet: the same one until it has."""
+        """Return a publish without a receipt, the same one until its receipt arrives."""
         return self._sender.oldest_outstanding()
 
     def on_handshake(self, limit: int | None) -> None:
-        """The broker's ``maxMessageSize`` is over payload and properties."""
+        """Derive the largest payload from the broker's ``maxMessageSize``, which covers payload and properties."""
         if limit is not None:
             self.max_message_bytes = max(1, limit - PROPERTIES_BYTES)
 
     def on_client_replaced(self) -> None:
-        """Of what had no receipt by now nothing more will be heard."""
+        """Fail publishes without a receipt: none will arrive for them."""
         self._sender.process_receipts()
         self._sender.forget_outstanding("AlreadyClosed")
         self.reconnects += 1
 
     def on_reconnect(self) -> None:
-        """What waited for the connection can leave."""
+        """Send the publishes that were queued while the connection was down."""
         self._sender.process_receipts()
 
 

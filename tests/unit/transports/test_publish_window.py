@@ -127,8 +127,8 @@ def test_more_than_is_out_cannot_be_settled() -> None:
 
 
 @pytest.mark.parametrize("size", [0, -1])
-def test_a_window_without_room_is_a_mistake(size: int) -> None:
-    with pytest.raises(ValueError, match="one message at least"):
+def test_a_window_needs_at_least_one_message(size: int) -> None:
+    with pytest.raises(ValueError, match="at least one message"):
         window(size=size)
 
 
