@@ -37,7 +37,7 @@ def parameters(called: Any) -> set[str]:
 
 
 def unknown(code: str) -> str | None:
-    """What is wrong with a piece of inline code; None if every name is known."""
+    """Return the mistake in a piece of inline code; None if every name is known."""
     if (found := NAME.match(code)) and public(found[1]) is None:
         return f"no {found[1]} in dispatch"
     if (found := METHOD_CALL.match(code)) and found[1] not in members(dispatch.Dispatcher):
