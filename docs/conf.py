@@ -25,8 +25,6 @@ nitpicky = True  # a reference to an object that does not exist is an error (`do
 nitpick_ignore_regex = [("py:class", r"collections\.abc\.Callable\[.*")]  # Sphinx splits the type at its comma
 nitpick_ignore = [("py:attr", "injector")]  # set in __init__: the class does not have it
 
-smartquotes = False  # it makes a dash of the hyphens of `--option` in help texts
-
 myst_heading_anchors = 4
 myst_enable_extensions = ["colon_fence"]
 

@@ -40,8 +40,13 @@ def _command(name: str, command: Any) -> str:
 
 
 def _help(command: Any) -> str:
-    text = re.sub(r"\[bold\](.+?)\[/bold\]", r"`\1`", command.help or "")
+    text = _mark_options(re.sub(r"\[bold\](.+?)\[/bold\]", r"`\1`", command.help or ""))
     return re.sub(r"(?<=[.,;] )(?=[2-9]\. )", "\n", text)  # the items of a list, which typer joins
+
+
+def _mark_options(text: str) -> str:
+    """Return ``text`` with options as code: outside of code two hyphens become a dash."""
+    return re.sub(r"(`[^`]*`)|(?<![\w-])(--[a-z-]+)", lambda found: found[1] or f"`{found[2]}`", text)
 
 
 def _options(command: Any) -> str:
@@ -51,5 +56,5 @@ def _options(command: Any) -> str:
 def _parameters(command: Any, kind: str) -> str:
     context = command.context_class(command)
     records = [each.get_help_record(context) for each in command.params if each.param_type_name == kind]
-    rows = [(f"`{names}`", meaning) for names, meaning in filter(None, records)]
+    rows = [(f"`{names}`", _mark_options(meaning)) for names, meaning in filter(None, records)]
     return table((kind.capitalize(), "Meaning"), rows) + "\n" if rows else ""

@@ -98,13 +98,18 @@ def prepare_docstring(app: Sphinx, kind: str, name: str, documented: Any, option
     """Sphinx event ``autodoc-process-docstring``, before napoleon reads the docstring.
 
     An entry ``a, b: text`` of the section "Attributes" becomes two entries. napoleon takes the text before a colon in the
-    first line of an attribute's docstring for a type, and an empty comment before it prevents that.
+    first line of an attribute's docstring for a type, and an empty comment before it prevents that; in the section "Returns"
+    an empty type does, because signatures have the types.
     """
     if kind in ("attribute", "property"):
         lines[:0] = ["..", ""]
     split: list[str] = []
     same: list[str] = []
+    before = ""
     for line in lines:
+        if before in ("Returns:", "Yields:"):
+            line = re.sub(r"^( *)", r"\1: ", line)
+        before = line
         if not line.startswith(" " * 8):
             split, same = split + same, []
         entry = re.fullmatch(r" {4}(\w+), ([\w, ]+): (.*)", line)
@@ -150,6 +155,10 @@ def setup(app: Sphinx) -> dict[str, bool]:
     vars(settings).update(
         CollectorRegistry=CollectorRegistry, TracerProvider=TracerProvider
     )  # there for type checkers only
+    python = importlib.import_module("sphinx.domains.python")
+    for field in python.PyObject.doc_field_types:
+        if field.name == "variable":
+            field.label = "Attributes"  # the word of the docstrings, instead of "Variables"
     app.connect("env-get-outdated", find_generated)
     app.connect("source-read", read_source)
     app.connect("missing-reference", resolve_reference)
