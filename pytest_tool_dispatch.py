@@ -1,7 +1,7 @@
 """Fixtures for tests of agents and tool services (docs/how-to/test-an-agent.md); pytest finds them in the installed package.
 
-It stands beside the package and not in it, because pytest imports it in every run, those of people who test other things
-too: nothing of dispatch is imported until a test asks for a fixture.
+The module is beside the package, not in it, because pytest imports it in every run, also of projects that do not use it:
+dispatch is imported only when a test uses a fixture.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def fault_injector() -> FaultInjector:
-    """Faults on the connections of this test's dispatchers: none at first; ``fault_injector.inject(Faults(drop=0.1))``."""
+    """Return the faults of this test's dispatchers, none at first: ``fault_injector.inject(Faults(drop=0.1))``."""
     from dispatch.testing import FaultInjector
 
     return FaultInjector()
@@ -27,7 +27,7 @@ def fault_injector() -> FaultInjector:
 
 @pytest.fixture
 def dispatch_broker(fault_injector: FaultInjector) -> EmbeddedBroker:
-    """An embedded broker of this test's own: its ``serve()``, ``connect()`` and ``url``."""
+    """Return an embedded broker of this test's own, with ``serve()``, ``connect()`` and ``url``."""
     from dispatch.testing import EmbeddedBroker
 
     return EmbeddedBroker(fault_injector)
@@ -37,5 +37,5 @@ def dispatch_broker(fault_injector: FaultInjector) -> EmbeddedBroker:
 def make_dispatcher(
     dispatch_broker: EmbeddedBroker,
 ) -> Callable[..., AbstractAsyncContextManager[dispatch.Dispatcher]]:
-    """Makes dispatchers on it: ``async with make_dispatcher("tools/", services={"joke": Joke()}) as dispatcher``."""
+    """Return a factory of dispatchers: ``async with make_dispatcher("tools/", services={"joke": Joke()}) as dispatcher``."""
     return dispatch_broker.connect

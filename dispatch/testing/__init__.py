@@ -1,8 +1,8 @@
-"""For the tests of whoever writes agents and tool services: faults on any transport, time that costs nothing, a broker in
-process. Guide: docs/how-to/test-an-agent.md.
+"""For tests of agents and tool services: injected faults on any transport, a virtual clock, an embedded broker. Guide:
+docs/how-to/test-an-agent.md.
 
-Nothing of dispatch imports this. With pytest the fixtures ``dispatch_broker``, ``make_dispatcher`` and ``fault_injector``
-are there by themselves; without it, everything here works as well.
+No other package of dispatch imports this one. pytest finds the fixtures ``dispatch_broker``, ``make_dispatcher`` and
+``fault_injector`` by itself; the package also works without pytest.
 """
 
 from dispatch.testing.broker import EmbeddedBroker

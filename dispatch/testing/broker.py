@@ -21,21 +21,21 @@ _numbers = itertools.count(1)
 
 
 class EmbeddedBroker:
-    """A broker of its own in this process. Names and dice on it are the same in each run.
+    """A broker in this process, with a name of its own. Ids and random decisions on it are the same in each run.
 
     Args:
-        injector: the faults of the dispatchers' connections; they can be changed while those live. None: one without any.
+        injector: faults of the dispatchers' connections; they can be changed at any time. None: no faults at first.
     """
 
     def __init__(self, injector: FaultInjector | None = None) -> None:
         self.url = f"memory://testing-{next(_numbers)}"
-        """Its address, for whatever takes one (``dispatch.connect``, ``dispatch.serve``), in the same event loop."""
+        """URL of the broker (for ``dispatch.connect``, ``dispatch.serve``), valid in the same event loop."""
         self.injector = FaultInjector() if injector is None else injector
         self._servers = 0
         self._dispatchers = 0
 
     def transport(self, *faults: Faults | FaultInjector) -> FaultyTransport:
-        """A connection to it, not yet started, with these faults."""
+        """Return a connection to the broker with these faults, not yet started."""
         return FaultyTransport(MemoryTransport(self.url), *faults)
 
     @contextlib.asynccontextmanager
@@ -46,8 +46,8 @@ class EmbeddedBroker:
 
         Args:
             implementation: a :class:`dispatch.ToolService`.
-            service: its name, or a whole request topic (then ``response_queue`` is needed too).
-            faults: of this service's connection alone, so that one tool fails and others do not.
+            service: name of the service, or a whole request topic (then ``response_queue`` is needed too).
+            faults: of this service's connection alone, so that other tools do not fail.
             options: as of :class:`dispatch.ToolServer`.
 
         Raises:
@@ -74,15 +74,15 @@ class EmbeddedBroker:
         policy: Policy = DEFAULT_POLICY,
         client_id: str | None = None,
     ) -> AsyncIterator[Dispatcher]:
-        """A dispatcher whose connection has the faults of :attr:`injector`, and, if given, services for it.
+        """Connect a dispatcher whose connection has the faults of :attr:`injector`, and serve ``services`` for it.
 
         Args:
             catalog, policy: as of :func:`dispatch.connect`.
-            services: tool services by their names, as of :meth:`serve`, served as long as the dispatcher lives.
-            client_id: the dispatcher's; default ``dispatcher-1`` and so on.
+            services: tool services by name, as of :meth:`serve`, served until the dispatcher is closed.
+            client_id: of the dispatcher; default ``dispatcher-1`` and so on.
 
         Raises:
-            CatalogError: mistakes in the descriptors.
+            CatalogError: the descriptors have errors.
         """
         self._dispatchers += 1
         if catalog is None:

@@ -1,9 +1,9 @@
-"""An event loop on virtual time: when nothing is ready, its clock jumps to the next timer. Thirty seconds take no time.
+"""An event loop on virtual time: when no callback is ready, its clock jumps to the next timer. A long sleep takes no time.
 
-A test that hangs on a real loop fails at once here, because a loop with nothing ready, no timer and no thread at work can
-never go on: :class:`DeadlockError` names what every task was waiting for. Time stands still while a thread of the loop's
-executor works. Only the loop's clock is virtual: ``time.monotonic()`` goes on as ever, and what comes from outside (another
-process, a server elsewhere) comes too late, because nobody waits for it.
+A test that would hang on a real loop fails at once: with nothing ready, no timer and no running thread, the loop raises
+:class:`DeadlockError`, which names what each task waits for. Virtual time stands still while a thread of the loop's executor
+runs. Only the loop's clock is virtual, not ``time.monotonic()``; the loop does not wait for events from outside (other
+processes, servers).
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 MAX_VIRTUAL_S = 30 * 86_400.0
-"""A test that needs more virtual time than this is stuck on a timer that is set again and again."""
+"""Virtual seconds after which a test fails: a timer is set again and again."""
 MAX_THREAD_S = 30.0
-"""Wall time that a thread of a test may take."""
+"""Seconds of wall time that a thread of a test may run."""
 START = 1_000.0
-"""The clock's first reading: not 0, so that nobody takes a time for a duration."""
-TURNS = 10
-"""Turns of the loop, without any time passing, in which what a test has let go of may end."""
+"""First reading of the clock, in seconds: not 0, so that a test fails if code mistakes a time for a duration."""
+CLEANUP_TURNS = 10
+"""Turns of the loop after a test, without any time passing, in which its remaining tasks may end."""
 
 
 class DeadlockError(AssertionError):
-    """Nothing can ever happen on this loop any more."""
+    """The loop waits for something that cannot happen any more."""
 
 
 class _Selector(selectors.DefaultSelector):
@@ -46,20 +46,20 @@ class _Selector(selectors.DefaultSelector):
         if loop.threads and not loop.threads_may_hang:
             events = super().select(MAX_THREAD_S)
             if not events:
-                raise DeadlockError(f"a thread was still at work after {MAX_THREAD_S} s of wall time")
+                raise DeadlockError(f"a thread was still running after {MAX_THREAD_S} s of wall time")
             return events
         if timeout is None:
-            raise DeadlockError("nothing is ready and no timer is set: whatever is awaited will never come")
+            raise DeadlockError("no callback is ready and no timer is set: what the tasks await cannot happen")
         loop.jump(timeout)
         return []
 
 
 class VirtualClockLoop(asyncio.SelectorEventLoop):
-    """See the module. A loop factory too, for others that run coroutines: ``asyncio.Runner(loop_factory=VirtualClockLoop)``.
+    """An event loop on virtual time; also a loop factory: ``asyncio.Runner(loop_factory=VirtualClockLoop)``.
 
     Attributes:
-        threads: how many threads of the executor are at work.
-        threads_may_hang: lets time pass although one is (it stands still otherwise).
+        threads: number of running threads of the executor.
+        threads_may_hang: let virtual time pass although threads run.
     """
 
     def __init__(self) -> None:
@@ -76,13 +76,13 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
         return self._now
 
     def jump(self, seconds: float) -> None:
-        """Let time pass at once; what is due then is called on the loop's next turn."""
+        """Advance the clock at once; timers that are due then run on the loop's next turn."""
         self._now += seconds
         if self._now > START + MAX_VIRTUAL_S:
             raise DeadlockError(f"the test has not ended after {MAX_VIRTUAL_S / 86_400:.0f} days of virtual time")
 
     def wake_idle(self) -> bool:
-        """Nothing is ready: tell who waits for that. False: nobody does."""
+        """Wake the tasks that wait until nothing is ready. Return False if there are none."""
         waiters, self._idle = self._idle, []
         for waiter in waiters:
             if not waiter.done():
@@ -90,7 +90,7 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
         return bool(waiters)
 
     def when_idle(self) -> asyncio.Future[None]:
-        """Done when nothing is ready any more, before time passes."""
+        """Return a future that is done when nothing is ready any more, before time passes."""
         waiter = self.create_future()
         self._idle.append(waiter)
         return waiter
@@ -98,22 +98,22 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
     def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]
         future = super().run_in_executor(executor, func, *args)
         self.threads += 1
-        future.add_done_callback(self._thread_ended)
+        future.add_done_callback(self._on_thread_end)
         return future
 
-    def _thread_ended(self, _future: asyncio.Future[Any]) -> None:
+    def _on_thread_end(self, _future: asyncio.Future[Any]) -> None:
         self.threads -= 1
 
-    def timers(self) -> list[asyncio.TimerHandle]:
-        """Timers that are set and not cancelled."""
+    def list_timers(self) -> list[asyncio.TimerHandle]:
+        """Return the timers that are set and not cancelled."""
         return [handle for handle in self._scheduled if not handle.cancelled()]  # type: ignore[attr-defined]
 
 
 def virtual_loop() -> VirtualClockLoop:
-    """The running loop.
+    """Return the running loop.
 
     Raises:
-        RuntimeError: it is a real one.
+        RuntimeError: the running loop is not virtual.
     """
     loop = asyncio.get_running_loop()
     if not isinstance(loop, VirtualClockLoop):
@@ -122,19 +122,19 @@ def virtual_loop() -> VirtualClockLoop:
 
 
 async def idle() -> None:
-    """Wait until everything that can happen now has happened. No time passes.
+    """Wait until no callback is ready. No time passes.
 
     Raises:
-        RuntimeError: the loop is a real one.
+        RuntimeError: the running loop is not virtual.
     """
     await virtual_loop().when_idle()
 
 
 async def advance(seconds: float) -> None:
-    """Let virtual time pass, and everything that is due in it happen.
+    """Let ``seconds`` of virtual time pass, and run everything that is due by then.
 
     Raises:
-        RuntimeError: the loop is a real one.
+        RuntimeError: the running loop is not virtual.
     """
     virtual_loop()
     await asyncio.sleep(seconds)
@@ -142,7 +142,7 @@ async def advance(seconds: float) -> None:
 
 
 def virtual_time(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
-    """Decorator. Makes a plain function of an ``async def``: it runs on virtual time (:func:`run`), in any test runner."""
+    """Decorate an ``async def`` test: it becomes a plain function that runs on virtual time, in any test runner."""
 
     @functools.wraps(function)
     def on_virtual_time(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -155,16 +155,16 @@ def virtual_time(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T
 def run(
     main: Callable[[], Coroutine[Any, Any, T]], *, loop: asyncio.AbstractEventLoop | None = None, strict: bool = True
 ) -> T:
-    """Run ``main()`` to its end, on virtual time unless ``loop`` is given, and let nothing be left behind.
+    """Run ``main()`` on virtual time, unless ``loop`` is given, and check that it leaves no tasks, timers or errors behind.
 
     Args:
-        main: makes the coroutine.
-        loop: a new loop; closed at the end.
-        strict: what is left behind is a failure. False: it is cancelled, and nothing said.
+        main: returns the coroutine.
+        loop: a new loop; it is closed at the end.
+        strict: fail if anything remains. False: cancel remaining tasks silently.
 
     Raises:
-        AssertionError: tasks or timers are left, or an exception was never looked at.
-        DeadlockError: the loop can never go on, whether strict or not.
+        AssertionError: tasks or timers remain, or an exception was never retrieved.
+        DeadlockError: the loop waits for something that cannot happen, ``strict`` or not.
     """
     loop = VirtualClockLoop() if loop is None else loop
     problems: list[dict[str, Any]] = []
@@ -172,11 +172,11 @@ def run(
     try:
         result = _run(loop, main, strict)
     finally:
-        _end(loop)
-    gc.collect()  # what nobody looked at is reported when it is collected
+        _close_loop(loop)
+    gc.collect()  # exceptions that were never retrieved are reported when their tasks are collected
     if problems and strict:
-        told = "\n".join(f"{p['message']}: {p.get('exception')!r}" for p in problems)
-        raise AssertionError(f"the loop reported:\n{told}") from problems[0].get("exception")
+        reports = "\n".join(f"{p['message']}: {p.get('exception')!r}" for p in problems)
+        raise AssertionError(f"the loop reported:\n{reports}") from problems[0].get("exception")
     return result
 
 
@@ -185,15 +185,15 @@ def _run(loop: asyncio.AbstractEventLoop, main: Callable[[], Coroutine[Any, Any,
     try:
         result = loop.run_until_complete(task)
     except DeadlockError as error:
-        raise DeadlockError(f"{error}\n{_described(asyncio.all_tasks(loop))}") from None
-    for _ in range(TURNS):
+        raise DeadlockError(f"{error}\n{_describe_tasks(asyncio.all_tasks(loop))}") from None
+    for _ in range(CLEANUP_TURNS):
         if not asyncio.all_tasks(loop):
             break
         loop.run_until_complete(_turn())
-    left = asyncio.all_tasks(loop)
-    if left and strict:
-        raise AssertionError(f"tasks are left:\n{_described(left)}")
-    timers = loop.timers() if isinstance(loop, VirtualClockLoop) else []
+    remaining = asyncio.all_tasks(loop)
+    if remaining and strict:
+        raise AssertionError(f"tasks are left:\n{_describe_tasks(remaining)}")
+    timers = loop.list_timers() if isinstance(loop, VirtualClockLoop) else []
     if timers and strict:
         raise AssertionError(f"timers are left: {timers}")
     return result
@@ -203,26 +203,26 @@ async def _turn() -> None:
     await asyncio.sleep(0)
 
 
-def _end(loop: asyncio.AbstractEventLoop) -> None:
+def _close_loop(loop: asyncio.AbstractEventLoop) -> None:
     try:
-        left = asyncio.all_tasks(loop)
-        for task in left:
+        remaining = asyncio.all_tasks(loop)
+        for task in remaining:
             task.cancel()
-        if left:
+        if remaining:
             try:
-                loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+                loop.run_until_complete(asyncio.gather(*remaining, return_exceptions=True))
             except DeadlockError:
-                return  # it will not even be cancelled; the test has failed already
+                return  # a task ignores its cancellation; the test has failed already
         loop.run_until_complete(loop.shutdown_asyncgens())
         if isinstance(loop, VirtualClockLoop):
-            loop.threads += 1  # the one that ends the others
+            loop.threads += 1  # the thread that shuts the executor down
             loop.threads_may_hang = False
         loop.run_until_complete(loop.shutdown_default_executor())
     finally:
         loop.close()
 
 
-def _described(tasks: set[asyncio.Task[Any]]) -> str:
+def _describe_tasks(tasks: set[asyncio.Task[Any]]) -> str:
     lines = []
     for task in tasks:
         frames = task.get_stack(limit=1)

@@ -1,4 +1,4 @@
-"""What can go wrong with messages, how often, and which: values, and the dice that decide."""
+"""Faults of messages and their probabilities, and the sampler that draws them."""
 
 from __future__ import annotations
 
@@ -12,48 +12,47 @@ from typing import Final, Literal, Protocol
 from weakref import WeakSet
 
 Direction = Literal["out", "in"]
-"""Of a message: ``out`` is published on the connection, ``in`` arrives on it."""
+"""Direction of a message: ``out`` is published on the connection, ``in`` arrives on it."""
 
-KINDS: Final = (
+FAULT_KINDS: Final = (
     *("drop", "delay", "duplicate", "reorder", "malformed", "missing_id", "oversized_id", "foreign_id", "raising"),
     *("error", "late_error", "disconnect", "tool_error"),
 )
-"""The faults that happen to single messages: each is a field of :class:`Faults`."""
-ONLY: Final[Mapping[str, Direction]] = {"error": "out", "late_error": "out", "raising": "in"}
-"""What can happen in one direction only."""
-OWN_NAMES: Final = ("/dispatch-reply-", "/dispatch-instance-")
-"""Topics whose names end with the id of a dispatcher or an instance, which may be another one in each run."""
+"""Faults of single messages; each is a field of :class:`Faults`."""
+SINGLE_DIRECTION: Final[Mapping[str, Direction]] = {"error": "out", "late_error": "out", "raising": "in"}
+"""Faults that exist in one direction only."""
+PEER_TOPIC_MARKS: Final = ("/dispatch-reply-", "/dispatch-instance-")
+"""Marks of topics whose names end with the id of a dispatcher or an instance, which may differ from run to run."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Faults:
-    """The chance of each fault, between 0 and 1, for each message; at most one happens to a message. Times are in seconds.
+    """Probability of each fault for each message, between 0 and 1; a message has at most one fault. Times are in seconds.
 
     Attributes:
-        drop: it is gone, and nobody is told. One that its broker keeps (a durable subscription) is not acknowledged: it
-            comes again when the subscriber has gone.
-        error: publishing it raises ``TransportError("queue-full")``: it surely never left.
-        late_error: publishing it fails up to ``max_delay`` later; half of these messages are sent all the same.
-        disconnect: with it the whole connection is gone for ``reconnect_after``: publishing fails, and nothing arrives.
-        duplicate: it comes a second time, up to ``max_delay`` later. A request on a topic that instances share may run
-            twice then, as with a broker whose producer sent it again.
-        reorder: it is held back until the next message of its topic has gone, for ``max_delay`` at most.
-        delay: it takes up to ``max_delay`` longer, and others overtake it.
-        malformed: its payload cannot be read.
-        tool_error: it is answered with an error of the tool's own (type ``injected-fault``), if it is an answer; nothing
-            else is touched.
-        missing_id, oversized_id, foreign_id: its ``id`` is not there, too long to be looked at, or of no request.
-        raising: reading its properties or its data raises, as in a client library.
-        latency: how long every message takes that gets through: from, to; or one number. Messages of a topic keep their
-            order.
-        max_delay: see above. 3 s: longer than a tool usually takes.
-        reconnect_after: see ``disconnect``. 0.5 s: as long as a broker takes to move a topic.
-        topics: which topics: patterns of whole names (``*/request/*``), as of file names; a string is one of them.
-        direction: which messages, seen from the connection: ``out``, ``in``, or ``both``.
-        seed: of the dice. The same seed gives the n-th message of a topic the same fate, whatever other topics do.
+        drop: the message is lost silently. On a durable subscription it is not acknowledged, so that the broker delivers it
+            again to another subscriber.
+        error: publishing raises ``TransportError("publish-queue-full")``: the message is not sent.
+        late_error: publishing fails up to ``max_delay`` later; half of these messages are sent nevertheless.
+        disconnect: the whole connection is interrupted for ``reconnect_after``: publishing fails, and no message arrives.
+        duplicate: the message arrives a second time, up to ``max_delay`` later. A request on a topic that instances share
+            may run twice then, as with a broker whose producer sends it again.
+        reorder: the message is held until the next message of its topic, for ``max_delay`` at most.
+        delay: the message arrives up to ``max_delay`` later, after later ones.
+        malformed: the payload is not readable.
+        tool_error: a reply becomes a tool's own error (type ``injected-fault``); other messages do not change.
+        missing_id, oversized_id, foreign_id: the property ``id`` is missing, too long, or that of no request.
+        raising: reading the properties or the data raises, as a client library may.
+        latency: latency of every message that is delivered: from, to; or one number. Messages of a topic keep their order.
+        max_delay: see above. 3 s: longer than most tools run.
+        reconnect_after: see ``disconnect``. 0.5 s: the time that a broker needs to move a topic.
+        topics: patterns of whole topic names (``*/request/*``), as of file names; a string is one pattern.
+        direction: direction of the messages, seen from the connection: ``out``, ``in``, or ``both``.
+        seed: of the random decisions. With the same seed the n-th message of a topic has the same fault, whatever happens on
+            other topics.
 
     Raises:
-        ValueError: a value that cannot be, or chances that are more than certain together. The message names the field.
+        ValueError: a value is out of range, or the probabilities add up to more than 1. The message names the field.
     """
 
     drop: float = 0.0
@@ -77,44 +76,44 @@ class Faults:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in KINDS:
+        for name in FAULT_KINDS:
             chance = getattr(self, name)
             if not 0 <= chance <= 1:
-                raise ValueError(f"{name}={chance!r} is no chance: give a number between 0 and 1")
-        total = sum(getattr(self, name) for name in KINDS)
+                raise ValueError(f"{name}={chance!r} is not a probability: use a number between 0 and 1")
+        total = sum(getattr(self, name) for name in FAULT_KINDS)
         if total > 1 + 1e-9:
             raise ValueError(
-                f"the chances are {total:g} together: at most one fault happens to a message, so at most 1"
+                f"the probabilities add up to {total:g}: a message has at most one fault, so use 1 at most"
             )
         low, high = self.latencies
         for name, seconds in (("latency", low), ("latency", high), ("max_delay", self.max_delay)):
             _check_seconds(name, seconds)
         _check_seconds("reconnect_after", self.reconnect_after)
         if low > high:
-            raise ValueError(f"latency={self.latency!r} ends before it begins: give (from, to)")
+            raise ValueError(f"latency={self.latency!r} is not a range: use (from, to)")
         if self.direction not in ("out", "in", "both"):
-            raise ValueError(f"direction={self.direction!r}: give 'out', 'in' or 'both'")
+            raise ValueError(f"direction={self.direction!r} is unknown: use 'out', 'in' or 'both'")
 
     def __repr__(self) -> str:
-        told = [(f.name, getattr(self, f.name)) for f in fields(self)]
+        values = [(f.name, getattr(self, f.name)) for f in fields(self)]
         defaults = {f.name: f.default for f in fields(self)}
-        return f"Faults({', '.join(f'{name}={value!r}' for name, value in told if value != defaults[name])})"
+        return f"Faults({', '.join(f'{name}={value!r}' for name, value in values if value != defaults[name])})"
 
     @property
     def latencies(self) -> tuple[float, float]:
-        """The latency: from, to."""
+        """Shortest and longest latency, in seconds."""
         return self.latency if isinstance(self.latency, tuple) else (self.latency, self.latency)
 
-    def chances(self, direction: Direction) -> list[tuple[str, float]]:
-        """What can happen to a message that goes that way, with its chance."""
+    def list_probabilities(self, direction: Direction) -> list[tuple[str, float]]:
+        """Return the faults of messages in that direction with their probabilities."""
         return [
             (name, chance)
-            for name in KINDS
-            if (chance := getattr(self, name)) > 0 and ONLY.get(name, direction) == direction
+            for name in FAULT_KINDS
+            if (chance := getattr(self, name)) > 0 and SINGLE_DIRECTION.get(name, direction) == direction
         ]
 
-    def meet(self, direction: Direction, topic: str) -> bool:
-        """These are for messages of ``topic`` that go that way."""
+    def apply_to(self, direction: Direction, topic: str) -> bool:
+        """Return whether these faults are for messages of ``topic`` in that direction."""
         if self.direction not in (direction, "both"):
             return False
         patterns = (self.topics,) if isinstance(self.topics, str) else self.topics
@@ -123,46 +122,46 @@ class Faults:
 
 def _check_seconds(name: str, seconds: float) -> None:
     if not (seconds >= 0 and math.isfinite(seconds)):
-        raise ValueError(f"{name}={seconds!r}: give seconds, 0 or more")
+        raise ValueError(f"{name}={seconds!r} is not a duration: use seconds, 0 or more")
 
 
-class Dice:
-    """Decides for the messages of one topic in one direction.
+class FaultSampler:
+    """Draws the faults of the messages of one topic in one direction.
 
     Args:
-        faults: the chances.
-        direction: which of them count.
-        fates: thrown once for each message, so that nothing else moves what happens to the next.
-        rng: for how long, and how exactly.
+        faults: the probabilities.
+        direction: of the messages.
+        fault_rng: is drawn from exactly once for each message, so that a message's fault depends on its number alone.
+        rng: for durations and details of faults.
     """
 
-    def __init__(self, faults: Faults, direction: Direction, fates: random.Random, rng: random.Random) -> None:
+    def __init__(self, faults: Faults, direction: Direction, fault_rng: random.Random, rng: random.Random) -> None:
         self.faults = faults
         self.rng = rng
-        self._fates = fates
-        self._chances = faults.chances(direction)
+        self._fault_rng = fault_rng
+        self._probabilities = faults.list_probabilities(direction)
         self._low, self._high = faults.latencies
 
-    def throw(self) -> str | None:
-        """What happens to the next message. None: nothing."""
-        thrown = self._fates.random()
-        for name, chance in self._chances:
-            thrown -= chance
-            if thrown < 0:
+    def draw_fault(self) -> str | None:
+        """Draw the fault of the next message; None: no fault."""
+        drawn = self._fault_rng.random()
+        for name, chance in self._probabilities:
+            drawn -= chance
+            if drawn < 0:
                 return name
         return None
 
-    def delay(self) -> float:
-        """Seconds, up to ``max_delay``."""
+    def draw_delay(self) -> float:
+        """Draw a delay in seconds, up to ``max_delay``."""
         return self.rng.random() * self.faults.max_delay
 
-    def latency(self) -> float:
-        """Seconds, within ``latency``."""
+    def draw_latency(self) -> float:
+        """Draw a latency in seconds."""
         return self._low if self._low == self._high else self.rng.uniform(self._low, self._high)
 
 
 class Interruptible(Protocol):
-    """A connection with faults."""
+    """A connection that can be interrupted."""
 
     def disconnect(self, seconds: float) -> None:
         """Interrupt the connection."""
@@ -170,50 +169,50 @@ class Interruptible(Protocol):
 
 
 class FaultInjector:
-    """The faults in force, for any number of connections. They can be changed at any time, and are counted.
+    """The faults in force on any number of connections. They can be changed at any time, and are counted.
 
     Args:
-        faults: for each message the first that is for it (topic and direction).
+        faults: the first one that applies to a message (by topic and direction) decides.
     """
 
     def __init__(self, *faults: Faults) -> None:
         self._faults = faults
         self.count: Counter[str] = Counter()
-        """How often each fault happened: ``in drop``, ``out malformed``; ``out disconnected``: published while the
-        connection was gone; ``in overflow``: one too many to be held back."""
+        """Number of messages by direction and fault: ``in drop``, ``out malformed``; ``out disconnected``: published while
+        the connection was interrupted; ``in overflow``: lost because too many messages were delayed."""
         self.epoch = 0
-        """Which faults these are: goes up with each change."""
+        """Number of changes of the faults."""
         self._connections = 0
         self._open: WeakSet[Interruptible] = WeakSet()
         self._rngs: dict[tuple[int, int, Direction, str], tuple[random.Random, random.Random]] = {}
 
     @classmethod
     def of(cls, faults: Sequence[Faults | FaultInjector]) -> FaultInjector:
-        """The injector that is given, or one for the faults that are.
+        """Return the given injector, or a new one with the given faults.
 
         Raises:
-            TypeError: both, or something else.
+            TypeError: an injector and faults are given, or neither kind.
         """
         if len(faults) == 1 and isinstance(faults[0], FaultInjector):
             return faults[0]
         plain = [each for each in faults if isinstance(each, Faults)]
         if len(plain) != len(faults):
-            raise TypeError("give Faults, any number of them, or one FaultInjector")
+            raise TypeError("use any number of Faults, or one FaultInjector")
         return cls(*plain)
 
     @property
     def faults(self) -> tuple[Faults, ...]:
-        """Those in force."""
+        """The faults in force."""
         return self._faults
 
     def inject(self, *faults: Faults) -> None:
-        """These from now on, instead of what was. Connections that were gone are back. Dice of a seed that was in use go on
-        where they were."""
+        """Replace the faults in force. Interrupted connections are restored. The random decisions of a seed that was in use
+        continue."""
         self._faults = faults
         self.epoch += 1
 
     def heal(self) -> None:
-        """No more faults."""
+        """Remove all faults."""
         self.inject()
 
     def disconnect(self, seconds: float) -> None:
@@ -223,28 +222,28 @@ class FaultInjector:
         for connection in tuple(self._open):
             connection.disconnect(seconds)
 
-    def connection(self, connection: Interruptible) -> int:
-        """Add a connection and return its number; each has dice of its own."""
+    def add_connection(self, connection: Interruptible) -> int:
+        """Add a connection and return its number; each has random decisions of its own."""
         self._open.add(connection)
         self._connections += 1
         return self._connections
 
-    def dice(self, connection: int, direction: Direction, topic: str) -> Dice | None:
-        """What decides for the messages of ``topic`` now. None: nothing happens to them."""
+    def find_sampler(self, connection: int, direction: Direction, topic: str) -> FaultSampler | None:
+        """Return the sampler of the faults that apply to messages of ``topic`` now; None: no faults."""
         for faults in self._faults:
-            if faults.meet(direction, topic):
-                key = (faults.seed, connection, direction, _kind(topic))
+            if faults.apply_to(direction, topic):
+                key = (faults.seed, connection, direction, _stable_name(topic))
                 rngs = self._rngs.get(key)
                 if rngs is None:
                     name = "/".join(map(str, key))
                     rngs = self._rngs[key] = (random.Random(name), random.Random(f"{name}/how"))
-                return Dice(faults, direction, *rngs)
+                return FaultSampler(faults, direction, *rngs)
         return None
 
 
-def _kind(topic: str) -> str:
-    """``topic`` without what may be another one in each run."""
-    for name in OWN_NAMES:
+def _stable_name(topic: str) -> str:
+    """Return ``topic`` without the part that may differ from run to run."""
+    for name in PEER_TOPIC_MARKS:
         start, found, _ = topic.partition(name)
         if found:
             return start + found

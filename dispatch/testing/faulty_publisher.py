@@ -1,4 +1,4 @@
-"""What is published on a connection with faults."""
+"""Publishers on a connection with faults."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from dispatch.errors import ErrorType, TransportError
-from dispatch.testing.delay_queue import Held
-from dispatch.testing.faults import Dice
-from dispatch.testing.malformed import as_tool_error, rubbish, with_other_id
+from dispatch.testing.delay_queue import DelayedMessage
+from dispatch.testing.faults import FaultSampler
+from dispatch.testing.malformed import make_tool_error, malformed_payload, replace_id
 from dispatch.transports import OnFailure, Publisher, Ticket
 
 if TYPE_CHECKING:
@@ -20,23 +20,23 @@ logger = logging.getLogger("dispatch.testing")
 
 
 class FaultyTicket:
-    """A publish: held back here (then it can be withdrawn), gone, or bound to fail."""
+    """A publish that is delayed (then it can be cancelled), sent, or about to fail."""
 
     def __init__(self, on_failure: OnFailure) -> None:
         self.on_failure: OnFailure | None = on_failure
         self.inner: Ticket | None = None
-        self.held: Held | None = None
-        """Where it is held back as in a queue of ours."""
+        self.delayed: DelayedMessage | None = None
+        """The delay, if it looks to the caller like a wait in dispatch's own queue."""
 
     @property
     def waits(self) -> bool:
-        if self.held is not None and self.held.waits:
+        if self.delayed is not None and self.delayed.is_waiting:
             return True
         return self.inner is not None and self.inner.waits
 
     def cancel(self) -> bool:
         self.on_failure = None
-        if self.held is not None and self.held.cancel():
+        if self.delayed is not None and self.delayed.cancel():
             return True
         return self.inner is not None and self.inner.cancel()
 
@@ -49,7 +49,7 @@ class FaultyTicket:
             self.inner.mark_received()
 
     def fail(self, error: TransportError) -> None:
-        """Tell who published it, unless that is done."""
+        """Report ``error`` to the caller that published, once."""
         on_failure, self.on_failure = self.on_failure, None
         if on_failure is not None:
             on_failure(error)
@@ -62,88 +62,88 @@ class FaultyPublisher:
         self._transport = transport
         self._inner = inner
         self.topic = inner.topic
-        self._way = transport.way("out", inner.topic)
+        self._path = transport.message_path("out", inner.topic)
 
     def publish(
         self, payload: bytes, properties: Mapping[str, str], *, flow: str, on_failure: OnFailure
     ) -> FaultyTicket:
-        ticket, way = FaultyTicket(on_failure), self._way
-        at_once = True  # who publishes is still there to be told
+        ticket, path = FaultyTicket(on_failure), self._path
+        is_synchronous = True  # the caller is still in publish(), so that an error can be raised
 
-        def go(body: bytes = payload, named: Mapping[str, str] = properties) -> None:
+        def send(body: bytes = payload, named: Mapping[str, str] = properties) -> None:
             try:
                 ticket.inner = self._inner.publish(body, named, flow=flow, on_failure=ticket.fail)
             except TransportError as error:
-                if at_once:
+                if is_synchronous:
                     raise
                 ticket.fail(error)
 
-        if self._transport.closed:
+        if self._transport.is_closed:
             raise TransportError(ErrorType.CLOSED, "The connection is closed.", sent=False)
-        dice = way.dice
-        fault = None if dice is None else dice.throw()
-        if self._transport.gone:
-            way.happened("disconnected")
+        sampler = path.sampler
+        fault = None if sampler is None else sampler.draw_fault()
+        if self._transport.is_disconnected:
+            path.count_fault("disconnected")
             raise _unreachable()
-        answer = as_tool_error(payload, properties) if fault == "tool_error" else None
-        if fault == "tool_error" and answer is None:
+        reply = make_tool_error(payload, properties) if fault == "tool_error" else None
+        if fault == "tool_error" and reply is None:
             fault = None
         if fault is not None:
-            way.happened(fault)
-        if dice is None or fault is None:
-            way.go(go, dice)
+            path.count_fault(fault)
+        if sampler is None or fault is None:
+            path.deliver_in_order(send, sampler)
         else:
             match fault:
                 case "drop":
                     pass
-                case "delay" if dice.rng.random() < 0.5:
-                    ticket.held = way.later(dice, go)
+                case "delay" if sampler.rng.random() < 0.5:
+                    ticket.delayed = path.deliver_later(sampler, send)
                 case "delay":
-                    way.later(dice, go)
+                    path.deliver_later(sampler, send)
                 case "duplicate":
-                    way.go(go, dice)
-                    way.later(dice, partial(self._again, payload, properties, flow))
+                    path.deliver_in_order(send, sampler)
+                    path.deliver_later(sampler, partial(self._publish_copy, payload, properties, flow))
                 case "reorder":
-                    way.until_next(dice, go)
+                    path.hold_until_next(sampler, send)
                 case "malformed":
-                    way.go(partial(go, rubbish(dice.rng, payload, properties)), dice)
+                    path.deliver_in_order(partial(send, malformed_payload(sampler.rng, payload, properties)), sampler)
                 case "tool_error":
-                    assert answer is not None
-                    way.go(partial(go, *answer), dice)
+                    assert reply is not None
+                    path.deliver_in_order(partial(send, *reply), sampler)
                 case "missing_id" | "oversized_id" | "foreign_id":
-                    way.go(partial(go, payload, with_other_id(dice.rng, properties, fault)), dice)
+                    path.deliver_in_order(partial(send, payload, replace_id(sampler.rng, properties, fault)), sampler)
                 case "error":
                     raise TransportError(
                         ErrorType.PUBLISH_QUEUE_FULL, "The queue is full (an injected fault).", sent=False
                     )
                 case "late_error":
-                    self._late_error(ticket, dice, go)
+                    self._fail_later(ticket, sampler, send)
                 case "disconnect":
-                    self._disconnect(ticket, dice)
-        at_once = False
+                    self._disconnect(ticket, sampler)
+        is_synchronous = False
         if fault != "reorder":
-            way.release()
+            path.release_held()
         return ticket
 
-    def _again(self, payload: bytes, properties: Mapping[str, str], flow: str) -> None:
+    def _publish_copy(self, payload: bytes, properties: Mapping[str, str], flow: str) -> None:
         try:
-            self._inner.publish(payload, properties, flow=flow, on_failure=_nobody_minds)
+            self._inner.publish(payload, properties, flow=flow, on_failure=_ignore_failure)
         except TransportError:
-            logger.debug("the second copy of a message to %s did not get out", self.topic)
+            logger.debug("the second copy of a message to %s was not sent", self.topic)
 
-    def _late_error(self, ticket: FaultyTicket, dice: Dice, go: Callable[[], None]) -> None:
-        got_through = dice.rng.random() < 0.5
-        if got_through:
-            go()
-        error = TransportError(ErrorType.SEND_FAILED, "Sending failed (an injected fault).", sent=got_through)
-        self._way.later(dice, partial(ticket.fail, error))
+    def _fail_later(self, ticket: FaultyTicket, sampler: FaultSampler, send: Callable[[], None]) -> None:
+        is_sent = sampler.rng.random() < 0.5
+        if is_sent:
+            send()
+        error = TransportError(ErrorType.SEND_FAILED, "Sending failed (an injected fault).", sent=is_sent)
+        self._path.deliver_later(sampler, partial(ticket.fail, error))
 
-    def _disconnect(self, ticket: FaultyTicket, dice: Dice) -> None:
-        self._transport.disconnect(dice.faults.reconnect_after)
-        if dice.rng.random() < 0.5:
+    def _disconnect(self, ticket: FaultyTicket, sampler: FaultSampler) -> None:
+        self._transport.disconnect(sampler.faults.reconnect_after)
+        if sampler.rng.random() < 0.5:
             raise _unreachable()
         error = TransportError(ErrorType.CONNECTION_LOST, "The connection ended while sending (an injected fault).")
-        self._way.later(dice, partial(ticket.fail, error))
+        self._path.deliver_later(sampler, partial(ticket.fail, error))
 
     async def writable(self, flow: str) -> None:
         await self._inner.writable(flow)
@@ -156,5 +156,5 @@ def _unreachable() -> TransportError:
     return TransportError(ErrorType.UNREACHABLE, "There is no connection (an injected fault).", sent=False)
 
 
-def _nobody_minds(_error: TransportError) -> None:
-    """The first copy has its own."""
+def _ignore_failure(_error: TransportError) -> None:
+    """The first copy reports its own failure."""

@@ -1,4 +1,4 @@
-"""What arrives on a connection with faults."""
+"""Subscriptions on a connection with faults."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
-from dispatch.testing.faults import Dice
-from dispatch.testing.malformed import OddKept, odd
+from dispatch.testing.faults import FaultSampler
+from dispatch.testing.malformed import AlteredDurableMessage, alter_message
 from dispatch.transports import DurableMessage, Handler, Message, Subscription
 
 if TYPE_CHECKING:
@@ -25,75 +25,75 @@ class FaultySubscription:
         self._transport = transport
         self.topic = topic
         self._handler: Handler | None = handler
-        self._way = transport.way("in", topic)
+        self._path = transport.message_path("in", topic)
 
-    def arrived(self, message: Message) -> None:
-        """The connection has a message."""
-        way = self._way
-        dice = way.dice
-        fault = None if dice is None else dice.throw()
-        if self._transport.gone:
-            way.happened("disconnected")
+    def on_message(self, message: Message) -> None:
+        """Receive a message from the connection, and deliver it as the faults in force say."""
+        path = self._path
+        sampler = path.sampler
+        fault = None if sampler is None else sampler.draw_fault()
+        if self._transport.is_disconnected:
+            path.count_fault("disconnected")
             _lose(message)
             return
-        shown = message if dice is None or fault is None else odd(dice.rng, message, fault)
+        shown = message if sampler is None or fault is None else alter_message(sampler.rng, message, fault)
         if shown is None:
             fault, shown = None, message
         if fault is not None:
-            way.happened(fault)
-        if dice is None or fault is None:
-            self._go(message, dice)
+            path.count_fault(fault)
+        if sampler is None or fault is None:
+            self._deliver_in_order(message, sampler)
         else:
             match fault:
                 case "drop":
                     _lose(message)
                 case "disconnect":
-                    self._transport.disconnect(dice.faults.reconnect_after)
+                    self._transport.disconnect(sampler.faults.reconnect_after)
                     _lose(message)
                 case "delay":
                     _keep(message)
-                    way.later(dice, partial(self._hand_later, message))
+                    path.deliver_later(sampler, partial(self._handle_delayed, message))
                 case "duplicate":
-                    self._go(message, dice)
-                    way.later(dice, partial(self._hand_later, message))
+                    self._deliver_in_order(message, sampler)
+                    path.deliver_later(sampler, partial(self._handle_delayed, message))
                 case "reorder":
                     _keep(message)
-                    way.until_next(dice, partial(self._hand_later, message))
+                    path.hold_until_next(sampler, partial(self._handle_delayed, message))
                 case _:
-                    self._go(shown, dice)
+                    self._deliver_in_order(shown, sampler)
         if fault != "reorder":
-            way.release()
+            path.release_held()
 
-    def _go(self, message: Message, dice: Dice | None) -> None:
-        at_once, gone = True, False
+    def _deliver_in_order(self, message: Message, sampler: FaultSampler | None) -> None:
+        is_synchronous, is_delivered = True, False
 
-        def go() -> None:
-            nonlocal gone
-            gone = True
-            if at_once:
-                self._hand(message)
+        def deliver() -> None:
+            nonlocal is_delivered
+            is_delivered = True
+            if is_synchronous:
+                self._handle(message)
             else:
-                self._hand_later(message)
+                self._handle_delayed(message)
 
-        self._way.go(go, dice)
-        at_once = False
-        if not gone:
+        self._path.deliver_in_order(deliver, sampler)
+        is_synchronous = False
+        if not is_delivered:
             _keep(message)
 
-    def _hand(self, message: Message) -> None:
+    def _handle(self, message: Message) -> None:
         if self._handler is not None:
             self._handler(message)
 
-    def _hand_later(self, message: Message) -> None:
-        """Do with what was held back as a transport does: acknowledge it where it is kept, and survive its handler."""
+    def _handle_delayed(self, message: Message) -> None:
+        """Handle a delayed message as a transport does: acknowledge a durable one, and survive an error of the handler."""
         if self._handler is None:
-            return  # what its broker keeps, goes to somebody else
-        shown = OddKept(message, message) if isinstance(message, DurableMessage) else None
+            return  # closed: the broker delivers a durable message to another subscriber
+        shown = AlteredDurableMessage(message, message) if isinstance(message, DurableMessage) else None
         try:
             self._handler(message if shown is None else shown)
         except Exception as error:
             self._transport.late_handler_errors += 1
-            logger.warning("a message on %s could not be handled: %s", self.topic, type(error).__name__)
+            logger.warning("the handler of a delayed message on %s failed: %s", self.topic, type(error).__name__)
         finally:
             if shown is not None and not shown.kept:
                 shown.acknowledge()
@@ -104,10 +104,10 @@ class FaultySubscription:
 
 
 def _keep(message: Message) -> None:
-    """That its handler returns must not acknowledge it: nobody has seen it yet."""
+    """Keep a durable message from being acknowledged when its handler returns: it is not delivered yet."""
     if isinstance(message, DurableMessage):
         message.keep()
 
 
 _lose = _keep
-"""Where a broker keeps it, somebody else gets it once this subscriber has gone."""
+"""Lose a message: the broker delivers a durable one to another subscriber after this one has closed."""

@@ -1,6 +1,6 @@
-"""A transport that does to messages what networks, brokers and strange peers do; seeded, so that a run can be repeated.
+"""A transport with injected faults of networks, brokers and peers; seeded, so that a run can be repeated.
 
-Wraps any transport and works in both directions: on what is published, and on what arrives at the subscriptions' handlers.
+It wraps any transport and acts in both directions: on published messages, and on those that arrive at subscriptions.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from dispatch.testing.delay_queue import Holding, Way
+from dispatch.testing.delay_queue import DelayQueue
 from dispatch.testing.faults import Direction, FaultInjector, Faults
 from dispatch.testing.faulty_publisher import FaultyPublisher
 from dispatch.testing.faulty_subscription import FaultySubscription
+from dispatch.testing.message_path import MessagePath
 from dispatch.transports import Handler, Mode, Publisher, Subscription, Transport
 from dispatch.transports.base import RECONNECT_WAIT_S
 
@@ -24,21 +25,21 @@ class FaultyTransport:
 
     Args:
         inner: the transport, not yet started.
-        faults: for each message the first that is for it; or a :class:`FaultInjector`, which others may share.
+        faults: the first one that applies to a message decides; or a :class:`FaultInjector`, which connections may share.
     """
 
     def __init__(self, inner: Transport, *faults: Faults | FaultInjector) -> None:
         self.inner = inner
         self.injector = FaultInjector.of(faults)
-        self.closed = False
+        self.is_closed = False
         self.late_handler_errors = 0
-        """Handlers that raised on what had been held back."""
-        self._number = self.injector.connection(self)
+        """Errors of handlers on delayed messages."""
+        self._number = self.injector.add_connection(self)
         self._now: Callable[[], float] = time.monotonic
-        self._gone_from = self._gone_until = -math.inf
-        self._gone_in_epoch = -1
-        self._outgoing = Holding()
-        self._incoming = Holding()
+        self._disconnected_from = self._disconnected_until = -math.inf
+        self._disconnected_in_epoch = -1
+        self._outgoing = DelayQueue()
+        self._incoming = DelayQueue()
 
     # -- as any transport ---------------------------------------------------------------------------------------
 
@@ -52,17 +53,19 @@ class FaultyTransport:
 
     @property
     def connected(self) -> bool:
-        return self.inner.connected and not self.gone
+        return self.inner.connected and not self.is_disconnected
 
     async def await_connection(self, deadline: float) -> bool:
-        ends = min(self._gone_until, self._gone_from + RECONNECT_WAIT_S, deadline)
-        if self.gone and (wait := ends - self._now()) > 0:
+        ends = min(self._disconnected_until, self._disconnected_from + RECONNECT_WAIT_S, deadline)
+        if self.is_disconnected and (wait := ends - self._now()) > 0:
             await asyncio.sleep(wait)
-        return not self.gone and await self.inner.await_connection(deadline)
+        return not self.is_disconnected and await self.inner.await_connection(deadline)
 
     def was_disconnected_since(self, instant: float) -> bool:
-        # When a change of faults brought the connection back, the moment is not known.
-        until = self._gone_until if self._gone_in_epoch == self.injector.epoch else self._gone_from
+        # The time at which a change of the faults restored the connection is not known.
+        until = (
+            self._disconnected_until if self._disconnected_in_epoch == self.injector.epoch else self._disconnected_from
+        )
         return until >= instant or self.inner.was_disconnected_since(instant)
 
     def another(self) -> FaultyTransport:
@@ -70,27 +73,27 @@ class FaultyTransport:
 
     @property
     def handler_errors(self) -> int:
-        """Handlers that raised, where the inner transport counts them."""
+        """Errors of handlers, including those that the inner transport counts."""
         return getattr(self.inner, "handler_errors", 0) + self.late_handler_errors
 
     async def start(self) -> None:
         await self.inner.start()
-        self.closed = False
+        self.is_closed = False
 
     async def publisher(self, topic: str) -> Publisher:
         return FaultyPublisher(self, await self.inner.publisher(topic))
 
     async def subscribe(self, topic: str, handler: Handler, *, mode: Mode, name: str) -> Subscription:
         subscription = FaultySubscription(self, topic, handler)
-        subscription.inner = await self.inner.subscribe(topic, subscription.arrived, mode=mode, name=name)
+        subscription.inner = await self.inner.subscribe(topic, subscription.on_message, mode=mode, name=name)
         return subscription
 
     async def flush(self) -> None:
-        await self._outgoing.emptied()
+        await self._outgoing.wait_empty()
         await self.inner.flush()
 
     async def close(self) -> None:
-        self.closed = True
+        self.is_closed = True
         self._outgoing.clear()
         self._incoming.clear()
         await self.inner.close()
@@ -99,30 +102,32 @@ class FaultyTransport:
 
     @property
     def count(self) -> Counter[str]:
-        """How often each fault happened: see :attr:`FaultInjector.count`."""
+        """Number of messages by direction and fault: see :attr:`FaultInjector.count`."""
         return self.injector.count
 
     @property
-    def gone(self) -> bool:
-        """The connection is gone at the moment."""
-        if self._gone_in_epoch != self.injector.epoch:  # a change of faults brings it back
+    def is_disconnected(self) -> bool:
+        """The connection is interrupted now."""
+        if self._disconnected_in_epoch != self.injector.epoch:  # a change of the faults restores it
             return False
-        return self._now() < self._gone_until
+        return self._now() < self._disconnected_until
 
     def disconnect(self, seconds: float) -> None:
         """Interrupt the connection for ``seconds``: publishing fails, and no message arrives. See
         :meth:`FaultInjector.disconnect` for all connections of an injector."""
-        self._now = asyncio.get_running_loop().time  # a scrape asks on a thread of its own
-        if not self.gone:
-            self._gone_from = self._now()
-        self._gone_until = self._now() + seconds
-        self._gone_in_epoch = self.injector.epoch
+        self._now = (
+            asyncio.get_running_loop().time
+        )  # read before: scrapes read `is_disconnected` on threads without a loop
+        if not self.is_disconnected:
+            self._disconnected_from = self._now()
+        self._disconnected_until = self._now() + seconds
+        self._disconnected_in_epoch = self.injector.epoch
 
     def heal(self) -> None:
-        """No more faults, on no connection that has the same injector."""
+        """Remove all faults, on all connections that share the injector."""
         self.injector.heal()
 
-    def way(self, direction: Direction, topic: str) -> Way:
-        """For its publishers and subscriptions."""
-        holding = self._outgoing if direction == "out" else self._incoming
-        return Way(self.injector, self._number, holding, direction, topic)
+    def message_path(self, direction: Direction, topic: str) -> MessagePath:
+        """Return the path of the messages of ``topic`` in that direction."""
+        queue = self._outgoing if direction == "out" else self._incoming
+        return MessagePath(self.injector, self._number, queue, direction, topic)

@@ -1,4 +1,4 @@
-"""Messages as no peer should send them: payloads that cannot be read, ids of nobody, and answers turned into errors."""
+"""Malformed messages: unreadable payloads, wrong ids, and replies that are replaced by errors."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from dispatch.messaging.wire.properties import MAX_PROPERTY_BYTES, PLAIN_CHUNK, 
 from dispatch.transports import DurableMessage, Message
 
 INJECTED_ERROR = "injected-fault"
-"""The type of the errors that the fault ``tool_error`` makes."""
+"""Type of the errors that the fault ``tool_error`` injects."""
 
 
-class OddMessage:
-    """A message in the hand; with ``raises`` its ``properties()`` or its ``data()`` raises, as a client library's may."""
+class AlteredMessage:
+    """A message with this content. ``raises`` names the method that raises, as a client library's may: ``properties`` or
+    ``data``."""
 
     def __init__(self, payload: bytes, properties: Mapping[str, str], *, raises: str = "") -> None:
         self._payload = payload
@@ -24,17 +25,17 @@ class OddMessage:
 
     def properties(self) -> dict[str, str]:
         if self._raises == "properties":
-            raise RuntimeError("the properties cannot be read")
+            raise RuntimeError("the properties are not readable")
         return dict(self._properties)
 
     def data(self) -> bytes:
         if self._raises == "data":
-            raise UnicodeError("the data cannot be read")
+            raise UnicodeError("the data is not readable")
         return self._payload
 
 
-class OddKept(DurableMessage):
-    """``shown`` in the place of a message that its broker keeps; it is acknowledged as that one would be."""
+class AlteredDurableMessage(DurableMessage):
+    """The content of ``shown`` in place of a durable message's, which is acknowledged with it."""
 
     __slots__ = ("_inner", "_shown", "backlog", "kept", "lag")
 
@@ -67,7 +68,7 @@ WRONG_TYPES = json.dumps(
     {"error": 5, "response": {}, "end_of_stream": "yes", "user": [], "config": 7, "arguments": [1]}
 ).encode()
 
-RUBBISH: tuple[bytes, ...] = (
+MALFORMED_PAYLOADS: tuple[bytes, ...] = (
     b"",
     b" ",
     b"null",
@@ -88,25 +89,25 @@ RUBBISH: tuple[bytes, ...] = (
     b"<html>502 Bad Gateway</html>",
     WRONG_TYPES,
 )
-"""Payloads that are neither a request nor a response."""
+"""Payloads that are neither a request nor a reply."""
 
 
-def rubbish(rng: random.Random, payload: bytes, properties: Mapping[str, str] | None = None) -> bytes:
-    """A payload that is neither, made from ``payload`` or out of nothing."""
+def malformed_payload(rng: random.Random, payload: bytes, properties: Mapping[str, str] | None = None) -> bytes:
+    """Return a payload that is neither a request nor a reply, made from ``payload`` or independent of it."""
     kind = rng.randrange(4)
     if properties and properties.get(Property.PLAIN) in (PLAIN_LAST, PLAIN_CHUNK):
-        return b"\xff" + payload  # a bare text: whatever is UTF-8 could be read
+        return b"\xff" + payload  # plain text: any UTF-8 would be readable
     if kind == 0 and len(payload) > 1:
-        return payload[: rng.randrange(1, len(payload))]  # an object without its last brace is no JSON
+        return payload[: rng.randrange(1, len(payload))]  # an object without its last brace is not JSON
     if kind == 1:
         return b"\xff" + rng.randbytes(rng.randrange(40))
     if kind == 2:
         return payload + b"}"
-    return rng.choice(RUBBISH)
+    return rng.choice(MALFORMED_PAYLOADS)
 
 
-def with_other_id(rng: random.Random, properties: Mapping[str, str], how: str) -> dict[str, str]:
-    """``properties`` with the id missing, oversized, or somebody else's."""
+def replace_id(rng: random.Random, properties: Mapping[str, str], how: str) -> dict[str, str]:
+    """Return ``properties`` with an ``id`` that is missing, oversized, or that of no request."""
     others = {key: value for key, value in properties.items() if key != Property.ID}
     match how:
         case "missing_id":
@@ -119,8 +120,8 @@ def with_other_id(rng: random.Random, properties: Mapping[str, str], how: str) -
             return {**others, Property.ID: f"{rng.getrandbits(64):016x}-{rng.randrange(1000):x}"}
 
 
-def as_tool_error(payload: bytes, properties: Mapping[str, str]) -> tuple[bytes, dict[str, str]] | None:
-    """The answer as an error of the tool's own. None: this is no answer of a tool."""
+def make_tool_error(payload: bytes, properties: Mapping[str, str]) -> tuple[bytes, dict[str, str]] | None:
+    """Return the reply as a tool's own error; None: the message is not a tool's reply."""
     if not payload or Property.ID not in properties or properties.keys() & {Property.REPLY_TO, Property.REFUSED}:
         return None
     if properties.get(Property.PLAIN) not in (PLAIN_LAST, PLAIN_CHUNK) and not _is_reply(payload):
@@ -129,7 +130,7 @@ def as_tool_error(payload: bytes, properties: Mapping[str, str]) -> tuple[bytes,
     kept = {
         name: value
         for name, value in properties.items()
-        # An error ends the answer, and has no place in its order.
+        # An error ends the reply, and has no index among its chunks.
         if name not in (Property.PLAIN, Property.MORE, Property.CHUNK)
     }
     return encode_reply(Reply(error, "", True)), kept
@@ -144,22 +145,22 @@ def _is_reply(payload: bytes) -> bool:
     return isinstance(raw, dict) and "arguments" not in raw and bool(raw.keys() & {"response", "error"})
 
 
-def odd(rng: random.Random, message: Message, fault: str) -> Message | None:
-    """``message`` as ``fault`` shows it to its receiver; as it is, if that fault changes nothing in it. None: it cannot
-    happen to this message."""
+def alter_message(rng: random.Random, message: Message, fault: str) -> Message | None:
+    """Return ``message`` with the content that ``fault`` gives it; the message itself, if the fault does not change content;
+    None if the fault does not apply to it."""
     properties = message.properties()
     match fault:
         case "malformed":
-            shown = OddMessage(rubbish(rng, message.data(), properties), properties)
+            shown = AlteredMessage(malformed_payload(rng, message.data(), properties), properties)
         case "raising":
-            shown = OddMessage(message.data(), properties, raises=rng.choice(("properties", "data")))
+            shown = AlteredMessage(message.data(), properties, raises=rng.choice(("properties", "data")))
         case "missing_id" | "oversized_id" | "foreign_id":
-            shown = OddMessage(message.data(), with_other_id(rng, properties, fault))
+            shown = AlteredMessage(message.data(), replace_id(rng, properties, fault))
         case "tool_error":
-            answer = as_tool_error(message.data(), properties)
-            if answer is None:
+            reply = make_tool_error(message.data(), properties)
+            if reply is None:
                 return None
-            shown = OddMessage(*answer)
+            shown = AlteredMessage(*reply)
         case _:
             return message
-    return OddKept(message, shown) if isinstance(message, DurableMessage) else shown
+    return AlteredDurableMessage(message, shown) if isinstance(message, DurableMessage) else shown

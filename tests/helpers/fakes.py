@@ -9,7 +9,7 @@ from dispatch.errors import TransportError
 from dispatch.messaging.wire.codec import ErrorInfo, Reply, encode_reply
 from dispatch.messaging.wire.properties import Property
 from dispatch.transports import OnFailure
-from tests.helpers.malformed_messages import OddMessage
+from tests.helpers.malformed_messages import AlteredMessage
 
 
 @dataclass(eq=False)
@@ -73,14 +73,14 @@ def reply(
     error: tuple[str, str] | None = None,
     chunk: int | None = None,
     **properties: str,
-) -> OddMessage:
+) -> AlteredMessage:
     """A response as a service sends it; further properties with ``_`` for ``-``."""
     named = {key.replace("_", "-"): value for key, value in properties.items()}
     if id is not None:
         named[Property.ID] = id
     if chunk is not None:
         named[Property.CHUNK] = str(chunk)
-    return OddMessage(encode_reply(Reply(None if error is None else ErrorInfo(*error), text, end)), named)
+    return AlteredMessage(encode_reply(Reply(None if error is None else ErrorInfo(*error), text, end)), named)
 
 
 def lost(*, sent: bool = True) -> TransportError:

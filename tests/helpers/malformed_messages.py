@@ -1,7 +1,7 @@
-"""Messages as no peer should send them: what users get as well."""
+"""Malformed messages for tests of what receives them."""
 
 from __future__ import annotations
 
-from dispatch.testing.malformed import RUBBISH, OddMessage, rubbish, with_other_id
+from dispatch.testing.malformed import MALFORMED_PAYLOADS, AlteredMessage, malformed_payload, replace_id
 
-__all__ = ["RUBBISH", "OddMessage", "rubbish", "with_other_id"]
+__all__ = ["MALFORMED_PAYLOADS", "AlteredMessage", "malformed_payload", "replace_id"]

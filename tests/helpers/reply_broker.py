@@ -9,7 +9,7 @@ from dispatch.serving.reply_destinations import ReplyRouter
 from dispatch.transports import Mode
 from tests.helpers.dispatcher_and_service import RESPONSES
 from tests.helpers.fakes import FakePublisher
-from tests.helpers.malformed_messages import OddMessage
+from tests.helpers.malformed_messages import AlteredMessage
 from tests.helpers.session import REPLY_TOPIC, SECRET
 
 OWN = REPLY_TOPIC
@@ -49,7 +49,7 @@ class Broker:
 
     def acknowledge(self, token: str) -> None:
         """What a caller does for a reply that asks for it."""
-        self.handlers[CONTROL](OddMessage(b"", {"acked": token, "session": SECRET}))
+        self.handlers[CONTROL](AlteredMessage(b"", {"acked": token, "session": SECRET}))
 
     async def publisher(self, topic: str) -> FakePublisher:
         await self.gate.wait()

@@ -14,7 +14,7 @@ from dispatch.messaging.rpc.retransmittable_request import RetransmittableReques
 from dispatch.messaging.wire.properties import Property
 from tests.helpers.clock import idle, virtual_loop
 from tests.helpers.fakes import FakePublisher
-from tests.helpers.malformed_messages import OddMessage
+from tests.helpers.malformed_messages import AlteredMessage
 
 
 class Words(RetransmittableRequest):
@@ -108,7 +108,7 @@ class Bench:
     def word(self, id: str, **properties: str) -> None:
         """The service says that something has arrived; that is no reply."""
         before = dict(self.exchange.replies)
-        self.exchange.on_message(OddMessage(b"", {"id": id, "taken": "1", **properties}))
+        self.exchange.on_message(AlteredMessage(b"", {"id": id, "taken": "1", **properties}))
         assert self.exchange.replies == before
 
 

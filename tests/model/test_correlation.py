@@ -20,7 +20,7 @@ from dispatch.messaging.rpc.pending import ReplyStream
 from dispatch.messaging.wire.properties import Property
 from tests.helpers.clock import VirtualClockLoop, advance, idle
 from tests.helpers.fakes import FakePublisher, FakeTicket, lost, reply
-from tests.helpers.malformed_messages import RUBBISH, OddMessage
+from tests.helpers.malformed_messages import MALFORMED_PAYLOADS, AlteredMessage
 from tests.helpers.state_machine_settings import machine
 
 MAX_PENDING, MAX_TOMBSTONES, AGE = 5, 6, 40.0
@@ -189,9 +189,9 @@ class ExchangeMachine(RuleBasedStateMachine):
                 self.bury(asked, "answer", DUPLICATE)
         self.take(message, MATCHED)
 
-    @rule(asked=asked, payload=st.sampled_from(RUBBISH), raises=st.booleans())
+    @rule(asked=asked, payload=st.sampled_from(MALFORMED_PAYLOADS), raises=st.booleans())
     def rubbish(self, asked: PrometheusApi, payload: bytes, raises: bool) -> None:
-        message = OddMessage(payload, {"id": asked.id}, raises="data" if raises else "")
+        message = AlteredMessage(payload, {"id": asked.id}, raises="data" if raises else "")
         if asked.id not in self.waiting:
             self.take(message, self.remembered(asked.id))
             return
@@ -199,7 +199,9 @@ class ExchangeMachine(RuleBasedStateMachine):
         self.take(message, Disposition.MALFORMED)
 
     @rule(
-        message=st.sampled_from([reply(None), reply(""), reply("x" * 9_000), OddMessage(b"", {}, raises="properties")])
+        message=st.sampled_from(
+            [reply(None), reply(""), reply("x" * 9_000), AlteredMessage(b"", {}, raises="properties")]
+        )
     )
     def without_an_id(self, message: Any) -> None:
         self.take(message, Disposition.MALFORMED)
@@ -211,7 +213,7 @@ class ExchangeMachine(RuleBasedStateMachine):
     @rule(asked=asked)
     def word_of_arrival(self, asked: PrometheusApi) -> None:
         """It is no reply: counted as nothing."""
-        self.do(self._hand_over(OddMessage(b"", {"id": asked.id, "taken": "1"})))
+        self.do(self._hand_over(AlteredMessage(b"", {"id": asked.id, "taken": "1"})))
         if asked.id in self.waiting and asked.ticket is not None:
             assert asked.ticket.proofs[-1] == "mark_received"
 

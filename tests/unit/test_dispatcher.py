@@ -13,7 +13,7 @@ from dispatch.messaging.wire.codec import decode_request
 from dispatch.messaging.wire.sessions import session_key
 from tests.helpers.clock import START, advance, idle
 from tests.helpers.dispatcher_and_service import RESPONSES, Peer, Service, catalog, dispatching, stand
-from tests.helpers.malformed_messages import RUBBISH
+from tests.helpers.malformed_messages import MALFORMED_PAYLOADS
 
 pytestmark = pytest.mark.usefixtures("strangers")
 
@@ -213,7 +213,7 @@ async def test_what_is_cancelled_raises_that_and_leaves_nothing() -> None:
 # -- strange services -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("payload", RUBBISH)
+@pytest.mark.parametrize("payload", MALFORMED_PAYLOADS)
 async def test_rubbish_for_an_answer_is_a_typed_error_at_once(payload: bytes) -> None:
     async with Peer.as_service() as peer, dispatching() as dispatcher:
         call = asyncio.create_task(dispatcher.execute("work"))

@@ -94,7 +94,9 @@ async def test_calls_with_every_fault_and_every_outcome_leave_nothing_behind() -
         assert counted[disposition] > CALLS // 200, counted
     happened = load.network.count + load.service_network.count
     for fault in {
-        f"{way} {name}" for way, plan in (("out", EVERYTHING), ("in", ARRIVING)) for name, _ in plan.chances(way)
+        f"{way} {name}"
+        for way, plan in (("out", EVERYTHING), ("in", ARRIVING))
+        for name, _ in plan.list_probabilities(way)
     }:
         assert happened[fault] > CALLS // 5_000, (fault, happened)
     assert load.server.malformed > CALLS // 1_000

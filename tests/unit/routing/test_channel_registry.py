@@ -18,7 +18,7 @@ from dispatch.transports import Mode
 from tests.helpers.clock import idle
 from tests.helpers.dispatcher_and_service import catalog
 from tests.helpers.fakes import FakePublisher, lost, reply
-from tests.helpers.malformed_messages import OddMessage
+from tests.helpers.malformed_messages import AlteredMessage
 from tests.helpers.session import KEY, SECRET
 
 SERVICE = catalog().services["lab"]
@@ -129,7 +129,7 @@ async def test_replies_on_our_own_topic_are_acknowledged_where_they_ask_and_othe
         broker.handlers[topic](reply("somebody-else", ack=token, control=control))
         broker.handlers[topic](reply("somebody-else"))
     await idle()
-    broker.handlers[OWN](OddMessage(b"", {"here": "", "ack": "1:3", "control": control}))  # no reply, but a message
+    broker.handlers[OWN](AlteredMessage(b"", {"here": "", "ack": "1:3", "control": control}))  # no reply, but a message
     await idle()
     assert [ticket.properties["acked"] for ticket in broker.publishers[control].sent] == ["1:2", "1:3"]
     assert made.credit == CREDIT_BYTES

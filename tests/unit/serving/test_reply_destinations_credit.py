@@ -11,7 +11,7 @@ from dispatch.serving.reply_destinations import ReplyRouter
 from tests.helpers.clock import advance, idle
 from tests.helpers.dispatcher_and_service import RESPONSES
 from tests.helpers.fakes import FakeTicket
-from tests.helpers.malformed_messages import OddMessage
+from tests.helpers.malformed_messages import AlteredMessage
 from tests.helpers.reply_broker import ANSWER, CONTROL, OWN, Broker, asked, router
 from tests.helpers.session import SECRET, request_id
 
@@ -107,7 +107,7 @@ async def test_an_odd_acknowledgement_means_nothing(token: str) -> None:
     before = len(out)
     gate = tokens(out)[-1].partition(":")[0]
     broker.acknowledge(token.format(gate))
-    broker.handlers[CONTROL](OddMessage(b"rubbish", {"id": "x"}))
+    broker.handlers[CONTROL](AlteredMessage(b"rubbish", {"id": "x"}))
     assert len(out) == before
     broker.acknowledge(f"{token.format(gate)},{tokens(out)[-1]}")
     assert len(out) > before, "the one that is right counts all the same"
@@ -143,10 +143,10 @@ async def test_one_message_acknowledges_for_several_gates_and_may_be_a_request_t
     lanes = [broker.opened[topic].sent for topic in (OWN, f"{OWN}-1")]
     before = [len(out) for out in lanes]
     acked = ",".join(tokens(out)[-1] for out in lanes)
-    broker.handlers[CONTROL](OddMessage(b"work", {"id": request_id(1), "acked": acked, "session": SECRET}))
+    broker.handlers[CONTROL](AlteredMessage(b"work", {"id": request_id(1), "acked": acked, "session": SECRET}))
     assert all(len(out) > passed for out, passed in zip(lanes, before, strict=True))
     assert requests == [request_id(1)]
-    broker.handlers[CONTROL](OddMessage(b"", {"acked": acked, "session": SECRET}))
+    broker.handlers[CONTROL](AlteredMessage(b"", {"acked": acked, "session": SECRET}))
     assert requests == [request_id(1)], "an acknowledgement alone is no request"
     await made.close()
 

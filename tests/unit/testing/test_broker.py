@@ -1,4 +1,4 @@
-"""Services, dispatchers and faults on an embedded broker of one's own."""
+"""Services, dispatchers and faults on an embedded broker."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Number(ToolService):
         return f"number {arguments['n']}"
 
 
-async def test_brokers_do_not_hear_each_other() -> None:
+async def test_brokers_are_isolated_from_each_other() -> None:
     one, other = EmbeddedBroker(), EmbeddedBroker()
     async with one.serve(Number(), "lab"), other.connect(catalog(), policy=Policy(timeout=1)) as dispatcher:
         assert (await dispatcher.execute("work", {"n": 1})).outcome is Outcome.TIMEOUT
     assert asyncio.get_running_loop().time() == pytest.approx(START + 1 + LINGER_S)
 
 
-async def test_services_come_and_go_with_their_dispatcher() -> None:
+async def test_services_are_served_until_their_dispatcher_closes() -> None:
     broker = EmbeddedBroker()
     async with broker.connect(catalog(), services={"lab": Number()}, policy=Policy(timeout=1)) as dispatcher:
         assert await dispatcher.call("work", {"n": 1}) == "number 1"
@@ -36,7 +36,7 @@ async def test_services_come_and_go_with_their_dispatcher() -> None:
         assert not (await dispatcher.execute("work", {"n": 1})).ok
 
 
-async def test_a_whole_topic_is_taken_as_it_is() -> None:
+async def test_a_whole_topic_name_is_used_unchanged() -> None:
     broker = EmbeddedBroker()
     async with (
         broker.serve(Number(), REQUESTS, response_queue=RESPONSES, concurrency=3) as server,
@@ -46,7 +46,7 @@ async def test_a_whole_topic_is_taken_as_it_is() -> None:
         assert (server.concurrency, server.instance) == (3, "lab-1")
 
 
-async def test_faults_of_a_service_are_its_own() -> None:
+async def test_faults_of_one_service_do_not_affect_others() -> None:
     broker = EmbeddedBroker()
     both = Catalog(
         [*catalog().services.values(), *catalog_of("other").services.values()],
@@ -61,7 +61,7 @@ async def test_faults_of_a_service_are_its_own() -> None:
         assert await dispatcher.call("echo", {"n": 2}) == "number 2"
 
 
-async def test_mistakes_in_descriptors_are_told(tmp_path: Path) -> None:
+async def test_errors_in_descriptors_are_reported(tmp_path: Path) -> None:
     with pytest.raises(CatalogError):
         async with EmbeddedBroker().connect(tmp_path / "none"):
             raise AssertionError("it must not get here")

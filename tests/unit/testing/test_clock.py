@@ -1,4 +1,4 @@
-"""Virtual time: a test runner that overlooks a leak would make every other test worthless."""
+"""Virtual time: a test runner that misses leaks would make all other tests worthless."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import pytest
 from dispatch.testing.clock import START, DeadlockError, VirtualClockLoop, advance, idle, run, virtual_time
 
 
-async def test_thirty_seconds_take_no_time() -> None:
+async def test_a_virtual_sleep_takes_no_wall_time() -> None:
     await asyncio.sleep(30)
     assert asyncio.get_running_loop().time() == START + 30
 
 
-async def test_advance_lets_everything_due_happen_and_no_more() -> None:
+async def test_advance_runs_timers_that_are_due_and_no_others() -> None:
     happened: list[int] = []
     loop = asyncio.get_running_loop()
     timers = [loop.call_later(seconds, happened.append, seconds) for seconds in (1, 2, 3)]
@@ -27,7 +27,7 @@ async def test_advance_lets_everything_due_happen_and_no_more() -> None:
     timers[-1].cancel()
 
 
-async def test_idle_waits_for_whatever_is_ready_without_time_passing() -> None:
+async def test_idle_runs_ready_callbacks_without_advancing_time() -> None:
     steps: list[int] = []
 
     async def many() -> None:
@@ -42,7 +42,7 @@ async def test_idle_waits_for_whatever_is_ready_without_time_passing() -> None:
     await task
 
 
-async def test_time_stands_still_while_a_thread_works() -> None:
+async def test_time_stands_still_while_a_thread_runs() -> None:
     begun = threading.Event()
     working = asyncio.create_task(asyncio.to_thread(begun.wait, 10))
     asyncio.get_running_loop().call_soon(begun.set)
@@ -50,7 +50,7 @@ async def test_time_stands_still_while_a_thread_works() -> None:
     assert asyncio.get_running_loop().time() == START
 
 
-def test_a_wait_that_nothing_can_end_is_told_at_once() -> None:
+def test_a_deadlock_fails_at_once() -> None:
     async def hangs() -> None:
         await asyncio.get_running_loop().create_future()
 
@@ -58,7 +58,7 @@ def test_a_wait_that_nothing_can_end_is_told_at_once() -> None:
         run(hangs)
 
 
-def test_a_task_left_behind_is_told() -> None:
+def test_a_remaining_task_fails_the_test() -> None:
     async def leaves() -> None:
         leaves.task = asyncio.create_task(asyncio.Event().wait())  # type: ignore[attr-defined]
 
@@ -66,7 +66,7 @@ def test_a_task_left_behind_is_told() -> None:
         run(leaves)
 
 
-def test_a_timer_left_behind_is_told() -> None:
+def test_a_remaining_timer_fails_the_test() -> None:
     async def leaves() -> None:
         asyncio.get_running_loop().call_later(5, print)
 
@@ -74,7 +74,7 @@ def test_a_timer_left_behind_is_told() -> None:
         run(leaves)
 
 
-def test_an_exception_nobody_looked_at_is_told() -> None:
+def test_an_exception_that_is_never_retrieved_fails_the_test() -> None:
     async def fails() -> None:
         raise ValueError("nobody looks")
 
@@ -87,7 +87,7 @@ def test_an_exception_nobody_looked_at_is_told() -> None:
         run(starts)
 
 
-def test_a_timer_that_is_set_for_ever_is_told() -> None:
+def test_a_timer_that_is_set_for_ever_fails_the_test() -> None:
     async def spins() -> None:
         loop = asyncio.get_running_loop()
 
@@ -101,7 +101,7 @@ def test_a_timer_that_is_set_for_ever_is_told() -> None:
         run(spins)
 
 
-def test_it_can_be_told_to_let_things_be() -> None:
+def test_without_strict_remaining_tasks_are_cancelled() -> None:
     cancelled: list[bool] = []
 
     async def waits() -> None:
@@ -119,7 +119,7 @@ def test_it_can_be_told_to_let_things_be() -> None:
     assert cancelled == [True]
 
 
-def test_an_exception_nobody_looked_at_can_be_let_be() -> None:
+def test_without_strict_unretrieved_exceptions_are_ignored() -> None:
     async def fails() -> None:
         raise ValueError("nobody looks")
 
@@ -143,7 +143,7 @@ def test_a_decorated_function_is_a_plain_one_and_keeps_its_parameters() -> None:
     assert (waited(3600), waited(3600, twice=True)) == (3600, 7200)
 
 
-def test_a_decorated_function_raises_what_it_raised() -> None:
+def test_a_decorated_function_raises_the_original_error() -> None:
     @virtual_time
     async def fails() -> None:
         await asyncio.sleep(1)
@@ -153,12 +153,12 @@ def test_a_decorated_function_raises_what_it_raised() -> None:
         fails()
 
 
-def test_the_loop_can_be_anothers() -> None:
+def test_another_loop_can_be_given() -> None:
     with asyncio.Runner(loop_factory=VirtualClockLoop) as runner:
         assert runner.run(asyncio.wait_for(asyncio.sleep(3600, "late"), 7200)) == "late"
 
 
 @pytest.mark.parametrize("helper", [idle, lambda: advance(1)])
-def test_on_a_real_loop_the_helpers_say_what_is_missing(helper: Callable[[], Coroutine[Any, Any, None]]) -> None:
+def test_helpers_reject_a_real_loop(helper: Callable[[], Coroutine[Any, Any, None]]) -> None:
     with pytest.raises(RuntimeError, match="@virtual_time"):
         run(helper, loop=asyncio.SelectorEventLoop())

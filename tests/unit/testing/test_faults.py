@@ -1,4 +1,4 @@
-"""Chances, filters and seeds: what is decided, and that it is decided again."""
+"""Probabilities, filters and seeds of faults."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.testing.faults import KINDS, ONLY, Dice, FaultInjector, Faults
+from dispatch.testing.faults import FAULT_KINDS, SINGLE_DIRECTION, FaultInjector, Faults, FaultSampler
 
 REQUESTS = "non-persistent://tg/request/joke"
 REPLIES = "non-persistent://tg/response/dispatch-reply-"
 
 
 def thrown(injector: FaultInjector, connection: int, topic: str, times: int = 300) -> list[str | None]:
-    dice = injector.dice(connection, "out", topic)
-    assert dice is not None
-    return [dice.throw() for _ in range(times)]
+    sampler = injector.find_sampler(connection, "out", topic)
+    assert sampler is not None
+    return [sampler.draw_fault() for _ in range(times)]
 
 
 @pytest.mark.parametrize(
@@ -28,8 +28,8 @@ def thrown(injector: FaultInjector, connection: int, topic: str, times: int = 30
         ({"drop": 1.1}, "drop=1.1"),
         ({"error": -0.1}, "error=-0.1"),
         ({"malformed": float("nan")}, "malformed=nan"),
-        ({"drop": 0.6, "duplicate": 0.6}, "1.2 together"),
-        ({"latency": (0.2, 0.1)}, "ends before it begins"),
+        ({"drop": 0.6, "duplicate": 0.6}, "add up to 1.2"),
+        ({"latency": (0.2, 0.1)}, "is not a range"),
         ({"latency": -1.0}, "latency=-1.0"),
         ({"latency": (0.0, float("inf"))}, "latency=inf"),
         ({"max_delay": -1.0}, "max_delay=-1.0"),
@@ -37,26 +37,26 @@ def thrown(injector: FaultInjector, connection: int, topic: str, times: int = 30
         ({"direction": "up"}, "direction='up'"),
     ],
 )
-def test_a_value_that_cannot_be_is_named(values: dict[str, object], told: str) -> None:
+def test_an_invalid_value_is_named(values: dict[str, object], told: str) -> None:
     with pytest.raises(ValueError, match=told.replace("(", r"\(")):
         Faults(**values)  # type: ignore[arg-type]
 
 
-def test_all_that_is_certain_together_may_be() -> None:
-    share = 1 / len(KINDS)
-    assert len(Faults(**dict.fromkeys(KINDS, share)).chances("out")) == len(KINDS) - 1  # type: ignore[arg-type]
+def test_probabilities_may_add_up_to_one() -> None:
+    share = 1 / len(FAULT_KINDS)
+    assert len(Faults(**dict.fromkeys(FAULT_KINDS, share)).list_probabilities("out")) == len(FAULT_KINDS) - 1  # type: ignore[arg-type]
 
 
-def test_what_is_shown_is_what_was_said() -> None:
+def test_repr_shows_the_values_that_were_given() -> None:
     assert repr(Faults(drop=0.1, seed=3)) == "Faults(drop=0.1, seed=3)"
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_each_fault_happens_as_often_as_it_should_and_only_where_it_can(kind: str) -> None:
+@pytest.mark.parametrize("kind", FAULT_KINDS)
+def test_each_fault_has_its_probability_and_direction(kind: str) -> None:
     for direction in ("out", "in"):
-        dice = Dice(Faults(**{kind: 0.2}), direction, random.Random(1), random.Random(2))  # type: ignore[arg-type]
-        counted = Counter(dice.throw() for _ in range(5_000))
-        if ONLY.get(kind, direction) != direction:
+        sampler = FaultSampler(Faults(**{kind: 0.2}), direction, random.Random(1), random.Random(2))  # type: ignore[arg-type]
+        counted = Counter(sampler.draw_fault() for _ in range(5_000))
+        if SINGLE_DIRECTION.get(kind, direction) != direction:
             assert counted == {None: 5_000}
         else:
             assert counted.keys() == {kind, None}
@@ -64,24 +64,24 @@ def test_each_fault_happens_as_often_as_it_should_and_only_where_it_can(kind: st
 
 
 @given(st.integers(), st.floats(0, 10), st.floats(0, 10))
-def test_times_are_within_their_limits(seed: int, one: float, other: float) -> None:
+def test_delays_and_latencies_are_within_their_limits(seed: int, one: float, other: float) -> None:
     low, high = sorted((one, other))
-    dice = Dice(Faults(latency=(low, high), max_delay=high), "out", random.Random(seed), random.Random(seed))
-    assert all(low <= dice.latency() <= high for _ in range(20))
-    assert all(0 <= dice.delay() <= high for _ in range(20))
+    sampler = FaultSampler(Faults(latency=(low, high), max_delay=high), "out", random.Random(seed), random.Random(seed))
+    assert all(low <= sampler.draw_latency() <= high for _ in range(20))
+    assert all(0 <= sampler.draw_delay() <= high for _ in range(20))
 
 
-def test_one_number_is_a_latency_too() -> None:
-    assert Dice(Faults(latency=2), "in", random.Random(1), random.Random(1)).latency() == 2
+def test_one_number_is_a_fixed_latency() -> None:
+    assert FaultSampler(Faults(latency=2), "in", random.Random(1), random.Random(1)).draw_latency() == 2
 
 
-def test_a_seed_decides() -> None:
+def test_the_same_seed_draws_the_same_faults() -> None:
     plan = Faults(drop=0.3, duplicate=0.2, seed=5)
     assert thrown(FaultInjector(plan), 1, REQUESTS) == thrown(FaultInjector(plan), 1, REQUESTS)
     assert thrown(FaultInjector(plan), 1, REQUESTS) != thrown(FaultInjector(replace(plan, seed=6)), 1, REQUESTS)
 
 
-def test_topics_and_connections_have_dice_of_their_own() -> None:
+def test_topics_and_connections_draw_independently() -> None:
     plan = Faults(drop=0.3)
     alone, beside = FaultInjector(plan), FaultInjector(plan)
     thrown(beside, 1, "non-persistent://tg/request/other")
@@ -89,45 +89,45 @@ def test_topics_and_connections_have_dice_of_their_own() -> None:
     assert thrown(FaultInjector(plan), 2, REQUESTS) != thrown(FaultInjector(plan), 1, REQUESTS)
 
 
-def test_how_exactly_does_not_move_what_happens_next() -> None:
+def test_drawing_details_does_not_change_later_faults() -> None:
     plan = Faults(drop=0.3, delay=0.3, latency=(0, 1))
     told = []
     for draws in (0, 3):
-        dice = FaultInjector(plan).dice(1, "out", REQUESTS)
-        assert dice is not None
-        told.append([(dice.throw(), [dice.delay() for _ in range(draws)])[0] for _ in range(100)])
+        sampler = FaultInjector(plan).find_sampler(1, "out", REQUESTS)
+        assert sampler is not None
+        told.append([(sampler.draw_fault(), [sampler.draw_delay() for _ in range(draws)])[0] for _ in range(100)])
     assert told[0] == told[1]
 
 
-def test_names_that_are_new_in_each_run_do_not_count() -> None:
+def test_ids_in_topic_names_do_not_change_the_faults() -> None:
     plan = Faults(drop=0.3)
     assert thrown(FaultInjector(plan), 1, REPLIES + "1f3a") == thrown(FaultInjector(plan), 1, REPLIES + "77b0")
 
 
-def test_the_first_that_is_meant_is_taken() -> None:
+def test_the_first_faults_that_apply_decide() -> None:
     injector = FaultInjector(
         Faults(drop=1, topics="*/request/*", direction="out"),
         Faults(duplicate=1, topics=("*/response/a", "*/response/b")),
     )
     assert thrown(injector, 1, REQUESTS, 1) == ["drop"]
     assert thrown(injector, 1, "persistent://tg/response/b", 1) == ["duplicate"]
-    assert injector.dice(1, "in", REQUESTS) is None
-    assert injector.dice(1, "out", "persistent://tg/response/c") is None
+    assert injector.find_sampler(1, "in", REQUESTS) is None
+    assert injector.find_sampler(1, "out", "persistent://tg/response/c") is None
 
 
-def test_dice_go_on_when_faults_change() -> None:
+def test_random_decisions_continue_when_faults_change() -> None:
     plan = Faults(drop=0.3)
     whole = thrown(FaultInjector(plan), 1, REQUESTS, 40)
     injector = FaultInjector(plan)
     first = thrown(injector, 1, REQUESTS, 20)
     injector.heal()
-    assert injector.dice(1, "out", REQUESTS) is None
+    assert injector.find_sampler(1, "out", REQUESTS) is None
     injector.inject(plan)
     assert first + thrown(injector, 1, REQUESTS, 20) == whole
     assert injector.faults == (plan,)
 
 
-def test_an_injector_is_given_alone() -> None:
+def test_an_injector_cannot_be_combined_with_faults() -> None:
     injector = FaultInjector()
     assert FaultInjector.of([injector]) is injector
     with pytest.raises(TypeError, match="or one FaultInjector"):

@@ -1,4 +1,4 @@
-"""Every fault really happens to messages, in both directions, and happens again with the same seed."""
+"""Each fault has its effect in both directions, and is repeated with the same seed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dispatch.errors import TransportError
 from dispatch.messaging.wire.codec import ErrorInfo, MalformedMessageError, decode_reply, decode_request
 from dispatch.messaging.wire.properties import MAX_PROPERTY_BYTES, Property
 from dispatch.testing import FaultInjector, Faults, FaultyTransport, advance, idle
-from dispatch.testing.faults import KINDS, ONLY
+from dispatch.testing.faults import FAULT_KINDS, SINGLE_DIRECTION
 from dispatch.testing.malformed import INJECTED_ERROR
 from dispatch.transports import DurableMessage, Message, Mode, Publisher
 from dispatch.transports.memory import MemoryTransport
@@ -91,11 +91,11 @@ async def story(kind: str, direction: str, seed: int) -> tuple[list[tuple[Any, .
         return seen.story(), faulty.count
 
 
-WAYS = [(kind, way) for kind in KINDS for way in ("out", "in") if ONLY.get(kind, way) == way]
+WAYS = [(kind, way) for kind in FAULT_KINDS for way in ("out", "in") if SINGLE_DIRECTION.get(kind, way) == way]
 
 
 @pytest.mark.parametrize(("kind", "direction"), WAYS)
-async def test_a_seed_repeats_a_fault_to_the_letter(kind: str, direction: str) -> None:
+async def test_the_same_seed_repeats_a_fault_exactly(kind: str, direction: str) -> None:
     first, count = await story(kind, direction, 1)
     assert count[f"{direction} {kind}"] > 10
     assert (first, count) == await story(kind, direction, 1)
@@ -104,7 +104,7 @@ async def test_a_seed_repeats_a_fault_to_the_letter(kind: str, direction: str) -
     assert first != nothing
 
 
-async def test_nothing_happens_without_faults() -> None:
+async def test_without_faults_messages_are_unchanged() -> None:
     for direction in ("out", "in"):
         async with ends(direction=direction) as (faulty, publish, seen):
             for number in range(100):
@@ -115,7 +115,7 @@ async def test_nothing_happens_without_faults() -> None:
 
 
 @pytest.mark.parametrize("direction", ["out", "in"])
-async def test_dropped_messages_are_gone_and_the_others_there(direction: str) -> None:
+async def test_dropped_messages_are_lost_and_no_others(direction: str) -> None:
     async with ends(Faults(drop=0.3), direction=direction) as (faulty, publish, seen):
         for number in range(500):
             publish(number)
@@ -126,7 +126,7 @@ async def test_dropped_messages_are_gone_and_the_others_there(direction: str) ->
 
 
 @pytest.mark.parametrize("direction", ["out", "in"])
-async def test_duplicates_come_once_more_within_the_delay(direction: str) -> None:
+async def test_duplicates_arrive_once_more_within_the_delay(direction: str) -> None:
     async with ends(Faults(duplicate=1, max_delay=2), direction=direction) as (_, publish, seen):
         for number in range(50):
             publish(number)
@@ -137,7 +137,7 @@ async def test_duplicates_come_once_more_within_the_delay(direction: str) -> Non
 
 
 @pytest.mark.parametrize("direction", ["out", "in"])
-async def test_a_reordered_message_goes_behind_the_next(direction: str) -> None:
+async def test_a_reordered_message_arrives_after_the_next(direction: str) -> None:
     async with ends(Faults(reorder=0.4, max_delay=9), direction=direction) as (_, publish, seen):
         for number in range(100):
             publish(number)
@@ -146,7 +146,7 @@ async def test_a_reordered_message_goes_behind_the_next(direction: str) -> None:
 
 
 @pytest.mark.parametrize("direction", ["out", "in"])
-async def test_the_last_message_is_not_held_back_for_ever(direction: str) -> None:
+async def test_a_reordered_last_message_arrives_after_the_delay(direction: str) -> None:
     async with ends(Faults(reorder=1, max_delay=9), direction=direction) as (_, publish, seen):
         publish(1)
         await idle()
@@ -156,7 +156,7 @@ async def test_the_last_message_is_not_held_back_for_ever(direction: str) -> Non
 
 
 @pytest.mark.parametrize("direction", ["out", "in"])
-async def test_delayed_messages_come_within_the_delay_and_are_overtaken(direction: str) -> None:
+async def test_delayed_messages_arrive_within_the_delay_out_of_order(direction: str) -> None:
     async with ends(Faults(delay=0.5, max_delay=4), direction=direction) as (_, publish, seen):
         for number in range(100):
             publish(number)
@@ -165,7 +165,7 @@ async def test_delayed_messages_come_within_the_delay_and_are_overtaken(directio
 
 
 @pytest.mark.parametrize("direction", ["out", "in"])
-async def test_latency_takes_its_time_and_keeps_the_order(direction: str) -> None:
+async def test_latency_keeps_the_order(direction: str) -> None:
     loop = asyncio.get_running_loop()
     async with ends(Faults(latency=(0.5, 1.5)), direction=direction) as (faulty, publish, seen):
         began = loop.time()
@@ -181,7 +181,7 @@ async def test_latency_takes_its_time_and_keeps_the_order(direction: str) -> Non
         assert (seen.numbers[-1], loop.time()) == (100, pytest.approx(began + 1.501))
 
 
-async def test_what_has_no_latency_any_more_does_not_overtake() -> None:
+async def test_order_is_kept_when_latency_is_removed() -> None:
     async with ends(Faults(latency=1)) as (faulty, publish, seen):
         publish(0)
         faulty.heal()
@@ -192,7 +192,7 @@ async def test_what_has_no_latency_any_more_does_not_overtake() -> None:
         assert seen.numbers == [0, 1]
 
 
-async def test_malformed_answers_cannot_be_read() -> None:
+async def test_malformed_replies_are_not_readable() -> None:
     async with ends(Faults(malformed=1)) as (_, publish, seen):
         for number in range(300):
             publish(number)
@@ -206,7 +206,7 @@ async def test_malformed_answers_cannot_be_read() -> None:
         assert readable == 0
 
 
-async def test_a_bare_text_is_made_unreadable_too() -> None:
+async def test_a_malformed_plain_text_reply_is_not_readable() -> None:
     async with ends(Faults(malformed=1)) as (faulty, _, seen):
         publisher = await faulty.publisher(TOPIC)
         publisher.publish(b"a text", {Property.PLAIN: "last"}, flow="test", on_failure=seen.failures.append)
@@ -216,7 +216,7 @@ async def test_a_bare_text_is_made_unreadable_too() -> None:
 
 
 @pytest.mark.parametrize("direction", ["out", "in"])
-async def test_an_answer_becomes_the_tools_own_error(direction: str) -> None:
+async def test_tool_error_replaces_a_reply_with_a_tools_own_error(direction: str) -> None:
     async with ends(Faults(tool_error=1), direction=direction) as (faulty, publish, seen):
         publish(7)
         await idle()
@@ -239,7 +239,7 @@ async def test_an_answer_becomes_the_tools_own_error(direction: str) -> None:
         (b"\xff", {Property.ID: "1"}),
     ],
 )
-async def test_what_is_no_answer_is_left_alone(payload: bytes, properties: dict[str, str]) -> None:
+async def test_tool_error_does_not_change_other_messages(payload: bytes, properties: dict[str, str]) -> None:
     async with ends(Faults(tool_error=1)) as (faulty, _, seen):
         publisher = await faulty.publisher(TOPIC)
         publisher.publish(payload, properties, flow="test", on_failure=seen.failures.append)
@@ -265,7 +265,7 @@ async def test_ids_are_missing_oversized_or_foreign(direction: str) -> None:
         assert foreign not in ("", "3-0")
 
 
-async def test_reading_raises() -> None:
+async def test_raising_makes_reading_a_message_raise() -> None:
     async with ends(Faults(raising=1), direction="in") as (_, publish, seen):
         for number in range(40):
             publish(number)
@@ -273,7 +273,7 @@ async def test_reading_raises() -> None:
         assert Counter(each[0] for each in seen.story()).keys() == {"RuntimeError", "UnicodeError"}
 
 
-async def test_an_error_is_raised_and_nothing_sent() -> None:
+async def test_error_makes_publishing_raise_without_sending() -> None:
     async with ends(Faults(error=1)) as (_, publish, seen):
         publish(1)
         await advance(5)
@@ -281,7 +281,7 @@ async def test_an_error_is_raised_and_nothing_sent() -> None:
         assert not seen.messages
 
 
-async def test_a_late_error_comes_later_and_may_have_got_through() -> None:
+async def test_late_error_fails_later_and_may_have_sent_the_message() -> None:
     async with ends(Faults(late_error=1)) as (_, publish, seen):
         for number in range(40):
             publish(number)
@@ -290,7 +290,7 @@ async def test_a_late_error_comes_later_and_may_have_got_through() -> None:
         assert 0 < len(seen.messages) == sum(error.sent for error in seen.failures) < 40
 
 
-async def test_a_publish_that_was_withdrawn_tells_nobody() -> None:
+async def test_a_cancelled_publish_reports_no_failure() -> None:
     async with ends(Faults(delay=1)) as (faulty, _, seen):
         publisher = await faulty.publisher(TOPIC)
         tickets = [
@@ -305,7 +305,7 @@ async def test_a_publish_that_was_withdrawn_tells_nobody() -> None:
 
 
 @pytest.mark.parametrize("direction", ["out", "in"])
-async def test_a_disconnected_connection_is_back_after_its_time(direction: str) -> None:
+async def test_a_disconnected_connection_is_restored_after_reconnect_after(direction: str) -> None:
     async with ends(direction=direction) as (faulty, publish, seen):
         faulty.disconnect(5)
         assert not faulty.connected
@@ -336,7 +336,7 @@ async def test_an_injector_interrupts_all_its_connections_and_no_other() -> None
         await transport.close()
 
 
-async def test_a_change_of_faults_brings_a_connection_back() -> None:
+async def test_a_change_of_faults_restores_a_connection() -> None:
     async with ends() as (faulty, publish, seen):
         faulty.disconnect(1e6)
         faulty.heal()
@@ -345,7 +345,7 @@ async def test_a_change_of_faults_brings_a_connection_back() -> None:
         assert seen.numbers == [1]
 
 
-async def test_a_filter_leaves_other_topics_alone() -> None:
+async def test_faults_apply_to_matching_topics_only() -> None:
     async with ends(Faults(drop=1, topics="*/request/*")) as (faulty, publish, seen):
         publish(1)
         await idle()
@@ -371,7 +371,7 @@ async def test_further_connections_have_the_same_faults() -> None:
         await another.close()
 
 
-async def test_flush_waits_for_what_is_held_back() -> None:
+async def test_flush_waits_for_delayed_messages() -> None:
     async with ends(Faults(latency=2)) as (faulty, publish, seen):
         for number in range(3):
             publish(number)
@@ -380,8 +380,8 @@ async def test_flush_waits_for_what_is_held_back() -> None:
         assert seen.numbers == [0, 1, 2]
 
 
-async def test_what_is_held_back_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dispatch.testing.delay_queue.MAX_HELD", 10)
+async def test_the_number_of_delayed_messages_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dispatch.testing.delay_queue.MAX_DELAYED", 10)
     async with ends(Faults(latency=2)) as (faulty, publish, seen):
         for number in range(15):
             publish(number)
@@ -405,7 +405,7 @@ async def test_a_closed_connection_sends_nothing_more() -> None:
 @pytest.mark.parametrize(
     "faults", [Faults(delay=1), Faults(latency=1), Faults(reorder=0.5), Faults(duplicate=1), Faults(malformed=1)]
 )
-async def test_what_is_kept_is_acknowledged_once_it_was_handled(faults: Faults) -> None:
+async def test_a_durable_message_is_acknowledged_after_it_was_handled(faults: Faults) -> None:
     async with ends(faults, direction="in", topic=KEPT, mode=Mode.SHARED) as (faulty, publish, seen):
         for number in range(20):
             publish(number)
@@ -416,7 +416,7 @@ async def test_what_is_kept_is_acknowledged_once_it_was_handled(faults: Faults) 
         assert await _redelivered(faulty.url) == []
 
 
-async def test_what_is_kept_and_lost_goes_to_the_next_subscriber() -> None:
+async def test_a_lost_durable_message_is_delivered_to_the_next_subscriber() -> None:
     for faults in (Faults(drop=1), Faults(disconnect=1), Faults(latency=1e6)):
         async with ends(faults, direction="in", topic=KEPT, mode=Mode.SHARED) as (faulty, publish, seen):
             for number in range(20):
@@ -427,7 +427,7 @@ async def test_what_is_kept_and_lost_goes_to_the_next_subscriber() -> None:
             assert await _redelivered(faulty.url) == list(range(20))
 
 
-async def test_a_handler_that_keeps_a_message_late_has_it() -> None:
+async def test_a_handler_can_keep_a_delayed_durable_message() -> None:
     async with ends(Faults(delay=1), direction="in", topic=KEPT, mode=Mode.SHARED) as (faulty, publish, _):
         await faulty.close()
         await faulty.start()
@@ -443,7 +443,7 @@ async def test_a_handler_that_keeps_a_message_late_has_it() -> None:
         assert await _redelivered(faulty.url) == [1]
 
 
-async def test_a_handler_that_fails_late_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_error_of_a_handler_on_a_delayed_message_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     async with ends(Faults(delay=1), direction="in") as (faulty, publish, seen):
 
         def fails(message: Message) -> None:
@@ -453,7 +453,7 @@ async def test_a_handler_that_fails_late_harms_nobody(caplog: pytest.LogCaptureF
         publish(1)
         await advance(5)
         assert seen.numbers == [1]
-        assert "could not be handled: LookupError" in caplog.text
+        assert "failed: LookupError" in caplog.text
         assert faulty.handler_errors == 1
 
 

@@ -1,4 +1,4 @@
-"""The suite of every transport, over one that is wrapped and calm, and over one on which everything takes its time."""
+"""The transports' conformance tests on a wrapped transport, without faults and with latency."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who pays for the testing tools: those who test."""
+"""dispatch.testing is imported by users' tests alone."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ import sys
 from tests.test_imports import IMPORTS, package_of
 
 
-def test_nothing_else_imports_them() -> None:
+def test_no_other_package_imports_testing() -> None:
     importers = [each.module for each in IMPORTS if package_of(each.target) == "testing"]
     assert [module for module in importers if package_of(module) != "testing"] == []
 
 
-def test_they_import_no_test_runner() -> None:
+def test_testing_imports_no_test_runner() -> None:
     runners = {"pytest", "_pytest", "hypothesis", "pulsar", "_pulsar"}
     script = f"import dispatch.testing, sys; print(*{runners!r} & set(sys.modules))"
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
     assert ended.stdout.split() == []
 
 
-def test_dispatch_does_not_bring_them() -> None:
+def test_importing_dispatch_does_not_import_testing() -> None:
     script = "import dispatch, sys; print(*[name for name in sys.modules if name.startswith('dispatch.testing')])"
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
     assert ended.stdout.split() == []
 
 
-def test_the_names_that_users_import_are_all_there() -> None:
+def test_all_public_names_exist() -> None:
     from dispatch import testing
 
     assert sorted(testing.__all__) == testing.__all__

@@ -47,7 +47,7 @@ def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
     return pytester.runpytest_subprocess("-W", "error", "-p", "no:cacheprovider", *arguments)
 
 
-def test_fixtures_are_there_by_themselves(installed: pytest.Pytester) -> None:
+def test_fixtures_are_found_without_configuration(installed: pytest.Pytester) -> None:
     installed.makepyfile(
         SERVICE
         + """
@@ -77,12 +77,14 @@ def test_each_test_has_its_own(fault_injector):
     run(installed).assert_outcomes(passed=4)
 
 
-def test_they_are_shown_with_what_they_are(installed: pytest.Pytester) -> None:
+def test_fixtures_are_listed_with_their_docstrings(installed: pytest.Pytester) -> None:
     told = run(installed, "--fixtures").stdout
-    told.fnmatch_lines(["fault_injector*", "*Faults on the connections*", "dispatch_broker*", "make_dispatcher*"])
+    told.fnmatch_lines(
+        ["fault_injector*", "*the faults of this test's dispatchers*", "dispatch_broker*", "make_dispatcher*"]
+    )
 
 
-def test_who_does_not_use_them_pays_nothing(installed: pytest.Pytester) -> None:
+def test_the_plugin_imports_nothing_unless_a_fixture_is_used(installed: pytest.Pytester) -> None:
     installed.makepyfile(
         """
         import sys
@@ -95,14 +97,14 @@ def test_who_does_not_use_them_pays_nothing(installed: pytest.Pytester) -> None:
     run(installed).assert_outcomes(passed=1)
 
 
-def test_they_can_be_switched_off(installed: pytest.Pytester) -> None:
+def test_the_plugin_can_be_disabled(installed: pytest.Pytester) -> None:
     installed.makepyfile("def test_it(fault_injector): pass")
     result = run(installed, "-p", "no:dispatch")
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*fixture 'fault_injector' not found*"])
 
 
-def test_a_test_that_hangs_says_where(installed: pytest.Pytester) -> None:
+def test_a_hanging_test_fails_with_the_place_of_the_wait(installed: pytest.Pytester) -> None:
     installed.makepyfile(
         """
         import asyncio
@@ -116,9 +118,9 @@ def test_a_test_that_hangs_says_where(installed: pytest.Pytester) -> None:
     result = run(installed)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
-        ["*DeadlockError: nothing is ready and no timer is set*", "*await asyncio.Event().wait()*"]
+        ["*DeadlockError: no callback is ready and no timer is set*", "*await asyncio.Event().wait()*"]
     )
 
 
-def test_the_example_is_as_good_as_it_says(installed: pytest.Pytester) -> None:
+def test_the_example_passes(installed: pytest.Pytester) -> None:
     run(installed, "--rootdir", str(EXAMPLES), str(EXAMPLES / "test_my_agent.py")).assert_outcomes(passed=6)

@@ -13,7 +13,7 @@ from dispatch.messaging.wire.properties import MAX_PROPERTY_BYTES, Property
 from tests.helpers.clock import START, advance, idle
 from tests.helpers.exchange_harness import Bench
 from tests.helpers.fakes import lost, reply
-from tests.helpers.malformed_messages import OddMessage
+from tests.helpers.malformed_messages import AlteredMessage
 
 # -- how a request ends ---------------------------------------------------------------------------------------------
 
@@ -164,7 +164,7 @@ async def test_cancellation_together_with_the_answer_is_still_cancellation() -> 
 async def test_an_unreadable_reply_ends_it_at_once_without_being_quoted() -> None:
     bench = Bench()
     id, task = await bench.ask()
-    assert bench.take(OddMessage(b'{"response": ["SECRET"]}', {"id": id})) is Disposition.MALFORMED
+    assert bench.take(AlteredMessage(b'{"response": ["SECRET"]}', {"id": id})) is Disposition.MALFORMED
     settled = await task
     assert isinstance(settled, Unreadable)
     assert "response" in settled.problem
@@ -176,7 +176,7 @@ async def test_an_unreadable_reply_ends_it_at_once_without_being_quoted() -> Non
 async def test_a_reply_whose_data_cannot_be_read_ends_it_at_once() -> None:
     bench = Bench()
     id, task = await bench.ask()
-    assert bench.take(OddMessage(b"", {"id": id}, raises="data")) is Disposition.MALFORMED
+    assert bench.take(AlteredMessage(b"", {"id": id}, raises="data")) is Disposition.MALFORMED
     assert await task == Unreadable("UnicodeError")
 
 
@@ -222,9 +222,9 @@ async def test_a_second_reply_is_a_duplicate() -> None:
 
 async def test_somebody_elses_reply_is_unknown_and_its_payload_is_never_read() -> None:
     bench = Bench()
-    assert bench.take(OddMessage(b"", {"id": "somebody-else"}, raises="data")) is Disposition.UNKNOWN
+    assert bench.take(AlteredMessage(b"", {"id": "somebody-else"}, raises="data")) is Disposition.UNKNOWN
     for length in (1, MAX_PROPERTY_BYTES):
-        assert bench.take(OddMessage(b"rubbish", {"id": "x" * length})) is Disposition.UNKNOWN
+        assert bench.take(AlteredMessage(b"rubbish", {"id": "x" * length})) is Disposition.UNKNOWN
 
 
 @pytest.mark.parametrize(
@@ -233,13 +233,13 @@ async def test_somebody_elses_reply_is_unknown_and_its_payload_is_never_read() -
         reply(None),
         reply(""),
         reply("x" * (MAX_PROPERTY_BYTES + 1)),
-        OddMessage(b"{}", {"id": "x"}, raises="properties"),
-        OddMessage(b"{}", {"id": 5}),  # type: ignore[dict-item]
-        OddMessage(b"{}", {"id": ["x"]}),  # type: ignore[dict-item]
+        AlteredMessage(b"{}", {"id": "x"}, raises="properties"),
+        AlteredMessage(b"{}", {"id": 5}),  # type: ignore[dict-item]
+        AlteredMessage(b"{}", {"id": ["x"]}),  # type: ignore[dict-item]
     ],
     ids=["no id", "empty id", "oversized id", "raising", "number", "list"],
 )
-async def test_a_reply_without_a_usable_id_is_malformed(message: OddMessage) -> None:
+async def test_a_reply_without_a_usable_id_is_malformed(message: AlteredMessage) -> None:
     bench = Bench()
     _, task = await bench.ask()
     assert bench.take(message) is Disposition.MALFORMED
@@ -298,19 +298,19 @@ async def test_word_that_a_request_has_arrived_is_no_reply() -> None:
     bench = Bench()
     id, task = await bench.ask()
     word = {"id": id, "taken": "1"}
-    bench.exchange.on_message(OddMessage(b"", word))
+    bench.exchange.on_message(AlteredMessage(b"", word))
     for other in ({"taken": "1"}, {"taken": "1", "id": "somebody-else"}):
-        bench.exchange.on_message(OddMessage(b"", other))
+        bench.exchange.on_message(AlteredMessage(b"", other))
     await idle()
     assert not task.done()
     assert not any(bench.exchange.replies.values())
     assert bench.publisher.sent[0].proofs == ["mark_received"]
     bench.take(reply(id, "ha"))
     assert isinstance(await task, Answer)
-    bench.exchange.on_message(OddMessage(b"", word))
+    bench.exchange.on_message(AlteredMessage(b"", word))
     assert not bench.exchange.replies[Disposition.DUPLICATE]
 
 
 def test_properties_are_read_whatever_the_message_holds() -> None:
     assert read_properties(reply("x", ack="1:2"))["ack"] == "1:2"
-    assert read_properties(OddMessage(b"", {"id": "x"}, raises="properties")) == {}
+    assert read_properties(AlteredMessage(b"", {"id": "x"}, raises="properties")) == {}

@@ -11,7 +11,7 @@ from dispatch.messaging.wire.properties import Property
 from tests.helpers.clock import advance
 from tests.helpers.exchange_harness import Bench
 from tests.helpers.fakes import reply
-from tests.helpers.malformed_messages import OddMessage
+from tests.helpers.malformed_messages import AlteredMessage
 
 
 class Place:
@@ -43,7 +43,7 @@ async def test_what_comes_for_a_call_is_its_services_before_and_after_its_end() 
     await timed_out
     bench.take(reply(late))
     unreadable, _ = await bench.ask(tally=tally(counts))
-    bench.take(OddMessage(b"{", {Property.ID: unreadable}))
+    bench.take(AlteredMessage(b"{", {Property.ID: unreadable}))
     assert counts == {
         Disposition.MATCHED: 1,
         Disposition.DUPLICATE: 1,

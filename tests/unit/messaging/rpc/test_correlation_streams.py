@@ -17,7 +17,7 @@ from dispatch.messaging.rpc.pending import ReplyStream
 from dispatch.messaging.wire.properties import Property
 from tests.helpers.clock import START, advance, idle, run
 from tests.helpers.fakes import FakePublisher, lost, reply
-from tests.helpers.malformed_messages import OddMessage
+from tests.helpers.malformed_messages import AlteredMessage
 from tests.helpers.run_profile import examples
 
 
@@ -291,7 +291,7 @@ async def test_a_stream_too_many_is_refused() -> None:
 async def test_rubbish_ends_the_stream_at_once() -> None:
     bench = Bench()
     stream = bench.open()
-    assert bench.take(OddMessage(b"<html>", {"id": stream.id})) is Disposition.MALFORMED
+    assert bench.take(AlteredMessage(b"<html>", {"id": stream.id})) is Disposition.MALFORMED
     assert await read(stream) == []
     assert isinstance(stream.settled, Unreadable)
     assert bench.exchange.loop.time() == START

@@ -10,7 +10,7 @@ from dispatch.messaging.rpc.exchange_outcome import Answer, Disposition, TimedOu
 from dispatch.messaging.wire.properties import Refusal
 from tests.helpers.clock import START, advance
 from tests.helpers.fakes import lost, reply
-from tests.helpers.malformed_messages import OddMessage
+from tests.helpers.malformed_messages import AlteredMessage
 from tests.helpers.retransmission_harness import Bench, read
 
 # -- what the line is told ------------------------------------------------------------------------------------------
@@ -53,8 +53,8 @@ async def test_word_of_parts_and_of_the_request_needs_no_line_and_no_ticket() ->
 async def test_word_without_an_id_is_nobodys() -> None:
     bench = Bench()
     _, task, line = await bench.ask()
-    bench.exchange.on_message(OddMessage(b"", {"taken": "1"}))
-    bench.exchange.on_message(OddMessage(b"", {"taken": "1", "part": "1"}))
+    bench.exchange.on_message(AlteredMessage(b"", {"taken": "1"}))
+    bench.exchange.on_message(AlteredMessage(b"", {"taken": "1", "part": "1"}))
     assert line.told == []
     bench.exchange.close()
     await task
@@ -63,7 +63,7 @@ async def test_word_without_an_id_is_nobodys() -> None:
 async def test_an_instances_word_that_it_is_here_is_no_reply() -> None:
     bench = Bench()
     before = dict(bench.exchange.replies)
-    bench.exchange.on_message(OddMessage(b"", {"here": "one"}))
+    bench.exchange.on_message(AlteredMessage(b"", {"here": "one"}))
     assert bench.exchange.replies == before
 
 
@@ -184,6 +184,6 @@ async def test_an_abandoned_request_is_one_that_timed_out_for_its_own_reason() -
 async def test_rubbish_is_an_answer_to_the_line() -> None:
     bench = Bench()
     id, task, line = await bench.ask()
-    assert bench.take(OddMessage(b"<html>", {"id": id})) is Disposition.MALFORMED
+    assert bench.take(AlteredMessage(b"<html>", {"id": id})) is Disposition.MALFORMED
     await task
     assert line.told == [("end", START, True)]

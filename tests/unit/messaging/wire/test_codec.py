@@ -28,7 +28,7 @@ from dispatch.messaging.wire.codec import (
     json_text,
     result_text,
 )
-from tests.helpers.malformed_messages import RUBBISH
+from tests.helpers.malformed_messages import MALFORMED_PAYLOADS
 
 json_values = st.recursive(
     st.none()
@@ -122,7 +122,7 @@ def test_a_request_comes_back_as_it_was(config: dict[str, Any], arguments: dict[
     assert decode_request(payload) == Request(config, arguments, user)
 
 
-@pytest.mark.parametrize("payload", RUBBISH)
+@pytest.mark.parametrize("payload", MALFORMED_PAYLOADS)
 def test_rubbish_is_no_request(payload: bytes) -> None:
     with pytest.raises(MalformedMessageError):
         decode_request(payload)
@@ -219,7 +219,7 @@ def test_a_reply_in_any_dialect_is_read(raw: dict[str, Any], reply: Reply) -> No
     assert decode_reply(json.dumps(raw).encode()) == reply
 
 
-@pytest.mark.parametrize("payload", RUBBISH)
+@pytest.mark.parametrize("payload", MALFORMED_PAYLOADS)
 def test_rubbish_is_no_reply(payload: bytes) -> None:
     with pytest.raises(MalformedMessageError):
         decode_reply(payload)
