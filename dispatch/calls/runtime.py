@@ -157,4 +157,4 @@ class Runtime:
             if drain > 0 and self.generations.count:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(drain):
-                        await self.generations.nothing()
+                        await self.generations.wait_idle()

@@ -14,14 +14,14 @@ from dispatch.transports import Publisher
 
 
 class Channel:
-    """The way to a service and back.
+    """Request publisher and reply topics of one service over one pair of topics.
 
     Attributes:
-        publisher: to the service's request topic, whoever listens there.
-        replies: our own reply topics.
+        publisher: to the service's request topic, which all instances share.
+        replies: the dispatcher's own reply topics.
         acknowledged: replies to ``reply_to`` are acknowledged.
-        instances: those that are ours and known by name; never any where the request topic is persistent, because what
-            goes over that is not lost.
+        instances: known instances of dispatch's service base; none on a persistent request topic, which loses no
+            messages.
     """
 
     __slots__ = (

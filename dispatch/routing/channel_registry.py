@@ -1,4 +1,4 @@
-"""Channels: what has to be open before a service can be called, opened once, on first use.
+"""Channels: the publishers and subscriptions for calls of a service, opened once, on first use.
 
 For each service: a publisher to its request queue, a subscription to its response queue (where third-party services answer),
 one to the dispatcher's own reply topic in the same namespace (where instances of dispatch's service base answer), and one to
@@ -32,11 +32,11 @@ from dispatch.transports.errors import closed
 
 
 class Channels:
-    """The open routes of one dispatcher.
+    """The open channels of one dispatcher.
 
     Args:
         transport: the connection.
-        exchange: takes the replies.
+        exchange: correlates the replies.
         name: the dispatcher's id, part of its reply topics' names, after the key of its session.
     """
 
@@ -56,8 +56,8 @@ class Channels:
         self.discovery = Discovery(transport, exchange, self._open, self._close_later)
 
     async def open(self, request_queue: str, response_queue: str) -> Channel:
-        """The route over these topics, opening what is not open yet. Callers that come together wait for one opening, and
-        one that is cancelled takes nothing from the others.
+        """Return the channel over these topics, opened if necessary. Concurrent callers share one opening, which the
+        cancellation of one of them does not cancel.
 
         Raises:
             TransportError: the broker is out of reach, or refuses.
@@ -76,7 +76,7 @@ class Channels:
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if opening.cancelled() and task is not None and not task.cancelling():
-                # Not its caller was cancelled, but the opening, by close.
+                # close() has cancelled the opening; the caller was not cancelled.
                 raise closed() from None
             raise
 
@@ -98,14 +98,14 @@ class Channels:
         await self._subscriptions.acquire(key, reply_to, self._own_replies(reply_to, lanes))
         publisher = await self._transport.publisher(request_queue)
         if not TopicName.parse(request_queue).persistent:
-            # A persistent topic loses nothing, so that nothing is paid for it there.
+            # A persistent topic loses no messages and needs no retransmission.
             publisher = limit_flow(publisher)
             if not TopicName.parse(response_queue).persistent:
                 publisher = PacedPublisher(publisher, brings=strangers.answer_bytes)
         acknowledged = not TopicName.parse(reply_to).persistent
         route = Channel(request_queue, publisher, lanes, acknowledged=acknowledged)
         if acknowledged and not TopicName.parse(request_queue).persistent:
-            # Not every broker lets us open topics that nobody has made; the exchange is the plain one then.
+            # Some brokers refuse topics that do not exist; the exchange is a plain one then.
             with contextlib.suppress(TransportError):
                 announcements = announcement_topic(request_queue, response_queue)
                 await self._subscriptions.acquire(key, announcements, self.discovery.on_announcement)
@@ -128,16 +128,16 @@ class Channels:
 
     @property
     def credit(self) -> int:
-        """Reply bytes that an instance may have on their way to this dispatcher."""
+        """Unacknowledged reply bytes that an instance may have in flight to this dispatcher."""
         return self._acknowledger.credit
 
     def carried(self, instance: Instance) -> str | None:
-        """What a request that goes to ``instance`` now is to carry as ``acked``."""
+        """Return the acknowledgements that a request to ``instance`` carries as ``acked``; None if there are none."""
         return self._acknowledger.carried(instance.topic) if instance.publisher.open else None
 
     def _own_replies(self, first: str, lanes: ReplyConnections) -> Handler:
-        """The handler of a reply topic of our own: acknowledges where that is asked for, and takes the reply. In this order:
-        to read a large one takes as long as the way to the service and back."""
+        """Return the handler of a reply topic: acknowledges on request, then handles the reply. In this order, because
+        decoding a large reply takes as long as a round trip to the service."""
         exchange, acknowledger, prefixes = self._exchange, self._acknowledger, self._prefixes
         discovery = self.discovery
 
@@ -158,7 +158,7 @@ class Channels:
     # -- the end ------------------------------------------------------------------------------------------------
 
     def close_unused(self, is_wanted: Callable[[tuple[str, str]], bool]) -> None:
-        """Close, in the background, each route that is not wanted any more, and what no other route uses.
+        """Close, in the background, each channel that is no longer used, with its unshared subscriptions.
 
         Args:
             is_wanted: of a request topic and the response topic that belongs to it.
@@ -166,7 +166,7 @@ class Channels:
         for key, opening in self._opening.items():
             if not is_wanted(key):
                 opening.add_done_callback(lambda _: self.close_unused(is_wanted))
-        # A route that could not be opened may have left subscriptions.
+        # A channel that could not be opened may have left subscriptions.
         users = {user for user in self._subscriptions.users if isinstance(user, tuple)}
         for key in (self._open.keys() | users) - self._opening.keys():
             if not is_wanted(key):
@@ -206,11 +206,11 @@ class Channels:
         task.add_done_callback(retrieve_error)
 
     async def abandon(self) -> None:
-        """Close the further connections. The event loop that the rest needs has ended."""
+        """Close the further connections; the rest needs the event loop, which has ended."""
         await self._subscriptions.abandon()
 
     async def close(self) -> None:
-        """Close everything (further connections even if it is cancelled meanwhile)."""
+        """Close all channels, and the further connections even if cancelled meanwhile."""
         for route in self._open.values():
             for instance in route.instances:
                 instance.say_goodbye(

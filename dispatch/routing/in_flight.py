@@ -1,4 +1,5 @@
-"""Calls under way, by the catalogue with which they began: what only a former catalogue uses stays open until they end."""
+"""Calls in flight by the generation of the catalogue: topics that only a previous catalogue uses stay open until its calls
+have ended."""
 
 from __future__ import annotations
 
@@ -8,29 +9,29 @@ from collections.abc import Callable
 
 
 class ActiveCalls:
-    """Counts what is under way, and knows when it is nothing. Enter it as often as you like."""
+    """Counts calls in flight. A reentrant context manager."""
 
-    __slots__ = ("_nothing", "count")
+    __slots__ = ("_idle", "count")
 
     def __init__(self) -> None:
         self.count = 0
-        self._nothing: asyncio.Event | None = None
+        self._idle: asyncio.Event | None = None
 
     def __enter__(self) -> None:
         self.count += 1
 
     def __exit__(self, *_exc: object) -> None:
         self.count -= 1
-        if not self.count and self._nothing is not None:
-            self._nothing.set()
-            self._nothing = None
+        if not self.count and self._idle is not None:
+            self._idle.set()
+            self._idle = None
 
-    async def nothing(self) -> None:
-        """Wait until nothing is."""
+    async def wait_idle(self) -> None:
+        """Wait until no call is in flight."""
         while self.count:
-            if self._nothing is None:
-                self._nothing = asyncio.Event()
-            await self._nothing.wait()
+            if self._idle is None:
+                self._idle = asyncio.Event()
+            await self._idle.wait()
 
 
 class CatalogGenerations:
@@ -55,12 +56,12 @@ class CatalogGenerations:
 
     @property
     def count(self) -> int:
-        """Calls under way, of all generations."""
+        """Calls in flight, of all generations."""
         return self.current.count + sum(each.count for each in self._former)
 
     @property
     def are_former_pending(self) -> bool:
-        """A former generation has not ended."""
+        """Whether calls of a previous generation are in flight."""
         return len(self._former) > 0
 
     def begin(self) -> None:
@@ -73,18 +74,18 @@ class CatalogGenerations:
 
     async def _watch(self) -> None:
         while self._former:
-            await self._former[0].nothing()
+            await self._former[0].wait_idle()
             ended = self.number - len(self._former)
             self._former.popleft()
             self._on_ended(ended)
 
-    async def nothing(self) -> None:
-        """Wait until nothing is under way, of any generation."""
+    async def wait_idle(self) -> None:
+        """Wait until no call of any generation is in flight."""
         while self.count:
-            await next(each for each in (*self._former, self.current) if each.count).nothing()
+            await next(each for each in (*self._former, self.current) if each.count).wait_idle()
 
     async def close(self) -> None:
-        """Watch no more for the end of former generations."""
+        """Stop waiting for the end of previous generations."""
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.wait([self._watching])

@@ -1,7 +1,7 @@
 """The instances of a service that a dispatcher knows by name, and the requests it has sent to each.
 
-Only instances that announced themselves (``here``, with the feature ``repair``) and answered a challenge are in here. A new
-instance gets one request at a time until it has answered one.
+Only instances that have announced themselves (``here``, with the feature ``repair``) and answered a challenge are known. A
+new instance receives one request at a time until it has answered one.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from dispatch.messaging.rpc.retransmission import SUSPECT_AFTER
 from dispatch.messaging.wire.properties import Property
 
 MAX_INSTANCES = 256
-"""Instances of one service that are known at once; others still get what goes to the shared topic."""
+"""Known instances of one service at most; further ones receive requests from the shared topic only."""
 HELLO_EVERY_S = 10.0
-"""How often a dispatcher that is being used looks for new instances."""
+"""Seconds between two hellos of an active dispatcher."""
 HELLO_AGAIN_S = 1.0
-"""The same while it knows none."""
+"""The same while no instance is known."""
 STALE_S = 60.0
-"""An instance that answered no hello for so long is forgotten."""
+"""Seconds without an answer to a hello after which an instance is removed."""
 SETTLED_EVERY = 32
-"""Every so many requests an instance is told what is no longer waited for, so that it can forget that."""
+"""Every so many requests, the property ``settled`` tells an instance which requests have ended."""
 MAX_EXCEPTED = 16
-"""Requests that are waited for longer than later ones, and are named in that."""
+"""Pending requests that ``settled`` lists as exceptions."""
 
 
 class Instance:
-    """One service instance: its own topic, and how it has been doing."""
+    """One service instance: its own topic, its pending requests and its state."""
 
     __slots__ = (
         "_on_suspect",
@@ -69,15 +69,15 @@ class Instance:
         self.publisher = publisher
         self.last_seen = now
         self.parts = parts
-        """It takes requests in parts."""
+        """It accepts fragmented requests."""
         self.cancels = cancels
-        """It stops what nobody waits for any more."""
+        """It stops cancelled requests."""
         self.waiting: dict[str, None] = {}
-        """Ids of requests of ours that it has and has not answered, the oldest first."""
+        """Ids of this dispatcher's pending requests, oldest first."""
         self.unanswered = 0
-        """Questions it left unanswered, in a row, over all requests."""
+        """Consecutive retransmissions without an answer, over all requests."""
         self.is_loss_counted = False
-        """A request failed because this life of the instance ended: the others that did are the same failure."""
+        """A request failed because this incarnation ended: further failures for that reason count as the same one."""
         self.is_proven = False
         """It has acknowledged or answered a request."""
         self._turns: list[Callable[[], object]] = []
@@ -85,7 +85,7 @@ class Instance:
 
     @property
     def in_flight(self) -> int:
-        """Requests of ours that it has and has not answered."""
+        """Pending requests of this dispatcher."""
         return len(self.waiting)
 
     @property
@@ -94,15 +94,15 @@ class Instance:
 
     @property
     def is_held(self) -> bool:
-        """It is new and has a request: it gets the next one when it has acknowledged or answered this one."""
+        """Whether it is new and has a request: the next one follows after its acknowledgement or reply."""
         return not self.is_proven and len(self.waiting) > 0
 
     def on_turn(self, callback: Callable[[], object]) -> None:
-        """Call ``callback`` once, when this instance may be given the next request."""
+        """Call ``callback`` once, when this instance may receive the next request."""
         self._turns.append(callback)
 
     def alive(self, now: float) -> None:
-        """It gave a sign of life that only the receiver of a request can give."""
+        """Record a message that only the receiver of a request can send."""
         self.unanswered = 0
         self.last_seen = now
         if not self.is_proven:
@@ -110,34 +110,33 @@ class Instance:
             self.next_turn()
 
     def next_turn(self) -> None:
-        """It may be given the next request, or has gone."""
+        """Release the requests that wait for it: it may receive the next one, or is lost."""
         turns, self._turns = self._turns, []
         for callback in turns:
             callback()
 
     def missed(self) -> None:
-        """It left another question unanswered."""
+        """Record a retransmission without an answer."""
         self.unanswered += 1
         if self.suspect:
             self._on_suspect()
 
     def say_goodbye(self, properties: Mapping[str, str]) -> None:
-        """Tell it that this dispatcher closes, so that it need not remember its requests. If that is lost, it forgets them
-        later. ``properties``: what a message to the instance needs, with an ``id`` that was never used."""
+        """Announce that this dispatcher closes, so that the instance drops its request history. If the message is lost, the
+        history expires later. ``properties``: those of any message to the instance, with an unused ``id``."""
         if self.cancels:
             said = {**properties, Property.INCARNATION: self.incarnation, Property.CANCEL: "1", Property.GOODBYE: "1"}
             with contextlib.suppress(TransportError):
                 self.publisher.publisher.publish(b"", said, flow="goodbye", on_failure=_asked_in_vain)
 
     def settled(self, id: str) -> str | None:
-        """What the request ``id``, the next to go there, is to say about those before it (the property ``settled``); None:
-        nothing, this time."""
+        """Return the property ``settled`` for the next request, ``id``; None if none is due."""
         self._since_settled += 1
         if self._since_settled < SETTLED_EVERY:
             return None
         self._since_settled = 0
-        # A dictionary keeps the order of insertion, and ids come in the order of their numbers. Some that take long, or that
-        # have to be repaired, must not make it remember everything since.
+        # Dictionaries keep insertion order, and ids ascend. A few slow requests must not make the instance retain all later
+        # ones.
         oldest = [_number(each) for each in islice(self.waiting, MAX_EXCEPTED + 1)]
         below = oldest.pop() if len(oldest) > MAX_EXCEPTED else _number(id)
         return ",".join((below, *oldest))
@@ -148,14 +147,14 @@ def _number(id: str) -> str:
 
 
 def _asked_in_vain(_error: TransportError) -> None:
-    """A question that could not be sent: the next is due soon."""
+    """Ignore a message that could not be sent: the instance's history expires later."""
 
 
 class Instances:
-    """The known instances of one service. Pure bookkeeping but for the publishers it is handed.
+    """The known instances of one service.
 
     Attributes:
-        version: another number whenever somebody came or went.
+        version: incremented with each change.
     """
 
     def __init__(self) -> None:
@@ -169,18 +168,18 @@ class Instances:
         return iter(tuple(self._known.values()))
 
     def get(self, name: str) -> Instance | None:
-        """The instance of that name."""
+        """Return the instance with this name; None if unknown."""
         return self._known.get(name)
 
     def add(self, instance: Instance) -> Instance | None:
-        """Know ``instance`` from now on; returns its former life, if that was known."""
+        """Add ``instance`` and return its previous incarnation, if that was known."""
         former = self._known.pop(instance.name, None)
         self._known[instance.name] = instance
         self.version += 1
         return former
 
     def remove(self, instance: Instance) -> bool:
-        """Know ``instance`` no more. False: it was not known (any more)."""
+        """Remove ``instance``. Return whether it was known."""
         if self._known.get(instance.name) is not instance:
             return False
         del self._known[instance.name]
@@ -188,5 +187,5 @@ class Instances:
         return True
 
     def stale(self, now: float) -> list[Instance]:
-        """Those that were not heard of for too long."""
+        """Return the instances without a recent message."""
         return [each for each in self._known.values() if now - each.last_seen > STALE_S]

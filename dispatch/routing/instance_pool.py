@@ -1,8 +1,8 @@
 """The instances of a service that a dispatcher can call, and which one gets the next request.
 
-There are three kinds: instances of ours, which have said that they are there and are known by name; topics that the
-service's descriptor lists as instances, where nobody is known by name; and, where neither is to be had, the service's own
-topic, whose broker spreads the requests over whoever listens there.
+There are three kinds: instances of dispatch's service base, which have announced themselves and are known by name; topics
+that the service's descriptor lists as instances, without a known name; and otherwise the service's own topic, over whose
+consumers the broker distributes the requests.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from dispatch.routing.key_holders import Holder, KeyHolders
 from dispatch.telemetry.call_observer import NULL_SERVICE, OnInstanceChange, ServiceObserver
 
 SHARED = "(shared)"
-"""The name of a service's own topic among its instances: no instance has it, because a name has no parentheses."""
+"""The name of a service's own topic among its instances: names of instances have no parentheses."""
 
 MAX_LIVES = 512
-"""Instances of which it is remembered which life they were in: twice as many as there are at once."""
+"""Instances whose last incarnation is remembered: twice the largest number of known instances."""
 
 
 class SelectedInstance(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """Where one request goes.
+    """The target of one request.
 
     Attributes:
-        route: the topics.
-        instance: whom it is addressed to; None: whoever takes it from the topic.
+        route: the channel.
+        instance: the addressee; None: any consumer of the topic.
         pick: the balancer's permit, to be finished.
-        probe: that of the tool's breaker at this instance, likewise; None: it was not asked.
+        probe: the permit of the tool's breaker at this instance; None: not acquired.
         observer: of the service.
     """
 
@@ -50,7 +50,7 @@ class SelectedInstance(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     @property
     def topic(self) -> str:
-        """Where the request goes."""
+        """The topic of the request."""
         return self.route.request_queue if self.instance is None else self.instance.topic
 
 
@@ -58,11 +58,11 @@ class InstanceAdmission(Protocol):
     """The circuit breakers of one tool at each instance."""
 
     def breaker_of(self, instance: str) -> CircuitBreaker | None:
-        """The breaker of this tool at one instance; None: off."""
+        """Return the breaker of this tool at one instance; None if off."""
         ...
 
     def admits(self, instance: str) -> bool:
-        """Would the breaker at that instance let a call go? Nothing changes."""
+        """Return whether the breaker at that instance admits a call; its state does not change."""
         ...
 
 
@@ -70,17 +70,17 @@ class InstancePool:
     """The instances of one service.
 
     Args:
-        routes: the topics, each with the name and the weight that it has as an instance.
+        routes: the channels, each with its name and weight as an instance.
         balancing, outlier_detection: choice and ejection of instances.
         addressed: requests go to the own topics of instances that are known by name.
         clock, randomness: of the balancer.
-        greet: called with a route that is used when its time has come: may ask who is there.
+        greet: called with a channel whose next hello is due.
         observer: of the service.
         is_former: the catalogue in force does not have the service: nothing is reported.
 
     Attributes:
         tally: counts its replies.
-        keys: who may have done the work of which idempotency key.
+        keys: which instance may have executed which idempotency key.
     """
 
     def __init__(
@@ -104,10 +104,10 @@ class InstancePool:
         self._clock = clock
         self._places: dict[str, tuple[Channel, Instance | None]] = {}
         self._lives: dict[str, str] = {}
-        self._only: str | None = None  # there is nothing to choose
+        self._only: str | None = None  # the only instance
         self._seen = -1
         self.new: list[Instance] = []
-        """Instances that have not answered a request yet, as far as :meth:`held` has not found otherwise."""
+        """Instances that had not answered a request at the last :meth:`held`."""
         self._asking: InstanceAdmission | None = None
         self.keys = KeyHolders()
         self.balancer = Balancer(
@@ -130,35 +130,35 @@ class InstancePool:
             self._on_instance_change(name, change, why)
 
     def retire(self) -> None:
-        """The catalogue in force does not have these instances: only calls that began before may still use them. They are
-        reported as left, and nothing is after that."""
+        """Mark the pool as no longer in the catalogue: only calls in flight may use it. Its instances are reported as left,
+        and no changes after that."""
         if not self._is_former:
             self._report(self._places, {})
             self._is_former = True
 
     def restore(self, observer: ServiceObserver) -> None:
-        """A later catalogue has them again."""
+        """Mark the pool as in the catalogue again."""
         self._observe(observer)
         self._is_former = False
         self._report({}, self._places)
 
     @property
     def routes(self) -> list[Channel]:
-        """The topics."""
+        """The channels."""
         return [route for _, _, route in self._routes]
 
     @property
     def known(self) -> int:
-        """Instances of ours that are known by name."""
+        """Number of instances known by name."""
         return sum(len(route.instances) for _, _, route in self._routes)
 
     def add(self, name: str, weight: float, route: Channel) -> None:
-        """One more topic."""
+        """Add a channel."""
         self._routes.append((name, weight, route))
         self._seen = -1
 
     def configure(self, balancing: Balancing, outlier_detection: OutlierDetection | None, *, addressed: bool) -> None:
-        """Other settings from now on; what is known of the instances stays."""
+        """Apply other settings; the state of the instances is kept."""
         self.balancer.configure(balancing, outlier_detection)
         self._addressed = addressed
         self._seen = -1
@@ -173,17 +173,17 @@ class InstancePool:
         refused: Collection[str] = (),
         parts: bool = False,
     ) -> SelectedInstance | None:
-        """Where the next request goes, of a tool with these ``guards``.
+        """Select the target of the next request of a tool with these ``guards``.
 
         Args:
-            tried: names of instances that should not have it, because they had it before.
-            key: an idempotency key of ``user``: it goes to the instance that may have done its work, if that is known, and
-                otherwise to the one to which all dispatchers send it (rendezvous hashing).
-            refused: names of instances that refused this request with that key: another one is used, if there is one.
-            parts: only instances that take requests in parts can serve it.
+            tried: names of instances that previous attempts have used.
+            key: an idempotency key of ``user``: goes to the instance that may have executed it, if known, otherwise to the
+                one that all dispatchers choose (rendezvous hashing).
+            refused: names of instances that refused this request with that key; others are preferred.
+            parts: only instances that accept fragmented requests qualify.
 
         Returns:
-            None: there is nobody.
+            None: no instance is available.
         """
         seen, now = 0, self._clock()
         for _, _, route in self._routes:
@@ -198,7 +198,7 @@ class InstancePool:
         else:
             self._asking = guards
             if parts:
-                # Where none can, the request is refused with the reason, whichever instance is picked.
+                # Where no instance can, the request is refused with the reason by any of them.
                 pick = self.balancer.pick(frozenset(tried), self._taking_parts() or None)
             else:
                 pick = self.balancer.pick(frozenset(tried)) if tried else self.balancer.pick()
@@ -207,16 +207,16 @@ class InstancePool:
         name = pick.instance
         route, instance = self._places[name]
         probe = None
-        if len(self._places) > 1:  # of a single one the tool's own breaker knows all there is to know
+        if len(self._places) > 1:  # for a single instance the tool's own breaker suffices
             breaker = guards.breaker_of(name)
             if breaker is not None:
                 permit = breaker.admit()
-                # A refusal here means that nobody else may be asked either, and that is not for this breaker to say.
+                # The breaker of one instance rejects no call: the balancer has found no better instance.
                 probe = permit if type(permit) is BreakerPermit else None
         return SelectedInstance(route, instance, pick, probe, self._observer)
 
     def held(self) -> list[Instance]:
-        """The instances, if each of them is new and has not answered its first request; else none."""
+        """Return all instances if each one is new and has not answered its first request; otherwise none."""
         seen = sum(route.instances.version for _, _, route in self._routes)
         if seen != self._seen:
             self._refresh(seen)
@@ -230,7 +230,7 @@ class InstancePool:
         )
 
     def _home(self, key: str, user: str, refused: Collection[str], parts: bool) -> str | None:
-        """The name of the instance to which ``key`` belongs; None: no instance is known by name."""
+        """Return the name of the instance for ``key``; None if no instance is known by name."""
         holder = self.keys.get(user, key)
         if holder is not None:
             instance = self._places.get(holder.name, (None, None))[1]
@@ -252,7 +252,7 @@ class InstancePool:
         return guards is None or guards.admits(name)
 
     def _refresh(self, seen: int) -> None:
-        """Somebody came or went."""
+        """Update the balancer after a change of the known instances."""
         self._seen = seen
         places: dict[str, tuple[Channel, Instance | None]] = {}
         weights: dict[str, float] = {}
@@ -292,7 +292,7 @@ class InstancePool:
         return self.balancer.glimpse()
 
     def instances(self) -> tuple[InstanceView, ...]:
-        """How each one is doing."""
+        """Return the state of each instance."""
         seen = sum(route.instances.version for _, _, route in self._routes)
         if seen != self._seen:
             self._refresh(seen)

@@ -1,5 +1,5 @@
-"""Which instance of a service may have done the work of an idempotency key. An instance remembers keys, and others do not:
-the same key goes to the same instance, for as long as that is known.
+"""Affinity of idempotency keys: each instance remembers its own keys, so a key goes to the instance that may have executed
+it, as long as that instance is known.
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from collections import OrderedDict
 from typing import NamedTuple
 
 MAX_KEYS = 10_000
-"""Keys remembered, the latest ones: as many as an instance remembers."""
+"""Keys remembered, the latest ones; an instance remembers as many."""
 
 
 class Holder(NamedTuple):
-    """One life of an instance: a later one remembers nothing."""
+    """One incarnation of an instance; a later one has no history."""
 
     name: str
     incarnation: str
@@ -28,7 +28,7 @@ class KeyHolders:
         return len(self._holders)
 
     def get(self, user: str, key: str) -> Holder | None:
-        """The instance that may have done the work of ``key`` for ``user``."""
+        """Return the instance that may have executed ``key`` for ``user``; None if unknown."""
         return self._holders.get((user, key))
 
     def claim(self, user: str, key: str, holder: Holder) -> Claim:
@@ -36,7 +36,7 @@ class KeyHolders:
         return Claim(self, user, key, self.put(user, key, holder), holder)
 
     def put(self, user: str, key: str, holder: Holder | None) -> Holder | None:
-        """Set the holder of ``key``; None: it has none. Returns the former one."""
+        """Set or remove the holder of ``key``. Return the previous one."""
         former = self._holders.pop((user, key), None)
         if holder is not None:
             self._holders[user, key] = holder
@@ -46,7 +46,7 @@ class KeyHolders:
 
 
 class Claim:
-    """What one request changed. Made by :meth:`KeyHolders.claim`."""
+    """The change of one request to the holders; returned by :meth:`KeyHolders.claim`."""
 
     __slots__ = ("_former", "_holders", "_key", "_user", "holder")
 
@@ -58,6 +58,6 @@ class Claim:
         self.holder = holder
 
     def undo(self) -> None:
-        """The request did not run: the key is where it was before, unless another request has been sent since."""
+        """Restore the previous holder: the request was not executed. Keeps a holder that another request has set since."""
         if self._holders.get(self._user, self._key) is self.holder:
             self._holders.put(self._user, self._key, self._former)

@@ -1,4 +1,4 @@
-"""The fleets of one dispatcher: opened when a service is first called."""
+"""The instance pools of one dispatcher, opened when a service is first called."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dispatch.telemetry.call_observer import NULL_DISPATCHER, NULL_SERVICE, Disp
 logger = logging.getLogger("dispatch.dispatcher")
 
 AGAIN_S = 5.0
-"""How often an instance whose topics could not be opened is tried again, while its service is called."""
+"""Seconds between attempts to open the topics of an instance, while its service is called."""
 
 
 Topics = tuple[str, str]
@@ -30,13 +30,13 @@ Topics = tuple[str, str]
 
 
 class PoolKey(msgspec.Struct, frozen=True, cache_hash=True):
-    """What calls must have in common to share what is known of a service's instances.
+    """The key of an instance pool: calls with the same key share a pool.
 
     Attributes:
         service: its id.
-        topics: where it is served.
-        instances: where each is, if they have topics of their own.
-        tool: the tool, if its policy has settings for its instances alone; else ``""``.
+        topics: of the service.
+        instances: those with topics of their own.
+        tool: the tool, if its policy has balancing settings of its own; otherwise ``""``.
     """
 
     service: str
@@ -46,12 +46,12 @@ class PoolKey(msgspec.Struct, frozen=True, cache_hash=True):
 
     @property
     def pairs(self) -> tuple[Topics, ...]:
-        """The topics of its instances; where they have none of their own, the service's."""
+        """The topics of its instances, or those of the service."""
         return tuple((each.request_queue, each.response_queue) for each in self.instances) or (self.topics,)
 
 
 class PoolUser(Protocol):
-    """What a call must say to find the instances of its service."""
+    """The properties of a call that select its pool."""
 
     @property
     def pool_key(self) -> PoolKey:
@@ -60,7 +60,7 @@ class PoolUser(Protocol):
 
     @property
     def service(self) -> ServiceDescriptor:
-        """Where it is served."""
+        """The service."""
         ...
 
     @property
@@ -74,22 +74,22 @@ class PoolPolicies(Protocol):
 
     @property
     def topics(self) -> frozenset[Topics]:
-        """All topics that its services use."""
+        """All topics of its services."""
         ...
 
     def pool_policy(self, key: PoolKey) -> Policy | None:
-        """The policy of a pool; None: the catalogue has no such pool."""
+        """Return the policy of a pool; None if the catalogue has no such pool."""
         ...
 
 
 class PoolRegistry:
-    """Finds, and opens, the instances of services.
+    """Finds and opens instance pools.
 
     Args:
         routes: opens topics.
         randomness: of the balancers.
         policies: of the catalogue in force.
-        generations: the calls under way.
+        generations: of calls in flight.
         observer: of the dispatcher.
     """
 
@@ -108,7 +108,7 @@ class PoolRegistry:
         self._topics = policies.topics
         self._generations = generations
         self._former: dict[PoolKey, tuple[InstancePool, int]] = {}
-        """Fleets of former catalogues, each with the last generation of calls that may use it."""
+        """Pools of previous catalogues, each with the last generation of calls that may use it."""
         self._clock = loop_clock()
         self._pools: dict[PoolKey, InstancePool] = {}
         self._missing: dict[PoolKey, set[str]] = {}
@@ -116,7 +116,7 @@ class PoolRegistry:
         self._opening: set[asyncio.Task[None]] = set()
 
     def get(self, target: PoolUser) -> InstancePool | None:
-        """The fleet of ``target``'s service, if it is open."""
+        """Return the pool of ``target``'s service if it is open."""
         pool = self._pools.get(target.pool_key)
         if pool is None:
             return self._former[target.pool_key][0] if target.pool_key in self._former else None
@@ -125,7 +125,7 @@ class PoolRegistry:
         return pool
 
     async def open(self, target: PoolUser, deadline: float) -> InstancePool:
-        """The same, opening it: at least one of its topics.
+        """Return the pool of ``target``'s service, opened if necessary with at least one of its topics.
 
         Raises:
             TransportError: the broker is out of reach, or refuses, or takes longer than ``deadline``.
@@ -216,7 +216,7 @@ class PoolRegistry:
     # -- another catalogue --------------------------------------------------------------------------------------
 
     def renew(self, policies: PoolPolicies) -> None:
-        """Take another catalogue over. Fleets that it does not have stay open for the calls under way."""
+        """Apply another catalogue. Pools that it does not have stay open for calls in flight."""
         self._policies = policies
         self._topics = policies.topics
         for key, (pool, _) in list(self._former.items()):
@@ -234,7 +234,7 @@ class PoolRegistry:
                 pool.retire()
 
     def close_former(self, generation: int) -> None:
-        """The calls of ``generation``, and of those before it, have ended: close what only they could use."""
+        """Close the pools that only calls up to ``generation`` could use."""
         for key, (_, last) in list(self._former.items()):
             if last <= generation:
                 del self._former[key]
@@ -246,16 +246,16 @@ class PoolRegistry:
         return topics in self._topics or any(topics in key.pairs for key in self._former)
 
     def all(self) -> list[tuple[str, InstancePool]]:
-        """Each with its service's id; those of tools with settings of their own come last."""
+        """Return each pool with its service's id; those of tools with settings of their own last."""
         pools = sorted(self._pools.copy().items(), key=lambda item: bool(item[0].tool))
         return [(key.service, pool) for key, pool in pools]
 
     def of_service(self, service: str) -> list[InstancePool]:
-        """The open fleets of the service of that id: one, unless tools of it have balancing settings of their own."""
+        """Return the open pools of a service: one, unless tools of it have balancing settings of their own."""
         return [pool for key, pool in self._pools.items() if key.service == service]
 
     async def close(self) -> None:
-        """Open nothing more."""
+        """Open no more pools."""
         for task in list(self._opening):
             task.cancel()
         if self._opening:

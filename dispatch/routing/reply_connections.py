@@ -24,24 +24,24 @@ MAX_REPLY_CONNECTIONS = 8
 """Connections on which large replies arrive in parallel. As many again gained a tenth on two processors (the figures are
 in docs/architecture.md), and each costs two threads and a producer on every service."""
 CROWDED = 4
-"""Credits' worth of answers that must be waited for before another connection is worth its price."""
+"""Pending reply bytes, in credits, from which another connection pays."""
 SUSTAINED = 64
-"""Requests in a row that must have met that: a burst alone opens nothing."""
+"""Consecutive requests above that level before a connection is opened: a burst opens none."""
 RETRY_S = 60.0
-"""How long after a connection that could not be opened the next one is tried."""
+"""Seconds between attempts to open a connection."""
 
 
 class Connection(Protocol):
-    """What a lane needs to know of its transport."""
+    """The transport of a reply connection."""
 
     @property
     def connected(self) -> bool:
-        """Is the broker in reach?"""
+        """Whether the broker is in reach."""
         ...
 
 
 class ReplyConnection:
-    """A reply topic, and the connection on which it is listened to."""
+    """A reply topic and its connection."""
 
     __slots__ = ("connection", "topic", "waiting")
 
@@ -49,24 +49,24 @@ class ReplyConnection:
         self.topic = topic
         self.connection = connection
         self.waiting = 0
-        """Answers that are to come here. Whoever waits for one counts it."""
+        """Pending replies, counted by their requests."""
 
 
-OpenLane = Callable[[int], Awaitable[ReplyConnection]]
-"""Opens the lane of a number, from 1."""
+OpenReplyConnection = Callable[[int], Awaitable[ReplyConnection]]
+"""Opens a further reply connection by its number, from 1."""
 
 
 class ReplyConnections:
-    """The reply topics of one dispatcher in one namespace.
+    """The reply connections of one dispatcher for one namespace.
 
     Args:
-        first: the one that is always there.
-        open_lane: opens a further one.
+        first: always open.
+        open_connection: opens a further one.
     """
 
-    def __init__(self, first: ReplyConnection, open_lane: OpenLane) -> None:
+    def __init__(self, first: ReplyConnection, open_connection: OpenReplyConnection) -> None:
         self._lanes = [first]
-        self._open_lane = open_lane
+        self._open_connection = open_connection
         self._loop = asyncio.get_running_loop()
         self._opening: asyncio.Task[None] | None = None
         self._not_before = 0.0
@@ -78,7 +78,7 @@ class ReplyConnections:
 
     @property
     def first(self) -> ReplyConnection:
-        """The one that is always there."""
+        """The first one, always open."""
         return self._lanes[0]
 
     @property
@@ -91,11 +91,11 @@ class ReplyConnections:
         self._mean += (size - self._mean) / MEAN_OF
 
     def pick(self, waiting: int, most: int) -> ReplyConnection:
-        """Where the next answer is to go: the lane on which the fewest are waited for.
+        """Return the connection for the next reply: the one with the fewest pending replies.
 
         Args:
-            waiting: answers that are waited for, over all of them.
-            most: lanes that may be used.
+            waiting: pending replies, over all connections.
+            most: connections that may be used.
         """
         wanted = int(waiting * self._mean / CREDIT_BYTES)
         lanes = self._lanes
@@ -113,17 +113,17 @@ class ReplyConnections:
 
     async def _open(self, number: int) -> None:
         try:
-            self._lanes.append(await self._open_lane(number))
-            logger.debug("answers come on %d connections now", len(self._lanes))
+            self._lanes.append(await self._open_connection(number))
+            logger.debug("replies arrive on %d connections now", len(self._lanes))
         except TransportError as error:
             self._not_before = self._loop.time() + RETRY_S
-            logger.debug("no further connection for answers: %s", error.message)
+            logger.debug("a further reply connection could not be opened: %s", error.message)
         finally:
             self._crowded = 0
             self._opening = None
 
     async def close(self) -> None:
-        """Open no more. The lanes' connections are their owner's."""
+        """Stop opening connections. The caller closes those that are open."""
         if self._opening is not None:
             self._opening.cancel()
             await asyncio.wait([self._opening])

@@ -1,5 +1,5 @@
-"""The subscriptions of a dispatcher, on its connection and on further ones. Routes that need the same one share it; it is
-closed when its last user goes.
+"""The subscriptions of a dispatcher, on its connection and on further ones. Channels share a subscription; it is closed with
+its last user.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class _Shared:
 
 
 class SharedSubscriptions:
-    """Opens subscriptions, and counts their users.
+    """Opens subscriptions and counts their users.
 
     Args:
-        transport: the connection with the number 0; further ones are opened when they are asked for, and stay open.
-        name: of the subscriptions, as an operator sees it on the broker.
+        transport: the connection with the number 0; further ones are opened on demand and stay open.
+        name: of the subscriptions at the broker.
     """
 
     def __init__(self, transport: Transport, name: str) -> None:
@@ -41,7 +41,7 @@ class SharedSubscriptions:
         self._closing: dict[Key, asyncio.Task[None]] = {}
 
     async def connection(self, number: int) -> Transport:
-        """The connection of that number.
+        """Return the connection with this number.
 
         Raises:
             TransportError: it cannot be opened.
@@ -60,14 +60,14 @@ class SharedSubscriptions:
 
     @property
     def users(self) -> set[Hashable]:
-        """Those that use any."""
+        """The users of all subscriptions."""
         return set().union(*(shared.users for shared in self._shared.values()))
 
     async def acquire(self, user: Hashable, topic: str, handler: Handler, number: int = 0) -> None:
-        """Listen on ``topic`` for ``user`` from now on; returns when the subscription is open.
+        """Subscribe to ``topic`` for ``user``; returns when the subscription is open.
 
         Args:
-            handler: takes the messages, if there is no such subscription yet.
+            handler: of a new subscription; an open one keeps its own.
             number: of the connection.
 
         Raises:
@@ -95,8 +95,8 @@ class SharedSubscriptions:
         return await connection.subscribe(topic, handler, mode=Mode.FANOUT, name=name)
 
     def release(self, user: Hashable) -> list[str]:
-        """End every use of ``user``, and close in the background what has no user any more. Returns the topics of these on
-        the connection with the number 0."""
+        """Remove ``user`` and close subscriptions without users in the background. Return the topics of those on connection
+        0."""
         unused = []
         for key, shared in list(self._shared.items()):
             shared.users.discard(user)
@@ -120,7 +120,7 @@ class SharedSubscriptions:
                 await starting.result().close()
 
     async def close(self) -> None:
-        """Close everything, the further connections too (these even if it is cancelled meanwhile)."""
+        """Close all subscriptions, and the further connections even if cancelled meanwhile."""
         async with contextlib.AsyncExitStack() as stack:
             for starting in self._further.values():
                 stack.push_async_callback(_close_connection, starting)
@@ -155,6 +155,6 @@ async def _close(opening: asyncio.Task[Subscription]) -> None:
 
 
 def _retrieve(task: asyncio.Task[Subscription] | asyncio.Task[None]) -> None:
-    """Mark the exception of ``task`` as retrieved: whoever waited for it may have left."""
+    """Mark the exception of ``task`` as retrieved: its caller may have been cancelled."""
     if not task.cancelled():
         task.exception()

@@ -1,9 +1,8 @@
-"""Others' services: how large their answers are, learnt, so that requests leave no faster than the answers can be taken.
+"""Reply sizes of third-party services, for pacing requests to them.
 
-A service that knows no credit sends its answers as fast as it has them. What it has at once a broker drops, as soon as that
-is more than the caller's channel holds; and it has them at once if it was asked at once. So requests to strangers are paced
-as if they were the answers that they bring: a burst of calls is drawn out to the pace at which nothing was seen to be lost,
-and calls that come one by one wait for nothing.
+A third-party service has no flow control: it sends replies at once, and the broker drops those that exceed the caller's
+channel. Requests are therefore paced as if they had the size of their replies. A burst of calls is spread at a rate at which
+no loss was measured; single calls are not delayed.
 """
 
 from __future__ import annotations
@@ -13,14 +12,14 @@ from dispatch.messaging.rpc.correlation import Correlator
 from dispatch.transports import Message
 
 MEAN_OF = 16
-"""Answers over which their mean size is formed."""
+"""Weight of the moving average of reply sizes: a new reply counts one sixteenth."""
 
 
 class ThirdPartyReplySizes:
-    """The answers that come on one response topic. Until the first has come, they count as what a channel holds.
+    """The moving average of reply sizes on one response topic. Before the first reply it is the capacity of a channel.
 
     Args:
-        exchange: takes them.
+        exchange: correlates the replies.
     """
 
     def __init__(self, exchange: Correlator) -> None:
@@ -28,14 +27,14 @@ class ThirdPartyReplySizes:
         self._mean = float(CREDIT_BYTES)
 
     def on_message(self, message: Message, via: int = 0) -> None:
-        """Take a reply (a transport's handler); see :meth:`Correlator.on_message`."""
+        """Handle a reply; see :meth:`Correlator.on_message`."""
         exchange = self._exchange
         before = exchange.received_bytes
         exchange.on_message(message, via)
         size = exchange.received_bytes - before
-        if size:  # else it was meant for somebody else
+        if size:  # otherwise the reply of another dispatcher
             self._mean += (size - self._mean) / MEAN_OF
 
     def answer_bytes(self) -> float:
-        """Bytes of an answer, on average."""
+        """Return the average size of a reply in bytes."""
         return self._mean

@@ -18,10 +18,10 @@ from typing import Any, Final
 import msgspec
 
 PROPERTIES_BYTES: Final = 20 * 1024
-"""What is kept for the properties of what a broker takes as one message."""
+"""Bytes of the broker's message limit that are reserved for properties."""
 
 MAX_MESSAGE_BYTES: Final = 5 * 1024 * 1024 - PROPERTIES_BYTES
-"""Largest payload we publish to a broker that says nothing else, in bytes. A Pulsar broker's default limit
+"""Largest payload in bytes for a broker that reports no limit. A Pulsar broker's default limit
 (``maxMessageSize``) is 5 MiB over payload *and* metadata."""
 
 PLAIN_FROM: Final = 4_096
@@ -30,11 +30,11 @@ other work on a reply of 100 kB, and a reply that is JSON itself would be escape
 
 
 class MalformedMessageError(ValueError):
-    """A payload or a property that cannot be read. ``str()`` says what is wrong, without quoting user data."""
+    """A payload or a property that cannot be decoded. ``str()`` gives the reason, without user data."""
 
 
 class PayloadTooLargeError(ValueError):
-    """A payload beyond what the broker takes. ``size`` and ``limit`` are in bytes."""
+    """A payload above the broker's limit. ``size`` and ``limit`` are in bytes."""
 
     def __init__(self, size: int, limit: int) -> None:
         super().__init__(f"{size:,} bytes, the limit is {limit:,}")
@@ -66,7 +66,7 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class _WireRequest(msgspec.Struct):
-    # A few hand-written agents send the objects themselves instead of JSON texts; both are understood.
+    # Some third-party agents send objects instead of JSON texts; both are accepted.
     user: str | None = None
     config: str | dict[str, Any] | None = None
     arguments: str | dict[str, Any] | None = None
@@ -99,7 +99,7 @@ _object_decoder = msgspec.json.Decoder(dict[str, Any])
 
 
 def json_text(value: Mapping[str, Any], what: str) -> str:
-    """``value`` as a JSON text, the form config and arguments have inside a request.
+    """Encode ``value`` as a JSON text, the form config and arguments have inside a request.
 
     Raises:
         TypeError: ``value`` is no mapping, or holds something that JSON cannot say. The message names ``what``.
@@ -122,7 +122,7 @@ def json_text(value: Mapping[str, Any], what: str) -> str:
 
 
 def encode_request(config: str, arguments: str, user: str = "", *, limit: int = MAX_MESSAGE_BYTES) -> bytes:
-    """A request payload; ``config`` and ``arguments`` are JSON texts (see :func:`json_text`).
+    """Encode a request payload; ``config`` and ``arguments`` are JSON texts (see :func:`json_text`).
 
     Raises:
         PayloadTooLargeError: more than ``limit`` bytes.
@@ -137,7 +137,7 @@ def encode_request(config: str, arguments: str, user: str = "", *, limit: int = 
 
 
 def decode_request(payload: bytes) -> Request:
-    """The request in ``payload``.
+    """Decode the request in ``payload``.
 
     Raises:
         MalformedMessageError: not UTF-8 JSON, not of the request's shape, or config or arguments are no JSON objects.
@@ -168,7 +168,7 @@ def _object(value: str | dict[str, Any] | None, what: str) -> dict[str, Any]:
 
 
 def encode_reply(reply: Reply, *, limit: int = MAX_MESSAGE_BYTES) -> bytes:
-    """A response payload.
+    """Encode a response payload.
 
     Raises:
         PayloadTooLargeError: more than ``limit`` bytes.
@@ -181,7 +181,7 @@ def encode_reply(reply: Reply, *, limit: int = MAX_MESSAGE_BYTES) -> bytes:
 
 
 def encode_plain(text: str, *, limit: int = MAX_MESSAGE_BYTES) -> bytes:
-    """The payload of a reply with the property ``plain``.
+    """Encode the payload of a reply with the property ``plain``.
 
     Raises:
         PayloadTooLargeError: more than ``limit`` bytes.
@@ -194,7 +194,7 @@ def encode_plain(text: str, *, limit: int = MAX_MESSAGE_BYTES) -> bytes:
 
 
 def decode_plain(payload: bytes, *, last: bool) -> Reply:
-    """The response that such a payload is.
+    """Decode the payload of a reply with the property ``plain``.
 
     Raises:
         MalformedMessageError: not UTF-8.
@@ -206,7 +206,7 @@ def decode_plain(payload: bytes, *, last: bool) -> Reply:
 
 
 def decode_reply(payload: bytes) -> Reply:
-    """The response in ``payload``.
+    """Decode the response in ``payload``.
 
     Raises:
         MalformedMessageError: not UTF-8 JSON, or not of the response's shape.
@@ -222,7 +222,7 @@ def decode_reply(payload: bytes) -> Reply:
 
 
 def result_text(result: object) -> str:
-    """What a tool returned, as the text of a response: a string as it is, anything else as JSON.
+    """Encode the result of a tool as the text of a response: a string unchanged, any other value as JSON.
 
     Raises:
         TypeError: the result cannot be written as JSON.

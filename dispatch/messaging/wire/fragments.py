@@ -1,7 +1,7 @@
-"""What is too large for one message travels in parts: how it is split, and put together again. Pure, clock handed in.
+"""Fragmentation: large payloads travel in several messages. Splitting and reassembly. Pure; the clock is passed in.
 
-An answer is split as a text, because its parts are responses as any other; a request as bytes, which nobody but the one
-instance that it is meant for ever sees. Nothing is run before all of it is here.
+An incomplete request is dropped after a time without fragments, and the bytes of all incomplete requests are limited, so
+that abandoned ones retain no memory.
 """
 
 from __future__ import annotations
@@ -10,24 +10,25 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 
 PART_BYTES = 256 * 1024
-"""Size of a part. Large enough that a part's own cost is small beside it, small enough that what is lost is soon sent again,
-and that the small messages of others get through in between."""
+"""Bytes of a fragment. Large enough that the cost of a message is small, small enough that a lost fragment is soon sent
+again and small messages pass in between."""
 MAX_PARTS = 1_000
-"""Parts of one payload; larger ones have larger parts. Fewer than a receiver keeps while an earlier one is missing."""
+"""Fragments of one payload; larger payloads have larger fragments. Fewer than a receiver keeps behind a missing one."""
 MAX_PAYLOAD_BYTES = 64 * 1024 * 1024
-"""The largest payload that a service takes or gives in parts, unless its owner says otherwise."""
+"""Default limit in bytes of a fragmented request or reply of a service."""
 MAX_JOINING = 256
-"""Requests of which a service has some parts at once."""
+"""Incomplete requests of a service at once."""
 JOIN_IDLE_S = 15.0
-"""How long parts are kept while no further one comes. A caller who still waits asks every few seconds at the latest."""
+"""Seconds after the last fragment at which an incomplete request is dropped. A waiting caller retransmits every few
+seconds."""
 _LARGEST_CHAR = 4
 """Bytes of a character in UTF-8, at most."""
 MAX_RANGES = 64
-"""Gaps that are named at once: a property has a limit, and the next question names the others."""
+"""Gaps reported at once: a property has a limit, and the next retransmission asks for the others."""
 
 
 def split_text(text: str, size: int, limit: int) -> Iterator[tuple[str, bool]]:
-    """The parts of ``text``, and for each whether another one follows.
+    """Yield the fragments of ``text``, each with whether another one follows.
 
     Args:
         size: of the text, in bytes.
@@ -53,10 +54,10 @@ def split_text(text: str, size: int, limit: int) -> Iterator[tuple[str, bool]]:
 
 
 def parts_of(size: int, limit: int) -> int:
-    """In how many parts a request of ``size`` bytes goes. ``limit``: bytes of a message.
+    """Return the number of fragments for a request of ``size`` bytes. ``limit``: bytes of a message.
 
     Raises:
-        ValueError: it is too large for that.
+        ValueError: it is too large.
     """
     length = min(max(PART_BYTES, -(-size // MAX_PARTS)), limit)
     count = -(-size // length)
@@ -66,18 +67,18 @@ def parts_of(size: int, limit: int) -> int:
 
 
 def part_at(index: int, count: int, size: int) -> tuple[int, int]:
-    """Where part ``index`` of ``count`` begins and ends, in ``size`` bytes."""
+    """Return start and end of fragment ``index`` of ``count`` in a payload of ``size`` bytes."""
     length = -(-size // count)
     return min(index * length, size), min((index + 1) * length, size)
 
 
 def write_parts(count: int, size: int) -> str:
-    """The property ``parts``."""
+    """Encode the property ``parts``."""
     return f"{count}/{size}"
 
 
 def read_parts(text: str) -> tuple[int, int] | None:
-    """Number of parts and bytes in all, as the property ``parts`` says it; None: it says nothing sensible."""
+    """Decode the property ``parts``: number of fragments, and bytes in all; None if it is malformed."""
     count, _, size = text.partition("/")
     if not (_is_number(count) and _is_number(size)):
         return None
@@ -90,7 +91,7 @@ def read_parts(text: str) -> tuple[int, int] | None:
 
 
 def write_ranges(indices: Iterable[int]) -> str:
-    """Ascending ``indices`` as ``0,3-7``; the first :data:`MAX_RANGES` gaps."""
+    """Encode ascending ``indices`` as ``0,3-7``, at most :data:`MAX_RANGES` ranges."""
     ranges: list[tuple[int, int]] = []
     for index in indices:
         if ranges and ranges[-1][1] == index - 1:
@@ -103,7 +104,7 @@ def write_ranges(indices: Iterable[int]) -> str:
 
 
 def read_ranges(text: str, count: int) -> list[int]:
-    """What :func:`write_ranges` wrote, of ``count`` indices; nothing of what cannot be read."""
+    """Decode the ranges of :func:`write_ranges` among ``count`` indices; malformed ones are skipped."""
     found: list[int] = []
     for piece in text.split(",", MAX_RANGES)[:MAX_RANGES]:
         first, dash, last = piece.partition("-")
@@ -117,7 +118,7 @@ def _is_number(text: str) -> bool:
 
 
 class FragmentError(Exception):
-    """A part that cannot be taken. ``str()`` says why. ``full``: for want of room, which passes."""
+    """A fragment that is refused. ``str()`` gives the reason. ``full``: the buffer is full, a temporary condition."""
 
     def __init__(self, why: str, *, full: bool = False) -> None:
         super().__init__(why)
@@ -125,7 +126,7 @@ class FragmentError(Exception):
 
 
 class FragmentedPayload:
-    """A request some of whose parts are here."""
+    """A request of which some fragments have arrived."""
 
     __slots__ = ("_buffer", "_here", "count", "expires", "missing", "size")
 
@@ -134,12 +135,12 @@ class FragmentedPayload:
         self.size = size
         self.expires = 0.0
         self.missing = count
-        """How many parts are not here."""
+        """Number of missing fragments."""
         self._here = bytearray(count)
         self._buffer = bytearray(size)
 
     def add(self, index: int, payload: bytes) -> None:
-        """Put a part where it belongs; a repeated one changes nothing."""
+        """Add a fragment; a duplicate changes nothing."""
         start, end = part_at(index, self.count, self.size)
         if not 0 <= index < self.count or len(payload) != end - start:
             raise FragmentError(f"part {index} of {self.count} has {len(payload):,} bytes, not {end - start:,}")
@@ -148,23 +149,23 @@ class FragmentedPayload:
             self.missing -= 1
             self._buffer[start:end] = payload
 
-    def gaps(self) -> str:
-        """The missing parts, as :func:`write_ranges` has them."""
+    def missing_ranges(self) -> str:
+        """Return the missing fragments, as :func:`write_ranges` encodes them."""
         return write_ranges(index for index, here in enumerate(self._here) if not here)
 
-    def whole(self) -> bytes:
-        """The request, when nothing is missing."""
+    def payload(self) -> bytes:
+        """Return the complete request."""
         return bytes(self._buffer)
 
 
 class FragmentBuffer:
-    """The requests of a service instance that are not complete. What no part comes of for a while is dropped: nothing of it
-    was run, and whoever still waits for it sends it again when it asks.
+    """The incomplete requests of a service instance. A request without a recent fragment is dropped: no part of it was
+    executed, and a caller that still waits sends it again.
 
     Args:
-        max_bytes: of the largest request, and of all of them, counted in full from the first part on.
+        max_bytes: of the largest request, and of all together; each counts in full from its first fragment.
         max_joins: requests.
-        idle: seconds without a part or a question.
+        idle: seconds without a fragment or a retransmission.
     """
 
     def __init__(
@@ -175,7 +176,7 @@ class FragmentBuffer:
         self._idle = idle
         self._joins: OrderedDict[str, FragmentedPayload] = OrderedDict()
         self.size = 0
-        """Bytes held."""
+        """Bytes reserved."""
 
     def __len__(self) -> int:
         return len(self._joins)
@@ -184,10 +185,10 @@ class FragmentBuffer:
         return id in self._joins
 
     def join(self, id: str, count: int, size: int, now: float) -> FragmentedPayload:
-        """The request ``id`` in ``count`` parts, ``size`` bytes in all; it begins if it is not known.
+        """Return the request ``id`` of ``count`` fragments and ``size`` bytes; add it if it is not known.
 
         Raises:
-            FragmentError: there is no room for it, or it was said to be another size before.
+            FragmentError: the buffer is full, or the fragments of the request contradict each other.
         """
         join = self._joins.get(id)
         if join is None:
@@ -204,15 +205,15 @@ class FragmentBuffer:
         return join
 
     def drop(self, id: str) -> None:
-        """Forget ``id``: it is complete, or refused."""
+        """Remove ``id``, which is complete or refused."""
         join = self._joins.pop(id, None)
         if join is not None:
             self.size -= join.size
 
-    def expired(self, now: float) -> list[str]:
-        """What was silent for too long, dropped."""
+    def remove_expired(self, now: float) -> list[str]:
+        """Remove the requests without a recent fragment and return their ids."""
         found = []
-        for id, join in self._joins.items():  # in the order in which they were heard of
+        for id, join in self._joins.items():  # in the order of their last fragments
             if join.expires > now:
                 break
             found.append(id)
@@ -221,7 +222,7 @@ class FragmentBuffer:
         return found
 
     def next_expiry(self) -> float | None:
-        """When :meth:`expired` is to be asked next."""
+        """Return when :meth:`remove_expired` is due next; None if the buffer is empty."""
         for join in self._joins.values():
             return join.expires
         return None

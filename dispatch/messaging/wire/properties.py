@@ -13,110 +13,111 @@ PLAIN_CHUNK: Final = "chunk"
 
 
 class Property:
-    """Names of the message properties. ``ID`` is TrustGraph's; the rest are ours, and optional to a peer."""
+    """Names of the message properties. ``ID`` is TrustGraph's; the others are dispatch's, and optional to a peer."""
 
     ID: Final = "id"
     """Correlates a request with each of its responses. Never reused."""
 
     # On requests.
     REPLY_TO: Final = "reply-to"
-    """A whole topic name. A service of ours answers there if its owner allows that namespace."""
+    """A whole topic name. An instance of dispatch's service base replies there if its configuration allows that
+    namespace."""
     SESSION: Final = "session"
     """The secret of the dispatcher that sends this (:mod:`dispatch.messaging.wire.sessions`), on everything it sends to
     services. A message with another dispatcher's ``id`` or ``reply-to`` is not answered there, nor is one that comes to an
     instance's own topic without the secret."""
     REMAINING_MS: Final = "remaining-ms"
-    """Time the caller will still wait, in milliseconds, counted from the moment the message arrives."""
+    """Milliseconds until the caller's deadline, counted from the arrival of the message."""
     ATTEMPT: Final = "attempt"
-    """Which attempt of its call this request is, from 1; the first leaves it out."""
+    """Number of the attempt within its call, from 1; omitted for the first."""
     IDEMPOTENCY_KEY: Final = "idempotency-key"
-    """The caller's own key for "this is the same piece of work"."""
+    """The caller's idempotency key."""
 
     CREDIT: Final = "credit"
-    """Reply bytes that may be on their way to ``reply-to`` unacknowledged. It says that the caller acknowledges."""
+    """Flow control: unacknowledged reply bytes allowed in flight to ``reply-to``. Implies that the caller acknowledges."""
 
     INCARNATION: Final = "incarnation"
     """A random name of one run of an instance. On a request or a challenge to its own topic: the run that is meant. On
     ``here``: the run that announces itself."""
     TRANSMISSION: Final = "transmission"
-    """How often the request ``id`` was sent, from 2: a question for an answer that should be here. Without a payload it
-    may only be answered, not run. On a reply: which question it answers, when it was sent before."""
+    """On a request: number of the transmission, from 2 for the first retransmission. Without a payload the request may be
+    answered but not executed. On a reply that is sent again: the retransmission that asked for it."""
     NEXT: Final = "next"
-    """With ``transmission``: index of the first chunk that is missing."""
+    """With ``transmission``: index of the first missing chunk."""
     LARGEST: Final = "largest"
-    """The sender takes an answer that is too large for a message in parts (``more``), up to so many bytes in all."""
+    """The sender accepts a reply in fragments (``more``), up to so many bytes in all."""
     PLAIN: Final = "plain"
-    """On a request: the sender reads large answers without JSON around them. On a reply: its payload is the text itself, of
-    a whole answer or a stream's last chunk (:data:`PLAIN_LAST`), or of another chunk (:data:`PLAIN_CHUNK`)."""
+    """On a request: the sender accepts large replies as plain text. On a reply: its payload is plain text, of a whole reply
+    or a stream's last chunk (:data:`PLAIN_LAST`), or of another chunk (:data:`PLAIN_CHUNK`)."""
     PARTS: Final = "parts"
-    """The request comes in parts, to an instance with the feature ``parts``: their number, a slash, and the bytes in all."""
+    """The request is fragmented (feature ``parts``): the number of fragments, a slash, and the bytes in all."""
     REPEATABLE: Final = "repeatable"
-    """On a persistent topic: the tool may be repeated, so that another instance may be given the request when the one that
-    has it dies."""
+    """On a persistent topic: the tool may be repeated, so the broker may redeliver the request to another instance when the
+    first one is lost."""
     SETTLED: Final = "settled"
-    """The sender waits for none of its requests to this instance with a number (the second part of ``id``, hexadecimal)
-    below the first of these, except for the others: ``1f3,2a,2c``."""
+    """``1f3,2a,2c``: all requests of the sender to this instance with a number (the second part of ``id``, hexadecimal)
+    below the first one have ended, except the others listed."""
 
     CANCEL: Final = "cancel"
-    """To an instance's own topic, without a payload: nobody waits for the request ``id`` any more; it may stop."""
+    """To an instance's own topic, without a payload: the caller has cancelled the request ``id``."""
     GOODBYE: Final = "goodbye"
-    """With ``cancel``: the dispatcher of ``id`` closes. It sends nothing more, and asks for nothing again."""
+    """With ``cancel``: the dispatcher of ``id`` closes and sends no further requests or retransmissions."""
 
     # On both.
     PART: Final = "part"
-    """On a request: which part of it this is, from 0. On ``taken``: this part has arrived, the request is not complete."""
+    """On a request: index of the fragment, from 0. On ``taken``: this fragment has arrived, the request is not complete."""
     ACK: Final = "ack"
-    """Asks for an acknowledgement. On a request: say at once that you have it (``taken``). On a reply: send this value
-    back (``acked``) to the topic ``control``."""
+    """Requests an acknowledgement. On a request: reply ``taken`` at once. On a reply: return this value (``acked``) to the
+    topic ``control``."""
 
     # On replies.
     INSTANCE: Final = "instance"
-    """Id of the service instance that answered."""
+    """Id of the instance that replies."""
     IN_FLIGHT: Final = "in-flight"
-    """How many requests that instance was running when it answered."""
+    """Requests that the instance was executing when it replied."""
     CHUNK: Final = "chunk"
-    """Index of this response in its stream, from 0: a lost or repeated chunk is noticed, not shown."""
+    """Index of the chunk in its stream, from 0: detects lost and duplicate chunks."""
     MORE: Final = "more"
-    """The text is not whole: the next chunk carries it on."""
+    """The text continues in the next chunk."""
     REFUSED: Final = "refused"
-    """Why the service did not run the request, or not to its end: one of :class:`Refusal`."""
+    """Why the service did not execute the request, or not to its end: one of :class:`Refusal`."""
     RETRY_AFTER_MS: Final = "retry-after-ms"
-    """With a refusal: when to come back, in milliseconds."""
+    """With a refusal: milliseconds until a retry makes sense."""
     CONTROL: Final = "control"
-    """With ``ack``: the instance's own topic, where acknowledgements go."""
+    """With ``ack``: the instance's own topic, for acknowledgements."""
     FEATURES: Final = "features"
-    """On ``here``: what the instance can do beyond the basic exchange, names with a comma between."""
+    """On ``here``: the instance's features, separated by commas."""
 
     # On messages that are neither, without a payload.
     TAKEN: Final = "taken"
-    """To ``reply-to``: the request ``id`` has arrived, and is not answered yet."""
+    """To ``reply-to``: receipt for the request ``id``, which has no reply yet."""
     MISSING: Final = "missing"
-    """With ``taken``: parts of the request that have not come, as ``0,3-7``."""
+    """With ``taken``: missing fragments of the request, as ``0,3-7``."""
     HELLO: Final = "hello"
-    """To the hello topic of a request topic, whose name is the value: who serves it?"""
+    """To the hello topic of a request topic, whose name is the value: asks its instances to announce themselves."""
     HERE: Final = "here"
     """To ``reply-to`` or the announcement topic: ``instance`` serves the request topic that is the value; with ``refused``:
-    it no longer does. A dispatcher believes it after a challenge."""
+    it no longer does. A dispatcher verifies it with a challenge."""
     CHALLENGE: Final = "challenge"
-    """To an instance's own topic, with ``incarnation``: send ``here`` and this random value to ``reply-to``. So the instance
-    proves that it consumes its own topic, which lies in the request namespace. On ``here``: the answer."""
+    """To an instance's own topic, with ``incarnation``: send ``here`` and this random value to ``reply-to``. The instance
+    proves so that it consumes its own topic, which lies in the request namespace. On ``here``: the random value."""
     ACKED: Final = "acked"
-    """To ``control``: the replies that asked with these values, separated by commas, have arrived, and so has everything
-    before each. Alone, or on a request."""
+    """To ``control``: cumulative acknowledgement of the replies with these ``ack`` values, separated by commas. Alone, or
+    on a request."""
 
 
 REPLY_ONLY: Final = frozenset({Property.INSTANCE, Property.REFUSED, Property.TAKEN, Property.HERE})
-"""Properties that only what services send has: a message with one of them is no request."""
+"""Properties that only services send: a message with one of them is no request."""
 
 
 class Refusal:
-    """Values of the property ``refused``: the tool did not run, or was not let finish."""
+    """Values of the property ``refused``: the tool was not executed, or not to its end."""
 
     OVERLOADED: Final = "overloaded"
     DRAINING: Final = "draining"
     EXPIRED: Final = "expired"
     STOPPED: Final = "stopped"
-    """The one that did run: it was cancelled when its caller's time had run out."""
+    """The tool was cancelled at the caller's deadline; it may have been executed in part."""
     INVALID_REQUEST: Final = "invalid-request"
     INSTANCE_RESTARTED: Final = "instance-restarted"
     """The request was meant for an earlier incarnation of this instance, which may have executed it."""
@@ -128,11 +129,11 @@ class Feature:
     """Names in the property ``features``."""
 
     REPAIR: Final = "repair"
-    """The instance takes requests on its own topic and remembers them: asking twice never runs a tool twice."""
+    """The instance accepts requests on its own topic and deduplicates retransmissions."""
     PARTS: Final = "parts"
-    """It takes requests in parts there."""
+    """It accepts fragmented requests there."""
     CANCEL: Final = "cancel"
-    """It stops what nobody waits for any more."""
+    """It stops cancelled requests."""
 
 
 def utf8_size(text: str) -> int:
@@ -168,8 +169,8 @@ def is_oversized(value: str) -> bool:
 
 
 def whole_number(properties: Mapping[str, str], name: str) -> int | None:
-    """The property ``name`` as a whole number ≥ 0, or None when it is missing or not one (never an exception:
-    a peer's odd property must not cost a message)."""
+    """Return the property ``name`` as a whole number ≥ 0; None if it is missing or malformed, so that an unexpected property
+    of a peer costs no message."""
     value = properties.get(name)
     if not isinstance(value, str) or len(value) > 18 or not value.isascii() or not value.isdigit():
         return None

@@ -48,10 +48,10 @@ class Session:
         self.key = session_key(secret)
         self.generation = 0
         self.prefix = ""
-        """What each request's id begins with."""
+        """Prefix of the ids of all requests."""
         self.renew()
 
     def renew(self) -> None:
-        """Begin a new series of ids: services know nothing of its numbers."""
+        """Begin a new series of ids, whose numbers no service knows."""
         self.generation += 1
         self.prefix = f"{self.key}.{self.generation:x}-"

@@ -12,17 +12,17 @@ from dispatch._internal.suggestions import excerpt, near_names
 EXAMPLE: Final = "non-persistent://tg/request/joke"
 
 MAX_TOPIC_CHARS: Final = 1_000
-"""A broker keeps a topic's name in file and metadata paths; nobody's real name comes near this."""
+"""A broker uses topic names in file and metadata paths, whose lengths are limited."""
 
 _SCHEMES: Final = {"persistent": True, "non-persistent": False}
-# TrustGraph's classes of queue: its flows are kept, its requests, responses and notifications are not.
+# TrustGraph's classes of queue: flows are persistent, requests, responses and notifications are not.
 _CLASSES: Final = {"flow": True, "request": False, "response": False, "notify": False}
-# What a broker allows in the name of a tenant and of a namespace.
+# The characters that a broker allows in tenant and namespace.
 _ENTITY: Final = re.compile(r"[-=:.\w]+", re.ASCII)
 
 
 class TopicError(ValueError):
-    """A text that names no topic: ``problem`` says why, ``fix`` what to write."""
+    """An invalid topic name: ``problem`` says why, ``fix`` what to write."""
 
     def __init__(self, problem: str, fix: str) -> None:
         super().__init__(f"{problem}. Fix: {fix}.")
@@ -34,11 +34,11 @@ class TopicError(ValueError):
 
 
 class TopicName(msgspec.Struct, frozen=True):
-    """A whole topic name, in parts. ``str()`` puts it together again.
+    """A parsed topic name; ``str()`` returns the full name.
 
     Attributes:
-        persistent: the broker keeps its messages until they are acknowledged; otherwise it hands them to whoever
-            is connected, and forgets them.
+        persistent: the broker retains messages until they are acknowledged; otherwise it delivers them to the
+            connected consumers and drops them.
         tenant: such as ``tg``.
         namespace: such as ``request``; with its tenant it is the :attr:`namespace_path`.
         name: such as ``joke``.
@@ -51,7 +51,7 @@ class TopicName(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str, *, example: str = EXAMPLE) -> TopicName:
-        """The topic that ``text`` names: ``persistent://tenant/namespace/name``, ``non-persistent://…``, or
+        """Parse ``text``: ``persistent://tenant/namespace/name``, ``non-persistent://…``, or
         TrustGraph's short form ``class:topicspace:topic`` (``request:tg:joke`` is
         ``non-persistent://tg/request/joke``; only the class ``flow`` is persistent).
 
@@ -107,11 +107,11 @@ class TopicName(msgspec.Struct, frozen=True):
 
     @property
     def namespace_path(self) -> str:
-        """Tenant and namespace, as Pulsar's tools write them: ``tg/response``."""
+        """Tenant and namespace, as in Pulsar's tools: ``tg/response``."""
         return f"{self.tenant}/{self.namespace}"
 
     def sibling(self, name: str) -> TopicName:
-        """Another topic in the same namespace, kept or not as this one is.
+        """Return another topic in the same namespace, persistent if this one is.
 
         Raises:
             TopicError: ``name`` is no topic's own name.

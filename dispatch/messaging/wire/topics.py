@@ -1,8 +1,8 @@
 """Names of the topics that dispatchers and instances use beside a service's own.
 
 They follow TrustGraph's permissions: agents produce to the request namespace and consume from the response namespace,
-services the reverse. What a dispatcher sends to instances is therefore in the namespace of the service's request topic,
-what instances send to dispatchers in the namespace of its response topic.
+services the reverse. Topics from dispatchers to instances are therefore in the namespace of the service's request
+topic, topics from instances to dispatchers in the namespace of its response topic.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from dispatch.messaging.wire.topic_name import TopicName
 _REPLY = "dispatch-reply-"
 
 
-def reply_topic(response_queue: str, dispatcher: str, lane: int = 0) -> str:
+def reply_topic(response_queue: str, dispatcher: str, connection: int = 0) -> str:
     """Return the topic on which a dispatcher receives its own replies.
 
     Args:
         dispatcher: the key of its session, a hyphen and its name.
-        lane: the number of the connection, where it has several.
+        connection: number of the reply connection, 0 for the first.
     """
-    return str(TopicName.parse(response_queue).sibling(f"{_REPLY}{dispatcher}{f'-{lane}' if lane else ''}"))
+    return str(TopicName.parse(response_queue).sibling(f"{_REPLY}{dispatcher}{f'-{connection}' if connection else ''}"))
 
 
 def reply_key(topic: TopicName) -> str | None:
@@ -44,12 +44,12 @@ def instance_topic(request_queue: str, instance: str) -> str:
 
 
 def hello_topic(request_queue: str) -> str:
-    """Return the topic on which the instances that serve ``request_queue`` listen for dispatchers that look for them."""
+    """Return the topic on which the instances that serve ``request_queue`` receive hellos of dispatchers."""
     topic = TopicName.parse(request_queue)
     return str(topic.sibling(f"dispatch-hello-{topic.name}"))
 
 
 def announcement_topic(request_queue: str, response_queue: str) -> str:
-    """Return the topic on which the instances that serve ``request_queue`` announce that they come and go."""
+    """Return the topic on which the instances that serve ``request_queue`` announce that they start and stop."""
     name = TopicName.parse(request_queue).name
     return str(TopicName.parse(response_queue).sibling(f"dispatch-announce-{name}"))

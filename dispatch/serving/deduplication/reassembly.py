@@ -63,7 +63,7 @@ class Reassembly:
             work.problem = str(refused)
             return Refusal.OVERLOADED if refused.full else Refusal.INVALID_REQUEST
         if not join.missing:
-            work.message = ReassembledMessage(join.whole(), properties)
+            work.message = ReassembledMessage(join.payload(), properties)
             self._release(work.id)
             return None
         work.message = ReassembledMessage(b"", properties)  # what it brought is kept already
@@ -82,7 +82,7 @@ class Reassembly:
         if part is not None:
             said[Property.PART] = part
         elif join is not None:
-            said[Property.MISSING] = join.gaps()
+            said[Property.MISSING] = join.missing_ranges()
         self._replies.send(properties, b"", said)
 
     def leave(self) -> list[InboundRequest]:
@@ -107,7 +107,7 @@ class Reassembly:
 
     def _expire(self) -> None:
         self._expiry = None
-        for id in self._joins.expired(self._loop.time()):
+        for id in self._joins.remove_expired(self._loop.time()):
             entry = self._latest.pop(id).entry
             if entry is not None:
                 self._ledger.undo(entry)

@@ -10,9 +10,9 @@ from tests.helpers.clock import idle
 
 async def test_all_who_wait_for_the_end_are_told() -> None:
     calls = ActiveCalls()
-    await calls.nothing()
+    await calls.wait_idle()
     calls.__enter__()
-    waiting = [asyncio.create_task(calls.nothing()) for _ in range(2)]
+    waiting = [asyncio.create_task(calls.wait_idle()) for _ in range(2)]
     await idle()
     calls.__exit__()
     calls.__enter__()  # the next one, before they were woken: they wait for that, too
@@ -49,7 +49,7 @@ async def test_nothing_is_under_way_when_no_generation_has_a_call() -> None:
     with first:
         generations.begin()
         with generations.current:
-            waiting = asyncio.create_task(generations.nothing())
+            waiting = asyncio.create_task(generations.wait_idle())
             await idle()
         await idle()
         assert not waiting.done()

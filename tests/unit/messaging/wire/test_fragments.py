@@ -110,8 +110,8 @@ def test_parts_in_any_order_and_again_make_the_whole_once(payload: bytes, limit:
         join.add(index, payload[start:end])
         here.add(index)
         assert join.missing == count - len(here)
-        assert read_ranges(join.gaps(), count) == [i for i in range(count) if i not in here][:count]
-    assert join.whole() == payload
+        assert read_ranges(join.missing_ranges(), count) == [i for i in range(count) if i not in here][:count]
+    assert join.payload() == payload
 
 
 @pytest.mark.parametrize(("index", "payload"), [(0, b"12"), (0, b"1234"), (2, b"12"), (3, b""), (9, b"123")])
@@ -151,7 +151,7 @@ class JoinsLife(RuleBasedStateMachine):
     @rule(id=st.sampled_from("abcdefgh"), wait=st.floats(0, 6))
     def hear(self, id: str, wait: float) -> None:
         self.now += wait
-        for gone in self.joins.expired(self.now):
+        for gone in self.joins.remove_expired(self.now):
             assert self.now - self.heard.pop(gone) >= 10
         size = 100 * (1 + ord(id) - ord("a"))
         fits = id in self.heard or (len(self.heard) < 5 and self.joins.size + size <= 1_000)
