@@ -59,3 +59,8 @@ def excerpt(text: str, limit: int = 80) -> str:
     """``text`` for a message: at most ``limit`` characters, and nothing in it that a terminal would act on."""
     cut = text if len(text) <= limit else text[: limit - 1] + "…"
     return cut if cut.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in cut)
+
+
+def first_sentence(text: str) -> str:
+    """Shorten a peer's or a library's text to its first sentence, for use inside a sentence."""
+    return text.split(". ")[0].rstrip(". \n")

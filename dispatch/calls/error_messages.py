@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from dispatch._internal.permit import Rejection
-from dispatch._internal.suggestions import excerpt, listed, one_of
+from dispatch._internal.suggestions import excerpt, first_sentence, listed, one_of
 from dispatch.catalog import UnknownServiceError, UnknownToolError
 from dispatch.errors import (
     CallTimeoutError,
@@ -161,7 +161,7 @@ def error_from_exchange(settled: Settled, *, tool: str, limit: float, repeatable
     if isinstance(settled, Unreadable):
         return TransportError(
             ErrorType.MALFORMED_REPLY,
-            f"The service sent no valid reply ({_as_clause(settled.problem)}); {_doubt(tool)}",
+            f"The service sent no valid reply ({first_sentence(settled.problem)}); {_doubt(tool)}",
             origin=Origin.TOOL,
         )
     if isinstance(settled, Overflow) and settled.limit == STREAM_BUFFER_LIMIT:
@@ -225,7 +225,7 @@ def _error_from_reply(answer: Answer, tool: str, limit: float, repeatable: bool)
         )
     if refused == Refusal.STOPPED:
         return error_from_timeout(tool, limit, "call", repeatable=repeatable, chunks=answer.chunks - 1)
-    why = _as_clause(answer.error_message)
+    why = first_sentence(answer.error_message)
     if refused == Refusal.INVALID_REQUEST:
         return InvalidArgumentsError(
             ErrorType.INVALID_REQUEST,
@@ -285,7 +285,7 @@ def error_from_client_failure(tool: str, failure: Exception) -> TransportError:
     """Return the error of a wrapped client that raised an unexpected exception."""
     return TransportError(
         ErrorType.CLIENT_FAILED,
-        f"The wrapped client failed ({type(failure).__name__}: {_as_clause(str(failure))}); {_doubt(tool)}",
+        f"The wrapped client failed ({type(failure).__name__}: {first_sentence(str(failure))}); {_doubt(tool)}",
         origin=Origin.TOOL,
     )
 
@@ -315,7 +315,7 @@ def error_from_mistake(tool: str, policy: Policy, mistake: Exception) -> Invalid
         )
     return InvalidArgumentsError(
         ErrorType.INVALID_ARGUMENTS,
-        f"Tool '{tool}' was not executed: {_as_clause(str(mistake))}. Correct the arguments.",
+        f"Tool '{tool}' was not executed: {first_sentence(str(mistake))}. Correct the arguments.",
     )
 
 
@@ -347,9 +347,6 @@ def error_from_unknown_name(unknown: UnknownToolError | UnknownServiceError) -> 
         rejected_by="catalog",
         alternatives=unknown.near,
     )
-
-
-# -- the dispatcher cannot send -------------------------------------------------------------------------------------
 
 
 def error_from_closing(tool: str) -> TransportError:
@@ -399,8 +396,3 @@ def _doubt(tool: str, repeatable: bool = False) -> str:
             f"tool '{tool}' may have been executed, and a repeat does no harm. Use another tool, or report the failure."
         )
     return f"tool '{tool}' may have been executed. Check its effect before you call it again, or report the failure."
-
-
-def _as_clause(text: str) -> str:
-    """Shorten a peer's or a library's text to its first sentence, for use inside a sentence."""
-    return text.split(". ")[0].rstrip(". \n")

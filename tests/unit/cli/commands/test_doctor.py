@@ -211,7 +211,7 @@ def test_a_tenant_that_is_missing_is_told_and_made(run: Run, options: tuple[str,
     assert "dispatch doctor --fix" in finding(end, f"namespace {missing}/request")["fix"]
     mended = run("doctor", *options, "--fix", "--json")
     assert mended.code == 0, mended.out
-    assert finding(mended, "repair")["detail"] == f"made {missing}, {missing}/request, {missing}/response"
+    assert finding(mended, "repair")["detail"] == f"created {missing}, {missing}/request, {missing}/response"
     assert statuses(mended)[f"round trip {missing}/request → {missing}/response"] == "ok"
     assert run("doctor", *options, "--fix", "--json").code == 0
 
@@ -242,7 +242,7 @@ def test_who_listens(run: Run, options: tuple[str, ...], tmp_path: Path) -> None
     with started("serve", f"{tmp_path}/jokes.py:Joke", "--service", topic, *options[:2]) as service:
         service.err.wait_for("Ctrl-C drains")
         somebody = finding(run("doctor", *options, "--catalog", str(folder), "--json"), "service joke-service")
-    assert (somebody["status"], somebody["detail"]) == ("ok", f"1 listening on non-persistent://tg/request/{topic}")
+    assert (somebody["status"], somebody["detail"]) == ("ok", f"1 consuming non-persistent://tg/request/{topic}")
 
 
 @pytest.fixture(scope="module")
@@ -277,7 +277,7 @@ def test_tokens_and_certificates(
     assert "--trust-certs" in checks(*tls, "--token-file", "right")["handshake"]["fix"]
     foreign = checks(*plain, "--token-file", "stranger")["namespace tg/request"]
     assert foreign["status"] == "failed"
-    assert "whose role may use tg/request" in foreign["fix"]
+    assert "whose role has permission for tg/request" in foreign["fix"]
 
     monkeypatch.setenv("DISPATCH_TOKEN_FILE", "wrong")
     end = run("call", "tell-joke", "topic=cats", "--catalog", "catalogue", "--broker", guarded.service_url)
