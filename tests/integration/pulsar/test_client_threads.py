@@ -90,7 +90,7 @@ from tests.helpers.echo_service import Echo
 
 async def main():
     url, topic = sys.argv[1:]
-    server = dispatch.ToolServer(Echo(), url, topic=topic)
+    server = dispatch.ToolServer(Echo(), url, service=topic)
     await server.start()
     dispatcher = dispatch.connect(url, catalog_of(topic))
     await dispatcher.start()
