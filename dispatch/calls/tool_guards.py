@@ -205,7 +205,7 @@ class ToolGuards:
     def admits(self, instance: str) -> bool:
         """Whether the breaker at that instance would admit a call. Nothing changes."""
         breaker = self._instances.get(instance)
-        return breaker is None or breaker.may_admit()
+        return breaker is None or breaker.can_admit()
 
     @property
     def waiting(self) -> int:

@@ -30,7 +30,7 @@ class Bench:
         return permit
 
     def refusal(self) -> tuple[str, float | None]:
-        assert not self.breaker.may_admit()
+        assert not self.breaker.can_admit()
         rejection = self.breaker.admit()
         assert isinstance(rejection, Rejection), rejection
         assert rejection.by == "breaker"

@@ -300,7 +300,7 @@ class BreakerMachine(RuleBasedStateMachine):
     def it_is_as_the_model_says(self) -> None:
         breaker, model = self.breaker, self.model
         assert (breaker.state, breaker.epoch, breaker.stale) == (model.state, model.epoch, model.stale)
-        assert breaker.may_admit() == (model.refusal() is None)
+        assert breaker.can_admit() == (model.refusal() is None)
         assert (breaker.failure_rate, breaker.slow_call_rate) == (model.rate(1), model.rate(2))
         assert breaker.retry_after == (model.until - model.now if model.until > model.now else None)
 

@@ -1,8 +1,8 @@
-"""The circuit breaker: leaves a service in trouble alone, and finds out by a few calls when it is well again.
+"""The circuit breaker: rejects calls of a failing service, and probes it with a few half-open calls before it closes again.
 
-Every permit carries the epoch (gobreaker's generation) in which it was given; the epoch changes with every transition and
-with nothing else. A result of an earlier epoch is counted and changes nothing, so that calls admitted before the trouble
-say nothing about the time after it. No timer runs: what time brings about is seen at the next ``admit``.
+Every permit carries the epoch (gobreaker's generation) in which it was granted; the epoch changes with every transition and
+every reset. An outcome of an earlier epoch is counted as stale and changes no state: a call that was admitted before the
+circuit opened is no evidence about the service afterwards. There is no timer: ``admit`` applies every change that is due.
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ import msgspec
 from dispatch._internal.permit import Clock, Randomness, Rejection
 from dispatch.errors import Outcome
 from dispatch.policy.breaker import Breaker
-from dispatch.resilience.breaker.failure_rules import Tally
+from dispatch.resilience.breaker.failure_rules import FailureRules
 from dispatch.resilience.breaker.half_open import RECOVERED, HalfOpenCalls
 from dispatch.resilience.breaker.open_duration import OpenDuration
 from dispatch.resilience.breaker.rules import complete_rules
 
 
 class State(StrEnum):
-    """What a circuit breaker is doing."""
+    """The state of a circuit breaker."""
 
     CLOSED = "closed"
-    """All calls go."""
+    """All calls are admitted."""
     OPEN = "open"
-    """None goes before ``open_until``. It stays in this state until a call comes after that and is the first probe."""
+    """All calls are rejected until the open duration is over. The first call after it makes the circuit half-open."""
     HALF_OPEN = "half-open"
-    """A few calls go, as probes."""
+    """A few calls at a time are admitted as probes."""
     FORCED_OPEN = "forced-open"
-    """None goes until an operator says so."""
+    """All calls are rejected until an operator sets another state."""
     DISABLED = "disabled"
-    """All calls go, and nothing is counted."""
+    """All calls are admitted, and none is counted."""
     METRICS_ONLY = "metrics-only"
-    """All calls go and are counted; it never opens."""
+    """All calls are admitted and counted; the circuit never opens."""
 
 
 Listener = Callable[[State, State, str], None]
-"""Told of a transition: old state, new state, why in a word."""
+"""Called at a transition with the old state, the new state and the reason."""
 
-# Looked up once: a member of an enumeration costs as much as all the rest of a check.
+# Looked up once: access to a member of an enumeration costs as much as the rest of a check.
 _SUCCESS = Outcome.SUCCESS
 _CLOSED = State.CLOSED
 _OPEN = State.OPEN
@@ -51,14 +51,14 @@ _DISABLED = State.DISABLED
 _METRICS_ONLY = State.METRICS_ONLY
 
 _FORCED = Rejection("breaker", "forced-open")
-_PROBING = Rejection("breaker", "probing")  # nobody knows how long the probes take
+_PROBING = Rejection("breaker", "probing")  # without retry_after: the duration of the probes is unknown
 _DONE = -1
 _NEVER = float("-inf")
-_CHOSEN = (_FORCED_OPEN, _DISABLED, _METRICS_ONLY)
+_OPERATOR_STATES = (_FORCED_OPEN, _DISABLED, _METRICS_ONLY)
 
 
 class BreakerPermit(msgspec.Struct, gc=False, eq=False):
-    """One call's way through a breaker. Nothing holds on to it but its caller."""
+    """The permit of one attempt. Only its caller refers to it, so that it needs no garbage collection."""
 
     breaker: CircuitBreaker
     epoch: int
@@ -66,15 +66,19 @@ class BreakerPermit(msgspec.Struct, gc=False, eq=False):
     probe: int = 0
 
     def finish(self, outcome: Outcome, *, retry_after: float | None = None) -> None:
-        """How the attempt ended; see :class:`dispatch._internal.permit.Permit`. How long it took is told by the clock."""
+        """Record the outcome; see :class:`dispatch._internal.permit.Permit`. The breaker measures the duration itself."""
         epoch = self.epoch
         breaker = self.breaker
         if epoch == breaker.epoch:
             self.epoch = _DONE
             now = breaker._clock()
-            tally = breaker._tally
-            if outcome is _SUCCESS and now - self.started < tally.usual and (now < tally.ends or tally.turn(now)):
-                tally.plain += 1
+            rules = breaker._failure_rules
+            if (
+                outcome is _SUCCESS
+                and now - self.started < rules.slow_after
+                and (now < rules.slice_end or rules.advance(now))
+            ):
+                rules.pending_successes += 1
             else:
                 breaker._finish(self.probe, outcome, now - self.started, now, retry_after)
         elif epoch != _DONE:
@@ -83,35 +87,35 @@ class BreakerPermit(msgspec.Struct, gc=False, eq=False):
 
 
 class CircuitBreaker:
-    """A breaker for a tool, or for a tool at one instance.
+    """The circuit breaker of a tool, or of a tool at one instance.
 
     Args:
-        settings: when it opens, for how long, how it closes.
-        clock: tells how long calls take, and when an open time is over.
-        randomness: spreads the open times of many breakers.
-        on_transition: called with (old state, new state, why) as soon as the new state is in force. What it raises comes
-            out of the call that brought the transition about.
-        on_recovery: called when its probes have found the service well.
+        settings: when it opens, for how long, and how it closes.
+        clock: measures calls and open durations, in seconds.
+        randomness: jitter of the open durations.
+        on_transition: called with the old state, the new state and the reason once the new state is in force. An exception
+            of it propagates to the caller whose ``admit`` or ``finish`` caused the transition.
+        on_recovery: called when the last round of half-open calls has succeeded.
 
     Attributes:
-        state: in force now. One of :class:`State`.
+        state: the current :class:`State`.
         settings: the complete rules in force.
-        epoch: transitions (and resets) so far.
-        stale: results that came after the state they belong to, or after their probe's lease; they changed nothing.
-        lost: probes whose lease ran out.
-        on_transition: may be set and taken away at any time.
+        epoch: number of transitions and resets so far.
+        stale: outcomes of an earlier epoch or of a half-open call whose lease had expired; they changed no state.
+        lost: half-open calls whose lease expired.
+        on_transition: may be set and cleared at any time.
     """
 
     __slots__ = (
         "_clock",
-        "_gated",
+        "_failure_rules",
+        "_half_open_calls",
         "_lost",
+        "_may_reject",
         "_on_recovery",
-        "_open_time",
-        "_probing",
-        "_tally",
-        "_until",
-        "_why",
+        "_open_duration",
+        "_reason",
+        "_rejects_until",
         "epoch",
         "on_transition",
         "settings",
@@ -135,123 +139,124 @@ class CircuitBreaker:
         self.epoch = 0
         self.stale = 0
         self._clock = clock
-        self._open_time = OpenDuration(randomness)
-        self._tally = Tally(rules)
-        self._probing: HalfOpenCalls | None = None
+        self._open_duration = OpenDuration(randomness)
+        self._failure_rules = FailureRules(rules)
+        self._half_open_calls: HalfOpenCalls | None = None
         self._lost = 0
-        self._until = _NEVER  # no call before this: the open time's end, or that of a pause a service asked for
-        self._gated = False  # admit has to look closer: any state that may refuse, or a pause
-        self._why = "paused"
+        self._rejects_until = _NEVER  # the end of the open duration, or of a pause that the service asked for
+        self._may_reject = False  # False: admit needs no further check
+        self._reason = "paused"
 
     @property
     def lost(self) -> int:
-        probing = self._probing
+        probing = self._half_open_calls
         return self._lost if probing is None else self._lost + probing.lost
 
     @property
     def retry_after(self) -> float | None:
-        """Seconds until a call may go: the rest of the open time or of a pause. None: now, or nobody knows when."""
-        left = self._until - self._clock()
-        return left if left > 0 else None
+        """Seconds until a call may be admitted: the rest of the open duration or of a pause. None: at once, or unknown."""
+        remaining = self._rejects_until - self._clock()
+        return remaining if remaining > 0 else None
 
     @property
     def failure_rate(self) -> float | None:
-        """The share of failures that the rule looks at, of the window in which it is higher. None: too few calls yet. While
-        open, what it was when it opened."""
-        self._tally.look(self._clock())
-        return self._tally.failure_rate()
+        """The share of failures, of the window in which it is higher; None below ``min_calls``. While the circuit is open:
+        the rate with which it opened."""
+        self._failure_rules.refresh(self._clock())
+        return self._failure_rules.failure_rate()
 
     @property
     def slow_call_rate(self) -> float | None:
-        """The share of slow calls, likewise."""
-        self._tally.look(self._clock())
-        return self._tally.slow_call_rate()
+        """The share of slow calls, in the same way as :attr:`failure_rate`."""
+        self._failure_rules.refresh(self._clock())
+        return self._failure_rules.slow_call_rate()
 
     def admit(self) -> BreakerPermit | Rejection:
-        """May a call go? A rejection is by ``breaker``; its reason is ``open``, ``paused`` (the service asked for it),
-        ``probing`` (all places of half-open are taken) or ``forced-open``."""
+        """Return a permit for one attempt, or a rejection by ``breaker`` with the reason ``open``, ``paused`` (the service
+        asked for a pause), ``probing`` (all half-open permits are in use) or ``forced-open``."""
         now = self._clock()
-        if not self._gated:
+        if not self._may_reject:
             return BreakerPermit(self, self.epoch, now)
-        if now < self._until:
-            return Rejection("breaker", self._why, self._until - now)
-        return self._admit_with_care(now)
+        if now < self._rejects_until:
+            return Rejection("breaker", self._reason, self._rejects_until - now)
+        return self._admit_gated(now)
 
-    def may_admit(self) -> bool:
-        """Would ``admit`` give a permit now? For whoever picks among instances: nothing changes, no place is taken."""
-        if not self._gated:
+    def can_admit(self) -> bool:
+        """Whether ``admit`` would return a permit now. Changes no state; the balancer asks it of each candidate."""
+        if not self._may_reject:
             return True
         now = self._clock()
-        if self.state is _FORCED_OPEN or now < self._until:
+        if self.state is _FORCED_OPEN or now < self._rejects_until:
             return False
-        return self._probing is None or self._probing.room(now, self.settings)
+        return self._half_open_calls is None or self._half_open_calls.has_free_permit(now, self.settings)
 
     def open_until(self, instant: float, reason: str = "asked") -> None:
-        """Open until ``instant`` on the breaker's clock, or longer if it is open for longer already: a service has said that
-        it is of no use before (a quota is used up). At most ``max_retry_after`` from now. Open times do
-        not grow by it. Nothing happens when the instant is past, and in states that an operator has chosen."""
+        """Open the circuit at least until ``instant`` on the breaker's clock: the service has announced that it cannot serve
+        calls earlier, for example because a quota is exhausted. At most ``max_retry_after`` from now. Later open durations
+        do not grow. Does nothing if the instant has passed, or in a state that an operator has set."""
         now = self._clock()
-        if self.state in _CHOSEN or not instant > now:
+        if self.state in _OPERATOR_STATES or not instant > now:
             return
-        self._until = max(self._until, min(instant, now + self.settings.max_retry_after))
+        self._rejects_until = max(self._rejects_until, min(instant, now + self.settings.max_retry_after))
         if self.state is not _OPEN:
-            self._open_time.left(now, self.settings)
-            self._go(_OPEN, reason)
+            self._open_duration.end_healthy_period(now, self.settings)
+            self._transition_to(_OPEN, reason)
 
     def force_open(self) -> None:
-        """Refuse every call until :meth:`reset`, :meth:`disable` or :meth:`metrics_only`."""
-        self._choose(_FORCED_OPEN, "forced")
+        """Reject every call until :meth:`reset`, :meth:`disable` or :meth:`metrics_only`."""
+        self._set_operator_state(_FORCED_OPEN, "forced")
 
     def disable(self) -> None:
-        """Let every call go and count nothing, until :meth:`reset` or another choice."""
-        self._choose(_DISABLED, "disabled")
+        """Admit every call and count none, until :meth:`reset` or another of these methods."""
+        self._set_operator_state(_DISABLED, "disabled")
 
     def metrics_only(self) -> None:
-        """Let every call go and count it, to see what the figures would be, until :meth:`reset` or another choice."""
-        self._choose(_METRICS_ONLY, "metrics-only")
+        """Admit and count every call, so that the rates can be observed, until :meth:`reset` or another of these methods."""
+        self._set_operator_state(_METRICS_ONLY, "metrics-only")
 
     def reset(self) -> None:
-        """Closed, as if it were new: calls in flight mean nothing to it, former openings are forgotten."""
-        self._open_time.clear()
-        self._until = _NEVER
-        self._go(_CLOSED, "reset")
+        """Close the circuit as if it were new: outcomes of calls in flight are ignored, former openings are forgotten."""
+        self._open_duration.clear()
+        self._rejects_until = _NEVER
+        self._transition_to(_CLOSED, "reset")
 
     def reconfigure(self, settings: Breaker) -> None:
-        """Take new settings over. State, open time, probes and calls in flight stay; a window of another size is empty."""
+        """Apply new settings. State, open duration, half-open calls and calls in flight stay; a window of another size
+        starts empty."""
         self.settings = rules = complete_rules(settings)
-        self._tally.reconfigure(rules)
-        if self._probing is not None:
-            self._probing.shorten(rules.half_open_lease)
+        self._failure_rules.reconfigure(rules)
+        if self._half_open_calls is not None:
+            self._half_open_calls.shorten_leases(rules.half_open_lease)
 
-    def _admit_with_care(self, now: float) -> BreakerPermit | Rejection:
+    def _admit_gated(self, now: float) -> BreakerPermit | Rejection:
         state = self.state
         if state is _FORCED_OPEN:
             return _FORCED
         if state is _OPEN:
-            self._go(_HALF_OPEN, "open-time-over")
-            return self.admit()  # from the start: the listener may have had another idea
-        probing = self._probing
-        if probing is None:  # closed, and a pause is over
-            self._gated = False
+            self._transition_to(_HALF_OPEN, "open-time-over")
+            return self.admit()  # again from the start: the listener may have set another state
+        probing = self._half_open_calls
+        if probing is None:  # closed, and the pause is over
+            self._may_reject = False
             return BreakerPermit(self, self.epoch, now)
-        if probing.room(now, self.settings):
-            return BreakerPermit(self, self.epoch, now, probing.begin(now, self.settings))
+        if probing.has_free_permit(now, self.settings):
+            return BreakerPermit(self, self.epoch, now, probing.start_call(now, self.settings))
         return _PROBING
 
     def _finish(self, probe: int, outcome: Outcome, took: float, now: float, retry_after: float | None) -> None:
-        """A result of this epoch, of whatever kind."""
+        """Record an outcome of the current epoch."""
         if self.state is _DISABLED:
             return
         settings = self.settings
-        probing = self._probing
-        if probing is not None and not probing.end(probe, now):
+        probing = self._half_open_calls
+        if probing is not None and not probing.end_call(probe, now):
             self.stale += 1
             return
         if outcome is Outcome.THROTTLED:
-            asked = self._asked(retry_after)
+            asked = self._limit_retry_after(retry_after)
             if asked and self.state is not _METRICS_ONLY:
-                self._until = max(self._until, now + asked)
-                self._gated = True
+                self._rejects_until = max(self._rejects_until, now + asked)
+                self._may_reject = True
             return
         if outcome is Outcome.CANCELLED or outcome is Outcome.REJECTED:
             return
@@ -260,48 +265,48 @@ class CircuitBreaker:
             or outcome is Outcome.TRANSPORT
             or (outcome is Outcome.TOOL_ERROR and settings.count_tool_errors)
         )
-        slow = took >= self._tally.usual
+        slow = took >= self._failure_rules.slow_after
         if probing is not None:
-            verdict = probing.judge(failed, slow, settings)
+            verdict = probing.judge_result(failed, slow, settings)
             if verdict is RECOVERED:
-                self._open_time.closed(now)
-                self._go(_CLOSED, verdict)
+                self._open_duration.start_healthy_period(now)
+                self._transition_to(_CLOSED, verdict)
                 if self._on_recovery is not None:
                     self._on_recovery()
             elif verdict is not None:
                 self._open(now, verdict, retry_after)
             return
-        self._tally.add(failed, slow, now)
+        self._failure_rules.add(failed, slow, now)
         if self.state is _CLOSED:
-            reason = self._tally.trouble(failed, slow, now)
+            reason = self._failure_rules.find_violation(failed, slow, now)
             if reason is not None:
                 self._open(now, reason, retry_after)
 
-    def _asked(self, retry_after: float | None) -> float:
-        # It comes from outside and may be anything: not a number is not above 0, and nothing is beyond our limit.
+    def _limit_retry_after(self, retry_after: float | None) -> float:
+        # The value comes from the service and may be NaN, which is not above 0.
         return min(retry_after, self.settings.max_retry_after) if retry_after is not None and retry_after > 0 else 0.0
 
     def _open(self, now: float, reason: str, retry_after: float | None) -> None:
-        seconds = self._open_time.opened(now, self._asked(retry_after), self.settings)
-        self._until = max(self._until, now + seconds)  # a pause asked for before goes on
-        self._go(_OPEN, reason)
+        seconds = self._open_duration.record_opening(now, self._limit_retry_after(retry_after), self.settings)
+        self._rejects_until = max(self._rejects_until, now + seconds)  # an earlier pause stays in force
+        self._transition_to(_OPEN, reason)
 
-    def _choose(self, state: State, reason: str) -> None:
+    def _set_operator_state(self, state: State, reason: str) -> None:
         if self.state is not state:
-            self._until = _NEVER
-            self._go(state, reason)
+            self._rejects_until = _NEVER
+            self._transition_to(state, reason)
 
-    def _go(self, new: State, reason: str) -> None:
+    def _transition_to(self, new: State, reason: str) -> None:
         old, self.state = self.state, new
         self.epoch += 1
         self._lost = self.lost
-        self._probing = HalfOpenCalls() if new is _HALF_OPEN else None
-        # A pause outlives the way from half-open to closed; the next admit sees when it is over.
-        self._gated = new is not _DISABLED and new is not _METRICS_ONLY
-        self._why = "open" if new is _OPEN else "paused"
+        self._half_open_calls = HalfOpenCalls() if new is _HALF_OPEN else None
+        # A pause stays in force across the transition from half-open to closed; admit notices its end.
+        self._may_reject = new is not _DISABLED and new is not _METRICS_ONLY
+        self._reason = "open" if new is _OPEN else "paused"
         if new is _CLOSED or new is _METRICS_ONLY:
-            self._tally.clear()
+            self._failure_rules.clear()
         else:
-            self._tally.stop()
+            self._failure_rules.stop()
         if self.on_transition is not None and new is not old:
             self.on_transition(old, new, reason)

@@ -1,4 +1,4 @@
-"""What recent calls say of a service, and whether that is trouble: windows, a run of failures, and the rules over them."""
+"""Failure rules of a circuit breaker: when recent outcomes open it (consecutive failures, failure rate, slow calls)."""
 
 from __future__ import annotations
 
@@ -14,19 +14,29 @@ _NEVER = float("-inf")
 _ALWAYS = float("inf")
 
 
-class Tally:
-    """The figures of one breaker.
+class FailureRules:
+    """The statistics of one breaker's recent calls, and the rules over them.
 
-    Nearly every call is a success that took less than ``usual``. The breaker counts those in ``plain`` while the clock is
-    before ``ends``, or after :meth:`turn`; all others go through :meth:`add`.
+    Nearly every call is a success that took less than ``slow_after``. The breaker counts those in ``pending_successes``
+    while the clock is before ``slice_end``, or after :meth:`advance`; all other outcomes go through :meth:`add`.
 
     Attributes:
-        plain: successes that the windows do not have yet, all of them after the last failure and before ``ends``.
-        ends: an instant on the breaker's clock; before any while nothing is counted.
-        usual: seconds from which a call is slow; infinite when none is.
+        pending_successes: successes that are not in the windows yet, all after the last failure and before ``slice_end``.
+        slice_end: the end of the current slice of the time window, on the breaker's clock; minus infinity while no calls are
+            counted.
+        slow_after: seconds from which a call is slow; infinite when none is.
     """
 
-    __slots__ = ("_by_count", "_by_time", "_run", "_run_since", "_settings", "ends", "plain", "usual")
+    __slots__ = (
+        "_by_count",
+        "_by_time",
+        "_run",
+        "_run_since",
+        "_settings",
+        "pending_successes",
+        "slice_end",
+        "slow_after",
+    )
 
     def __init__(self, settings: BreakerRules) -> None:
         self._by_count = CountWindow(settings.window_calls)
@@ -35,37 +45,37 @@ class Tally:
         self._set(settings)
 
     def clear(self) -> None:
-        """Start from nothing."""
+        """Forget all calls."""
         self._by_count.clear()
         self._by_time.clear()
         self._run = 0
         """Failures since the last success."""
         self._run_since = _NEVER
-        self.plain = 0
-        self.ends = _NEVER
+        self.pending_successes = 0
+        self.slice_end = _NEVER
 
     def stop(self) -> None:
-        """Nothing is counted from now on, until :meth:`clear`; the figures stay to be looked at."""
-        self._take_over()
-        self.ends = _NEVER
+        """Stop counting until :meth:`clear`; the rates stay readable."""
+        self._record_pending()
+        self.slice_end = _NEVER
 
     def reconfigure(self, settings: BreakerRules) -> None:
-        """Other settings. A window of another size is empty."""
-        self._take_over()
+        """Apply new settings. A window of another size starts empty."""
+        self._record_pending()
         if settings.window_calls != self._settings.window_calls:
             self._by_count = CountWindow(settings.window_calls)
         if settings.window_duration != self._settings.window_duration:
             self._by_time = TimeWindow(settings.window_duration)
-            self.ends = _NEVER  # its first call finds its part by the clock
+            self.slice_end = _NEVER  # its first call determines the slice
         self._set(settings)
 
     def add(self, failed: bool, slow: bool, now: float) -> None:
-        """A call ended at ``now``."""
-        self._take_over()
+        """Record a call that ended at ``now``."""
+        self._record_pending()
         kind = failed * FAILED | slow * SLOW
         self._by_count.add(kind)
         self._by_time.add(kind, now)
-        self.ends = self._by_time.ends
+        self.slice_end = self._by_time.slice_end
         if not failed:
             self._run = 0
             return
@@ -73,21 +83,22 @@ class Tally:
             self._run_since = now
         self._run += 1
 
-    def turn(self, now: float) -> bool:
-        """Begin the part of the time window that ``now`` is in, because the current one has ended.
+    def advance(self, now: float) -> bool:
+        """Start the slice of the time window that contains ``now``.
 
         Returns:
-            False: calls are not counted, or none has been.
+            False: calls are not counted now, or no call has been counted yet.
         """
-        if self.ends == _NEVER:
+        if self.slice_end == _NEVER:
             return False
-        self._take_over()
+        self._record_pending()
         self._by_time.advance(now)
-        self.ends = self._by_time.ends
+        self.slice_end = self._by_time.slice_end
         return True
 
-    def trouble(self, failed: bool, slow: bool, now: float) -> str | None:
-        """Which rule is broken after such a call, or None. A call that was well breaks none, whatever the windows hold."""
+    def find_violation(self, failed: bool, slow: bool, now: float) -> str | None:
+        """Return the rule that is violated after such a call, or None. A fast success violates none, whatever is in the
+        windows."""
         settings = self._settings
         if failed:
             if settings.consecutive_failures is not None and self._run >= settings.consecutive_failures:
@@ -107,19 +118,19 @@ class Tally:
                 return SLOW_CALL_RATE
         return None
 
-    def look(self, now: float) -> None:
-        """Bring the figures up to ``now``, if calls are counted at all."""
-        if self.ends > _NEVER:
-            self._take_over()
+    def refresh(self, now: float) -> None:
+        """Move the time window to ``now``, if calls are counted."""
+        if self.slice_end > _NEVER:
+            self._record_pending()
             self._by_time.advance(now)
-            self.ends = self._by_time.ends
+            self.slice_end = self._by_time.slice_end
 
     def failure_rate(self) -> float | None:
-        """The share of failures, of the window in which it is higher; None when both have too few calls."""
+        """Return the share of failures, of the window in which it is higher; None when both have too few calls."""
         return self._higher(self._by_count.failures, self._by_time.failures)
 
     def slow_call_rate(self) -> float | None:
-        """The share of slow calls, likewise."""
+        """Return the share of slow calls, of the window in which it is higher; None when both have too few calls."""
         return self._higher(self._by_count.slow, self._by_time.slow)
 
     def _higher(self, by_count: int, by_time: int) -> float | None:
@@ -134,12 +145,12 @@ class Tally:
 
     def _set(self, settings: BreakerRules) -> None:
         self._settings = settings
-        self.usual = _ALWAYS if settings.slow_call_duration is None else settings.slow_call_duration
+        self.slow_after = _ALWAYS if settings.slow_call_duration is None else settings.slow_call_duration
 
-    def _take_over(self) -> None:
-        plain = self.plain
-        if plain:
-            self.plain = 0
+    def _record_pending(self) -> None:
+        pending_successes = self.pending_successes
+        if pending_successes:
+            self.pending_successes = 0
             self._run = 0
-            self._by_count.add_plain(plain)
-            self._by_time.add_plain(plain)
+            self._by_count.add_plain(pending_successes)
+            self._by_time.add_plain(pending_successes)

@@ -1,7 +1,7 @@
-"""Half-open: the few calls that find out whether a service is well again. Pure bookkeeping.
+"""Half-open calls: the few calls that probe whether a service has recovered. Sans-I/O.
 
-Places are for calls *in flight*, so that a slow probe does not hold up the verdict of the others, and each is a lease: a
-probe that is never heard of again gives its place back by the clock, not by its caller's discipline.
+Permits limit the calls *in flight*, so that a slow call does not delay the decision of the others. Each permit is a lease:
+it expires by the clock even if the call is never finished.
 """
 
 from __future__ import annotations
@@ -9,22 +9,23 @@ from __future__ import annotations
 from dispatch.resilience.breaker.rules import BreakerRules
 
 RECOVERED = "recovered"
-"""The last round was passed."""
+"""The last round succeeded: the breaker closes."""
 PROBE_FAILED = "probe-failed"
 PROBE_SLOW = "probe-slow"
 
 
 class HalfOpenCalls:
-    """One time of being half-open: rounds of N, 2N, 4N … calls, each passed by as many results. A lease that has
-    been given can become shorter, and never longer: what has run out has run out, whether somebody looked or not.
+    """One half-open period: rounds of N, 2N, 4N … calls, each complete after as many results. A lease can be shortened but
+    not extended: an expired lease stays expired, whether or not the expiry has been noticed.
 
-    In the first round one failure is enough to open again: a service that fails one of its first three is ill. In later
-    rounds the failure rate judges as it does when closed; otherwise a service with one failure in ten, which opens nothing,
-    would hardly ever get through 21 calls without one, and flap. Slow calls are judged by their rate in every round.
+    In the first round one failure opens the circuit again: a service that fails one of its first three calls has not
+    recovered. In later rounds the failure rate decides, as in the closed state; otherwise a service with one failure in ten,
+    which does not open a closed circuit, would rarely pass 21 calls, and the breaker would flap. Slow calls are judged by
+    their rate in every round.
 
     Attributes:
-        round: from 0.
-        lost: probes whose lease ran out.
+        round: number of the current round, from 0.
+        lost: calls whose lease expired.
     """
 
     __slots__ = ("_failures", "_leases", "_results", "_serial", "_slow", "lost", "round")
@@ -34,28 +35,28 @@ class HalfOpenCalls:
         self.lost = 0
         self._results = self._failures = self._slow = 0
         self._serial = 0
-        self._leases: dict[int, tuple[float, float]] = {}  # their start and end, by the probe's number
+        self._leases: dict[int, tuple[float, float]] = {}  # start and end, by the number of the call
 
-    def room(self, now: float, settings: BreakerRules) -> bool:
-        """May another probe go? Takes back the places of those whose lease is over."""
+    def has_free_permit(self, now: float, settings: BreakerRules) -> bool:
+        """Whether another call may start. Frees the permits of calls whose lease has expired."""
         leases = self._leases
         for number in [number for number, (_, end) in leases.items() if now >= end]:
             del leases[number]
             self.lost += 1
         return len(leases) < settings.half_open_calls << self.round
 
-    def begin(self, now: float, settings: BreakerRules) -> int:
-        """A probe goes; there is room. Returns its number, from 1."""
+    def start_call(self, now: float, settings: BreakerRules) -> int:
+        """Start a call, after :meth:`has_free_permit`. Returns its number, from 1."""
         self._serial += 1
         self._leases[self._serial] = now, now + settings.half_open_lease
         return self._serial
 
-    def shorten(self, lease: float) -> None:
-        """Leases are so long now, in seconds; those under way too, if they are longer."""
+    def shorten_leases(self, lease: float) -> None:
+        """Shorten leases in progress to ``lease`` seconds; shorter ones stay as they are."""
         self._leases = {number: (start, min(end, start + lease)) for number, (start, end) in self._leases.items()}
 
-    def end(self, number: int, now: float) -> bool:
-        """A probe has ended, somehow: its place is free. False: its lease was over, its result means nothing."""
+    def end_call(self, number: int, now: float) -> bool:
+        """Free the permit of a call. False: its lease had expired, and its outcome must be ignored."""
         lease = self._leases.pop(number, None)
         if lease is None:
             return False
@@ -64,8 +65,8 @@ class HalfOpenCalls:
             return False
         return True
 
-    def judge(self, failed: bool, slow: bool, settings: BreakerRules) -> str | None:
-        """A probe's result. Returns why to open again, RECOVERED, or None: go on probing."""
+    def judge_result(self, failed: bool, slow: bool, settings: BreakerRules) -> str | None:
+        """Record the result of a call. Returns a reason to open again, RECOVERED, or None to continue probing."""
         size = settings.half_open_calls << self.round
         self._results += 1
         self._failures += failed

@@ -1,4 +1,4 @@
-"""How long a circuit stays open: longer with each opening, less so after every healthy while. Pure bookkeeping."""
+"""Open duration of a circuit: exponential backoff over openings, which decays while the circuit is closed. Sans-I/O."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dispatch.resilience.breaker.rules import BreakerRules
 
 
 class OpenDuration:
-    """The next open time, and the memory of recent openings that it grows with.
+    """Computes the next open duration from the recent openings.
 
-    ``open_duration`` is doubled for every opening (Finagle's failure accrual), and one doubling is taken back for every
-    ``decay_duration`` spent closed (gRPC A50's decay). So a breaker that flaps is open for longer and longer, which
-    closing on a success or two and starting again at the shortest time would not see.
+    ``open_duration`` doubles with every opening (Finagle's failure accrual), and one doubling is undone for every
+    ``decay_duration`` spent closed (gRPC A50's decay). So the open durations of a breaker that flaps grow; a breaker that
+    started again at the shortest duration after each success would flap for ever.
 
     Args:
-        randomness: spreads the open times of breakers that open together.
+        randomness: jitter, so that breakers that open together do not close together.
 
     Attributes:
-        doublings: how often the next open time is doubled, health since the last opening not yet looked at.
+        doublings: doublings of the next open duration, before the decay since the last opening.
     """
 
     __slots__ = ("_closed_at", "_randomness", "doublings")
@@ -27,37 +27,35 @@ class OpenDuration:
         self.clear()
 
     def clear(self) -> None:
-        """As if it had never opened."""
+        """Forget all openings."""
         self.doublings = 0
         self._closed_at: float | None = None
 
-    def closed(self, now: float) -> None:
-        """The circuit is closed from now on: health begins."""
+    def start_healthy_period(self, now: float) -> None:
+        """Record that the circuit closed at ``now``: the decay begins."""
         self._closed_at = now
 
-    def left(self, now: float, settings: BreakerRules) -> None:
-        """The circuit is no longer closed, if it was: what health it had counts."""
+    def end_healthy_period(self, now: float, settings: BreakerRules) -> None:
+        """Apply the decay of the time spent closed, if the circuit was closed."""
         if self._closed_at is not None:
             self.doublings = max(0, self.doublings - int((now - self._closed_at) / settings.decay_duration))
             self._closed_at = None
 
-    def opened(self, now: float, asked: float, settings: BreakerRules) -> float:
-        """The circuit opens: for how many seconds. Counts as an opening.
+    def record_opening(self, now: float, asked: float, settings: BreakerRules) -> float:
+        """Record an opening and return its duration in seconds.
 
         Args:
-            asked: seconds that the service itself asked to be left alone for, or 0.
+            asked: seconds of pause that the service itself asked for (retry-after), or 0.
         """
-        self.left(now, settings)
-        # Jitter goes both ways, so the base stops short of the longest time: cutting off what is beyond would gather there
-        # those that were to be spread.
+        self.end_healthy_period(now, settings)
+        # The base stays below the maximum by the jitter: clipping jittered values at the maximum would synchronize breakers.
         longest = settings.max_open_duration / (1 + settings.jitter)
         base = settings.open_duration * 2.0**self.doublings
-        if base < longest:  # not beyond: health would have to undo what nobody sees
+        if base < longest:  # doublings without an effect would only delay the decay
             self.doublings += 1
         else:
             base = longest
         chance = self._randomness()
         drawn = base * (1 - settings.jitter + 2 * settings.jitter * chance)
-        # Never before the service asked for, and not all of its callers at that very moment. Asked for nothing, it is less
-        # than what was drawn.
+        # Not before the time that the service asked for, and with jitter after it. Without a retry-after, `drawn` is larger.
         return max(drawn, asked + settings.open_duration * settings.jitter * chance)

@@ -1,7 +1,7 @@
-"""Sliding windows over calls: how many, how many failed, how many were slow. Adding a call costs the same at any size.
+"""Sliding windows over calls: calls, failures and slow calls of the last N calls or seconds. Adding a call is O(1).
 
-A ring and its totals, of which the call that leaves is subtracted, as resilience4j keeps them: nothing is ever summed up.
-Plain calls, which nearly all are, can be added many at once, so that their caller need only count them.
+Ring buffers with running totals, from which the oldest entry is subtracted (as in resilience4j). Plain calls, nearly all,
+are added in batches, so that the breaker only counts them.
 """
 
 from __future__ import annotations
@@ -9,52 +9,52 @@ from __future__ import annotations
 from array import array
 
 PLAIN = 0
-"""A call that neither failed nor was slow."""
+"""A fast success."""
 FAILED = 1
 SLOW = 2
-"""``FAILED | SLOW`` is a call that was both."""
+"""``FAILED | SLOW``: a call that failed and was slow."""
 
 SLOTS = 10
-"""Parts of a time window, as in Hystrix and Polly: finer ones would cost memory and tell nothing more."""
-_STEP = 3  # calls, failures and slow calls of a part lie side by side
+"""Slices of a time window, as in Hystrix and Polly: finer ones cost memory without benefit."""
+_STEP = 3  # counters of a slice: calls, failures, slow calls
 _EMPTY = array("Q", bytes(SLOTS * _STEP * 8))
-_PLACES = tuple(range(0, SLOTS * _STEP, _STEP)) * 2  # of the parts, twice around the ring
+_PLACES = tuple(range(0, SLOTS * _STEP, _STEP)) * 2  # offsets of the slices, twice around the ring
 
 
 class CountWindow:
     """The last ``size`` calls.
 
     Args:
-        size: calls, at least 1. A byte each.
+        size: calls, at least 1. Each takes one byte.
 
     Attributes:
-        calls: how many there are, at most ``size``.
-        failures: of these, how many failed.
-        slow: of these, how many were slow.
+        calls: calls in the window, at most ``size``.
+        failures: calls that failed.
+        slow: slow calls.
     """
 
     __slots__ = ("_at", "_ring", "calls", "failures", "size", "slow")
 
     def __init__(self, size: int) -> None:
         if size < 1:
-            raise ValueError(f"a window holds one call at least, not {size}")
+            raise ValueError(f"the window size must be at least 1 call, not {size}")
         self.size = size
         self.clear()
 
     def clear(self) -> None:
         """Forget all calls."""
-        self._ring = bytearray(self.size)  # what is not in the window is PLAIN: add_plain relies on it
+        self._ring = bytearray(self.size)  # unused entries are PLAIN: add_plain relies on it
         self._at = self.calls = self.failures = self.slow = 0
 
     def add(self, kind: int) -> None:
-        """A call ended; ``kind`` is PLAIN, FAILED, SLOW or both of these."""
+        """Add a call; ``kind`` is PLAIN, FAILED, SLOW or ``FAILED | SLOW``."""
         at = self._at
         ring = self._ring
         if self.calls < self.size:
             self.calls += 1
-        elif leaving := ring[at]:
-            self.failures -= leaving & FAILED
-            self.slow -= leaving >> 1
+        elif oldest := ring[at]:
+            self.failures -= oldest & FAILED
+            self.slow -= oldest >> 1
         ring[at] = kind
         if kind:
             self.failures += kind & FAILED
@@ -63,7 +63,7 @@ class CountWindow:
         self._at = at if at < self.size else 0
 
     def add_plain(self, count: int) -> None:
-        """So many plain calls ended, at least 0, one after the other: in one step, or a few while others are to leave."""
+        """Add ``count`` plain calls, at least 0, in one step."""
         size = self.size
         if count >= size:
             self.clear()
@@ -74,10 +74,10 @@ class CountWindow:
         self._at = (at + count) % size
         if self.failures or self.slow:
             beyond = max(0, at + count - size)
-            self._leave(at, at + count - beyond)
-            self._leave(0, beyond)
+            self._clear_range(at, at + count - beyond)
+            self._clear_range(0, beyond)
 
-    def _leave(self, first: int, end: int) -> None:
+    def _clear_range(self, first: int, end: int) -> None:
         ring = self._ring
         both = ring.count(FAILED | SLOW, first, end)
         self.failures -= ring.count(FAILED, first, end) + both
@@ -86,24 +86,24 @@ class CountWindow:
 
 
 class TimeWindow:
-    """The calls of the last ``span`` seconds, in ten parts: the oldest part leaves as a whole, so that it covers between
-    nine tenths of the span and all of it.
+    """The calls of the last ``span`` seconds, in ten slices: the oldest slice expires as a whole, so that the window covers
+    between 0.9 times ``span`` and ``span``.
 
     Args:
         span: seconds, above 0.
 
     Attributes:
-        calls: how many there are, as of the last ``add`` or ``advance``.
-        failures: of these, how many failed.
-        slow: of these, how many were slow.
-        ends: when the part ends that calls are added to now.
+        calls: calls in the window, as of the last ``add`` or ``advance``.
+        failures: calls that failed.
+        slow: slow calls.
+        slice_end: when the current slice ends.
     """
 
-    __slots__ = ("_counts", "_slot", "_tick", "_width", "calls", "ends", "failures", "slow")
+    __slots__ = ("_counts", "_slot", "_tick", "_width", "calls", "failures", "slice_end", "slow")
 
     def __init__(self, span: float) -> None:
         if not span > 0:
-            raise ValueError(f"a window spans more than 0 seconds, not {span}")
+            raise ValueError(f"the span of a window must be above 0 s, not {span}")
         self._width = span / SLOTS
         self._slot = self._tick = 0
         self.clear()
@@ -112,16 +112,16 @@ class TimeWindow:
         """Forget all calls."""
         self.calls = self.failures = self.slow = 0
         self._counts = _EMPTY[:]
-        self.ends = float("-inf")  # the next call finds its part by the clock
+        self.slice_end = float("-inf")  # the next call determines the slice
 
     def add_plain(self, count: int) -> None:
-        """So many plain calls ended, before ``ends`` and not before the last ``advance``."""
+        """Add ``count`` plain calls that ended before ``slice_end`` and not before the last ``advance``."""
         self.calls += count
         self._counts[self._slot] += count
 
     def add(self, kind: int, now: float) -> None:
-        """A call ended at ``now``, which is not before any earlier one; ``kind`` as for :meth:`CountWindow.add`."""
-        if now >= self.ends:
+        """Add a call that ended at ``now``, not before any earlier one; ``kind`` as for :meth:`CountWindow.add`."""
+        if now >= self.slice_end:
             self.advance(now)
         slot = self._slot
         counts = self._counts
@@ -136,7 +136,7 @@ class TimeWindow:
             counts[slot + 2] += slow
 
     def advance(self, now: float) -> None:
-        """Let go of what is too old at ``now``."""
+        """Remove the slices that are too old at ``now``."""
         tick = int(now // self._width)
         if tick - self._tick >= SLOTS:
             self.clear()
@@ -153,4 +153,4 @@ class TimeWindow:
                         counts[slot + 1] = counts[slot + 2] = 0
         self._tick = tick
         self._slot = tick % SLOTS * _STEP
-        self.ends = (tick + 1) * self._width
+        self.slice_end = (tick + 1) * self._width

@@ -17,12 +17,12 @@ SUCCESSES = (Outcome.SUCCESS, Outcome.TOOL_ERROR, Outcome.INVALID_ARGUMENTS)
 NEITHER = (Outcome.THROTTLED, Outcome.CANCELLED, Outcome.REJECTED)
 
 
-def test_it_begins_closed() -> None:
+def test_breaker_starts_closed() -> None:
     bench = Bench()
     breaker = bench.breaker
     assert (breaker.state, breaker.epoch, breaker.stale, breaker.lost) == (State.CLOSED, 0, 0, 0)
     assert (breaker.failure_rate, breaker.slow_call_rate, breaker.retry_after) == (None, None, None)
-    assert breaker.may_admit()
+    assert breaker.can_admit()
     assert isinstance(breaker.admit(), BreakerPermit)
 
 
@@ -33,7 +33,7 @@ def test_the_states_have_the_names_that_operators_see() -> None:
     ]
 
 
-def test_it_opens_refuses_and_says_for_how_long() -> None:
+def test_open_breaker_rejects_with_retry_after() -> None:
     bench = Bench().opened()
     assert bench.told == [("closed", "open", "consecutive-failures")]
     assert bench.breaker.retry_after == 5.0
@@ -44,7 +44,7 @@ def test_it_opens_refuses_and_says_for_how_long() -> None:
     assert bench.breaker.state is State.OPEN
     bench.now += 0.25
     assert bench.breaker.retry_after is None
-    assert bench.breaker.may_admit()
+    assert bench.breaker.can_admit()
     assert bench.breaker.state is State.OPEN, "to look changes nothing: the first probe does"
     bench.permit()
     assert bench.breaker.state is State.HALF_OPEN
@@ -52,7 +52,7 @@ def test_it_opens_refuses_and_says_for_how_long() -> None:
 
 
 @pytest.mark.parametrize("outcome", FAILURES)
-def test_timeouts_and_transport_errors_open(outcome: Outcome) -> None:
+def test_timeouts_and_transport_errors_open_the_breaker(outcome: Outcome) -> None:
     bench = Bench()
     for _ in range(9):
         bench.call(outcome)
@@ -62,7 +62,7 @@ def test_timeouts_and_transport_errors_open(outcome: Outcome) -> None:
 
 
 @pytest.mark.parametrize("outcome", SUCCESSES)
-def test_a_service_that_answers_is_well(outcome: Outcome) -> None:
+def test_answers_are_successes(outcome: Outcome) -> None:
     """A tool's own error is an answer; so is a refusal of arguments."""
     bench = Bench()
     for _ in range(300):
@@ -87,7 +87,7 @@ def test_tool_errors_open_when_the_settings_count_them_and_invalid_arguments_nev
 
 
 @pytest.mark.parametrize("outcome", NEITHER)
-def test_what_is_neither_success_nor_failure_is_not_counted(outcome: Outcome) -> None:
+def test_cancelled_and_rejected_calls_are_not_counted(outcome: Outcome) -> None:
     bench = Bench(slow_call_duration=1.0)
     for _ in range(50):
         bench.call(outcome, took=2.0)
@@ -100,7 +100,7 @@ def test_what_is_neither_success_nor_failure_is_not_counted(outcome: Outcome) ->
     assert bench.breaker.state is State.OPEN, "nor does it end a run"
 
 
-def test_half_of_the_calls_failing_opens() -> None:
+def test_failure_rate_of_one_half_opens_the_breaker() -> None:
     bench = Bench()
     for number in range(20):
         assert bench.breaker.state is State.CLOSED
@@ -112,7 +112,7 @@ def test_half_of_the_calls_failing_opens() -> None:
 
 
 @pytest.mark.parametrize(("took", "state"), [(1.999, State.CLOSED), (2.0, State.OPEN)])
-def test_slow_calls_open_though_they_succeed(took: float, state: State) -> None:
+def test_slow_successes_open_the_breaker(took: float, state: State) -> None:
     bench = Bench(slow_call_duration=2.0)
     for _ in range(20):
         bench.call(took=took)
@@ -121,14 +121,14 @@ def test_slow_calls_open_though_they_succeed(took: float, state: State) -> None:
     assert [why for *_, why in bench.told] == (["slow-call-rate"] if state is State.OPEN else [])
 
 
-def test_no_call_is_slow_unless_it_is_said_when() -> None:
+def test_no_call_is_slow_without_a_slow_call_duration() -> None:
     bench = Bench()
     for _ in range(40):
         bench.call(took=1e6)
     assert (bench.told, bench.breaker.slow_call_rate) == ([], 0.0)
 
 
-def test_a_call_every_half_minute_is_enough_to_find_a_service_dead() -> None:
+def test_failures_every_half_minute_open_the_breaker() -> None:
     bench = Bench()
     for _ in range(3):
         assert bench.breaker.state is State.CLOSED
@@ -152,18 +152,18 @@ def test_a_permit_counts_once() -> None:
     assert bench.breaker.stale == 1
 
 
-def test_a_few_probes_go_and_the_rest_is_refused() -> None:
+def test_half_open_breaker_admits_only_its_probes() -> None:
     bench = Bench().probing()
     half_open_calls = [bench.permit() for _ in range(3)]
     assert bench.refusal() == ("probing", None)
     half_open_calls[1].finish(Outcome.SUCCESS)
-    assert bench.breaker.may_admit()
+    assert bench.breaker.can_admit()
     bench.permit()
     assert bench.refusal() == ("probing", None)
 
 
 @pytest.mark.parametrize("outcome", NEITHER)
-def test_a_probe_that_says_nothing_gives_its_place_back(outcome: Outcome) -> None:
+def test_cancelled_probe_frees_its_permit(outcome: Outcome) -> None:
     """A cancelled probe must neither close, nor open, nor wedge: three breakers each do one of these."""
     bench = Bench().probing()
     for _ in range(100):
@@ -175,7 +175,7 @@ def test_a_probe_that_says_nothing_gives_its_place_back(outcome: Outcome) -> Non
     assert bench.breaker.state is State.HALF_OPEN
 
 
-def test_a_failed_probe_opens_for_longer() -> None:
+def test_failed_probe_opens_the_breaker_for_longer() -> None:
     bench = Bench().probing()
     bench.call()
     bench.call(Outcome.TIMEOUT)
@@ -183,14 +183,14 @@ def test_a_failed_probe_opens_for_longer() -> None:
     assert bench.refusal() == ("open", 10.0)
 
 
-def test_slow_probes_open_again() -> None:
+def test_slow_probes_open_the_breaker_again() -> None:
     bench = Bench(slow_call_duration=1.0).probing()
     for _ in range(3):
         bench.call(took=1.0)
     assert bench.told[-1] == ("half-open", "open", "probe-slow")
 
 
-def test_the_ramp_ends_closed_with_a_clean_slate() -> None:
+def test_last_half_open_round_closes_the_breaker_with_empty_windows() -> None:
     bench = Bench().probing()
     for _ in range(21):
         assert bench.breaker.state is not State.CLOSED
@@ -203,7 +203,7 @@ def test_the_ramp_ends_closed_with_a_clean_slate() -> None:
     assert [bench.permit().probe for _ in range(100)] == [0] * 100
 
 
-def test_flapping_makes_open_times_longer_and_health_makes_them_shorter() -> None:
+def test_open_durations_grow_while_flapping_and_decay_while_closed() -> None:
     """Closing on a few successes and starting at the shortest time again makes flapping worse than an outage."""
     bench = Bench()
     waits = []
@@ -217,7 +217,7 @@ def test_flapping_makes_open_times_longer_and_health_makes_them_shorter() -> Non
     assert waits == [5.0, 10.0, 20.0, 40.0, 20.0, 5.0]
 
 
-def test_probes_are_told_from_calls_within_the_same_part_of_a_long_window() -> None:
+def test_probes_and_calls_of_one_time_slice_are_kept_apart() -> None:
     """Calls of a closed circuit are counted without a closer look while their part of the window lasts; probes never are."""
     bench = Bench(window_duration=36_000).probing()
     for _ in range(21):
@@ -231,10 +231,10 @@ def test_probes_are_told_from_calls_within_the_same_part_of_a_long_window() -> N
         bench.call()
         bench.call(Outcome.TIMEOUT)
     assert bench.breaker.failure_rate == 0.0
-    assert bench.breaker._tally.plain == 0
+    assert bench.breaker._failure_rules.pending_successes == 0
 
 
-def test_a_success_at_the_very_end_of_a_part_of_the_window_belongs_to_the_next_one() -> None:
+def test_success_at_the_end_of_a_time_slice_belongs_to_the_next_slice() -> None:
     bench = Bench(window_calls=2, min_calls=2, window_duration=10, failure_rate=0.9)
     for at, outcome in (
         (1000.5, Outcome.SUCCESS),
@@ -252,24 +252,26 @@ def test_a_success_at_the_very_end_of_a_part_of_the_window_belongs_to_the_next_o
     assert bench.breaker.failure_rate == 1 / 3
 
 
-def test_usual_successes_are_merely_counted_also_where_some_would_be_slow() -> None:
+def test_fast_successes_are_counted_in_batches() -> None:
     bench = Bench(slow_call_duration=1.0)
     for _ in range(5):
         bench.call(took=0.015625)
-    assert bench.breaker._tally.plain == 4, "all but the first one, which found its part of the window"
+    assert bench.breaker._failure_rules.pending_successes == 4, (
+        "all but the first one, which found its part of the window"
+    )
 
 
-def test_nothing_is_looked_at_closely_where_nothing_can_be_refused() -> None:
+def test_breaker_that_cannot_reject_skips_further_checks() -> None:
     """What a call costs: once a pause or a recovery is over, the next call ends the closer looks."""
-    assert not Bench().breaker._gated
+    assert not Bench().breaker._may_reject
     bench = Bench().recovered()
     bench.call()
-    assert not bench.breaker._gated
+    assert not bench.breaker._may_reject
     bench.call(Outcome.THROTTLED, retry_after=1.0)
-    assert bench.breaker._gated
+    assert bench.breaker._may_reject
     bench.now += 1.0
     bench.call()
-    assert not bench.breaker._gated
+    assert not bench.breaker._may_reject
     for choose in (bench.breaker.disable, bench.breaker.metrics_only):
         choose()
-        assert not bench.breaker._gated
+        assert not bench.breaker._may_reject

@@ -13,7 +13,7 @@ from dispatch.resilience.breaker.rules import BreakerRules
 from tests.helpers.breaker_harness import Bench
 
 
-def test_an_operator_can_close_the_door() -> None:
+def test_forced_open_breaker_rejects_every_call() -> None:
     bench = Bench()
     bench.breaker.force_open()
     bench.now += 1e6
@@ -28,7 +28,7 @@ def test_an_operator_can_close_the_door() -> None:
     bench.call()
 
 
-def test_a_disabled_breaker_lets_everything_go_and_counts_nothing() -> None:
+def test_disabled_breaker_admits_every_call_and_counts_none() -> None:
     bench = Bench()
     bench.breaker.disable()
     for outcome in Outcome:
@@ -54,7 +54,7 @@ def test_metrics_only_counts_and_never_opens() -> None:
     assert bench.breaker.failure_rate is None
 
 
-def test_figures_are_of_now() -> None:
+def test_rates_are_current_when_read() -> None:
     bench = Bench(window_calls=20)
     for _ in range(20):
         bench.call()
@@ -78,18 +78,18 @@ def test_figures_are_of_now() -> None:
 
 
 @pytest.mark.parametrize("choose", ["force_open", "disable", "metrics_only", "reset"])
-def test_an_operators_choice_ends_pauses_and_open_times(choose: str) -> None:
+def test_operator_state_ends_pauses_and_open_durations(choose: str) -> None:
     for bench in (Bench(), Bench().opened(), Bench().probing(), Bench().recovered()):
         if bench.breaker.state is State.CLOSED:
             bench.call(Outcome.THROTTLED, retry_after=60.0)
         getattr(bench.breaker, choose)()
         assert bench.breaker.retry_after is None
-        assert bench.breaker.may_admit() is (choose != "force_open")
+        assert bench.breaker.can_admit() is (choose != "force_open")
         if choose != "force_open":
             bench.call()
 
 
-def test_a_reset_is_as_new_even_when_closed() -> None:
+def test_reset_forgets_everything_also_when_closed() -> None:
     bench = Bench().recovered()
     for _ in range(9):
         bench.call(Outcome.TIMEOUT)
@@ -106,7 +106,7 @@ def test_a_reset_is_as_new_even_when_closed() -> None:
     assert bench.refusal() == ("open", 5.0), "former openings are forgotten"
 
 
-def test_new_settings_are_taken_over_and_the_state_stays() -> None:
+def test_reconfiguration_keeps_the_state() -> None:
     bench = Bench()
     flying = [bench.permit() for _ in range(4)]
     for _ in range(5):
@@ -134,7 +134,7 @@ def test_new_settings_are_taken_over_and_the_state_stays() -> None:
     assert bench.refusal() == ("probing", None)
 
 
-def test_a_new_slow_time_is_in_force_at_once() -> None:
+def test_new_slow_call_duration_applies_at_once() -> None:
     bench = Bench()
     for _ in range(20):
         bench.call()
@@ -145,7 +145,7 @@ def test_a_new_slow_time_is_in_force_at_once() -> None:
     assert bench.breaker.slow_call_rate == 1 / 21
 
 
-def test_nobody_need_listen() -> None:
+def test_listener_is_optional() -> None:
     bench = Bench()
     bench.breaker.on_transition = None
     bench.recovered()
@@ -164,7 +164,7 @@ def test_the_listener_sees_the_new_state_in_force() -> None:
     assert seen == [(True, 5.0), (True, None), (True, None)]
 
 
-def test_a_recovery_that_probes_found_is_told_once_and_no_other_way_to_closed_is() -> None:
+def test_on_recovery_is_called_once_after_the_half_open_rounds_only() -> None:
     bench, recoveries = Bench(), []
     bench.breaker = CircuitBreaker(
         BreakerRules(),
@@ -180,15 +180,15 @@ def test_a_recovery_that_probes_found_is_told_once_and_no_other_way_to_closed_is
     assert len(recoveries) == 1
 
 
-def test_a_listener_may_change_its_mind_about_the_state() -> None:
+def test_listener_may_set_another_state() -> None:
     bench = Bench().opened()
     bench.now += 5.0
     bench.breaker.on_transition = lambda old, new, why: bench.breaker.force_open()
-    assert bench.breaker.may_admit()
+    assert bench.breaker.can_admit()
     assert bench.breaker.admit() == Rejection("breaker", "forced-open")
 
 
-def test_a_listener_that_fails_leaves_the_state_whole() -> None:
+def test_error_of_a_listener_leaves_the_state_consistent() -> None:
     bench = Bench(half_open_calls=1).opened()
     bench.now += 5.0
 

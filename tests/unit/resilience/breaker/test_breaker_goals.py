@@ -17,7 +17,7 @@ import pytest
 from dispatch._internal.permit import Rejection
 from dispatch.errors import Outcome
 from dispatch.resilience.breaker.breaker import BreakerPermit, CircuitBreaker, State
-from dispatch.resilience.breaker.failure_rules import Tally
+from dispatch.resilience.breaker.failure_rules import FailureRules
 from dispatch.resilience.breaker.open_duration import OpenDuration
 from dispatch.resilience.breaker.rules import BreakerRules
 from dispatch.resilience.breaker.windows import CountWindow, TimeWindow
@@ -42,7 +42,7 @@ def brought_to(bench: Bench, state: State) -> None:
 
 def everything(part: Any) -> Any:
     """All that a breaker knows, to its last part."""
-    ours = (CircuitBreaker, Tally, OpenDuration, CountWindow, TimeWindow)
+    ours = (CircuitBreaker, FailureRules, OpenDuration, CountWindow, TimeWindow)
     if isinstance(part, ours) or type(part).__name__ == "HalfOpenCalls":
         skipped = ("stale", "settings", "_settings")
         return {name: everything(getattr(part, name)) for name in part.__slots__ if name not in skipped}
@@ -50,7 +50,7 @@ def everything(part: Any) -> Any:
 
 
 @pytest.mark.parametrize("outcome", Outcome)
-def test_a_result_from_an_earlier_state_changes_nothing_and_is_counted(outcome: Outcome) -> None:
+def test_outcome_of_an_earlier_epoch_is_counted_as_stale_and_ignored(outcome: Outcome) -> None:
     """Goal G6, every pair of states, also the same one come again; peers close, open or count by such results."""
     for before, after in itertools.product(WITH_PERMITS, State):
         bench = Bench(
@@ -60,7 +60,7 @@ def test_a_result_from_an_earlier_state_changes_nothing_and_is_counted(outcome: 
         permit = bench.permit()
         brought_to(bench, after)
         known, told = everything(bench.breaker), list(bench.told)
-        assert known["_tally"]["_by_count"], "the comparison sees what is inside"
+        assert known["_failure_rules"]["_by_count"], "the comparison sees what is inside"
         bench.now += 5.0
         permit.finish(outcome, retry_after=60.0)
         assert everything(bench.breaker) == known, (before, after)
@@ -88,13 +88,13 @@ def herd(seed: int, callers: int) -> int:
     return reached
 
 
-def test_no_herd_reaches_a_sick_backend() -> None:
+def test_half_open_breaker_admits_no_herd() -> None:
     """Goal G5: a thousand schedules; in five Python breakers all callers get through."""
     assert {herd(seed, 200) for seed in range(1000)} <= {1, 2, 3}
     assert [herd(seed, 10_000) for seed in range(10)] == [3] * 10
 
 
-def test_a_herd_of_cancelled_callers_is_never_more_than_the_probes_at_a_time() -> None:
+def test_cancelled_callers_never_exceed_the_half_open_permits() -> None:
     bench, flying, most = Bench().probing(), list[BreakerPermit](), 0
     chance = random.Random(5)
     for _ in range(10_000):
@@ -107,14 +107,14 @@ def test_a_herd_of_cancelled_callers_is_never_more_than_the_probes_at_a_time() -
     assert (most, bench.breaker.state) == (3, State.HALF_OPEN)
 
 
-def test_lost_probes_give_their_places_back_by_time() -> None:
+def test_expired_lease_of_a_lost_probe_frees_its_permit() -> None:
     """Goal G7: in six days one lost probe refused 49,607 calls; here a healthy backend is back after the lease."""
     bench = Bench().probing()
     lost = [bench.permit() for _ in range(3)]
     bench.now += 59.999
     assert bench.refusal() == ("probing", None)
     bench.now += 0.001
-    assert bench.breaker.may_admit()
+    assert bench.breaker.can_admit()
     bench.call()
     assert bench.breaker.lost == 3
     for permit in lost:
@@ -126,7 +126,7 @@ def test_lost_probes_give_their_places_back_by_time() -> None:
     assert bench.breaker.lost == 3, "a counter, not a state"
 
 
-def test_a_probe_that_ends_after_its_lease_is_stale_though_nobody_took_its_place() -> None:
+def test_probe_that_ends_after_its_lease_is_stale_even_if_its_permit_is_unused() -> None:
     bench = Bench(half_open_calls=1).probing()
     permit = bench.permit()
     bench.now += 60.0
@@ -156,7 +156,7 @@ def test_dispatchers_that_open_together_do_not_probe_together() -> None:
 
 
 @pytest.mark.parametrize("state", [State.OPEN, State.HALF_OPEN, State.FORCED_OPEN])
-def test_refusals_retain_nothing(state: State) -> None:
+def test_rejections_retain_no_memory(state: State) -> None:
     """Goal G4: one Python breaker keeps 36 MB of 20,000 refusals. No exception is involved, and no block stays."""
     bench = Bench(half_open_calls=1)
     brought_to(bench, state)
@@ -200,7 +200,7 @@ def test_an_idle_breaker_takes_less_than_two_kibibytes() -> None:
     finally:
         tracemalloc.stop()
     assert each < 2048, each
-    assert all(not hasattr(part, "__dict__") for part in (kept[0], kept[0]._tally, kept[0]._open_time))
+    assert all(not hasattr(part, "__dict__") for part in (kept[0], kept[0]._failure_rules, kept[0]._open_duration))
 
 
 def test_a_permit_is_one_object_that_no_collector_tracks() -> None:

@@ -11,7 +11,7 @@ from dispatch.resilience.breaker.breaker import State
 from tests.helpers.breaker_harness import Bench
 
 
-def test_throttling_pauses_and_does_not_trip() -> None:
+def test_throttling_pauses_without_opening_the_breaker() -> None:
     """Refusals for want of quota are no faults: taken for such they open, left out altogether they are repeated for ever."""
     bench = Bench()
     for _ in range(50):
@@ -21,20 +21,20 @@ def test_throttling_pauses_and_does_not_trip() -> None:
     assert bench.refusal() == ("paused", 2.0)
     assert bench.breaker.retry_after == 2.0
     bench.now += 2.0
-    assert bench.breaker.may_admit()
+    assert bench.breaker.can_admit()
     assert bench.breaker.retry_after is None
     bench.call()
     assert (bench.told, bench.breaker.epoch) == ([], 0)
 
 
-def test_the_longest_pause_asked_for_is_in_force() -> None:
+def test_longest_requested_pause_applies() -> None:
     bench = Bench()
     for permit, seconds in [(bench.permit(), seconds) for seconds in (2.0, 7.0, 3.0)]:
         permit.finish(Outcome.THROTTLED, retry_after=seconds)
     assert bench.refusal() == ("paused", 7.0)
 
 
-def test_calls_in_flight_count_on_through_a_pause() -> None:
+def test_calls_in_flight_are_counted_during_a_pause() -> None:
     bench = Bench()
     flying = [bench.permit() for _ in range(10)]
     bench.call(Outcome.THROTTLED, retry_after=60.0)
@@ -45,14 +45,14 @@ def test_calls_in_flight_count_on_through_a_pause() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.0, -5.0, float("nan"), float("-inf")])
-def test_a_senseless_retry_after_is_none(seconds: float) -> None:
+def test_invalid_retry_after_is_ignored(seconds: float) -> None:
     bench = Bench()
     bench.call(Outcome.THROTTLED, retry_after=seconds)
-    assert bench.breaker.may_admit()
+    assert bench.breaker.can_admit()
     assert bench.breaker.retry_after is None
 
 
-def test_no_service_closes_itself_for_ever() -> None:
+def test_retry_after_is_capped() -> None:
     bench = Bench()
     bench.call(Outcome.THROTTLED, retry_after=float("inf"))
     assert bench.refusal() == ("paused", 3600.0)
@@ -61,7 +61,7 @@ def test_no_service_closes_itself_for_ever() -> None:
     assert bench.refusal() == ("paused", 10.0)
 
 
-def test_a_throttled_probe_pauses_and_gives_its_place_back() -> None:
+def test_throttled_probe_pauses_and_frees_its_permit() -> None:
     bench = Bench().probing()
     half_open_calls = [bench.permit() for _ in range(3)]
     half_open_calls[0].finish(Outcome.THROTTLED, retry_after=4.0)
@@ -72,7 +72,7 @@ def test_a_throttled_probe_pauses_and_gives_its_place_back() -> None:
     assert bench.refusal() == ("probing", None)
 
 
-def test_a_pause_outlives_the_way_to_closed() -> None:
+def test_pause_stays_in_force_after_the_transition_to_closed() -> None:
     bench = Bench(half_open_rounds=1).probing()
     for _ in range(2):
         bench.call()
@@ -86,11 +86,11 @@ def test_a_pause_outlives_the_way_to_closed() -> None:
     bench.call()
 
 
-def test_a_failure_that_opens_is_open_for_as_long_as_the_service_asks() -> None:
+def test_open_duration_covers_the_requested_retry_after() -> None:
     bench = Bench()
     for _ in range(9):
         bench.call(Outcome.TRANSPORT, retry_after=500.0)
-    assert bench.breaker.may_admit(), "below that it has nothing to lengthen"
+    assert bench.breaker.can_admit(), "below that it has nothing to lengthen"
     bench.chance = 0.0
     bench.call(Outcome.TRANSPORT, retry_after=60.0)
     assert bench.refusal() == ("open", 60.0)
@@ -99,7 +99,7 @@ def test_a_failure_that_opens_is_open_for_as_long_as_the_service_asks() -> None:
     assert bench.refusal() == ("open", 3600.0)
 
 
-def test_a_service_that_says_until_when_is_left_alone_until_then() -> None:
+def test_open_until_rejects_calls_until_that_instant() -> None:
     bench = Bench()
     bench.breaker.open_until(bench.now + 100.0)
     assert bench.told == [("closed", "open", "asked")]
@@ -116,7 +116,7 @@ def test_a_service_that_says_until_when_is_left_alone_until_then() -> None:
     assert bench.refusal() == ("open", 3600.0)
 
 
-def test_being_asked_to_wait_is_no_opening_that_is_remembered_nor_health() -> None:
+def test_open_until_neither_doubles_nor_decays_open_durations() -> None:
     bench = Bench().recovered()
     bench.breaker.open_until(bench.now + 600.0)
     bench.now += 600.0
@@ -125,7 +125,7 @@ def test_being_asked_to_wait_is_no_opening_that_is_remembered_nor_health() -> No
 
 
 @pytest.mark.parametrize("instant", [0.0, 1000.0, float("nan")])
-def test_an_instant_that_is_past_opens_nothing(instant: float) -> None:
+def test_open_until_ignores_an_instant_in_the_past(instant: float) -> None:
     bench = Bench()
     bench.breaker.open_until(instant)
     assert (bench.breaker.state, bench.told) == (State.CLOSED, [])

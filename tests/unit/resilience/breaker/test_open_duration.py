@@ -18,82 +18,82 @@ DEFAULT = BreakerRules()
 EXACT = BreakerRules(jitter=0)
 
 
-def test_an_open_time_doubles_up_to_the_longest() -> None:
+def test_open_duration_doubles_up_to_the_maximum() -> None:
     time = OpenDuration(lambda: 0.5)
-    assert [time.opened(0.0, 0, EXACT) for _ in range(9)] == [5, 10, 20, 40, 80, 160, 300, 300, 300]
+    assert [time.record_opening(0.0, 0, EXACT) for _ in range(9)] == [5, 10, 20, 40, 80, 160, 300, 300, 300]
     assert time.doublings == 6
 
 
-def test_at_the_longest_exactly_nothing_more_is_remembered() -> None:
+def test_no_doubling_is_counted_at_the_maximum() -> None:
     time, settings = OpenDuration(lambda: 0.5), BreakerRules(jitter=0, open_duration=5, max_open_duration=20)
-    assert [time.opened(0.0, 0, settings) for _ in range(4)] == [5, 10, 20, 20]
+    assert [time.record_opening(0.0, 0, settings) for _ in range(4)] == [5, 10, 20, 20]
     assert time.doublings == 2
 
 
 @pytest.mark.parametrize(
     ("chance", "times"), [(0.0, (2.5, 5.0, 10.0)), (0.5, (5.0, 10.0, 20.0)), (0.75, (6.25, 12.5, 25.0))]
 )
-def test_jitter_is_half_shorter_to_half_longer(chance: float, times: tuple[float, ...]) -> None:
+def test_jitter_spans_half_to_one_and_a_half(chance: float, times: tuple[float, ...]) -> None:
     time = OpenDuration(lambda: chance)
-    assert tuple(time.opened(0.0, 0, DEFAULT) for _ in range(3)) == times
+    assert tuple(time.record_opening(0.0, 0, DEFAULT) for _ in range(3)) == times
 
 
-def test_at_the_longest_open_times_are_still_spread() -> None:
+def test_maximum_open_durations_have_jitter() -> None:
     seen = []
     for seed in range(200):
         time = OpenDuration(random.Random(seed).random)
         for _ in range(12):
-            last = time.opened(0.0, 0, DEFAULT)
+            last = time.record_opening(0.0, 0, DEFAULT)
         seen.append(last)
     assert 100 <= min(seen) < 110
     assert 290 < max(seen) <= 300
 
 
-def test_health_takes_a_doubling_back_for_every_whole_while() -> None:
+def test_each_decay_duration_spent_closed_undoes_one_doubling() -> None:
     time = OpenDuration(lambda: 0.5)
     for _ in range(4):
-        time.opened(0.0, 0, EXACT)
+        time.record_opening(0.0, 0, EXACT)
     assert time.doublings == 4
-    time.closed(1000.0)
-    assert time.opened(1029.999, 0, EXACT) == 80, "not a whole while: nothing forgiven"
-    time.closed(2000.0)
-    assert time.opened(2030.0, 0, EXACT) == 80, "five, less one"
-    time.closed(3000.0)
-    assert time.opened(3090.0, 0, EXACT) == 20, "five, less three"
-    time.closed(4000.0)
-    assert time.opened(5000.0, 0, EXACT) == 5, "never below none"
+    time.start_healthy_period(1000.0)
+    assert time.record_opening(1029.999, 0, EXACT) == 80, "not a whole while: nothing forgiven"
+    time.start_healthy_period(2000.0)
+    assert time.record_opening(2030.0, 0, EXACT) == 80, "five, less one"
+    time.start_healthy_period(3000.0)
+    assert time.record_opening(3090.0, 0, EXACT) == 20, "five, less three"
+    time.start_healthy_period(4000.0)
+    assert time.record_opening(5000.0, 0, EXACT) == 5, "never below none"
     assert time.doublings == 1
 
 
-def test_only_time_spent_closed_is_health() -> None:
+def test_only_time_spent_closed_decays() -> None:
     time = OpenDuration(lambda: 0.5)
-    assert time.opened(0.0, 0, EXACT) == 5
-    assert time.opened(1e6, 0, EXACT) == 10, "it was open or probing all the while"
-    time.closed(1e6)
-    time.left(1e6 + 30, EXACT)
+    assert time.record_opening(0.0, 0, EXACT) == 5
+    assert time.record_opening(1e6, 0, EXACT) == 10, "it was open or probing all the while"
+    time.start_healthy_period(1e6)
+    time.end_healthy_period(1e6 + 30, EXACT)
     assert time.doublings == 1
-    time.left(1e6 + 300, EXACT)
-    assert time.opened(1e6 + 600, 0, EXACT) == 10, "it was not closed any more"
+    time.end_healthy_period(1e6 + 300, EXACT)
+    assert time.record_opening(1e6 + 600, 0, EXACT) == 10, "it was not closed any more"
 
 
-def test_a_cleared_memory_starts_at_the_shortest() -> None:
+def test_cleared_open_duration_starts_at_the_shortest() -> None:
     time = OpenDuration(lambda: 0.5)
-    time.opened(0.0, 0, EXACT)
-    time.closed(5.0)
+    time.record_opening(0.0, 0, EXACT)
+    time.start_healthy_period(5.0)
     time.clear()
-    time.left(1e6, EXACT)
+    time.end_healthy_period(1e6, EXACT)
     assert time.doublings == 0
-    assert time.opened(6.0, 0, EXACT) == 5
+    assert time.record_opening(6.0, 0, EXACT) == 5
 
 
-def test_what_a_service_asks_for_is_kept_and_spread() -> None:
-    assert OpenDuration(lambda: 0.0).opened(0.0, 60, DEFAULT) == 60
-    assert OpenDuration(lambda: 0.5).opened(0.0, 60, DEFAULT) == 61.25
-    assert OpenDuration(lambda: 0.5).opened(0.0, 60, EXACT) == 60
-    assert OpenDuration(lambda: 0.5).opened(0.0, 0.5, DEFAULT) == 5, "our own time when that is longer"
+def test_requested_retry_after_is_respected_with_jitter() -> None:
+    assert OpenDuration(lambda: 0.0).record_opening(0.0, 60, DEFAULT) == 60
+    assert OpenDuration(lambda: 0.5).record_opening(0.0, 60, DEFAULT) == 61.25
+    assert OpenDuration(lambda: 0.5).record_opening(0.0, 60, EXACT) == 60
+    assert OpenDuration(lambda: 0.5).record_opening(0.0, 0.5, DEFAULT) == 5, "our own time when that is longer"
     time = OpenDuration(lambda: 0.5)
-    time.opened(0.0, 60, EXACT)
-    assert time.opened(0.0, 0, EXACT) == 10, "what it asked for is not doubled"
+    time.record_opening(0.0, 60, EXACT)
+    assert time.record_opening(0.0, 0, EXACT) == 10, "what it asked for is not doubled"
 
 
 @given(
@@ -102,7 +102,7 @@ def test_what_a_service_asks_for_is_kept_and_spread() -> None:
     st.floats(0.001, 300),
     st.floats(0.001, 300),
 )
-def test_it_keeps_its_bounds_whatever_happens(
+def test_open_duration_stays_within_its_bounds(
     steps: list[tuple[bool, float, float]], jitter: float, one: float, other: float
 ) -> None:
     settings = BreakerRules(jitter=jitter, open_duration=min(one, other), max_open_duration=max(one, other))
@@ -110,9 +110,9 @@ def test_it_keeps_its_bounds_whatever_happens(
     time, now = OpenDuration(lambda: chances.pop(0)), 0.0
     for closed, passed, _ in list(steps):
         now += passed
-        seconds = time.opened(now, 0, settings)
+        seconds = time.record_opening(now, 0, settings)
         base = min(settings.open_duration, settings.max_open_duration / (1 + jitter))
         assert base * (1 - jitter) * 0.999999 <= seconds <= settings.max_open_duration * 1.000001
         assert 0 <= time.doublings <= 20
         if closed:
-            time.closed(now)
+            time.start_healthy_period(now)

@@ -26,13 +26,13 @@ def totals(kinds: list[int]) -> tuple[int, int, int]:
     return len(kinds), sum(kind in (1, 3) for kind in kinds), sum(kind in (2, 3) for kind in kinds)
 
 
-def test_the_kinds_are_told_apart() -> None:
+def test_windows_count_failures_and_slow_calls_separately() -> None:
     assert (PLAIN, FAILED, SLOW) == (0, 1, 2)
 
 
 @given(st.integers(1, 12), st.lists(KINDS | st.integers(10, 20)))
 @settings(deadline=None, max_examples=examples(200))
-def test_a_count_window_is_the_last_calls(size: int, steps: list[int]) -> None:
+def test_count_window_covers_the_last_calls(size: int, steps: list[int]) -> None:
     """A step below 10 is a call of that kind, one from 10 on so many plain ones (less ten) at once."""
     window_calls, calls = CountWindow(size), list[int]()
     for step in steps:
@@ -60,7 +60,7 @@ def test_a_cleared_count_window_starts_from_nothing() -> None:
     assert figures(window_calls) == (1, 1, 0)
 
 
-def test_many_plain_calls_push_out_what_is_at_both_ends_of_the_ring() -> None:
+def test_batch_of_plain_calls_wraps_around_the_ring() -> None:
     window_calls = CountWindow(5)
     for kind in (FAILED, SLOW, FAILED | SLOW, FAILED, SLOW, FAILED, PLAIN, PLAIN):
         window_calls.add(kind)  # the ring is F - - F S, and the fourth is the oldest
@@ -77,21 +77,21 @@ def test_many_plain_calls_push_out_what_is_at_both_ends_of_the_ring() -> None:
 
 
 @pytest.mark.parametrize("size", [0, -1])
-def test_a_count_window_holds_something(size: int) -> None:
-    with pytest.raises(ValueError, match=f"^a window holds one call at least, not {size}$"):
+def test_count_window_rejects_a_size_below_one(size: int) -> None:
+    with pytest.raises(ValueError, match=f"^the window size must be at least 1 call, not {size}$"):
         CountWindow(size)
 
 
 @given(st.lists(st.tuples(st.integers(0, 40), KINDS)), st.sampled_from([0.0, 1e6, -100.0]))
 @settings(deadline=None)
-def test_a_time_window_is_the_calls_of_its_last_ten_parts(steps: list[tuple[int, int]], start: float) -> None:
+def test_time_window_covers_its_last_ten_slices(steps: list[tuple[int, int]], start: float) -> None:
     """Steps of a quarter of a part, so that every number is exact and each boundary is met."""
     window_calls, calls, now = TimeWindow(5.0), list[tuple[float, int]](), start
     for quarters, kind in steps:
         now += quarters * 0.125
         window_calls.add(kind, now)
         calls.append((now, kind))
-        assert window_calls.ends > now >= window_calls.ends - 0.5
+        assert window_calls.slice_end > now >= window_calls.slice_end - 0.5
         held = [kind for at, kind in calls if at // 0.5 > now // 0.5 - 10]
         assert figures(window_calls) == totals(held)
 
@@ -119,10 +119,10 @@ def test_a_time_window_forgets_everything_after_a_long_time() -> None:
     assert figures(window_calls) == (1, 0, 1)
 
 
-def test_plain_calls_at_once_belong_to_the_present_part() -> None:
+def test_batch_of_plain_calls_belongs_to_the_current_slice() -> None:
     window_calls = TimeWindow(10.0)
     window_calls.advance(100.5)
-    assert window_calls.ends == 101.0
+    assert window_calls.slice_end == 101.0
     window_calls.add_plain(7)
     window_calls.add(FAILED, 101.0)
     assert figures(window_calls) == (8, 1, 0)
@@ -132,7 +132,7 @@ def test_plain_calls_at_once_belong_to_the_present_part() -> None:
     assert figures(window_calls) == (1, 1, 0)
 
 
-def test_plain_calls_of_one_part_add_up_and_leave_with_it() -> None:
+def test_plain_calls_of_one_slice_expire_together() -> None:
     window_calls = TimeWindow(10.0)
     window_calls.advance(100.5)
     window_calls.add_plain(7)
@@ -154,8 +154,8 @@ def test_a_cleared_time_window_starts_from_nothing() -> None:
 
 
 @pytest.mark.parametrize("span", [0, -1.0, float("nan")])
-def test_a_time_window_spans_something(span: float) -> None:
-    with pytest.raises(ValueError, match=r"^a window spans more than 0 seconds, not (0|-1\.0|nan)$"):
+def test_time_window_rejects_a_span_of_zero(span: float) -> None:
+    with pytest.raises(ValueError, match=r"^the span of a window must be above 0 s, not (0|-1\.0|nan)$"):
         TimeWindow(span)
 
 
