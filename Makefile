@@ -16,9 +16,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-# Test processes: they often wait for brokers and services, so 3 keep two cores busy.
+## Test processes: they often wait for brokers and services, so 3 keep two cores busy.
 JOBS ?= 3
 SOURCES := pyproject.toml dispatch/_version.py
+
+## The tests start hundreds of Python processes: without bytecode files each compiles every module again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-long lint bench simulate dashboards mutation coverage clean docs docs-serve

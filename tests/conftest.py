@@ -12,17 +12,22 @@ import pytest
 from hypothesis import is_hypothesis_test
 
 from dispatch.devtools.localbroker import (
+    SUPER_USER,
+    Admin,
     Endpoint,
+    LocalBroker,
     LocalBrokerUnavailableError,
     choose_backend,
+    configuration,
     fetch_distribution,
     find_distribution,
     from_environment,
     obtain,
+    prepare,
 )
 from dispatch.resilience.breaker.rules import complete_rules
 from tests.helpers.prometheus_binaries import PrometheusMissing, find
-from tests.helpers.run_profile import IN_CI, load_profile
+from tests.helpers.run_profile import IN_CI, is_long_profile, load_profile
 
 pytest_plugins = ["tests.helpers.asyncio_plugin"]
 
@@ -40,6 +45,9 @@ def pytest_configure(config: pytest.Config) -> None:
         is_long=config.getoption("long_profile"),
         keep_hypothesis=config.getoption("--hypothesis-profile", None) is not None,
     )
+    if not is_long_profile():
+        # HotSpot's optimizing compiler pays off after minutes: without it, a start costs 5 s of CPU instead of 10 s.
+        configuration.JVM_OPTIONS += " -XX:TieredStopAtLevel=1"
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # Shells ignore SIGINT in the jobs that they start in the background; the tests of Ctrl-C need the default.
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -81,12 +89,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             # The broker of the run belongs to one worker, and so does a broker that a module starts for itself.
             if _uses_shared_broker(item):
                 item.add_marker(pytest.mark.xdist_group("pulsar"))
+            elif "secured_broker" in getattr(item, "fixturenames", ()):
+                item.add_marker(pytest.mark.xdist_group("secured pulsar"))
             elif item.get_closest_marker("pulsar"):
                 item.add_marker(pytest.mark.xdist_group(str(item.path)))
             elif item.get_closest_marker("prometheus") and item.get_closest_marker("wall_clock"):
                 item.add_marker(pytest.mark.xdist_group("prometheus"))  # one server that scrapes at a time
         # The largest units start first: a worker that begins one late is what the others wait for in the end.
-        items.sort(key=lambda item: (not _uses_shared_broker(item), item.get_closest_marker("slow") is None))
+        items.sort(key=_start_order)
     _deselect_without(config, items, "pulsar", "a Pulsar broker", _unavailable)
     _deselect_without(config, items, "prometheus", "Prometheus", _no_prometheus)
 
@@ -100,6 +110,12 @@ def _deselect_other_profile(config: pytest.Config, items: list[pytest.Item]) -> 
     else:
         others = [item for item in items if item.get_closest_marker("soak")]
     _deselect(config, items, others)
+
+
+def _start_order(item: pytest.Item) -> tuple[bool, bool, bool]:
+    """Return a sort key: tests of the shared broker, slow tests, tests of other brokers, all others."""
+    is_slow, needs_broker = (item.get_closest_marker(name) is not None for name in ("slow", "pulsar"))
+    return not _uses_shared_broker(item), not is_slow, not needs_broker
 
 
 def _has_long_form(item: pytest.Item) -> bool:
@@ -154,22 +170,24 @@ _missing = pytest.StashKey[list[str]]()
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     problems = config.stash.get(_missing, [])
-    if config.pluginmanager.hasplugin("dsession"):  # the tests are in other processes, which say nothing here
-        missing = ((problem, "left out") for problem in (_unavailable(), _no_prometheus()) if problem is not None)
-        problems = [f"Tests were {how}: they need what is missing here.\n{problem}" for problem, how in missing]
+    if config.pluginmanager.hasplugin(
+        "dsession"
+    ):  # the workers deselect the tests; their reports do not reach the controller
+        missing = [problem for problem in (_unavailable(), _no_prometheus()) if problem is not None]
+        problems = [f"Tests did NOT run: they need what this machine lacks.\n{problem}" for problem in missing]
     for problem in problems:
-        terminalreporter.section("something is missing", red=True, bold=True)
+        terminalreporter.section("tests did not run", red=True, bold=True)
         terminalreporter.write_line(problem)
 
 
 @pytest.fixture(scope="session")
 def pulsar_endpoint(request: pytest.FixtureRequest) -> Iterator[Endpoint]:
-    """A genuine broker with TrustGraph's tenant and namespaces, for the whole run."""
+    """A Pulsar broker with TrustGraph's tenant and namespaces, for the whole run."""
     capture = request.config.pluginmanager.getplugin("capturemanager")
 
     def report(line: str) -> None:
         with capture.global_and_fixture_disabled():
-            print(f"\n[pulsar] {line}", flush=True)  # noqa: T201 - a broker takes seconds: say what is going on
+            print(f"\n[pulsar] {line}", flush=True)  # noqa: T201 - the progress of a start that takes seconds
 
     with obtain(report=report) as endpoint:
         yield endpoint
@@ -183,6 +201,14 @@ def exact_breakers(monkeypatch: pytest.MonkeyPatch) -> None:
         "dispatch.resilience.breaker.breaker.complete_rules",
         lambda settings: msgspec.structs.replace(complete_rules(settings), **changes),
     )
+
+
+@pytest.fixture(scope="session")
+def secured_broker() -> Iterator[LocalBroker]:
+    """A Pulsar broker with tokens, permissions and TLS, and TrustGraph's tenant and namespaces, for the whole run."""
+    with LocalBroker.start(security=True) as broker:
+        prepare(Admin(broker.web_url, broker.token(SUPER_USER)))
+        yield broker
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import pytest
 
 import dispatch
 from dispatch import Security
-from dispatch.devtools.localbroker import Admin, LocalBroker, prepare
+from dispatch.devtools.localbroker import Admin, LocalBroker
 from tests.helpers.catalogs import catalog_of, unique_topic
 from tests.helpers.echo_service import Echo
 
@@ -31,7 +31,6 @@ GRANTS = {
 def grant(broker: LocalBroker) -> None:
     """pulsar-admin namespaces grant-permission NAMESPACE --role ROLE --actions ACTIONS"""
     admin = broker.token("admin")
-    prepare(Admin(broker.web_url, admin))
     for role, namespaces in GRANTS.items():
         for namespace, actions in namespaces.items():
             request = urllib.request.Request(
@@ -72,31 +71,30 @@ async def thread(function: Any, *arguments: Any) -> Any:
     return await asyncio.to_thread(function, *arguments)
 
 
-async def test_trustgraphs_permissions_are_enough_and_an_agents_token_reaches_no_other_agent() -> None:
-    broker = await thread(lambda: LocalBroker.start(security=True))
-    try:
-        await thread(grant, broker)
-        await thread(check_grants_hold_at_all, broker)
-        topic = unique_topic()
-        security = {role: Security(token=broker.token(role)) for role in GRANTS}
-        server = dispatch.ToolServer(
-            Echo(), broker.service_url, service=topic, security=security["service"], instance="one"
-        )
-        async with (
-            server,
-            dispatch.connect(broker.service_url, catalog_of(topic), security=security["agent"]) as dispatcher,
-        ):
-            first = await dispatcher.execute("echo", {"text": "hello"}, timeout=20)
-            assert first.text == "hello", first.error
-            assert [view.id for view in dispatcher.instances(f"{topic}-service")] == ["one"], "it is known by name"
-            agent = await thread(Agent, broker)
-            try:
-                await attack(agent, broker, topic, dispatcher, first.request_id)
-            finally:
-                await thread(agent.client.close)
-            assert server.counts()["malformed"] > 0, "what was forged is counted"
-    finally:
-        await thread(broker.stop)
+async def test_trustgraphs_permissions_are_enough_and_an_agents_token_reaches_no_other_agent(
+    secured_broker: LocalBroker,
+) -> None:
+    broker = secured_broker
+    await thread(grant, broker)
+    await thread(check_grants_hold_at_all, broker)
+    topic = unique_topic()
+    security = {role: Security(token=broker.token(role)) for role in GRANTS}
+    server = dispatch.ToolServer(
+        Echo(), broker.service_url, service=topic, security=security["service"], instance="one"
+    )
+    async with (
+        server,
+        dispatch.connect(broker.service_url, catalog_of(topic), security=security["agent"]) as dispatcher,
+    ):
+        first = await dispatcher.execute("echo", {"text": "hello"}, timeout=20)
+        assert first.text == "hello", first.error
+        assert [view.id for view in dispatcher.instances(f"{topic}-service")] == ["one"], "it is known by name"
+        agent = await thread(Agent, broker)
+        try:
+            await attack(agent, broker, topic, dispatcher, first.request_id)
+        finally:
+            await thread(agent.client.close)
+        assert server.counts()["malformed"] > 0, "what was forged is counted"
 
 
 async def attack(

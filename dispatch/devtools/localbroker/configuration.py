@@ -16,7 +16,7 @@ from dispatch.devtools.localbroker.security import Security
 MEMORY = "-Xms256m -Xmx512m -XX:MaxDirectMemorySize=768m"
 
 # G1 starts faster than the script's ZGC on two cores; PerfDisableSharedMem leaves no file in the temporary folder.
-_GARBAGE_COLLECTOR = "-XX:+UseG1GC -XX:+PerfDisableSharedMem"
+JVM_OPTIONS = "-XX:+UseG1GC -XX:+PerfDisableSharedMem"
 
 # Variables of the start script which would change the broker behind our back.
 _FOREIGN = re.compile(r"(PULSAR|BOOKIE|BK|JAVA_TOOL|_JAVA|JDK_JAVA)_|(OPTS|CLASSPATH|ZK_OPTS)$")
@@ -164,7 +164,7 @@ class Configuration:
             "PULSAR_LOG_DIR": str(self.data_dir / "logs"),
             "PULSAR_GC_LOG": "-Xlog:disable",
             "PULSAR_MEM": MEMORY,
-            "PULSAR_GC": _GARBAGE_COLLECTOR,
+            "PULSAR_GC": JVM_OPTIONS,
             # Native libraries are unpacked into the temporary folder, and stay there if the broker is killed.
             "PULSAR_EXTRA_OPTS": f"-Djava.io.tmpdir={self.data_dir / 'tmp'} -Dpulsar.allocator.exit_on_oom=true",
         }

@@ -10,18 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.harness.plan import BASIC, DELIVERY, TELEMETRY
+from benchmarks.harness.plan import BASIC, CLIENTS, DELIVERY, TELEMETRY, TOPICS
 from benchmarks.harness.target_ratios import FOR_THE_RECORD, PROMISES, Ratio
 from dispatch.devtools.localbroker import Endpoint
 from dispatch.devtools.localbroker.processes.process_control import Child, process_identity
 from tests.helpers.cli_processes import ended, started
 from tests.helpers.python_processes import running
+from tests.helpers.run_profile import is_long_profile
 
 pytestmark = pytest.mark.pulsar
 
 MARK = "BENCHMARK_TEST_MARK"
-MEASURED = (*BASIC, TELEMETRY, *DELIVERY[:2])
-"""Where answers are larger, calls are lost, each waits for its timeout, and the run takes minutes."""
+MEASURED = (*BASIC, TELEMETRY, *DELIVERY[:2]) if is_long_profile() else (CLIENTS, TOPICS, DELIVERY[0])
+"""The suites whose runs are short: with larger replies, calls are lost, each waits for its timeout, and a run takes minutes.
+The short profile has one suite of each kind: one shared service, a service for each contender, lost replies."""
 
 
 @pytest.fixture
@@ -33,6 +35,7 @@ def broker(pulsar_endpoint: Endpoint) -> dict[str, str]:
     return found
 
 
+@pytest.mark.long
 def test_everything_once(broker: dict[str, str], pulsar_endpoint: Endpoint, tmp_path: Path) -> None:
     json_file, picture = tmp_path / "found.json", tmp_path / "found.png"
     code, out, err = ended(

@@ -8,7 +8,7 @@ import pytest
 
 import dispatch
 from dispatch import Security
-from dispatch.devtools.localbroker import Admin, Endpoint, LocalBroker, free_ports, prepare
+from dispatch.devtools.localbroker import SUPER_USER, Endpoint, LocalBroker, free_ports
 from tests.helpers.catalogs import catalog_of, unique_topic
 from tests.helpers.echo_service import Echo
 
@@ -69,35 +69,31 @@ async def test_no_broker_is_an_error_at_connect(pulsar_endpoint: Endpoint) -> No
     assert url in caught.value.message
 
 
-async def test_token_and_tls() -> None:
-    broker = await asyncio.to_thread(lambda: LocalBroker.start(security=True))
-    try:
-        right = broker.token("admin")
-        await asyncio.to_thread(prepare, Admin(broker.web_url, right))
-        topic = unique_topic()
-        trusted = {"trust_certs": broker.ca_file}
-        good = Security(token=lambda: right, **trusted)
-        async with dispatch.ToolServer(Echo(), broker.service_url_tls, service=topic, security=good):
-            async with dispatch.connect(broker.service_url_tls, catalog_of(topic), security=good) as dispatcher:
-                assert await dispatcher.call("echo", {"text": "over TLS"}, timeout=20) == "over TLS"
-            stranger = broker.token("stranger")
-            refused = (
-                ("unauthorized", broker.service_url, Security(token="not-a-token")),
-                ("unauthorized", broker.service_url, Security()),
-                ("unauthorized", broker.service_url_tls, Security(token=stranger, **trusted)),
-                ("untrusted", broker.service_url_tls, Security(token=right)),
-                # The wrong port: plain to where TLS is spoken, and the other way round.
-                ("wrong-protocol", broker.service_url_tls.replace("+ssl", ""), Security(token=right)),
-                ("wrong-protocol", broker.service_url.replace("://", "+ssl://"), Security(token=right, **trusted)),
-            )
-            for type, url, security in refused:
-                with pytest.raises(dispatch.TransportError) as caught:
-                    async with dispatch.connect(url, catalog_of(topic), security=security) as dispatcher:
-                        await dispatcher.call("echo", timeout=20)
-                error = caught.value
-                assert (error.type, error.sent) == (type, False), (url, error.message)
-                fix = {"unauthorized": "DISPATCH_TOKEN", "untrusted": "--trust-certs", "wrong-protocol": "TLS"}[type]
-                assert fix in error.message
-                assert "not-a-token" not in repr(security) + error.message
-    finally:
-        await asyncio.to_thread(broker.stop)
+async def test_token_and_tls(secured_broker: LocalBroker) -> None:
+    broker = secured_broker
+    right = broker.token(SUPER_USER)
+    topic = unique_topic()
+    trusted = {"trust_certs": broker.ca_file}
+    good = Security(token=lambda: right, **trusted)
+    async with dispatch.ToolServer(Echo(), broker.service_url_tls, service=topic, security=good):
+        async with dispatch.connect(broker.service_url_tls, catalog_of(topic), security=good) as dispatcher:
+            assert await dispatcher.call("echo", {"text": "over TLS"}, timeout=20) == "over TLS"
+        stranger = broker.token("stranger")
+        refused = (
+            ("unauthorized", broker.service_url, Security(token="not-a-token")),
+            ("unauthorized", broker.service_url, Security()),
+            ("unauthorized", broker.service_url_tls, Security(token=stranger, **trusted)),
+            ("untrusted", broker.service_url_tls, Security(token=right)),
+            # The wrong port: plain to where TLS is spoken, and the other way round.
+            ("wrong-protocol", broker.service_url_tls.replace("+ssl", ""), Security(token=right)),
+            ("wrong-protocol", broker.service_url.replace("://", "+ssl://"), Security(token=right, **trusted)),
+        )
+        for type, url, security in refused:
+            with pytest.raises(dispatch.TransportError) as caught:
+                async with dispatch.connect(url, catalog_of(topic), security=security) as dispatcher:
+                    await dispatcher.call("echo", timeout=20)
+            error = caught.value
+            assert (error.type, error.sent) == (type, False), (url, error.message)
+            fix = {"unauthorized": "DISPATCH_TOKEN", "untrusted": "--trust-certs", "wrong-protocol": "TLS"}[type]
+            assert fix in error.message
+            assert "not-a-token" not in repr(security) + error.message

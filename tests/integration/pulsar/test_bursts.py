@@ -1,4 +1,4 @@
-"""Thousands of calls at once over a genuine broker's non-persistent topics, which lose messages that come in bursts."""
+"""Thousands of calls at once over non-persistent topics of a Pulsar broker, which loses messages that arrive in bursts."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from dispatch.devtools.localbroker import Endpoint
 from dispatch.messaging.rpc.exchange_outcome import Disposition
 from tests.helpers.catalogs import catalog_of, unique_topic
 from tests.helpers.echo_service import Echo, echo_process
+from tests.helpers.run_profile import by_profile
 
 pytestmark = pytest.mark.pulsar
 
@@ -20,13 +21,15 @@ OWN = (Disposition.MATCHED, Disposition.DUPLICATE)
 """What can become of the replies to one's own requests that all succeeded."""
 
 MANY = 4096
+BURSTS = by_profile(short=4, long=10)
 
 
-async def test_4096_calls_at_once_ten_times_lose_none(pulsar_endpoint: Endpoint) -> None:
+@pytest.mark.long
+async def test_bursts_of_4096_calls_lose_none(pulsar_endpoint: Endpoint) -> None:
     topic = unique_topic()
     with echo_process(pulsar_endpoint.service_url, topic, MANY):
         async with dispatch.connect(pulsar_endpoint.service_url, catalog_of(topic)) as dispatcher:
-            for burst in range(10):
+            for burst in range(BURSTS):
                 texts = [f"{burst}-{number}" for number in range(MANY)]
                 results = await asyncio.gather(
                     *(dispatcher.execute("echo", {"text": text}, timeout=20) for text in texts)
@@ -35,7 +38,7 @@ async def test_4096_calls_at_once_ten_times_lose_none(pulsar_endpoint: Endpoint)
                 assert [r.text for r in results] == texts
             assert dispatcher.pending_requests == 0
             replies = dispatcher.reply_counts()
-            assert replies[Disposition.MATCHED] == 10 * MANY
+            assert replies[Disposition.MATCHED] == BURSTS * MANY
             # The reply to a slow call may have been requested again and arrive twice.
             del replies[Disposition.MATCHED], replies[Disposition.DUPLICATE]
             assert not any(replies.values())

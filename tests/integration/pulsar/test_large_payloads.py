@@ -85,7 +85,7 @@ async def test_answers_of_persistent_topics_too(pulsar_endpoint: Endpoint) -> No
         ) as dispatcher,
     ):
         assert await dispatcher.call("echo", {"n": 1, "size": 12 * MIB}) == text(1, 12 * MIB)
-        with pytest.raises(dispatch.TransportError, match="in parts") as caught:
+        with pytest.raises(dispatch.TransportError, match="in fragments") as caught:
             await dispatcher.call("echo", {"n": 2, "fill": text(2, 6 * MIB)})
         assert (caught.value.type, caught.value.sent) == ("request-too-large", False)
 

@@ -1,6 +1,6 @@
 """A tool that changes state and counts, over non-persistent topics of a Pulsar broker: each call is answered, and runs once.
 
-The large test makes 6,000 calls in ``make test``, and a million in ``make test-long`` (about ten minutes);
+The large test makes 3,000 calls in ``make test``, and a million in ``make test-long`` (about ten minutes);
 ``DISPATCH_DELIVERY_CALLS`` sets another number.
 """
 
@@ -24,7 +24,7 @@ from tests.helpers.run_profile import by_profile
 
 pytestmark = pytest.mark.pulsar
 
-CALLS = int(os.environ.get("DISPATCH_DELIVERY_CALLS", by_profile(short=6_000, long=1_000_000)))
+CALLS = int(os.environ.get("DISPATCH_DELIVERY_CALLS", by_profile(short=3_000, long=1_000_000)))
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
 IN_FLIGHT = (4, 16, 64, 256)
 TIMEOUT_S = 60.0

@@ -171,7 +171,7 @@ def test_names_are_those_of_the_frozen_table(exported: Exported) -> None:
     assert {"dispatch.retry", "dispatch.hedge"} <= events <= EVENTS
     assert {key for span in ours for _, given in span.events for key in given} <= ATTRIBUTES
     errors = {span.attributes["error.type"] for span in ours if "error.type" in span.attributes}
-    assert {"tool_error", "cancelled"} <= errors <= ERROR_TYPES
+    assert {"tool-error", "cancelled"} <= errors <= ERROR_TYPES
     assert all(span.error == ("error.type" in span.attributes) for span in ours)
 
 

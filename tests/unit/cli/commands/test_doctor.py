@@ -16,7 +16,7 @@ import pytest
 from dispatch.catalog import Catalog
 from dispatch.cli.commands.doctor import default_admin_url
 from dispatch.cli.views.doctor_checks import list_namespaces
-from dispatch.devtools.localbroker import SUPER_USER, Admin, Endpoint, LocalBroker, State, prepare
+from dispatch.devtools.localbroker import SUPER_USER, Endpoint, LocalBroker, State
 from tests.helpers.cli_processes import WAIT_S, started
 from tests.unit.cli.conftest import Ended, Run, write_catalog
 
@@ -245,25 +245,17 @@ def test_who_listens(run: Run, options: tuple[str, ...], tmp_path: Path) -> None
     assert (somebody["status"], somebody["detail"]) == ("ok", f"1 consuming non-persistent://tg/request/{topic}")
 
 
-@pytest.fixture(scope="module")
-def guarded(pulsar_endpoint: Endpoint) -> Iterator[LocalBroker]:
-    """A broker that asks for tokens."""
-    with LocalBroker.start(security=True) as broker:
-        prepare(Admin(broker.web_url, broker.token(SUPER_USER)))
-        yield broker
-
-
 @pytest.mark.pulsar
 def test_tokens_and_certificates(
-    run: Run, guarded: LocalBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, secured_broker: LocalBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_catalog(tmp_path / "catalogue")
-    (tmp_path / "right").write_text(guarded.token(SUPER_USER))
+    (tmp_path / "right").write_text(secured_broker.token(SUPER_USER))
     (tmp_path / "wrong").write_text("not-a-token")
-    (tmp_path / "stranger").write_text(guarded.token("stranger"))
-    plain = ("--broker", guarded.service_url, "--admin", guarded.web_url)
-    tls = ("--broker", guarded.service_url_tls, "--admin", guarded.web_url)
-    trusted = ("--trust-certs", str(guarded.ca_file))
+    (tmp_path / "stranger").write_text(secured_broker.token("stranger"))
+    plain = ("--broker", secured_broker.service_url, "--admin", secured_broker.web_url)
+    tls = ("--broker", secured_broker.service_url_tls, "--admin", secured_broker.web_url)
+    trusted = ("--trust-certs", str(secured_broker.ca_file))
 
     def checks(*arguments: str) -> dict[str, Any]:
         return {check["name"]: check for check in run("doctor", *arguments, "--json").json["checks"]}
@@ -280,7 +272,7 @@ def test_tokens_and_certificates(
     assert "whose role has permission for tg/request" in foreign["fix"]
 
     monkeypatch.setenv("DISPATCH_TOKEN_FILE", "wrong")
-    end = run("call", "tell-joke", "topic=cats", "--catalog", "catalogue", "--broker", guarded.service_url)
+    end = run("call", "tell-joke", "topic=cats", "--catalog", "catalogue", "--broker", secured_broker.service_url)
     assert end.code == 4
     assert "outcome transport · type unauthorized" in end.err
     assert "not-a-token" not in end.err
