@@ -1,1 +1,1 @@
-"""The service side: requests in, replies out, within bounds."""
+"""The service side: executes requests and replies to them, within limits."""

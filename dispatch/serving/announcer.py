@@ -23,7 +23,7 @@ logger = logging.getLogger("dispatch.service")
 SAID_AT_S = (0.0, 0.1, 0.5)
 """Seconds after the start at which an instance announces itself: each announcement may be lost."""
 LINGER_S = 0.1
-"""Seconds for which an instance that leaves still refuses what arrives: many times what the announcement takes to arrive."""
+"""Seconds for which a draining instance still refuses requests: many times the delay of its announcement."""
 WARN_EVERY_S = 60.0
 """Seconds between two warnings about another instance of the same name."""
 
@@ -73,7 +73,7 @@ class Announcer:
         self._left_at = 0.0
 
     async def start(self) -> None:
-        """Listen for dispatchers that ask, and announce the instance.
+        """Listen for hellos, and announce the instance.
 
         Raises:
             TransportError: a topic cannot be opened.
@@ -87,7 +87,7 @@ class Announcer:
 
     def _say(self, properties: Mapping[str, str]) -> None:
         assert self._publisher is not None
-        with contextlib.suppress(TransportError):  # whoever needs to know will ask
+        with contextlib.suppress(TransportError):  # dispatchers send hellos, too
             self._publisher.publish(b"", properties, flow=self._announcements, on_failure=_unheard)
 
     def _on_hello(self, message: Message) -> None:
@@ -118,7 +118,7 @@ class Announcer:
             )
 
     def leave(self) -> None:
-        """Tell dispatchers to send nothing new."""
+        """Announce to dispatchers that the instance accepts no further requests."""
         if not self._leaving:
             self._leaving = True
             self._left_at = asyncio.get_running_loop().time()
@@ -132,7 +132,7 @@ class Announcer:
         self._timers.clear()
 
     async def close(self) -> None:
-        """Listen no more, :data:`LINGER_S` after :meth:`leave`."""
+        """Close the topics, :data:`LINGER_S` after :meth:`leave`."""
         self._leaving = True
         self._forget_timers()
         if self._publisher is not None:
@@ -144,4 +144,4 @@ class Announcer:
 
 
 def _unheard(_error: TransportError) -> None:
-    """Whoever needs to know will ask."""
+    """Ignore an announcement that could not be sent: dispatchers send hellos, too."""

@@ -1,8 +1,8 @@
-"""How old a request is that may have waited on its broker. Pure bookkeeping, clock handed in.
+"""The age of requests that the broker may have retained. Pure; the clock is passed in.
 
-What a request says of its time (``remaining-ms``) counts from its arrival, because clocks of two machines need not agree. A
-persistent topic keeps requests, and brings one again whose instance died: there the arrival says nothing. What is left is
-the time of publishing, by the sender's clock. How far that is from ours is learnt from the requests that came soonest.
+``remaining-ms`` counts from the arrival of a request, because the clocks of two machines may differ. A persistent topic
+retains requests and redelivers them when an instance is lost: there the age follows from the time of publishing, by the
+sender's clock. The offset of that clock is estimated from the requests with the shortest delay.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 
 WINDOW_S = 60.0
-"""The soonest of this one and the one before counts: clocks drift, and may be set."""
+"""Seconds of a window; the shortest delay of the current and the previous window counts: clocks drift, and are adjusted."""
 MAX_PEERS = 4_096
 
 
@@ -24,7 +24,7 @@ class _Peer:
 
 
 class ClockOffset:
-    """The clocks of those who publish. Bounded: who was silent longest goes first."""
+    """The clock offsets of publishers. Bounded: the one that was idle longest is removed first."""
 
     def __init__(self, *, window: float = WINDOW_S, max_peers: int = MAX_PEERS) -> None:
         self._window = window
@@ -35,12 +35,12 @@ class ClockOffset:
         return len(self._peers)
 
     def age(self, peer: str, lag: float, now: float, *, backlog: bool) -> float:
-        """Seconds that a message of ``peer`` was under way, beyond what its soonest one took.
+        """Return the seconds that a message of ``peer`` was delayed beyond its fastest one.
 
         Args:
-            lag: from its publishing to its arrival, by two clocks.
-            backlog: it may have been published before we listened. Then it teaches nothing; and where nothing is known yet,
-                the clocks have to be trusted.
+            lag: seconds from publishing to arrival, by two clocks.
+            backlog: it may have been published before the subscription was opened. It does not improve the estimate; without
+                an estimate the clocks are assumed to agree.
         """
         known = self._peers.get(peer)
         if known is not None and now - known.since >= 2 * self._window:

@@ -1,7 +1,8 @@
-"""What a service instance does with requests that its broker keeps (a persistent topic), besides running them.
+"""Acknowledgement of durable requests (on a persistent topic).
 
-One whose tool may be repeated is acknowledged when its answer has left: if this instance dies before that, the broker gives
-the request to another one. Any other one is acknowledged, and the broker has that, before it runs: it is never run twice.
+A request whose tool may be repeated is acknowledged after its reply has been sent: if the instance is lost before that, the
+broker redelivers the request to another one. Any other request is acknowledged, with confirmation, before it is executed, so
+that it is never executed twice.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from dispatch.serving.inbound_request import InboundRequest
 from dispatch.transports import DurableMessage
 
 MAX_COPIES = 8
-"""Of one request, while it runs: each reconnection can bring another."""
+"""Copies of one request while it runs: each reconnection can redeliver it."""
 
 
 class DurableRequests:
-    """The kept requests of one instance. As many are unacknowledged as the instance runs and lets wait, no more.
+    """The unacknowledged requests of one instance: at most as many as it runs and queues.
 
     Args:
-        out: waits until the answer to a request has left.
+        out: waits until the reply to a request has been sent.
     """
 
     def __init__(self, out: Callable[[InboundRequest], Awaitable[None]]) -> None:
@@ -34,21 +35,21 @@ class DurableRequests:
         self._closed = False
 
     def __len__(self) -> int:
-        """Requests that are not acknowledged."""
+        """Number of unacknowledged requests."""
         return len(self._held) + len(self._leaving)
 
     def remaining(self, id: str, milliseconds: int, message: DurableMessage, now: float) -> int:
-        """What is left of the time that a request had when it was published."""
+        """Return the milliseconds until the deadline of a request, counted from its publishing."""
         age = self._ages.age(id.partition("-")[0], message.lag, now, backlog=message.backlog)
         return max(0, milliseconds - int(age * 1000))
 
     def accept_request(
         self, work: InboundRequest, message: DurableMessage, accept: Callable[[InboundRequest], bool]
     ) -> None:
-        """``work`` came as ``message``: ``accept`` it, now or as soon as that is safe."""
+        """Pass ``work``, which arrived as ``message``, to ``accept``: at once, or after its acknowledgement is confirmed."""
         if Property.REPEATABLE in work.properties:
             if self._closed:
-                message.keep()  # another one gets it when this one has gone
+                message.keep()  # redelivered to another instance when this one has closed
                 return
             held = self._held.setdefault(work.id, [])
             if len(held) < MAX_COPIES:
@@ -59,10 +60,10 @@ class DurableRequests:
         elif Property.REPLY_TO in work.properties:
             message.settle(partial(accept, work))
         else:
-            accept(work)  # of others' callers: acknowledged as it comes, and run as often as it comes
+            accept(work)  # from a third-party caller: acknowledged and executed as often as it arrives
 
     def record_end(self, work: InboundRequest) -> None:
-        """``work`` was answered: acknowledge it when its answer has left."""
+        """Acknowledge ``work`` after its reply has been sent."""
         held = self._held.pop(work.id, None)
         if held is None:
             return
@@ -70,7 +71,7 @@ class DurableRequests:
         if ticket is not None and not ticket.waits:
             _acknowledge(held)
             return
-        # It waits for credit, or for its topic to be opened.
+        # The reply waits for credit, or for its topic.
         task = asyncio.get_running_loop().create_task(self._when_out(work, held))
         self._leaving[task] = held
         task.add_done_callback(lambda _: self._leaving.pop(task, None))
@@ -80,22 +81,22 @@ class DurableRequests:
         _acknowledge(held)
 
     def close(self) -> None:
-        """The instance is about to leave: what comes from now on is for others."""
+        """Leave requests that arrive from now on to other instances."""
         self._closed = True
 
     def leave(self, work: InboundRequest) -> bool:
-        """Leave ``work``, which will not be answered here, to another instance. False: nobody else can have it."""
+        """Leave ``work`` to another instance. Return False if no other instance can receive it."""
         return self._held.pop(work.id, None) is not None
 
     def finish(self) -> None:
-        """What runs now will be answered here."""
+        """Finish the running requests here."""
         for held in (*self._held.values(), *self._leaving.values()):
             _acknowledge(held)
         self._held.clear()
         self.end()
 
     def end(self) -> None:
-        """Acknowledge nothing any more."""
+        """Send no further acknowledgements."""
         for task in self._leaving:
             task.cancel()
 

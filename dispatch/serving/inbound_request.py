@@ -1,4 +1,4 @@
-"""A request that a service instance took, from its arrival to its answer."""
+"""A request at a service instance, from its arrival to its reply."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 from dispatch.telemetry.served_request_observer import NULL_SERVED_REQUEST, ServedRequestObserver
 from dispatch.transports import Message
 
-if TYPE_CHECKING:  # the deduplication keeps inbound requests: it imports this module
+if TYPE_CHECKING:  # the deduplication imports this module
     from dispatch.serving.deduplication.idempotency_keys import KeyedExecution
     from dispatch.serving.deduplication.request_history import RequestRecord
 
 DEALT_WITH = ""
-"""Not a reason to refuse: its caller was told what there is to tell."""
+"""The request needs no further work: it is a duplicate, and its caller has been informed."""
 
 
 class InboundRequest:
-    """A request that was taken and is not answered yet."""
+    """A request without a complete reply."""
 
     __slots__ = (
         "abandoned",
@@ -40,23 +40,23 @@ class InboundRequest:
         self.deadline = deadline
         self.message = message
         self.entry: RequestRecord | None = None
-        """Where its replies are kept, should its caller ask again."""
+        """Stores its replies for retransmissions."""
         self.keyed: KeyedExecution | None = None
-        """The same under its idempotency key."""
+        """Stores its replies for its idempotency key."""
         self.task: asyncio.Task[Any] | None = None
-        """Runs it; None: it waits."""
+        """The task that executes it; None while it is queued."""
         self.abandoned = False
-        """Nobody waits for it any more."""
+        """Its caller has cancelled it."""
         self.refused = False
-        """Its caller was told that it is refused; its tool may run on, for the idempotency key."""
+        """It has been refused; its tool may still run, for the idempotency key."""
         self.observer: ServedRequestObserver = NULL_SERVED_REQUEST
         """Receives the request's events once it runs."""
         self.problem = ""
-        """Why it is refused, where there is more to say than the reason."""
+        """A detail of the refusal; may be empty."""
 
 
 class ReassembledMessage:
-    """A request that came in parts, as one :class:`~dispatch.transports.Message`."""
+    """A reassembled request, as one :class:`~dispatch.transports.Message`."""
 
     def __init__(self, payload: bytes, properties: Mapping[str, str]) -> None:
         self._payload = payload

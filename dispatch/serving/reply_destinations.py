@@ -1,7 +1,7 @@
-"""Where a service's answers go: the caller's own topic if it may be used, else the service's response topic.
+"""Destinations of replies: the caller's own topic if it is allowed, otherwise the service's response topic.
 
-Towards callers that acknowledge (the property ``credit``) a gate keeps to their credit; the acknowledgements come in on a
-control topic of the instance's own.
+Replies to callers that acknowledge (the property ``credit``) are subject to flow control; acknowledgements arrive on the
+instance's own topic.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from dispatch.transports import Message, Mode, Publisher, Subscription, Ticket, 
 logger = logging.getLogger("dispatch.service")
 
 MAX_REPLY_TOPICS = 4_096
-"""Reply topics kept open at once, up to eight for a dispatcher that gets large answers; the one that was quiet longest is
-closed for a new one."""
+"""Reply topics kept open at once, up to eight for a dispatcher that receives large replies; the one that was idle longest
+is closed for a new one."""
 OPENINGS_PER_S = 128
 """Reply topics opened a second on average, so that requests that name ever new topics do not take the connection from
 everything else: a quarter of the 480 that one connection opened on a busy machine with two processors."""
 OPENINGS_AT_ONCE = 512
 """Openings beyond that average: the dispatchers that a service meets when it starts."""
 MAX_WAITING = 10_000
-"""Answers that may wait for a reply topic to be opened, over all topics."""
+"""Replies that may wait for their topic to be opened, over all topics."""
 TOPICS_OF_ONE = 16
 """Reply topics of one dispatcher: twice as many as it has connections."""
 MAX_LOOKED_AT = 16
-"""Open topics that are looked at for one that can be closed."""
+"""Open topics checked for one that can be closed."""
 MAX_TOPIC_CHARS = 512
 WARN_EVERY_S = 10.0
-"""Lost answers are warned of once in so many seconds."""
+"""Seconds between two warnings about lost replies."""
 
 
 class _Topic:
-    """An open reply topic, or one that is being opened: what is to be sent waits for it."""
+    """An open reply topic, or one that is being opened, with the replies that wait for it."""
 
     __slots__ = ("gate", "key", "opening", "owner", "waiting")
 
@@ -56,20 +56,20 @@ class _Topic:
         """The session key of the dispatcher whose topic this is."""
         self.gate: Gate | PacedPublisher | None = None
         self.key = ""
-        """What acknowledgements name the gate by."""
+        """Identifies the topic in acknowledgements."""
         self.opening: asyncio.Task[None] | None = None
         self.waiting: deque[tuple[bytes, Mapping[str, str], int | None]] = deque()
 
 
 class ReplyRouter:
-    """Sends answers, opening callers' topics as they are met.
+    """Sends replies, opening callers' topics on demand.
 
     Args:
         transport: the service's connection.
         response_queue: the service's response topic, for callers without a reply topic of their own.
         namespaces: ``tenant/namespace`` where callers' topics may lie, besides the response queue's own.
         control: the instance's own topic.
-        on_request: takes what comes on the instance's own topic and is no acknowledgement, with its properties.
+        on_request: handles messages on the instance's own topic other than acknowledgements, with their properties.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class ReplyRouter:
         self._next_gate = 0
         self._life = os.urandom(3).hex()
         self._owned: Counter[str] = Counter()
-        """How many of the topics each dispatcher has, by its session key."""
+        """Number of open topics of each dispatcher, by its session key."""
         self._openings = LeakyBucket(OPENINGS_AT_ONCE, OPENINGS_PER_S)
         self._closing: set[asyncio.Task[None]] = set()
         self._waiting = 0
@@ -104,9 +104,9 @@ class ReplyRouter:
         self.forged = 0
         """Messages to the instance's own topic without the session of the dispatcher that they name."""
         self.lost = 0
-        """Answers that could not be sent."""
+        """Replies that could not be sent."""
         self.unopened = 0
-        """Messages whose reply topic was not opened, because too many were. Answers among them go to the response topic."""
+        """Messages whose reply topic was not opened because of the limits. Replies among them go to the response topic."""
 
     async def start(self) -> None:
         """Open the response topic and the control topic.
@@ -119,7 +119,7 @@ class ReplyRouter:
         )
         topic = self._topics[self._response_queue] = _Topic()
         publisher = await self._transport.publisher(self._response_queue)
-        # Who listens there acknowledges nothing, and only a persistent topic keeps what its listener cannot take.
+        # Third-party callers do not acknowledge, and only a persistent topic retains replies that they cannot receive yet.
         persistent = TopicName.parse(self._response_queue).persistent
         if persistent:
             self._make_gate(topic, publisher)
@@ -128,7 +128,7 @@ class ReplyRouter:
 
     def _make_gate(self, topic: _Topic, publisher: Publisher) -> None:
         self._next_gate += 1
-        # What is meant for a former life of this instance, whose topic was the same, must not open a gate of ours.
+        # Acknowledgements for a previous incarnation of this instance, on the same topic, must not release replies.
         key = topic.key = f"{self._life}-{self._next_gate:x}"
 
         def mark(sequence: int) -> Mapping[str, str]:
@@ -184,8 +184,8 @@ class ReplyRouter:
         return owner
 
     def send(self, request: Mapping[str, str], payload: bytes, properties: Mapping[str, str]) -> Ticket | None:
-        """Send an answer to the caller that sent ``request`` (its properties). Never raises. What cannot be sent is
-        counted: its caller has a deadline. Returns the publish, unless its topic is still being opened."""
+        """Send a reply to the caller of ``request`` (its properties). Never raises: a reply that cannot be sent is counted,
+        and its caller has a deadline. Return the publish, or None while its topic is being opened."""
         if self._closed:
             self.lost += 1
             return None
@@ -210,7 +210,7 @@ class ReplyRouter:
         return None
 
     def _can_open(self, owner: str) -> bool:
-        """Is there room for another reply topic of ``owner``, and were not too many opened lately?"""
+        """Return whether the limits allow another reply topic of ``owner``."""
         if self._owned[owner] >= TOPICS_OF_ONE:
             return False
         if not self._openings.take(1, asyncio.get_running_loop().time()):
@@ -236,9 +236,9 @@ class ReplyRouter:
             del self._owned[topic.owner]
 
     def _send_unopened(self, payload: bytes, properties: Mapping[str, str]) -> Ticket | None:
-        """Send an answer whose reply topic is not opened to the response topic, where its caller listens, too; to one that
-        knows this instance, and takes its answers from its own topic alone, it is sent again when it asks. Any other message
-        is dropped: its receiver asks again."""
+        """Send a reply whose topic is not opened to the response topic, where its caller listens, too. A dispatcher that
+        accepts replies on its own topic only retransmits its request and receives the reply then. Any other message is
+        dropped: its receiver asks again."""
         self.unopened += 1
         now = asyncio.get_running_loop().time()
         if now >= self._unopened_quiet_until:
@@ -252,16 +252,16 @@ class ReplyRouter:
         return self._publish(shared, payload, properties, None) if payload and shared is not None else None
 
     def own_topic(self, request: Mapping[str, str]) -> bool:
-        """Has the sender of ``request`` a reply topic of its own that we may use?"""
+        """Return whether the sender of ``request`` has a reply topic of its own that is allowed."""
         return self.topic_for(request) != self._response_queue
 
     def send_receipt(self, request: Mapping[str, str]) -> None:
-        """Tell the caller that its request is here, if it has a topic of its own."""
+        """Send a receipt for a request to a caller with a topic of its own."""
         if self.own_topic(request):
             self.send(request, b"", {Property.ID: request[Property.ID], Property.TAKEN: "1"})
 
     async def writable(self, request: Mapping[str, str]) -> None:
-        """Wait until answers to this caller are not queued."""
+        """Wait while replies to this caller are queued."""
         topic = self._topics.get(self.topic_for(request)) or self._topics.get(self._response_queue)
         if topic is None:
             return
@@ -273,7 +273,7 @@ class ReplyRouter:
     async def _open(self, name: str, topic: _Topic) -> None:
         try:
             self._make_gate(topic, await self._transport.publisher(name))
-        except Exception as error:  # whatever it is: the answers that wait here must go somewhere
+        except Exception as error:  # of any kind: the waiting replies need a destination
             logger.warning(
                 "the reply topic %s cannot be opened (%s): replies go to %s", name, error, self._response_queue
             )
@@ -302,12 +302,12 @@ class ReplyRouter:
     def _failed(self, error: TransportError) -> None:
         self.lost += 1
         now = asyncio.get_running_loop().time()
-        if now >= self._quiet_until:  # a broker that goes away takes many answers with it: say it once
+        if now >= self._quiet_until:  # a lost connection fails many replies: one warning
             self._quiet_until = now + WARN_EVERY_S
             logger.warning("a reply could not be sent (%d so far): %s", self.lost, error.type)
 
     async def flush(self) -> None:
-        """Wait until every answer is out."""
+        """Wait until every reply is sent."""
         while opening := [topic.opening for topic in self._topics.values() if topic.opening is not None]:
             await asyncio.wait(opening)
         for topic in list(self._topics.values()):
@@ -316,7 +316,7 @@ class ReplyRouter:
         await self._transport.flush()
 
     async def close(self) -> None:
-        """Close the topics. What is sent from now on is lost."""
+        """Close the topics. Later replies are lost."""
         self._closed = True
         opening = [topic.opening for topic in self._topics.values() if topic.opening is not None]
         await cancel_and_wait([*opening, *self._closing])

@@ -1,4 +1,4 @@
-"""What a service says to a request: its result, whole or in parts, its stream, an error, or why it was refused.
+"""Replies of a service: a result, whole or in fragments, a stream, an error, or a refusal.
 
 Each reply is stored by :mod:`dispatch.serving.deduplication.deduplication`, so that it can be sent again.
 """
@@ -26,7 +26,7 @@ from dispatch.serving.reply_destinations import ReplyRouter
 
 OVERLOAD_RETRY_AFTER_MS = 1_000
 MAX_ERROR_CHARS = 64 * 1024
-"""Longest error message that is sent; the rest of a longer one is cut off."""
+"""Longest error message in characters; a longer one is truncated."""
 ALLOW_PARTS = ", or set 'large-payloads' in the tool's policy"
 REASONS = (
     Refusal.OVERLOADED,
@@ -40,16 +40,16 @@ REASONS = (
 
 
 class ReplySender:
-    """Answers for one service instance.
+    """Sends the replies of one service instance.
 
     Args:
-        replies, recall: send them, and keep them.
+        replies, recall: send and store replies.
         refused: counts refusals by reason.
         id: the service's id, for texts.
         instance: the instance's id.
-        in_flight: how many requests it is running.
-        limit: bytes that the broker takes as one message.
-        max_payload_bytes: bytes of the largest answer that is sent in parts.
+        in_flight: returns the number of running requests.
+        limit: returns the broker's message limit in bytes.
+        max_payload_bytes: largest reply sent in fragments.
     """
 
     def __init__(
@@ -74,15 +74,15 @@ class ReplySender:
         self._max_payload_bytes = max_payload_bytes
 
     def send_receipt(self, work: InboundRequest) -> None:
-        """The request is here, and will be answered."""
+        """Send a receipt: the request has arrived."""
         self._replies.send_receipt(work.properties)
 
     async def result(self, work: InboundRequest, text: str) -> None:
-        """The tool's whole result."""
+        """Send the tool's result."""
         await self._text(work, text, None, last=True)
 
     async def stream(self, work: InboundRequest, items: AsyncIterator[Any]) -> None:
-        """The tool's stream, to its end."""
+        """Send the tool's stream, to its end."""
         index: int | None = 0
         try:
             async for item in items:
@@ -94,7 +94,7 @@ class ReplySender:
             close = getattr(items, "aclose", None)
             if close is not None:
                 await close()
-        # An error, raised above, ends the stream without an index: it counts even if a chunk before it was lost.
+        # An error ends the stream without an index, so it counts even if a chunk before it was lost.
         self._say(work, Reply(None, "", True), chunk=index)
 
     def fail(self, work: InboundRequest, type: object, message: object, kind: str = ErrorType.TOOL_ERROR) -> None:
@@ -119,10 +119,11 @@ class ReplySender:
         self._say(work, Reply(ErrorInfo(reason, message), "", True), extra=extra)
 
     async def _text(self, work: InboundRequest, text: str, index: int | None, *, last: bool) -> int | None:
-        """Send ``text``, in parts if it is too large for a message and its caller takes that. ``index`` is None for what is
-        no stream. Returns the next one; None when an error had to be sent in its place, which ends the request."""
+        """Send ``text``, in fragments if it exceeds a message and the caller accepts them. ``index`` is None outside
+        streams.
+        Return the next index; None if an error was sent instead, which ends the request."""
         limit = self._limit()
-        # What is kept for others with the same idempotency key must be readable for all of them.
+        # Replies stored for an idempotency key must be readable for all callers with that key.
         plain = has_bytes(text, PLAIN_FROM) and Property.PLAIN in work.properties and work.keyed is None
         payload = None
         try:
@@ -176,7 +177,7 @@ class ReplySender:
         self._problem(work, ErrorType.RESULT_TOO_LARGE, message)
 
     def _problem(self, work: InboundRequest, type: str, message: str) -> None:
-        # Without an index: it counts even if a chunk before it is lost.
+        # Without an index it counts even if a chunk before it was lost.
         self.fail(work, type, message)
 
     def _say(
@@ -209,7 +210,7 @@ def _invalid_result(error: ValueError) -> str:
 
 
 def _sendable(value: object) -> str:
-    """``value`` as a text that can travel: what a tool's author wrote into an error must not cost the answer."""
+    """Return ``value`` as valid UTF-8 text: the text of a tool's error must not prevent the reply."""
     try:
         text = str(value)
     except BaseException:  # its own __str__ raises

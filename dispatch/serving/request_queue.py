@@ -32,11 +32,11 @@ class RequestQueue:
 
     Args:
         invoke: the tool.
-        threads: of synchronous tools. A thread that outlives its request keeps the request's place.
+        threads: of synchronous tools. A thread that outlives its request occupies the request's slot.
         sender, deduplicator, durable, observer: of the instance.
         id: the service's id, for logs and refusals.
         concurrency: requests that run at once.
-        max_queue: requests that wait for a place.
+        max_queue: queued requests.
         now: the loop's clock.
         content: texts of exceptions may be logged.
     """
@@ -76,7 +76,7 @@ class RequestQueue:
         self._idle = asyncio.Event()
         self._idle.set()
         self.requests = 0
-        """Requests that arrived, whatever became of them; retransmissions are not among them."""
+        """Requests that arrived, without retransmissions."""
         self.cancelled = 0
         """Requests that were stopped because their callers cancelled them."""
 
@@ -87,16 +87,16 @@ class RequestQueue:
 
     @property
     def occupied(self) -> int:
-        """Places that are occupied, by requests or by threads that outlived theirs."""
+        """Occupied slots: running requests, and threads that outlived theirs."""
         return len(self._tasks)
 
     @property
     def queued(self) -> int:
-        """Requests that wait for a place."""
+        """Queued requests."""
         return len(self._queued)
 
     def accept(self, work: InboundRequest) -> bool:
-        """Run, queue or refuse ``work``. Return False if it was here before, or is no request."""
+        """Run, queue or refuse ``work``. Return False for a duplicate or a cancellation."""
         if Property.CANCEL in work.properties:
             if not is_sender(work.properties.get(Property.SESSION), work.id):
                 return False
@@ -159,9 +159,9 @@ class RequestQueue:
         self._queued.clear()
 
     async def finish(self, timeout: float) -> None:
-        """Let what runs end within ``timeout`` seconds; cancel what has not."""
+        """Wait up to ``timeout`` seconds for the running requests, then cancel them."""
         for task in self._threads.abandoned:
-            task.cancel()  # it only holds a place
+            task.cancel()  # it only occupies a slot
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 await self._idle.wait()
@@ -174,7 +174,7 @@ class RequestQueue:
     # -- one request --------------------------------------------------------------------------------------------
 
     def _cancel(self, id: str) -> None:
-        """Stop the request ``id``, whose caller does not wait for it any more."""
+        """Stop the request ``id``, which its caller has cancelled."""
         work = self._by_id.get(id)
         # Other callers may wait for a request that runs under an idempotency key.
         if work is None or work.abandoned or work.keyed is not None:
@@ -205,7 +205,7 @@ class RequestQueue:
                 await self._hold_place(work)
 
     async def _hold_place(self, work: InboundRequest) -> None:
-        """Keep the request's place until the thread of its tool has returned, should that outlive the request."""
+        """Occupy the request's slot until the thread of its tool has returned."""
         returned = None if work.task is None else self._threads.abandoned.get(work.task)
         if returned is None or self._is_draining:
             return
@@ -216,7 +216,7 @@ class RequestQueue:
 
     @property
     def _is_stuck(self) -> bool:
-        """Every place is held by an abandoned thread: when one becomes free cannot be known."""
+        """Whether abandoned threads occupy every slot: when one becomes free is unknown."""
         return len(self._threads.abandoned) >= self._concurrency
 
     def _on_run(self, work: InboundRequest, task: asyncio.Task[KeyedExecution | None]) -> None:
@@ -230,8 +230,8 @@ class RequestQueue:
             self._idle.set()
 
     def _await_first(self, work: InboundRequest, first: KeyedExecution) -> bool:
-        """Let ``work`` wait for the answer of ``first``, outside of the places of those that run. Return False if it does
-        not."""
+        """Let ``work`` wait for the reply of ``first`` without occupying a slot. Return False if it is cancelled or
+        refused."""
         if work.abandoned:
             return False
         if len(self._duplicates) >= MAX_DUPLICATES:

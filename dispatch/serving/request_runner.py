@@ -1,4 +1,4 @@
-"""Runs the tool of one request, and answers with its result, its stream, its error or a refusal."""
+"""Execution of one request: runs its tool and replies with the result, the stream, the error or a refusal."""
 
 from __future__ import annotations
 
@@ -66,15 +66,15 @@ class RequestRunner:
         """Read the request of ``work``, and claim its idempotency key.
 
         Returns:
-            What :meth:`run` needs; or the work of which it is a duplicate, under the same idempotency key (see
-            :meth:`answer_duplicate`); None: it is not readable, and was refused.
+            The decoded request, for :meth:`run`; or the first execution under the same idempotency key (see
+            :meth:`answer_duplicate`); None: the request is malformed and has been refused.
         """
         try:
             request = decode_request(work.message.data())
         except MalformedMessageError as error:
             self._refuse(work, Refusal.INVALID_REQUEST, str(error))
             return None
-        except Exception as error:  # whatever a message makes the client library raise
+        except Exception as error:  # any exception of the client library
             self._refuse(work, Refusal.INVALID_REQUEST, f"the request is not readable: {type(error).__name__}")
             return None
         key = work.properties.get(Property.IDEMPOTENCY_KEY)
@@ -83,7 +83,7 @@ class RequestRunner:
         return request
 
     async def answer_duplicate(self, work: InboundRequest, first: KeyedExecution) -> None:
-        """Answer ``work`` as the ``first`` one with its idempotency key is answered, as soon as that is done."""
+        """Reply to ``work`` with the replies of the ``first`` request with its idempotency key, once that has ended."""
         work.observer = self._observer.start_request(work.id, work.properties, self._now())
         try:
             async with asyncio.timeout_at(work.deadline):
@@ -112,7 +112,7 @@ class RequestRunner:
             work.observer.on_error(ErrorType.CANCELLED)
 
     def _on_deadline(self, work: InboundRequest) -> None:
-        """The deadline of the caller of ``work``, which has an idempotency key, has passed."""
+        """Refuse ``work``, which has an idempotency key, at its caller's deadline; its tool runs on."""
         detail = (
             "The caller's deadline passed. The tool runs on: a request with the same idempotency key gets its reply."
         )

@@ -38,17 +38,17 @@ from dispatch.transports import DurableMessage, Message, Mode, Security, Subscri
 logger = logging.getLogger("dispatch.service")
 
 DEFAULT_CONCURRENCY = 64
-"""Requests run at once: as many as a dispatcher has in flight for a tool by default."""
+"""Requests executed at once: a dispatcher's default limit for a tool."""
 DEFAULT_QUEUE = 1_024
-"""Requests that wait for a place; the next is refused at once. At 64 at a time a wait that anyone would still sit out."""
+"""Queued requests; further ones are refused at once. At 64 in parallel the wait is within usual deadlines."""
 DEFAULT_DRAIN_S = 30.0
-"""How long what runs may take to finish after SIGTERM: what container platforms grant."""
+"""Seconds for running requests to finish after SIGTERM: the usual grace period of container platforms."""
 FLUSH_S = 2.0
-"""How long the last answers may take to leave: as long as closing a connection waits for its receipts."""
+"""Seconds for the last replies to be sent: as long as closing a connection waits for receipts."""
 
 
 class ToolServer:
-    """Runs a tool service on its topics. ``async with ToolServer(...)``, or :func:`serve` to run until told to stop.
+    """Runs a tool service on its topics. ``async with ToolServer(...)``, or :func:`serve` to run until SIGTERM.
 
     Args:
         implementation: a :class:`ToolService`, or any object with an ``invoke`` of one of its forms.
@@ -110,7 +110,7 @@ class ToolServer:
         self.service = service or request_queue.rpartition("/")[2]
         self.instance = instance or f"{self.service}-{os.urandom(4).hex()}"
         self.incarnation = os.urandom(8).hex()
-        """The random name of this run of the instance: a request that is meant for another one is not run."""
+        """The random name of this run of the instance; requests for another incarnation are refused."""
         self.concurrency = concurrency
         self._threads = ToolExecutor(concurrency, name=f"dispatch-tool-{self.service}")
         self._invoke = read_invoke(implementation, self._threads.run)
@@ -133,9 +133,9 @@ class ToolServer:
         self._recall: Deduplicator | None = None
         self._kept = DurableRequests(self._out)
         self._now: Callable[[], float] = time.monotonic  # the loop's, as soon as there is one
-        self._durable = False  # its requests are kept by the broker
+        self._durable = False  # its request topic is persistent
         self.malformed = 0
-        """Messages without a usable id: nobody could be answered."""
+        """Messages without a usable id, which cannot be answered."""
         self.refused = dict.fromkeys(REASONS, 0)
         """Refusals by reason."""
 
@@ -146,32 +146,32 @@ class ToolServer:
 
     @property
     def abandoned_threads(self) -> int:
-        """Threads of synchronous tools that run on although their request has ended (its deadline passed, or its caller
-        left). Each keeps its place among ``concurrency`` until the tool returns."""
+        """Threads of synchronous tools whose request has ended (deadline or cancellation). Each occupies one of
+        ``concurrency`` slots until the tool returns."""
         return len(self._threads.abandoned)
 
     @property
     def repeats(self) -> int:
-        """Requests that came again, because their answer was asked for."""
+        """Retransmissions received."""
         return 0 if self._recall is None else self._recall.repeats
 
     @property
     def queued(self) -> int:
-        """Requests waiting for a place."""
+        """Queued requests."""
         return 0 if self._requests is None else self._requests.queued
 
     @property
     def requests(self) -> int:
-        """Requests that arrived, whatever became of them; retransmissions are :attr:`repeats`."""
+        """Requests that arrived, without retransmissions (:attr:`repeats`)."""
         return 0 if self._requests is None else self._requests.requests
 
     @property
     def cancelled(self) -> int:
-        """Requests that were stopped because their callers cancelled them."""
+        """Requests stopped by a cancellation of their callers."""
         return 0 if self._requests is None else self._requests.cancelled
 
     def counts(self) -> Mapping[str, int]:
-        """Since the start, for metrics."""
+        """Return the counters since the start."""
         return {
             "requests": self.requests,
             "malformed": self.malformed + (0 if self._replies is None else self._replies.forged),
@@ -211,7 +211,7 @@ class ToolServer:
             try:
                 await self._replies.start()
             except TransportError as error:
-                # The instance's own topic lies in the namespace of the request topic, which is the one that was given.
+                # The instance's own topic is in the namespace of the request topic, which the user has configured.
                 error.message = error.message.replace(self._replies.control, self.request_queue)
                 error.args = (error.message,)
                 raise
@@ -266,13 +266,13 @@ class ToolServer:
         try:
             await self._presence.start()
         except TransportError as error:
-            # Not every broker lets us open topics that nobody has made. Requests come over the service's topic then.
+            # Some brokers refuse topics that do not exist. Requests arrive on the service's topic then.
             logger.warning(
                 "%s cannot be discovered, so that lost replies are not retransmitted: %s", self.instance, error.message
             )
 
     async def drain(self) -> None:
-        """Take no more: finish what runs, refuse the rest, for ``drain_timeout`` seconds at most."""
+        """Finish running requests and refuse all others, for at most ``drain_timeout`` seconds."""
         if self._presence is not None:
             self._presence.leave()
         self._kept.close()
@@ -286,13 +286,14 @@ class ToolServer:
             self._requests.refuse_queued([] if self._recall is None else self._recall.gathering.leave())
             await self._requests.finish(self.drain_timeout)
         if self._replies is not None:
-            # Bounded: while the broker is away answers cannot leave, and a process that was told to end must end.
+            # Bounded: while the broker is out of reach no reply can be sent, and the process must end.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(FLUSH_S):
                     await self._replies.flush()
 
     async def close(self) -> None:
-        """Stop at once: what runs is cancelled, its callers are told. The connection is closed even if this is cancelled."""
+        """Stop at once: cancel running requests, inform their callers, and close the connection, even if this is
+        cancelled."""
         self.drain_timeout = 0.0
         async with contextlib.AsyncExitStack() as stack:
             if self._owns_transport:
@@ -305,7 +306,7 @@ class ToolServer:
             await self.drain()
 
     def _forget(self) -> None:
-        """End what needs no waiting."""
+        """Release what needs no await."""
         self._observer.close()
         self._kept.end()
         self._threads.close()
@@ -320,7 +321,7 @@ class ToolServer:
     # -- a request ----------------------------------------------------------------------------------------------
 
     def _on_own_message(self, message: Message, properties: Mapping[str, str]) -> None:
-        """A message on the instance's own topic, from the dispatcher that it names."""
+        """Handle a message on the instance's own topic."""
         if Property.CHALLENGE not in properties:
             self._receive(message, properties)
         elif self._presence is not None:
@@ -328,7 +329,7 @@ class ToolServer:
 
     def _on_message(self, message: Message) -> None:
         properties: Mapping[str, str] = {}
-        with contextlib.suppress(Exception):  # whatever a peer's message makes the client raise
+        with contextlib.suppress(Exception):  # any exception of the client for a peer's message
             properties = message.properties()
         self._receive(message, properties)
 

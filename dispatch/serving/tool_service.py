@@ -1,4 +1,4 @@
-"""ToolService: the base class for whoever writes a tool service.
+"""ToolService: the base class of tool services.
 
     class Joke(dispatch.ToolService):
         async def invoke(self, config, arguments, user=""):
@@ -7,7 +7,8 @@
     await dispatch.serve(Joke(), "pulsar://localhost:6650", service="joke")
 
 ``invoke`` may also be written in TrustGraph's two ways, ``invoke(self, user, config, arguments)`` (the specification) and
-``invoke(self, config, arguments)`` (the published package 2.11.1). Which one it is, is read once, when the service is made.
+``invoke(self, config, arguments)`` (the published package 2.11.1). The signature is inspected once, when the instance is
+created.
 """
 
 from __future__ import annotations
@@ -51,11 +52,11 @@ class ToolService:
 
         Args:
             config: values the tool's descriptor sets, such as ``{"collection": "customers"}``.
-            arguments: what the model gave. Nobody has checked it: that is the service's part.
+            arguments: from the model, not validated: validation is the service's task.
             user: on whose behalf (``""`` when the caller's dialect has no user).
 
         Returns:
-            A string; or anything JSON can say; or an async iterator of those (write ``yield``): a stream, whose items are
+            A string, any JSON value, or an async iterator of those (write ``yield``): a stream, whose items are
             sent as they come. A plain ``def`` runs in a thread of the server's own executor, which has ``concurrency``
             threads, with a copy of the request's context variables.
 
@@ -67,10 +68,10 @@ class ToolService:
 
 
 def read_invoke(service: object, run_in_thread: RunInThread = asyncio.to_thread) -> Invoke:
-    """How to call ``service.invoke``, whichever of the three ways it is written in; a plain ``def`` with ``run_in_thread``.
+    """Return a function that calls ``service.invoke`` in any of its three forms; a plain ``def`` through ``run_in_thread``.
 
     Raises:
-        TypeError: there is no ``invoke``, or its parameters cannot be understood. The message shows the ways.
+        TypeError: there is no ``invoke``, or its parameters match no form. The message shows the forms.
     """
     method = getattr(service, "invoke", None)
     name = type(service).__name__
@@ -97,7 +98,7 @@ def read_invoke(service: object, run_in_thread: RunInThread = asyncio.to_thread)
     def guarded(request: Request) -> Any:
         try:
             return call(request)
-        except StopIteration as error:  # no future can carry it: its caller would wait for ever
+        except StopIteration as error:  # a future cannot hold it: the caller would never resume
             raise RuntimeError("the tool raised StopIteration") from error
 
     async def in_thread(request: Request) -> Any:
@@ -108,7 +109,7 @@ def read_invoke(service: object, run_in_thread: RunInThread = asyncio.to_thread)
 
 
 def _parameters(name: str, method: Callable[..., Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Which values ``method`` takes by position, and which by keyword."""
+    """Return the values that ``method`` accepts by position, and by keyword."""
     try:
         parameters = list(inspect.signature(method).parameters.values())
     except (TypeError, ValueError):
@@ -124,7 +125,7 @@ def _parameters(name: str, method: Callable[..., Any]) -> tuple[tuple[str, ...],
             raise TypeError(f"{shown} takes no 'arguments'; {_WAYS}")
         by_position = tuple(p.name for p in named if p.kind is p.POSITIONAL_ONLY and p.name in _KNOWN)
         return by_position, tuple(key for key in taken if key not in by_position)
-    # Names of the author's own, as TrustGraph allows, because it calls by position.
+    # Any parameter names, as in TrustGraph, which calls by position.
     order = _BY_COUNT.get(len(positional))
     if (
         order is not None

@@ -147,5 +147,5 @@ def forgets_with_age(server: ToolServer) -> None:
     for _ in range(len(ledger._peers)):
         ledger._forget_silent(now)
     assert (len(ledger), ledger.size, len(ledger._peers)) == (0, 0, 0)
-    keys._make_room(now)
+    keys._evict(now)
     assert (len(keys), keys.size) == (0, 0)

@@ -109,7 +109,7 @@ class Scenario:
     @property
     def network(self) -> FaultPlan:
         most, dice = list(PLANS.values())[self.plan], random.Random(self.seed)
-        chances = {name: dice.random() * chance for name, chance in most.chances("out")}
+        chances = {name: dice.random() * chance for name, chance in most.list_probabilities("out")}
         return replace(most, **chances, max_delay=dice.random() * most.max_delay)
 
     def __repr__(self) -> str:

@@ -1,1 +1,1 @@
-"""What an instance remembers, so that a request that arrives twice runs once."""
+"""Deduplication: a request that arrives twice is executed once."""

@@ -1,4 +1,4 @@
-"""What a service instance does with a request that was here before: it is answered, never run again."""
+"""Deduplication of requests: a known request is answered from the history and never executed again."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from dispatch.serving.inbound_request import DEALT_WITH, InboundRequest
 from dispatch.serving.reply_destinations import ReplyRouter
 
 MAX_SETTLED_CHARS = 1_024
-"""Longest property ``settled`` that is looked at. Ours have a tenth of that."""
+"""Longest accepted property ``settled``, in characters; dispatchers send a tenth of that."""
 MAX_OTHERS = 16
-"""Other instances of the same name that are remembered; there should be one at most, during a restart."""
+"""Other instances of the same name that are remembered; usually one at most, during a restart."""
 MAX_RESENT = 256
-"""Chunks of a stream that one question brings; the next question brings more."""
+"""Chunks of a stream sent for one retransmission; the next one requests more."""
 MAX_RESENT_BYTES = 4 * 1024 * 1024
-"""The same in bytes, but one chunk at the least."""
+"""The same limit in bytes; at least one chunk is sent."""
 
 
 class Deduplicator:
-    """The memory of one life of a service instance, on the running loop.
+    """The request history of one incarnation of a service instance, on the running loop.
 
     Args:
-        replies: sends what is answered from memory.
+        replies: sends stored replies.
         incarnation: the random name of this run of the instance.
-        max_payload_bytes: bytes of requests that come in parts, of one and of all that are not complete.
+        max_payload_bytes: limit of one fragmented request, and of all incomplete ones.
     """
 
     def __init__(self, replies: ReplyRouter, incarnation: str, max_payload_bytes: int = MAX_PAYLOAD_BYTES) -> None:
@@ -43,22 +43,22 @@ class Deduplicator:
         self.ledger = RequestHistory()
         self.keys = IdempotencyKeys()
         self.gathering = Reassembly(replies, self.ledger, max_payload_bytes)
-        """Requests of which some parts are here."""
+        """Incomplete fragmented requests."""
         self.repeats = 0
-        """Requests that came again, because their answer was asked for."""
+        """Retransmissions received."""
 
     def meet(self, incarnation: str) -> None:
-        """Remember that another instance of the same name runs: requests that are meant for it are its business."""
+        """Record another running instance of the same name, which answers requests for its own incarnation."""
         self._others[incarnation] = None
         while len(self._others) > MAX_OTHERS:
             self._others.popitem(last=False)
 
     def check_request(self, work: InboundRequest) -> str | None:
-        """Has ``work`` been here? None: it is new, run it. :data:`DEALT_WITH`: yes, and its caller was told what there is to
-        tell. Else why it is refused."""
+        """Check whether ``work`` is new. Return None if it must be executed, :data:`DEALT_WITH` if it is a duplicate that
+        has been answered, otherwise the reason to refuse it."""
         properties = work.properties
         if not is_sender(properties.get(Property.SESSION), work.id) or not RequestHistory.knows(work.id):
-            return None  # not from a dispatcher of ours: the ids of others have no numbers
+            return None  # from a third-party caller: its ids have no numbers
         meant = properties.get(Property.INCARNATION, self._incarnation)
         if meant != self._incarnation:
             # An instance of the same name that is running answers for itself.
@@ -77,7 +77,7 @@ class Deduplicator:
                 work.entry = found
                 return self.gathering.add_fragment(work)
             if in_parts and Property.PART in properties:
-                self.gathering.acknowledge(work)  # a copy of a part of what is complete
+                self.gathering.acknowledge(work)  # a duplicate fragment of a complete request
                 return DEALT_WITH
             return self._repeat(work, found)
         if found or (again and not in_parts and not work.message.data()):
@@ -86,15 +86,15 @@ class Deduplicator:
         return self.gathering.add_fragment(work) if in_parts else None
 
     def leave(self, id: str) -> None:
-        """The dispatcher of ``id`` says goodbye: forget what nobody will ask for any more."""
+        """Drop the history of the dispatcher of ``id``, which closes."""
         if RequestHistory.knows(id):
             self.ledger.leave(id, self._now())
 
     def _repeat(self, work: InboundRequest, entry: RequestRecord) -> str:
-        """Answer a question for what ``entry`` is or was about."""
+        """Answer a retransmission of the request of ``entry``."""
         self.repeats += 1
         if entry.ticket is not None and entry.ticket.waits:
-            self._replies.send_receipt(work.properties)  # its answer waits for its turn; once is enough
+            self._replies.send_receipt(work.properties)  # its reply is queued; it is not sent twice
             return DEALT_WITH
         first, last = _wanted(work.properties.get(Property.NEXT, ""))
         messages = entry.since(first)
@@ -113,8 +113,8 @@ class Deduplicator:
         return DEALT_WITH
 
     def claim(self, work: InboundRequest, user: str, key: str) -> KeyedExecution | None:
-        """Claim the idempotency ``key`` for ``work``. None: it is the first with it, and its replies are kept. Else the work
-        of the first one, which may not have ended."""
+        """Claim the idempotency ``key`` for ``work``. Return None if it is the first request with the key, whose replies are
+        stored; otherwise the execution of the first one, which may not have ended."""
         keyed, first = self.keys.claim(user, key, self._now())
         if first:
             work.keyed = keyed
@@ -122,13 +122,13 @@ class Deduplicator:
         return keyed
 
     def widen(self, work: InboundRequest, size: int, most: int) -> None:
-        """Keep what is sent next to ``work``, ``size`` bytes, although it is much; see :meth:`RequestHistory.widen`."""
+        """Allow ``size`` more bytes of stored replies for ``work``; see :meth:`RequestHistory.widen`."""
         if work.entry is not None and not work.refused:
             self.ledger.widen(work.entry, size, most)
 
     def send(self, work: InboundRequest, payload: bytes, properties: Mapping[str, str], *, last: bool) -> None:
-        """Send a reply to ``work``, and keep it; ``last``: it ends with that. What follows a refusal is kept for the
-        idempotency key alone, which in turn has no use for the refusal."""
+        """Send a reply to ``work`` and store it; ``last``: it is the final one. Replies after a refusal are stored for the
+        idempotency key only, and the refusal is not."""
         message = (payload, properties)
         is_refusal = Property.REFUSED in properties
         if work.keyed is not None and not is_refusal:
@@ -142,12 +142,12 @@ class Deduplicator:
             self.ledger.record(work.entry, message, last=last)
 
     def replay(self, work: InboundRequest, first: KeyedExecution) -> None:
-        """Answer ``work`` as the ``first`` one with its key was."""
+        """Send the replies of the ``first`` request with its key to ``work``."""
         for number, (payload, properties) in enumerate(first.messages, 1):
             self.send(work, payload, {**properties, Property.ID: work.id}, last=number == len(first.messages))
 
     def record_end(self, work: InboundRequest) -> None:
-        """``work`` runs no more, answered or not."""
+        """Record the end of ``work``, answered or not."""
         if work.entry is not None:
             self.ledger.end(work.entry)
         if work.keyed is not None:
@@ -155,7 +155,7 @@ class Deduplicator:
 
 
 def _wanted(text: str) -> tuple[int, int]:
-    """The chunks that the property ``next`` asks for, from the first to the last; all when it says nothing readable."""
+    """Return first and last chunk requested by the property ``next``; all chunks if it is missing or malformed."""
     first, _, last = text.partition("-")
     start = int(first) if _is_number(first) else 0
     return start, max(start, int(last)) if _is_number(last) else start + MAX_RESENT

@@ -1,4 +1,4 @@
-"""What a ledger remembers of dispatchers that it evicted: up to which number their requests may have run. Pure."""
+"""Evicted dispatchers: the highest request number of each that may have been executed. Pure."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ MAX_NAMES = 65_536
 class EvictedDispatchers:
     """The highest request number of each evicted dispatcher, kept for at least ``age`` seconds unless there are too many.
 
-    Two generations of plain dictionaries: a pair with its time for each name would cost the garbage collector a look at
-    each of them.
+    Two generations of plain dictionaries: a timestamped pair for each name would burden the garbage collector.
 
     Args:
-        age: seconds after which no copy of a request is on its way any more.
+        age: seconds after which no copy of a request can arrive any more.
         max_names: dispatchers.
     """
 
@@ -29,7 +28,7 @@ class EvictedDispatchers:
         return len(self._recent) + len(self._older)
 
     def add(self, name: str, number: int, now: float) -> None:
-        """Remember that requests of ``name`` may have run up to ``number``."""
+        """Record that requests of ``name`` up to ``number`` may have been executed."""
         self._forget_old(now)
         if len(self._recent) >= max(1, self.max_names // 2):
             if self._older:
@@ -38,13 +37,13 @@ class EvictedDispatchers:
         self._recent[name] = number
 
     def pop(self, name: str, now: float) -> int | None:
-        """Return and forget the number of ``name``; None: it is not known."""
+        """Remove and return the number of ``name``; None if unknown."""
         self._forget_old(now)
         number = self._recent.pop(name, None)
         return self._older.pop(name, None) if number is None else number
 
     def is_uncertain(self, now: float) -> bool:
-        """Was any dispatcher forgotten whose requests may still be on their way?"""
+        """Return whether a dispatcher was dropped whose requests may still arrive."""
         return now < self._uncertain_until
 
     def _forget_old(self, now: float) -> None:

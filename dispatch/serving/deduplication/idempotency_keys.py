@@ -1,8 +1,8 @@
-"""Idempotency keys: a caller's own name for a piece of work. A request with a known key gets the answer of the first one.
+"""Idempotency keys: a request with a known key receives the replies of the first request with that key.
 
-Unlike an id, a key spans calls, and dispatchers. It holds for one user, on one service instance, for as long as that is not
-restarted; our dispatchers send the same key to the same instance. Only what the tool answers is an answer: a request that is
-refused because its deadline has passed leaves the tool running, and the key gets the tool's answer.
+Unlike an id, a key spans calls and dispatchers. It is valid for one user, on one incarnation of a service instance;
+dispatchers send the same key to the same instance. Only replies of the tool are stored: a request that is refused at its
+deadline leaves the tool running, and the key receives the tool's reply.
 """
 
 from __future__ import annotations
@@ -13,19 +13,18 @@ from collections import OrderedDict
 from dispatch.serving.deduplication.request_history import Message
 
 KEY_AGE_S = 600.0
-"""How long an answer is kept: longer than a caller that was cut off takes to come back."""
+"""Seconds that replies are stored: longer than a disconnected caller needs to return."""
 MAX_KEYS = 10_000
 MAX_DUPLICATES = 1_024
-"""Requests that wait for the answer of the first one with their key; the next one is refused. They take no place among
-those that run."""
+"""Requests that wait for the first one with their key; further ones are refused. They occupy no slot of the server."""
 MAX_BYTES = 64 * 1024 * 1024
-"""Bytes of answers kept."""
+"""Bytes of stored replies."""
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
-"""A longer answer is not kept: its repeat is refused rather than run."""
+"""Larger replies are not stored: a repeated request is refused and not executed."""
 
 
 class KeyedExecution:
-    """The work of one key: the tool's replies so far."""
+    """The execution of one key, with the tool's replies so far."""
 
     __slots__ = ("born", "ended", "messages", "size", "too_large")
 
@@ -38,7 +37,7 @@ class KeyedExecution:
 
 
 class IdempotencyKeys:
-    """The keys of a service instance. Bounded; the oldest that have ended go first."""
+    """The keys of a service instance. Bounded; the oldest ended ones are removed first."""
 
     def __init__(self, *, age: float = KEY_AGE_S, max_keys: int = MAX_KEYS, max_bytes: int = MAX_BYTES) -> None:
         self._age = age
@@ -51,8 +50,8 @@ class IdempotencyKeys:
         return len(self._keys)
 
     def claim(self, user: str, key: str, now: float) -> tuple[KeyedExecution, bool]:
-        """The work of ``key``, and whether it is the first of it: the caller then does it, and records the replies."""
-        self._make_room(now)
+        """Return the execution of ``key``, and whether it is new: then the caller executes it and records its replies."""
+        self._evict(now)
         keyed = self._keys.get((user, key))
         if keyed is not None:
             return keyed, False
@@ -60,7 +59,7 @@ class IdempotencyKeys:
         return keyed, True
 
     def record(self, keyed: KeyedExecution, message: Message, *, last: bool) -> None:
-        """A reply to the first one."""
+        """Store a reply to the first request."""
         if keyed.size + len(message[0]) > MAX_ANSWER_BYTES:
             self.size -= keyed.size
             keyed.messages.clear()
@@ -73,12 +72,12 @@ class IdempotencyKeys:
         if last:
             keyed.ended.set()
 
-    def _make_room(self, now: float) -> None:
+    def _evict(self, now: float) -> None:
         for name in tuple(self._keys):
             keyed = self._keys[name]
             full = len(self._keys) >= self._max_keys or self.size > self._max_bytes
             if not full and now - keyed.born < self._age:
                 return
-            if keyed.ended.is_set():  # what runs must not run twice
+            if keyed.ended.is_set():  # a running execution must not start twice
                 del self._keys[name]
                 self.size -= keyed.size

@@ -1,6 +1,6 @@
-"""Requests that come in parts, at the service: kept until they are complete, and not a moment longer than somebody sends.
+"""Reassembly of fragmented requests at the service.
 
-A request is in the ledger from its first part on, so that nothing it does later is any different from one that came whole.
+A request is in the history from its first fragment on, so that it is deduplicated like any other.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from dispatch.serving.reply_destinations import ReplyRouter
 
 
 class Reassembly:
-    """The requests of one service instance that are not complete, on the running loop.
+    """The incomplete requests of one service instance, on the running loop.
 
     Args:
-        replies: says what has arrived and what has not.
-        ledger: knows each of them as begun.
-        max_payload_bytes: bytes of the largest request, and of all together.
+        replies: sends receipts for fragments.
+        ledger: the request history.
+        max_payload_bytes: limit of one request, and of all together.
     """
 
     def __init__(self, replies: ReplyRouter, ledger: RequestHistory, max_payload_bytes: int) -> None:
@@ -40,12 +40,12 @@ class Reassembly:
 
     @property
     def size(self) -> int:
-        """Bytes held for them."""
+        """Bytes reserved."""
         return self._joins.size
 
     def add_fragment(self, work: InboundRequest) -> str | None:
-        """Take a part, or a question which ones are missing. None: the request is complete, run it.
-        :data:`DEALT_WITH`: its caller was told what there is to tell. Else why it is refused."""
+        """Add a fragment, or answer a request for the missing ones. Return None if the request is complete,
+        :data:`DEALT_WITH` if it is not, otherwise the reason to refuse it."""
         properties = work.properties
         said = read_parts(properties.get(Property.PARTS, ""))
         index = whole_number(properties, Property.PART)
@@ -66,14 +66,14 @@ class Reassembly:
             work.message = ReassembledMessage(join.payload(), properties)
             self._release(work.id)
             return None
-        work.message = ReassembledMessage(b"", properties)  # what it brought is kept already
+        work.message = ReassembledMessage(b"", properties)  # its payload is in the buffer
         self._latest[work.id] = work
         self._watch()
         self.acknowledge(work, join)
         return DEALT_WITH
 
     def acknowledge(self, work: InboundRequest, join: FragmentedPayload | None = None) -> None:
-        """Say that this part has arrived, if that is asked for; to a question, which ones have not."""
+        """Send a receipt for the fragment if one is requested; answer a retransmission with the missing fragments."""
         properties = work.properties
         part = properties.get(Property.PART)
         if not self._replies.own_topic(properties) or (part is not None and Property.ACK not in properties):
@@ -86,7 +86,7 @@ class Reassembly:
         self._replies.send(properties, b"", said)
 
     def leave(self) -> list[InboundRequest]:
-        """Take no more parts. Returns what is not complete, which is to be refused."""
+        """Stop accepting fragments. Return the incomplete requests, which must be refused."""
         self._leaving = True
         incomplete = list(self._latest.values())
         for work in incomplete:

@@ -1,9 +1,9 @@
-"""What a service remembers of requests, so that asking twice never runs a tool twice. Pure bookkeeping, clock handed in.
+"""The request history of a service instance: a retransmission never executes a tool twice. Pure; the clock is passed in.
 
-Per request: it runs, or it has ended and these were its replies. Ids of our dispatchers are
-``<dispatcher>-<number>-<random>``, the number counting up; a dispatcher says now and then below which number it waits for
-nothing any more, but for a few that it names, so that most entries go within milliseconds. Whatever is dropped for want of
-room stays forbidden by its number: it is never run again.
+For each request: it runs, or it has ended with these replies. Ids of dispatchers are ``<dispatcher>-<number>-<random>`` with
+ascending numbers. The property ``settled`` reports from time to time below which number all requests have ended, except a
+few, so that most records are removed within milliseconds. A record that is dropped because of the limits stays excluded by
+its number: its request is never executed again.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from typing import Protocol
 from dispatch.serving.deduplication.evicted_dispatchers import EvictedDispatchers
 
 MAX_ENTRIES = 20_000
-"""Ended requests remembered at most: seconds of a busy service, where a repair takes tenths."""
+"""Ended requests at most: some seconds of a busy service; a retransmission follows within tenths."""
 MAX_BYTES = 64 * 1024 * 1024
 """Bytes of their replies."""
 MAX_ENTRY_BYTES = 8 * 1024 * 1024
-"""Bytes kept of one running stream; its oldest chunks go first. More than the largest single message."""
+"""Bytes stored of one running stream; the oldest chunks are dropped first. More than the largest message."""
 MAX_LARGE_BYTES = 64 * 1024 * 1024
-"""The same of ended answers that went in parts, so that one of them does not cost all others their place."""
+"""Bytes of ended fragmented replies, a separate limit, so that one of them does not evict all others."""
 MAX_PEERS = 4_096
-"""Dispatchers remembered at once, with what was answered to them. For a new one the one that was idle longest is evicted:
-of that, only the highest request number is kept."""
+"""Dispatchers with stored replies. A new one evicts the one that was idle longest, of which only the highest request number
+is kept."""
 PEER_AGE_S = 600.0
-"""A dispatcher that was silent for so long has no request on its way here any more."""
+"""Seconds without a message after which no request of a dispatcher can arrive any more."""
 
 _UNKNOWN = 1 << 60
-"""More than any number: nothing is known of what the dispatcher sent."""
+"""Above any request number: the dispatcher's requests are unknown."""
 
 _PARSED = 256
-"""Ids kept in parts: each is asked for three times, in the turn of the loop in which its request arrives."""
+"""Cached parsed ids: each is parsed three times while its request is accepted."""
 
 Message = tuple[bytes, Mapping[str, str]]
 """A reply: payload and properties."""
 
 
 class PendingSend(Protocol):
-    """What can still be waiting to leave."""
+    """A reply that may be queued."""
 
     @property
     def waits(self) -> bool: ...
@@ -54,23 +54,23 @@ class _Peer:
         self.entries: dict[int, RequestRecord] = {}
         self.arrived: deque[int] = deque()
         self.floor = 0
-        """Below it nothing is waited for,"""
+        """Below it all requests have ended,"""
         self.excepted: frozenset[int] = frozenset()
-        """but for these."""
+        """except these."""
         self.forgotten = forgotten
-        """Up to it, what is not in ``entries`` may have been dropped."""
+        """Up to it, requests without a record may have been dropped."""
         self.highest = 0
-        """The highest number that has begun."""
+        """The highest known number."""
         self.running = 0
         self.last = now
 
     def settled(self, number: int) -> bool:
-        """Does nobody wait for ``number`` any more?"""
+        """Return whether the caller has settled ``number``."""
         return number < self.floor and number not in self.excepted
 
 
 class RequestRecord:
-    """One request: its replies so far."""
+    """One request with its replies so far."""
 
     __slots__ = ("_number", "_peer", "dropped", "ended", "large", "limit", "messages", "size", "ticket")
 
@@ -79,19 +79,19 @@ class RequestRecord:
         self._number = number
         self.messages: list[Message] = []
         self.dropped = 0
-        """Replies at the front that are no longer kept."""
+        """Replies dropped from the front."""
         self.size = 0
         self.limit = MAX_ENTRY_BYTES
-        """Bytes kept while it runs."""
+        """Limit of stored bytes while it runs."""
         self.large = False
-        """A text went in parts: no part is of use without the others."""
+        """A reply is fragmented: no fragment is useful without the others."""
         self.ended = False
         self.ticket: PendingSend | None = None
-        """The last reply on its way, while that is of interest."""
+        """The publish of the last reply, while it matters."""
 
     def since(self, index: int) -> list[Message] | None:
-        """The replies from number ``index`` on; always the last one when the request has ended, which an error without an
-        index may be. None: some of them are no longer kept."""
+        """Return the replies from number ``index`` on; after the end at least the last one, which may be an error without an
+        index. None: some of them were dropped."""
         if index < self.dropped:
             return None
         found = self.messages[index - self.dropped :]
@@ -115,7 +115,7 @@ class RequestHistory:
 
     Args:
         max_entries, max_bytes: of ended requests.
-        max_large: bytes of ended answers that went in parts; the last one is kept whatever its size.
+        max_large: bytes of ended fragmented replies; the last one is kept regardless of its size.
         max_peers: dispatchers.
         peer_age: seconds.
     """
@@ -140,35 +140,35 @@ class RequestHistory:
         self._ended: OrderedDict[RequestRecord, None] = OrderedDict()
         self._large: OrderedDict[RequestRecord, None] = OrderedDict()
         self._large_size = 0
-        """Bytes of what is in there, and of what will be."""
+        """Bytes of stored replies, and bytes reserved."""
         self.size = 0
-        """Bytes of replies kept, those of running requests included."""
+        """Bytes of stored replies, including those of running requests."""
 
     def __len__(self) -> int:
-        """Requests remembered."""
+        """Recorded requests."""
         return sum(len(peer.entries) for peer in self._peers.values())
 
     @staticmethod
     def knows(id: str) -> bool:
-        """Has ``id`` the form that our dispatchers give?"""
+        """Return whether ``id`` has the form of a dispatcher's ids."""
         return _parts(id) is not None
 
     def find(self, id: str, now: float, *, is_again: bool = False) -> RequestRecord | bool:
-        """The entry of ``id``; True: it may have been here, but is forgotten; False: it never was. ``is_again``: it is a
-        retransmission."""
+        """Return the record of ``id``; True if it may have been here but was dropped; False if it is new. ``is_again``: it
+        is a retransmission."""
         name, number = self._split(id)
         peer = self._peer(name, now)
         if peer.forgotten == _UNKNOWN and not is_again:
             peer.forgotten = number - 1
         entry = peer.entries.get(number)
         if entry is not None:
-            if entry.ended:  # somebody waits for it: it is not the next to go for want of room
+            if entry.ended:  # its caller waits for it: it is not evicted next
                 (self._large if entry.large else self._ended).move_to_end(entry)
             return entry
         return number <= peer.forgotten or peer.settled(number)
 
     def begin(self, id: str, now: float) -> RequestRecord:
-        """``id``, which :meth:`find` never saw, begins."""
+        """Add a record for ``id``, which is new according to :meth:`find`."""
         name, number = self._split(id)
         peer = self._peer(name, now)
         peer.highest = max(peer.highest, number)
@@ -180,7 +180,7 @@ class RequestHistory:
         return entry
 
     def record(self, entry: RequestRecord, message: Message, *, last: bool) -> None:
-        """A reply to ``entry`` was sent; ``last``: it ended with that."""
+        """Store a reply to ``entry``; ``last``: it is the final one."""
         if entry.ended:
             return
         size = len(message[0])
@@ -201,7 +201,8 @@ class RequestHistory:
             self._forget(self._large)
 
     def widen(self, entry: RequestRecord, size: int, most: int) -> None:
-        """Keep ``size`` bytes more of ``entry``, and ``most`` more than of others in all: of a text that goes in parts."""
+        """Raise the limit of ``entry`` by ``size`` bytes, up to ``most`` bytes more than for others: for a fragmented
+        reply."""
         entry.limit = min(entry.limit + size, MAX_ENTRY_BYTES + most)
         if not entry.large:
             entry.large = True
@@ -219,13 +220,13 @@ class RequestHistory:
         self._drop(oldest)
 
     def undo(self, entry: RequestRecord) -> None:
-        """``entry`` never ran, and nothing was said about it: it may begin again."""
+        """Remove ``entry``, which was neither executed nor answered: it may be sent again."""
         if not entry.ended:
             entry._peer.running -= 1
             entry._peer.entries.pop(entry._number, None)
 
     def end(self, entry: RequestRecord) -> None:
-        """``entry`` runs no more."""
+        """Record the end of ``entry``."""
         if entry.ended:
             return
         entry.ended = True
@@ -237,7 +238,7 @@ class RequestHistory:
         self._evict_idle()
 
     def leave(self, id: str, now: float) -> None:
-        """The dispatcher of ``id`` says that it sends no more: evict it, unless a request of it runs."""
+        """Evict the dispatcher of ``id``, which closes, unless a request of it runs."""
         name, _ = self._split(id)
         peer = self._peers.get(name)
         if peer is not None and not peer.running:
@@ -245,13 +246,14 @@ class RequestHistory:
             self._evict(name, peer)
 
     def settled(self, id: str, below: int, now: float, excepted: Collection[int] = ()) -> None:
-        """The dispatcher of ``id`` waits for nothing with a number under ``below`` any more, except for ``excepted``."""
+        """Record that all requests of the dispatcher of ``id`` below the number ``below`` have ended, except
+        ``excepted``."""
         name, number = self._split(id)
         peer = self._peer(name, now)
         below = min(below, number)
         if below < peer.floor:
-            return  # it said more than that already
-        # What once was settled stays so, whatever comes late.
+            return  # an earlier message has settled more
+        # A late message must not undo a settlement.
         still = frozenset(each for each in excepted if each < below and not peer.settled(each))
         if below == peer.floor:
             still &= peer.excepted
@@ -286,16 +288,15 @@ class RequestHistory:
         self._forget_silent(now)
         forgotten = self._evicted.pop(name, now)
         if forgotten is None:
-            # It may have been evicted, and that be forgotten: then what ran has a lower number than the next request that it
-            # sends for the first time.
+            # It may have been evicted and dropped: then its executed requests have lower numbers than its next new one.
             forgotten = _UNKNOWN if self._evicted.is_uncertain(now) else 0
         peer = self._peers[name] = _Peer(forgotten, now)
         self._evict_idle(peer)
         return peer
 
     def _evict_idle(self, new: _Peer | None = None) -> None:
-        """Evict the dispatchers that were idle longest, but not the ``new`` one, while there are too many. Those whose
-        requests run stay, even if that is too many: the service bounds how many run."""
+        """Evict the dispatchers that were idle longest, except the ``new`` one, while there are too many. Dispatchers with
+        running requests stay; the server limits those."""
         while len(self._peers) > self._max_peers:
             idle = next((each for each in self._peers.items() if not each[1].running), None)
             if idle is None or idle[1] is new:
@@ -311,7 +312,7 @@ class RequestHistory:
             self._evicted.add(name, may_have_run, self._now)
 
     def _forget_silent(self, now: float) -> None:
-        for name in tuple(islice(self._peers, 2)):  # a little each time: bounded work, and room for one at the least
+        for name in tuple(islice(self._peers, 2)):  # two at a time: bounded work, and space for at least one
             peer = self._peers[name]
             if peer.running:
                 self._peers.move_to_end(name)  # it is heard of again, at the latest when that has ended
