@@ -1,4 +1,4 @@
-"""A tool as agent frameworks want it: a name, a description, a schema, and something to await."""
+"""A tool for agent frameworks: name, description, schema and coroutine."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 class Tool:
-    """A handle on one tool of a dispatcher. Made by :meth:`Dispatcher.tool`.
+    """A handle on one tool of a dispatcher, from :meth:`Dispatcher.tool`.
 
     Attributes:
-        name: what a model calls it by.
-        description: what a model chooses by.
-        user: on whose behalf it is called.
+        name: name for the model.
+        description: text by which the model chooses the tool.
+        user: the user on whose behalf the tool is called.
     """
 
     __slots__ = ("_descriptor", "_dispatcher", "description", "name", "user")
@@ -30,7 +30,7 @@ class Tool:
         self.user = user
 
     async def invoke(self, /, **arguments: Any) -> str:
-        """Call it with named arguments and return its answer.
+        """Call the tool with named arguments and return its result.
 
         Raises:
             DispatchError: as :meth:`Dispatcher.call`.
@@ -38,14 +38,14 @@ class Tool:
         return await self._dispatcher.call(self.name, arguments, user=self.user)
 
     def stream(self, /, **arguments: Any) -> AsyncGenerator[str, None]:
-        """Call it and give the chunks of its answer as they come."""
+        """Call the tool and yield the chunks of its result as they arrive."""
         return self._dispatcher.stream(self.name, arguments, user=self.user)
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The arguments as a JSON Schema object, the form that model APIs take."""
+        """The arguments as a JSON Schema object, as model APIs expect them."""
         properties = {a.name: {"type": a.type, "description": a.description} for a in self._descriptor.arguments}
-        # TrustGraph's descriptors do not say what is required: then everything is.
+        # TrustGraph's descriptors do not declare `required`: all their arguments are.
         required = [a.name for a in self._descriptor.arguments if a.required is not False]
         return {"type": "object", "properties": properties, "required": required}
 

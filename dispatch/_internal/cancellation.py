@@ -1,4 +1,4 @@
-"""Ending tasks of one's own without hiding the cancellation of the task that ends them."""
+"""Cancels tasks without hiding the cancellation of the caller."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import Any
 
 
 async def cancel_and_wait(tasks: Iterable[asyncio.Task[Any] | None]) -> None:
-    """Cancel ``tasks`` and wait for their end; None stands for a task that was never made. What they raise is dropped.
+    """Cancel ``tasks`` (None: no task) and wait until they have ended. Their exceptions are dropped.
 
-    ``task.cancel()`` and ``await task`` under ``suppress(CancelledError)`` would do the same, but cannot tell the task's
-    cancellation from that of the caller, which is raised here.
+    ``await task`` under ``suppress(CancelledError)`` would also suppress a cancellation of the caller, which is raised here.
     """
     pending = [task for task in tasks if task is not None]
     for task in pending:
@@ -22,6 +21,6 @@ async def cancel_and_wait(tasks: Iterable[asyncio.Task[Any] | None]) -> None:
 
 
 def retrieve_error(task: asyncio.Task[Any]) -> None:
-    """Retrieve the error of a task that may have no waiter left: asyncio logs one that is never retrieved."""
+    """Retrieve the error of a task that nothing awaits: asyncio logs errors that are never retrieved."""
     if not task.cancelled():
         task.exception()

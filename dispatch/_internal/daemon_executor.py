@@ -1,4 +1,4 @@
-"""Threads for calls of pulsar-client that block, and that now and then never return."""
+"""An executor for blocking calls of pulsar-client, some of which never return."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ T = TypeVar("T")
 
 
 class DaemonThreads(Executor):
-    """A new thread for each call. Unlike a pool's, none is waited for when the interpreter ends, and one that never comes
-    back takes no other's place.
+    """Runs each call in a new daemon thread. Unlike those of a pool, the threads do not delay the exit of the interpreter,
+    and a call that never returns blocks no other call.
 
-    The calls are rare (a topic is opened or closed), so that making a thread (some 50 µs) costs nothing. Whoever submits
-    bounds their number.
+    The calls are rare (a topic is opened or closed), so that the start of a thread (some 50 µs) does not matter. Callers
+    bound the number of calls.
 
     Args:
-        name: of the threads.
+        name: name of the threads.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        """Call ``fn(*args, **kwargs)`` in a thread of its own."""
+        """Call ``fn(*args, **kwargs)`` in a new thread."""
         future: Future[T] = Future()
         threading.Thread(target=_call, args=(future, fn, args, kwargs), name=self._name, daemon=True).start()
         return future
@@ -36,7 +36,7 @@ def _call(future: Future[T], fn: Callable[..., T], args: tuple[Any, ...], kwargs
         return
     try:
         result = fn(*args, **kwargs)
-    except BaseException as error:  # whoever waits is told, as with any executor
+    except BaseException as error:  # reported through the future, as by any executor
         future.set_exception(error)
     else:
         future.set_result(result)

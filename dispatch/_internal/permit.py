@@ -1,4 +1,4 @@
-"""What all guards have in common: ``admit`` gives a permit or a rejection, at once; a permit is finished exactly once."""
+"""Types of all guards: a guard returns a permit or a rejection at once; a permit is finished exactly once."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import msgspec
 from dispatch.errors import Outcome
 
 Clock = Callable[[], float]
-"""Seconds on a clock that never goes back."""
+"""Returns seconds on a monotonic clock."""
 Randomness = Callable[[], float]
-"""The next number of a source of randomness, evenly spread over [0, 1), as :meth:`random.Random.random` gives it."""
+"""Returns a random number, uniform over [0, 1), as :meth:`random.Random.random`."""
 
 
 class Rejection(msgspec.Struct, frozen=True):
-    """A guard's no. A value, so that the chain raises nothing and a rejection retains nothing.
+    """A guard's rejection of an attempt. A value, not an exception: it retains no frames.
 
     Attributes:
-        by: which guard: ``breaker``, ``rate``, ``bulkhead`` …
-        reason: why, in a word for metrics and errors: ``open``, ``probing``, ``queue-full``, ``too-late`` …
-        retry_after: seconds after which there may be room, or None when nobody knows.
+        by: the guard: ``breaker``, ``rate``, ``bulkhead`` …
+        reason: a word for metrics and errors: ``open``, ``probing``, ``queue-full``, ``too-late`` …
+        retry_after: seconds after which an attempt may be admitted; None: unknown.
     """
 
     by: str
@@ -30,12 +30,12 @@ class Rejection(msgspec.Struct, frozen=True):
 
 
 class Permit(Protocol):
-    """What a guard gives to a call that may go on."""
+    """A guard's admission of an attempt."""
 
     def finish(self, outcome: Outcome, *, retry_after: float | None = None) -> None:
-        """Tell the guard how the attempt ended. Exactly once counts: a second call does nothing.
+        """Report the outcome of the attempt to the guard. Only the first call counts.
 
         Args:
-            outcome: how it ended.
-            retry_after: seconds that the service asked to be left alone for, if it did.
+            outcome: of the attempt.
+            retry_after: seconds that the service asked callers to wait; None: it did not ask.
         """

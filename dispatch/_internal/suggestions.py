@@ -1,4 +1,4 @@
-"""Names that people and models get slightly wrong: find what they probably meant, and show a name safely."""
+"""Suggestions for misspelt names, and safe display of names in messages."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Final
 _SEPARATORS: Final = re.compile(r"[-_.\s]+")
 _MAX_COMPARED_CHARS: Final = 100
 _MAX_COMPARED_NAMES: Final = 500
-"""Comparing spellings costs some 20 µs a name, on the event loop of whoever asks; this keeps it near 10 ms."""
+"""Names that are compared with a misspelt one. A comparison costs 20 µs on the caller's event loop: at most 10 ms in all."""
 
 
-def near_names(name: str, known: Iterable[str], limit: int = 3) -> tuple[str, ...]:
-    """Up to ``limit`` of the ``known`` names that ``name`` probably means, best first.
+def find_near_names(name: str, known: Iterable[str], limit: int = 3) -> tuple[str, ...]:
+    """Return up to ``limit`` of the ``known`` names that are similar to ``name``, best first.
 
-    Names that differ only in case or in ``-``, ``_``, ``.`` and blanks come before those that are merely spelt alike.
+    Names that differ only in case or in ``-``, ``_``, ``.`` and blanks precede those with a similar spelling.
     """
     wanted = _plain(name[:_MAX_COMPARED_CHARS])
     by_plain: dict[str, list[str]] = {}
@@ -33,7 +33,7 @@ def near_names(name: str, known: Iterable[str], limit: int = 3) -> tuple[str, ..
 def _comparable(wanted: str, candidates: list[str]) -> list[str]:
     if len(candidates) <= _MAX_COMPARED_NAMES:
         return candidates
-    # In a large catalogue only names that share a word, or the first letters, are worth the comparison.
+    # In a large catalogue only names that share a word or the first letters are compared.
     words = set(wanted.split("-"))
     likely = [plain for plain in candidates if plain[:2] == wanted[:2] or not words.isdisjoint(plain.split("-"))]
     return likely[:_MAX_COMPARED_NAMES]
@@ -43,20 +43,20 @@ def _plain(name: str) -> str:
     return _SEPARATORS.sub("-", name.casefold())
 
 
-def listed(names: Sequence[str], limit: int = 20) -> str:
-    """The first ``limit`` names as one text, and how many more there are."""
+def join_names(names: Sequence[str], limit: int = 20) -> str:
+    """Return the first ``limit`` names as one text, and the number of the others."""
     shown = ", ".join(excerpt(name) for name in names[:limit])
     return f"{shown} and {len(names) - limit:,} more" if len(names) > limit else shown
 
 
-def one_of(names: Sequence[str]) -> str:
-    """``'a'``, or ``'a' or 'b'``, or ``'a', 'b' or 'c'``."""
+def join_alternatives(names: Sequence[str]) -> str:
+    """Return ``'a'``, or ``'a' or 'b'``, or ``'a', 'b' or 'c'``."""
     quoted = [repr(excerpt(name)) for name in names]
     return quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} or {quoted[-1]}"
 
 
 def excerpt(text: str, limit: int = 80) -> str:
-    """``text`` for a message: at most ``limit`` characters, and nothing in it that a terminal would act on."""
+    """Return ``text`` for a message: at most ``limit`` characters, all of them printable."""
     cut = text if len(text) <= limit else text[: limit - 1] + "…"
     return cut if cut.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in cut)
 

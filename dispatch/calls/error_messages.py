@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from dispatch._internal.permit import Rejection
-from dispatch._internal.suggestions import excerpt, first_sentence, listed, one_of
+from dispatch._internal.suggestions import excerpt, first_sentence, join_alternatives, join_names
 from dispatch.catalog import UnknownServiceError, UnknownToolError
 from dispatch.errors import (
     CallTimeoutError,
@@ -338,9 +338,10 @@ def error_from_unknown_name(unknown: UnknownToolError | UnknownServiceError) -> 
     if not unknown.known:
         advice = f"Report that no {what}s are loaded."
     elif unknown.near:
-        advice = f"Call {one_of(unknown.near)} if you meant that, or another one of these: {listed(unknown.known)}."
+        near = join_alternatives(unknown.near)
+        advice = f"Call {near} if you meant that, or another one of these: {join_names(unknown.known)}."
     else:
-        advice = f"Call one of these: {listed(unknown.known)}."
+        advice = f"Call one of these: {join_names(unknown.known)}."
     return RejectedError(
         ErrorType.UNKNOWN_TOOL if is_tool else ErrorType.UNKNOWN_SERVICE,
         f"No tool was executed: there is no {what} '{excerpt(unknown.name)}'. {advice}",

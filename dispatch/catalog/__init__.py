@@ -1,7 +1,8 @@
-"""The catalogue: which tools there are, and which service does the work of each.
+"""The catalogue of tools and their services.
 
-Descriptors are TrustGraph's two tiers (a *tool service* with its topics, *tools* that refer to it) and load
-unchanged; ours may say more. A catalogue is loaded whole or not at all, and never changes afterwards.
+Descriptors have TrustGraph's two tiers (a *tool service* with its topics, *tools* that refer to it) and load unchanged;
+dispatch adds keys of its own. Loading is atomic: if any descriptor is invalid, there is no new catalogue. A catalogue is
+immutable.
 """
 
 from dispatch.catalog.catalog import Catalog, UnknownServiceError, UnknownToolError, check_items, load_items

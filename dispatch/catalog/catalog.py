@@ -1,15 +1,15 @@
-"""The catalogue: one immutable snapshot of the services and tools there are."""
+"""The catalogue: an immutable snapshot of services and tools."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from dispatch._internal.suggestions import excerpt, listed, near_names, one_of
+from dispatch._internal.suggestions import excerpt, find_near_names, join_alternatives, join_names
 from dispatch.catalog.descriptors import ServiceDescriptor, ToolDescriptor
 from dispatch.catalog.errors import Problem
 from dispatch.catalog.frozen_json import FrozenDict
-from dispatch.catalog.loader import Item, read_items, settle
+from dispatch.catalog.loader import Item, read_items, require_valid
 
 
 class _UnknownError(LookupError):
@@ -24,24 +24,29 @@ class _UnknownError(LookupError):
     def _text(self) -> str:
         text = f"There is no {self._what} '{excerpt(self.name)}'."
         if self.near:
-            text += f" Did you mean {one_of(self.near)}?"
+            text += f" Did you mean {join_alternatives(self.near)}?"
         if not self.known:
             return f"{text} No {self._what}s are loaded."
-        return f"{text} Known {self._what}s: {listed(self.known)}."
+        return f"{text} Known {self._what}s: {join_names(self.known)}."
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.name, self.near, self.known)
 
 
 class UnknownToolError(_UnknownError):
-    """No tool of that name. ``name`` was asked for, ``near`` are the names that were probably meant (best first),
-    ``known`` are all of them. The text tells a model which names to use."""
+    """There is no tool with that name.
+
+    Attributes:
+        name: the name that was looked up.
+        near: similar names, best first.
+        known: all names.
+    """
 
     _what = "tool"
 
 
 class UnknownServiceError(_UnknownError):
-    """No tool service of that id; attributes as in :class:`UnknownToolError`."""
+    """There is no tool service with that id; attributes as of :class:`UnknownToolError`."""
 
     _what = "tool service"
 
@@ -52,7 +57,7 @@ class Catalog:
     Attributes:
         services: by id, in the order of loading.
         tools: by name, in the order of loading.
-        source: where it came from, in a word for metrics: ``directory``, ``code``.
+        source: label of the source in metrics: ``directory``, ``code``.
     """
 
     __slots__ = ("services", "source", "tools")
@@ -68,74 +73,74 @@ class Catalog:
         *,
         source: str = "code",
     ) -> None:
-        """A catalogue of descriptors that were checked before: see :meth:`of` for raw ones.
+        """Make a catalogue of checked descriptors; :meth:`of` takes raw ones.
 
         Raises:
-            ValueError: two services of one id, two tools of one name, or a tool without its service.
+            ValueError: two services with one id, two tools with one name, or a tool without its service.
         """
         service_list, tool_list = list(services), list(tools)
         by_id = {service.id: service for service in service_list}
         by_name = {tool.name: tool for tool in tool_list}
         if len(by_id) != len(service_list) or len(by_name) != len(tool_list):
-            raise ValueError("a service id or a tool name stands twice: give each its own")
+            raise ValueError("duplicate service id or tool name: give each its own")
         for tool in tool_list:
             if tool.service not in by_id:
-                raise ValueError(f"the tool '{tool.name}' names the service '{tool.service}', which is not given")
+                raise ValueError(f"the tool '{tool.name}' refers to the service '{tool.service}', which is missing")
         object.__setattr__(self, "services", FrozenDict(by_id))
         object.__setattr__(self, "tools", FrozenDict(by_name))
         object.__setattr__(self, "source", source)
 
     @classmethod
     def empty(cls) -> Catalog:
-        """A catalogue without services and tools."""
+        """Return a catalogue without services and tools."""
         return cls()
 
     @classmethod
     def of(cls, services: Iterable[Mapping[str, Any]] = (), tools: Iterable[Mapping[str, Any]] = ()) -> Catalog:
-        """A catalogue of raw descriptors, each written as in its file but as a Python ``dict``.
+        """Return a catalogue of raw descriptors: the contents of their files as Python ``dict``.
 
         Raises:
-            CatalogError: there are mistakes; it lists all of them, with ``services[0]`` and ``tools[0]`` for files.
+            CatalogError: lists all errors in the descriptors, with ``services[0]`` or ``tools[0]`` in place of a file.
         """
         items = [Item(f"services[{index}]", "tool-service", "", raw) for index, raw in enumerate(services)]
         items += [Item(f"tools[{index}]", "tool", "", raw) for index, raw in enumerate(tools)]
         return load_items(items)
 
     def tool(self, name: str) -> ToolDescriptor:
-        """The tool of that name.
+        """Return the tool with that name.
 
         Raises:
             UnknownToolError: there is none.
         """
         found = self.tools.get(name)
         if found is None:
-            raise UnknownToolError(name, near_names(name, self.tools), tuple(self.tools))
+            raise UnknownToolError(name, find_near_names(name, self.tools), tuple(self.tools))
         return found
 
     def service(self, id: str) -> ServiceDescriptor:
-        """The service of that id.
+        """Return the service with that id.
 
         Raises:
             UnknownServiceError: there is none.
         """
         found = self.services.get(id)
         if found is None:
-            raise UnknownServiceError(id, near_names(id, self.services), tuple(self.services))
+            raise UnknownServiceError(id, find_near_names(id, self.services), tuple(self.services))
         return found
 
     def service_of(self, tool: str | ToolDescriptor) -> ServiceDescriptor:
-        """The service behind a tool of this catalogue.
+        """Return the service of a tool.
 
         Raises:
-            UnknownToolError: there is no tool of that name.
-            UnknownServiceError: the descriptor is of another catalogue, and its service is not here.
+            UnknownToolError: there is no tool with that name.
+            UnknownServiceError: the descriptor belongs to another catalogue, and its service is not in this one.
         """
         return self.service((self.tool(tool) if isinstance(tool, str) else tool).service)
 
-    def list(
+    def list_tools(
         self, *, category: str | None = None, tags_any: Iterable[str] = (), service: str | None = None
     ) -> tuple[ToolDescriptor, ...]:
-        """The tools in the order of loading; only those of a category, with any of some tags, of a service."""
+        """Return the tools in the order of loading; only those of a category, a service, or with any of some tags."""
         tags = frozenset(tags_any)
         return tuple(
             tool
@@ -146,10 +151,10 @@ class Catalog:
         )
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError("a catalogue cannot be changed: load a new one instead")
+        raise AttributeError("a catalogue is immutable: load a new one instead")
 
     def __delattr__(self, name: str) -> None:
-        raise AttributeError("a catalogue cannot be changed: load a new one instead")
+        raise AttributeError("a catalogue is immutable: load a new one instead")
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Catalog):
@@ -177,7 +182,7 @@ def load_items(items: Iterable[Item], problems: Iterable[Problem] = ()) -> Catal
         CatalogError: there are mistakes, here or among ``problems``; it lists every one.
     """
     catalog, found = check_items(items)
-    return settle(catalog, [*problems, *found])
+    return require_valid(catalog, [*problems, *found])
 
 
 def check_items(items: Iterable[Item], source: str = "code") -> tuple[Catalog | None, list[Problem]]:

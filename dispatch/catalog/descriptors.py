@@ -1,6 +1,6 @@
-"""What a catalogue holds: tool services, and the tools that refer to them. Immutable values.
+"""Descriptors of tool services and of the tools that refer to them. Immutable values.
 
-The names on disk are the kebab-case ones (``request-queue``, ``read-only``).
+Keys in files are in kebab-case (``request-queue``, ``read-only``).
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from dispatch.catalog.frozen_json import FrozenDict
 from dispatch.policy import repeatable
 
 ARGUMENT_TYPES: Final = ("string", "number", "integer", "boolean", "object", "array")
-"""The types an argument may have: JSON Schema's without ``null``. TrustGraph writes ``string`` and ``number``."""
+"""Types of arguments: those of JSON Schema without ``null``. TrustGraph uses ``string`` and ``number``."""
 
 
 class ConfigParam(msgspec.Struct, frozen=True, rename="kebab"):
-    """A setting that a service takes from the tools that use it.
+    """A parameter of a service that its tools configure.
 
     Attributes:
         name: the key in the tool's descriptor and in the request's ``config``.
-        required: each tool of the service must have a value for it. Default false, as TrustGraph has it.
+        required: each tool of the service must set it. Default false, as in TrustGraph.
     """
 
     name: str
@@ -30,13 +30,13 @@ class ConfigParam(msgspec.Struct, frozen=True, rename="kebab"):
 
 
 class Instance(msgspec.Struct, frozen=True, rename="kebab"):
-    """One of several instances of a service, on topics of its own, so that a dispatcher can choose between them.
+    """An instance of a service on topics of its own, so that a dispatcher can balance load between instances.
 
     Attributes:
         id: unique within the service.
-        request_queue: whole name of the topic it listens on.
-        response_queue: whole name of the topic it answers on; the service's, when its descriptor leaves it out.
-        weight: its share of the calls relative to the others', above 0. Default 1: all the same.
+        request_queue: whole name of its request topic.
+        response_queue: whole name of its response topic; default: the service's.
+        weight: share of the calls relative to the other instances, above 0. Default 1.
     """
 
     id: str
@@ -46,17 +46,16 @@ class Instance(msgspec.Struct, frozen=True, rename="kebab"):
 
 
 class ServiceDescriptor(msgspec.Struct, frozen=True, rename="kebab"):
-    """A tool service: where it listens, where it answers, what its tools must set.
+    """A tool service: its topics, and the parameters that its tools configure.
 
     Attributes:
-        id: what tools call it by.
-        request_queue: whole name of the topic it listens on, TrustGraph's short form expanded.
-        response_queue: whole name of the topic it answers on.
-        config_params: the settings it takes from its tools.
-        instances: its instances, when they have topics of their own; empty when all share ``request_queue``.
-        version: SemVer, or None when not declared.
-        policy: the keys of the policy that it sets for all its tools, as in the descriptor; already checked, so
-            ``Policy.merged`` takes it. Empty: none.
+        id: the id that tools refer to.
+        request_queue: whole name of the request topic, with TrustGraph's short form expanded.
+        response_queue: whole name of the response topic.
+        config_params: parameters that its tools configure.
+        instances: instances with topics of their own; empty if all share ``request_queue``.
+        version: SemVer version; None: not declared.
+        policy: policy keys for all its tools, as in the descriptor and checked (for ``Policy.merged``). Empty: none.
     """
 
     id: str
@@ -73,9 +72,9 @@ class Argument(msgspec.Struct, frozen=True, rename="kebab"):
 
     Attributes:
         name: its key in the request's ``arguments``.
-        type: one of :data:`ARGUMENT_TYPES`. A hint for the model: the service itself checks what it gets.
-        description: what the model reads.
-        required: whether it must be given; None when the descriptor does not say (TrustGraph's never do).
+        type: one of :data:`ARGUMENT_TYPES`. A hint for the model: the service itself checks its arguments.
+        description: text for the model.
+        required: the argument must be given; None: not declared, as in all descriptors of TrustGraph.
     """
 
     name: str
@@ -85,24 +84,23 @@ class Argument(msgspec.Struct, frozen=True, rename="kebab"):
 
 
 class ToolDescriptor(msgspec.Struct, frozen=True, rename="kebab"):
-    """A tool: what the model sees, and which service does the work with which settings.
+    """A tool: its interface for the model, and the service that executes it with which config.
 
     Attributes:
-        name: what the model calls it by.
-        description: what the model chooses by.
+        name: name for the model.
+        description: text by which the model chooses the tool.
         service: id of its service.
-        arguments: what the model gives.
+        arguments: arguments that the model gives.
         config: values of the service's config params, any JSON; sent with every call.
-        policy: the keys of the policy that it sets itself, as in the descriptor, to be laid over its service's;
-            already checked. Empty: none.
-        category: one word to file it under, or None.
-        tags: words to find it by.
-        author: who answers for it, or None.
-        output_schema: JSON Schema of its result, or None. Not checked.
-        read_only: declared to change nothing. Default false, as MCP's ``readOnlyHint``: assume the worse.
+        policy: policy keys of the tool, as in the descriptor and checked; they override those of the service. Empty: none.
+        category: of the tool, or None.
+        tags: of the tool, for searches.
+        author: of the tool, or None.
+        output_schema: JSON Schema of its result, or None. Results are not validated.
+        read_only: declared to change nothing. Default false, as MCP's ``readOnlyHint``.
         idempotent: declared to have no further effect when repeated. Default false, as MCP's ``idempotentHint``.
-        destructive: declared to destroy something (true) or not (false); None: not declared, so assume it may
-            (MCP's ``destructiveHint`` is true by default).
+        destructive: declared to destroy something (true) or not (false); None: not declared, and treated as true, as MCP's
+            ``destructiveHint`` is by default.
     """
 
     name: str
@@ -121,5 +119,5 @@ class ToolDescriptor(msgspec.Struct, frozen=True, rename="kebab"):
 
     @property
     def repeatable(self) -> bool:
-        """Calling it twice does no more than calling it once: see :func:`dispatch.policy.repeatable`."""
+        """A repeated call has no further effect: see :func:`dispatch.policy.repeatable`."""
         return repeatable(self)

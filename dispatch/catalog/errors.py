@@ -1,4 +1,4 @@
-"""Mistakes in descriptors: one value for each, and one error that carries them all."""
+"""Problems in descriptors, and the error that lists them."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ import msgspec
 Severity = Literal["error", "warning", "info"]
 
 MAX_PROBLEMS_PER_ITEM: Final = 100
-"""Problems kept for one descriptor. A megabyte of rubbish could else bring a hundred thousand of them."""
+"""Problems reported for one descriptor: a malformed megabyte could otherwise yield a hundred thousand."""
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """One thing to mend in a descriptor.
+    """One problem in a descriptor.
 
     Attributes:
-        file: where it stands: a path, or ``tools[2]`` for a descriptor that came as a Python value.
-        key: the way to the value inside it, such as ``arguments[1].type``; ``""`` for the file as a whole.
-        problem: what is wrong.
-        fix: what to do about it.
-        severity: an ``error`` keeps the whole catalogue from loading, a ``warning`` is probably a mistake, an
-            ``info`` is only worth knowing.
+        file: path of the descriptor, or ``tools[2]`` for a Python value.
+        key: path of the value inside the descriptor, such as ``arguments[1].type``; ``""``: the whole file.
+        problem: description of the problem.
+        fix: how to correct it.
+        severity: ``error``: the whole catalogue is not loaded; ``warning``: probably a mistake; ``info``: a note.
     """
 
     file: str
@@ -37,8 +36,8 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class CatalogError(ValueError):
-    """The descriptors do not make a catalogue. ``problems`` has everything that was found, warnings and notes too;
-    ``str()`` lists each error and each warning with its file, key and fix."""
+    """The descriptors are invalid. ``problems`` has all problems, with warnings and notes; ``str()`` lists each error and
+    each warning with its file, key and fix."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems: tuple[Problem, ...] = tuple(problems)
@@ -55,43 +54,43 @@ class CatalogError(ValueError):
 
 
 class Report:
-    """Collects the problems of one descriptor while it is read. ``failed`` says whether an error was among them."""
+    """Collects the problems of one descriptor while it is read; ``has_errors``: one of them is an error."""
 
     def __init__(self, file: str) -> None:
         self.file = file
-        self.failed = False
+        self.has_errors = False
         self._problems: list[Problem] = []
         self._wrong_keys: set[str] = set()
-        self._left_out = 0
+        self._omitted = 0
 
-    def error(self, key: str, problem: str, fix: str) -> None:
-        """Something that keeps the catalogue from loading. Of one key only the first error is kept: a value that
-        cannot be read would else be called missing as well."""
-        self.failed = True
+    def add_error(self, key: str, problem: str, fix: str) -> None:
+        """Add a problem that prevents loading. Only the first error of a key is added: a value that is not readable would
+        otherwise be reported as missing, too."""
+        self.has_errors = True
         if key and key in self._wrong_keys:
             return
         self._wrong_keys.add(key)
         self._add(Problem(self.file, key, problem, fix, "error"))
 
-    def warning(self, key: str, problem: str, fix: str) -> None:
-        """Something that loads, and is probably not what was meant."""
+    def add_warning(self, key: str, problem: str, fix: str) -> None:
+        """Add a problem that does not prevent loading, and is probably a mistake."""
         self._add(Problem(self.file, key, problem, fix, "warning"))
 
-    def info(self, key: str, problem: str, fix: str) -> None:
-        """Something worth knowing."""
+    def add_info(self, key: str, problem: str, fix: str) -> None:
+        """Add a note."""
         self._add(Problem(self.file, key, problem, fix, "info"))
 
     @property
     def problems(self) -> list[Problem]:
-        """What was found, in the order of finding; beyond the limit a last line counts the rest."""
-        if not self._left_out:
+        """The problems in the order in which they were added; beyond the limit a last one has the number of the others."""
+        if not self._omitted:
             return list(self._problems)
         rest = Problem(
             self.file,
             "",
-            f"{self._left_out:,} more problems are not listed",
-            "mend the ones above, then check again",
-            "error" if self.failed else "warning",
+            f"{self._omitted:,} more problems are not listed",
+            "correct the ones above, then check again",
+            "error" if self.has_errors else "warning",
         )
         return [*self._problems, rest]
 
@@ -99,4 +98,4 @@ class Report:
         if len(self._problems) < MAX_PROBLEMS_PER_ITEM:
             self._problems.append(problem)
         else:
-            self._left_out += 1
+            self._omitted += 1

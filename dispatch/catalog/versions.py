@@ -15,5 +15,5 @@ VERSION_EXAMPLE: Final = "1.4.0"
 
 
 def is_version(text: str) -> bool:
-    """Is it a SemVer version: ``1.4.0``, ``2.0.0-rc.1+build.5``?"""
+    """Return whether ``text`` is a SemVer version: ``1.4.0``, ``2.0.0-rc.1+build.5``."""
     return len(text) <= _MAX_CHARS and _VERSION.fullmatch(text) is not None

@@ -1,4 +1,4 @@
-"""YAML reduced to what JSON can say. Imports PyYAML, so it is itself imported only when a YAML file is met."""
+"""YAML restricted to JSON's types. Imports PyYAML: import this module only to read a YAML file."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from yaml.constructor import BaseConstructor
 
 class _JsonLoader(yaml.SafeLoader):
     """PyYAML's safe loader with JSON's plain scalars instead of YAML 1.1's: the latter would read the style ``no`` as
-    false, and a version ``2024-01-01`` as a date. Merge keys (``<<``) go too: nested ones grow without bound."""
+    false, and a version ``2024-01-01`` as a date. Merge keys (``<<``) are not supported: nested ones grow without bound."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML's own attribute
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
-        self.twice: list[tuple[str, int]] = []
+        self.duplicates: list[tuple[str, int]] = []
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
         for key, _value in node.value:
             if isinstance(key, yaml.ScalarNode):
                 if key.value in seen:
-                    self.twice.append((key.value, key.start_mark.line + 1))
+                    self.duplicates.append((key.value, key.start_mark.line + 1))
                 seen.add(key.value)
         # Not SafeConstructor's, which would follow an explicit !!merge tag.
         return BaseConstructor.construct_mapping(self, node, deep)
@@ -41,7 +41,7 @@ for _tag, _pattern, _first in (
 
 
 def load(text: str) -> tuple[Any, list[tuple[str, int]]]:
-    """The value of the one document in ``text``, and the keys (with line) that stand twice in a mapping.
+    """Return the value of the one document in ``text``, and the duplicate keys of mappings with their lines.
 
     Raises:
         yaml.YAMLError: not one document of safe YAML.
@@ -50,6 +50,6 @@ def load(text: str) -> tuple[Any, list[tuple[str, int]]]:
     """
     loader = _JsonLoader(text)
     try:
-        return loader.get_single_data(), loader.twice
+        return loader.get_single_data(), loader.duplicates
     finally:
         loader.dispose()

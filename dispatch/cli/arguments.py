@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from dispatch._internal.suggestions import near_names, one_of
+from dispatch._internal.suggestions import find_near_names, join_alternatives
 from dispatch.catalog import Argument, ToolDescriptor
 from dispatch.cli.exit_codes import CliError
 from dispatch.messaging.wire.codec import MAX_MESSAGE_BYTES
@@ -137,8 +137,8 @@ def _check_against_descriptor(
     if declared:  # a descriptor without arguments leaves them unspecified
         for key in given:
             if key not in declared:
-                near = near_names(key, declared)
-                hint = f"did you mean {one_of(near)}?" if near else f"declared are {', '.join(declared)}."
+                near = find_near_names(key, declared)
+                hint = f"did you mean {join_alternatives(near)}?" if near else f"declared are {', '.join(declared)}."
                 warn(f"'{tool.name}' declares no argument '{key}'; it is sent anyway: {hint}")
     missing = [name for name, argument in declared.items() if argument.required and name not in given]
     if missing:

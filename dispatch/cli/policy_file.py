@@ -11,7 +11,7 @@ import msgspec
 from dispatch._internal.suggestions import excerpt
 from dispatch.catalog import Problem
 from dispatch.catalog.errors import Report
-from dispatch.catalog.frozen_json import kind
+from dispatch.catalog.frozen_json import describe_kind
 from dispatch.catalog.parsing import DocumentError, parse_json
 from dispatch.catalog.readers.policy_check import check_policy
 from dispatch.cli.exit_codes import CliError
@@ -29,21 +29,21 @@ def check_policy_file(name: str) -> tuple[Mapping[str, Any] | None, list[Problem
         raw = parse_json(_text(Path(name)))
     except DocumentError as error:
         for key, problem, fix in error.mistakes:
-            report.error(key, problem, fix)
+            report.add_error(key, problem, fix)
         return None, report.problems
     except OSError as error:
-        report.error("", f"cannot be read: {error.strerror or error}", "name a readable file")
+        report.add_error("", f"cannot be read: {error.strerror or error}", "name a readable file")
         return None, report.problems
     if not isinstance(raw, dict):
-        report.error("", f"the file contains {kind(raw)}, not an object", _EXAMPLE)
+        report.add_error("", f"the file contains {describe_kind(raw)}, not an object", _EXAMPLE)
         return None, report.problems
     if list(raw) == ["policy"] and isinstance(raw["policy"], dict):
-        report.error("policy", "the keys are one level too deep", f"remove 'policy'; {_EXAMPLE}")
+        report.add_error("policy", "the keys are one level too deep", f"remove 'policy'; {_EXAMPLE}")
         return None, report.problems
     policy = check_policy(raw, report)
     # check_policy prefixes keys with 'policy.', as in a descriptor; this file has no such level.
     problems = [msgspec.structs.replace(each, key=each.key.removeprefix("policy.")) for each in report.problems]
-    return None if report.failed else policy, problems
+    return None if report.has_errors else policy, problems
 
 
 def read_policy_file(name: str, how: str) -> Mapping[str, Any]:

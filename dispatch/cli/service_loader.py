@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from dispatch._internal.suggestions import near_names, one_of
+from dispatch._internal.suggestions import find_near_names, join_alternatives
 from dispatch.cli.exit_codes import CliError
 from dispatch.serving.tool_service import ToolService, read_invoke
 
@@ -91,8 +91,12 @@ def _attribute(module: ModuleType, module_name: str, name: str) -> Any:
         try:
             found = getattr(found, part)
         except AttributeError:
-            near = near_names(part, [known for known in dir(found) if not known.startswith("_")])
-            fix = f"did you mean {one_of(near)}?" if near else "give the name of your service class after the ':'"
+            near = find_near_names(part, [known for known in dir(found) if not known.startswith("_")])
+            fix = (
+                f"did you mean {join_alternatives(near)}?"
+                if near
+                else "give the name of your service class after the ':'"
+            )
             raise CliError(f"'{module_name}' has no '{name}'.", fix) from None
     return found
 

@@ -71,18 +71,18 @@ class PublishWindow(Generic[T]):
         """Remove and return the next queued item, now in flight; None when the queue is empty or the window is full."""
         if self.outstanding >= self.size:
             return None
-        item = self._queue.take()
+        item = self._queue.pop()
         if item is not None:
             self.outstanding += 1
         return item
 
     def withdraw(self, flow: str, item: T) -> bool:
         """Withdraw a queued item. Return whether it was still queued."""
-        return self._queue.withdraw(flow, item)
+        return self._queue.remove(flow, item)
 
     def waiting(self, flow: str) -> bool:
         """Return whether ``flow`` has queued items."""
-        return self._queue.holds(flow)
+        return self._queue.has_flow(flow)
 
     def drain(self) -> list[T]:
         """Empty the queue and return its items."""

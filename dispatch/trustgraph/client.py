@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from dispatch.calls.call_state import CallOptions
-from dispatch.trustgraph.dialects import DEFAULT_TIMEOUT_S, config_text, dialect, tell
+from dispatch.trustgraph.dialects import DEFAULT_TIMEOUT_S, bind_values, call_back, encode_config
 
 if TYPE_CHECKING:
     from dispatch.dispatcher import Dispatcher
@@ -42,11 +42,11 @@ class ToolServiceClient:
                 ``RejectedError`` when a reload has removed the service.
             TypeError: neither dialect.
         """
-        given = dialect(("config", "arguments", "timeout"), values, named | {"timeout": timeout})
+        given = bind_values(("config", "arguments", "timeout"), values, named | {"timeout": timeout})
         result = await self._dispatcher._running_calls.perform(
             self._dispatcher._resolve_service(self._service),
             given["arguments"] or {},
-            CallOptions(user=given["user"], timeout=given["timeout"], config=config_text(given["config"])),
+            CallOptions(user=given["user"], timeout=given["timeout"], config=encode_config(given["config"])),
         )
         if result.error is not None:
             raise result.error
@@ -61,16 +61,18 @@ class ToolServiceClient:
         Raises:
             DispatchError, TypeError: as :meth:`call`.
         """
-        given = dialect(("config", "arguments", "callback", "timeout"), values, named | {"timeout": timeout})
+        given = bind_values(("config", "arguments", "callback", "timeout"), values, named | {"timeout": timeout})
         chunks: list[str] = []
         timeout = given["timeout"]  # TrustGraph's client has no other limit
         stream = self._dispatcher._running_calls.stream(
             self._dispatcher._resolve_service(self._service),
             given["arguments"] or {},
-            CallOptions(user=given["user"], timeout=timeout, idle_timeout=timeout, config=config_text(given["config"])),
+            CallOptions(
+                user=given["user"], timeout=timeout, idle_timeout=timeout, config=encode_config(given["config"])
+            ),
         )
         async with contextlib.aclosing(stream):  # a callback that raises must not leave it open
             async for chunk in stream:
                 chunks.append(chunk)
-                await tell(given["callback"], chunk)
+                await call_back(given["callback"], chunk)
         return "".join(chunks)

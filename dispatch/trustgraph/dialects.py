@@ -1,4 +1,5 @@
-"""The two dialects of TrustGraph's client: the published package's, and the specification's, which begins with the user."""
+"""The two dialects of TrustGraph's client: that of the published package, and that of the specification, whose first
+argument is the user."""
 
 from __future__ import annotations
 
@@ -13,18 +14,18 @@ DEFAULT_TIMEOUT_S = 600.0
 """TrustGraph's own default for a tool service."""
 
 Callback = Callable[[str], Awaitable[object] | object]
-"""Takes a chunk; awaited if it can be."""
+"""Receives a chunk; its result is awaited if it is awaitable."""
 
 
-def dialect(names: tuple[str, ...], values: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
-    """The values of a call by name, whichever dialect it was written in.
+def bind_values(names: tuple[str, ...], values: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of a call in either dialect, by name.
 
     Args:
-        names: of the values after the user, in their order; the last is ``timeout``.
-        values, named: as they were given.
+        names: names of the values after the user, in their order; the last is ``timeout``.
+        values, named: positional and keyword arguments of the call.
 
     Raises:
-        TypeError: neither dialect.
+        TypeError: the arguments fit neither dialect.
     """
     if values and isinstance(values[0], str):
         if "user" in named:
@@ -50,11 +51,11 @@ def dialect(names: tuple[str, ...], values: tuple[Any, ...], named: dict[str, An
     return given
 
 
-def config_text(config: Mapping[str, Any] | None) -> str:
-    """The config values as the JSON text that travels.
+def encode_config(config: Mapping[str, Any] | None) -> str:
+    """Return the config values as the JSON text of a request.
 
     Raises:
-        InvalidArgumentsError: JSON cannot say them.
+        InvalidArgumentsError: a value is not JSON.
     """
     try:
         return json_text(config or {}, "config")
@@ -64,11 +65,11 @@ def config_text(config: Mapping[str, Any] | None) -> str:
         ) from None
 
 
-def takes_user(client: Any) -> bool:
-    """Does ``client.call`` begin with the user?
+def has_user_parameter(client: Any) -> bool:
+    """Return whether the first parameter of ``client.call`` is the user.
 
     Raises:
-        TypeError: it has no ``call``.
+        TypeError: the client has no ``call``.
     """
     call = getattr(client, "call", None)
     if not callable(call):
@@ -80,8 +81,8 @@ def takes_user(client: Any) -> bool:
     return bool(parameters) and parameters[0] == "user"
 
 
-async def tell(callback: Callback, chunk: str) -> None:
-    """Give ``chunk`` to a callback, and wait for it if it can be awaited."""
-    told = callback(chunk)
-    if inspect.isawaitable(told):
-        await told
+async def call_back(callback: Callback, chunk: str) -> None:
+    """Call ``callback`` with ``chunk``, and await its result if it is awaitable."""
+    result = callback(chunk)
+    if inspect.isawaitable(result):
+        await result

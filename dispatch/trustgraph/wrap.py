@@ -34,7 +34,7 @@ from dispatch.routing.pool_registry import PoolKey
 from dispatch.telemetry.call_observer import NULL_DISPATCHER, DispatcherObserver
 from dispatch.telemetry.events import Event, Events
 from dispatch.telemetry.settings import DEFAULT_TELEMETRY, Telemetry
-from dispatch.trustgraph.dialects import DEFAULT_TIMEOUT_S, dialect, takes_user, tell
+from dispatch.trustgraph.dialects import DEFAULT_TIMEOUT_S, bind_values, call_back, has_user_parameter
 
 CLEANUP_S = 0.05
 """Seconds that a wrapped client gets beyond the limit, to end by itself."""
@@ -97,7 +97,7 @@ class WrappedClient:
         own = () if policy is None or policy.hedging is None else ("hedging",)
         check_repeats(annotations, self.policy, own)
         self._repeatable = repeatable(annotations)
-        self._takes_user = takes_user(client)
+        self._takes_user = has_user_parameter(client)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tool_guards: ToolGuards | None = None
         self._observer: DispatcherObserver = NULL_DISPATCHER
@@ -163,14 +163,14 @@ class WrappedClient:
     async def call(self, *values: Any, timeout: float | None = None, **named: Any) -> str:
         """As :meth:`dispatch.ToolServiceClient.call`. ``timeout``: seconds for the whole call; None: the policy's."""
         limit = self.policy.timeout if timeout is None else timeout
-        given = dialect(("config", "arguments", "timeout"), values, named | {"timeout": limit})
+        given = bind_values(("config", "arguments", "timeout"), values, named | {"timeout": limit})
         call = self._start(given)
         return await self._perform(call, lambda seconds: self._client.call(*self._leading(given), timeout=seconds))
 
     async def call_streaming(self, *values: Any, timeout: float | None = None, **named: Any) -> str:
         """As :meth:`dispatch.ToolServiceClient.call_streaming`. The call is not retried once a chunk was given."""
         limit = self.policy.timeout if timeout is None else timeout
-        given = dialect(("config", "arguments", "callback", "timeout"), values, named | {"timeout": limit})
+        given = bind_values(("config", "arguments", "callback", "timeout"), values, named | {"timeout": limit})
         call = self._start(given, is_stream=True)
         loop = asyncio.get_running_loop()
 
@@ -181,7 +181,7 @@ class WrappedClient:
                 raise TimeoutError
             call.has_delivered = True
             try:
-                await tell(given["callback"], chunk)
+                await call_back(given["callback"], chunk)
             except Exception as error:
                 raise _CallbackError(error) from error
 

@@ -47,10 +47,10 @@ class FairQueueMachine(RuleBasedStateMachine):
     @rule()
     def take(self) -> None:
         if not self.turns:
-            assert self.queue.take() is None
+            assert self.queue.pop() is None
             return
         flow, items = self.turns.pop(0)
-        assert self.queue.take() == items.pop(0)[0]
+        assert self.queue.pop() == items.pop(0)[0]
         if items:
             self.turns.append((flow, items))
 
@@ -59,7 +59,7 @@ class FairQueueMachine(RuleBasedStateMachine):
         item = data.draw(st.integers(0, self.count + 1))
         items = dict(self.turns).get(flow, [])
         found = next((each for each in items if each[0] == item), None)
-        assert self.queue.withdraw(flow, item) == (found is not None)
+        assert self.queue.remove(flow, item) == (found is not None)
         if found is not None:
             items.remove(found)
             self.turns = [turn for turn in self.turns if turn[1]]
@@ -74,7 +74,7 @@ class FairQueueMachine(RuleBasedStateMachine):
         waiting = self._waiting()
         assert len(self.queue) == len(waiting) <= self.ITEMS
         assert self.queue.bytes == sum(size for _, size in waiting) <= self.BYTES
-        assert [self.queue.holds(flow) for flow in "abcd"] == [flow in dict(self.turns) for flow in "abcd"]
+        assert [self.queue.has_flow(flow) for flow in "abcd"] == [flow in dict(self.turns) for flow in "abcd"]
 
 
 TestFairQueueMachine = FairQueueMachine.TestCase
@@ -88,7 +88,7 @@ def test_no_flow_is_served_twice_while_another_waits(arrivals: list[str]) -> Non
     for number, flow in enumerate(arrivals):
         queue.put(flow, (flow, number), 1)
     taken: list[tuple[str, int]] = []
-    while (item := queue.take()) is not None:
+    while (item := queue.pop()) is not None:
         taken.append(item)
     for flow in set(arrivals):
         numbers = [number for name, number in taken if name == flow]
@@ -105,5 +105,5 @@ def test_nothing_is_remembered_of_flows_that_have_gone() -> None:
     queue: FairQueue[int] = FairQueue(10, 10)
     for number in range(10_000):
         queue.put(f"flow {number}", number, 1)
-        assert queue.take() == number
+        assert queue.pop() == number
     assert not queue._flows

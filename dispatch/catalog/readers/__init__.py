@@ -1,1 +1,1 @@
-"""Readers of descriptors: what a service and a tool may say, checked key by key."""
+"""Readers of descriptors of services and tools; each key is validated."""

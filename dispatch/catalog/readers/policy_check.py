@@ -1,4 +1,4 @@
-"""Check the ``policy`` object of a descriptor with the policy's own parser, and report each mistake in it."""
+"""Checks the ``policy`` object of a descriptor with the policy's parser, and reports each error in it."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from dispatch.policy import DEFAULT_POLICY, Policy, PolicyError, parse_policy
 
 
 def check_policy(raw: dict[str, Any] | None, report: Report, base: Policy = DEFAULT_POLICY) -> FrozenDict[Any]:
-    """The keys of ``raw`` as they are, each mistake reported under ``policy.…``.
+    """Return the keys of ``raw`` unchanged, and report each error under ``policy.…``.
 
-    The parser stops at its first mistake; so the key it names is set aside and the rest is parsed again.
+    The parser stops at its first error: the key of that error is removed, and the rest is parsed again.
     """
     if raw is None:
         return FrozenDict()
-    left = dict(raw)
+    remaining = dict(raw)
     while True:
         try:
-            parse_policy(left, base)
+            parse_policy(remaining, base)
         except PolicyError as error:
-            report.error(f"policy.{excerpt(error.key, 62)}", excerpt(error.problem, 200), error.fix)
-            at_fault = error.key if error.key in left else error.key.split(".")[0]
-            if at_fault not in left:
+            report.add_error(f"policy.{excerpt(error.key, 62)}", excerpt(error.problem, 200), error.fix)
+            at_fault = error.key if error.key in remaining else error.key.split(".")[0]
+            if at_fault not in remaining:
                 return FrozenDict(raw)
-            del left[at_fault]
+            del remaining[at_fault]
         else:
             return FrozenDict(raw)

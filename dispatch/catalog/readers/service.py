@@ -1,4 +1,4 @@
-"""A raw tool-service item → :class:`ServiceDescriptor`."""
+"""Reads a raw tool-service item as a :class:`ServiceDescriptor`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dispatch.catalog.readers.policy_check import check_policy
 from dispatch.catalog.versions import VERSION_EXAMPLE, is_version
 
 _KEYS: Final = ("id", "request-queue", "response-queue", "config-params", "instances", "version", "policy", *UNENFORCED)
-_SILENT: Final = ("description",)  # a note to people, which nothing reads
+_SILENT: Final = ("description",)  # a note for people
 _PARAM_KEYS: Final = ("name", "required")
 _INSTANCE_KEYS: Final = ("id", "request-queue", "response-queue", "weight")
 
@@ -21,12 +21,12 @@ _RESPONSE: Final = "non-persistent://tg/response/joke"
 
 
 def read_service(raw: dict[str, Any], item_key: str, report: Report) -> ServiceDescriptor:
-    """The descriptor in ``raw``; ``item_key`` is its id if it states none. After an error in ``report`` the value is
-    only good for its id."""
+    """Return the descriptor in ``raw``; ``item_key`` is the default of its id. After an error in ``report`` only its id may
+    be used."""
     reader = ObjectReader(raw, report, _KEYS)
-    service_id = reader.name("id", "joke-service", default=item_key)
-    request_queue = reader.topic("request-queue", _REQUEST)
-    response_queue = reader.topic("response-queue", _RESPONSE)
+    service_id = reader.read_name("id", "joke-service", default=item_key)
+    request_queue = reader.read_topic("request-queue", _REQUEST)
+    response_queue = reader.read_topic("response-queue", _RESPONSE)
     service = ServiceDescriptor(
         id=service_id,
         request_queue=request_queue,
@@ -34,28 +34,28 @@ def read_service(raw: dict[str, Any], item_key: str, report: Report) -> ServiceD
         config_params=_config_params(reader),
         instances=_instances(reader, response_queue),
         version=_version(reader),
-        policy=check_policy(reader.nested("policy", {"timeout": 10}), report),
+        policy=check_policy(reader.read_object("policy", {"timeout": 10}), report),
     )
-    reader.refuse_unenforced()
+    reader.reject_unenforced_keys()
     _check_queues(reader, service)
     if item_key and service.id and service.id != item_key:
-        report.info(
+        report.add_info(
             "id",
             f"the id '{excerpt(service.id)}' differs from the item's key '{excerpt(item_key)}'; tools refer to the id",
             "name the file after the id",
         )
-    reader.warn_unknown(_SILENT)
+    reader.warn_of_unknown_keys(_SILENT)
     return service
 
 
 def _config_params(reader: ObjectReader) -> tuple[ConfigParam, ...]:
     params: dict[str, ConfigParam] = {}
-    for param in reader.each("config-params", _PARAM_KEYS, {"name": "style", "required": False}):
-        name = param.name("name", "style")
+    for param in reader.read_objects("config-params", _PARAM_KEYS, {"name": "style", "required": False}):
+        name = param.read_name("name", "style")
         if name and name in params:
-            param.error("name", f"the config param '{excerpt(name)}' is declared twice", "take one of them out")
-        params[name] = ConfigParam(name, bool(param.flag("required")))
-        param.warn_unknown()
+            param.add_error("name", f"the config param '{excerpt(name)}' is declared twice", "remove one of them")
+        params[name] = ConfigParam(name, bool(param.read_flag("required")))
+        param.warn_of_unknown_keys()
     return tuple(params.values())
 
 
@@ -63,48 +63,50 @@ def _instances(reader: ObjectReader, response_queue: str) -> tuple[Instance, ...
     instances: dict[str, Instance] = {}
     queues: dict[str, str] = {}
     example = {"id": "joke-1", "request-queue": f"{_REQUEST}-1", "response-queue": f"{_RESPONSE}-1"}
-    for entry in reader.each("instances", _INSTANCE_KEYS, example):
+    for entry in reader.read_objects("instances", _INSTANCE_KEYS, example):
         instance = Instance(
-            id=entry.name("id", "joke-1"),
-            request_queue=entry.topic("request-queue", f"{_REQUEST}-1"),
-            response_queue=entry.topic("response-queue", f"{_RESPONSE}-1", default=response_queue),
-            weight=entry.positive_number("weight", 1),
+            id=entry.read_name("id", "joke-1"),
+            request_queue=entry.read_topic("request-queue", f"{_REQUEST}-1"),
+            response_queue=entry.read_topic("response-queue", f"{_RESPONSE}-1", default=response_queue),
+            weight=entry.read_positive_number("weight", 1),
         )
         if instance.id and instance.id in instances:
-            entry.error("id", f"the instance id '{excerpt(instance.id)}' stands twice", "give each instance its own id")
+            entry.add_error(
+                "id", f"the instance id '{excerpt(instance.id)}' is not unique", "give each instance its own id"
+            )
         if instance.request_queue and instance.request_queue in queues:
-            entry.report.warning(
-                entry.at("request-queue"),
+            entry.report.add_warning(
+                entry.path_of("request-queue"),
                 f"the same topic as instance '{excerpt(queues[instance.request_queue])}', so the broker and not "
                 "dispatch decides which of the two answers",
                 "give each instance a topic of its own",
             )
         queues.setdefault(instance.request_queue, instance.id)
         instances[instance.id] = instance
-        entry.warn_unknown()
+        entry.warn_of_unknown_keys()
     return tuple(instances.values())
 
 
 def _version(reader: ObjectReader) -> str | None:
-    version = reader.text("version", VERSION_EXAMPLE)
+    version = reader.read_text("version", VERSION_EXAMPLE)
     if version is not None and not is_version(version):
-        reader.error(
+        reader.add_error(
             "version",
-            f"'{excerpt(version)}' is no SemVer version",
+            f"'{excerpt(version)}' is not a SemVer version",
             f'write three numbers, for example "version": "{VERSION_EXAMPLE}"',
         )
     return version
 
 
 def _check_queues(reader: ObjectReader, service: ServiceDescriptor) -> None:
-    # Whoever answered on a topic it also listens on would take its own answers for requests.
+    # A service with one topic for both would receive its own replies as requests.
     answers = {service.response_queue, *(instance.response_queue for instance in service.instances)} - {""}
     requests = [("request-queue", service.request_queue)]
     requests += [(f"instances[{i}].request-queue", one.request_queue) for i, one in enumerate(service.instances)]
     for path, queue in requests:
         if queue in answers:
-            reader.report.error(
+            reader.report.add_error(
                 path,
-                "requests and answers would travel on the same topic",
+                "requests and replies would use the same topic",
                 f"use two topics, for example {_REQUEST!r} and {_RESPONSE!r}",
             )

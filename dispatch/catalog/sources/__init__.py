@@ -1,4 +1,4 @@
-"""Where descriptors come from. Each source delivers items; the loader makes one catalogue of them."""
+"""Sources of descriptors. Each delivers items, of which the loader makes a catalogue."""
 
 from dispatch.catalog.sources.directory import check_directory, load_directory
 

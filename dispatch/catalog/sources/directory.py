@@ -8,34 +8,34 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from dispatch._internal.suggestions import excerpt, near_names
+from dispatch._internal.suggestions import excerpt, find_near_names
 from dispatch.catalog.catalog import Catalog, check_items
 from dispatch.catalog.errors import Problem, Severity
-from dispatch.catalog.loader import KINDS, Item, Unreadable, settle
+from dispatch.catalog.loader import KINDS, Item, Unreadable, require_valid
 from dispatch.catalog.parsing import DocumentError, parse_json, parse_yaml
 
 MAX_FILE_BYTES: Final = 1024 * 1024
-"""Largest descriptor file, in bytes. Real ones have one or two kilobytes; a larger one is a data file gone astray."""
+"""Bytes of the largest descriptor file. Real ones have one or two kilobytes; a larger one is a misplaced data file."""
 
 MAX_FILES: Final = 10_000
-"""Most descriptor files in one folder."""
+"""Descriptor files in one folder."""
 
 _PARSERS: Final = {".json": parse_json, ".yaml": parse_yaml, ".yml": parse_yaml}
 _EXAMPLE: Final = "tool-service/joke-service.json and tool/tell-joke.json"
 
 
 def load_directory(path: str | os.PathLike[str]) -> Catalog:
-    """The catalogue in the folder ``path``. Warnings go to the log ``dispatch.catalog``.
+    """Load the catalogue in the folder ``path``. Warnings go to the log ``dispatch.catalog``.
 
     Raises:
-        CatalogError: there are mistakes; it lists every one, with its file, key and fix.
+        CatalogError: lists all errors in the descriptors, each with its file, key and fix.
     """
-    return settle(*check_directory(path))
+    return require_valid(*check_directory(path))
 
 
 def check_directory(path: str | os.PathLike[str]) -> tuple[Catalog | None, list[Problem]]:
-    """The catalogue in the folder ``path`` and everything that is to be said about its files, always in the same
-    order: the folder, then services, then tools, each by file name. With any error there is no catalogue."""
+    """Return the catalogue in the folder ``path`` and all problems, always in the same order: of the folder, then of
+    services, then of tools, each by file name. With any error the catalogue is None."""
     folder = Path(path)
     problems = _Problems()
     catalog, found = check_items(_read(folder, problems), "directory")
@@ -56,7 +56,7 @@ class _Problems:
 
 
 def _shown(path: Path) -> str:
-    # A file name is any bytes; a message has to be printable.
+    # A file name may have any bytes; a message must be printable.
     return excerpt(os.fsencode(path).decode("utf-8", "backslashreplace"), 4096)
 
 
@@ -64,9 +64,9 @@ def _read(folder: Path, problems: _Problems) -> Iterator[Item]:
     try:
         if not folder.is_dir():
             if folder.exists():
-                problems.error(folder, "not a folder", f"give the folder that holds {_EXAMPLE}")
+                problems.error(folder, "not a folder", f"use the folder with {_EXAMPLE}")
             else:
-                problems.error(folder, "there is no such folder", f"make it, with {_EXAMPLE}, or give another one")
+                problems.error(folder, "there is no such folder", f"create it, with {_EXAMPLE}, or use another one")
             return
         names = sorted(entry.name for entry in islice(folder.iterdir(), MAX_FILES) if entry.name not in KINDS)
         kinds = [kind for kind in KINDS if (folder / kind).is_dir()]
@@ -74,7 +74,7 @@ def _read(folder: Path, problems: _Problems) -> Iterator[Item]:
         problems.error(folder, f"cannot be read: {error.strerror or error}", "make the folder readable for this user")
         return
     missing = [kind for kind in KINDS if kind not in kinds]
-    near = [(name, kind) for kind in missing for name in near_names(kind, names, 1)]
+    near = [(name, kind) for kind in missing for name in find_near_names(kind, names, 1)]
     fix = "; ".join(f"rename '{excerpt(name)}' to '{kind}'" for name, kind in near) or f"put {_EXAMPLE} there"
     if not kinds:
         problems.error(folder, "neither tool-service/ nor tool/ is in this folder", fix)
@@ -105,7 +105,7 @@ def _read_kind(folder: Path, kind: str, problems: _Problems) -> Iterator[Item]:
     for path in paths:
         parser = _PARSERS.get(path.suffix.lower())
         if parser is None:
-            problems.add(path, "no .json, .yaml or .yml file: it is ignored", "move it elsewhere", "info")
+            problems.add(path, "not a .json, .yaml or .yml file: it is ignored", "move it elsewhere", "info")
             continue
         key = _shown(Path(path.stem))
         raw: object = Unreadable()
@@ -120,7 +120,7 @@ def _read_kind(folder: Path, kind: str, problems: _Problems) -> Iterator[Item]:
 
 
 def _text(path: Path) -> str:
-    if path.exists() and not path.is_file():  # a pipe would keep us waiting for ever
+    if path.exists() and not path.is_file():  # reading a pipe would block
         raise DocumentError(("", "not a regular file", "put a file in its place"))
     with path.open("rb") as file:
         content = file.read(MAX_FILE_BYTES + 1)

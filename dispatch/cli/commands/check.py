@@ -104,7 +104,7 @@ def _build_plans(
 ) -> tuple[list[ToolPlan], list[Problem]]:
     """Return the effective policy of each tool, and the conflicts between the user's policy and those of services and tools,
     one problem per reason."""
-    from dispatch._internal.suggestions import excerpt, listed
+    from dispatch._internal.suggestions import excerpt, join_names
     from dispatch.catalog import Problem
     from dispatch.cli.views.effective_policy import plan_of
     from dispatch.policy import PolicyError
@@ -117,7 +117,7 @@ def _build_plans(
         except PolicyError as error:
             wrong.setdefault((error.key, error.problem, error.fix), []).append(name)
     problems = [
-        Problem(excerpt(file, 4096), key, f"{problem}, together with the policy of {listed(names, 5)}", fix)
+        Problem(excerpt(file, 4096), key, f"{problem}, together with the policy of {join_names(names, 5)}", fix)
         for (key, problem, fix), names in wrong.items()
     ]
     return found, problems

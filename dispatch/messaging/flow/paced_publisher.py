@@ -193,7 +193,7 @@ class PacedPublisher:
         self._queue.tell()
 
     def _release(self, now: float) -> None:
-        paced = self._queue.take()
+        paced = self._queue.pop()
         if paced is not None:
             try:
                 self._send(paced, now)
@@ -214,7 +214,7 @@ class PacedPublisher:
     def withdraw(self, paced: _Paced) -> bool:
         """Take a message back. False when it has left."""
         if paced.ticket is None:
-            withdrawn = self._queue.withdraw(paced.flow, paced)
+            withdrawn = self._queue.remove(paced.flow, paced)
             if withdrawn and not len(self._queue) and self._timer is not None:
                 self._timer.cancel()
                 self._timer = None

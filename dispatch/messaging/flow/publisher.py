@@ -195,7 +195,7 @@ class Gate:
 
     def _release(self, *, marked: bool = False) -> None:
         """Let the next one pass."""
-        gated = self._queue.take()
+        gated = self._queue.pop()
         if gated is not None:
             try:
                 self._send(gated, marked=marked)
@@ -264,7 +264,7 @@ class Gate:
 
     def withdraw(self, gated: _Gated) -> bool:
         """Take a waiting message back. False when it has passed."""
-        withdrawn = self._queue.withdraw(gated.flow, gated)
+        withdrawn = self._queue.remove(gated.flow, gated)
         if withdrawn:
             if not len(self._queue) and self._timer is not None:
                 self._timer.cancel()

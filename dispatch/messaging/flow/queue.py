@@ -77,4 +77,4 @@ class WaitingRoom(FairQueue[T]):
         self._waiters = waiting
 
     def _occupied(self, flow: str | None) -> bool:
-        return len(self) > 0 if flow is None else self.holds(flow)
+        return len(self) > 0 if flow is None else self.has_flow(flow)

@@ -7,7 +7,7 @@ from typing import Final, NoReturn
 
 import msgspec
 
-from dispatch._internal.suggestions import excerpt, near_names
+from dispatch._internal.suggestions import excerpt, find_near_names
 
 EXAMPLE: Final = "non-persistent://tg/request/joke"
 
@@ -125,6 +125,6 @@ class TopicName(msgspec.Struct, frozen=True):
 
 
 def _wrong(what: str, given: str, allowed: tuple[str, ...], whole: str) -> NoReturn:
-    meant = near_names(given, allowed, 1)
+    meant = find_near_names(given, allowed, 1)
     fix = f"write {meant[0]!r}" if meant else f"{whole}; the {what} is one of {', '.join(allowed)}"
     raise TopicError(f"'{excerpt(given)}' is no {what} of a topic", fix)

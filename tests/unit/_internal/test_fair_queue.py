@@ -17,15 +17,15 @@ def queue(*items: str, max_items: int = 10, max_bytes: int = 100) -> FairQueue[s
 
 def test_flows_take_turns_and_each_keeps_its_order() -> None:
     made = queue("a1", "a2", "a3", "b1", "c1", "b2")
-    assert [made.take() for _ in range(7)] == ["a1", "b1", "c1", "a2", "b2", "a3", None]
+    assert [made.pop() for _ in range(7)] == ["a1", "b1", "c1", "a2", "b2", "a3", None]
     assert (len(made), made.bytes) == (0, 0)
 
 
 def test_a_flow_that_comes_back_goes_to_the_end() -> None:
     made = queue("a1", "b1")
-    made.take()
+    made.pop()
     made.put("a", "a2", 1)
-    assert [made.take(), made.take()] == ["b1", "a2"]
+    assert [made.pop(), made.pop()] == ["b1", "a2"]
 
 
 def test_bounds_are_exact_in_items_and_in_bytes() -> None:
@@ -41,17 +41,17 @@ def test_bounds_are_exact_in_items_and_in_bytes() -> None:
 
 def test_what_is_withdrawn_is_gone_and_leaves_no_empty_flow() -> None:
     made = queue("a1", "b1", "b2")
-    assert made.withdraw("a", "a1")
-    assert not made.withdraw("a", "a1")
-    assert not made.withdraw("b", "a1")
-    assert not made.holds("a")
-    assert made.withdraw("b", "b1")
-    assert made.holds("b")
+    assert made.remove("a", "a1")
+    assert not made.remove("a", "a1")
+    assert not made.remove("b", "a1")
+    assert not made.has_flow("a")
+    assert made.remove("b", "b1")
+    assert made.has_flow("b")
     assert (len(made), made.bytes) == (1, 1)
-    assert [made.take(), made.take()] == ["b2", None]
+    assert [made.pop(), made.pop()] == ["b2", None]
 
 
 def test_clearing_gives_everything_back() -> None:
     made = queue("a1", "b1", "a2")
     assert sorted(made.clear()) == ["a1", "a2", "b1"]
-    assert (len(made), made.bytes, made.take(), made.holds("a")) == (0, 0, None, False)
+    assert (len(made), made.bytes, made.pop(), made.has_flow("a")) == (0, 0, None, False)

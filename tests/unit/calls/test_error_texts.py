@@ -44,7 +44,7 @@ from dispatch.serving.reply_sender import REASONS
 from dispatch.telemetry.metrics.exposition import expose_metrics
 from dispatch.telemetry.settings import Telemetry
 from dispatch.transports import errors as transport_errors
-from dispatch.trustgraph.dialects import config_text
+from dispatch.trustgraph.dialects import encode_config
 
 URL, TOPIC = "pulsar://broker.example:6650", "non-persistent://tg/request/joke"
 BY_SERVICE = {ErrorType.RESULT_TOO_LARGE, ErrorType.INVALID_RESULT, ErrorType.CANCELLED}
@@ -103,7 +103,7 @@ def mistaken() -> list[DispatchError]:
         UnknownServiceError("x"),
     ]
     with pytest.raises(DispatchError) as config:
-        config_text({"n": object()})
+        encode_config({"n": object()})
     return [
         *(error_from_mistake("work", Policy(), mistake) for mistake in mistakes),
         *(error_from_unknown_name(each) for each in unknown),

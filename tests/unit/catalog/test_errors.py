@@ -20,18 +20,18 @@ def test_a_problem_of_a_whole_file_names_no_key() -> None:
 
 def test_the_error_shows_every_error_and_warning_and_keeps_the_notes() -> None:
     problems = [
-        Problem("a.json", "x", "one", "mend one", "warning"),
-        Problem("b.json", "y", "two", "mend two"),
-        Problem("c.json", "z", "three", "mend three"),
+        Problem("a.json", "x", "one", "correct one", "warning"),
+        Problem("b.json", "y", "two", "correct two"),
+        Problem("c.json", "z", "three", "correct three"),
         Problem("d.json", "n", "note", "nothing", "info"),
     ]
     error = CatalogError(problems)
     lines = str(error).splitlines()
     assert lines[0] == "The tools cannot be loaded: 2 mistakes."
     assert [line.strip() for line in lines[1:]] == [
-        "b.json: y: two. Fix: mend two.",
-        "c.json: z: three. Fix: mend three.",
-        "Warning: a.json: x: one. Fix: mend one.",
+        "b.json: y: two. Fix: correct two.",
+        "c.json: z: three. Fix: correct three.",
+        "Warning: a.json: x: one. Fix: correct one.",
     ]
     assert error.problems == tuple(problems)
     assert isinstance(error, ValueError)
@@ -48,18 +48,18 @@ def test_the_error_survives_a_process_border() -> None:
 
 def test_of_one_key_only_the_first_error_is_kept() -> None:
     report = Report("a.json")
-    report.error("weight", "no JSON number", "x")
-    report.error("weight", "missing", "y")
-    report.warning("weight", "odd", "z")
+    report.add_error("weight", "no JSON number", "x")
+    report.add_error("weight", "missing", "y")
+    report.add_warning("weight", "odd", "z")
     assert [problem.problem for problem in report.problems] == ["no JSON number", "odd"]
 
 
 def test_a_flood_is_cut_and_counted() -> None:
     report = Report("a.json")
     for index in range(MAX_PROBLEMS_PER_ITEM):
-        report.warning(f"w{index}", "odd", "x")
-    report.error("e", "wrong", "y")
-    report.error("f", "wrong", "y")
+        report.add_warning(f"w{index}", "odd", "x")
+    report.add_error("e", "wrong", "y")
+    report.add_error("f", "wrong", "y")
     *kept, rest = report.problems
     assert len(kept) == MAX_PROBLEMS_PER_ITEM
     assert rest.problem == "2 more problems are not listed"

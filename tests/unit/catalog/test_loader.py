@@ -47,24 +47,24 @@ def test_an_item_that_is_no_object(raw: object) -> None:
 
 def test_an_item_that_is_json_inside_json() -> None:
     problem = only(check(Item("f.json", "tool", "x", '{"type": "tool-service"}')))
-    assert "take the quotes away" in problem.fix
+    assert "remove the quotes" in problem.fix
 
 
 def test_an_unknown_kind_of_item() -> None:
     problem = only(check(Item("f.json", "flow", "x", {})))
-    assert "'flow' is no kind" in problem.problem
+    assert "'flow' is not a kind" in problem.problem
     assert "tool-service or tool" in problem.fix
 
 
 def test_a_value_that_json_cannot_say_is_reported_once() -> None:
     problem = only(check(service_item(JOKE_SERVICE | {"version": {1, 2}})))
     assert problem.key == "version"
-    assert "a set is no JSON value" in problem.problem
+    assert "a set is not a JSON value" in problem.problem
 
 
 def test_an_item_that_is_no_json_at_all_is_reported_once() -> None:
     problem = only(check(tool_item({1, 2})))
-    assert (problem.key, problem.problem) == ("", "a set is no JSON value")
+    assert (problem.key, problem.problem) == ("", "a set is not a JSON value")
 
 
 def test_two_services_of_one_id_name_both_files() -> None:
@@ -182,7 +182,7 @@ def test_warnings_are_logged_when_the_catalogue_loads(caplog: pytest.LogCaptureF
     with caplog.at_level(logging.INFO, "dispatch.catalog"):
         load_items([service_item(JOKE_SERVICE | {"colour": "red"}), tool_item({"type": "prompt"}, "p.json")])
     assert [record.getMessage() for record in caplog.records] == [
-        "tool-service/joke-service.json: colour: an unknown key, which is ignored. Fix: take it out."
+        "tool-service/joke-service.json: colour: an unknown key, which is ignored. Fix: remove it."
     ]
 
 

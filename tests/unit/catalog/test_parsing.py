@@ -25,12 +25,12 @@ def test_json() -> None:
     [
         ("", "the file is empty", "delete the file"),
         (" \n", "the file is empty", "delete the file"),
-        ('{\n  "a": 1,\n  "b" 2\n}', "line 3, column 7", "mend line 3, column 7"),
-        ("{'a': 1}", "line 1, column 2", "mend line 1, column 2"),
-        ('{"a": 1}\n{}', "line 2, column 1", "mend line 2"),
-        ('{"a": NaN}', "NaN is no JSON number", "finite number"),
-        ('{"a": ' + "9" * 5_000 + "}", "no JSON", "finite number"),
-        ("[" * 100_000, "inside one another", "flatter"),
+        ('{\n  "a": 1,\n  "b" 2\n}', "line 3, column 7", "correct line 3, column 7"),
+        ("{'a': 1}", "line 1, column 2", "correct line 1, column 2"),
+        ('{"a": 1}\n{}', "line 2, column 1", "correct line 2"),
+        ('{"a": NaN}', "NaN is not a JSON number", "finite number"),
+        ('{"a": ' + "9" * 5_000 + "}", "not JSON", "finite number"),
+        ("[" * 100_000, "nested objects or lists", "flatter"),
     ],
 )
 def test_what_is_no_json_is_placed(text: str, problem: str, fix: str) -> None:
@@ -43,7 +43,7 @@ def test_what_is_no_json_is_placed(text: str, problem: str, fix: str) -> None:
 def test_a_key_twice_in_one_json_object() -> None:
     found = mistakes(parse_json, '{"a": 1, "b": {"c": 1, "c": 2}, "a": 2, "d": [{"a": 1}, {"a": 1}]}')
     assert {key for key, _, _ in found} == {"a", "c"}
-    assert all("stands twice" in problem and "take one" in fix for _, problem, fix in found)
+    assert all("duplicate key" in problem and "remove one" in fix for _, problem, fix in found)
 
 
 def test_yaml() -> None:
@@ -86,16 +86,16 @@ def test_what_json_takes_for_a_value_is_one_in_yaml(text: str, value: object) ->
     ("text", "problem", "fix"),
     [
         ("", "the file is empty", "delete the file"),
-        ("a: 1\nb: [1, 2\nc: 3\n", "line 3, column 2", "mend line 3"),
-        ("a: 1\n\tb: 2", "line 2, column 1", "mend line 2"),
-        ("a: 1\n---\nb: 2\n", "line 2, column 1", "mend"),
-        ("a: !!python/object/apply:os.system [ls]", "could not determine a constructor", "mend line 1, column 4"),
-        ("a: *nowhere", "undefined alias", "mend line 1"),
-        ("? [1]\n: 2", "unhashable", "mend line 1"),
-        ("a: !!int x", "no YAML", "in quotes"),
-        ("a: \x00", "no YAML", "take that character out"),
-        ("[" * 2_000, "inside one another", "flatter"),
-        ("a: !!merge <<", "could not determine a constructor", "mend line 1"),
+        ("a: 1\nb: [1, 2\nc: 3\n", "line 3, column 2", "correct line 3"),
+        ("a: 1\n\tb: 2", "line 2, column 1", "correct line 2"),
+        ("a: 1\n---\nb: 2\n", "line 2, column 1", "correct"),
+        ("a: !!python/object/apply:os.system [ls]", "could not determine a constructor", "correct line 1, column 4"),
+        ("a: *nowhere", "undefined alias", "correct line 1"),
+        ("? [1]\n: 2", "unhashable", "correct line 1"),
+        ("a: !!int x", "not YAML", "in quotes"),
+        ("a: \x00", "not YAML", "remove that character"),
+        ("[" * 2_000, "nested objects or lists", "flatter"),
+        ("a: !!merge <<", "could not determine a constructor", "correct line 1"),
     ],
 )
 def test_what_is_no_yaml_is_placed(text: str, problem: str, fix: str) -> None:
@@ -109,7 +109,7 @@ def test_a_key_twice_in_one_yaml_mapping() -> None:
     ((key, problem, fix),) = mistakes(parse_yaml, "a: 1\nb:\n  c: 1\n  c: 2\n")
     assert key == "c"
     assert "line 4" in problem
-    assert "take one" in fix
+    assert "remove one" in fix
 
 
 def test_merge_keys_are_plain_keys_because_nested_ones_grow_without_bound() -> None:

@@ -46,14 +46,14 @@ def test_every_mistake_with_its_key_and_what_is_allowed() -> None:
     ("content", "problem"),
     [
         ("", "the file is empty; write an object with the keys of a policy"),
-        ("{", "no JSON: .* at line 1, column 2; mend line 1"),
-        ('{"timeout": NaN}', "NaN is no JSON number"),
-        ('{"timeout": 1, "timeout": 2}', "timeout: the key 'timeout' stands twice"),
+        ("{", "not JSON: .* at line 1, column 2; correct line 1"),
+        ('{"timeout": NaN}', "NaN is not a JSON number"),
+        ('{"timeout": 1, "timeout": 2}', "timeout: duplicate key 'timeout'"),
         ("[1]", r"not an object; write an object with the keys of a policy: \{\"timeout\": 10"),
         ('{"policy": {"timeout": 1}}', "policy: the keys are one level too deep; remove 'policy'"),
         (b'{"timeout": "\xff"}', "not UTF-8: byte 13"),
         (" " * (MAX_POLICY_BYTES + 1), "more than 1,048,576 bytes"),
-        ("[" * 100_000, "too many objects or lists"),
+        ("[" * 100_000, "too many nested objects or lists"),
     ],
 )
 def test_what_is_no_policy_is_told(content: str | bytes, problem: str) -> None:

@@ -98,7 +98,7 @@ async def test_what_happens_to_the_catalogue(tmp_path: Any) -> None:
     good, bad = told(events)
     assert good == ("catalog", "code", True, 1, "")
     assert bad[:4] == ("catalog", "directory", False, 1)
-    assert "no JSON" in bad[4]
+    assert "not JSON" in bad[4]
 
 
 async def test_whoever_listens_can_leave() -> None:

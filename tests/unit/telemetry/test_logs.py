@@ -81,7 +81,7 @@ async def test_a_reload_that_fails_again_and_again_is_said_now_and_then(
     (record,) = [record for record in caplog.records if record.name == "dispatch.transitions"]
     assert record.levelno == logging.WARNING
     assert record.dispatch_source == "directory"  # type: ignore[attr-defined]
-    assert "no JSON" in record.dispatch_problem  # type: ignore[attr-defined]
+    assert "not JSON" in record.dispatch_problem  # type: ignore[attr-defined]
 
 
 def test_what_is_remembered_is_bounded(caplog: pytest.LogCaptureFixture) -> None:

@@ -129,11 +129,11 @@ def test_no_id_at_all() -> None:
             {"config_params": [{"name": "a"}, {"name": "a"}]},
             "config-params[1].name",
             "'a' is declared twice",
-            "take one",
+            "remove one",
         ),
         ({"instances": 2}, "instances", "a number, not a list", '[{"id": "joke-1"'),
         ({"instances": [2]}, "instances[0]", "2 instead of an object", '{"id": "joke-1"'),
-        ({"version": "1.4"}, "version", "'1.4' is no SemVer version", '"version": "1.4.0"'),
+        ({"version": "1.4"}, "version", "'1.4' is not a SemVer version", '"version": "1.4.0"'),
         ({"version": 1.4}, "version", "a number, not a text", '"version": "1.4.0"'),
     ],
 )
@@ -148,13 +148,13 @@ def test_a_mistake_is_named_with_its_key_and_fix(changes: dict[str, Any], key: s
     ("instance", "key", "problem", "fix"),
     [
         ({"id": None}, "instances[1].id", "null", 'add "id"'),
-        ({"id": "joke-1"}, "instances[1].id", "'joke-1' stands twice", "its own id"),
+        ({"id": "joke-1"}, "instances[1].id", "'joke-1' is not unique", "its own id"),
         ({"request-queue": None}, "instances[1].request-queue", "null", "non-persistent://tg/request/joke-1"),
         ({"request-queue": "joke-2"}, "instances[1].request-queue", "no whole topic name", "joke-1"),
         ({"request-queue": "response:tg:joke"}, "instances[1].request-queue", "the same topic", "two topics"),
         ({"response-queue": "x:y:z"}, "instances[1].response-queue", "'x' is no queue class", "response/joke-1"),
-        ({"weight": 0}, "instances[1].weight", "0 is not above 0", "leave it out"),
-        ({"weight": -0.5}, "instances[1].weight", "-0.5 is not above 0", "leave it out"),
+        ({"weight": 0}, "instances[1].weight", "0 is not above 0", "remove it"),
+        ({"weight": -0.5}, "instances[1].weight", "-0.5 is not above 0", "remove it"),
         ({"weight": "2"}, "instances[1].weight", "a text, not a number", '"weight": 1'),
         ({"weight": True}, "instances[1].weight", "true, not a number", '"weight": 1'),
     ],
@@ -184,9 +184,9 @@ def test_an_instance_may_share_the_services_own_queue() -> None:
 @pytest.mark.parametrize(
     ("changes", "key", "fix"),
     [
-        ({"versoin": "1.0.0"}, "versoin", "did you mean 'version'?"),
-        ({"colour": "red"}, "colour", "take it out"),
-        ({"config_params": [{"name": "a", "default": 1}]}, "config-params[0].default", "take it out"),
+        ({"versoin": "1.0.0"}, "versoin", "rename it to 'version'"),
+        ({"colour": "red"}, "colour", "remove it"),
+        ({"config_params": [{"name": "a", "default": 1}]}, "config-params[0].default", "remove it"),
         ({"instances": [{"id": "a", "request-queue": "request:tg:a", "wieght": 2}]}, "instances[0].wieght", "'weight'"),
     ],
 )

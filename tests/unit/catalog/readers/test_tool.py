@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from dispatch.catalog import ARGUMENT_TYPES, Argument, Catalog, ToolDescriptor
-from dispatch.catalog.frozen_json import thawed
+from dispatch.catalog.frozen_json import thaw
 from tests.helpers.catalog_items import (
     JOKE_SERVICE,
     TELL_JOKE,
@@ -88,7 +88,7 @@ def test_every_argument_type(argument_type: str) -> None:
 def test_a_config_value_is_any_json(value: Any) -> None:
     config = read(TELL_JOKE | {"style": value}).config
     assert list(config) == ["style"]
-    assert thawed(config["style"]) == value
+    assert thaw(config["style"]) == value
 
 
 def test_a_config_value_that_is_left_out_is_not_sent() -> None:
@@ -131,14 +131,14 @@ def test_a_missing_key(key: str) -> None:
         ({"category": ["fun"]}, "category", "a list, not a text", '"category": "'),
         ({"tags": {"a": 1}}, "tags", "an object, not a list", '["fun"]'),
         ({"tags": ["a", 1]}, "tags[1]", "1 instead of a text", '"fun"'),
-        ({"tags": [" "]}, "tags[0]", "an empty text", "take it out"),
+        ({"tags": [" "]}, "tags[0]", "an empty text", "remove it"),
         ({"tags": [None]}, "tags[0]", "null instead of a text", '"fun"'),
         ({"author": 5}, "author", "a number, not a text", '"author": "'),
         ({"output_schema": "string"}, "output-schema", "a text, not an object", '{"type": "string"}'),
         ({"read_only": "true"}, "read-only", "a text, not true or false", '"read-only": true'),
         ({"idempotent": 1}, "idempotent", "a number, not true or false", '"idempotent": true'),
         ({"destructive": []}, "destructive", "a list, not true or false", '"destructive": true'),
-        ({"read_only": True, "destructive": True}, "destructive", "contradict", "take out the one that is not so"),
+        ({"read_only": True, "destructive": True}, "destructive", "contradict", "remove the wrong one"),
     ],
 )
 def test_a_mistake_is_named_with_its_key_and_fix(changes: dict[str, Any], key: str, problem: str, fix: str) -> None:
@@ -152,7 +152,7 @@ def test_a_mistake_is_named_with_its_key_and_fix(changes: dict[str, Any], key: s
     ("argument", "key", "problem", "fix"),
     [
         ({"name": None}, "arguments[1].name", "null", 'add "name"'),
-        ({"name": "topic"}, "arguments[1].name", "'topic' stands twice", "its own name"),
+        ({"name": "topic"}, "arguments[1].name", "'topic' is not unique", "its own name"),
         ({"type": None}, "arguments[1].type", "null", 'add "type": "string"'),
         ({"type": 1}, "arguments[1].type", "a number, not a text", '"type": "string"'),
         ({"type": ""}, "arguments[1].type", "is empty", '"type": "string"'),
@@ -194,13 +194,13 @@ def test_a_required_config_param_may_be_null() -> None:
 @pytest.mark.parametrize(
     ("changes", "key", "fix"),
     [
-        ({"read_onyl": True}, "read-onyl", "did you mean 'read-only'?"),
-        ({"collection": "x"}, "collection", "take it out"),
-        ({"styel": "pun"}, "styel", "did you mean 'style'?"),
+        ({"read_onyl": True}, "read-onyl", "rename it to 'read-only'"),
+        ({"collection": "x"}, "collection", "remove it"),
+        ({"styel": "pun"}, "styel", "rename it to 'style'"),
         (
             {"arguments": [{"name": "a", "type": "string", "description": "b", "optional": True}]},
             "arguments[0].optional",
-            "take it out",
+            "remove it",
         ),
     ],
 )

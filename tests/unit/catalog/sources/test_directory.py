@@ -94,7 +94,7 @@ def test_a_file_instead_of_a_folder(tmp_path: Path) -> None:
     problem = only_error(path)
     assert problem.file == str(path)
     assert problem.problem == "not a folder"
-    assert "give the folder that holds" in problem.fix
+    assert "use the folder with" in problem.fix
 
 
 def test_an_empty_folder(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_a_syntax_error_names_line_and_column(folder: Path) -> None:
     problem = only_error(folder)
     assert problem.file == str(path)
     assert "line 3, column 10" in problem.problem
-    assert problem.fix == "mend line 3, column 10"
+    assert problem.fix == "correct line 3, column 10"
 
 
 def test_a_syntax_error_in_a_service_does_not_make_its_tools_wrong(folder: Path) -> None:
@@ -147,8 +147,8 @@ def test_a_key_twice(folder: Path) -> None:
     path = put(folder, "tool-service/joke-service.json", text[:-1] + ', "request-queue": "request:tg:other"}')
     problem = only_error(folder)
     assert (problem.file, problem.key) == (str(path), "request-queue")
-    assert "stands twice" in problem.problem
-    assert "take one" in problem.fix
+    assert "duplicate key" in problem.problem
+    assert "remove one" in problem.fix
 
 
 def test_a_file_that_is_too_big(folder: Path) -> None:

@@ -38,11 +38,11 @@ async def test_each_waits_for_its_own() -> None:
     room.tell()
     await idle()
     assert not any(task.done() for task in waiters.values())
-    room.take()
+    room.pop()
     room.tell()
     await idle()
     assert [task.done() for task in waiters.values()] == [True, False, False]
-    room.take()
+    room.pop()
     room.tell()
     await idle()
     assert all(task.done() for task in waiters.values())
