@@ -333,9 +333,10 @@ class Dispatcher:
                 CallTimeoutError, TransportError, RejectedError. The message says what to do next.
             RuntimeError: not started, or started on another event loop.
         """
+        resolved = self._resolve(tool)
         # perf: not by way of execute(), which would cost every call one more coroutine
         options = CallOptions(user, timeout, None, idempotency_key, priority)
-        result = await self._running_calls.perform(self._resolve(tool), arguments, options)
+        result = await self._running_calls.perform(resolved, arguments, options)
         if result.error is not None:
             raise result.error
         return result.text

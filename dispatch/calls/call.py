@@ -14,21 +14,18 @@ import msgspec
 
 from dispatch.calls.attempt import Attempts
 from dispatch.calls.call_state import NO_OPTIONS, Attempt, Call, CallOptions
-from dispatch.calls.conclusion import conclude
-from dispatch.calls.error_messages import add_alternatives, error_from_mistake, error_from_timeout
-from dispatch.calls.request import check_priority, request_payload
+from dispatch.calls.error_messages import add_alternatives, error_from_timeout
+from dispatch.calls.preparation import prepare_call
 from dispatch.calls.resolved_tool import ResolvedTool
 from dispatch.calls.runtime import Runtime
-from dispatch.calls.tool_guards import ToolGuards
 from dispatch.errors import DispatchError, Outcome
-from dispatch.messaging.wire.codec import PayloadTooLargeError
-from dispatch.messaging.wire.properties import check_property
-from dispatch.policy import PolicyError, check_seconds
+from dispatch.messaging.rpc.exchange_outcome import Answer, Lost, TimedOut
+from dispatch.messaging.wire.properties import Property
 from dispatch.result import CallResult
-from dispatch.telemetry.call_observer import NO_PROPERTIES, CallObserver
+from dispatch.telemetry.call_observer import NO_PROPERTIES
 
-MISTAKES = (TypeError, PayloadTooLargeError, PolicyError, UnicodeError)
-"""What a caller's own mistakes raise, before anything is sent."""
+_COUNTING = (Answer, TimedOut, Lost)
+"""The ends of an exchange that count the chunks that arrived."""
 
 
 class Calls:
@@ -61,7 +58,9 @@ class Calls:
         reply = NO_PROPERTIES
         call: Call | DispatchError | None = None
         try:
-            call = self._prepare(tool, guards, observer, arguments, options, started)  # 2 authorize, 3 deadline
+            call = prepare_call(
+                tool, guards, observer, arguments, options, started, self._runtime.max_message_bytes
+            )  # 2 authorize, 3 deadline
             if isinstance(call, DispatchError):
                 result = self._failure(tool, call, started)
             else:
@@ -91,7 +90,9 @@ class Calls:
         observer = guards.observer.start_call(tool, started)
         call: Call | DispatchError | None = None
         try:
-            call = self._prepare(tool, guards, observer, arguments, options, started, is_stream=True)
+            call = prepare_call(
+                tool, guards, observer, arguments, options, started, self._runtime.max_message_bytes, is_stream=True
+            )
             if isinstance(call, DispatchError):
                 result, reply = self._failure(tool, call, started), NO_PROPERTIES
             else:
@@ -116,50 +117,6 @@ class Calls:
         if result.error is not None:
             raise result.error
 
-    def _prepare(
-        self,
-        tool: ResolvedTool,
-        guards: ToolGuards,
-        observer: CallObserver,
-        arguments: Mapping[str, Any],
-        options: CallOptions,
-        started: float,
-        *,
-        is_stream: bool = False,
-    ) -> Call | DispatchError:
-        """Steps 2 and 3: what the call consists of; or an error, if the caller's mistake leaves nothing to send."""
-        policy = tool.policy
-        idle = 0.0
-        try:
-            # 2 authorize: reserved; the catalogue refuses descriptors with `permissions`.
-            # 3 deadline: one instant on the loop's clock for everything that follows.
-            if is_stream:
-                limit = policy.stream_timeout if options.timeout is None else check_seconds(options.timeout)
-                idle = policy.stream_idle_timeout
-                if options.idle_timeout is not None:
-                    idle = check_seconds(options.idle_timeout, "idle-timeout")
-            else:
-                limit = policy.timeout if options.timeout is None else check_seconds(options.timeout)
-            check_property(options.idempotency_key, "idempotency_key")
-            if options.priority is not None:
-                check_priority(options.priority, policy)
-            config = tool.config_text if options.config is None else options.config
-            payload = request_payload(config, arguments, options.user, policy, self._runtime.max_message_bytes)
-        except MISTAKES as mistake:
-            return error_from_mistake(tool.label, policy, mistake)
-        observer.on_arguments(arguments)
-        return Call(
-            tool,
-            guards,
-            observer,
-            options,
-            payload,
-            deadline=started + limit,
-            limit=limit,
-            is_stream=is_stream,
-            idle=idle,
-        )
-
     async def _share(self, call: Call, started: float) -> CallResult:
         """Single flight: equal calls in flight at the same time share one exchange."""
         runtime, label = self._runtime, call.tool.label
@@ -183,18 +140,22 @@ class Calls:
         tool, line, error = call.tool, attempt.retransmission, attempt.error
         if error is not None and tool.is_tool and error.outcome not in (Outcome.TOOL_ERROR, Outcome.INVALID_ARGUMENTS):
             error = add_alternatives(error, self._alternatives(tool.label))
-        now = self._now()
-        return conclude(
-            attempt.settled,
+        now, settled = self._now(), attempt.settled
+        answer = settled if type(settled) is Answer else None
+        return CallResult(
+            tool.label,
+            Outcome.SUCCESS if error is None else error.outcome,
+            answer.text if answer is not None and error is None else "",
             error,
-            tool=tool.label,
             duration=now - started,
-            request_id=attempt.request_id,
             attempts=call.requests,
+            chunks=settled.chunks if isinstance(settled, _COUNTING) else 0,
+            request_id=attempt.request_id,
+            instance=None if answer is None else answer.properties.get(Property.INSTANCE),
             transmissions=1 if line is None else line.repair.transmissions,
             recovery_seconds=0.0 if line is None or line.asked_at is None else now - line.asked_at,
         )
 
     def _failure(self, tool: ResolvedTool, error: DispatchError, started: float) -> CallResult:
         """The result of a call for which nothing was sent."""
-        return conclude(None, error, tool=tool.label, duration=self._now() - started)
+        return CallResult(tool.label, error.outcome, error=error, duration=self._now() - started)

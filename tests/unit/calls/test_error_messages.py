@@ -16,7 +16,7 @@ from dispatch.calls.error_messages import (
     error_from_unfragmentable_request,
     error_from_unknown_name,
 )
-from dispatch.calls.request import request_payload
+from dispatch.calls.preparation import request_payload
 from dispatch.catalog import UnknownServiceError, UnknownToolError
 from dispatch.errors import DispatchError, RejectedError, ThrottledError, TransportError
 from dispatch.messaging.wire.codec import PayloadTooLargeError

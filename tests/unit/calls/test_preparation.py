@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dispatch.calls.request import request_payload
+from dispatch.calls.preparation import request_payload
 from dispatch.messaging.wire.codec import PayloadTooLargeError, decode_request
 from dispatch.messaging.wire.fragments import MAX_PARTS
 from dispatch.policy import Policy

@@ -1,0 +1,102 @@
+"""Steps 2 and 3 of a call: authorize, deadline, and the payload of its request within the limits of broker and policy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dispatch.calls.call_state import Call, CallOptions
+from dispatch.calls.error_messages import error_from_mistake
+from dispatch.calls.resolved_tool import ResolvedTool
+from dispatch.calls.tool_guards import ToolGuards
+from dispatch.errors import DispatchError
+from dispatch.messaging.wire.codec import PayloadTooLargeError, encode_request, json_text
+from dispatch.messaging.wire.fragments import MAX_PARTS
+from dispatch.messaging.wire.properties import check_property
+from dispatch.policy import Policy, PolicyError, check_seconds
+from dispatch.telemetry.call_observer import CallObserver
+
+MISTAKES = (TypeError, PayloadTooLargeError, PolicyError, UnicodeError)
+"""What a caller's own mistakes raise, before anything is sent."""
+
+
+def prepare_call(
+    tool: ResolvedTool,
+    guards: ToolGuards,
+    observer: CallObserver,
+    arguments: Mapping[str, Any],
+    options: CallOptions,
+    started: float,
+    max_message_bytes: int,
+    *,
+    is_stream: bool = False,
+) -> Call | DispatchError:
+    """Authorize the call, set its deadline and encode its request.
+
+    Args:
+        started: when the call began, on the loop's clock.
+        max_message_bytes: the largest message that the broker accepts.
+
+    Returns:
+        An error, if a mistake of the caller leaves nothing to send.
+    """
+    policy = tool.policy
+    idle = 0.0
+    try:
+        # 2 authorize: reserved; the catalogue refuses descriptors with `permissions`.
+        # 3 deadline: one instant on the loop's clock for everything that follows.
+        if is_stream:
+            limit = policy.stream_timeout if options.timeout is None else check_seconds(options.timeout)
+            idle = policy.stream_idle_timeout
+            if options.idle_timeout is not None:
+                idle = check_seconds(options.idle_timeout, "idle-timeout")
+        else:
+            limit = policy.timeout if options.timeout is None else check_seconds(options.timeout)
+        check_property(options.idempotency_key, "idempotency_key")
+        if options.priority is not None:
+            check_priority(options.priority, policy)
+        config = tool.config_text if options.config is None else options.config
+        payload = request_payload(config, arguments, options.user, policy, max_message_bytes)
+    except MISTAKES as mistake:
+        return error_from_mistake(tool.label, policy, mistake)
+    observer.on_arguments(arguments)
+    return Call(
+        tool,
+        guards,
+        observer,
+        options,
+        payload,
+        deadline=started + limit,
+        limit=limit,
+        is_stream=is_stream,
+        idle=idle,
+    )
+
+
+def request_payload(config_text: str, arguments: Mapping[str, Any], user: str, policy: Policy, limit: int) -> bytes:
+    """Return the payload of a request. ``limit``: the largest message in bytes that the broker accepts; the policy may allow
+    more, in fragments.
+
+    Raises:
+        PayloadTooLargeError: the payload exceeds the limit.
+        TypeError: an argument cannot be written as JSON.
+    """
+    most = limit * MAX_PARTS if policy.large_payloads else limit
+    return encode_request(
+        config_text, json_text(arguments, "arguments"), user, limit=min(most, policy.max_request_bytes)
+    )
+
+
+def check_priority(priority: object, policy: Policy) -> None:
+    """Check that ``priority`` is one of the bulkhead's. Without a bulkhead there is no queue, and any priority is accepted.
+
+    Raises:
+        PolicyError: it is not.
+    """
+    if policy.bulkhead is not None and priority not in policy.bulkhead.priorities:
+        known = ", ".join(policy.bulkhead.priorities)
+        raise PolicyError(
+            "priority",
+            f"{priority!r:.80} is not a priority of this tool",
+            f"give one of {known} (the most urgent first), or leave 'priority' out",
+        )
