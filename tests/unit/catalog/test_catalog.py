@@ -70,7 +70,7 @@ def test_an_unknown_tool_tells_a_model_what_to_do(catalog: Catalog) -> None:
 
 
 @pytest.mark.parametrize("name", ["Tell-Joke", "tell_joke", "TELL JOKE"])
-def test_case_and_separators_are_the_first_thing_to_be_forgiven(catalog: Catalog, name: str) -> None:
+def test_names_that_differ_in_case_or_separators_are_suggested_first(catalog: Catalog, name: str) -> None:
     with pytest.raises(UnknownToolError) as raised:
         catalog.tool(name)
     assert raised.value.near[0] == "tell-joke"
@@ -88,7 +88,7 @@ def test_an_unknown_tool_of_an_empty_catalogue() -> None:
         Catalog.empty().tool("x")
 
 
-def test_the_message_stays_short_whatever_is_asked_for_and_however_many_tools_there_are() -> None:
+def test_the_message_is_bounded() -> None:
     catalog = Catalog.of([JOKE_SERVICE], [TELL_JOKE | {"name": f"tool-{n}"} for n in range(500)])
     with pytest.raises(UnknownToolError, match="and 480 more") as raised:
         catalog.tool("\x1b" * 100_000)
@@ -101,7 +101,7 @@ def test_an_unknown_service(catalog: Catalog) -> None:
         catalog.service("joke")
 
 
-def test_the_errors_survive_a_process_border(catalog: Catalog) -> None:
+def test_the_errors_can_be_pickled(catalog: Catalog) -> None:
     for ask in (catalog.tool, catalog.service):
         with pytest.raises(LookupError) as raised:
             ask("joke-servise")
@@ -129,7 +129,7 @@ def test_listing_by_category_tags_and_service(catalog: Catalog) -> None:
         lambda c: setattr(c, "other", 1),
     ],
 )
-def test_a_catalogue_never_changes(catalog: Catalog, change: Callable[[Any], object]) -> None:
+def test_a_catalogue_is_immutable(catalog: Catalog, change: Callable[[Any], object]) -> None:
     before = list(catalog.tools)
     with pytest.raises((AttributeError, TypeError), match="immutable"):
         change(catalog)
@@ -145,13 +145,13 @@ def test_catalogues_of_the_same_content_are_equal(catalog: Catalog) -> None:
     assert repr(catalog) == "<Catalog: 2 services, 3 tools>"
 
 
-def test_mistakes_in_python_values_are_named_by_their_place() -> None:
+def test_errors_in_python_values_have_their_position() -> None:
     with pytest.raises(CatalogError) as raised:
         Catalog.of([JOKE_SERVICE], [TELL_JOKE, TELL_JOKE | {"name": "b", "arguments": 1}])
     assert [(problem.file, problem.key) for problem in raised.value.problems] == [("tools[1]", "arguments")]
 
 
-def test_descriptors_made_by_hand_have_to_fit() -> None:
+def test_inconsistent_descriptors_are_an_error() -> None:
     service = ServiceDescriptor("s", "non-persistent://a/b/c", "non-persistent://a/b/d")
     tool = ToolDescriptor("t", "does", "s")
     assert Catalog([service], [tool]).service_of("t") is service

@@ -37,11 +37,11 @@ def test_the_error_shows_every_error_and_warning_and_keeps_the_notes() -> None:
     assert isinstance(error, ValueError)
 
 
-def test_one_mistake_is_no_plural() -> None:
+def test_the_count_of_one_error_is_singular() -> None:
     assert str(CatalogError([Problem("a", "", "b", "c")])).startswith("The tools cannot be loaded: 1 mistake.\n")
 
 
-def test_the_error_survives_a_process_border() -> None:
+def test_the_error_can_be_pickled() -> None:
     error = CatalogError([Problem("a", "b", "c", "d")])
     assert pickle.loads(pickle.dumps(error)).problems == error.problems
 
@@ -54,7 +54,7 @@ def test_of_one_key_only_the_first_error_is_kept() -> None:
     assert [problem.problem for problem in report.problems] == ["no JSON number", "odd"]
 
 
-def test_a_flood_is_cut_and_counted() -> None:
+def test_problems_beyond_the_limit_are_counted() -> None:
     report = Report("a.json")
     for index in range(MAX_PROBLEMS_PER_ITEM):
         report.add_warning(f"w{index}", "odd", "x")

@@ -45,7 +45,7 @@ def problems_of(value: object) -> list[Problem]:
 
 @settings(deadline=None)  # a busy machine is no failure
 @given(JSON)
-def test_json_freezes_without_a_loss_and_thaws_again(value: Any) -> None:
+def test_freeze_and_thaw_preserve_json(value: Any) -> None:
     report = Report("f.json")
     result = freeze_json(value, report)
     assert not report.problems
@@ -68,14 +68,14 @@ def test_json_freezes_without_a_loss_and_thaws_again(value: Any) -> None:
         lambda d: d.clear(),
     ],
 )
-def test_a_frozen_object_refuses_every_change(change: Callable[[FrozenDict[Any]], object]) -> None:
+def test_a_frozen_object_is_immutable(change: Callable[[FrozenDict[Any]], object]) -> None:
     value = FrozenDict({"a": 1})
     with pytest.raises(TypeError, match="immutable"):
         change(value)
     assert value == {"a": 1}
 
 
-def test_a_frozen_object_is_its_own_copy_and_travels_between_processes() -> None:
+def test_a_frozen_object_is_its_own_copy_and_can_be_pickled() -> None:
     value = FrozenDict({"a": FrozenDict({"b": (1, 2)})})
     assert copy.copy(value) is value
     assert copy.deepcopy(value) is value
@@ -85,7 +85,7 @@ def test_a_frozen_object_is_its_own_copy_and_travels_between_processes() -> None
     assert type(travelled["a"]) is FrozenDict
 
 
-def test_the_original_can_change_without_the_frozen_one() -> None:
+def test_changes_of_the_original_do_not_change_the_frozen_value() -> None:
     original = {"a": [1]}
     result = freeze_json(original, Report("f.json"))
     original["a"].append(2)
@@ -105,7 +105,7 @@ def test_the_original_can_change_without_the_frozen_one() -> None:
         ({"a": {1, 2}}, "a", "a set is not a JSON value", "as a text"),
     ],
 )
-def test_what_json_cannot_say(value: object, key: str, problem: str, fix: str) -> None:
+def test_values_that_are_not_json_are_reported(value: object, key: str, problem: str, fix: str) -> None:
     (found,) = problems_of(value)
     assert found.key == key
     assert problem in found.problem
@@ -121,13 +121,13 @@ def test_depth_is_bounded() -> None:
     assert "nested objects or lists" in found.problem
 
 
-def test_a_value_inside_itself_is_no_endless_loop() -> None:
+def test_a_cyclic_value_is_reported() -> None:
     value: list[Any] = []
     value.append(value)
     assert problems_of(value)
 
 
-def test_values_are_counted_as_they_would_be_written_out() -> None:
+def test_repeated_values_are_counted_each_time() -> None:
     assert not problems_of([0] * (MAX_VALUES - 1))
     (found,) = problems_of([0] * MAX_VALUES)
     assert "20,000 values" in found.problem
@@ -137,7 +137,7 @@ def test_values_are_counted_as_they_would_be_written_out() -> None:
     assert len(problems_of(bomb)) == 1
 
 
-def test_paths_read_as_one_would_write_them() -> None:
+def test_paths_of_keys() -> None:
     assert join_path("", "policy") == "policy"
     assert join_path("policy", "retry-budget") == "policy.retry-budget"
     assert join_path("a", "b.c") == "a['b.c']"
@@ -158,7 +158,7 @@ def test_paths_read_as_one_would_write_them() -> None:
         ((), "a list", "a list"),
     ],
 )
-def test_words_for_values(value: object, words: str, short: str) -> None:
+def test_descriptions_of_values(value: object, words: str, short: str) -> None:
     assert describe_kind(value) == words
     assert describe_value(value) == short
 

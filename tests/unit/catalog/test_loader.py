@@ -37,7 +37,7 @@ def test_several_tools_over_one_service_with_different_config() -> None:
 
 
 @pytest.mark.parametrize("raw", [None, 3, "x", [], True])
-def test_an_item_that_is_no_object(raw: object) -> None:
+def test_an_item_that_is_not_an_object(raw: object) -> None:
     for kind in ("tool-service", "tool"):
         problem = only(check(Item("f.json", kind, "x", raw)))
         assert (problem.file, problem.key) == ("f.json", "")
@@ -56,13 +56,13 @@ def test_an_unknown_kind_of_item() -> None:
     assert "tool-service or tool" in problem.fix
 
 
-def test_a_value_that_json_cannot_say_is_reported_once() -> None:
+def test_a_value_that_is_not_json_is_reported_once() -> None:
     problem = only(check(service_item(JOKE_SERVICE | {"version": {1, 2}})))
     assert problem.key == "version"
     assert "a set is not a JSON value" in problem.problem
 
 
-def test_an_item_that_is_no_json_at_all_is_reported_once() -> None:
+def test_an_item_that_is_not_json_is_reported_once() -> None:
     problem = only(check(tool_item({1, 2})))
     assert (problem.key, problem.problem) == ("", "a set is not a JSON value")
 
@@ -95,7 +95,7 @@ def test_a_tool_of_an_unknown_service_with_none_near() -> None:
     assert problem.fix == "add a tool service with the id 'joke-service'"
 
 
-def test_a_tool_that_names_its_services_file_is_told_the_id() -> None:
+def test_the_fix_of_a_reference_to_a_services_file_is_its_id() -> None:
     problem = only(check(service_item(key="jokes"), tool_item(TELL_JOKE | {"service": "jokes"})))
     assert problem.fix.startswith('write "service": "joke-service": that is the id in the item \'jokes\'')
 
@@ -131,7 +131,7 @@ def test_a_tool_that_could_not_be_read_keeps_the_rest_from_loading() -> None:
 @pytest.mark.parametrize(
     "tool_type", ["knowledge-query", "text-completion", "mcp-tool", "prompt", "structured-query", ""]
 )
-def test_tools_of_other_types_are_not_ours(tool_type: str) -> None:
+def test_tools_of_other_types_are_ignored(tool_type: str) -> None:
     items = [
         service_item(),
         tool_item(),
@@ -151,7 +151,7 @@ def test_a_misspelt_type_is_a_warning_because_the_tool_is_missing_then() -> None
     assert '"type": "tool-service"' in warning.fix
 
 
-def test_mistakes_of_all_items_come_together_services_first() -> None:
+def test_errors_of_all_items_are_listed_services_first() -> None:
     problems = check(
         tool_item(TELL_JOKE | {"tags": 1}, "tool/a.json"),
         tool_item(TELL_JOKE | {"name": "other", "author": 1}, "tool/b.json"),
@@ -164,14 +164,14 @@ def test_mistakes_of_all_items_come_together_services_first() -> None:
     ]
 
 
-def test_one_mistake_keeps_everything_from_loading() -> None:
+def test_loading_is_atomic() -> None:
     with pytest.raises(CatalogError) as raised:
         load_items([service_item(), tool_item(), tool_item(TELL_JOKE | {"name": "b", "tags": 1}, "tool/b.json")])
     assert [problem.key for problem in raised.value.problems] == ["tags"]
     assert 'tool/b.json: tags: \'tags\' is a number, not a list. Fix: write "tags": ["fun"].' in str(raised.value)
 
 
-def test_what_the_source_found_counts_too() -> None:
+def test_problems_of_the_source_are_included() -> None:
     found = Problem("tool/x.json", "", "the file is empty", "delete it")
     with pytest.raises(CatalogError) as raised:
         load_items([service_item()], [found])

@@ -33,14 +33,14 @@ def test_json() -> None:
         ("[" * 100_000, "nested objects or lists", "flatter"),
     ],
 )
-def test_what_is_no_json_is_placed(text: str, problem: str, fix: str) -> None:
+def test_errors_in_json_have_their_place(text: str, problem: str, fix: str) -> None:
     ((key, what, how),) = mistakes(parse_json, text)
     assert key == ""
     assert problem in what
     assert fix in how
 
 
-def test_a_key_twice_in_one_json_object() -> None:
+def test_a_duplicate_key_in_a_json_object() -> None:
     found = mistakes(parse_json, '{"a": 1, "b": {"c": 1, "c": 2}, "a": 2, "d": [{"a": 1}, {"a": 1}]}')
     assert {key for key, _, _ in found} == {"a", "c"}
     assert all("duplicate key" in problem and "remove one" in fix for _, problem, fix in found)
@@ -73,12 +73,12 @@ request-queue: *topic
 @pytest.mark.parametrize(
     "text", ["no", "yes", "on", "off", "2024-01-01", "1_000", "010", "0x10", "1:30", ".nan", ".inf", "1.", "="]
 )
-def test_what_json_would_not_take_for_a_value_is_a_text_in_yaml(text: str) -> None:
+def test_yaml_scalars_without_a_json_type_are_texts(text: str) -> None:
     assert parse_yaml(f"style: {text}") == {"style": text}
 
 
 @pytest.mark.parametrize(("text", "value"), [("1e3", 1000.0), ("-0.5", -0.5), ("0", 0), ("true", True), ("null", None)])
-def test_what_json_takes_for_a_value_is_one_in_yaml(text: str, value: object) -> None:
+def test_yaml_scalars_with_a_json_type_have_it(text: str, value: object) -> None:
     assert parse_yaml(f"style: {text}") == {"style": value}
 
 
@@ -98,14 +98,14 @@ def test_what_json_takes_for_a_value_is_one_in_yaml(text: str, value: object) ->
         ("a: !!merge <<", "could not determine a constructor", "correct line 1"),
     ],
 )
-def test_what_is_no_yaml_is_placed(text: str, problem: str, fix: str) -> None:
+def test_errors_in_yaml_have_their_place(text: str, problem: str, fix: str) -> None:
     ((key, what, how),) = mistakes(parse_yaml, text)
     assert key == ""
     assert problem in what
     assert fix in how
 
 
-def test_a_key_twice_in_one_yaml_mapping() -> None:
+def test_a_duplicate_key_in_a_yaml_mapping() -> None:
     ((key, problem, fix),) = mistakes(parse_yaml, "a: 1\nb:\n  c: 1\n  c: 2\n")
     assert key == "c"
     assert "line 4" in problem

@@ -40,5 +40,5 @@ def test_versions(text: str) -> None:
         "1.0.0-" + "a" * 300,
     ],
 )
-def test_what_is_no_version(text: str) -> None:
+def test_invalid_versions(text: str) -> None:
     assert not is_version(text)

@@ -1,4 +1,4 @@
-"""What changes, as values: told to listeners and to whoever iterates, and never at anybody's cost."""
+"""Events are delivered to listeners and streams, and a slow or failing one affects no other."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def told(events: list[Event]) -> list[tuple[Any, ...]]:
     return [tuple(value for key, value in event.as_dict().items() if key != "at") for event in events]
 
 
-async def test_what_happens_to_a_circuit() -> None:
+async def test_transitions_of_a_circuit_are_events() -> None:
     events: list[Event] = []
     async with (
         serving(fail, instance="a"),
@@ -58,7 +58,7 @@ async def test_what_happens_to_a_circuit() -> None:
     assert all(event.at > 1_600_000_000 for event in events), "seconds since the epoch"
 
 
-async def test_what_happens_to_instances_and_to_a_tool_at_one_of_them() -> None:
+async def test_changes_of_instances_are_events() -> None:
     events: list[Event] = []
     tools = catalog(work={"idempotent": True, "policy": {**FRAGILE, "attempt-timeout": 0.5, "timeout": 5}})
 
@@ -85,7 +85,7 @@ async def test_what_happens_to_instances_and_to_a_tool_at_one_of_them() -> None:
     assert sum(counted.values()) == len(whole), "the metric is of the tool's circuit, not of those at its instances"
 
 
-async def test_what_happens_to_the_catalogue(tmp_path: Any) -> None:
+async def test_reloads_of_the_catalogue_are_events(tmp_path: Any) -> None:
     events: list[Event] = []
     async with telling(Board().telemetry(), catalog(one={}, two={})) as dispatcher:
         dispatcher.on_event(events.append)
@@ -101,7 +101,7 @@ async def test_what_happens_to_the_catalogue(tmp_path: Any) -> None:
     assert "not JSON" in bad[4]
 
 
-async def test_whoever_listens_can_leave() -> None:
+async def test_a_listener_can_unsubscribe() -> None:
     heard: list[Event] = []
     async with telling(Board().telemetry()) as dispatcher:
         off = dispatcher.on_event(heard.append)
@@ -112,7 +112,7 @@ async def test_whoever_listens_can_leave() -> None:
     assert len(heard) == 1
 
 
-async def test_a_listener_that_fails_disturbs_nobody(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_error_of_a_listener_is_logged_and_affects_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
     heard: list[Event] = []
 
     def broken(_: Event) -> None:
@@ -128,7 +128,7 @@ async def test_a_listener_that_fails_disturbs_nobody(caplog: pytest.LogCaptureFi
     assert "a listener of events failed" in caplog.text
 
 
-async def test_a_listener_may_leave_or_join_while_it_listens() -> None:
+async def test_a_listener_may_subscribe_or_unsubscribe_during_an_event() -> None:
     events, heard = Events(), []
 
     def once(event: Event) -> None:
@@ -148,7 +148,7 @@ def changed(number: int) -> CatalogChanged:
     return CatalogChanged(0.0, "code", True, number)
 
 
-async def test_every_change_from_the_moment_it_was_asked_for() -> None:
+async def test_a_stream_has_every_event_since_it_was_opened() -> None:
     async with telling(Board().telemetry(), catalog(work={})) as dispatcher:
         stream = dispatcher.events()
         dispatcher.reload()  # before the first turn of the loop
@@ -170,7 +170,7 @@ async def test_every_change_from_the_moment_it_was_asked_for() -> None:
         assert [event async for event in dispatcher.events()] == [], "nothing comes any more"
 
 
-async def test_one_who_is_too_slow_misses_the_oldest() -> None:
+async def test_a_slow_stream_drops_the_oldest_events() -> None:
     events = Events()
     slow, other = events.open_stream(), events.open_stream()
     for number in range(MAX_QUEUED + 5):
@@ -181,7 +181,7 @@ async def test_one_who_is_too_slow_misses_the_oldest() -> None:
     assert [event.tools async for event in slow] == list(range(6, MAX_QUEUED + 5))  # type: ignore[attr-defined]
 
 
-async def test_one_that_nobody_reads_any_more_is_dropped() -> None:
+async def test_a_stream_without_references_is_removed() -> None:
     events = Events()
     assert len(events) == 0
     stream = events.open_stream()
@@ -191,7 +191,7 @@ async def test_one_that_nobody_reads_any_more_is_dropped() -> None:
     assert len(events) == 0
 
 
-async def test_a_reader_that_is_cancelled_can_go_on() -> None:
+async def test_a_cancelled_reader_can_read_again() -> None:
     events = Events()
     stream = events.open_stream()
     reading = asyncio.ensure_future(anext(stream))

@@ -1,4 +1,4 @@
-"""One line for each transition, with its facts as fields, no line for a call, and no flood of them."""
+"""One line for each transition, with its facts as fields and limited in rate; none for calls by default."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def test_one_line_for_each_transition_with_its_facts(caplog: pytest.LogCap
     ]
 
 
-async def test_what_flaps_is_said_now_and_then_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+async def test_lines_of_a_flapping_circuit_are_limited_and_counted(caplog: pytest.LogCaptureFixture) -> None:
     async def flap(dispatcher: Dispatcher, times: int) -> None:
         for _ in range(times):
             dispatcher.breaker("work").force_open()
@@ -69,9 +69,7 @@ async def test_what_flaps_is_said_now_and_then_and_counted(caplog: pytest.LogCap
     assert [record.dispatch_repeated for record in caplog.records] == [99, 99]  # type: ignore[attr-defined]
 
 
-async def test_a_reload_that_fails_again_and_again_is_said_now_and_then(
-    caplog: pytest.LogCaptureFixture, tmp_path: Any
-) -> None:
+async def test_lines_of_repeated_failed_reloads_are_limited(caplog: pytest.LogCaptureFixture, tmp_path: Any) -> None:
     (tmp_path / "tool").mkdir()
     (tmp_path / "tool" / "bad.json").write_text("{")
     async with telling(Board().telemetry()) as dispatcher:
@@ -84,7 +82,7 @@ async def test_a_reload_that_fails_again_and_again_is_said_now_and_then(
     assert "not JSON" in record.dispatch_problem  # type: ignore[attr-defined]
 
 
-def test_what_is_remembered_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_number_of_remembered_keys_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
     lines = TransitionLogger(logging.getLogger("dispatch.transitions"), lambda: now)
     for number in range(3 * MAX_KEYS):
@@ -98,7 +96,7 @@ def test_what_is_remembered_is_bounded(caplog: pytest.LogCaptureFixture) -> None
     assert [record.getMessage() for record in caplog.records] == ["again (1 more since the last line)"]
 
 
-async def test_a_line_for_each_call_only_where_somebody_asks_for_it(caplog: pytest.LogCaptureFixture) -> None:
+async def test_each_call_is_logged_at_debug_level_only(caplog: pytest.LogCaptureFixture) -> None:
     async def work(arguments: dict[str, Any]) -> str:
         if "fail" in arguments:
             raise ToolError("no", "no")

@@ -54,7 +54,7 @@ def test_a_policy_mistake_at_no_key_of_the_descriptor_is_reported_once(monkeypat
     assert (problem.key, problem.fix) == ("policy.together", "change one")
 
 
-def test_what_is_kept_are_the_raw_keys_to_be_merged() -> None:
+def test_the_raw_policy_keys_are_returned() -> None:
     catalog = Catalog.of(
         [JOKE_SERVICE | {"policy": {"timeout": 5, "stream-timeout": 60}}], [TELL_JOKE | {"policy": {"timeout": 7}}]
     )

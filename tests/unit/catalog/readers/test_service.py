@@ -27,7 +27,7 @@ def test_config_params_may_be_absent_or_empty(params: dict[str, Any]) -> None:
     assert read(without(JOKE_SERVICE, "config-params") | params).config_params == ()
 
 
-def test_everything_that_is_ours() -> None:
+def test_all_keys_of_dispatch() -> None:
     service = read(
         JOKE_SERVICE
         | {
@@ -137,7 +137,7 @@ def test_no_id_at_all() -> None:
         ({"version": 1.4}, "version", "a number, not a text", '"version": "1.4.0"'),
     ],
 )
-def test_a_mistake_is_named_with_its_key_and_fix(changes: dict[str, Any], key: str, problem: str, fix: str) -> None:
+def test_an_error_has_its_key_and_fix(changes: dict[str, Any], key: str, problem: str, fix: str) -> None:
     found = service_problem(**changes)
     assert found.key == key
     assert problem in found.problem
@@ -159,7 +159,7 @@ def test_a_mistake_is_named_with_its_key_and_fix(changes: dict[str, Any], key: s
         ({"weight": True}, "instances[1].weight", "true, not a number", '"weight": 1'),
     ],
 )
-def test_a_mistake_in_an_instance(instance: dict[str, Any], key: str, problem: str, fix: str) -> None:
+def test_an_error_in_an_instance(instance: dict[str, Any], key: str, problem: str, fix: str) -> None:
     first = {"id": "joke-1", "request-queue": "request:tg:joke-1", "response-queue": "response:tg:joke-1"}
     second = {"id": "joke-2", "request-queue": "request:tg:joke-2", "response-queue": "response:tg:joke-2"}
     found = service_problem(instances=[first, second | instance])

@@ -42,7 +42,7 @@ def test_assume_the_worse_of_a_tool_that_declares_nothing() -> None:
     assert tool.arguments[0].required is None
 
 
-def test_everything_that_is_ours() -> None:
+def test_all_keys_of_dispatch() -> None:
     tool = read(
         TELL_JOKE
         | {
@@ -141,7 +141,7 @@ def test_a_missing_key(key: str) -> None:
         ({"read_only": True, "destructive": True}, "destructive", "contradict", "remove the wrong one"),
     ],
 )
-def test_a_mistake_is_named_with_its_key_and_fix(changes: dict[str, Any], key: str, problem: str, fix: str) -> None:
+def test_an_error_has_its_key_and_fix(changes: dict[str, Any], key: str, problem: str, fix: str) -> None:
     found = tool_problem(**changes)
     assert found.key == key
     assert problem in found.problem

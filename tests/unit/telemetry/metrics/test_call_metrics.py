@@ -234,7 +234,7 @@ async def test_a_call_that(story: Story) -> None:
             nothing_left(board)
 
 
-async def test_all_of_them_one_after_another() -> None:
+async def test_all_ends_of_calls_in_sequence() -> None:
     """What one leaves behind, another would find."""
     board = Board()
     stories = [story for story in STORIES if story not in (meets_a_closed_dispatcher, finds_nobody)]
@@ -257,7 +257,7 @@ async def test_all_of_them_one_after_another() -> None:
 # -- tools that there are not, and services without one --------------------------------------------------------------
 
 
-async def test_a_tool_that_there_is_not() -> None:
+async def test_an_unknown_tool_is_counted_as_other() -> None:
     board = Board()
     async with telling(board.telemetry()) as dispatcher:
         assert (await dispatcher.execute("wrok")).outcome is Outcome.REJECTED
@@ -279,7 +279,7 @@ async def test_a_service_without_a_tool_has_a_name_that_no_tool_has() -> None:
         assert counted["calls_total service:lab success"] == counted["calls_total lab success"] == 1
 
 
-async def test_arguments_that_raise_what_they_like() -> None:
+async def test_arguments_that_raise_are_invalid_arguments() -> None:
     """A mapping of the user's own: its error is the caller's, and the call has ended all the same."""
     board = Board()
 

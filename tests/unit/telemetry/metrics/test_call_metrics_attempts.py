@@ -1,4 +1,4 @@
-"""What is counted of a call on its way: who had to wait, who was refused, and how many attempts it took."""
+"""Metrics of attempts: queue waits, rejections, retries and hedges."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.unit.telemetry.metrics.test_call_metrics import OK, SENT, deaf, ends,
 # -- limits -----------------------------------------------------------------------------------------------------------
 
 
-async def test_who_is_refused_by_the_tools_rate() -> None:
+async def test_a_rejection_by_the_tools_rate_limit() -> None:
     board = Board()
     policy = {**UNGUARDED, "rate": {"rate": "1/s", "burst": 1, "queue": 0}}
     async with serving(lambda _: "done"), telling(board.telemetry(), work(policy=policy)) as dispatcher:
@@ -32,7 +32,7 @@ async def test_who_is_refused_by_the_tools_rate() -> None:
         nothing_left(board)
 
 
-async def test_who_is_refused_by_the_users_rate() -> None:
+async def test_a_rejection_by_the_users_rate_limit() -> None:
     board = Board()
     policy = {**UNGUARDED, "user-rate": {"rate": "1/s", "burst": 1, "queue": 0}}
     async with serving(lambda _: "done"), telling(board.telemetry(), work(policy=policy)) as dispatcher:
@@ -45,7 +45,7 @@ async def test_who_is_refused_by_the_users_rate() -> None:
         }
 
 
-async def test_who_waits_for_room_and_who_finds_the_line_full(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_queue_waits_and_rejections_of_the_bulkhead(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dispatch.resilience.bulkhead.bulkhead.QUEUE_LIMITS", QueueLimits(max_length=1))
     board, gate = Board(), asyncio.Event()
 
@@ -74,7 +74,7 @@ async def test_who_waits_for_room_and_who_finds_the_line_full(monkeypatch: pytes
         nothing_left(board)
 
 
-async def test_who_leaves_the_line() -> None:
+async def test_calls_that_are_cancelled_in_the_queue() -> None:
     board = Board()
     policy = {**UNGUARDED, "bulkhead": {"max-concurrent-calls": 1, "max-wait": 9}}
     async with deaf(board, policy=policy) as (dispatcher, peer):
@@ -98,7 +98,7 @@ async def test_who_leaves_the_line() -> None:
 # -- more than one attempt --------------------------------------------------------------------------------------------
 
 
-async def test_a_retry_is_an_attempt_and_no_call() -> None:
+async def test_a_retry_is_counted_as_an_attempt_and_not_as_a_call() -> None:
     board = Board()
     async with deaf(board, policy={}) as (dispatcher, peer):
         call = asyncio.create_task(dispatcher.execute("work"))
@@ -112,7 +112,7 @@ async def test_a_retry_is_an_attempt_and_no_call() -> None:
         }
 
 
-async def test_repeats_that_the_budget_forbids(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_retries_beyond_the_budget_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dispatch.calls.tool_guards.MIN_REPEATS_PER_S", 0.1)
     board = Board()
     policy = {"attempt-timeout": 0.5, "breaker": None}
@@ -129,7 +129,7 @@ async def test_repeats_that_the_budget_forbids(monkeypatch: pytest.MonkeyPatch) 
         assert peer.arrived.qsize() == 61
 
 
-async def test_a_hedge_is_an_attempt_and_no_call() -> None:
+async def test_a_hedge_is_counted_as_an_attempt_and_not_as_a_call() -> None:
     board = Board()
     gate = asyncio.Event()
 
@@ -153,7 +153,7 @@ async def test_a_hedge_is_an_attempt_and_no_call() -> None:
         nothing_left(board)
 
 
-async def test_hedges_that_the_budget_forbids() -> None:
+async def test_hedges_beyond_the_budget_are_counted() -> None:
     board = Board()
 
     async def slow(_: dict[str, Any]) -> str:
@@ -169,7 +169,7 @@ async def test_hedges_that_the_budget_forbids() -> None:
         assert board["retry_budget_exhausted_total work"] == 50 - hedged
 
 
-async def test_an_attempt_that_never_left_is_none() -> None:
+async def test_an_attempt_that_was_not_sent_is_not_counted() -> None:
     board = Board()
     async with deaf(board) as (dispatcher, peer):
         await succeeds(dispatcher, peer)

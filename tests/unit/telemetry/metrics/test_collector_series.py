@@ -95,7 +95,7 @@ async def test_names_that_models_invent_add_no_series_and_no_memory() -> None:
         assert board["inflight_calls _OTHER"] == 0
 
 
-async def test_a_tool_that_goes_takes_its_series_along() -> None:
+async def test_series_of_a_removed_tool_are_removed() -> None:
     board = Board()
     both = catalog(one={}, two={})
     async with serving(lambda _: "done"), telling(board.telemetry(), both) as dispatcher:
@@ -114,7 +114,7 @@ async def test_a_tool_that_goes_takes_its_series_along() -> None:
         assert board["calls_total one success"] == 1, "a tool of that name begins anew"
 
 
-async def test_a_service_that_goes_takes_its_series_and_its_instances_along() -> None:
+async def test_series_of_a_removed_service_and_its_instances_are_removed() -> None:
     board = Board()
     async with serving(lambda _: "done", instance="a"), telling(board.telemetry(), catalog(work={})) as dispatcher:
         await dispatcher.execute("work")
@@ -127,7 +127,7 @@ async def test_a_service_that_goes_takes_its_series_and_its_instances_along() ->
         assert board.of("work") == []
 
 
-async def test_another_dispatcher_that_has_the_tool_keeps_its_series() -> None:
+async def test_series_stay_while_another_dispatcher_has_the_tool() -> None:
     board = Board()
     tools = catalog(one={}, two={})
     async with (
@@ -161,7 +161,7 @@ async def test_counters_of_a_dispatcher_that_is_closed_stay() -> None:
             assert "broker_connected" not in board.read() or board["broker_connected"] == 0
 
 
-async def test_a_tool_that_goes_after_its_last_dispatcher_was_closed() -> None:
+async def test_a_tool_is_removed_after_its_last_dispatcher_was_closed() -> None:
     board = Board()
     async with serving(lambda _: "done"), telling(board.telemetry(), catalog(work={}, other={})) as second:
         await second.execute("work")
@@ -171,7 +171,7 @@ async def test_a_tool_that_goes_after_its_last_dispatcher_was_closed() -> None:
         assert board.of("work") == []
 
 
-async def test_calls_under_way_when_their_tool_goes_end_quietly() -> None:
+async def test_calls_in_flight_end_after_their_tool_was_removed() -> None:
     board, gate = Board(), asyncio.Event()
 
     async def slow(_: dict[str, Any]) -> str:
@@ -187,7 +187,7 @@ async def test_calls_under_way_when_their_tool_goes_end_quietly() -> None:
         assert board.of("one") == []
 
 
-async def test_too_many_tools_services_and_instances_share(
+async def test_tools_services_and_instances_beyond_the_limits_share_series(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(instruments, "MAX_TOOLS", 3)
@@ -233,7 +233,7 @@ async def test_too_many_tools_services_and_instances_share(
         assert board.of("tool-4") == [], "it has the series that it began with"
 
 
-async def test_a_registry_of_ones_own_and_what_others_have_in_it() -> None:
+async def test_other_metrics_of_a_users_registry_are_unchanged() -> None:
     board, other = Board(), Board()
     theirs = Counter("theirs", "Of the user's own.", registry=board.registry)
     theirs.inc()
@@ -252,7 +252,7 @@ async def test_a_registry_of_ones_own_and_what_others_have_in_it() -> None:
         assert [line.partition(" ")[0] for line in mine] == ["theirs_total", "theirs_created", "theirs_too"]
 
 
-async def test_nothing_is_exported_when_nothing_is_to_be() -> None:
+async def test_nothing_is_exported_when_metrics_are_off() -> None:
     board = Board()
     silent = Telemetry(registry=board.registry, metrics=False, traces="off")
     async with serving(lambda _: "done"), telling(silent, catalog(work={"policy": UNGUARDED})) as dispatcher:
@@ -269,7 +269,7 @@ async def test_nothing_is_exported_when_nothing_is_to_be() -> None:
         )
 
 
-async def test_a_dispatcher_that_is_forgotten_is_looked_at_no_more() -> None:
+async def test_a_dispatcher_without_references_is_not_read() -> None:
     """One that was never closed keeps nothing alive that a scrape would look at for ever."""
     board = Board()
 

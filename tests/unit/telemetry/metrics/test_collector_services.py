@@ -1,4 +1,4 @@
-"""What is counted of services, their instances and the catalogue."""
+"""Metrics of services, their instances and the catalogue."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ async def test_requests_repeated_while_the_tool_runs_are_status_polls() -> None:
         assert board["recovered_replies_total lab"] == 0
 
 
-async def test_catalogues_that_are_taken_over_and_that_are_not(tmp_path: Path) -> None:
+async def test_successful_and_failed_reloads_are_counted(tmp_path: Path) -> None:
     board = Board()
     (tmp_path / "tool").mkdir()
     (tmp_path / "tool" / "bad.json").write_text("{")
@@ -129,7 +129,7 @@ async def test_catalogues_that_are_taken_over_and_that_are_not(tmp_path: Path) -
         }
 
 
-async def test_instances_as_they_are_doing() -> None:
+async def test_instances_by_state() -> None:
     board, well = Board(), asyncio.Event()
 
     async def stuck(_: dict[str, Any]) -> str:
@@ -163,7 +163,7 @@ async def test_instances_as_they_are_doing() -> None:
         assert (await call).ok
 
 
-async def test_an_instance_that_leaves_takes_its_ejections_along() -> None:
+async def test_ejections_of_an_instance_that_left_are_removed() -> None:
     board = Board()
     async with serving(lambda _: "done", instance="stays"), telling(board.telemetry(), ONCE) as dispatcher:
         async with serving(lambda _: "done", instance="leaves"):
@@ -176,7 +176,7 @@ async def test_an_instance_that_leaves_takes_its_ejections_along() -> None:
         assert board.of("leaves") == []
 
 
-async def test_whether_the_broker_is_in_reach() -> None:
+async def test_the_connection_to_the_broker() -> None:
     board = Board()
     transport = MemoryTransport(BROKER)
     async with Dispatcher(transport, ONCE, telemetry=board.telemetry()), telling(board.telemetry(), ONCE):
@@ -185,7 +185,7 @@ async def test_whether_the_broker_is_in_reach() -> None:
         assert board["broker_connected"] == 1
 
 
-async def test_what_is_running() -> None:
+async def test_calls_and_requests_in_flight() -> None:
     board = Board()
     async with telling(board.telemetry(), Catalog.empty()):
         assert board[f"build_info {__version__}"] == 1

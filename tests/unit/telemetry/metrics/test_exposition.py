@@ -46,7 +46,7 @@ async def asked(app: Any, accept: str | None, path: str = "/metrics") -> tuple[i
     return sent[0]["status"], headers[b"content-type"], body.decode()
 
 
-async def test_open_metrics_for_who_takes_it() -> None:
+async def test_openmetrics_for_clients_that_accept_it() -> None:
     board, spans = Board(), Spans()
     telemetry = Telemetry(registry=board.registry, tracer_provider=spans.provider)
     async with serving(lambda _: "done", telemetry=SILENT), telling(telemetry) as dispatcher:
@@ -62,7 +62,7 @@ async def test_open_metrics_for_who_takes_it() -> None:
         assert found.labels == {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}
 
 
-async def test_text_for_everybody_else() -> None:
+async def test_prometheus_text_for_other_clients() -> None:
     board = Board()
     async with serving(lambda _: "done"), telling(board.telemetry()) as dispatcher:
         await dispatcher.call("work")
@@ -108,7 +108,7 @@ async def test_metrics_on_a_port_of_their_own() -> None:
             assert probe.connect_ex(("127.0.0.1", port)) != 0, "it listens no more"
 
 
-def test_only_this_machine_may_ask_unless_it_is_said() -> None:
+def test_only_this_machine_can_connect_by_default() -> None:
     board = Board()
     with expose_metrics(board.telemetry(), 0) as port:
         for address, listens in (("127.0.0.1", True), ("127.0.0.2", False)):
@@ -116,12 +116,12 @@ def test_only_this_machine_may_ask_unless_it_is_said() -> None:
                 assert (probe.connect_ex((address, port)) == 0) is listens
 
 
-def test_what_is_no_port() -> None:
+def test_an_invalid_port_is_an_error() -> None:
     with pytest.raises(TransportError, match="cannot be served"), expose_metrics(Board().telemetry(), 70_000):
         pass
 
 
-def test_without_a_registry_of_ones_own_it_is_prometheus_clients() -> None:
+def test_the_default_registry_is_prometheus_clients() -> None:
     assert registry_of(Telemetry()) is REGISTRY
     board = Board()
     assert registry_of(board.telemetry()) is board.registry

@@ -1,4 +1,4 @@
-"""Counters and histograms of plain numbers: a scrape must not see that they are not prometheus-client's own."""
+"""Counters and histograms without locks: a scrape gets the same text as of prometheus-client's own."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def scraped(registry: CollectorRegistry) -> dict[tuple[str, tuple[tuple[str, str
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), AMOUNTS)))
-def test_a_scrape_sees_what_it_would_see_of_the_clients_own(told: list[tuple[str, float]]) -> None:
+def test_the_exposition_equals_that_of_prometheus_clients_metrics(told: list[tuple[str, float]]) -> None:
     ours, theirs = CollectorRegistry(), CollectorRegistry()
     count, counter = (
         LockFreeCounter("n", "N.", ("tool",), registry=ours),
@@ -59,7 +59,7 @@ def test_a_scrape_sees_what_it_would_see_of_the_clients_own(told: list[tuple[str
     assert scraped(ours) == scraped(theirs)
 
 
-def test_series_are_made_once_and_forgotten_by_any_of_their_labels() -> None:
+def test_series_are_created_once_and_removed_by_any_of_their_labels() -> None:
     registry = CollectorRegistry()
     counter = LockFreeCounter("n", "N.", ("tool", "outcome"), registry=registry)
     for tool in "ab":
@@ -76,7 +76,7 @@ def test_series_are_made_once_and_forgotten_by_any_of_their_labels() -> None:
         counter.remove_by_labels({"user": "a"})
 
 
-def test_a_name_is_taken_once() -> None:
+def test_a_duplicate_name_is_an_error() -> None:
     registry = CollectorRegistry()
     LockFreeHistogram("s", "S.", (), buckets=(1.0,), registry=registry)
     for make in (
@@ -87,7 +87,7 @@ def test_a_name_is_taken_once() -> None:
             make()
 
 
-def test_an_exemplar_stands_at_its_bucket_until_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exemplar_stays_at_its_bucket_until_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dispatch.telemetry.metrics.lock_free.time.time", lambda: 1_000.5)
     registry = CollectorRegistry()
     timing = LockFreeHistogram("s", "S.", ("tool",), buckets=(0.1, 1.0), registry=registry).labels("a")
@@ -113,7 +113,7 @@ def test_an_exemplar_stands_at_its_bucket_until_the_next_one(monkeypatch: pytest
 
 
 @pytest.mark.usefixtures("switching")
-def test_threads_lose_nothing() -> None:
+def test_increments_of_threads_are_not_lost() -> None:
     registry = CollectorRegistry()
     counter = LockFreeCounter("n", "N.", ("tool",), registry=registry)
     timing = LockFreeHistogram("s", "S.", ("tool",), buckets=(0.1,), registry=registry).labels("a")

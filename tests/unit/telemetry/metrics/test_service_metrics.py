@@ -61,7 +61,7 @@ async def served(registry: CollectorRegistry, *calls: dict[str, Any], timeout: f
         await asyncio.gather(*(dispatcher.execute("work", call, timeout=timeout) for call in calls))
 
 
-async def test_each_request_is_counted_once_and_how_long_its_tool_ran(registry: CollectorRegistry) -> None:
+async def test_each_request_is_counted_and_its_run_timed_once(registry: CollectorRegistry) -> None:
     await served(registry, {}, {"error": 1})
     found = values(registry)
     assert found["dispatch_service_requests_total{lab}"] == 2
@@ -70,7 +70,7 @@ async def test_each_request_is_counted_once_and_how_long_its_tool_ran(registry: 
     assert found["dispatch_service_duration_seconds_count{lab,stopped}"] == 0
 
 
-async def test_refusals_are_counted_by_why_and_those_who_run_out_of_time_as_stopped(
+async def test_rejections_are_counted_by_reason_and_expired_runs_as_stopped(
     registry: CollectorRegistry,
 ) -> None:
     await served(registry, *({"sleep": 9.0} for _ in range(5)), timeout=5.0)
@@ -82,7 +82,7 @@ async def test_refusals_are_counted_by_why_and_those_who_run_out_of_time_as_stop
     )
 
 
-async def test_what_runs_and_what_waits_is_what_it_is_now(registry: CollectorRegistry) -> None:
+async def test_running_and_queued_requests_are_read_at_the_scrape(registry: CollectorRegistry) -> None:
     gate = asyncio.Event()
 
     async def waits(_: dict[str, Any]) -> str:
@@ -100,7 +100,7 @@ async def test_what_runs_and_what_waits_is_what_it_is_now(registry: CollectorReg
         assert (found["dispatch_service_running{lab}"], found["dispatch_service_queued{lab}"]) == (0, 0)
 
 
-async def test_counts_never_go_back_when_a_server_ends_and_another_one_comes(registry: CollectorRegistry) -> None:
+async def test_counters_do_not_decrease_when_a_server_is_replaced(registry: CollectorRegistry) -> None:
     await served(registry, {}, {})
     await served(registry, {})
     found = values(registry)
@@ -109,14 +109,14 @@ async def test_counts_never_go_back_when_a_server_ends_and_another_one_comes(reg
     assert "dispatch_service_running{lab}" not in found, "nobody serves it"
 
 
-async def test_nothing_is_counted_where_nobody_wants_it(registry: CollectorRegistry) -> None:
+async def test_nothing_is_observed_when_telemetry_is_off(registry: CollectorRegistry) -> None:
     silent = ToolServer(Service(work), BROKER, request_queue=REQUESTS, response_queue=RESPONSES, telemetry=SILENT)
     async with silent:
         assert silent._observer is NULL_SERVER
     assert values(registry) == {}
 
 
-async def test_services_that_come_when_there_are_too_many_share_one(
+async def test_services_beyond_the_limit_share_series(
     registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dispatch.telemetry.metrics.service_metrics.MAX_SERVICES", 2)

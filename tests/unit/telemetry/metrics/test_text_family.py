@@ -1,4 +1,4 @@
-"""Families that write their own text: it is prometheus-client's text of the same registry, byte for byte."""
+"""Families that write their own text: it equals prometheus-client's text of the same registry."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Ours:
 
 
 @given(st.lists(st.tuples(TEXTS, TEXTS, AMOUNTS, st.none() | TEXTS)))
-def test_it_is_prometheus_clients_text(told: list[tuple[str, str, float, str | None]]) -> None:
+def test_the_text_equals_prometheus_clients(told: list[tuple[str, str, float, str | None]]) -> None:
     registry = CollectorRegistry()
     counter = LockFreeCounter("n", 'N "quoted" \\ and\nbroken.', ("tool", "outcome"), registry=registry)
     timing = LockFreeHistogram("s", "S.", ("tool", "about"), buckets=(0.1, 1.0, 1e6), registry=registry)

@@ -78,7 +78,7 @@ async def test_one_call_is_one_trace() -> None:
     assert {each.context.trace_id for each in spans.ended} == {spans.one("agent").context.trace_id}
 
 
-async def test_what_each_span_says() -> None:
+async def test_attributes_of_each_span() -> None:
     spans = Spans()
     async with traced(spans, lambda _: "done") as dispatcher:
         result = await dispatcher.execute("work")
@@ -148,7 +148,7 @@ async def test_a_service_whose_instances_are_not_known_by_name_has_no_template()
         assert spans.one("execute_tool").links == ()
 
 
-async def test_an_answer_on_the_services_own_topic() -> None:
+async def test_a_reply_on_the_response_topic() -> None:
     """To a caller without a topic of its own."""
     spans = Spans()
     async with serving(lambda _: "done", telemetry=spans.telemetry()), Peer.as_caller() as caller:
@@ -161,7 +161,7 @@ async def test_an_answer_on_the_services_own_topic() -> None:
     assert "messaging.destination.temporary" not in sent
 
 
-async def test_calls_side_by_side_are_traces_of_their_own() -> None:
+async def test_concurrent_calls_are_separate_traces() -> None:
     spans = Spans()
 
     async def work(arguments: dict[str, Any]) -> str:
@@ -203,7 +203,7 @@ async def test_a_tools_own_error() -> None:
     )
 
 
-async def test_a_call_that_takes_too_long() -> None:
+async def test_a_call_that_times_out() -> None:
     spans = Spans()
 
     async def work(_: dict[str, Any]) -> str:
@@ -222,7 +222,7 @@ async def test_a_call_that_takes_too_long() -> None:
         ]
 
 
-async def test_an_answer_that_cannot_be_sent() -> None:
+async def test_a_reply_that_cannot_be_sent() -> None:
     spans = Spans()
     async with traced(spans, lambda _: "x" * 6_000_000) as dispatcher:
         result = await dispatcher.execute("work")
@@ -237,7 +237,7 @@ async def test_an_answer_that_cannot_be_sent() -> None:
     ]
 
 
-async def test_a_refusal_has_no_send() -> None:
+async def test_a_rejected_call_has_no_send_span() -> None:
     spans = Spans()
     async with traced(spans, lambda _: "done", catalog(work={})) as dispatcher:
         dispatcher.breaker("work").force_open()
@@ -272,7 +272,7 @@ async def test_a_name_may_be_any_text() -> None:
     assert found == ["", "x" * 256, "? half a character"]
 
 
-async def test_what_was_refused_by_its_service_has_no_process_span() -> None:
+async def test_a_request_that_its_service_rejects_has_no_process_span() -> None:
     """It was never processed."""
     spans = Spans()
 

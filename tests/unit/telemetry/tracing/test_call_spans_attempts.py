@@ -48,7 +48,7 @@ async def test_retries_are_children_and_no_new_traces() -> None:
     assert spans.open == []
 
 
-async def test_of_two_that_race_the_loser_is_cancelled() -> None:
+async def test_the_span_of_a_hedge_that_loses_is_cancelled() -> None:
     spans = Spans()
 
     async def slow(_: dict[str, Any]) -> str:
@@ -110,7 +110,7 @@ async def test_calls_that_share_an_exchange_have_a_span_each() -> None:
     assert spans.open == []
 
 
-async def test_an_answer_that_had_to_be_asked_for() -> None:
+async def test_a_retransmitted_reply() -> None:
     spans = Spans()
 
     async def slow(_: dict[str, Any]) -> str:
@@ -163,7 +163,7 @@ async def test_a_stream_has_no_span_a_chunk() -> None:
     assert spans.open == []
 
 
-async def test_a_stream_that_is_left() -> None:
+async def test_a_stream_that_is_closed_early() -> None:
     spans = Spans()
 
     async def work(_: dict[str, Any]) -> Any:

@@ -43,7 +43,7 @@ def told(spans: Spans) -> str:
     return "\n".join(each.to_json() for each in spans.ended)
 
 
-async def test_nothing_of_it_is_anywhere_by_default(caplog: pytest.LogCaptureFixture) -> None:
+async def test_content_is_not_recorded_by_default(caplog: pytest.LogCaptureFixture) -> None:
     """In arguments, answers, chunks, errors' types and texts, idempotency keys, users."""
     spans, board = Spans(), Board()
     telemetry = Telemetry(registry=board.registry, tracer_provider=spans.provider)
@@ -75,7 +75,7 @@ async def test_nothing_of_it_is_anywhere_by_default(caplog: pytest.LogCaptureFix
     assert not [record for record in caplog.records if MARK in repr(vars(record))]
 
 
-async def test_arguments_and_results_are_there_when_they_are_asked_for() -> None:
+async def test_content_is_recorded_when_it_is_on() -> None:
     spans = Spans()
     async with telling(spans.telemetry(content=True), ONCE) as dispatcher, serving(work):
         await dispatcher.execute("work", {"topic": "cats"})
@@ -98,7 +98,7 @@ async def test_arguments_and_results_are_there_when_they_are_asked_for() -> None
     )
 
 
-async def test_the_hook_says_what_is_recorded() -> None:
+async def test_the_redaction_hook_decides_what_is_recorded() -> None:
     spans, asked = Spans(), []
 
     def redact(kind: str, tool: str, text: str) -> str | None:
@@ -119,7 +119,7 @@ async def test_the_hook_says_what_is_recorded() -> None:
     assert not [each for each in recorded if "gen_ai.tool.call.arguments" in each]
 
 
-async def test_a_hook_that_fails_costs_no_call_and_shows_nothing(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failing_redaction_hook_records_nothing_and_fails_no_call(caplog: pytest.LogCaptureFixture) -> None:
     spans = Spans()
 
     def redact(kind: str, tool: str, text: str) -> str | None:
@@ -136,7 +136,7 @@ async def test_a_hook_that_fails_costs_no_call_and_shows_nothing(caplog: pytest.
     assert MARK not in caplog.text
 
 
-async def test_there_is_a_limit_to_what_is_recorded() -> None:
+async def test_recorded_content_is_bounded() -> None:
     spans = Spans()
     async with serving(lambda _: "x" * 200_000), telling(spans.telemetry(content=True), ONCE) as dispatcher:
         await dispatcher.execute("work", {"topic": "y" * 200_000})
@@ -144,7 +144,7 @@ async def test_there_is_a_limit_to_what_is_recorded() -> None:
     assert len(recorded["gen_ai.tool.call.arguments"]) == len(recorded["gen_ai.tool.call.result"]) == MAX_CONTENT_CHARS
 
 
-async def test_what_nobody_records_is_not_prepared() -> None:
+async def test_content_is_not_encoded_unless_it_is_recorded() -> None:
     """Not sampled, or not listened to: the hook is not even asked."""
     spans, asked = Spans(), []
 

@@ -98,7 +98,7 @@ async def test_propagation_only_without_a_caller_that_has_one() -> None:
     assert spans.begun == []
 
 
-async def test_off_carries_nothing() -> None:
+async def test_off_sends_no_trace_context() -> None:
     spans = Spans()
     assert await carried(spans.telemetry(traces="off"), foreign(sampled=True)) == [{}]
     assert spans.begun == []
@@ -111,7 +111,7 @@ async def test_without_an_sdk_the_callers_context_is_passed_on_all_the_same() ->
     assert properties == {"traceparent": f"00-{TRACE:032x}-{SPAN:016x}-01"}
 
 
-async def test_a_stream_carries_it_too() -> None:
+async def test_a_stream_carries_the_trace_context() -> None:
     spans = Spans()
     async with Peer.as_service() as peer, telling(spans.telemetry(), ONCE) as dispatcher:
         reading = asyncio.create_task(read(dispatcher.stream("work"), []))
@@ -125,7 +125,7 @@ async def test_a_stream_carries_it_too() -> None:
 # -- sampling ---------------------------------------------------------------------------------------------------------
 
 
-async def test_no_sample_begins_no_trace_and_says_so_to_the_service() -> None:
+async def test_an_unsampled_call_sends_an_unsampled_context() -> None:
     spans = Spans()
     found = [each["traceparent"] for each in await carried(spans.telemetry(sample=0.0), calls=50)]
     assert spans.begun == []
@@ -136,7 +136,7 @@ async def test_no_sample_begins_no_trace_and_says_so_to_the_service() -> None:
     assert all(each.is_valid and not each.trace_flags.sampled for each in contexts)
 
 
-async def test_the_service_begins_none_either() -> None:
+async def test_a_service_records_no_span_of_an_unsampled_call() -> None:
     """What was not to be traced is not begun half-way: an SDK's usual sampler keeps to its caller's word."""
     spans = Spans()
     async with (
@@ -154,7 +154,7 @@ async def test_a_call_within_a_trace_stays_in_it_whatever_the_sample() -> None:
     assert [each.name.partition(" ")[0] for each in spans.begun] == ["execute_tool", "send"] * 3
 
 
-async def test_a_share_of_the_calls() -> None:
+async def test_the_sampled_share_of_calls() -> None:
     spans = Spans()
     found = await carried(spans.telemetry(sample=0.5), calls=200)
     traced = len(spans.named("execute_tool"))
@@ -264,7 +264,7 @@ async def test_an_sdk_that_is_set_up_after_the_dispatcher_is_noticed(no_global_p
 
 
 @pytest.mark.parametrize("mode", ["native", "propagation-only", "off"])
-async def test_what_a_tool_sees_of_its_callers_trace(mode: str) -> None:
+async def test_a_tools_own_spans_are_part_of_the_callers_trace(mode: str) -> None:
     """Its own spans, and the calls that it makes itself, are part of it; with ``off`` it knows nothing of it."""
     caller, service = Spans(), Spans()
     seen: list[SpanContext] = []
@@ -320,7 +320,7 @@ async def test_an_agent_that_is_a_tool_continues_the_trace() -> None:
 @pytest.mark.parametrize(
     "traceparent", ["", "rubbish", f"00-{'0' * 32}-{SPAN:016x}-01", f"00-{TRACE:032x}-{SPAN:016x}-zz", "x" * 5_000]
 )
-async def test_a_context_that_cannot_be_read_is_none(traceparent: str) -> None:
+async def test_a_malformed_context_is_ignored(traceparent: str) -> None:
     spans = Spans()
     async with serving(lambda _: "done", telemetry=spans.telemetry()), Peer.as_caller() as caller:
         await caller.ask(b'{"config": "{}", "arguments": "{}"}', id="theirs", traceparent=traceparent)
@@ -331,7 +331,7 @@ async def test_a_context_that_cannot_be_read_is_none(traceparent: str) -> None:
     assert message.properties()["traceparent"].split("-")[1:3] == [f"{sent.trace_id:032x}", f"{sent.span_id:016x}"]
 
 
-async def test_a_reply_with_a_context_that_cannot_be_read_is_an_answer_all_the_same() -> None:
+async def test_a_reply_with_a_malformed_context_is_accepted() -> None:
     spans = Spans()
     async with Peer.as_service() as peer, telling(spans.telemetry(), ONCE) as dispatcher:
         call = asyncio.create_task(dispatcher.call("work"))
@@ -345,6 +345,6 @@ async def test_a_reply_with_a_context_that_cannot_be_read_is_an_answer_all_the_s
     ("settings", "problem"),
     [({"traces": "loud"}, "traces"), ({"sample": 1.5}, "sample"), ({"sample": -0.1}, "sample")],
 )
-def test_settings_that_cannot_be(settings: dict[str, Any], problem: str) -> None:
+def test_invalid_settings_are_errors(settings: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         Telemetry(**settings)

@@ -1,4 +1,4 @@
-"""A trace's context in properties."""
+"""Trace context in message properties."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ORIGINS = st.builds(
 
 
 @given(ORIGINS)
-def test_what_is_written_is_what_the_propagator_writes_and_can_be_read(origin: SpanContext) -> None:
+def test_encoded_context_equals_the_propagators_and_is_decodable(origin: SpanContext) -> None:
     expected: dict[str, str] = {}
     if origin.is_valid:
         TraceContextTextMapPropagator().inject(expected, set_span_in_context(NonRecordingSpan(origin)))
@@ -47,7 +47,7 @@ def test_what_is_written_is_what_the_propagator_writes_and_can_be_read(origin: S
         assert read is decode_context(expected) is None
 
 
-def test_calls_that_begin_no_trace_have_each_an_id_of_its_own() -> None:
+def test_unsampled_contexts_have_distinct_trace_ids() -> None:
     made = list(islice(generate_unsampled(), 2_000))
     traces = Counter()  # type: Counter[str]
     for text in made:
@@ -60,7 +60,7 @@ def test_calls_that_begin_no_trace_have_each_an_id_of_its_own() -> None:
     assert set(traces.values()) == {1}
 
 
-def test_a_sampler_by_trace_id_takes_its_share_of_them() -> None:
+def test_a_sampler_by_trace_id_samples_its_share_of_them() -> None:
     """What a service without a look at the flag would do: an eighth of them, whatever was drawn."""
     low = [int(text.split("-")[1][16:], 16) for text in islice(generate_unsampled(), 256 * 8)]
     assert sum(each < 2**61 for each in low) == 256
