@@ -44,7 +44,7 @@ OUTCOMES: Final = {
 
 REJECTED_BY: Final = {
     "breaker": "dark-blue",
-    "rate": "blue",
+    "rate-limit": "blue",
     "bulkhead": "light-blue",
     "service": "super-light-blue",
     "balancer": "semi-dark-blue",

@@ -29,7 +29,7 @@ try:
         OutlierDetection,
         Policy,
         PolicyError,
-        Rate,
+        RateLimit,
         Retry,
         Slo,
     )
@@ -75,7 +75,7 @@ __all__ = [
     "OutlierDetection",
     "Policy",
     "PolicyError",
-    "Rate",
+    "RateLimit",
     "RejectedError",
     "Retry",
     "Security",

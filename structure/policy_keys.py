@@ -15,8 +15,8 @@ from structure.layers import DISPATCH
 def find_policy_keys(policy: type[msgspec.Struct] = Policy, folder: Path = DISPATCH / "policy") -> list[str]:
     """The keys, sorted: a policy's own (``timeout``), those of its parts (``retry.attempts``) and short forms.
 
-    A part that stands under several keys (``rate``, ``user-rate``) has its own keys once, under the first of them. Values
-    that users name themselves (priorities, weights) are no keys.
+    A part that stands under several keys (``rate-limit``, ``user-rate-limit``) has its own keys once, under the first.
+    Values that users name themselves (priorities, weights) are no keys.
     """
     own = list(policy.__struct_encode_fields__)
     keys = [*own, *(f"{key} (short form)" for key in find_short_forms(folder) if key not in own)]

@@ -24,9 +24,9 @@ from benchmarks.micro.guard_libraries import (
     Guarded,
     Service,
 )
-from benchmarks.micro.guard_stacks import Call, catalog, package
-from benchmarks.micro.instant_transport import AnsweringTransport
-from dispatch import Dispatcher
+from benchmarks.micro.guard_stacks import Call, package
+from dispatch.policy import RateLimit
+from dispatch.resilience.rate_limit.aio import RateLimits
 
 HERD = 200
 OLD = 3
@@ -216,16 +216,14 @@ async def _aiolimiter_left() -> Seen:
 
 
 async def _ours_left() -> Seen:
-    policy = {"rate": {"rate": "1/s", "burst": 1, "queue": 2 * WAITERS, "max-wait": WEEK_S}, "timeout": WEEK_S}
-    async with Dispatcher(AnsweringTransport(), catalog(policy)) as dispatcher:
-        await dispatcher.call("work")
-        # One caller has half of the line at most.
-        tasks = await _begun(lambda: dispatcher.call("work"), WAITERS)
-        rates = dispatcher._running.guards_of(dispatcher._resolver.tool("work")).rates
-        assert rates is not None
-        assert rates.limiter.waiting == WAITERS, "all of them wait"
-        await _leave(tasks)
-        return Seen(rates.limiter.waiting, rates.limiter.waiting == 0)
+    limits = RateLimits(RateLimit("1/s", burst=1, max_wait=WEEK_S), max_queue=2 * WAITERS)
+    deadline = asyncio.get_running_loop().time() + WEEK_S
+    await limits.acquire("", deadline)
+    # One user has half of the queue at most.
+    tasks = await _begun(lambda: limits.acquire("", deadline), WAITERS)
+    assert limits.limiter.waiting == WAITERS, "all of them wait"
+    await _leave(tasks)
+    return Seen(limits.limiter.waiting, limits.limiter.waiting == 0)
 
 
 def _each(look: Callable[[Guarded], Awaitable[Seen]], guarded: Mapping[str, Guarded]) -> Mapping[str, Any]:

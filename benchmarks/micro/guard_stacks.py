@@ -35,7 +35,7 @@ PLACES = 64
 INSTALL = "pip install 'tool-dispatch[peers]'"
 OFF: dict[str, Any] = {"retry": 1, "breaker": None, "bulkhead": None}
 """A policy under which nothing guards a call."""
-ON: dict[str, Any] = {"rate": f"{RATE}/s"}
+ON: dict[str, Any] = {"rate-limit": f"{RATE}/s"}
 """The default guards, and a rate limit."""
 
 
@@ -89,7 +89,7 @@ def _chain(instances: int) -> Callable[[], AbstractAsyncContextManager[Call]]:
     @asynccontextmanager
     async def make() -> AsyncIterator[Call]:
         clock = asyncio.get_running_loop().time
-        policy = Policy(rate=ON["rate"])
+        policy = Policy(rate_limit=ON["rate-limit"])
         table = GuardRegistry(clock, random.random)
         pool = InstancePool(
             [(f"i{number}", 1.0, cast(Channel, _Way())) for number in range(instances)],
@@ -158,7 +158,7 @@ def whole_call(
 async def _refused() -> AsyncIterator[Call]:
     """A refusal as the guards give it: a value."""
     clock = asyncio.get_running_loop().time
-    policy = Policy(rate=ON["rate"])
+    policy = Policy(rate_limit=ON["rate-limit"])
     guards = GuardRegistry(clock, random.random).of("work", policy, repeatable=False)
     assert guards.breaker is not None
     guards.breaker.open_until(clock() + 3600.0)

@@ -7,7 +7,7 @@ from functools import partial
 from benchmarks.workers.channel import run_client
 from benchmarks.workers.dispatch_client import GUARDED, connect
 
-ALL = {**GUARDED, "rate": "1000000/s", "user-rate": "1000000/s"}
+ALL = {**GUARDED, "rate-limit": "1000000/s", "user-rate-limit": "1000000/s"}
 
 if __name__ == "__main__":
     run_client(partial(connect, policy=ALL))

@@ -55,7 +55,7 @@ _RATE = {
     "too-late": "{limit} is reached",
     "queue-full": "{limit} is reached and the queue for it is full",
 }
-_RATE_LIMITS = {"rate": "its rate limit", "user-rate": "its rate limit for this user"}
+_RATE_LIMITS = {"rate-limit": "its rate limit", "user-rate-limit": "its rate limit for this user"}
 _CLOSED = frozenset({"closed", "closing", "loop-ended"})
 """Reasons of guards that reject because the dispatcher is closed."""
 

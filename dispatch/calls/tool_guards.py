@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dispatch._internal.permit import Clock, Randomness
 from dispatch.messaging.rpc.retransmission import Patience
-from dispatch.policy import DEFAULT_RETRY, Policy, Rate
+from dispatch.policy import DEFAULT_RETRY, Policy, RateLimit
 from dispatch.resilience.breaker.breaker import CircuitBreaker
 from dispatch.resilience.bulkhead.aio import WaitingBulkhead
 from dispatch.resilience.hedging.decision import Hedging
@@ -21,7 +21,7 @@ from dispatch.telemetry.call_observer import NULL_DISPATCHER, NULL_TOOL, Dispatc
 if TYPE_CHECKING:
     from dispatch.routing.instance_pool import InstancePool
 
-SharedUsers = Callable[[Rate], UserBuckets[LimiterBucket]]
+SharedUsers = Callable[[RateLimit], UserBuckets[LimiterBucket]]
 """Returns the buckets of users for a rate that several tools share."""
 
 USUAL_QUANTILE = 0.95
@@ -153,11 +153,11 @@ class ToolGuards:
             self.pool.balancer.pardon()
 
     def _rates(self) -> RateLimits | None:
-        rate, user_rate, shared = _limits(self.policy)
-        if rate is None and user_rate is None and shared is None:
+        tool_limit, user_limit, shared_limit = _limits(self.policy)
+        if tool_limit is None and user_limit is None and shared_limit is None:
             return None
-        everywhere = None if shared is None else self._shared_users(shared)
-        return RateLimits(rate, user_rate, everywhere=everywhere, shared_rate=shared)
+        everywhere = None if shared_limit is None else self._shared_users(shared_limit)
+        return RateLimits(tool_limit, user_limit, everywhere=everywhere, shared_rate=shared_limit)
 
     def _retrying(self) -> RetryPolicy | None:
         retry = self.policy.retry
@@ -221,8 +221,8 @@ class ToolGuards:
             self.rates.close()
 
 
-def _limits(policy: Policy) -> tuple[Rate | None, Rate | None, Rate | None]:
-    return policy.rate, policy.user_rate, policy.shared_user_rate
+def _limits(policy: Policy) -> tuple[RateLimit | None, RateLimit | None, RateLimit | None]:
+    return policy.rate_limit, policy.user_rate_limit, policy.shared_user_rate_limit
 
 
 class GuardRegistry:
@@ -247,7 +247,7 @@ class GuardRegistry:
         self._observer = observer
         self._randomness = randomness
         self._guards: dict[Any, ToolGuards] = {}
-        self._users: dict[Rate, UserBuckets[LimiterBucket]] = {}
+        self._users: dict[RateLimit, UserBuckets[LimiterBucket]] = {}
 
     def of(self, key: Any, policy: Policy, *, repeatable: bool) -> ToolGuards:
         """Return the guards of ``key``. New ones get that policy; existing ones keep theirs until :meth:`renew`."""
@@ -278,7 +278,7 @@ class GuardRegistry:
                 del self._guards[key]
             elif found != (guards.policy, guards.repeatable):
                 guards.reconfigure(found[0], repeatable=found[1])
-        shared = {guards.policy.shared_user_rate for guards in self._guards.values()}
+        shared = {guards.policy.shared_user_rate_limit for guards in self._guards.values()}
         for rate in [rate for rate in self._users if rate not in shared]:
             del self._users[rate]
 
@@ -291,7 +291,7 @@ class GuardRegistry:
         for guards in self._guards.values():
             guards.close()
 
-    def _shared(self, rate: Rate) -> UserBuckets[LimiterBucket]:
+    def _shared(self, rate: RateLimit) -> UserBuckets[LimiterBucket]:
         users = self._users.get(rate)
         if users is None:
             users = self._users[rate] = user_buckets(rate)

@@ -11,7 +11,7 @@ from dispatch.policy.policy import (
     Policy,
     parse_policy,
 )
-from dispatch.policy.rate import Rate
+from dispatch.policy.rate_limit import RateLimit
 from dispatch.policy.repeat_safety import Annotations, check_repeats, repeatable
 from dispatch.policy.retry import DEFAULT_RETRY, Retry
 from dispatch.policy.slo import Slo
@@ -28,7 +28,7 @@ __all__ = [
     "OutlierDetection",
     "Policy",
     "PolicyError",
-    "Rate",
+    "RateLimit",
     "Retry",
     "Slo",
     "check_repeats",

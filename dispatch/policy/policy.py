@@ -1,7 +1,7 @@
-"""What one call of a tool may take, and what guards it.
+"""The policy of a tool: limits of its calls and settings of its guards.
 
-In descriptors the keys are kebab-case (``"policy": {"timeout": 10, "retry": {"max-attempts": 2}, "rate": "100/s"}``); a
-policy merges from defaults ← service ← tool ← call, key by key, those of its parts too.
+In descriptors the keys are kebab-case (``"policy": {"timeout": 10, "retry": {"max-attempts": 2}, "rate-limit": "9/s"}``).
+Policies merge key by key, also within a part: defaults ← service ← tool ← call.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dispatch.policy.breaker import Breaker, parse_breaker
 from dispatch.policy.bulkhead import Bulkhead, parse_bulkhead
 from dispatch.policy.hedging import check_hedging
 from dispatch.policy.outlier_detection import OutlierDetection, parse_outlier_detection
-from dispatch.policy.rate import Rate, parse_rate
+from dispatch.policy.rate_limit import RateLimit, parse_rate_limit
 from dispatch.policy.retry import DEFAULT_RETRY, Retry, parse_retry
 from dispatch.policy.slo import Slo, parse_slo
 from dispatch.policy.validation import PolicyError, check_flag, check_seconds, laid_over
@@ -60,10 +60,11 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
             its callers the whole timeout.
         bulkhead: Limit of calls in flight; a number alone is ``max_concurrent_calls``; None: no limit. Default on: calls
             that wait for one slow tool must not take the capacity of all others.
-        rate: how often the tool may be called, by all users together. None: only whoever runs the service knows.
-        user_rate: how often each user may call this tool. None: for the same reason.
-        shared_user_rate: how often each user may call all the tools together that have the same ``shared_user_rate``. None:
-            for the same reason.
+        rate_limit: Limit of calls of all users together. None: no limit. Default None: only the operator of the service
+            knows its capacity.
+        user_rate_limit: Limit of each user's calls of this tool. None: no limit. Default None: as for ``rate_limit``.
+        shared_user_rate_limit: Limit of each user's calls of all tools together that have the same value of this key.
+            None: no limit. Default None: as for ``rate_limit``.
         balancing: Choice of the instance for each request; a text alone is ``strategy``; None: round-robin. Default
             round-robin: each in turn, which is what people expect.
         outlier_detection: Ejection and slow start of instances; None: neither, and an instance that throttles is spared for
@@ -88,9 +89,9 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
     hedging: float | str | None = None
     breaker: Breaker | None = Breaker()
     bulkhead: Bulkhead | None = Bulkhead()
-    rate: Rate | None = None
-    user_rate: Rate | None = None
-    shared_user_rate: Rate | None = None
+    rate_limit: RateLimit | None = None
+    user_rate_limit: RateLimit | None = None
+    shared_user_rate_limit: RateLimit | None = None
     balancing: Balancing = Balancing()
     outlier_detection: OutlierDetection | None = OutlierDetection()
     single_flight: bool = False
@@ -116,7 +117,7 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
             check_hedging(self.hedging)
         for key, (kind, parse) in _PARTS.items():
             value = getattr(self, key)
-            if not isinstance(value, kind):  # Policy(rate="100/s", retry=2): as a descriptor has it
+            if not isinstance(value, kind):  # Policy(rate_limit="100/s", retry=2): as a descriptor has it
                 msgspec.structs.force_setattr(self, key, parse(value, None))
         for key in ("max_response_bytes", "max_request_bytes"):
             value = getattr(self, key)
@@ -138,18 +139,18 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
         return parse_policy(raw, base=self)
 
 
-def _rate_named(key: str) -> Callable[[Any, Any], Rate | None]:
+def _rate_limit_parser(key: str) -> Callable[[Any, Any], RateLimit | None]:
     # A rate has no defaults to lay it over: it stands for itself.
-    return lambda raw, _base: None if raw is None else parse_rate(raw, key)
+    return lambda raw, _base: None if raw is None else parse_rate_limit(raw, key)
 
 
 _PARTS: Mapping[str, tuple[type, Callable[[Any, Any], Any]]] = {
     "retry": (Retry, lambda raw, base: parse_retry(raw, base or DEFAULT_RETRY)),
     "breaker": (Breaker, parse_breaker),
     "bulkhead": (Bulkhead, parse_bulkhead),
-    "rate": (Rate, _rate_named("rate")),
-    "user_rate": (Rate, _rate_named("user-rate")),
-    "shared_user_rate": (Rate, _rate_named("shared-user-rate")),
+    "rate_limit": (RateLimit, _rate_limit_parser("rate-limit")),
+    "user_rate_limit": (RateLimit, _rate_limit_parser("user-rate-limit")),
+    "shared_user_rate_limit": (RateLimit, _rate_limit_parser("shared-user-rate-limit")),
     "balancing": (Balancing, parse_balancing),
     "outlier_detection": (OutlierDetection, parse_outlier_detection),
     "slo": (Slo, parse_slo),

@@ -22,7 +22,7 @@ from dispatch.policy import (
     OutlierDetection,
     Policy,
     PolicyError,
-    Rate,
+    RateLimit,
     Retry,
     Slo,
     parse_policy,
@@ -35,15 +35,15 @@ PARTS: dict[str, type[msgspec.Struct]] = {
     "retry": Retry,
     "breaker": Breaker,
     "bulkhead": Bulkhead,
-    "rate": Rate,
-    "user-rate": Rate,
-    "shared-user-rate": Rate,
+    "rate-limit": RateLimit,
+    "user-rate-limit": RateLimit,
+    "shared-user-rate-limit": RateLimit,
     "balancing": Balancing,
     "outlier-detection": OutlierDetection,
     "slo": Slo,
 }
-SAME_KEYS = ("user-rate", "shared-user-rate")
-"""Their keys stand at ``rate``."""
+SAME_KEYS = ("user-rate-limit", "shared-user-rate-limit")
+"""Their keys stand at ``rate-limit``."""
 UNITS = {
     *("seconds", "bytes", "share", "calls", "attempts", "failures", "rounds", "instances", "connections", "chunks"),
     *("repeats a second", "standard deviations", "factor", "name", "names", "weights by user", "true or false"),
@@ -90,7 +90,7 @@ def test_no_option_is_missing_and_none_is_unknown() -> None:
     assert list(OPTIONS) == list(Policy.__struct_encode_fields__)
     for key, kind in PARTS.items():
         if key in SAME_KEYS:
-            assert OPTIONS[key]["keys"] == "as for 'rate'"
+            assert OPTIONS[key]["keys"] == "as for 'rate-limit'"
         else:
             assert list(OPTIONS[key]["keys"]) == list(kind.__struct_encode_fields__)
 
@@ -100,13 +100,13 @@ def test_the_default_is_that_of_the_code(key: str, kind: type[msgspec.Struct], f
     if key in PARTS:
         assert entry["default"] == ("off" if getattr(DEFAULT_POLICY, field) is None else "on")
         return
-    if key == "rate.rate":
+    if key == "rate-limit.rate":
         assert "default" not in entry
         assert entry["required"] is True
         return
     value = msgspec.structs.fields(kind)[kind.__struct_fields__.index(field)].default
     if isinstance(value, tuple):
-        value = dict(value) if key == "rate.weights" else list(value)
+        value = dict(value) if key == "rate-limit.weights" else list(value)
     assert entry["default"] == value
     assert isinstance(entry["default"], bool) == isinstance(value, bool)  # 1 == True
 
@@ -127,7 +127,7 @@ def test_nothing_else_is_said_and_the_unit_is_a_known_one(
     if key in PARTS:
         assert set(entry) - {"short"} == {"default", "meaning", "reason", "keys"}
         return
-    assert set(entry) == {"required" if key == "rate.rate" else "default", "unit", "meaning", "reason"}
+    assert set(entry) == {"required" if key == "rate-limit.rate" else "default", "unit", "meaning", "reason"}
     assert entry["unit"] in UNITS
     assert (entry["unit"] == "true or false") == isinstance(entry.get("default"), bool)
 
@@ -163,7 +163,7 @@ def test_the_policy_to_copy_is_accepted_by_check(capsys: pytest.CaptureFixture[s
         assert {
             "timeout",
             "hedging",
-            "rate.burst",
+            "rate-limit.burst",
             "balancing.strategy",
             "outlier-detection.consecutive-failures",
         } <= users

@@ -56,12 +56,12 @@ TOOLS: Mapping[str, Mapping[str, Any]] = {
     },
     "transfer": {
         "service": "bank",
-        "policy": {"rate": {"rate": "20/s", "burst": 4, "queue": 8, "max-wait": 0.3}},
+        "policy": {"rate-limit": {"rate": "20/s", "burst": 4, "max-wait": 0.3}},
     },
     "statement": {
         "service": "bank",
         "policy": {
-            "user-rate": {"rate": "5/s", "burst": 3, "queue": 0},
+            "user-rate-limit": {"rate": "5/s", "burst": 3, "max-wait": 0},
             "bulkhead": {"max-concurrent-calls": 2, "max-wait": 0.3},
         },
     },

@@ -37,7 +37,7 @@ class World:
             lambda: self.now,
             bucket=self.bucket,
             users=None if self.users is None else self.users.get,
-            queue=queue,
+            max_queue=queue,
             max_wait=max_wait,
             weights=weights,
             stirred=self.stir,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dispatch.policy.rate import Rate
+from dispatch.policy.rate_limit import RateLimit
 from dispatch.resilience.rate_limit.aio import RateLimits
 from tests.helpers.clock import virtual_loop
 
@@ -13,12 +13,15 @@ def now() -> float:
     return virtual_loop().time()
 
 
-def limits(rate: str | None = "8/s", user_rate: str | None = None, *, burst: float = 1, **more: object) -> RateLimits:
+def limits(
+    rate: str | None = "8/s", user_rate: str | None = None, *, burst: float = 1, max_queue: int = 1000, **more: object
+) -> RateLimits:
     """Limits with a burst of one and a long queue."""
-    settings = {"burst": burst, "queue": 1000, "max_wait": 100.0, **more}
+    settings = {"burst": burst, "max_wait": 100.0, **more}
     return RateLimits(
-        None if rate is None else Rate(rate, **settings),  # type: ignore[arg-type]
-        None if user_rate is None else Rate(user_rate, **settings),  # type: ignore[arg-type]
+        None if rate is None else RateLimit(rate, **settings),  # type: ignore[arg-type]
+        None if user_rate is None else RateLimit(user_rate, **settings),  # type: ignore[arg-type]
+        max_queue=max_queue,
     )
 
 

@@ -51,7 +51,7 @@ class Machine(RuleBasedStateMachine):
             lambda: self.now,
             bucket=None if rate is None else LeakyBucket(rate[1], rate[0]),
             users=None if users is None else users.get,
-            queue=QUEUE,
+            max_queue=QUEUE,
             max_wait=MAX_WAIT,
             weights={"c": 2.0},
             stirred=self.stir,
@@ -240,7 +240,9 @@ TestMachine.settings = machine(60, 30)
 def test_the_time_that_a_refusal_names_is_exact(calls: list[tuple[str, float]], user: str, cost: float) -> None:
     """Coming back then is soon enough, and a moment sooner is not: others wait for their whole deadline, or guess."""
     now = 100.0
-    limiter = RateLimiter(lambda: now, bucket=LeakyBucket(2.0, 4.0), queue=1000, max_wait=1000.0, weights={"b": 2.0})
+    limiter = RateLimiter(
+        lambda: now, bucket=LeakyBucket(2.0, 4.0), max_queue=1000, max_wait=1000.0, weights={"b": 2.0}
+    )
     for each, much in calls:
         limiter.admit(each, 1e9, much)
     first = limiter.admit(user, now, cost)

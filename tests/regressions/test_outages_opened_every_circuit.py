@@ -116,7 +116,7 @@ async def test_requests_whose_answers_an_outage_kept_away_are_no_failures_of_the
         assert transitions == []
 
 
-@pytest.mark.parametrize("policy", [{"rate": {"rate": "1/s", "burst": 1, "queue": 0}}, {"bulkhead": 1}])
+@pytest.mark.parametrize("policy", [{"rate-limit": {"rate": "1/s", "burst": 1, "max-wait": 0}}, {"bulkhead": 1}])
 async def test_while_the_broker_is_away_no_other_guard_is_asked(policy: dict[str, Any]) -> None:
     async with instances(taking(0.01), "one", policy=policy) as (dispatcher, connection, _):
         assert (await dispatcher.execute("work")).ok

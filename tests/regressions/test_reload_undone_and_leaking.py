@@ -137,11 +137,11 @@ async def opened_by(tools: Catalog, *names: str) -> dict[tuple[str, str], int]:
 
 @pytest.mark.parametrize("also_the_tool", [False, True])
 async def test_a_client_made_before_a_reload_keeps_to_the_new_policy(also_the_tool: bool) -> None:
-    rate = {"rate": "2/m", "burst": 2, "queue": 0}
+    rate = {"rate": "2/m", "burst": 2, "max-wait": 0}
     async with serving(lambda _: "done"), dispatching(catalog()) as dispatcher:
         client = ToolServiceClient(dispatcher, service="lab")
         await client.call("alice", {}, {})
-        dispatcher.reload(catalog(service={"policy": {"user-rate": rate}}))
+        dispatcher.reload(catalog(service={"policy": {"user-rate-limit": rate}}))
         other = ToolServiceClient(dispatcher, service="lab")
         passed = 0
         for number in range(80):

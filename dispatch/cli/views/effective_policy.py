@@ -15,7 +15,7 @@ from dispatch.calls.resolved_tool import ResolvedTool, ToolResolver
 from dispatch.catalog import Catalog, ServiceDescriptor, ToolDescriptor
 from dispatch.catalog.frozen_json import FrozenDict
 from dispatch.messaging.wire.topic_name import TopicName
-from dispatch.policy import DEFAULT_POLICY, Policy, Rate
+from dispatch.policy import DEFAULT_POLICY, Policy, RateLimit
 from dispatch.telemetry.alerting.slo import describe_slo
 
 DEFAULT, USER, SERVICE, TOOL = "default", "user", "service", "tool"
@@ -29,9 +29,9 @@ GUARDS: Mapping[str, tuple[str, ...]] = {
     "hedging": ("hedging",),
     "breaker": ("breaker",),
     "bulkhead": ("bulkhead",),
-    "rate": ("rate",),
-    "user-rate": ("user_rate",),
-    "shared-user-rate": ("shared_user_rate",),
+    "rate-limit": ("rate_limit",),
+    "user-rate-limit": ("user_rate_limit",),
+    "shared-user-rate-limit": ("shared_user_rate_limit",),
     "balancing": ("balancing",),
     "outlier-detection": ("outlier_detection",),
     "single-flight": ("single_flight",),
@@ -39,7 +39,7 @@ GUARDS: Mapping[str, tuple[str, ...]] = {
 }
 """Every field of a policy, by the guard that it sets."""
 
-_RATES = ("rate", "user-rate", "shared-user-rate")
+_RATES = ("rate-limit", "user-rate-limit", "shared-user-rate-limit")
 # What a descriptor may write for a part instead of an object: the key that it stands for.
 _SHORT = {
     "retry": "max-attempts",
@@ -165,7 +165,7 @@ def _values(policy: Policy, guard: str) -> Iterator[tuple[str, Any]]:
 
 def _plain(part: msgspec.Struct, field: str) -> Any:
     value = getattr(part, field)
-    if isinstance(part, Rate):
+    if isinstance(part, RateLimit):
         if field == "burst":
             return part.capacity
         if field == "weights":
@@ -307,12 +307,12 @@ def _settings_unused(policy: Policy, note: Callable[..., None]) -> None:
     rates = [(key, rate) for key in _RATES if (rate := getattr(policy, key.replace("-", "_"))) is not None]
     for key, rate in rates:
         if key != rates[0][0]:
-            note(f"one line for all: '{rates[0][0]}' says how long", key, "queue", "weights")
+            note(f"the limits share one queue, with the weights of '{rates[0][0]}'", key, "weights")
         shortest = min(rates, key=lambda each: each[1].max_wait)
         if rate.max_wait > shortest[1].max_wait:
             note(f"that of '{shortest[0]}' is shorter", key, "max-wait")
-        elif rates[0][1].queue == 0:
-            note(f"'{rates[0][0]}.queue' is 0: nobody waits", key, "max-wait")
+        if shortest[1].max_wait == 0:
+            note(f"'{shortest[0]}.max-wait' is 0: no call waits", key, "weights")
 
 
 # -- in words -------------------------------------------------------------------------------------------------------

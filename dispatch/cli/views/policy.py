@@ -67,9 +67,9 @@ def defaults_line() -> str:
         on.append(f"bulkhead {policy.bulkhead.max_concurrent_calls}")
     on.append(f"balancing {policy.balancing.strategy}")
     limits = {
-        "rate": policy.rate,
-        "user-rate": policy.user_rate,
-        "shared-user-rate": policy.shared_user_rate,
+        "rate-limit": policy.rate_limit,
+        "user-rate-limit": policy.user_rate_limit,
+        "shared-user-rate-limit": policy.shared_user_rate_limit,
         "hedging": policy.hedging,
         "slo": policy.slo,
         "single-flight": policy.single_flight or None,

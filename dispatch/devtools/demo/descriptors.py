@@ -45,7 +45,7 @@ def demo_catalog(run: str, time_scale: TimeScale) -> Catalog:
         "timeout": RATES_TIMEOUT_S,
         "breaker": {"consecutive-failures": 3, "open-duration": time_scale.open_duration, "half-open-calls": 1},
     }
-    services["search"]["policy"] = {"user-rate": USER_RATE.as_document(), "retry": 1}
+    services["search"]["policy"] = {"user-rate-limit": USER_RATE.as_document(), "retry": 1}
     question = _text("question", "A whole question.")
     pair = _text("pair", "Two currencies, for example: EUR/USD")
     tools = [

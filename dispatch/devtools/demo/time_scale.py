@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from dispatch.policy import DEFAULT_POLICY, Rate
+from dispatch.policy import DEFAULT_POLICY, RateLimit
 
 DEFAULT_SECONDS: Final = 20.0
 """Long enough to read the events, short enough to watch completely."""
 MIN_SECONDS: Final = 5.0
 """Minimum duration: below it the guards' times approach the duration of a call and the scenarios fail."""
-USER_RATE: Final = Rate("5/s", max_wait=0.01)
+USER_RATE: Final = RateLimit("5/s", max_wait=0.01)
 """Rate limit per user of the tool that the noisy user calls. The short wait makes rejections visible."""
 
 _WAITED_S: Final = 2.4

@@ -17,9 +17,9 @@ from aiolimiter import AsyncLimiter
 
 from dispatch._internal.clock import loop_clock
 from dispatch._internal.permit import Rejection
-from dispatch.policy.rate import Rate
+from dispatch.policy.rate_limit import RateLimit
 from dispatch.resilience.rate_limit.leaky_bucket import NEVER, Both, Bucket, LeakyBucket
-from dispatch.resilience.rate_limit.limiter import RateLimiter, RatePermit, Waiter
+from dispatch.resilience.rate_limit.limiter import MAX_QUEUE, RateLimiter, RatePermit, Waiter
 from dispatch.resilience.rate_limit.user_buckets import MAX_USERS, UserBuckets
 
 AMPLE = 0.5
@@ -96,7 +96,7 @@ def _at_once(step: Coroutine[Any, Any, None]) -> None:
         raise RuntimeError(_WAITS)
 
 
-def user_buckets(rate: Rate, most: int = MAX_USERS) -> UserBuckets[LimiterBucket]:
+def user_buckets(rate: RateLimit, most: int = MAX_USERS) -> UserBuckets[LimiterBucket]:
     """One bucket a user, for one tool or (given to several :class:`RateLimits`) for all tools together.
 
     Args:
@@ -115,8 +115,9 @@ class RateLimits:
         user_rate: each user's at this tool; None: no limit.
         everywhere: each user's at all tools that are given the same; None: no limit.
         shared_rate: the rate that ``everywhere`` was made of.
+        max_queue: calls that wait at most.
 
-    How many may wait, and the users' weights, are those of the first of ``rate``, ``user_rate`` and ``shared_rate`` that is
+    The users' weights are those of the first of ``rate``, ``user_rate`` and ``shared_rate`` that is
     given; nobody waits for longer than any of them allows. With ``everywhere`` alone it is as the defaults say. Calls of one
     user at several tools that wait for his bucket ``everywhere`` take turns; one that finds room at its own tool at once may
     go before them.
@@ -124,21 +125,22 @@ class RateLimits:
 
     def __init__(
         self,
-        rate: Rate | None = None,
-        user_rate: Rate | None = None,
+        rate: RateLimit | None = None,
+        user_rate: RateLimit | None = None,
         *,
         everywhere: UserBuckets[LimiterBucket] | None = None,
-        shared_rate: Rate | None = None,
+        shared_rate: RateLimit | None = None,
+        max_queue: int = MAX_QUEUE,
     ) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
-        ruling = rate or user_rate or shared_rate or Rate("1/s")
+        ruling = rate or user_rate or shared_rate or RateLimit("1/s")
         here = user_buckets(user_rate) if user_rate is not None else None
         self.limiter = RateLimiter(
             time.monotonic,
             bucket=LimiterBucket(rate.capacity, rate.per_second) if rate is not None else None,
             users=_joined(here, everywhere),
-            queue=ruling.queue,
+            max_queue=max_queue,
             max_wait=min(each.max_wait for each in (rate, user_rate, shared_rate, ruling) if each is not None),
             weights=dict(ruling.weights),
             stirred=self._turn,

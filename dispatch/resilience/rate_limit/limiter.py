@@ -19,12 +19,15 @@ from dispatch.errors import Outcome
 from dispatch.resilience.rate_limit.leaky_bucket import Bucket
 from dispatch.resilience.rate_limit.weighted_fair_queue import WeightedFairQueue
 
+MAX_QUEUE = 128
+"""Calls that wait for the rate limits of one tool, of all users. At 100 calls a second this is 1.28 s of calls, about the
+default of ``max-wait``, which is the limit that users set: the queue bounds only memory. One user alone gets half of it."""
 STEP_S = 1e-6
 """Two times that differ by less are the same: sums of floats and the turns of a timer are no more exact."""
 
-BY_TOOL = "rate"
+BY_TOOL = "rate-limit"
 """Who refuses: the limit over all users …"""
-BY_USER = "user-rate"
+BY_USER = "user-rate-limit"
 """… or the user's own."""
 
 _REJECTED = Outcome.REJECTED  # to look a member up costs as much as all the rest of finishing
@@ -100,7 +103,7 @@ class RateLimiter:
         clock: seconds.
         bucket: all users' together; None: no limit there.
         users: one user's bucket at a time (:meth:`Users.get`); None: no limit there.
-        queue: calls that wait at most.
+        max_queue: calls that wait at most.
         max_wait: seconds that a call waits at most.
         weights: shares of users; 1 for those not named.
         stirred: called when somebody who waits may be able to go sooner than ``next_at`` said.
@@ -117,7 +120,7 @@ class RateLimiter:
         *,
         bucket: Bucket | None = None,
         users: Callable[[str, float], Bucket] | None = None,
-        queue: int = 128,
+        max_queue: int = MAX_QUEUE,
         max_wait: float = 1.0,
         weights: Mapping[str, float] | None = None,
         stirred: Callable[[], object] = lambda: None,
@@ -127,7 +130,7 @@ class RateLimiter:
         self._users = users
         self._max_wait = max_wait
         self._stirred = stirred
-        self._queue: WeightedFairQueue[Waiter] = WeightedFairQueue(queue, dict(weights or {}))
+        self._queue: WeightedFairQueue[Waiter] = WeightedFairQueue(max_queue, dict(weights or {}))
         self._turns = self._queue.turns  # empty when nobody waits for the tool's bucket
         self._lines: dict[str, _Line] = {}
         self._due: list[tuple[float, int, str]] = []  # lines by when their first waiter finds room
@@ -178,7 +181,7 @@ class RateLimiter:
             waiter.answer.give_back()
         elif waiter.answer is None:
             self._remove(waiter)
-            waiter.answer = Rejection("rate", "left")
+            waiter.answer = Rejection("rate-limit", "left")
             if self._expiries:
                 self._stirred()
 

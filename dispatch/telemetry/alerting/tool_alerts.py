@@ -18,7 +18,7 @@ def _share(part: str, whole: str, above: float, calls: str) -> str:
 
 def _rejected(by: str, above: float) -> str:
     metric, label = "dispatch_rejections_total", "by"
-    if by == "rate":  # only the tool's limit: a user's own limit is no sign of saturation
+    if by == "rate-limit":  # only the tool's limit: a user's own limit is no sign of saturation
         metric, label, by = "dispatch_rate_limited_total", "scope", "tool"
     matcher = f'{label}="{by}"'
     return _share(
@@ -121,7 +121,7 @@ TOOL_ALERTS = (
     ),
     Alert(
         "DispatchRateLimitSaturated",
-        _rejected("rate", 0.1),
+        _rejected("rate-limit", 0.1),
         "10m",
         TICKET,
         "The rate limit of <tool> rejects <share> of its calls",

@@ -35,7 +35,7 @@ ones."""
 
 EJECTION_REASONS = ("failures", "success-rate")
 """Reasons of ejections (:mod:`dispatch.balancing.outlier_detection`)."""
-REJECTED_BY = ("breaker", "rate", "bulkhead", "balancer", "service", "exchange")
+REJECTED_BY = ("breaker", "rate-limit", "bulkhead", "balancer", "service", "exchange")
 """Parts that reject attempts. The catalogue rejects only calls of tools that do not exist, which have no series."""
 
 Inc = Callable[[], None]
@@ -107,10 +107,10 @@ class ToolMeter:
     def record_rejection(self, error: DispatchError) -> None:
         """Record the rejection of an attempt."""
         by = error.rejected_by
-        if by == "user-rate":
+        if by == "user-rate-limit":
             self.rate_limited["user"]()
-            by = "rate"
-        elif by == "rate":
+            by = "rate-limit"
+        elif by == "rate-limit":
             self.rate_limited["tool"]()
         count = self.rejected.get(by or "")
         if count is not None:

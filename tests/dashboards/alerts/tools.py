@@ -199,7 +199,7 @@ TOOLS = (
         "50%",
     ),
     saturated("DispatchRateLimitSaturated", limited("tool"), limited("user")),
-    saturated("DispatchBulkheadSaturated", refused("bulkhead"), refused("rate")),
+    saturated("DispatchBulkheadSaturated", refused("bulkhead"), refused("rate-limit")),
     saturated("DispatchServiceOverloaded", refused("service"), refused("breaker")),
     Case(
         "DispatchCallsWithoutInstance",

@@ -15,7 +15,7 @@ from dispatch._internal.permit import Rejection
 from dispatch.calls.admission import Admission
 from dispatch.calls.tool_guards import ToolGuards
 from dispatch.errors import Outcome
-from dispatch.policy import Bulkhead, Policy, Rate
+from dispatch.policy import Bulkhead, Policy, RateLimit
 from dispatch.resilience.breaker.breaker import State
 from dispatch.resilience.breaker.rules import BreakerRules
 from dispatch.resilience.bulkhead.bulkhead import QueueLimits
@@ -25,8 +25,8 @@ from tests.helpers.clock import advance, virtual_loop
 
 CALLS = 20_000
 POLICY = Policy(
-    rate=Rate("300/s", burst=5, queue=50, max_wait=0.3),
-    user_rate=Rate("120/s", burst=3, queue=50, max_wait=0.3),
+    rate_limit=RateLimit("300/s", burst=5, max_wait=0.3),
+    user_rate_limit=RateLimit("120/s", burst=3, max_wait=0.3),
     bulkhead=Bulkhead(max_concurrent_calls=8, max_wait=0.2),
     breaker=BreakerRules(consecutive_failures=8, open_duration=0.2, half_open_lease=1.0),
 )
@@ -39,7 +39,7 @@ class Crowd:
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
         self.clock = virtual_loop().time
-        self.shared: dict[Rate, UserBuckets[LimiterBucket]] = {}
+        self.shared: dict[RateLimit, UserBuckets[LimiterBucket]] = {}
         self.guards = ToolGuards(
             POLICY,
             repeatable=True,
@@ -109,7 +109,7 @@ async def test_cancelled_callers_leave_no_permit_no_waiter_and_no_timer(
     assert (limiter.waiting, limiter._lines, limiter._due) == (0, {}, [])
     assert not limiter._turns
     assert limiter.returned > 100, "permits of calls that were never sent went back"
-    met = {"cancelled", "not sent", "success", "timeout", "breaker open", "rate too-late", "bulkhead queue-full"}
+    met = {"cancelled", "not sent", "success", "timeout", "breaker open", "rate-limit too-late", "bulkhead queue-full"}
     assert met <= set(crowd.ends), met - set(crowd.ends)
     assert sum(crowd.ends.values()) <= CALLS, "who was cancelled before its first step never came"
 

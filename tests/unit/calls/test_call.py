@@ -313,7 +313,7 @@ async def test_the_urgent_goes_first() -> None:
 
 
 async def test_a_rate_is_kept_and_who_would_wait_too_long_is_told_when_to_come_back() -> None:
-    policy = {"rate": {"rate": "10/s", "burst": 1, "max-wait": 0.5}}
+    policy = {"rate-limit": {"rate": "10/s", "burst": 1, "max-wait": 0.5}}
     async with stand(lambda _: "done", tools(policy=policy)) as (dispatcher, _):
         began = now()
         results = await asyncio.gather(*(dispatcher.execute("work") for _ in range(10)))
@@ -323,19 +323,22 @@ async def test_a_rate_is_kept_and_who_would_wait_too_long_is_told_when_to_come_b
         assert now() - began == pytest.approx(0.5, abs=0.02)
         for error in refused:
             assert isinstance(error, ThrottledError)
-            assert (error.type, error.rejected_by) == ("rate-limited", "rate")
+            assert (error.type, error.rejected_by) == ("rate-limited", "rate-limit")
             assert error.retry_after == pytest.approx(0.6, abs=0.01)
 
 
 async def test_one_user_does_not_take_the_others_share() -> None:
-    async with stand(lambda _: "done", tools(policy={"user-rate": {"rate": "1/s", "queue": 0}})) as (dispatcher, _):
+    async with stand(lambda _: "done", tools(policy={"user-rate-limit": {"rate": "1/s", "max-wait": 0}})) as (
+        dispatcher,
+        _,
+    ):
         hog = await asyncio.gather(*(dispatcher.execute("work", user="hog") for _ in range(5)))
         assert sum(result.ok for result in hog) == 1
         assert (await dispatcher.execute("work", user="ann")).ok
 
 
 async def test_a_users_rate_can_be_for_several_tools_together() -> None:
-    both = {"policy": {"shared-user-rate": {"rate": "2/s", "queue": 0}}}
+    both = {"policy": {"shared-user-rate-limit": {"rate": "2/s", "max-wait": 0}}}
     async with stand(lambda _: "done", catalog(one=both, two=both)) as (dispatcher, _):
         results = [await dispatcher.execute(tool, user="ann") for tool in ("one", "two", "one", "two")]
         assert [result.ok for result in results] == [True, True, False, False]
@@ -343,7 +346,7 @@ async def test_a_users_rate_can_be_for_several_tools_together() -> None:
 
 
 async def test_what_never_left_costs_nothing_of_the_rate() -> None:
-    policy = {"rate": {"rate": "1/h", "queue": 0}, "bulkhead": 1, "retry": 1}
+    policy = {"rate-limit": {"rate": "1/h", "max-wait": 0}, "bulkhead": 1, "retry": 1}
     async with serving(lambda _: "done"), dispatching(tools(policy=policy)) as dispatcher:
         dispatcher.breaker("work").force_open()
         for _ in range(3):

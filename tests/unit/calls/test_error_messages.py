@@ -25,20 +25,20 @@ from dispatch.policy import Policy, PolicyError
 
 REASONS = {
     "breaker": ("open", "paused", "probing", "forced-open"),
-    "rate": ("too-late", "queue-full", "too-large", "left"),
-    "user-rate": ("too-late", "queue-full", "too-large"),
+    "rate-limit": ("too-late", "queue-full", "too-large", "left"),
+    "user-rate-limit": ("too-late", "queue-full", "too-large"),
     "bulkhead": ("full", "queue-full", "too-late", "too-long", "overload"),
     "balancer": ("no-instance",),
 }
 ALL = [(by, reason) for by, reasons in REASONS.items() for reason in reasons]
 TYPES = {
     "breaker": "circuit-open",
-    "rate": "rate-limited",
-    "user-rate": "rate-limited",
+    "rate-limit": "rate-limited",
+    "user-rate-limit": "rate-limited",
     "bulkhead": "bulkhead-full",
     "balancer": "no-instance",
 }
-PERMANENT = [("breaker", "forced-open"), ("rate", "too-large"), ("user-rate", "too-large")]
+PERMANENT = [("breaker", "forced-open"), ("rate-limit", "too-large"), ("user-rate-limit", "too-large")]
 LIMIT = 1_000
 
 
@@ -46,7 +46,7 @@ LIMIT = 1_000
 @pytest.mark.parametrize("after", [None, 0.04, 0.5, 1.2, 90.0])
 def test_every_rejection_names_its_guard_and_the_time_to_wait(by: str, reason: str, after: float | None) -> None:
     error = error_from_rejection(Rejection(by, reason, after), "work")
-    assert type(error) is (ThrottledError if by in ("rate", "user-rate", "bulkhead") else RejectedError)
+    assert type(error) is (ThrottledError if by in ("rate-limit", "user-rate-limit", "bulkhead") else RejectedError)
     assert (error.type, error.rejected_by, error.retry_after) == (TYPES[by], by, after)
     assert error.message.startswith("Tool 'work' was not executed: ")
     assert error.retryable == ((by, reason) not in PERMANENT)
@@ -57,14 +57,14 @@ def test_every_rejection_names_its_guard_and_the_time_to_wait(by: str, reason: s
     [(0.01, "in 0.1 s or later"), (0.31, "in 0.4 s or later"), (1.0, "in 1 s or later"), (1.2, "in 2 s or later")],
 )
 def test_the_time_to_wait_is_rounded_up(after: float, text: str) -> None:
-    assert text in error_from_rejection(Rejection("rate", "too-late", after), "work").message
+    assert text in error_from_rejection(Rejection("rate-limit", "too-late", after), "work").message
     assert text not in error_from_rejection(Rejection("breaker", "forced-open", after), "work").message
 
 
 @pytest.mark.parametrize(("by", "reason", "text"), [
-    ("rate", "too-late", "its rate limit is reached."),
-    ("rate", "queue-full", "its rate limit is reached and the queue for it is full"),
-    ("user-rate", "too-late", "its rate limit for this user is reached."),
+    ("rate-limit", "too-late", "its rate limit is reached."),
+    ("rate-limit", "queue-full", "its rate limit is reached and the queue for it is full"),
+    ("user-rate-limit", "too-late", "its rate limit for this user is reached."),
     ("bulkhead", "queue-full", "the queue for it is full"),
     ("bulkhead", "too-late", "would exceed the call's deadline"),
     ("bulkhead", "overload", "limit of calls in flight (bulkhead.max-concurrent-calls) is reached"),

@@ -54,8 +54,8 @@ BY_SERVICE = {ErrorType.RESULT_TOO_LARGE, ErrorType.INVALID_RESULT, ErrorType.CA
 def rejected() -> list[DispatchError]:
     reasons = {
         "breaker": ("open", "paused", "probing", "forced-open", "of-a-later-version"),
-        "rate": ("too-late", "queue-full", "too-large"),
-        "user-rate": ("too-late", "queue-full", "too-large"),
+        "rate-limit": ("too-late", "queue-full", "too-large"),
+        "user-rate-limit": ("too-late", "queue-full", "too-large"),
         "bulkhead": ("full", "queue-full", "too-late", "too-long", "overload", "closed"),
         "balancer": ("no-instance",),
         "exchange": ("pending-limit",),

@@ -20,7 +20,7 @@ from dispatch.policy import (
     OutlierDetection,
     Policy,
     PolicyError,
-    Rate,
+    RateLimit,
     Retry,
     Slo,
     check_seconds,
@@ -44,9 +44,9 @@ PARTS = (
     "hedging",
     "breaker",
     "bulkhead",
-    "rate",
-    "user-rate",
-    "shared-user-rate",
+    "rate-limit",
+    "user-rate-limit",
+    "shared-user-rate-limit",
     "balancing",
     "outlier-detection",
     "single-flight",
@@ -75,9 +75,9 @@ def test_every_part_is_read_and_laid_over_what_is_in_force() -> None:
             "hedging": 0.2,
             "breaker": {"open-duration": 1},
             "bulkhead": {"max-wait": 3},
-            "rate": "10/s",
-            "user-rate": {"rate": "1/s", "burst": 2},
-            "shared-user-rate": "5/m",
+            "rate-limit": "10/s",
+            "user-rate-limit": {"rate": "1/s", "burst": 2},
+            "shared-user-rate-limit": "5/m",
             "balancing": "least-request",
             "outlier-detection": {"consecutive-failures": 9},
             "slo": 0.99,
@@ -88,9 +88,9 @@ def test_every_part_is_read_and_laid_over_what_is_in_force() -> None:
         hedging=0.2,
         breaker=Breaker(open_duration=1),
         bulkhead=Bulkhead(max_wait=3),
-        rate=Rate("10/s"),
-        user_rate=Rate("1/s", burst=2),
-        shared_user_rate=Rate("5/m"),
+        rate_limit=RateLimit("10/s"),
+        user_rate_limit=RateLimit("1/s", burst=2),
+        shared_user_rate_limit=RateLimit("5/m"),
         balancing=Balancing("least-request"),
         outlier_detection=OutlierDetection(consecutive_failures=9),
         slo=Slo(availability=0.99),
@@ -101,7 +101,7 @@ def test_every_part_is_read_and_laid_over_what_is_in_force() -> None:
             "hedging": "p99",
             "breaker": {"half-open-calls": 1},
             "bulkhead": 5,
-            "rate": "2/s",
+            "rate-limit": "2/s",
             "balancing": {"choice-count": 3},
             "outlier-detection": {"panic-threshold": 0.2},
             "slo": {"latency": 2},
@@ -111,20 +111,22 @@ def test_every_part_is_read_and_laid_over_what_is_in_force() -> None:
     assert tool.hedging == "p99"
     assert tool.breaker == Breaker(open_duration=1, half_open_calls=1)
     assert tool.bulkhead == Bulkhead(max_wait=3, max_concurrent_calls=5)
-    assert tool.rate == Rate("2/s")
+    assert tool.rate_limit == RateLimit("2/s")
     assert tool.balancing == Balancing("least-request", choice_count=3)
     assert tool.outlier_detection == OutlierDetection(consecutive_failures=9, panic_threshold=0.2)
     assert tool.slo == Slo(availability=0.99, latency=2)
-    assert tool.user_rate == service.user_rate
+    assert tool.user_rate_limit == service.user_rate_limit
 
 
 def test_null_switches_a_part_off() -> None:
-    service = Policy(hedging="p95", rate=Rate("1/s"), slo=Slo(0.9))
+    service = Policy(hedging="p95", rate_limit=RateLimit("1/s"), slo=Slo(0.9))
     off = service.merged(
-        dict.fromkeys(("hedging", "breaker", "bulkhead", "rate", "user-rate", "shared-user-rate", "slo"))
+        dict.fromkeys(
+            ("hedging", "breaker", "bulkhead", "rate-limit", "user-rate-limit", "shared-user-rate-limit", "slo")
+        )
     )
     assert off.slo is None
-    assert (off.hedging, off.breaker, off.bulkhead, off.rate, off.user_rate) == (None,) * 5
+    assert (off.hedging, off.breaker, off.bulkhead, off.rate_limit, off.user_rate_limit) == (None,) * 5
     assert off.merged({"breaker": {"half-open-calls": 2}, "bulkhead": 3, "hedging": "p95"}) == Policy(
         breaker=Breaker(half_open_calls=2), bulkhead=Bulkhead(max_concurrent_calls=3), hedging="p95"
     )
@@ -135,11 +137,11 @@ def test_null_switches_a_part_off() -> None:
 
 
 def test_in_python_parts_may_be_written_as_in_a_descriptor() -> None:
-    made = Policy(retry=2, hedging="p95", rate="3/s", slo=0.9)  # type: ignore[arg-type] # a convenience at run time
-    assert made == Policy(retry=Retry(max_attempts=2), hedging="p95", rate=Rate("3/s"), slo=Slo(0.9))
+    made = Policy(retry=2, hedging="p95", rate_limit="3/s", slo=0.9)  # type: ignore[arg-type] # a convenience at run time
+    assert made == Policy(retry=Retry(max_attempts=2), hedging="p95", rate_limit=RateLimit("3/s"), slo=Slo(0.9))
     assert Policy().merged({"retry": Retry(max_attempts=5)}) == Policy(retry=Retry(max_attempts=5))
-    with pytest.raises(PolicyError, match="policy key 'user-rate'"):
-        Policy(user_rate="many")  # type: ignore[arg-type] # likewise
+    with pytest.raises(PolicyError, match="policy key 'user-rate-limit'"):
+        Policy(user_rate_limit="many")  # type: ignore[arg-type] # likewise
 
 
 @pytest.mark.parametrize(
@@ -150,8 +152,8 @@ def test_in_python_parts_may_be_written_as_in_a_descriptor() -> None:
         ({"breaker": 5}, "breaker"),
         ({"bulkhead": 0}, "bulkhead.max-concurrent-calls"),
         ({"concurrency": 3}, "concurrency"),
-        ({"user-rate": "5"}, "user-rate"),
-        ({"shared-user-rate": {"rate": "5/s", "burst": 0}}, "shared-user-rate.burst"),
+        ({"user-rate-limit": "5"}, "user-rate-limit"),
+        ({"shared-user-rate-limit": {"rate": "5/s", "burst": 0}}, "shared-user-rate-limit.burst"),
         ({"balancing": "round"}, "balancing.strategy"),
         ({"single-flight": 1}, "single-flight"),
         ({"slo": 99}, "slo.availability"),

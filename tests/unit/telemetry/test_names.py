@@ -215,7 +215,7 @@ def test_values_of_labels() -> None:
     }
     assert {str(each) for each in Disposition} == {"matched", "late", "duplicate", "unknown", "malformed"}
     assert INSTANCE_STATES == ("up", "warming", "paused", "ejected")
-    assert REJECTED_BY == ("breaker", "rate", "bulkhead", "balancer", "service", "exchange")
+    assert REJECTED_BY == ("breaker", "rate-limit", "bulkhead", "balancer", "service", "exchange")
 
 
 def test_buckets() -> None:

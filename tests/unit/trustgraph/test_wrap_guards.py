@@ -117,11 +117,11 @@ async def test_each_attempt_has_its_time_and_the_call_has_one() -> None:
 
 async def test_rates_and_places_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dispatch.resilience.bulkhead.bulkhead.QUEUE_LIMITS", QueueLimits(max_length=1))
-    limited = dispatch.wrap(Client("done"), tool="work", policy=Policy(user_rate={"rate": "1/s", "queue": 0}))  # type: ignore[arg-type] # as in a descriptor
+    limited = dispatch.wrap(Client("done"), tool="work", policy=Policy(user_rate_limit={"rate": "1/s", "max-wait": 0}))  # type: ignore[arg-type] # as in a descriptor
     assert await limited.call("ann", {}, {}) == "done"
     with pytest.raises(ThrottledError) as caught:
         await limited.call("ann", {}, {})
-    assert (caught.value.type, caught.value.rejected_by) == ("rate-limited", "user-rate")
+    assert (caught.value.type, caught.value.rejected_by) == ("rate-limited", "user-rate-limit")
     assert await limited.call("bob", {}, {}) == "done"
     slow = Client(5.0)
     narrow = dispatch.wrap(slow, tool="work", policy=Policy(bulkhead={"max-concurrent-calls": 1, "max-wait": 9}))  # type: ignore[arg-type] # likewise

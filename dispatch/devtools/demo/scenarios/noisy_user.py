@@ -122,7 +122,7 @@ class NoisyUser(Scenario):
         return {
             "title": self.title,
             "tool": TOOL,
-            "user_rate": str(USER_RATE.rate),
+            "user_rate_limit": str(USER_RATE.rate),
             "seconds": round(self.seconds, 3),
             "rejection": self.rejection,
             "users": {name: score.as_dict() for name, score in self.context.board.users.items()},

@@ -26,7 +26,7 @@ def policy_file(**keys: Any) -> str:
 @pytest.fixture
 def tools(tmp_path: Path) -> str:
     """A tool that may run once, with a policy of its own and one of its service."""
-    folder = write_catalog(tmp_path / "tools", policy={"timeout": 5, "rate": "10/s"})
+    folder = write_catalog(tmp_path / "tools", policy={"timeout": 5, "rate-limit": "10/s"})
     service = folder / "tool-service" / "joke-service.json"
     service.write_text(json.dumps(json.loads(service.read_text()) | {"policy": {"retry": 2, "timeout": 9}}))
     return str(folder)
@@ -39,17 +39,18 @@ def test_by_default_a_short_block_a_tool_and_the_defaults_once(run: Run, tools: 
         f"{tools}: 1 service, 1 tool, no mistakes.",
         "",
         "tell-joke (joke-service)",
-        "  guards        retry, breaker, bulkhead, rate, balancing, outlier-detection",
+        "  guards        retry, breaker, bulkhead, rate-limit, balancing, outlier-detection",
         "  retries       up to 2 attempts, only after what surely did not run, or with an idempotency key: neither "
         "read-only nor idempotent",
         f"  requests      {REQUESTS}",
         "  from user     breaker.open-duration 3",
         "  from service  retry.max-attempts 2",
-        "  from tool     timeout 5, rate.rate 10/s",
+        "  from tool     timeout 5, rate-limit.rate 10/s",
         "  no effect     hedging p95 (user): off: neither read-only nor idempotent",
         "",
-        "All else is default: timeout 30 s, 3 attempts, breaker, bulkhead 64, balancing round-robin; off: rate, user-rate, "
-        "shared-user-rate, hedging, slo, single-flight. Times are in seconds, sizes in bytes, shares from 0 to 1.",
+        "All else is default: timeout 30 s, 3 attempts, breaker, bulkhead 64, balancing round-robin; off: rate-limit, "
+        "user-rate-limit, shared-user-rate-limit, hedging, slo, single-flight. Times are in seconds, sizes in "
+        "bytes, shares from 0 to 1.",
         "Every value and its source: --tool NAME, or --plan full.",
     ]
 
@@ -63,7 +64,7 @@ def test_in_full_every_value_has_its_source(run: Run, tools: str, how: tuple[str
         ["stream-timeout", "300", "default"],
         ["retry", "max-attempts", "2", "service"],
         ["hedging", "off", "default"],
-        ["rate", "rate", "10/s", "tool"],
+        ["rate-limit", "rate", "10/s", "tool"],
         ["burst", "10", "default"],
         ["priorities", '["interactive",', '"batch"]', "default"],
         ["single-flight", "false", "default"],
@@ -104,7 +105,7 @@ def test_json_has_every_value_of_every_tool(run: Run, tools: str) -> None:
         "service": "joke-service",
         "requests": REQUESTS,
     }
-    assert plan["guards"] == ["retry", "breaker", "bulkhead", "rate", "balancing", "outlier-detection"]
+    assert plan["guards"] == ["retry", "breaker", "bulkhead", "rate-limit", "balancing", "outlier-detection"]
     rows = {row.pop("key"): row for row in plan["rows"]}
     assert rows["timeout"] == {"guard": "deadline", "value": 5, "source": "tool", "without_effect": None}
     assert rows["hedging"]["without_effect"] == "off: neither read-only nor idempotent"

@@ -92,8 +92,8 @@ def test_without_a_word_everything_is_a_default() -> None:
         {},
         {"retry": 1, "breaker": None},
         {"hedging": "p95", "bulkhead": None},
-        {"hedging": 0.5, "rate": "9/s", "retry": 2},
-        {"user-rate": "3/s", "shared-user-rate": "5/s"},
+        {"hedging": 0.5, "rate-limit": "9/s", "retry": 2},
+        {"user-rate-limit": "3/s", "shared-user-rate-limit": "5/s"},
     ],
 )
 async def test_the_guards_are_those_that_calls_meet(policy: dict[str, Any], declared: dict[str, bool]) -> None:
@@ -115,7 +115,7 @@ async def test_the_guards_are_those_that_calls_meet(policy: dict[str, Any], decl
     }
     for name, guard in met.items():
         assert (name in plan.guards) == (guard is not None), name
-    assert any(name.endswith("rate") for name in plan.guards) == (guards.rates is not None)
+    assert any(name.endswith("rate-limit") for name in plan.guards) == (guards.rates is not None)
 
 
 # -- what has no effect ---------------------------------------------------------------------------------------------
@@ -168,13 +168,13 @@ def test_calls_are_shared_only_of_what_is_read_only(declared: dict[str, bool], o
             "instance-timeout balancing.strategy outlier-detection.panic-threshold",
             "addressed",
         ),
-        ({"user-rate": "1/s"}, "", "user-rate.queue user-rate.weights user-rate.max-wait"),
+        ({"user-rate-limit": "1/s"}, "", "user-rate-limit.weights user-rate-limit.max-wait"),
         (
-            {"rate": {"rate": "9/s", "max-wait": 0.5}, "user-rate": "1/s"},
-            "user-rate.queue user-rate.weights user-rate.max-wait",
-            "rate.queue rate.max-wait user-rate.rate user-rate.burst",
+            {"rate-limit": {"rate": "9/s", "max-wait": 0.5}, "user-rate-limit": "1/s"},
+            "user-rate-limit.weights user-rate-limit.max-wait",
+            "rate-limit.weights rate-limit.max-wait user-rate-limit.rate user-rate-limit.burst",
         ),
-        ({"rate": {"rate": "9/s", "queue": 0}}, "rate.max-wait", "rate.queue rate.weights"),
+        ({"rate-limit": {"rate": "9/s", "max-wait": 0}}, "rate-limit.weights", "rate-limit.max-wait rate-limit.burst"),
     ],
 )
 def test_a_setting_that_another_switches_off_says_so(policy: dict[str, Any], keys: str, others: str) -> None:
@@ -187,7 +187,8 @@ def test_the_reasons() -> None:
     narrow = {"max-concurrent-calls": 5, "max-wait": 0}
     plan = planned({"bulkhead": narrow})
     far = planned({"addressed": False, "retry": 1, "single-flight": True})
-    rated = planned({"rate": {"rate": "9/s", "max-wait": 0.5, "queue": 0}, "user-rate": "1/s"})
+    rated = planned({"rate-limit": {"rate": "9/s", "max-wait": 0.5}, "user-rate-limit": "1/s"})
+    impatient = planned({"rate-limit": {"rate": "9/s", "max-wait": 0}})
     stored = plan_of(catalog({"policy": {"known-instances-only": True}}, kind="persistent"), "look")
     reasons = [
         (plan, "bulkhead.priorities", "'max-wait' is 0: no call waits"),
@@ -198,9 +199,9 @@ def test_the_reasons() -> None:
         (far, "instance-timeout", "no instance is called by name: 'addressed' is false"),
         (far, "balancing.choice-count", SHARED),
         (far, "single-flight", "off: not declared read-only"),
-        (rated, "user-rate.weights", "one line for all: 'rate' says how long"),
-        (rated, "user-rate.max-wait", "that of 'rate' is shorter"),
-        (rated, "rate.max-wait", "'rate.queue' is 0: nobody waits"),
+        (rated, "user-rate-limit.weights", "the limits share one queue, with the weights of 'rate-limit'"),
+        (rated, "user-rate-limit.max-wait", "that of 'rate-limit' is shorter"),
+        (impatient, "rate-limit.weights", "'rate-limit.max-wait' is 0: no call waits"),
         (stored, "addressed", "no instance is called by name: the topics are persistent, and lose nothing"),
     ]
     assert [(key, row(each, key).without_effect) for each, key, _ in reasons] == [(key, why) for _, key, why in reasons]
@@ -321,7 +322,7 @@ def test_a_share_of_slow_calls_needs_to_know_what_is_slow() -> None:
 
 def test_all_plans_are_those_of_each_tool() -> None:
     made = catalog({"policy": {"timeout": 3}}, READ_ONLY)
-    user = {"rate": "3/s"}
+    user = {"rate-limit": "3/s"}
     assert list(plans(made, user=user)) == [plan_of(made, "look", user=user)]
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dispatch.calls.resolved_tool import ToolResolver
 from dispatch.cli.views.effective_policy import DEFAULT, SERVICE, TOOL, USER, plan_of
-from dispatch.policy import DEFAULT_POLICY, Breaker, Policy, Rate, Retry
+from dispatch.policy import DEFAULT_POLICY, Breaker, Policy, RateLimit, Retry
 from tests.unit.cli.views.test_effective_policy import catalog, planned, said
 
 PARTS: dict[str, list[Any]] = {
@@ -33,9 +33,9 @@ PARTS: dict[str, list[Any]] = {
         {"slow-call-duration": 1.0, "failure-rate": 0.4},
     ],
     "bulkhead": [None, 64, 8, {"max-wait": 0}, {"priorities": ["a", "b"]}],
-    "rate": [None, "100/s", "10/m", {"rate": "10/m", "burst": 2}, '{"rate": "3/s", "queue": 5}'],
-    "user-rate": [None, "5/s", {"rate": "1/s", "queue": 4, "weights": {"ann": 2}}],
-    "shared-user-rate": [None, "20/s", {"rate": "20/s", "max-wait": 0.5}],
+    "rate-limit": [None, "100/s", "10/m", {"rate": "10/m", "burst": 2}, '{"rate": "3/s", "max-wait": 0.5}'],
+    "user-rate-limit": [None, "5/s", {"rate": "1/s", "weights": {"ann": 2}}],
+    "shared-user-rate-limit": [None, "20/s", {"rate": "20/s", "max-wait": 0.5}],
     "balancing": ["round-robin", "least-request", {"choice-count": 4}, {"strategy": "peak-ewma"}],
     "slo": [None, 0.99, {"latency": 2.0}, {"availability": 0.95, "latency-share": 0.9}],
     "outlier-detection": [
@@ -72,7 +72,7 @@ def test_the_rows_together_are_the_policy_that_calls_have(
     expected = ToolResolver(made, DEFAULT_POLICY.merged(user)).tool("look").policy
     read = DEFAULT_POLICY.merged(json.loads(json.dumps(written)))
     assert _without_bursts(read) == _without_bursts(expected)
-    for key in ("rate", "user_rate", "shared_user_rate"):
+    for key in ("rate_limit", "user_rate_limit", "shared_user_rate_limit"):
         rate = getattr(expected, key)
         assert rate is None or getattr(read, key).capacity == rate.capacity
 
@@ -99,7 +99,7 @@ def _whose(wanted: str, layers: tuple[tuple[str, Mapping[str, Any]], ...]) -> st
         raw = layer[part]
         if not key:  # a plain value, or a part that is off
             return source
-        if part.endswith("rate"):
+        if part.endswith("rate-limit"):
             if isinstance(raw, str) and raw.startswith("{"):
                 raw = json.loads(raw)
             names = raw if isinstance(raw, Mapping) else ("rate",)
@@ -114,7 +114,7 @@ def _whose(wanted: str, layers: tuple[tuple[str, Mapping[str, Any]], ...]) -> st
 def _without_bursts(policy: Policy) -> Policy:
     changes = {
         key: msgspec.structs.replace(rate, burst=None)
-        for key in ("rate", "user_rate", "shared_user_rate")
+        for key in ("rate_limit", "user_rate_limit", "shared_user_rate_limit")
         if (rate := getattr(policy, key)) is not None
     }
     return msgspec.structs.replace(policy, **changes)
@@ -151,24 +151,27 @@ def test_what_is_switched_on_again_begins_with_the_defaults() -> None:
 
 
 def test_a_rate_stands_for_itself() -> None:
-    plan = planned({"rate": {"rate": "10/s", "burst": 3, "queue": 7}}, {"rate": "50/s"})
-    assert said(plan, "rate.rate") == ("50/s", TOOL)
-    assert said(plan, "rate.burst") == (50.0, DEFAULT)
-    assert said(plan, "rate.queue") == (128, DEFAULT)
-    assert said(planned({"rate": {"rate": "1/s", "weights": {"ann": 2}}}), "rate.weights") == ({"ann": 2.0}, SERVICE)
+    plan = planned({"rate-limit": {"rate": "10/s", "burst": 3, "max-wait": 7}}, {"rate-limit": "50/s"})
+    assert said(plan, "rate-limit.rate") == ("50/s", TOOL)
+    assert said(plan, "rate-limit.burst") == (50.0, DEFAULT)
+    assert said(plan, "rate-limit.max-wait") == (1, DEFAULT)
+    assert said(planned({"rate-limit": {"rate": "1/s", "weights": {"ann": 2}}}), "rate-limit.weights") == (
+        {"ann": 2.0},
+        SERVICE,
+    )
 
 
 def test_a_policy_made_in_code_is_the_users_where_it_differs() -> None:
-    base = Policy(timeout=7, retry=Retry(max_backoff=1.0), breaker=None, rate=Rate("9/s"), hedging="p90")  # type: ignore[arg-type]
+    base = Policy(timeout=7, retry=Retry(max_backoff=1.0), breaker=None, rate_limit=RateLimit("9/s"), hedging="p90")  # type: ignore[arg-type]
     plan = planned(base=base, user={"retry": {"initial-backoff": 0.3}}, read_only=True)
     assert said(plan, "timeout") == (7, USER)
     assert said(plan, "retry.max-backoff") == (1.0, USER)
     assert said(plan, "retry.initial-backoff") == (0.3, USER)
     assert said(plan, "retry.max-attempts") == (3, DEFAULT)
     assert said(plan, "breaker") == (None, USER)
-    assert said(plan, "rate.rate") == ("9/s", USER)
+    assert said(plan, "rate-limit.rate") == ("9/s", USER)
     assert said(plan, "hedging") == ("p90", USER)
-    assert said(planned(base=Policy(user_rate=Rate("9/s"))), "user-rate.queue") == (128, USER)
+    assert said(planned(base=Policy(user_rate_limit=RateLimit("9/s"))), "user-rate-limit.max-wait") == (1, USER)
     assert said(planned({"breaker": None}, base=Policy(breaker=Breaker(half_open_calls=5))), "breaker") == (
         None,
         SERVICE,

@@ -10,7 +10,7 @@ import pytest
 
 from dispatch._internal.permit import Rejection
 from dispatch.errors import Outcome
-from dispatch.policy.rate import Rate
+from dispatch.policy.rate_limit import RateLimit
 from dispatch.resilience.rate_limit.aio import RateLimits, user_buckets
 from dispatch.resilience.rate_limit.limiter import RatePermit, Waiter
 from tests.helpers.clock import START, advance, idle, virtual_loop
@@ -57,7 +57,7 @@ async def test_a_permit_that_comes_back_wakes_who_waits() -> None:
 async def test_a_wait_that_would_outlive_the_deadline_is_refused_at_once() -> None:
     made = limits()
     await made.acquire("ann", FAR)
-    assert await made.acquire("ann", now() + 0.124) == Rejection("rate", "too-late", 0.125)
+    assert await made.acquire("ann", now() + 0.124) == Rejection("rate-limit", "too-late", 0.125)
     assert now() == START
     assert isinstance(await made.acquire("ann", now() + 0.126), RatePermit)
     assert now() == pytest.approx(START + 0.125)
@@ -143,7 +143,7 @@ async def test_a_waiter_cancelled_before_the_turn_is_not_woken_again() -> None:
 
 
 async def test_there_is_one_timer_however_many_wait() -> None:
-    made = limits("1/s", queue=100)
+    made = limits("1/s", max_queue=100)
     await made.acquire("ann", FAR)
     tasks = [asyncio.create_task(made.acquire(f"user{n}", FAR)) for n in range(50)]
     await idle()
@@ -178,16 +178,16 @@ async def test_closing_refuses_all_who_wait() -> None:
     tasks = [asyncio.create_task(made.acquire(user, FAR)) for user in ("ann", "ben")]
     await idle()
     made.close()
-    assert await asyncio.gather(*tasks) == [Rejection("rate", "closing")] * 2
+    assert await asyncio.gather(*tasks) == [Rejection("rate-limit", "closing")] * 2
     assert virtual_loop().timers() == []
     made.close("again")
     assert now() == START
 
 
 async def test_limits_hold_by_tool_by_user_and_by_user_over_all_tools() -> None:
-    everywhere = user_buckets(Rate("1/s", burst=3))
+    everywhere = user_buckets(RateLimit("1/s", burst=3))
     tools = [
-        RateLimits(Rate("100/s", burst=4), Rate("1/s", burst=2), everywhere=everywhere),
+        RateLimits(RateLimit("100/s", burst=4), RateLimit("1/s", burst=2), everywhere=everywhere),
         RateLimits(everywhere=everywhere),
     ]
 
@@ -207,17 +207,17 @@ async def test_limits_hold_by_tool_by_user_and_by_user_over_all_tools() -> None:
 
 async def test_settings_are_taken_from_the_tools_rate_then_the_users() -> None:
     first, second = (
-        Rate("1/s", burst=1, queue=4, max_wait=5.0, weights={"ann": 4}),
-        Rate("1/s", burst=1, queue=2, max_wait=2.0),
+        RateLimit("1/s", burst=1, max_wait=5.0, weights={"ann": 4}),
+        RateLimit("1/s", burst=1, max_wait=2.0),
     )
-    for made, queue, longest, weights in (
-        (RateLimits(first, second), 4, 2.0, {"ann": 4.0}),
-        (RateLimits(first), 4, 5.0, {"ann": 4.0}),
-        (RateLimits(None, second), 2, 2.0, {}),
-        (RateLimits(), 128, 1.0, {}),
-        (RateLimits(everywhere=user_buckets(first)), 128, 1.0, {}),
+    for made, longest, weights in (
+        (RateLimits(first, second), 2.0, {"ann": 4.0}),
+        (RateLimits(first), 5.0, {"ann": 4.0}),
+        (RateLimits(None, second), 2.0, {}),
+        (RateLimits(), 1.0, {}),
+        (RateLimits(everywhere=user_buckets(first)), 1.0, {}),
     ):
-        assert made.limiter._queue.max_items == queue
+        assert made.limiter._queue.max_items == 128
         assert made.limiter._max_wait == longest
         assert made.limiter._queue._weights == weights
     assert isinstance(RateLimits().admit("ann", FAR), RatePermit)
@@ -226,7 +226,7 @@ async def test_settings_are_taken_from_the_tools_rate_then_the_users() -> None:
 @pytest.mark.parametrize("seed", range(3))
 async def test_any_schedule_of_cancellations_leaves_every_permit_accounted_for(seed: int) -> None:
     chance = random.Random(seed)
-    made = limits("50/s", "20/s", burst=3, queue=40, max_wait=2.0)
+    made = limits("50/s", "20/s", burst=3, max_queue=40, max_wait=2.0)
     kept = returned = refused = cancelled = 0
 
     async def caller(user: str) -> None:

@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 import pytest
 
 from dispatch._internal.permit import Rejection
-from dispatch.policy.rate import Rate
+from dispatch.policy.rate_limit import RateLimit
 from dispatch.resilience.rate_limit.aio import RateLimits
 from tests.helpers.clock import START, virtual_loop
 
@@ -41,7 +41,7 @@ async def keep_calling(made: RateLimits, user: str, went: list[tuple[float, str]
 )
 async def test_the_admitted_rate_is_the_rate_and_never_more_than_burst_and_rate(text: str, burst: float | None) -> None:
     """G10: at most 1 % off over 60 s; in no time at all more than burst + rate * t."""
-    rate = Rate(text, burst=burst, max_wait=10.0)
+    rate = RateLimit(text, burst=burst, max_wait=10.0)
     made = RateLimits(rate)
     went: list[tuple[float, str]] = []
     await asyncio.gather(*(keep_calling(made, f"user{n}", went) for n in range(20)))
@@ -92,7 +92,7 @@ async def offered(made: RateLimits, loads: dict[str, float], seed: int) -> tuple
 
 
 def crowded() -> RateLimits:
-    return RateLimits(Rate("100/s", burst=1, queue=2000, max_wait=20.0))
+    return RateLimits(RateLimit("100/s", burst=1, max_wait=20.0), max_queue=2000)
 
 
 async def test_a_hog_and_nine_who_want_their_share_get_equal_shares() -> None:
@@ -109,7 +109,7 @@ async def test_who_wants_less_than_his_share_gets_all_of_it_and_waits_no_longer_
     went, waits = await offered(crowded(), loads, seed=2)
     solo: list[float] = []
     for user in LIGHT[:3]:
-        alone = RateLimits(Rate("10/s", burst=1, queue=2000, max_wait=20.0))
+        alone = RateLimits(RateLimit("10/s", burst=1, max_wait=20.0), max_queue=2000)
         _, its = await on_its_own(alone, user)
         solo += its[user]
     beside = [wait for user in LIGHT for wait in waits[user]]
@@ -141,7 +141,7 @@ async def on_its_own(made: RateLimits, user: str) -> tuple[Counter[str], dict[st
 
 async def test_large_calls_are_not_starved_by_small_ones() -> None:
     """A user whose calls count as five gets as much as one whose calls count as one, not nothing."""
-    made = RateLimits(Rate("100/s", burst=5, queue=200, max_wait=20.0))
+    made = RateLimits(RateLimit("100/s", burst=5, max_wait=20.0), max_queue=200)
     went: Counter[str] = Counter()
 
     async def call(user: str, cost: float) -> None:

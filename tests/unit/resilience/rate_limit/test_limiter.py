@@ -84,8 +84,8 @@ def test_a_wait_longer_than_allowed_is_refused_at_once_with_the_exact_time() -> 
     world.permit(cost=2.0)
     world.waiter()
     world.waiter()
-    assert world.refused() == Rejection("rate", "too-late", 0.375)
-    assert world.refused("ben", cost=2.0) == Rejection("rate", "too-late", 0.5)
+    assert world.refused() == Rejection("rate-limit", "too-late", 0.375)
+    assert world.refused("ben", cost=2.0) == Rejection("rate-limit", "too-late", 0.5)
     assert world.figures() == (1, 0, 2, 2)
 
 
@@ -94,15 +94,15 @@ def test_those_ahead_in_fair_order_count_and_no_others() -> None:
     world.permit()
     for _ in range(3):
         world.waiter("hog")
-    assert world.refused("hog") == Rejection("rate", "too-late", 0.5)
+    assert world.refused("hog") == Rejection("rate-limit", "too-late", 0.5)
     world.waiter("ann")
-    assert world.refused("ben", deadline=100.0) == Rejection("rate", "too-late", 0.375)
+    assert world.refused("ben", deadline=100.0) == Rejection("rate-limit", "too-late", 0.375)
 
 
 def test_a_wait_that_would_outlive_the_deadline_is_refused_at_once() -> None:
     world = World()
     world.permit(cost=2.0)
-    assert world.refused(deadline=100.124) == Rejection("rate", "too-late", 0.125)
+    assert world.refused(deadline=100.124) == Rejection("rate-limit", "too-late", 0.125)
     assert world.refused(deadline=100.125).reason == "too-late", "an answer at the deadline is no use"
     assert world.refused(deadline=50.0).retry_after == 0.125
     waiter = world.waiter(deadline=math.nextafter(100.125, 200))
@@ -137,7 +137,7 @@ def test_the_queue_is_bounded_and_one_user_has_half_of_it() -> None:
     world.permit(cost=2.0)
     world.waiter("hog")
     world.waiter("hog")
-    assert world.refused("hog") == Rejection("rate", "queue-full", 0.375)
+    assert world.refused("hog") == Rejection("rate-limit", "queue-full", 0.375)
     world.waiter("ann")
     world.waiter("ben")
     assert world.refused("col").reason == "queue-full"
@@ -161,16 +161,16 @@ def test_no_queue_means_that_nobody_waits() -> None:
     world = World(queue=0)
     world.permit()
     world.permit()
-    assert world.refused() == Rejection("rate", "queue-full", 0.125)
+    assert world.refused() == Rejection("rate-limit", "queue-full", 0.125)
     assert world.figures() == (2, 0, 1, 0)
 
 
 def test_a_cost_that_never_fits_is_refused_for_good() -> None:
     world = World(user_rate=1.0, user_burst=1.5)
-    assert world.refused(cost=2.1) == Rejection("user-rate", "too-large", None)
-    assert world.refused(cost=1.6) == Rejection("user-rate", "too-large", None)
+    assert world.refused(cost=2.1) == Rejection("user-rate-limit", "too-large", None)
+    assert world.refused(cost=1.6) == Rejection("user-rate-limit", "too-large", None)
     world.permit(cost=1.5)
-    assert World(burst=2.0).refused(cost=2.1) == Rejection("rate", "too-large", None)
+    assert World(burst=2.0).refused(cost=2.1) == Rejection("rate-limit", "too-large", None)
     world = World(rate=None, user_rate=1.0)
     assert world.refused(cost=2.1).reason == "too-large"
     world.permit(cost=2.0)
@@ -236,7 +236,7 @@ def test_who_leaves_leaves_nothing_and_those_behind_move_up() -> None:
     first, second, third = world.waiter("ann"), world.waiter("ann"), world.waiter("ben")
     world.limiter.leave(first)
     assert world.stirred == 1
-    assert first.answer == Rejection("rate", "left")
+    assert first.answer == Rejection("rate-limit", "left")
     world.limiter.leave(first)
     assert (world.stirred, world.limiter.waiting) == (1, 2)
     assert [waiter for _, waiter in world.until(100.125)] == [second]
@@ -265,7 +265,7 @@ def test_who_leaves_after_a_refusal_changes_nothing() -> None:
     waiter = world.waiter("hog")
     world.limiter.refuse_all("closing")
     refusal = waiter.answer
-    assert refusal == Rejection("rate", "closing", None)
+    assert refusal == Rejection("rate-limit", "closing", None)
     world.limiter.leave(waiter)
     assert waiter.answer is refusal
     assert world.figures() == (1, 0, 1, 0)
@@ -303,7 +303,7 @@ def test_a_deadline_ends_a_wait_sooner_than_the_longest_one() -> None:
     late = world.waiter("hog", deadline=102.5)
     world.waiter("ben")
     assert (102.5, late) in world.until()
-    assert late.answer == Rejection("rate", "too-late", 0.5), "ben went at 102, and 103 is too late"
+    assert late.answer == Rejection("rate-limit", "too-late", 0.5), "ben went at 102, and 103 is too late"
 
 
 def test_a_turn_that_comes_late_lets_go_who_can_still_use_it() -> None:
@@ -315,7 +315,7 @@ def test_a_turn_that_comes_late_lets_go_who_can_still_use_it() -> None:
         world.now = 105.0
         assert world.limiter.turn() == [long, gone]
         assert isinstance(long.answer, RatePermit)
-        assert gone.answer == Rejection("rate", "too-late", 0.0), "there was room, but no time"
+        assert gone.answer == Rejection("rate-limit", "too-late", 0.0), "there was room, but no time"
         assert world.figures() == (2, 0, 1, 0)
 
 
@@ -324,7 +324,7 @@ def test_all_who_wait_can_be_refused_and_nothing_stays() -> None:
     world.permit(cost=2.0)
     waiters = [world.waiter("ann"), world.waiter("ben"), world.waiter("ben"), world.waiter("ann")]
     assert world.limiter.refuse_all("closing") == waiters
-    assert {waiter.answer for waiter in waiters} == {Rejection("rate", "closing")}
+    assert {waiter.answer for waiter in waiters} == {Rejection("rate-limit", "closing")}
     assert world.figures() == (1, 0, 4, 0)
     assert world.limiter.next_at() is None
     assert (world.limiter._lines, world.limiter._due, world.limiter._queue.places) == ({}, [], 0)

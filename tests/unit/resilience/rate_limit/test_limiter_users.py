@@ -129,7 +129,9 @@ def test_whoever_gives_up_is_told_when_his_own_bucket_has_room_for_all_that_wait
     assert world.users is not None
     assert world.users.get("ann", world.now).take(1.0, world.now), "another tool's call was quicker"
     assert world.until(101.5) == [(101.5, late)]
-    assert late.answer == Rejection("user-rate", "too-late", 1.5), "one at 102 goes to who still waits, the next at 103"
+    assert late.answer == Rejection("user-rate-limit", "too-late", 1.5), (
+        "one at 102 goes to who still waits, the next at 103"
+    )
     assert [(round(at, 3), waiter) for at, waiter in world.until()] == [(102.0, other)]
 
 
@@ -299,22 +301,22 @@ def test_a_user_whose_own_bucket_says_no_after_all_fills_the_tools_with_nothing(
 def test_who_refuses_is_the_one_whose_room_comes_last() -> None:
     world = World(8.0, 2.0, user_rate=1.0, user_burst=1.0, max_wait=0.5)
     world.permit("ann")
-    assert world.refused("ann") == Rejection("user-rate", "too-late", 1.0)
+    assert world.refused("ann") == Rejection("user-rate-limit", "too-late", 1.0)
     world = World(1.0, 1.0, user_rate=8.0, user_burst=1.0, max_wait=0.5)
     world.permit("ann")
-    assert world.refused("ann") == Rejection("rate", "too-late", 1.0)
+    assert world.refused("ann") == Rejection("rate-limit", "too-late", 1.0)
     world = World(1.0, 1.0, user_rate=1.0, user_burst=1.0, max_wait=0.5)
     world.permit("ann")
-    assert world.refused("ann") == Rejection("rate", "too-late", 1.0), "of both, the one that is everybody's"
+    assert world.refused("ann") == Rejection("rate-limit", "too-late", 1.0), "of both, the one that is everybody's"
 
 
 def test_who_finds_the_line_full_is_told_whose_rate_it_stands_for() -> None:
     world = World(8.0, 2.0, user_rate=1.0, user_burst=1.0, queue=0)
     world.permit("ann")
-    assert world.refused("ann") == Rejection("user-rate", "queue-full", 1.0)
+    assert world.refused("ann") == Rejection("user-rate-limit", "queue-full", 1.0)
 
 
 def test_what_just_fits_a_users_bucket_is_too_large_for_the_tools_alone() -> None:
     world = World(8.0, 1.0, user_rate=1.0, user_burst=2.0)
-    assert world.refused("ann", cost=2.0) == Rejection("rate", "too-large", None)
-    assert world.refused("ann", cost=2.1) == Rejection("user-rate", "too-large", None)
+    assert world.refused("ann", cost=2.0) == Rejection("rate-limit", "too-large", None)
+    assert world.refused("ann", cost=2.1) == Rejection("user-rate-limit", "too-large", None)

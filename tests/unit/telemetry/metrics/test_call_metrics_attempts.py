@@ -20,13 +20,13 @@ from tests.unit.telemetry.metrics.test_call_metrics import OK, SENT, deaf, ends,
 
 async def test_a_rejection_by_the_tools_rate_limit() -> None:
     board = Board()
-    policy = {**UNGUARDED, "rate": {"rate": "1/s", "burst": 1, "queue": 0}}
+    policy = {**UNGUARDED, "rate-limit": {"rate": "1/s", "burst": 1, "max-wait": 0}}
     async with serving(lambda _: "done"), telling(board.telemetry(), work(policy=policy)) as dispatcher:
         assert [(await dispatcher.execute("work")).ok for _ in range(3)] == [True, False, False]
         assert board.counted() == {
             **ends("success", SENT, OK),
             "calls_total work throttled": 2,
-            "rejections_total work rate": 2,
+            "rejections_total work rate-limit": 2,
             "rate_limited_total work tool": 2,
         }
         nothing_left(board)
@@ -34,13 +34,13 @@ async def test_a_rejection_by_the_tools_rate_limit() -> None:
 
 async def test_a_rejection_by_the_users_rate_limit() -> None:
     board = Board()
-    policy = {**UNGUARDED, "user-rate": {"rate": "1/s", "burst": 1, "queue": 0}}
+    policy = {**UNGUARDED, "user-rate-limit": {"rate": "1/s", "burst": 1, "max-wait": 0}}
     async with serving(lambda _: "done"), telling(board.telemetry(), work(policy=policy)) as dispatcher:
         assert [(await dispatcher.execute("work", user="hog")).ok for _ in range(3)] == [True, False, False]
         assert board.counted() == {
             **ends("success", SENT, OK),
             "calls_total work throttled": 2,
-            "rejections_total work rate": 2,
+            "rejections_total work rate-limit": 2,
             "rate_limited_total work user": 2,
         }
 

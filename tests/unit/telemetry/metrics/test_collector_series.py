@@ -24,7 +24,7 @@ from dispatch.telemetry.metrics.instruments import Instruments
 from tests.helpers.dispatcher_and_service import UNGUARDED, catalog, read, serving
 from tests.helpers.telemetry_capture import Board, telling
 
-EVERYTHING = {"rate": "1000/s", "user-rate": "1000/s", "hedging": 0.2, "attempt-timeout": 0.5, "timeout": 5}
+EVERYTHING = {"rate-limit": "1000/s", "user-rate-limit": "1000/s", "hedging": 0.2, "attempt-timeout": 0.5, "timeout": 5}
 
 
 def lines(board: Board, *wanted: str) -> list[str]:

@@ -21,7 +21,7 @@ TOOLS = catalog(
     plain={"policy": {"bulkhead": {"max-concurrent-calls": 2, "max-wait": 1}}},
     safe={"read-only": True, "policy": {"hedging": 0.2, "attempt-timeout": 0.6, "retry": {"initial-backoff": 0.05}}},
     shared={"read-only": True, "policy": {"single-flight": True}},
-    rated={"policy": {"rate": {"rate": "2/s", "burst": 1, "queue": 1, "max-wait": 1}}},
+    rated={"policy": {"rate-limit": {"rate": "2/s", "burst": 1, "max-wait": 1}}},
 )
 WAYS = ("succeed", "fail", "sleep", "stream", "stream and fail", "stream for ever", "too large")
 

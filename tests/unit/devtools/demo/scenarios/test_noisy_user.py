@@ -22,13 +22,15 @@ async def test_noisy_user_is_limited_and_other_users_are_not() -> None:
 
 
 async def test_missing_limit_is_a_deviation(monkeypatch: pytest.MonkeyPatch) -> None:
-    deviations = (await run_with_policy(monkeypatch, "search-service", user_rate=None)).deviations
+    deviations = (await run_with_policy(monkeypatch, "search-service", user_rate_limit=None)).deviations
     assert deviations[0] == "noisy was not limited"
     assert "calls of noisy were admitted" in deviations[1]
 
 
 async def test_limit_shared_by_all_users_is_a_deviation(monkeypatch: pytest.MonkeyPatch) -> None:
     deviations = (
-        await run_with_policy(monkeypatch, "search-service", user_rate=None, rate={"rate": "5/s", "max-wait": 0.01})
+        await run_with_policy(
+            monkeypatch, "search-service", user_rate_limit=None, rate_limit={"rate": "5/s", "max-wait": 0.01}
+        )
     ).deviations
     assert any("nora: " in deviation for deviation in deviations)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.policy.rate import MAX_RATE_QUEUE, Rate, parse_rate
+from dispatch.policy.rate_limit import RateLimit, parse_rate_limit
 from dispatch.policy.validation import MAX_SECONDS, PolicyError
 
 
@@ -25,16 +25,16 @@ from dispatch.policy.validation import MAX_SECONDS, PolicyError
     ],
 )
 def test_a_rate_is_calls_by_a_unit_of_time(text: str, per_second: float, capacity: float) -> None:
-    rate = parse_rate(text)
+    rate = parse_rate_limit(text)
     assert rate.per_second == pytest.approx(per_second)
     assert rate.capacity == capacity
     assert str(rate) == text
-    assert rate == Rate(text)
+    assert rate == RateLimit(text)
 
 
 def test_the_defaults_are_those_that_are_written_down() -> None:
-    rate = Rate("100/s")
-    assert (rate.burst, rate.queue, rate.max_wait, rate.weights) == (None, 128, 1.0, ())
+    rate = RateLimit("100/s")
+    assert (rate.burst, rate.max_wait, rate.weights) == (None, 1.0, ())
 
 
 @pytest.mark.parametrize(
@@ -48,29 +48,32 @@ def test_the_defaults_are_those_that_are_written_down() -> None:
     ],
 )
 def test_a_rate_is_the_same_however_its_number_is_written(text: str, plain: str) -> None:
-    assert Rate(text) == Rate(plain)
-    assert Rate(text).rate == plain
+    assert RateLimit(text) == RateLimit(plain)
+    assert RateLimit(text).rate == plain
 
 
 def test_an_object_says_the_rest() -> None:
-    raw = {"rate": "100/s", "burst": 20, "queue": 7, "max-wait": 0.5, "weights": {"batch": 0.5, "ann": 4}}
-    rate = parse_rate(raw)
-    assert rate == Rate("100/s", burst=20, queue=7, max_wait=0.5, weights={"ann": 4.0, "batch": 0.5})
+    raw = {"rate": "100/s", "burst": 20, "max-wait": 0.5, "weights": {"batch": 0.5, "ann": 4}}
+    rate = parse_rate_limit(raw)
+    assert rate == RateLimit("100/s", burst=20, max_wait=0.5, weights={"ann": 4.0, "batch": 0.5})
     assert rate.capacity == 20.0
     assert rate.weights == (("ann", 4.0), ("batch", 0.5))
     assert rate.as_document() == raw
-    assert str(rate) == ('{"rate":"100/s","burst":20,"queue":7,"max-wait":0.5,"weights":{"ann":4.0,"batch":0.5}}')
-    assert parse_rate(str(rate)) == rate
-    assert parse_rate(rate) is rate
+    assert str(rate) == ('{"rate":"100/s","burst":20,"max-wait":0.5,"weights":{"ann":4.0,"batch":0.5}}')
+    assert parse_rate_limit(str(rate)) == rate
+    assert parse_rate_limit(rate) is rate
 
 
 def test_what_is_as_by_default_is_not_printed() -> None:
-    assert str(parse_rate({"rate": "5/s", "queue": 128, "max-wait": 1})) == "5/s"
-    assert str(parse_rate({"rate": "5/s", "queue": 0})) == '{"rate":"5/s","queue":0}'
+    assert str(parse_rate_limit({"rate": "5/s", "max-wait": 1})) == "5/s"
+    assert str(parse_rate_limit({"rate": "5/s", "max-wait": 0})) == '{"rate":"5/s","max-wait":0}'
 
 
 def test_a_rate_can_be_a_key() -> None:
-    assert len({Rate("5/s", weights={"a": 1, "b": 2}), Rate("5/s", weights={"b": 2, "a": 1}), Rate("5/m")}) == 2
+    assert (
+        len({RateLimit("5/s", weights={"a": 1, "b": 2}), RateLimit("5/s", weights={"b": 2, "a": 1}), RateLimit("5/m")})
+        == 2
+    )
 
 
 NUMBERS = st.one_of(st.integers(1, 10**6), st.floats(1e-4, 1e6), st.sampled_from([0.1, 0.25, 1e-7, 1e5]))
@@ -80,16 +83,15 @@ NUMBERS = st.one_of(st.integers(1, 10**6), st.floats(1e-4, 1e6), st.sampled_from
     NUMBERS,
     st.sampled_from("smhd"),
     st.none() | st.floats(1, 1e6),
-    st.integers(0, MAX_RATE_QUEUE),
-    st.floats(0.001, 1000),
+    st.just(0) | st.floats(0.001, 1000),
     st.dictionaries(st.text(), st.floats(0.001, 1000), max_size=3),
 )
 def test_what_is_printed_is_read_back(
-    number: float, unit: str, burst: float | None, queue: int, max_wait: float, weights: dict[str, float]
+    number: float, unit: str, burst: float | None, max_wait: float, weights: dict[str, float]
 ) -> None:
-    rate = Rate(f"{number:.12f}/{unit}", burst=burst, queue=queue, max_wait=max_wait, weights=weights)
-    assert parse_rate(str(rate)) == rate
-    assert parse_rate(rate.as_document()) == rate
+    rate = RateLimit(f"{number:.12f}/{unit}", burst=burst, max_wait=max_wait, weights=weights)
+    assert parse_rate_limit(str(rate)) == rate
+    assert parse_rate_limit(rate.as_document()) == rate
     assert rate.per_second == pytest.approx(float(f"{number:.12f}") / {"s": 1, "m": 60, "h": 3600, "d": 86400}[unit])
 
 
@@ -102,30 +104,29 @@ def test_what_is_printed_is_read_back(
 )
 def test_other_text_is_no_rate(raw: str) -> None:
     with pytest.raises(PolicyError) as caught:
-        parse_rate(raw)
-    assert (caught.value.key, caught.value.problem) == ("rate", f"{raw!r} is not a rate")
+        parse_rate_limit(raw)
+    assert (caught.value.key, caught.value.problem) == ("rate-limit", f"{raw!r} is not a rate")
     assert caught.value.fix == 'write a number and s, m, h or d, for instance "100/s", "10/m" or "0.5/s"'
 
 
 @pytest.mark.parametrize("raw", [100, 5.0, None, True, ["100/s"], b"100/s"])
 def test_other_values_are_no_rate(raw: object) -> None:
     with pytest.raises(PolicyError) as caught:
-        parse_rate(raw)
-    assert (caught.value.key, caught.value.problem) == ("rate", f"{raw!r} is neither text nor an object")
+        parse_rate_limit(raw)
+    assert (caught.value.key, caught.value.problem) == ("rate-limit", f"{raw!r} is neither text nor an object")
     assert caught.value.fix == 'write "100/s" or {"rate": "100/s", "burst": 20}'
 
 
 @pytest.mark.parametrize("raw", ["0/s", "0.0/h", "1000001/s", "60000001/m", "9" * 400 + "/s"])
 def test_a_rate_is_more_than_nothing_and_no_more_than_can_be(raw: str) -> None:
     with pytest.raises(PolicyError) as caught:
-        parse_rate(raw)
-    assert (caught.value.key, caught.value.problem) == ("rate", f"{raw!r} is out of range")
-    assert caught.value.fix == "give more than 0 and at most 1000000 a second; to limit nothing, leave it out"
+        parse_rate_limit(raw)
+    assert (caught.value.key, caught.value.problem) == ("rate-limit", f"{raw!r} is out of range")
+    assert caught.value.fix == "give more than 0 and at most 1000000 a second; for no limit, omit the key"
 
 
-BURST_FIX = "give calls that may come at once, from 1 (evenly spaced) to 1000000"
-QUEUE_FIX = "give for instance 128, or 0 to refuse at once what is too much"
-SECONDS_FIX = "give seconds above 0 and at most 604800 (a week)"
+BURST_FIX = "give the calls that are admitted at once, from 1 (evenly spaced) to 1000000"
+SECONDS_FIX = "give seconds from 0 and at most 604800 (a week)"
 
 
 @pytest.mark.parametrize(
@@ -136,12 +137,8 @@ SECONDS_FIX = "give seconds above 0 and at most 604800 (a week)"
             for value in (0, 0.99, 1e6 + 1, True, "5", float("nan"))
         ],
         *[
-            ("queue", value, "{!r} is not a whole number from 0 to 10000", QUEUE_FIX)
-            for value in (-1, 10_001, 1.5, True, "5", None)
-        ],
-        *[
             ("max-wait", value, "{!r} is out of range", SECONDS_FIX)
-            for value in (0, -1.0, MAX_SECONDS + 1, float("inf"))
+            for value in (-1.0, -1e-9, MAX_SECONDS + 1, float("inf"))
         ],
         ("max-wait", "1", "{!r} is not a number", "give seconds, for instance 10 or 0.5"),
         ("weights", 5, "{!r} is not an object", 'write {{"batch": 0.5, "ann": 4}}'),
@@ -157,56 +154,63 @@ SECONDS_FIX = "give seconds above 0 and at most 604800 (a week)"
             for value in (0, 0.0009, 1000.1, True, "2", float("nan"))
         ],
         ("weights", {str(n): 1.0 for n in range(10_001)}, "10001 are too many", "give at most 10000; the rest have 1"),
-        ("rat", 1, "unknown key", "known keys: rate, burst, queue, max-wait, weights"),
+        ("rat", 1, "unknown key", "known keys: rate, burst, max-wait, weights"),
     ],
 )
 def test_a_value_that_cannot_be_is_named_with_its_key_and_what_can(
     key: str, value: Any, problem: str, fix: str
 ) -> None:
     with pytest.raises(PolicyError) as caught:
-        parse_rate({"rate": "5/s", key: value})
+        parse_rate_limit({"rate": "5/s", key: value})
     fix = fix.replace("{{", "{").replace("}}", "}")
-    assert (caught.value.key, caught.value.problem, caught.value.fix) == (f"rate.{key}", problem.format(value), fix)
+    assert (caught.value.key, caught.value.problem, caught.value.fix) == (
+        f"rate-limit.{key}",
+        problem.format(value),
+        fix,
+    )
 
 
 def test_the_bounds_themselves_can_be() -> None:
     for changes in (
         {"burst": 1},
         {"burst": 1_000_000},
-        {"queue": 0},
-        {"queue": MAX_RATE_QUEUE},
+        {"max-wait": 0},
         {"max-wait": MAX_SECONDS},
         {"weights": {"a": 0.001, "b": 1000}},
         {"weights": {str(n): 1.0 for n in range(10_000)}},
     ):
-        assert parse_rate({"rate": "5/s", **changes}).rate == "5/s"
+        assert parse_rate_limit({"rate": "5/s", **changes}).rate == "5/s"
 
 
 def test_a_large_number_by_the_hour_needs_a_burst_of_its_own() -> None:
     with pytest.raises(PolicyError) as caught:
-        parse_rate("1000001/h")
-    assert (caught.value.key, caught.value.fix) == ("rate.burst", BURST_FIX)
-    assert caught.value.problem == "it is missing, and the rate's own number is too large"
-    assert parse_rate({"rate": "1000001/h", "burst": 10}).capacity == 10
-    assert parse_rate("1000000/h").capacity == 1_000_000
+        parse_rate_limit("1000001/h")
+    assert (caught.value.key, caught.value.fix) == ("rate-limit.burst", BURST_FIX)
+    assert caught.value.problem == "it is missing, and the number in 'rate' is too large for it"
+    assert parse_rate_limit({"rate": "1000001/h", "burst": 10}).capacity == 10
+    assert parse_rate_limit("1000000/h").capacity == 1_000_000
 
 
 def test_an_object_without_a_rate_says_so() -> None:
     with pytest.raises(PolicyError) as caught:
-        parse_rate({"burst": 5})
-    assert (caught.value.key, caught.value.problem) == ("rate.rate", "it is missing")
+        parse_rate_limit({"burst": 5})
+    assert (caught.value.key, caught.value.problem) == ("rate-limit.rate", "it is missing")
     assert caught.value.fix.startswith("write a number")
 
 
 def test_json_that_is_none_says_so() -> None:
-    with pytest.raises(PolicyError, match=r"it is no JSON object \(.*\); write \"100/s\""):
-        parse_rate('{"rate": ')
+    with pytest.raises(PolicyError, match=r"it is not a JSON object \(.*\); write \"100/s\""):
+        parse_rate_limit('{"rate": ')
 
 
 def test_an_error_names_the_key_that_the_rate_was_given_under() -> None:
-    for raw, key in (("x", "user-rate"), ({"rate": "5/s", "queue": -1}, "user-rate.queue"), ({}, "user-rate.rate")):
+    for raw, key in (
+        ("x", "user-rate-limit"),
+        ({"rate": "5/s", "max-wait": -1}, "user-rate-limit.max-wait"),
+        ({}, "user-rate-limit.rate"),
+    ):
         with pytest.raises(PolicyError) as caught:
-            parse_rate(raw, "user-rate")
+            parse_rate_limit(raw, "user-rate-limit")
         assert caught.value.key == key
         assert f"'{key}'" in str(caught.value)
         assert caught.value.__cause__ is None
