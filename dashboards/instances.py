@@ -182,7 +182,7 @@ def build_dashboard() -> Dashboard:
                 sum_by(rate("dispatch_service_cancelled_total", SERVICE_PROCESSES), "service"), "{{service}} cancelled"
             ),
             query(
-                sum_by(rate("dispatch_service_lost_answers_total", SERVICE_PROCESSES), "service"),
+                sum_by(rate("dispatch_service_lost_replies_total", SERVICE_PROCESSES), "service"),
                 "{{service}} not sent",
             ),
             query(

@@ -177,7 +177,7 @@ class ToolServer:
             "malformed": self.malformed + (0 if self._replies is None else self._replies.forged),
             "cancelled": self.cancelled,
             "repeats": self.repeats,
-            "lost_answers": 0 if self._replies is None else self._replies.lost,
+            "lost_replies": 0 if self._replies is None else self._replies.lost,
         }
 
     async def start(self) -> None:

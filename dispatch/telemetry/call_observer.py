@@ -28,7 +28,7 @@ class Counter(Protocol):
 
 
 class ObservedTool(Protocol):
-    """What an observer needs to know of the tool that is called."""
+    """The called tool, as observers see it."""
 
     @property
     def label(self) -> str:
@@ -40,7 +40,7 @@ class ObservedTool(Protocol):
 
     @property
     def description(self) -> str:
-        """What the tool does."""
+        """The description for models."""
 
 
 class RequestObserver(Protocol):

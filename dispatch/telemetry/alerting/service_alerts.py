@@ -66,7 +66,7 @@ SERVICE_ALERTS = (
     ),
     Alert(
         "DispatchRepliesNotSent",
-        increase("dispatch_service_lost_answers_total", "15m", over=()) + " >= 3",
+        increase("dispatch_service_lost_replies_total", "15m", over=()) + " >= 3",
         "",
         TICKET,
         "<service> could not send <count> replies",

@@ -27,7 +27,7 @@ _COUNTS = {
     "malformed": "Messages that are not requests: without a usable id, replies, or without their sender's session.",
     "cancelled": "Requests that were cancelled by their callers.",
     "repeats": "Retransmissions of requests: the caller asks for a reply again.",
-    "lost_answers": "Replies that could not be sent.",
+    "lost_replies": "Replies that could not be sent.",
 }
 
 _GAUGES = {

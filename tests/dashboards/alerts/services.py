@@ -24,7 +24,7 @@ EJECTIONS = {
     )
     for process in (PROCESS, OTHER_PROCESS)
 }
-LOST = series("dispatch_service_lost_answers_total", service="s")
+LOST = series("dispatch_service_lost_replies_total", service="s")
 
 SERVICES = (
     Case(

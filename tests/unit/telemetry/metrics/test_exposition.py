@@ -1,5 +1,4 @@
-"""What a scraper gets: OpenMetrics that its own parser reads, with exemplars; text for whoever asks for that; over ASGI and
-over HTTP."""
+"""Exposition of metrics: OpenMetrics with exemplars, or Prometheus' text, over ASGI and over HTTP."""
 
 from __future__ import annotations
 

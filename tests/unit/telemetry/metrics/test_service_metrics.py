@@ -1,4 +1,4 @@
-"""What a tool service's process tells: requests, refusals, how long the tool takes; and nothing twice when a server ends."""
+"""Metrics of a tool service's process: requests, rejections, run times; counters never decrease."""
 
 from __future__ import annotations
 
