@@ -89,7 +89,7 @@ class Admission(msgspec.Struct, eq=False):
                 return may
             self._rate = may
         if guards.bulkhead is not None:
-            place = await guards.bulkhead.enter(deadline=deadline, priority=priority)
+            place = await guards.bulkhead.acquire(deadline=deadline, priority=priority)
             if isinstance(place, Rejection):
                 return place
             self._place = place

@@ -9,7 +9,7 @@ from dispatch._internal.permit import Clock, Randomness
 from dispatch.messaging.rpc.retransmission import Patience
 from dispatch.policy import DEFAULT_RETRY, Policy, RateLimit
 from dispatch.resilience.breaker.breaker import CircuitBreaker
-from dispatch.resilience.bulkhead.aio import WaitingBulkhead
+from dispatch.resilience.bulkhead.async_bulkhead import AsyncBulkhead
 from dispatch.resilience.hedging.decision import Hedging
 from dispatch.resilience.latency_histogram import LatencyHistogram, Quantile
 from dispatch.resilience.rate_limit.aio import LimiterBucket, RateLimits, user_buckets
@@ -109,7 +109,7 @@ class ToolGuards:
         self.budget = RetryBudget(retry.budget_ratio, MIN_REPEATS_PER_S, clock)
         self.patience = Patience(FIRST_RETRANSMISSION_S)
         self.breaker = self._breaker()
-        self.bulkhead = None if policy.bulkhead is None else WaitingBulkhead(policy.bulkhead)
+        self.bulkhead = None if policy.bulkhead is None else AsyncBulkhead(policy.bulkhead)
         self.rates = self._rates()
         self.retrying = self._retrying()
         self.hedging = self._hedging()
@@ -125,7 +125,7 @@ class ToolGuards:
             for breaker in (self.breaker, *self._instances.values()):
                 breaker.reconfigure(policy.breaker)
         if policy.bulkhead is None or self.bulkhead is None:
-            self.bulkhead = None if policy.bulkhead is None else WaitingBulkhead(policy.bulkhead)
+            self.bulkhead = None if policy.bulkhead is None else AsyncBulkhead(policy.bulkhead)
         elif policy.bulkhead != former.bulkhead:
             self.bulkhead.reconfigure(policy.bulkhead)
         if _limits(policy) != _limits(former):

@@ -28,30 +28,30 @@ class Bench:
         self.told: list[tuple[str, BulkheadPermit | Rejection]] = []
         self.absent: set[str] = set()
 
-    def take(self) -> BulkheadPermit:
+    def acquire(self) -> BulkheadPermit:
         permit = self.guard.admit()
         assert isinstance(permit, BulkheadPermit)
         return permit
 
-    def join(
+    def enqueue(
         self, name: str, *, left: float | None = None, priority: str | None = None
     ) -> BulkheadPermit | BulkheadWaiter | Rejection:
         def decide(answer: BulkheadPermit | Rejection) -> bool:
             self.told.append((name, answer))
             return name not in self.absent
 
-        return self.guard.join(decide, deadline=None if left is None else self.now + left, priority=priority)
+        return self.guard.enqueue(decide, deadline=None if left is None else self.now + left, priority=priority)
 
     def wait(self, *names: str, **how: Any) -> list[BulkheadWaiter]:
-        waiters = [self.join(name, **how) for name in names]
+        waiters = [self.enqueue(name, **how) for name in names]
         for waiter in waiters:
             assert isinstance(waiter, BulkheadWaiter)
-            assert waiter.waits
+            assert waiter.is_waiting
         return waiters  # type: ignore[return-value]
 
     def serve(self, seconds: float, outcome: Outcome = OK) -> None:
         """One call of so many seconds."""
-        permit = self.take()
+        permit = self.acquire()
         self.now += seconds
         permit.finish(outcome)
 

@@ -88,7 +88,7 @@ class BulkheadMachine(RuleBasedStateMachine):
             if caller.expires <= self.now:
                 self._tell(caller, "too-late" if caller.deadline == caller.expires else "too-long")
 
-    def _fill(self) -> None:
+    def _grant_permits(self) -> None:
         self._expire()
         served, free = False, self.settings.max_concurrent_calls - len(self.held)
         while free > 0 and self.line:
@@ -140,7 +140,7 @@ class BulkheadMachine(RuleBasedStateMachine):
             assert answer == Rejection("bulkhead", "full", wait)
 
     @rule(left=st.sampled_from([None, None, 0.0, 0.25, 0.5, 1.0, 2.0]), name=st.sampled_from([None, *NAMES]))
-    def join(self, left: float | None, name: str | None) -> None:
+    def enqueue(self, left: float | None, name: str | None) -> None:
         limit = self.settings.max_concurrent_calls
         caller = Caller(name, self.now, None if left is None else self.now + left, self.settings.max_wait)
         order = self._order()
@@ -162,7 +162,7 @@ class BulkheadMachine(RuleBasedStateMachine):
                     self._tell(order[-1], "queue-full")
                 if not self.line:
                     self.since = self.now
-        answer = self.guard.join(caller.decide, deadline=caller.deadline, priority=name)
+        answer = self.guard.enqueue(caller.decide, deadline=caller.deadline, priority=name)
         if len(self.held) < limit:
             assert isinstance(answer, BulkheadPermit)
             self.held.append((answer, self.now))
@@ -183,18 +183,18 @@ class BulkheadMachine(RuleBasedStateMachine):
         if outcome in HELD:
             took = self.now - since
             self.mean = took if self.mean is None else self.mean + RECENT * (took - self.mean)
-        self._fill()
+        self._grant_permits()
         permit.finish(outcome)
         permit.finish(outcome)
         self._answered()
 
     @precondition(lambda self: self.line)
     @rule(data=st.data())
-    def leave(self, data: Any) -> None:
+    def cancel_wait(self, data: Any) -> None:
         caller = self.line.pop(data.draw(st.integers(0, len(self.line) - 1)))
         assert caller.waiter is not None
-        assert self.guard.leave(caller.waiter)
-        assert not self.guard.leave(caller.waiter)
+        assert self.guard.cancel_wait(caller.waiter)
+        assert not self.guard.cancel_wait(caller.waiter)
 
     @precondition(lambda self: self.line)
     @rule(data=st.data())
@@ -217,7 +217,7 @@ class BulkheadMachine(RuleBasedStateMachine):
             max_wait=longest,
             priorities=names,
         )
-        self._fill()
+        self._grant_permits()
         self.guard.reconfigure(self.settings)
         self._answered()
 
@@ -226,11 +226,11 @@ class BulkheadMachine(RuleBasedStateMachine):
         guard = self.guard
         assert guard.granted - guard.released == guard.in_flight == len(self.held)
         assert guard.waiting == len(self.line) <= self.limits.max_length
-        assert guard.overloaded == self._overload()
+        assert guard.is_overloaded == self._overload()
         assert guard.service_s == self.mean
         assert guard.next_expiry() == min((caller.expires for caller in self.line), default=None)
         assert not self.line or len(self.held) >= self.settings.max_concurrent_calls, "nobody waits beside a free place"
-        assert len(guard._line._expiries) < 40
+        assert len(guard._queue._expiries) < 40
 
 
 TestBulkheadMachine = BulkheadMachine.TestCase

@@ -292,7 +292,7 @@ class ExchangeMachine(RuleBasedStateMachine):
         self.exchange.close()
         self.do(idle())
         left = asyncio.all_tasks(self.loop)
-        timers = self.loop.timers()
+        timers = self.loop.list_timers()
         self.loop.close()
         assert not left
         assert not timers

@@ -45,7 +45,7 @@ class FairQueueMachine(RuleBasedStateMachine):
         self.turns.append((flow, [(self.count, size)]))
 
     @rule()
-    def take(self) -> None:
+    def pop(self) -> None:
         if not self.turns:
             assert self.queue.pop() is None
             return

@@ -1,8 +1,8 @@
-"""So many calls at once, so many waiting, so long: what one slow tool can take from the others. Pure: no loop, no timer.
+"""The bulkhead of one tool: bounded concurrency, a bounded wait queue and a bounded waiting time. Sans-I/O.
 
-A free place is taken with :meth:`BulkheadGuard.admit`; who finds none may :meth:`~BulkheadGuard.join` the line and is told
-later. ``granted - released == in_flight`` after any order of events: a place that comes back goes to the next in line in
-the same moment, so that nobody can slip in between and none is lost when the next has just left.
+:meth:`BulkheadGuard.admit` acquires a free permit; :meth:`BulkheadGuard.enqueue` waits for one, and a callback reports the
+decision. ``granted - released == in_flight`` holds after any order of events: a released permit goes to the next waiter in
+the same step, so that no newcomer overtakes it and no permit is lost if that waiter has just been cancelled.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ import msgspec
 from dispatch._internal.permit import Clock, Rejection
 from dispatch.errors import Outcome
 from dispatch.policy.bulkhead import Bulkhead
-from dispatch.resilience.bulkhead.wait_queue import Waiter, WaitingLine
+from dispatch.resilience.bulkhead.wait_queue import Waiter, WaitQueue
 
 BY = "bulkhead"
 RECENT = 0.1
-"""The weight of the newest service time: the mean looks back over some ten to twenty calls."""
+"""Weight of the newest service time in the moving average, which covers some ten to twenty calls."""
 MARGIN = 4.0
-"""A call is refused at once when its wait is estimated at so many times ``max_wait``; below that it waits, and the clock
-decides. The mean of so few calls is noisy: after a burst it was seen 2.5 times too high."""
+"""A call is rejected at once when its estimated wait exceeds ``max_wait`` by this factor; below it the call waits, up to
+``max_wait``. The average of so few calls is noisy: after a burst it was measured 2.5 times too high."""
 RESERVE = 4
-"""Places' worth of waiters that overload never sheds: so many may come free by chance before the next call arrives."""
+"""Waiting calls per permit that overload never sheds: so many permits may come free before the next call arrives."""
 
-_SUCCESS = Outcome.SUCCESS  # looking a member up in its class costs as much as all the rest of finishing
+_SUCCESS = Outcome.SUCCESS  # access to the member of an enumeration costs as much as the rest of finish()
 _SERVED = frozenset({Outcome.TOOL_ERROR, Outcome.INVALID_ARGUMENTS, Outcome.TIMEOUT, Outcome.TRANSPORT})
-"""Outcomes besides success that tell how long a place is held. CANCELLED says how patient a caller was; after THROTTLED and
-REJECTED nothing ran."""
+"""Outcomes besides success whose duration is a service time. CANCELLED measures the caller's patience; after THROTTLED and
+REJECTED nothing was executed."""
 
 Decide = Callable[["BulkheadPermit | Rejection"], bool]
-"""Told, once, how a wait ended. Called from within whichever call of the guard decided it; it must not raise. False: whoever
-waited has gone, so that the place goes to the next."""
+"""Called once with the decision of a wait, from within the guard's method that decided it; it must not raise. False: the
+waiting caller has been cancelled, and the permit goes to the next waiter."""
 
 
 class QueueLimits(msgspec.Struct, frozen=True):
@@ -59,13 +59,14 @@ QUEUE_LIMITS = QueueLimits()
 
 
 class BulkheadPermit(msgspec.Struct, eq=False, gc=False):
-    """A place. See :class:`dispatch._internal.permit.Permit`. Nothing holds on to it but its caller."""
+    """The permit of one attempt; see :class:`dispatch._internal.permit.Permit`. Only its caller refers to it, so that it
+    needs no garbage collection."""
 
     _guard: BulkheadGuard | None
     _since: float
 
     def finish(self, outcome: Outcome, *, retry_after: float | None = None) -> None:
-        """Give the place back; it goes to the next in line at once. A second call does nothing."""
+        """Release the permit, which goes to the next waiter at once. A second call does nothing."""
         guard = self._guard
         if guard is None:
             return
@@ -76,12 +77,12 @@ class BulkheadPermit(msgspec.Struct, eq=False, gc=False):
             mean = guard._service_s
             guard._service_s = elapsed if mean is None else mean + RECENT * (elapsed - mean)
         guard.in_flight -= 1
-        if guard._line.length:
-            guard._fill(now)
+        if guard._queue.length:
+            guard._grant_permits(now)
 
 
 class BulkheadWaiter(Waiter):
-    """One that waits for a place, until ``decide`` is called or it leaves."""
+    """A waiting call, until ``decide`` is called or the wait is cancelled."""
 
     __slots__ = ("deadline", "decide")
 
@@ -96,25 +97,25 @@ class BulkheadGuard:
 
     Args:
         settings: see :class:`dispatch.policy.bulkhead.Bulkhead`.
-        clock: the clock that deadlines are read on, too.
+        clock: seconds, the clock of deadlines.
         limits: of the wait queue; None: :data:`QUEUE_LIMITS`.
 
     Attributes:
         settings: those in force.
-        limit: calls in flight at most.
+        limit: maximum number of calls in flight.
         limits: of the wait queue.
-        granted: places given since the start.
-        in_flight: places taken.
+        granted: permits granted so far.
+        in_flight: calls in flight.
 
-    Rejections have the reasons ``full`` (no place, and this call does not wait), ``queue-full``, ``too-late`` (the wait
-    would outlive, or has outlived, the call's deadline), ``too-long`` (the same, of ``max-wait``), ``overload`` (others
-    that have more time left went first), and ``closed``.
+    Rejections have the reasons ``full`` (no permit, and this call does not wait), ``queue-full``, ``too-late`` (the wait
+    would exceed, or has exceeded, the call's deadline), ``too-long`` (it would exceed, or has exceeded, ``max-wait``),
+    ``overload`` (calls with more time left were served first), and ``closed``.
     """
 
     __slots__ = (
         "_clock",
         "_closed",
-        "_line",
+        "_queue",
         "_ranks",
         "_service_s",
         "granted",
@@ -132,66 +133,67 @@ class BulkheadGuard:
         self.granted = 0
         self.in_flight = 0
         self._apply(settings)
-        self._line = self._new_line()
+        self._queue = self._new_queue()
 
     def _apply(self, settings: Bulkhead) -> None:
         self.settings = settings
         self.limit = settings.max_concurrent_calls
         self._ranks: dict[str, int] = {name: rank for rank, name in enumerate(settings.priorities)}
 
-    def _new_line(self) -> WaitingLine[BulkheadWaiter]:
-        return WaitingLine(len(self.settings.priorities), self.limits.max_length, self.limits.overload_after)
+    def _new_queue(self) -> WaitQueue[BulkheadWaiter]:
+        return WaitQueue(len(self.settings.priorities), self.limits.max_length, self.limits.overload_after)
 
     @property
     def released(self) -> int:
-        """Places given back since the start."""
+        """Permits released so far."""
         return self.granted - self.in_flight
 
     @property
     def waiting(self) -> int:
-        """Calls in line."""
-        return len(self._line)
+        """Waiting calls."""
+        return len(self._queue)
 
     @property
-    def overloaded(self) -> bool:
-        """The line has stood for too long: the newest is served first."""
-        return self._line.overloaded(self._clock())
+    def is_overloaded(self) -> bool:
+        """Whether the wait queue has not been empty for ``overload_after``: the newest call is served first."""
+        return self._queue.is_overloaded(self._clock())
 
     @property
     def service_s(self) -> float | None:
-        """How long calls took lately, on average, in seconds; None before the first has ended."""
+        """Moving average of recent service times, in seconds; None before the first call has ended."""
         return self._service_s
 
     def retry_after(self) -> float | None:
-        """Seconds until all that wait now should have been served, judged by recent service times; None when unknown."""
-        return None if self._service_s is None else (len(self._line) + 1) * self._service_s / self.limit
+        """Estimate the seconds until all waiting calls have been served, from recent service times; None when unknown."""
+        return None if self._service_s is None else (len(self._queue) + 1) * self._service_s / self.limit
 
     def _rejection(self, reason: str) -> Rejection:
         return Rejection(BY, reason, self.retry_after())
 
     def admit(self) -> BulkheadPermit | Rejection:
-        """A place, if one is free now."""
+        """Return a permit if one is free, or a rejection."""
         if self.in_flight < self.limit and not self._closed:
             self.granted += 1
             self.in_flight += 1
             return BulkheadPermit(self, self._clock())
         return Rejection(BY, "closed") if self._closed else self._rejection("full")
 
-    def join(
+    def enqueue(
         self, decide: Decide, *, deadline: float | None = None, priority: str | None = None
     ) -> BulkheadPermit | BulkheadWaiter | Rejection:
-        """A place, or one in the line, or a rejection at once: the line is full, or the wait would take too long.
+        """Return a permit if one is free; otherwise a waiter, or a rejection if the queue is full or the wait would be too
+        long.
 
         Args:
-            decide: called with the place, or with a rejection, when the wait ends otherwise than by :meth:`leave`.
-            deadline: the instant at which the call ends anyhow, on the guard's clock.
+            decide: called with the permit or a rejection when the wait ends, except by :meth:`cancel_wait`.
+            deadline: when the call ends, on the guard's clock.
             priority: one of the settings' priorities; None: the most urgent. One that a reload has removed is the least
                 urgent.
         """
         if self._closed or self.in_flight < self.limit:
             return self.admit()
         now = self._clock()
-        line = self._line
+        queue = self._queue
         rank = 0 if priority is None else self._ranks.get(priority, len(self._ranks) - 1)
         patience = self.settings.max_wait
         if not patience:
@@ -199,49 +201,49 @@ class BulkheadGuard:
         if deadline is not None and deadline <= now:
             return self._rejection("too-late")
         if self._service_s is not None:
-            # A place comes free each service_s / limit seconds; half of that, on average, has passed already.
-            wait = (line.ahead(rank, now) + 0.5) * self._service_s / self.limit
+            # A permit comes free every service_s / limit seconds; on average half of that has passed already.
+            wait = (queue.count_ahead(rank, now) + 0.5) * self._service_s / self.limit
             if deadline is not None and wait > deadline - now:
                 return self._rejection("too-late")
             if wait > MARGIN * patience:
                 return self._rejection("too-long")
         loser = None
-        if line.full:
-            loser = line.displace(rank, now)
+        if queue.is_full:
+            loser = queue.displace(rank, now)
             if loser is None:
                 return self._rejection("queue-full")
         expires = now + patience
         if deadline is not None and deadline < expires:
             expires = deadline
         waiter = BulkheadWaiter(rank, now, expires, deadline, decide)
-        line.join(waiter, now)
+        queue.add(waiter, now)
         if loser is not None:
             loser.decide(self._rejection("queue-full"))
         return waiter
 
-    def leave(self, waiter: BulkheadWaiter) -> bool:
-        """Wait no longer. False when it was decided already: a place it got must be finished, then."""
-        return self._line.leave(waiter)
+    def cancel_wait(self, waiter: BulkheadWaiter) -> bool:
+        """Remove a waiter from the queue. False if its wait had been decided: a permit that it got must then be finished."""
+        return self._queue.remove(waiter)
 
     def next_expiry(self) -> float | None:
-        """The instant at which :meth:`expire` has something to do; None when nobody waits."""
-        return self._line.next_expiry()
+        """Return when :meth:`expire` must be called next; None when the queue is empty."""
+        return self._queue.next_expiry()
 
     def expire(self, now: float) -> None:
-        """Reject those whose time to wait has ended by ``now``."""
-        while (waiter := self._line.expired(now)) is not None:
-            self._refuse_expired(waiter)
+        """Reject the waiters whose waiting time has ended by ``now``."""
+        while (waiter := self._queue.pop_expired(now)) is not None:
+            self._reject_expired(waiter)
 
-    def _refuse_expired(self, waiter: BulkheadWaiter) -> None:
+    def _reject_expired(self, waiter: BulkheadWaiter) -> None:
         late = waiter.deadline is not None and waiter.expires >= waiter.deadline
         waiter.decide(self._rejection("too-late" if late else "too-long"))
 
-    def _fill(self, now: float) -> None:
-        """Give free places to those in line, and shed whom overload has made hopeless."""
-        line = self._line
-        self.expire(now)  # a timer may be late; a place must not go to a call that has ended
+    def _grant_permits(self, now: float) -> None:
+        """Grant free permits to waiters and, under overload, reject the waiters that have waited too long."""
+        queue = self._queue
+        self.expire(now)  # the timer may be late, and an expired call must not get a permit
         age = None
-        while self.in_flight < self.limit and (waiter := line.take(now)) is not None:
+        while self.in_flight < self.limit and (waiter := queue.pop_next(now)) is not None:
             self.granted += 1
             self.in_flight += 1
             permit = BulkheadPermit(self, now)
@@ -250,8 +252,8 @@ class BulkheadGuard:
                 self.in_flight -= 1
             elif self._service_s is not None:
                 age = max(self.limits.shed_after, RESERVE * self._service_s / self.limit)
-        # Only after others were served: where nothing moves, those who wait have lost nothing yet.
-        while age is not None and (waiter := line.stale(now, age)) is not None:
+        # Only after a permit was granted: while no call finishes, an old waiter has not been overtaken.
+        while age is not None and (waiter := queue.pop_stale(now, age)) is not None:
             waiter.decide(self._rejection("overload"))
 
     def reconfigure(self, settings: Bulkhead) -> None:
@@ -259,16 +261,16 @@ class BulkheadGuard:
         reached as calls end. Waiting calls of a removed priority become the least urgent, unless they were the most
         urgent."""
         names = self.settings.priorities
-        waiting, standing_since = self._line.clear(), self._line.standing_since
+        waiting, standing_since = self._queue.clear(), self._queue.standing_since
         self._apply(settings)
-        line = self._line = self._new_line()
+        queue = self._queue = self._new_queue()
         for waiter in waiting:
             waiter.rank = self._ranks.get(names[waiter.rank], len(self._ranks) - 1 if waiter.rank else 0)
-            line.join(waiter, standing_since)
-        self._fill(self._clock())
+            queue.add(waiter, standing_since)
+        self._grant_permits(self._clock())
 
     def close(self) -> None:
-        """Refuse what waits and what comes; what is in flight goes on."""
+        """Reject waiting and later calls; calls in flight continue."""
         self._closed = True
-        while (waiter := self._line.last(self._clock())) is not None:
+        while (waiter := self._queue.pop_last(self._clock())) is not None:
             waiter.decide(Rejection(BY, "closed"))

@@ -1,9 +1,9 @@
-"""A line of those that wait for a place: by priority, bounded, and honest under overload. Pure bookkeeping.
+"""Wait queue of a bulkhead: by priority, bounded, FIFO in a burst and LIFO under overload (adaptive LIFO). Sans-I/O.
 
-While the line is a burst's, first in, first out. A line that has not been empty for long is no burst but overload: then
-whoever waits longest is the least likely to be still wanted when served, so that the newest goes first and the old ones are
-refused (CoDel's idea of a standing queue, K. Nichols and V. Jacobson 2012, and adaptive LIFO, B. Maurer, "Fail at Scale",
-2015). Every operation is O(1), O(log n), or that for each waiter that leaves.
+A queue that has not been empty for ``overload_after`` seconds is a standing queue, not a burst. The longest waiting call is
+then the least likely to have time left when it is served: the newest is served first, and the oldest are rejected (CoDel,
+K. Nichols and V. Jacobson 2012; adaptive LIFO, B. Maurer, "Fail at Scale", 2015). Operations are O(1) or O(log n) per
+waiter.
 """
 
 from __future__ import annotations
@@ -13,42 +13,42 @@ from collections import OrderedDict
 from typing import Generic, TypeVar
 
 SLACK = 16
-"""Left-over entries of waiters that have gone, which the expiries may keep beyond one for each that waits."""
+"""Stale entries that the expiry heap may contain, beyond one for each waiter."""
 
 
 class Waiter:
-    """One that waits.
+    """A waiting call.
 
     Attributes:
-        rank: its priority's number; 0 is the most urgent.
-        since: when it came, on the clock.
-        expires: when it must have left.
-        waits: it is in the line.
+        rank: number of its priority; 0 is the most urgent.
+        since: when it was added.
+        expires: when its waiting time ends.
+        is_waiting: whether it is in the queue.
     """
 
-    __slots__ = ("expires", "rank", "since", "waits")
+    __slots__ = ("expires", "is_waiting", "rank", "since")
 
     def __init__(self, rank: int, since: float, expires: float) -> None:
         self.rank = rank
         self.since = since
         self.expires = expires
-        self.waits = False
+        self.is_waiting = False
 
 
 W = TypeVar("W", bound=Waiter)
 
 
-class WaitingLine(Generic[W]):
-    """The line.
+class WaitQueue(Generic[W]):
+    """The wait queue of one bulkhead.
 
     Args:
-        ranks: how many priorities there are.
-        capacity: waiters at most.
-        overload_after: seconds without an empty moment after which this is overload.
+        ranks: number of priorities.
+        capacity: maximum number of waiters.
+        overload_after: seconds for which the queue was never empty, after which it is overloaded.
 
     Attributes:
-        length: how many wait, as ``len()`` says at a higher price.
-        standing_since: when the line was last empty, on the clock; means nothing while it is.
+        length: number of waiters; the hot path reads it, because ``len()`` costs more.
+        standing_since: when the queue was last empty; undefined while it is empty.
     """
 
     __slots__ = ("_expiries", "_ranks", "_serial", "capacity", "length", "overload_after", "standing_since")
@@ -60,115 +60,115 @@ class WaitingLine(Generic[W]):
         self.length = 0
         self.standing_since = 0.0
         self._serial = 0
-        # Those that have left are dropped when they come up, or all together when there are too many.
+        # Entries of removed waiters are dropped when they reach the top, or all at once when there are too many.
         self._expiries: list[tuple[float, int, W]] = []
 
     def __len__(self) -> int:
         return self.length
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         return self.length >= self.capacity
 
-    def overloaded(self, now: float) -> bool:
-        """Has the line stood for too long?"""
+    def is_overloaded(self, now: float) -> bool:
+        """Whether the queue has not been empty for ``overload_after``."""
         return self.length > 0 and now - self.standing_since >= self.overload_after
 
-    def ahead(self, rank: int, now: float) -> int:
-        """How many of those in the line would be served before a newcomer."""
+    def count_ahead(self, rank: int, now: float) -> int:
+        """Count the waiters that would be served before a newcomer of ``rank``."""
         count = sum(len(waiting) for waiting in self._ranks[:rank])
-        return count if self.overloaded(now) else count + len(self._ranks[rank])
+        return count if self.is_overloaded(now) else count + len(self._ranks[rank])
 
-    def join(self, waiter: W, now: float) -> None:
-        """Add a waiter that was never in this line. Whether there is room (:attr:`full`) is the caller's to ask."""
+    def add(self, waiter: W, now: float) -> None:
+        """Add a waiter that was never in this queue. The caller checks :attr:`is_full` first."""
         if not self.length:
             self.standing_since = now
         self._ranks[waiter.rank][waiter] = None
         self.length += 1
-        waiter.waits = True
+        waiter.is_waiting = True
         self._serial += 1
         if len(self._expiries) > 2 * self.length + SLACK:
-            self._expiries = [entry for entry in self._expiries if entry[2].waits]
+            self._expiries = [entry for entry in self._expiries if entry[2].is_waiting]
             heapq.heapify(self._expiries)
         heapq.heappush(self._expiries, (waiter.expires, self._serial, waiter))
 
-    def leave(self, waiter: W) -> bool:
-        """Take a waiter out. False when it is not in the line (any more)."""
-        if not waiter.waits:
+    def remove(self, waiter: W) -> bool:
+        """Remove a waiter. False if it is not in the queue (any more)."""
+        if not waiter.is_waiting:
             return False
         del self._ranks[waiter.rank][waiter]
-        self._gone(waiter)
+        self._mark_removed(waiter)
         return True
 
-    def take(self, now: float) -> W | None:
-        """Remove and return the one whose turn it is; None when nobody waits."""
-        newest = self.overloaded(now)
+    def pop_next(self, now: float) -> W | None:
+        """Remove and return the waiter to serve next; None when the queue is empty."""
+        newest = self.is_overloaded(now)
         for waiting in self._ranks:
             if waiting:
                 waiter, _ = waiting.popitem(last=newest)
-                self._gone(waiter)
+                self._mark_removed(waiter)
                 return waiter
         return None
 
     def displace(self, rank: int, now: float) -> W | None:
-        """Remove and return the one that would be served last, if a newcomer of ``rank`` would be served before it."""
-        newest = not self.overloaded(now)
+        """Remove and return the waiter that would be served last, if a newcomer of ``rank`` would be served before it."""
+        newest = not self.is_overloaded(now)
         for least in range(len(self._ranks) - 1, -1, -1):
             waiting = self._ranks[least]
             if waiting:
-                # Of the newcomer's own priority, only the oldest of an overload would come after it.
+                # Within the newcomer's priority, only under overload is a waiter (the oldest) served after it.
                 if least < rank or (least == rank and newest):
                     return None
                 waiter, _ = waiting.popitem(last=newest)
-                self._gone(waiter)
+                self._mark_removed(waiter)
                 return waiter
         return None
 
-    def last(self, now: float) -> W | None:
-        """Remove and return the one that would be served last; None when nobody waits."""
+    def pop_last(self, now: float) -> W | None:
+        """Remove and return the waiter that would be served last; None when the queue is empty."""
         return self.displace(-1, now)
 
-    def stale(self, now: float, age: float) -> W | None:
-        """Under overload, remove and return one that has waited for ``age`` seconds; None when there is none (left)."""
-        if self.overloaded(now):
+    def pop_stale(self, now: float, age: float) -> W | None:
+        """Under overload, remove and return a waiter that has waited for ``age`` seconds; None when there is none."""
+        if self.is_overloaded(now):
             for waiting in self._ranks:
                 if waiting:
                     waiter = next(iter(waiting))
                     if now - waiter.since >= age:
                         del waiting[waiter]
-                        self._gone(waiter)
+                        self._mark_removed(waiter)
                         return waiter
         return None
 
-    def expired(self, now: float) -> W | None:
-        """Remove and return one whose time has come; None when there is none (left)."""
+    def pop_expired(self, now: float) -> W | None:
+        """Remove and return a waiter whose waiting time has ended by ``now``; None when there is none."""
         expires = self.next_expiry()
         if expires is None or expires > now:
             return None
         waiter = heapq.heappop(self._expiries)[2]
         del self._ranks[waiter.rank][waiter]
-        self._gone(waiter)
+        self._mark_removed(waiter)
         return waiter
 
     def next_expiry(self) -> float | None:
-        """When the first waiter must have left; None when nobody waits."""
+        """Return when the next waiting time ends; None when the queue is empty."""
         expiries = self._expiries
         while expiries:
             expires, _, waiter = expiries[0]
-            if waiter.waits:
+            if waiter.is_waiting:
                 return expires
             heapq.heappop(expiries)
         return None
 
     def clear(self) -> list[W]:
-        """Empty the line; those that were in it, in the order in which they came."""
-        waiting = [entry[2] for entry in sorted(self._expiries, key=_serial) if entry[2].waits]
+        """Remove and return all waiters, in order of arrival."""
+        waiting = [entry[2] for entry in sorted(self._expiries, key=_serial) if entry[2].is_waiting]
         for waiter in waiting:
-            self.leave(waiter)
+            self.remove(waiter)
         return waiting
 
-    def _gone(self, waiter: W) -> None:
-        waiter.waits = False
+    def _mark_removed(self, waiter: W) -> None:
+        waiter.is_waiting = False
         self.length -= 1
 
 

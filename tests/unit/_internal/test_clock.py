@@ -11,7 +11,7 @@ from dispatch._internal.clock import loop_clock
 from tests.helpers.clock import advance
 
 
-async def test_on_virtual_time_it_is_virtual() -> None:
+async def test_virtual_loop_time_is_used() -> None:
     clock = loop_clock()
     before = clock()
     await advance(30)
@@ -20,13 +20,13 @@ async def test_on_virtual_time_it_is_virtual() -> None:
 
 
 @pytest.mark.wall_clock
-async def test_on_asyncios_own_loop_it_is_what_the_loop_asks() -> None:
+async def test_clock_of_asyncio_loops_is_time_monotonic() -> None:
     assert loop_clock() is time.monotonic
     loop = asyncio.get_running_loop()
     assert loop.time() <= loop_clock()() <= loop.time()
 
 
-def test_a_loop_with_a_clock_of_its_own_keeps_it() -> None:
+def test_custom_loop_clock_is_used() -> None:
     class Late(asyncio.SelectorEventLoop):
         def time(self) -> float:
             return super().time() + 1_000_000
@@ -38,6 +38,6 @@ def test_a_loop_with_a_clock_of_its_own_keeps_it() -> None:
         assert runner.run(read()) > time.monotonic() + 999_000
 
 
-def test_without_a_loop_there_is_none() -> None:
+def test_loop_clock_requires_a_running_loop() -> None:
     with pytest.raises(RuntimeError):
         loop_clock()

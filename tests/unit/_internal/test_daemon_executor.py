@@ -14,14 +14,14 @@ from tests.helpers.echo_service import ROOT
 WAIT_S = 30.0
 
 
-def test_what_a_call_gives_and_raises() -> None:
+def test_future_carries_result_and_exception() -> None:
     threads = DaemonThreads("test-blocking")
     assert threads.submit(divmod, 7, 2).result(WAIT_S) == (3, 1)
     with pytest.raises(ZeroDivisionError):
         threads.submit(divmod, 7, 0).result(WAIT_S)
 
 
-def test_one_that_never_returns_takes_nobodys_place() -> None:
+def test_blocked_call_does_not_block_others() -> None:
     threads = DaemonThreads("test-blocking")
     never = threading.Event()
     stuck = [threads.submit(never.wait) for _ in range(20)]
@@ -30,7 +30,7 @@ def test_one_that_never_returns_takes_nobodys_place() -> None:
     assert all(each.result(WAIT_S) for each in stuck)
 
 
-def test_the_interpreter_does_not_wait_for_it() -> None:
+def test_interpreter_exits_despite_a_blocked_thread() -> None:
     program = (
         "import threading; from dispatch._internal.daemon_executor import DaemonThreads; "
         "DaemonThreads('stuck').submit(threading.Event().wait); print('ends')"

@@ -106,7 +106,7 @@ async def test_one_at_a_time_and_seldom_costs_nothing() -> None:
         (ticket,) = bench.send(f"a{number}")
         assert ticket is bench.inner.sent[-1], "not even an object"  # type: ignore[comparison-overlap]
         await advance(EACH_S)
-    assert (bench.publisher.queued, virtual_loop().timers()) == (0, [])
+    assert (bench.publisher.queued, virtual_loop().list_timers()) == (0, [])
 
 
 async def test_what_waits_is_never_overtaken_and_flows_take_turns() -> None:
@@ -147,7 +147,7 @@ async def test_withdrawing_the_last_one_stops_the_clock() -> None:
     assert not empty.done()
     assert tickets[4].cancel()
     await empty
-    assert virtual_loop().timers() == []
+    assert virtual_loop().list_timers() == []
 
 
 async def test_a_stream_waits_for_its_own_messages_only() -> None:
@@ -217,7 +217,7 @@ async def test_closing_fails_what_waits_and_closes_the_publisher() -> None:
     await bench.publisher.close()
     assert [(error.type, error.sent) for error in bench.failures] == [("closed", False)] * 2
     await asyncio.gather(*waiting)
-    assert (bench.inner.closed, virtual_loop().timers()) == (True, [])
+    assert (bench.inner.closed, virtual_loop().list_timers()) == (True, [])
     assert bench.publisher.topic == bench.inner.topic
 
 
@@ -256,7 +256,7 @@ async def test_the_time_of_a_large_message_begins_with_its_receipt() -> None:
     await advance(0.2 * spent)
     assert bench.out == ["a1", "a2"]
     noting.receipts[1]()
-    assert virtual_loop().timers() == []
+    assert virtual_loop().list_timers() == []
     await bench.publisher.close()
 
 
@@ -336,7 +336,7 @@ async def test_a_receipt_after_the_end_does_nothing() -> None:
     await bench.publisher.close()
     noting.receipts[0]()
     assert bench.out == ["a1"]
-    assert virtual_loop().timers() == []
+    assert virtual_loop().list_timers() == []
 
 
 # -- in front of a channel that loses -----------------------------------------------------------------------------

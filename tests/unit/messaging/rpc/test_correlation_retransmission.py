@@ -160,24 +160,24 @@ async def test_what_has_not_left_yet_is_not_asked_for(what: str) -> None:
 async def test_one_timer_serves_all_and_ends_with_the_last_of_them() -> None:
     bench = Bench()
     loop = virtual_loop()
-    before = len(loop.timers())
+    before = len(loop.list_timers())
     first, one, _ = await bench.ask(limit=1.0)
     second, two, _ = await bench.ask(limit=1.5)
     _, three, _ = await bench.ask(limit=1.5)
-    assert len(loop.timers()) == before + 1
+    assert len(loop.list_timers()) == before + 1
     assert await one == TimedOut("call", sent=True)
     assert loop.time() == START + 1.0
-    assert len(loop.timers()) == before + 1
+    assert len(loop.list_timers()) == before + 1
     bench.take(reply(second, "ha"))
-    assert len(loop.timers()) == before + 1
+    assert len(loop.list_timers()) == before + 1
     assert isinstance(await two, Answer)
     assert await three == TimedOut("call", sent=True)
     assert loop.time() == START + 1.5
-    assert len(loop.timers()) == before
+    assert len(loop.list_timers()) == before
     third, four, _ = await bench.ask(limit=5.0)
-    assert len(loop.timers()) == before + 1
+    assert len(loop.list_timers()) == before + 1
     bench.take(reply(third, "ha"))
-    assert len(loop.timers()) == before, "nobody waits"
+    assert len(loop.list_timers()) == before, "nobody waits"
     await four
     assert bench.take(reply(first)) is Disposition.LATE
 

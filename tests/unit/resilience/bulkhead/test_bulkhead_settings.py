@@ -5,9 +5,9 @@ from __future__ import annotations
 from tests.helpers.bulkhead_harness import OK, Bench, reconfigure
 
 
-def test_more_places_are_given_to_those_who_wait_at_once() -> None:
+def test_higher_limit_grants_permits_to_waiters_at_once() -> None:
     bench = Bench()
-    bench.take()
+    bench.acquire()
     bench.wait("a", "b", "c")
     reconfigure(bench, max_concurrent_calls=3)
     assert bench.names == "a b"
@@ -15,9 +15,9 @@ def test_more_places_are_given_to_those_who_wait_at_once() -> None:
     assert bench.guard.settings.max_concurrent_calls == 3
 
 
-def test_fewer_places_take_none_away() -> None:
+def test_lower_limit_revokes_no_permit() -> None:
     bench = Bench(max_concurrent_calls=3)
-    permits = [bench.take() for _ in range(3)]
+    permits = [bench.acquire() for _ in range(3)]
     bench.wait("a")
     reconfigure(bench, max_concurrent_calls=1)
     assert bench.guard.in_flight == 3
@@ -29,9 +29,9 @@ def test_fewer_places_take_none_away() -> None:
     assert bench.guard.in_flight == 1
 
 
-def test_those_who_wait_keep_their_time_when_the_longest_wait_changes() -> None:
+def test_waiters_keep_their_expiry_when_max_wait_changes() -> None:
     bench = Bench(max_wait=1)
-    bench.take()
+    bench.acquire()
     waiters = bench.wait("a", "b")
     reconfigure(bench, max_wait=5)
     assert [waiter.expires for waiter in waiters] == [1_001.0] * 2
@@ -39,9 +39,9 @@ def test_those_who_wait_keep_their_time_when_the_longest_wait_changes() -> None:
     assert bench.wait("c")[0].expires == 1_005.0
 
 
-def test_other_priorities_sort_those_who_wait_anew() -> None:
+def test_new_priorities_reorder_waiters() -> None:
     bench = Bench()
-    held = bench.take()
+    held = bench.acquire()
     bench.wait("x", priority="batch")
     bench.wait("a")
     bench.wait("y", priority="batch")
@@ -53,9 +53,9 @@ def test_other_priorities_sort_those_who_wait_anew() -> None:
     assert bench.names == "x y a n"
 
 
-def test_calls_of_a_priority_that_is_no_more_become_the_least_urgent_unless_they_were_the_most() -> None:
+def test_waiters_of_a_removed_priority_become_least_urgent_unless_most_urgent() -> None:
     bench = Bench()
-    held = bench.take()
+    held = bench.acquire()
     bench.wait("x", priority="batch")
     bench.wait("a")
     reconfigure(bench, priorities=("chat", "night"))
@@ -66,15 +66,15 @@ def test_calls_of_a_priority_that_is_no_more_become_the_least_urgent_unless_they
     assert bench.names == "a b x"
 
 
-def test_overload_outlasts_a_change_of_settings() -> None:
+def test_overload_persists_across_reconfiguration() -> None:
     bench = Bench(max_wait=10, overload_after=0.5)
-    bench.take()
+    bench.acquire()
     bench.wait("a", "b")
     bench.now += 0.5
     reconfigure(bench, max_wait=5)
-    assert bench.guard.overloaded
+    assert bench.guard.is_overloaded
 
 
-def test_two_places_are_two_though_taken_in_the_same_moment() -> None:
+def test_permits_acquired_at_the_same_instant_are_distinct() -> None:
     bench = Bench(max_concurrent_calls=2)
-    assert bench.take() != bench.take()
+    assert bench.acquire() != bench.acquire()

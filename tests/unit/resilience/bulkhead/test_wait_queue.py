@@ -1,14 +1,14 @@
-"""The line for a place: priorities, first in first out, newest first under overload, and bounded whatever its users do.
+"""The wait queue: priorities, FIFO, LIFO under overload, bounded memory.
 
-The peers' failures it guards against: a heap that keeps every waiter which was cancelled, and a line whose every member is
-served just after it has stopped waiting.
+Guards against defects of other libraries: a heap that keeps every cancelled waiter, and a queue in which every waiter is
+served just after its deadline.
 """
 
 from __future__ import annotations
 
 import pytest
 
-from dispatch.resilience.bulkhead.wait_queue import SLACK, Waiter, WaitingLine
+from dispatch.resilience.bulkhead.wait_queue import SLACK, Waiter, WaitQueue
 
 
 class Named(Waiter):
@@ -22,17 +22,17 @@ class Named(Waiter):
         return self.name
 
 
-def line(*waiters: Named, capacity: int = 10, overload_after: float = 5.0) -> WaitingLine[Named]:
-    made: WaitingLine[Named] = WaitingLine(2, capacity, overload_after)
+def line(*waiters: Named, capacity: int = 10, overload_after: float = 5.0) -> WaitQueue[Named]:
+    made: WaitQueue[Named] = WaitQueue(2, capacity, overload_after)
     for waiter in waiters:
-        made.join(waiter, waiter.since)
+        made.add(waiter, waiter.since)
     return made
 
 
-def taken(waiting: WaitingLine[Named], now: float) -> str:
+def taken(waiting: WaitQueue[Named], now: float) -> str:
     names = ""
-    while (waiter := waiting.take(now)) is not None:
-        assert not waiter.waits
+    while (waiter := waiting.pop_next(now)) is not None:
+        assert not waiter.is_waiting
         names += waiter.name
     return names
 
@@ -41,45 +41,45 @@ def mixed() -> list[Named]:
     return [Named("x", 1, 0.0), Named("a", 0, 1.0), Named("y", 1, 2.0), Named("b", 0, 3.0)]
 
 
-def test_the_urgent_go_first_and_each_priority_in_order_of_arrival() -> None:
+def test_urgent_waiters_go_first_and_each_priority_is_fifo() -> None:
     waiting = line(*mixed())
     assert len(waiting) == waiting.length == 4
     assert taken(waiting, 4.0) == "abxy"
     assert len(waiting) == 0
 
 
-def test_a_line_that_stood_too_long_serves_the_newest_first() -> None:
+def test_standing_queue_serves_the_newest_first() -> None:
     assert taken(line(*mixed()), 4.999) == "abxy"
     waiting = line(*mixed())
-    assert not waiting.overloaded(4.999)
-    assert waiting.overloaded(5.0)
+    assert not waiting.is_overloaded(4.999)
+    assert waiting.is_overloaded(5.0)
     assert taken(waiting, 5.0) == "bayx"
-    assert not waiting.overloaded(100.0), "an empty line is no overload, however long ago it was empty before"
+    assert not waiting.is_overloaded(100.0), "an empty line is no overload, however long ago it was empty before"
 
 
-def test_an_empty_moment_ends_overload() -> None:
+def test_empty_queue_ends_overload() -> None:
     waiting = line(Named("a"))
-    assert waiting.overloaded(6.0)
-    waiting.take(6.0)
-    waiting.join(Named("b", since=6.0), 6.0)
-    waiting.join(Named("c", since=7.0), 7.0)
+    assert waiting.is_overloaded(6.0)
+    waiting.pop_next(6.0)
+    waiting.add(Named("b", since=6.0), 6.0)
+    waiting.add(Named("c", since=7.0), 7.0)
     assert waiting.standing_since == 6.0
-    assert not waiting.overloaded(10.999)
-    assert waiting.overloaded(11.0)
+    assert not waiting.is_overloaded(10.999)
+    assert waiting.is_overloaded(11.0)
 
 
-def test_who_would_be_served_before_a_newcomer() -> None:
+def test_count_ahead_of_a_newcomer() -> None:
     waiting = line(*mixed(), Named("c", 0, 3.5))
-    assert [waiting.ahead(rank, 4.0) for rank in (0, 1)] == [3, 5]
-    assert [waiting.ahead(rank, 5.0) for rank in (0, 1)] == [0, 3], "under overload none of its own priority"
+    assert [waiting.count_ahead(rank, 4.0) for rank in (0, 1)] == [3, 5]
+    assert [waiting.count_ahead(rank, 5.0) for rank in (0, 1)] == [0, 3], "under overload none of its own priority"
 
 
-def test_a_full_line_gives_the_place_of_the_last_to_one_that_is_served_earlier() -> None:
+def test_full_queue_displaces_its_last_waiter_for_a_more_urgent_one() -> None:
     waiting = line(*mixed(), capacity=4)
-    assert waiting.full
+    assert waiting.is_full
     assert waiting.displace(1, 4.0) is None, "in order of arrival, a newcomer is the last of its own"
     assert waiting.displace(0, 4.0).name == "y"  # type: ignore[union-attr]
-    assert not waiting.full
+    assert not waiting.is_full
     assert waiting.displace(0, 4.0).name == "x"  # type: ignore[union-attr]
     assert waiting.displace(0, 4.0) is None
     assert waiting.displace(1, 4.0) is None, "none of lower priority is left, and those above it stay"
@@ -87,7 +87,7 @@ def test_a_full_line_gives_the_place_of_the_last_to_one_that_is_served_earlier()
     assert waiting.displace(0, 4.0) is None
 
 
-def test_under_overload_the_oldest_is_the_last() -> None:
+def test_under_overload_the_oldest_is_displaced() -> None:
     waiting = line(*mixed(), capacity=4)
     assert waiting.displace(1, 5.0).name == "x"  # type: ignore[union-attr]
     assert waiting.displace(1, 5.0).name == "y"  # type: ignore[union-attr]
@@ -95,63 +95,63 @@ def test_under_overload_the_oldest_is_the_last() -> None:
     assert waiting.displace(0, 5.0).name == "a"  # type: ignore[union-attr]
 
 
-def test_a_line_without_room_for_anyone_is_full() -> None:
+def test_queue_of_capacity_zero_is_full() -> None:
     waiting = line(capacity=0)
-    assert waiting.full
+    assert waiting.is_full
     assert waiting.displace(0, 0.0) is None
-    assert waiting.take(0.0) is None
-    assert waiting.last(0.0) is None
+    assert waiting.pop_next(0.0) is None
+    assert waiting.pop_last(0.0) is None
 
 
-def test_the_last_of_all_leaves_by_request() -> None:
+def test_pop_last_removes_the_waiter_served_last() -> None:
     waiting = line(*mixed())
-    assert [waiting.last(4.0).name for _ in range(4)] == ["y", "x", "b", "a"]  # type: ignore[union-attr]
+    assert [waiting.pop_last(4.0).name for _ in range(4)] == ["y", "x", "b", "a"]  # type: ignore[union-attr]
     waiting = line(*mixed())
-    assert [waiting.last(5.0).name for _ in range(4)] == ["x", "y", "a", "b"]  # type: ignore[union-attr]
+    assert [waiting.pop_last(5.0).name for _ in range(4)] == ["x", "y", "a", "b"]  # type: ignore[union-attr]
 
 
-def test_the_old_are_shed_under_overload_only() -> None:
+def test_pop_stale_applies_under_overload_only() -> None:
     waiting = line(*mixed())
-    assert waiting.stale(4.999, 1.0) is None
-    assert waiting.stale(5.0, 4.0).name == "a"  # type: ignore[union-attr]
-    assert waiting.stale(5.0, 4.0).name == "x"  # type: ignore[union-attr]
-    assert waiting.stale(5.0, 4.0) is None, "b has waited for 2 s, y for 3 s"
+    assert waiting.pop_stale(4.999, 1.0) is None
+    assert waiting.pop_stale(5.0, 4.0).name == "a"  # type: ignore[union-attr]
+    assert waiting.pop_stale(5.0, 4.0).name == "x"  # type: ignore[union-attr]
+    assert waiting.pop_stale(5.0, 4.0) is None, "b has waited for 2 s, y for 3 s"
     assert taken(waiting, 5.0) == "by"
 
 
-def test_expiry_is_in_the_order_of_expiry() -> None:
+def test_waiters_expire_in_order_of_expiry() -> None:
     late, soon, gone = Named("l", expires=9.0), Named("s", 1, expires=2.0), Named("g", expires=1.0)
     waiting = line(late, soon, gone)
     assert waiting.next_expiry() == 1.0
-    assert waiting.leave(gone)
+    assert waiting.remove(gone)
     assert waiting.next_expiry() == 2.0
-    assert waiting.expired(1.999) is None
-    assert waiting.expired(2.0) is soon
-    assert not soon.waits
-    assert waiting.expired(2.0) is None
+    assert waiting.pop_expired(1.999) is None
+    assert waiting.pop_expired(2.0) is soon
+    assert not soon.is_waiting
+    assert waiting.pop_expired(2.0) is None
     assert len(waiting) == 1
-    assert waiting.take(3.0) is late
+    assert waiting.pop_next(3.0) is late
     assert waiting.next_expiry() is None
-    assert waiting.expired(100.0) is None
+    assert waiting.pop_expired(100.0) is None
 
 
-def test_who_has_left_cannot_leave_again() -> None:
+def test_removed_waiter_cannot_be_removed_again() -> None:
     a, b = Named("a"), Named("b")
-    assert not a.waits
-    assert not line().leave(a)
+    assert not a.is_waiting
+    assert not line().remove(a)
     waiting = line(a, b)
-    assert a.waits
-    assert waiting.leave(a)
-    assert not waiting.leave(a)
-    assert waiting.take(0.0) is b
-    assert not waiting.leave(b)
+    assert a.is_waiting
+    assert waiting.remove(a)
+    assert not waiting.remove(a)
+    assert waiting.pop_next(0.0) is b
+    assert not waiting.remove(b)
     assert len(waiting) == 0
 
 
-def test_clearing_gives_all_in_the_order_in_which_they_came() -> None:
+def test_clear_returns_waiters_in_order_of_arrival() -> None:
     gone = Named("g")
     waiting = line(Named("x", 1, expires=3.0), gone, Named("a", expires=9.0), Named("b", expires=1.0))
-    waiting.leave(gone)
+    waiting.remove(gone)
     assert [waiter.name for waiter in waiting.clear()] == ["x", "a", "b"]
     assert len(waiting) == 0
     assert waiting.next_expiry() is None
@@ -159,16 +159,16 @@ def test_clearing_gives_all_in_the_order_in_which_they_came() -> None:
 
 
 @pytest.mark.parametrize("stay", [0, 7])
-def test_what_the_cancelled_leave_behind_is_bounded(stay: int) -> None:
+def test_stale_heap_entries_of_cancelled_waiters_are_bounded(stay: int) -> None:
     """Unlike with a limiter that keeps 20,001 entries of 20,000 waiters that were cancelled."""
     waiting = line(*(Named("s", expires=1.0) for _ in range(stay)))
     most = 0
     for _ in range(5_000):
         waiter = Named("c")
-        waiting.join(waiter, 0.0)
+        waiting.add(waiter, 0.0)
         most = max(most, len(waiting._expiries))
-        waiting.leave(waiter)
+        waiting.remove(waiter)
     assert most == 2 * (stay + 1) + SLACK + 1
     assert SLACK == 16
     assert len(waiting) == stay
-    assert sum(waiting.expired(1.0) is not None for _ in range(stay + 1)) == stay
+    assert sum(waiting.pop_expired(1.0) is not None for _ in range(stay + 1)) == stay

@@ -93,7 +93,7 @@ async def test_a_cancelled_waiter_leaves_nothing(user_rate: str | None) -> None:
     with pytest.raises(asyncio.CancelledError):
         await tasks[2]
     assert figures(made) == (2, 0, 0, 0)
-    assert virtual_loop().timers() == []
+    assert virtual_loop().list_timers() == []
 
 
 async def test_a_waiter_cancelled_just_as_he_is_let_go_gives_the_permit_back() -> None:
@@ -108,7 +108,7 @@ async def test_a_waiter_cancelled_just_as_he_is_let_go_gives_the_permit_back() -
         seen.append(figures(made))
         task.cancel()
 
-    virtual_loop().call_at(virtual_loop().timers()[0].when() + 1e-9, cancel)  # in the same turn of the loop
+    virtual_loop().call_at(virtual_loop().list_timers()[0].when() + 1e-9, cancel)  # in the same turn of the loop
     with pytest.raises(asyncio.CancelledError):
         await task
     assert seen == [(2, 0, 0, 1)], "he had his permit already"
@@ -147,8 +147,8 @@ async def test_there_is_one_timer_however_many_wait() -> None:
     await made.acquire("ann", FAR)
     tasks = [asyncio.create_task(made.acquire(f"user{n}", FAR)) for n in range(50)]
     await idle()
-    assert len(virtual_loop().timers()) == 1
-    assert virtual_loop().timers()[0].when() == pytest.approx(START + 1.0)
+    assert len(virtual_loop().list_timers()) == 1
+    assert virtual_loop().list_timers()[0].when() == pytest.approx(START + 1.0)
     await asyncio.gather(*tasks)
     assert now() == pytest.approx(START + 50, abs=0.01)
 
@@ -161,12 +161,12 @@ async def test_a_later_waiter_who_can_go_sooner_moves_the_timer() -> None:
     await made.acquire("ben", FAR)
     ben = asyncio.create_task(made.acquire("ben", now() + 1.25))
     await idle()
-    assert [handle.when() for handle in virtual_loop().timers()] == [pytest.approx(START + 1.0)]
+    assert [handle.when() for handle in virtual_loop().list_timers()] == [pytest.approx(START + 1.0)]
     await ann
     await made.acquire("col", now() + 9)
     col = asyncio.create_task(made.acquire("col", FAR, 0.25))
     await idle()
-    assert [handle.when() for handle in virtual_loop().timers()] == [pytest.approx(START + 1.25)]
+    assert [handle.when() for handle in virtual_loop().list_timers()] == [pytest.approx(START + 1.25)]
     await col
     await ben
     assert now() == pytest.approx(START + 1.5)
@@ -179,7 +179,7 @@ async def test_closing_refuses_all_who_wait() -> None:
     await idle()
     made.close()
     assert await asyncio.gather(*tasks) == [Rejection("rate-limit", "closing")] * 2
-    assert virtual_loop().timers() == []
+    assert virtual_loop().list_timers() == []
     made.close("again")
     assert now() == START
 
@@ -255,4 +255,4 @@ async def test_any_schedule_of_cancellations_leaves_every_permit_accounted_for(s
     assert limiter.refused == refused
     assert kept + returned + refused + cancelled == 1500
     assert min(kept, returned, refused, cancelled) > 10
-    assert virtual_loop().timers() == []
+    assert virtual_loop().list_timers() == []

@@ -1,4 +1,4 @@
-"""Waiting for a place in a bulkhead: the side of :mod:`dispatch.resilience.bulkhead.bulkhead` that knows the loop."""
+"""The asyncio adapter of :mod:`dispatch.resilience.bulkhead.bulkhead`: a wait is a future, one timer per bulkhead."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from dispatch.policy.bulkhead import Bulkhead
 from dispatch.resilience.bulkhead.bulkhead import BulkheadGuard, BulkheadPermit, QueueLimits
 
 
-class WaitingBulkhead:
-    """A tool's bulkhead, on the loop that runs when it is made. One timer at most, and none while nobody waits.
+class AsyncBulkhead:
+    """A tool's bulkhead on the event loop that runs when it is constructed. It has at most one timer, and none while the
+    wait queue is empty.
 
     Args:
         settings: see :class:`dispatch.policy.bulkhead.Bulkhead`.
         limits: see :class:`BulkheadGuard`.
 
     Attributes:
-        guard: the bookkeeping. ``guard.admit()`` takes a place without waiting (a hedge does that).
+        guard: the sans-I/O core. ``guard.admit()`` acquires a permit without waiting, as hedges do.
     """
 
     __slots__ = ("_loop", "_timer", "guard")
@@ -29,13 +30,15 @@ class WaitingBulkhead:
         self._timer: asyncio.TimerHandle | None = None
         self.guard = BulkheadGuard(settings, loop_clock(), limits)
 
-    async def enter(self, *, deadline: float | None = None, priority: str | None = None) -> BulkheadPermit | Rejection:
-        """A place, or a rejection; waits for one as long as the settings and ``deadline`` let it.
+    async def acquire(
+        self, *, deadline: float | None = None, priority: str | None = None
+    ) -> BulkheadPermit | Rejection:
+        """Return a permit or a rejection; waits for at most ``max_wait`` and until ``deadline``.
 
-        A place that was granted to a caller who was cancelled in the same turn goes to the next in line.
+        A permit that was granted to a caller that is cancelled in the same turn of the loop goes to the next waiter.
 
         Args:
-            deadline: the instant at which the call ends, on the loop's clock.
+            deadline: when the call ends, on the loop's clock.
             priority: one of the settings' priorities; None: the most urgent.
         """
         guard = self.guard
@@ -45,27 +48,27 @@ class WaitingBulkhead:
 
         def decide(answer: BulkheadPermit | Rejection) -> bool:
             if decided.done():
-                return False  # cancelled, and its task has not been told yet
+                return False  # cancelled, but its task has not run since
             decided.set_result(answer)
             return True
 
-        waiter = guard.join(decide, deadline=deadline, priority=priority)
+        waiter = guard.enqueue(decide, deadline=deadline, priority=priority)
         if isinstance(waiter, BulkheadPermit | Rejection):
             return waiter
-        self._watch(waiter.expires)
+        self._set_timer(waiter.expires)
         try:
             return await decided
         except asyncio.CancelledError:
-            if not guard.leave(waiter) and not decided.cancelled():
+            if not guard.cancel_wait(waiter) and not decided.cancelled():
                 answer = decided.result()
                 if isinstance(answer, BulkheadPermit):
                     answer.finish(Outcome.CANCELLED)
             raise
         finally:
             if not guard.waiting:
-                self._unwatch()
+                self._cancel_timer()
 
-    def _watch(self, expires: float) -> None:
+    def _set_timer(self, expires: float) -> None:
         timer = self._timer
         if timer is not None:
             if timer.when() <= expires:
@@ -73,24 +76,24 @@ class WaitingBulkhead:
             timer.cancel()
         self._timer = self._loop.call_at(expires, self._expire, expires)
 
-    def _unwatch(self) -> None:
+    def _cancel_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def _expire(self, due: float) -> None:
         self._timer = None
-        # A loop may call a hair too early; without ``due`` that would turn it round and round.
+        # A timer may fire slightly early; without ``due`` it would be set again for the same instant, in a busy loop.
         self.guard.expire(max(due, self._loop.time()))
         expires = self.guard.next_expiry()
         if expires is not None:
-            self._watch(expires)
+            self._set_timer(expires)
 
     def reconfigure(self, settings: Bulkhead) -> None:
-        """Take other settings; what is in flight and what waits stays."""
+        """Apply other settings; calls in flight and waiting calls stay."""
         self.guard.reconfigure(settings)
 
     def close(self) -> None:
-        """Refuse what waits and what comes; what is in flight goes on."""
+        """Reject waiting and later calls; calls in flight continue."""
         self.guard.close()
-        self._unwatch()
+        self._cancel_timer()

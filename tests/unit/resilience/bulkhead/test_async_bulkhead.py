@@ -1,7 +1,7 @@
-"""Waiting for a place, on a loop: cancelled at any moment, timed by one timer, and useful under ten times too much.
+"""Waiting for a bulkhead permit on an event loop: cancellation at any moment, one timer, goodput under tenfold overload.
 
-The peers' failures it guards against: a caller that is cancelled as it is granted a place keeps it for ever, or takes the
-wake-up of the next along.
+Guards against defects of other libraries: a caller that is cancelled as its permit is granted leaks the permit, or consumes
+the wake-up of the next waiter.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import pytest
 from dispatch._internal.permit import Rejection
 from dispatch.errors import Outcome
 from dispatch.policy.bulkhead import Bulkhead
-from dispatch.resilience.bulkhead.aio import WaitingBulkhead
+from dispatch.resilience.bulkhead.async_bulkhead import AsyncBulkhead
 from dispatch.resilience.bulkhead.bulkhead import BulkheadPermit, QueueLimits
 from tests.helpers.clock import idle, virtual_loop
 
 OK = Outcome.SUCCESS
 
 
-def bulkhead(**settings: Any) -> WaitingBulkhead:
+def bulkhead(**settings: Any) -> AsyncBulkhead:
     limits = QueueLimits(max_length=settings.pop("max_length", 4))
-    return WaitingBulkhead(Bulkhead(**{"max_concurrent_calls": 1, **settings}), limits)
+    return AsyncBulkhead(Bulkhead(**{"max_concurrent_calls": 1, **settings}), limits)
 
 
 def granted(answer: BulkheadPermit | Rejection) -> BulkheadPermit:
@@ -33,77 +33,79 @@ def granted(answer: BulkheadPermit | Rejection) -> BulkheadPermit:
     return answer
 
 
-def waiting(door: WaitingBulkhead, **how: Any) -> asyncio.Task[BulkheadPermit | Rejection]:
-    return asyncio.create_task(door.enter(**how))
+def waiting(door: AsyncBulkhead, **how: Any) -> asyncio.Task[BulkheadPermit | Rejection]:
+    return asyncio.create_task(door.acquire(**how))
 
 
-async def test_a_free_place_needs_no_turn_of_the_loop() -> None:
+async def test_free_permit_is_acquired_without_suspending() -> None:
     door = bulkhead()
-    entering = door.enter()
+    entering = door.acquire()
     with pytest.raises(StopIteration) as ended:
         entering.send(None)
     granted(ended.value.value).finish(OK)
 
 
-async def test_who_waits_is_woken_with_the_place() -> None:
+async def test_waiter_receives_the_released_permit() -> None:
     door = bulkhead()
-    held = granted(await door.enter())
+    held = granted(await door.acquire())
     first, second = waiting(door), waiting(door)
     await idle()
-    assert len(virtual_loop().timers()) == 1, "one timer, however many wait"
+    assert len(virtual_loop().list_timers()) == 1, "one timer, however many wait"
     held.finish(OK)
     permit = granted(await first)
     assert not second.done()
     permit.finish(OK)
     granted(await second).finish(OK)
     assert door.guard.in_flight == 0
-    assert virtual_loop().timers() == []
+    assert virtual_loop().list_timers() == []
 
 
-async def test_a_refusal_needs_no_wait() -> None:
+async def test_rejection_does_not_wait() -> None:
     door = bulkhead(max_wait=0)
-    held = granted(await door.enter())
-    assert await door.enter() == Rejection("bulkhead", "full", None)
+    held = granted(await door.acquire())
+    assert await door.acquire() == Rejection("bulkhead", "full", None)
     held.finish(OK)
 
 
-async def test_a_wait_ends_when_it_has_lasted_long_enough() -> None:
+async def test_wait_ends_after_max_wait() -> None:
     door = bulkhead(max_wait=1.0)
     loop = virtual_loop()
-    held = granted(await door.enter())
+    held = granted(await door.acquire())
     began = loop.time()
     ends: dict[str, float] = {}
 
     async def wait(name: str, left: float | None) -> str:
-        answer = await door.enter(deadline=None if left is None else loop.time() + left)
+        answer = await door.acquire(deadline=None if left is None else loop.time() + left)
         ends[name] = round(loop.time() - began, 6)
         assert isinstance(answer, Rejection)
         return answer.reason
 
-    waits = [asyncio.create_task(wait(name, left)) for name, left in (("a", None), ("b", 0.25), ("c", 0.5), ("d", 9.0))]
+    is_waiting = [
+        asyncio.create_task(wait(name, left)) for name, left in (("a", None), ("b", 0.25), ("c", 0.5), ("d", 9.0))
+    ]
     await idle()
-    assert len(loop.timers()) == 1
-    assert await asyncio.gather(*waits) == ["too-long", "too-late", "too-late", "too-long"]
+    assert len(loop.list_timers()) == 1
+    assert await asyncio.gather(*is_waiting) == ["too-long", "too-late", "too-late", "too-long"]
     assert ends == {"a": 1.0, "b": 0.25, "c": 0.5, "d": 1.0}
-    assert loop.timers() == []
+    assert loop.list_timers() == []
     held.finish(OK)
 
 
-async def test_an_earlier_end_moves_the_timer_and_a_later_one_does_not() -> None:
+async def test_only_an_earlier_expiry_moves_the_timer() -> None:
     door = bulkhead(max_wait=1.0)
     loop = virtual_loop()
-    held = granted(await door.enter())
-    waits = [waiting(door)]
+    held = granted(await door.acquire())
+    is_waiting = [waiting(door)]
     await idle()
-    [timer] = loop.timers()
-    waits.append(waiting(door, deadline=loop.time() + 1.0))
+    [timer] = loop.list_timers()
+    is_waiting.append(waiting(door, deadline=loop.time() + 1.0))
     await idle()
-    assert loop.timers() == [timer]
-    waits.append(waiting(door, deadline=loop.time() + 0.5))
+    assert loop.list_timers() == [timer]
+    is_waiting.append(waiting(door, deadline=loop.time() + 0.5))
     await idle()
-    [sooner] = loop.timers()
+    [sooner] = loop.list_timers()
     assert sooner.when() == loop.time() + 0.5
-    assert [getattr(answer, "reason", None) for answer in await asyncio.gather(*waits)] == [
+    assert [getattr(answer, "reason", None) for answer in await asyncio.gather(*is_waiting)] == [
         "too-long",
         "too-late",
         "too-late",
@@ -111,38 +113,38 @@ async def test_an_earlier_end_moves_the_timer_and_a_later_one_does_not() -> None
     held.finish(OK)
 
 
-async def test_a_timer_that_goes_off_too_early_ends_the_wait_all_the_same() -> None:
+async def test_early_timer_ends_the_wait() -> None:
     """A loop's timers may be early by its clock's resolution: setting one again for the same instant would spin."""
     door = bulkhead(max_wait=1.0)
-    held = granted(await door.enter())
+    held = granted(await door.acquire())
     wait = waiting(door)
     await idle()
-    [timer] = virtual_loop().timers()
+    [timer] = virtual_loop().list_timers()
     timer._callback(*timer._args)  # type: ignore[attr-defined]
     timer.cancel()
     assert await wait == Rejection("bulkhead", "too-long", None)
     held.finish(OK)
 
 
-async def test_a_cancelled_waiter_leaves_the_line() -> None:
+async def test_cancelled_waiter_is_removed_from_the_queue() -> None:
     door = bulkhead()
-    held = granted(await door.enter())
+    held = granted(await door.acquire())
     wait = waiting(door)
     await idle()
     wait.cancel()
     with pytest.raises(asyncio.CancelledError):
         await wait
     assert door.guard.waiting == 0
-    assert virtual_loop().timers() == []
+    assert virtual_loop().list_timers() == []
     held.finish(OK)
     assert door.guard.in_flight == 0
 
 
 @pytest.mark.parametrize("cancelled_first", [True, False])
-async def test_a_place_granted_to_one_cancelled_in_the_same_turn_goes_to_the_next(cancelled_first: bool) -> None:
+async def test_permit_of_a_waiter_cancelled_in_the_same_turn_goes_to_the_next(cancelled_first: bool) -> None:
     """Other semaphores lose the place here, or the wake-up of the next."""
     door = bulkhead()
-    held = granted(await door.enter())
+    held = granted(await door.acquire())
     first, second = waiting(door), waiting(door)
     await idle()
     if cancelled_first:
@@ -160,9 +162,9 @@ async def test_a_place_granted_to_one_cancelled_in_the_same_turn_goes_to_the_nex
     assert door.guard.granted == door.guard.released
 
 
-async def test_one_cancelled_in_the_turn_of_its_rejection_is_cancelled() -> None:
+async def test_cancellation_in_the_turn_of_the_rejection_is_raised() -> None:
     door = bulkhead()
-    held = granted(await door.enter())
+    held = granted(await door.acquire())
     wait = waiting(door)
     await idle()
     door.guard.expire(virtual_loop().time() + 1.0)
@@ -173,37 +175,37 @@ async def test_one_cancelled_in_the_turn_of_its_rejection_is_cancelled() -> None
     assert door.guard.in_flight == 0
 
 
-async def test_settings_change_while_calls_wait() -> None:
+async def test_settings_may_change_while_calls_wait() -> None:
     door = bulkhead()
-    held = granted(await door.enter())
-    waits = [waiting(door) for _ in range(3)]
+    held = granted(await door.acquire())
+    is_waiting = [waiting(door) for _ in range(3)]
     await idle()
     door.reconfigure(Bulkhead(max_concurrent_calls=2))
     await idle()
-    assert [wait.done() for wait in waits] == [True, False, False]
+    assert [wait.done() for wait in is_waiting] == [True, False, False]
     held.finish(OK)
-    for wait in waits:
+    for wait in is_waiting:
         granted(await wait).finish(OK)
     assert door.guard.in_flight == 0
 
 
-async def test_closing_refuses_those_who_wait() -> None:
+async def test_close_rejects_waiting_calls() -> None:
     door = bulkhead()
-    held = granted(await door.enter())
+    held = granted(await door.acquire())
     wait = waiting(door, priority="batch")
     await idle()
     door.close()
-    assert virtual_loop().timers() == []
+    assert virtual_loop().list_timers() == []
     assert await wait == Rejection("bulkhead", "closed", None)
-    assert await door.enter() == Rejection("bulkhead", "closed", None)
+    assert await door.acquire() == Rejection("bulkhead", "closed", None)
     held.finish(OK)
-    assert await door.enter() == Rejection("bulkhead", "closed", None)
+    assert await door.acquire() == Rejection("bulkhead", "closed", None)
     door.close()
 
 
-async def test_priorities_are_heard() -> None:
+async def test_priorities_are_respected() -> None:
     door = bulkhead()
-    held = granted(await door.enter())
+    held = granted(await door.acquire())
     batch, urgent = waiting(door, priority="batch"), waiting(door, priority="interactive")
     await idle()
     held.finish(OK)
@@ -214,7 +216,7 @@ async def test_priorities_are_heard() -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-async def test_no_place_is_lost_whoever_is_cancelled_when(seed: int) -> None:
+async def test_no_permit_is_lost_under_random_cancellation(seed: int) -> None:
     """2,000 calls, each cancelled with a chance of a third at a moment of chance, often that of a grant."""
     chance = random.Random(seed)
     door = bulkhead(max_concurrent_calls=3, max_length=8, max_wait=0.25)
@@ -224,7 +226,7 @@ async def test_no_place_is_lost_whoever_is_cancelled_when(seed: int) -> None:
         nonlocal most
         left = chance.choice([None, 0.125, 1.0])
         deadline = None if left is None else virtual_loop().time() + left
-        permit = await door.enter(deadline=deadline, priority=chance.choice(["interactive", "batch"]))
+        permit = await door.acquire(deadline=deadline, priority=chance.choice(["interactive", "batch"]))
         if isinstance(permit, BulkheadPermit):
             most = max(most, door.guard.in_flight)
             outcome = Outcome.CANCELLED
@@ -252,14 +254,14 @@ async def test_no_place_is_lost_whoever_is_cancelled_when(seed: int) -> None:
     assert [isinstance(door.guard.admit(), BulkheadPermit) for _ in range(4)] == [True, True, True, False]
 
 
-async def test_a_service_that_stops_answering_makes_nobody_wait_long_and_costs_no_place_for_ever() -> None:
+async def test_hung_service_bounds_waits_and_frees_its_permits() -> None:
     door = bulkhead(max_concurrent_calls=2, max_length=2, max_wait=1.0)
-    silent = [granted(await door.enter()) for _ in range(2)]
+    silent = [granted(await door.acquire()) for _ in range(2)]
     began = virtual_loop().time()
-    answers = await asyncio.gather(*(door.enter() for _ in range(50)))
+    answers = await asyncio.gather(*(door.acquire() for _ in range(50)))
     reasons = Counter(answer.reason for answer in answers if isinstance(answer, Rejection))
     assert reasons == {"queue-full": 48, "too-long": 2}
     assert virtual_loop().time() == pytest.approx(began + 1.0)
     for permit in silent:
         permit.finish(Outcome.TIMEOUT)
-    granted(await door.enter()).finish(OK)
+    granted(await door.acquire()).finish(OK)
