@@ -105,7 +105,7 @@ def _chain(instances: int) -> Callable[[], AbstractAsyncContextManager[Call]]:
         async def call() -> object:
             # As Calls.perform and Attempts.call do, without the exchange in between.
             guards = table.of(key, policy, repeatable=False)
-            guards.budget.called()
+            guards.budget.record_call()
             admission = Admission(guards)
             began = clock()
             refused = admission.try_acquire("user", began + 30.0)
@@ -114,7 +114,7 @@ def _chain(instances: int) -> Callable[[], AbstractAsyncContextManager[Call]]:
             place = pool.pick(guards)
             assert place is not None
             answer = await nothing()
-            guards.durations.learn(clock() - began)
+            guards.durations.record(clock() - began)
             place.pick.finish(Outcome.SUCCESS)
             if place.probe is not None:
                 place.probe.finish(Outcome.SUCCESS)

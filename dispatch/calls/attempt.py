@@ -28,7 +28,7 @@ from dispatch.resilience.retry.decision import RetryTarget
 from dispatch.resilience.retry.loop import retry
 
 _SUCCESS, _TIMEOUT, _TOOL_ERROR = Outcome.SUCCESS, Outcome.TIMEOUT, Outcome.TOOL_ERROR
-_HOME, _ELSEWHERE = RetryTarget.HOME, RetryTarget.ELSEWHERE
+_KEY_HOLDER, _ANY_INSTANCE = RetryTarget.KEY_HOLDER, RetryTarget.ANY_INSTANCE
 _TIMED = ANSWERED | {_TIMEOUT}
 
 
@@ -82,15 +82,15 @@ class Attempts:
         """Make the attempts of a call and return the one that the caller gets the result of. A stream's has its first chunk;
         its caller reads the rest and calls :meth:`end_stream`."""
         guards = call.guards
-        guards.budget.called()
+        guards.budget.record_call()
         keyed = call.options.idempotency_key is not None
-        target = _HOME if keyed else _ELSEWHERE
+        target = _KEY_HOLDER if keyed else _ANY_INSTANCE
         hedging = guards.hedging
         if hedging is None or call.is_stream:
             attempt = await self.attempt(call, 1, target)
         else:
             attempt = await hedged(
-                lambda second: self.attempt(call, 1, _ELSEWHERE if second else target, hedge=second),
+                lambda second: self.attempt(call, 1, _ANY_INSTANCE if second else target, hedge=second),
                 hedging,
                 deadline=call.deadline,
                 others=partial(self._invoker.has_untried, call),
@@ -172,7 +172,7 @@ class Attempts:
             if outcome is _TIMEOUT:
                 attempt.is_impatient = took < (guards.usual.value(ended) or 0.0)
         if guards.hedging is None and outcome in _TIMED and attempt.counts_for_instance and not attempt.is_impatient:
-            guards.durations.learn(took)
+            guards.durations.record(took)
         line = attempt.retransmission
         if line is not None and not line.resent and type(attempt.settled) is Answer:
             guards.patience.learn(took)

@@ -13,7 +13,7 @@ from dispatch.messaging.rpc.exchange_outcome import Answer, Settled, TimedOut
 from dispatch.messaging.rpc.pending import ReplyStream
 from dispatch.messaging.rpc.retransmittable_request import RetransmittableRequest
 from dispatch.messaging.wire.properties import Property, whole_number
-from dispatch.resilience.attempt_timeout import attempt_slice
+from dispatch.resilience.attempt_timeout import attempt_deadline
 from dispatch.resilience.hedging.decision import NoHedgeReason
 from dispatch.resilience.retry.decision import NoRetryReason, RetryDecision, RetryTarget, may_have_run
 from dispatch.routing.instance import Instance
@@ -190,7 +190,7 @@ class Attempt(msgspec.Struct, eq=False):
                 attempts_left += guards.retrying.settings.max_attempts - self.number
             if attempts_left <= 1 or (usual := guards.usual.value(now)) is None:
                 return
-        ends, clock = attempt_slice(now, call.deadline, limit=limit, attempts_left=attempts_left, usual=usual)
+        ends, clock = attempt_deadline(now, call.deadline, limit=limit, attempts_left=attempts_left, usual=usual)
         if clock == "attempt":
             self.deadline, self.clock, self.limit = ends, clock, ends - now
 

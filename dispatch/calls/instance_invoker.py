@@ -39,7 +39,7 @@ MAX_HOPS = 4
 """Instances that are tried in turn while each one declines the request because it is draining."""
 
 _SUCCESS = Outcome.SUCCESS
-_HOME = RetryTarget.HOME
+_KEY_HOLDER = RetryTarget.KEY_HOLDER
 _NO_INSTANCE = Rejection("balancer", "no-instance")
 
 
@@ -164,7 +164,7 @@ class InstanceInvoker:
             DispatchError: there is no instance that may, or can, have the request.
         """
         attempt.clear()
-        call, at_home = attempt.call, attempt.target is _HOME
+        call, at_home = attempt.call, attempt.target is _KEY_HOLDER
         options = call.options
         key = options.idempotency_key
         selected = pool.pick(

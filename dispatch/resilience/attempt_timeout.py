@@ -1,21 +1,21 @@
-"""What an attempt may take of the time that its call has left.
+"""Timeout of an attempt: its share of the time until the deadline of the call.
 
-A call has one absolute deadline. Were each attempt to have all of it, the first that hangs would leave nothing for a
-second one; were the shares fixed, a slow tool would be cut off although there is time. So attempts that could be followed
-by another one share what is left, and none gets less than the tool is known to take.
+A call has one absolute deadline. If each attempt had all of it, the first attempt that hangs would leave no time for a
+retry; with fixed shares, a slow tool would time out although there is time. So attempts that a retry may follow share the
+remaining time, and none gets less than the tool usually takes.
 """
 
 from __future__ import annotations
 
-ROOM = 2.0
-"""An attempt gets at least so many times what the tool nearly always stays below: a slow day is no failure."""
-ENOUGH, ENOUGH_S = 20.0, 1.0
-"""And so many times that, or so many seconds if that is more, is enough, as long as another attempt may follow: what takes
-so much longer than ever is lost, or its instance is stuck. Against one of eight instances that takes requests and answers
-none, calls of 25 ms were right in 99.5 % of cases so, in 63 % with no limit, because those that hang fill all the places."""
+MIN_MULTIPLE = 2.0
+"""Minimum timeout, as a multiple of the tool's usual duration (a high percentile): a slow period is no failure."""
+MAX_MULTIPLE, MIN_CAP_S = 20.0, 1.0
+"""Maximum timeout while a retry may follow: this multiple of the usual duration, or this many seconds if that is more. An
+attempt that takes so much longer is lost, or its instance hangs. With one of eight instances accepting requests without
+answering, 99.5 % of calls of 25 ms succeeded; without the limit 63 %, because hung attempts occupied the bulkhead."""
 
 
-def attempt_slice(
+def attempt_deadline(
     now: float,
     deadline: float,
     *,
@@ -23,26 +23,26 @@ def attempt_slice(
     attempts_left: int = 1,
     usual: float | None = None,
 ) -> tuple[float, str]:
-    """The time of an attempt that begins ``now``: when it ends, on the clock of the call's deadline and never after that;
-    and which limit that is, for the error of an attempt that runs into it: ``attempt`` or ``call``.
+    """Return the deadline of an attempt that starts ``now``, at most ``deadline``, and the limit that it stands for in the
+    error of an attempt that exceeds it: ``attempt`` or ``call``.
 
     Args:
-        deadline: the whole call's.
-        limit: seconds that the policy gives to an attempt; None: a fair share of what is left, or what is enough.
-        attempts_left: this attempt, and those that could follow if it timed out: 1 for a tool that may not be repeated then.
-        usual: seconds below which nearly all of the tool's attempts stay, a high percentile; None when it is not known.
-            For a share only: a limit is a limit.
+        now: the start of the attempt, on the clock of ``deadline``.
+        deadline: of the whole call.
+        limit: the policy's ``attempt-timeout`` in seconds; None: a share of the remaining time.
+        attempts_left: this attempt and those that may follow its timeout; 1 for a tool that must not be repeated.
+        usual: a high percentile of the tool's durations, in seconds; None when unknown. Ignored with a ``limit``.
     """
     if limit is None:
         limit = (deadline - now) / attempts_left
         if usual is not None:
             if attempts_left > 1:
-                enough = ENOUGH * usual
-                if enough < ENOUGH_S:
-                    enough = ENOUGH_S
+                enough = MAX_MULTIPLE * usual
+                if enough < MIN_CAP_S:
+                    enough = MIN_CAP_S
                 if limit > enough:
                     limit = enough
-            if limit < ROOM * usual:
-                limit = ROOM * usual
+            if limit < MIN_MULTIPLE * usual:
+                limit = MIN_MULTIPLE * usual
     ends = now + limit
     return (ends, "attempt") if ends < deadline else (deadline, "call")

@@ -1,8 +1,8 @@
-"""How long a tool takes: any quantile of its recent durations, in bounded memory, with a bounded error.
+"""Latency histogram: any quantile of a tool's recent durations, in bounded memory, with a bounded relative error.
 
-A histogram whose buckets grow by a constant factor (DDSketch: Masson, Rim and Lee 2019), in two generations that take
-turns. Not P² (Jain and Chlamtac 1985), although that is smaller: it follows one quantile only, forgets nothing, and bounds
-no error. Not a t-digest: to add to it is not O(1), and its error is bounded in rank, not in seconds.
+The buckets grow by a constant factor (DDSketch: Masson, Rim and Lee 2019), in two generations. Not P² (Jain and Chlamtac
+1985), although it is smaller: it estimates one quantile, forgets nothing and has no error bound. Not a t-digest: adding is
+not O(1), and its error is bounded in rank, not in seconds.
 """
 
 from __future__ import annotations
@@ -13,63 +13,63 @@ from array import array
 from dispatch._internal.permit import Clock
 
 GROWTH = 1.05
-"""From one bucket to the next: what a quantile may be told too high, at most."""
+"""Factor from one bucket to the next: the maximum relative error of a quantile, upwards."""
 SHORTEST_S, LONGEST_S = 1e-4, 1e3
-"""Whatever is shorter, or longer, is taken for this."""
+"""Range of durations; shorter and longer ones are clipped."""
 _SCALE = 1 / math.log(GROWTH)
 _OFFSET = -math.log(SHORTEST_S) * _SCALE
 BUCKETS = math.ceil((math.log(LONGEST_S) - math.log(SHORTEST_S)) * _SCALE) + 1
 AGE_S = 60.0
-"""After so long a duration is forgotten: long enough for a tool called twice a second to show its 95th percentile, and
-short enough to notice that it has become slower or faster."""
+"""Age at which a duration is forgotten: long enough for the 95th percentile of a tool called twice a second, and short
+enough to follow a change of latency."""
 TAIL = 5
-"""Durations beyond a quantile for it to mean something: a median takes 10, a p95 100, a p99.9 5,000."""
+"""Durations required beyond a quantile: a median requires 10, a p95 100, a p99.9 5,000."""
 
 
-RELOOK = 32
-"""To work a quantile out costs some ten microseconds; so many durations later, or as large a part of those that are known,
-it is hardly another one."""
+REFRESH_AFTER = 32
+"""New durations, or their share of all, after which a quantile is computed again: it costs some ten microseconds and changes
+little in between."""
 _EPSILON = 1e-9
 _EMPTY = array("I", bytes(4 * BUCKETS))
 
 
 class LatencyHistogram:
-    """The recent durations of one tool, in 3 kB, whatever happens.
+    """The recent durations of one tool, in 3 kB.
 
-    A quantile is never below the exact one (nearest rank) of the durations it covers and at most 5 % above, for durations
-    from 0.1 ms to 1,000 s. Those of the last ``age`` / 2 are covered, and none that is older than ``age``.
+    A quantile is not below the exact one (nearest rank) of the covered durations and at most 5 % above it, for durations
+    from 0.1 ms to 1,000 s. All durations of the last ``age`` / 2 are covered, and none older than ``age``.
 
     Args:
         clock: seconds.
         age: seconds until a duration is forgotten.
 
     Attributes:
-        turn_at: when the next ones are forgotten.
-        learned: durations, since the start.
+        turn_at: when the older generation is forgotten next.
+        recorded: durations recorded so far.
     """
 
-    __slots__ = ("_before", "_before_count", "_clock", "_half", "_now", "_now_from", "learned", "turn_at")
+    __slots__ = ("_before", "_before_count", "_clock", "_half", "_now", "_now_from", "recorded", "turn_at")
 
     def __init__(self, clock: Clock, age: float = AGE_S) -> None:
         self._clock = clock
         self._half = age / 2
         self._now = _EMPTY[:]
-        self._now_from = 0  # as many had been learned before
+        self._now_from = 0  # `recorded` when the current generation began
         self._before = _EMPTY[:]
         self._before_count = 0
         self.turn_at = clock() + self._half
-        self.learned = 0
+        self.recorded = 0
 
     def __len__(self) -> int:
         """Durations covered."""
-        self._turn(self._clock())
-        return self.learned - self._now_from + self._before_count
+        self._advance(self._clock())
+        return self.recorded - self._now_from + self._before_count
 
-    def learn(self, seconds: float) -> None:
-        """Something took ``seconds``."""
+    def record(self, seconds: float) -> None:
+        """Record a duration."""
         now = self._clock()
         if now >= self.turn_at:
-            self._turn(now)
+            self._advance(now)
         if seconds <= SHORTEST_S:
             place = 0
         elif seconds >= LONGEST_S:
@@ -77,16 +77,16 @@ class LatencyHistogram:
         else:
             place = math.ceil(math.log(seconds) * _SCALE + _OFFSET)
         self._now[place] += 1
-        self.learned += 1
+        self.recorded += 1
 
     def quantile(self, share: float) -> float | None:
-        """What this ``share`` of durations did not exceed, in seconds; None while too few are known to say (see ``TAIL``).
+        """Return the duration that this ``share`` of durations did not exceed, in seconds; None below :func:`needed`.
 
         Args:
             share: 0.5 for the median, 0.95 for the 95th percentile; below 1.
         """
         count = len(self)
-        if count < needed(share):
+        if count < required_durations(share):
             return None
         rank = math.ceil(share * count - _EPSILON)
         now, before = self._now, self._before
@@ -97,47 +97,47 @@ class LatencyHistogram:
             seen += now[place] + before[place]
         return min(SHORTEST_S * GROWTH**place, LONGEST_S)
 
-    def _turn(self, now: float) -> None:
+    def _advance(self, now: float) -> None:
         late = now - self.turn_at
         if late < 0:
             return
         if late < self._half:
-            self._before, self._before_count = self._now, self.learned - self._now_from
+            self._before, self._before_count = self._now, self.recorded - self._now_from
             self.turn_at += self._half
         else:
             self._before, self._before_count = _EMPTY[:], 0
             self.turn_at += (int(late / self._half) + 1) * self._half
-        self._now, self._now_from = _EMPTY[:], self.learned
+        self._now, self._now_from = _EMPTY[:], self.recorded
 
 
 class Quantile:
-    """One quantile of the durations, for whoever asks with every call: worked out anew after ``RELOOK`` of them (a
-    ``RELOOK``-th of those that are known, if that is more), and when some are forgotten.
+    """A cached quantile for use in every call: computed again after ``REFRESH_AFTER`` new durations (or that part of
+    all, if that is more), and when durations are forgotten.
 
     Args:
-        durations: what it is a quantile of.
+        durations: the histogram.
         share: see :meth:`LatencyHistogram.quantile`.
     """
 
-    __slots__ = ("_durations", "_look_at", "_look_learned", "_share", "_value")
+    __slots__ = ("_durations", "_refresh_at", "_refresh_recorded", "_share", "_value")
 
     def __init__(self, durations: LatencyHistogram, share: float) -> None:
         self._durations = durations
         self._share = share
         self._value: float | None = None
-        self._look_at = 0.0
-        self._look_learned = 0
+        self._refresh_at = 0.0
+        self._refresh_recorded = 0
 
     def value(self, now: float) -> float | None:
-        """Seconds; None while too few durations are known."""
+        """Return the quantile in seconds; None while too few durations are recorded."""
         durations = self._durations
-        if self._value is None or durations.learned >= self._look_learned or now >= self._look_at:
+        if self._value is None or durations.recorded >= self._refresh_recorded or now >= self._refresh_at:
             self._value = durations.quantile(self._share)
-            self._look_at = durations.turn_at
-            self._look_learned = durations.learned + max(RELOOK, len(durations) // RELOOK)
+            self._refresh_at = durations.turn_at
+            self._refresh_recorded = durations.recorded + max(REFRESH_AFTER, len(durations) // REFRESH_AFTER)
         return self._value
 
 
-def needed(share: float) -> int:
-    """Durations that must be known before their ``share``-quantile is told."""
+def required_durations(share: float) -> int:
+    """Return the number of durations that the ``share``-quantile requires."""
     return round(TAIL / (1 - share))

@@ -1,4 +1,4 @@
-"""Single-flight: calls that are the same, and under way at once, share one exchange."""
+"""Single flight: identical concurrent calls share one exchange."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class _Flight(Generic[R]):
 
 
 class SingleFlight(Generic[R]):
-    """Runs one of several calls of the same key that are under way at once; the others get its result.
+    """Runs one of several concurrent calls with the same key; the others receive its result.
 
-    The one that runs is a task of its own: whoever is cancelled takes nothing from the others, and the last to leave
-    cancels it, and waits until it has ended.
+    That call is a separate task: a cancelled caller does not affect the others, and the last caller that is cancelled
+    cancels the task and waits until it has ended.
 
     Attributes:
-        shared: calls so far that got the result of another one.
+        shared: calls so far that received the result of another call.
     """
 
     def __init__(self) -> None:
@@ -32,23 +32,25 @@ class SingleFlight(Generic[R]):
         self.shared = 0
 
     def __len__(self) -> int:
-        """Calls that run."""
+        """Running calls."""
         return len(self._flights)
 
     async def share(self, key: Hashable, make: Callable[[], Coroutine[Any, Any, R]], deadline: float) -> R | None:
-        """The result of the call that runs under ``key``, begun with ``make`` if none does.
+        """Return the result of the running call of ``key``; starts it with ``make`` if there is none.
 
         Args:
-            deadline: when this caller waits no longer, on the loop's clock.
+            key: identifies identical calls.
+            make: makes the coroutine of the call.
+            deadline: when this caller stops waiting, on the loop's clock.
 
         Returns:
-            None: its time was over before that. What is thrown, is thrown at every caller.
+            The result; None after the deadline. An exception of the call is raised at every caller.
         """
         flight = self._flights.get(key)
         if flight is None:
             flight = self._flights[key] = _Flight(asyncio.create_task(make()))
             task = flight.task
-            task.add_done_callback(lambda _: self._landed(key, task))
+            task.add_done_callback(lambda _: self._remove_flight(key, task))
         else:
             self.shared += 1
         flight.waiting += 1
@@ -62,17 +64,17 @@ class SingleFlight(Generic[R]):
         finally:
             flight.waiting -= 1
             if not flight.waiting and not flight.task.done():
-                self._landed(key, flight.task)
-                await _ended(flight.task)
+                self._remove_flight(key, flight.task)
+                await _cancel_and_wait(flight.task)
 
-    def _landed(self, key: Hashable, task: asyncio.Task[R]) -> None:
+    def _remove_flight(self, key: Hashable, task: asyncio.Task[R]) -> None:
         flight = self._flights.get(key)
         if flight is not None and flight.task is task:
             del self._flights[key]
 
 
-async def _ended(task: asyncio.Task[Any]) -> None:
-    """Cancel ``task`` and wait until it has ended, even if that is cancelled in turn."""
+async def _cancel_and_wait(task: asyncio.Task[Any]) -> None:
+    """Cancel ``task`` and wait until it has ended, even if the wait is cancelled in turn."""
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
         task.cancel()

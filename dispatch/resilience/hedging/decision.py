@@ -1,7 +1,7 @@
-"""Is a second attempt to run beside a slow first one, and from when on?
+"""Hedging decision: whether and when a second attempt runs beside a slow first attempt. Sans-I/O.
 
-Hedged requests after "The Tail at Scale" (Dean and Barroso 2013): the second one starts when the first is slower than
-nearly all are, so that it costs little, and goes to another instance, since the reason is mostly there.
+Hedged requests as in "The Tail at Scale" (Dean and Barroso 2013): the second attempt starts when the first is slower than
+nearly all attempts, so that it adds little load, and uses another instance, the usual cause of the delay.
 """
 
 from __future__ import annotations
@@ -15,35 +15,35 @@ from dispatch.resilience.latency_histogram import LatencyHistogram, Quantile
 from dispatch.resilience.retry.budget import RetryBudget
 
 MAX_HEDGE_RATIO = 0.05
-"""Hedges as a share of the tool's calls over the last 10 s: what "p95" comes to; for a delay in seconds, the bound when
-every attempt is slow. They count against the retry budget as well."""
+"""Hedges as a share of the tool's calls over the last 10 s: what "p95" amounts to, and with a delay in seconds the limit
+when every attempt is slow. Hedges count against the retry budget as well."""
 MIN_DELAY_S = 0.001
-"""However fast a tool is: below this the machine's own hiccups decide (Finagle's ``BackupRequestFilter`` has the same)."""
+"""Shortest delay: below it, scheduling jitter of the machine dominates (as in Finagle's ``BackupRequestFilter``)."""
 FLOOR = 0.5
-"""Hedges a second that need no calls: 5 in 10 s, so that a tool called once a second has hedges at all."""
+"""Hedges a second in addition to the share: 5 in 10 s, so that a tool called once a second can be hedged."""
 ANSWERED = frozenset({Outcome.SUCCESS, Outcome.TOOL_ERROR, Outcome.INVALID_ARGUMENTS})
-"""The outcomes that end a hedged call: the service has answered. Anything else, and the other attempt may do better."""
+"""The outcomes that end a hedged call: the service has answered. After any other outcome, the other attempt continues."""
 _TIMED = ANSWERED | {Outcome.TIMEOUT}
 
 
 class NoHedgeReason(StrEnum):
-    """Why no second attempt was begun: a word for metrics."""
+    """Why no second attempt was started, for metrics."""
 
     ALONE = "alone"
     """There is no other instance."""
     TOO_LATE = "too-late"
-    """It could not be finished in the time left."""
+    """It could not finish before the deadline."""
     BUDGET = "budget"
-    """Too many of the tool's calls are hedged or retried already."""
+    """The hedging or retry budget of the tool is exhausted."""
 
 
 class Hedging:
-    """Decides about the hedges of one tool, which must be declared read-only or idempotent. Pure.
+    """Decides about the hedges of one tool, which must be declared read-only or idempotent. Sans-I/O.
 
     Args:
         delay: seconds, or a percentile, after which the second attempt starts (policy ``hedging``).
-        budget: the tool's, shared with its retries.
-        durations: how long the tool's attempts take; told here (:meth:`learn`).
+        budget: of the tool, shared with its retries.
+        durations: recent durations of the tool's attempts; recorded by :meth:`record_first`.
         clock: seconds.
         ratio: hedges as a share of calls.
     """
@@ -68,25 +68,26 @@ class Hedging:
         self._fixed = None if isinstance(delay, str) else delay
         self._median = Quantile(durations, 0.5)
 
-    def begin(self, now: float, deadline: float) -> float | None:
-        """A first attempt begins. After how many seconds is a second one to be thought of? None: not at all."""
-        self._own.called()
+    def start_first(self, now: float, deadline: float) -> float | None:
+        """Count a first attempt and return the seconds after which a second one is due; None: there is none."""
+        self._own.record_call()
         delay = self._fixed if self._after is None else self._after.value(now)
         if delay is None:
             return None
         delay = max(delay, MIN_DELAY_S)
         return delay if now + delay < deadline else None
 
-    def admit(self, now: float, deadline: float, *, others: bool) -> NoHedgeReason | None:
-        """The delay is over. None: begin the second attempt; it is paid for (if it is not sent: :meth:`refund`).
+    def admit(self, now: float, deadline: float, *, has_other_instance: bool) -> NoHedgeReason | None:
+        """Decide about the second attempt when the delay is over. None: start it; it has been withdrawn from both budgets,
+        and :meth:`refund` returns it if it is not sent.
 
         Args:
             others: there is an instance that was not tried.
         """
-        if not others:
+        if not has_other_instance:
             return NoHedgeReason.ALONE
-        left = deadline - now
-        if left <= 0 or left < (self._median.value(now) or 0.0):
+        remaining = deadline - now
+        if remaining <= 0 or remaining < (self._median.value(now) or 0.0):
             return NoHedgeReason.TOO_LATE
         if not self._own.withdraw():
             return NoHedgeReason.BUDGET
@@ -96,13 +97,14 @@ class Hedging:
         return None
 
     def refund(self) -> None:
-        """A second attempt that was admitted was not sent."""
+        """Return an admitted second attempt that was not sent to both budgets."""
         self._own.refund()
         self._budget.refund()
 
-    def learn(self, seconds: float, outcome: Outcome) -> None:
-        """A first attempt ended. What timed out, or was cancelled because the second was faster (told as a TIMEOUT), took at
-        least that long, and counts: without the slow ones, the delay would become ever shorter. Second attempts are not
-        told: of those only the fast ones are seen to their end. What was refused, or never arrived, says nothing."""
+    def record_first(self, seconds: float, outcome: Outcome) -> None:
+        """Record the duration of a first attempt. An attempt that timed out, or was cancelled because the second was faster
+        (reported as TIMEOUT), took at least that long and counts: without the slow attempts, the delay would shrink with
+        every hedge. Second attempts are not recorded, because only the fast ones complete; nor are rejected or unsent
+        attempts, whose duration is not the tool's."""
         if outcome in _TIMED:
-            self._durations.learn(seconds)
+            self._durations.record(seconds)

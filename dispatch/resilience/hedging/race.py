@@ -1,7 +1,7 @@
-"""Hedges, carried out: a second attempt beside a first one that is slow; the first answer counts.
+"""Hedged attempts: the race of a slow first attempt and a second one, of which the first answer counts.
 
-Both run as tasks of their own, and neither outlives the call: whoever loses is cancelled and awaited, and so are both when
-the caller is cancelled.
+Each attempt is a task, and neither outlives the call: the loser is cancelled and awaited, and so are both when the caller
+is cancelled.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from dispatch.errors import Outcome
 from dispatch.resilience.hedging.decision import ANSWERED, Hedging, NoHedgeReason
 
 
-class Raced(Protocol):
-    """What an attempt's result says of it."""
+class HedgedResult(Protocol):
+    """The properties of an attempt's result that hedging depends on."""
 
     @property
     def outcome(self) -> Outcome:
-        """How it ended."""
+        """The outcome of the attempt."""
 
     @property
     def sent(self) -> bool:
-        """The request has left, or may have."""
+        """Whether the request was sent, or may have been."""
 
 
-R = TypeVar("R", bound=Raced)
+R = TypeVar("R", bound=HedgedResult)
 
 OUTPACED = "outpaced"
-"""The message with which a first attempt is cancelled whose hedge was answered first, although it began later."""
+"""The message with which a first attempt is cancelled when its hedge was answered first, although it started later."""
 
 
-def _nobody(_verdict: NoHedgeReason | None) -> None:
+def _ignore(_decision: NoHedgeReason | None) -> None:
     pass
 
 
@@ -42,25 +42,26 @@ async def hedged(
     *,
     deadline: float,
     others: Callable[[], bool],
-    listener: Callable[[NoHedgeReason | None], object] = _nobody,
+    listener: Callable[[NoHedgeReason | None], object] = _ignore,
 ) -> R:
-    """The first of one or two attempts that the service answers, or the first attempt's result if it answers neither.
+    """Make an attempt and, if it is slow, a second one; return the first that the service answers, or the result of the
+    first attempt if neither is answered.
 
-    An attempt gives a result, never an exception, whatever the service did; if one raises all the same, so does this.
+    An attempt returns a result and raises nothing, whatever the service did; an exception of it propagates.
 
     Args:
-        attempt: makes one attempt; told whether it is the second, which must leave out the instance of the first.
-        hedging: decides, and is told how long first attempts take.
+        attempt: makes one attempt; its argument is True for the second, which must not use the instance of the first.
+        hedging: decides, and records the durations of first attempts.
         deadline: of the call, on ``hedging.clock``.
-        others: is there an instance that the first attempt did not go to? Asked when a second one is due.
-        listener: hears, for metrics, when a second one was due: None, it was begun; otherwise why not.
+        others: returns whether there is an instance that the first attempt did not use; called when a second one is due.
+        listener: called for metrics when a second attempt is due: None if it was started, otherwise the reason.
     """
     clock = hedging.clock
     started = clock()
-    delay = hedging.begin(started, deadline)
+    delay = hedging.start_first(started, deadline)
     if delay is None:
         result = await attempt(False)
-        hedging.learn(clock() - started, result.outcome)
+        hedging.record_first(clock() - started, result.outcome)
         return result
     first = asyncio.create_task(attempt(False))
     second: asyncio.Task[R] | None = None
@@ -68,26 +69,26 @@ async def hedged(
     try:
         done, _ = await asyncio.wait((first,), timeout=delay)
         if not done:
-            refusal = hedging.admit(clock(), deadline, others=others())
+            refusal = hedging.admit(clock(), deadline, has_other_instance=others())
             listener(refusal)
             if refusal is None:
                 second = asyncio.create_task(attempt(True))
                 winner = await _race(first, second)
                 if winner is second:
-                    first.cancel(OUTPACED)  # that one is told more than that nobody waits for it
+                    first.cancel(OUTPACED)  # the message tells it from a cancellation by the caller
             else:
                 await asyncio.wait((first,))
         result = winner.result()
-        hedging.learn(clock() - started, first.result().outcome if first.done() else Outcome.TIMEOUT)
+        hedging.record_first(clock() - started, first.result().outcome if first.done() else Outcome.TIMEOUT)
         if second is not None and second.done() and not second.result().sent:
             hedging.refund()
     finally:
-        await _end(first, second)
+        await _cancel_and_wait(first, second)
     return result
 
 
 async def _race(first: asyncio.Task[R], second: asyncio.Task[R]) -> asyncio.Task[R]:
-    """Whoever is answered first; the first one, if neither is. An exception counts at once."""
+    """Return the attempt that is answered first; ``first`` if neither is. An exception is raised at once."""
     pending = {first, second}
     while pending:
         done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
@@ -97,17 +98,17 @@ async def _race(first: asyncio.Task[R], second: asyncio.Task[R]) -> asyncio.Task
     return first
 
 
-async def _end(*tasks: asyncio.Task[R] | None) -> None:
-    """Cancel those that have not ended, and wait until they have, even if that is cancelled in turn."""
-    left = {task for task in tasks if task is not None and not task.done()}
+async def _cancel_and_wait(*tasks: asyncio.Task[R] | None) -> None:
+    """Cancel the running tasks and wait until they have ended, even if the wait is cancelled in turn."""
+    running = {task for task in tasks if task is not None and not task.done()}
     cancelled: asyncio.CancelledError | None = None
-    while left:
-        for task in left:
+    while running:
+        for task in running:
             task.cancel()
         try:
-            _, left = await asyncio.wait(left)
+            _, running = await asyncio.wait(running)
         except asyncio.CancelledError as error:
             cancelled = error
-            left = {task for task in left if not task.done()}
+            running = {task for task in running if not task.done()}
     if cancelled is not None:
         raise cancelled

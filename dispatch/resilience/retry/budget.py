@@ -1,8 +1,7 @@
-"""A retry budget: repeats are a bounded share of a tool's calls, so that a service in trouble is not buried in them.
+"""Retry budget: retries and hedges are a bounded share of a tool's calls, which prevents retry storms.
 
-A ratio of calls over a moving window with a floor, as Finagle's ``RetryBudget`` and Envoy's ``retry_budget`` have it. Not
-a bucket that successes fill (gRPC's and the AWS SDKs'): that one stays empty for a tool that seldom succeeds, however
-little it is called.
+A ratio of the calls in a moving window with a floor, as Finagle's ``RetryBudget`` and Envoy's ``retry_budget``. Not a token
+bucket that successes fill (gRPC, AWS SDKs): it stays empty for a tool that rarely succeeds, even at a low rate of calls.
 """
 
 from __future__ import annotations
@@ -10,33 +9,32 @@ from __future__ import annotations
 from dispatch._internal.permit import Clock
 
 MIN_REPEATS_PER_S = 3.0
-"""Retries and hedges a second that any tool may make, so that a tool that is seldom called can be retried (as in Envoy and
+"""Retries and hedges a second that every tool has, so that a rarely called tool can be retried (as in Envoy and
 failsafe-go)."""
 WINDOW_S = 10.0
-"""As Finagle's: long enough for the ratio to mean something, short enough that a quiet hour buys no storm."""
+"""As in Finagle: long enough for a meaningful ratio, and short enough that calls of the past hour permit no retry storm."""
 BUCKETS = 10
-"""The window moves by a tenth of itself: it covers the last 9 to 10 s."""
+"""The window moves by a tenth of its length: it covers the last 9 to 10 s."""
 BUCKET_S = WINDOW_S / BUCKETS
 _FIELDS = 3
-"""Of a former bucket: its number, its calls, its repeats."""
+"""Fields of a former bucket: number, calls, repeats."""
 EPSILON = 1e-9
-"""29 % of 100 calls are 29, although their product as floating-point numbers is a little less."""
+"""29 % of 100 calls is 29, although the floating-point product is slightly less."""
 
 
 class RetryBudget:
-    """What a tool's retries and hedges are paid from; one for both, or each would add its own share.
+    """The common budget of a tool's retries and hedges.
 
-    In any ten buckets, the repeats are at most ``ratio`` times the calls, and ``floor`` times 10 s. Everything is O(1), and
-    what nearly every call does, to count itself, has no loop: a tool that is called once a second begins a bucket with each
-    call.
+    In any ten buckets, the repeats are at most ``ratio`` times the calls plus ``floor`` times 10 s. Every operation is O(1),
+    and counting a call, the hot path, has no loop.
 
     Args:
-        ratio: repeats for each call, 0.2 for one in five.
-        floor: repeats a second that need no calls.
+        ratio: repeats per call; 0.2 is one in five.
+        floor: repeats a second in addition.
         clock: seconds.
 
     Attributes:
-        ratio, floor: may be set while it is in use, when a policy changes.
+        ratio, floor: may be set in use, when a policy changes.
     """
 
     __slots__ = ("_calls", "_clock", "_former", "_number", "_spent", "_turn_at", "floor", "ratio")
@@ -46,7 +44,7 @@ class RetryBudget:
         self.floor = floor
         self._clock = clock
         self._turn_at = clock() + BUCKET_S
-        # The current bucket is held apart, so that to count a call is one addition.
+        # The current bucket is separate from the former ones, so that counting a call is one addition.
         self._number = BUCKETS
         self._calls = 0
         self._spent = 0
@@ -55,11 +53,11 @@ class RetryBudget:
         )  # bucket n at n modulo BUCKETS; older ones stay there until overwritten
 
     @property
-    def left(self) -> int:
-        """Repeats that may be made now."""
+    def remaining(self) -> int:
+        """Repeats that are available now."""
         now = self._clock()
         if now >= self._turn_at:
-            self._turn(now)
+            self._advance(now)
         former, oldest = self._former, self._number - BUCKETS
         calls, spent = self._calls, self._spent
         for at in range(0, BUCKETS * _FIELDS, _FIELDS):
@@ -68,23 +66,23 @@ class RetryBudget:
                 spent += former[at + 2]
         return max(0, int(self.ratio * calls + self.floor * WINDOW_S + EPSILON) - spent)
 
-    def called(self) -> None:
-        """A call came in: a whole one, however many attempts it will have."""
+    def record_call(self) -> None:
+        """Count a call, once for all its attempts."""
         now = self._clock()
         if now >= self._turn_at:
-            self._turn(now)
+            self._advance(now)
         self._calls += 1
 
     def withdraw(self) -> bool:
-        """Pay for one repeat. False: there must be none."""
-        if self.left < 1:
+        """Withdraw one repeat. False: the budget is exhausted."""
+        if self.remaining < 1:
             return False
         self._spent += 1
         return True
 
     def refund(self) -> None:
-        """A repeat that was paid for was not made after all. If that was too long ago to matter, nothing happens."""
-        if self._spent:  # the newest one; wherever the window is by now, it leaves it together with its bucket
+        """Return a repeat that was withdrawn but not made. Does nothing if its bucket is outside the window."""
+        if self._spent:  # the newest withdrawal; it expires together with its bucket
             self._spent -= 1
             return
         former = self._former
@@ -94,8 +92,8 @@ class RetryBudget:
                 former[at + 2] -= 1
                 return
 
-    def _turn(self, now: float) -> None:
-        """Begin the bucket of ``now``, because the current one has ended."""
+    def _advance(self, now: float) -> None:
+        """Start the bucket of ``now``: the current one has ended."""
         turns = int((now - self._turn_at) / BUCKET_S) + 1
         self._turn_at += turns * BUCKET_S
         number = self._number

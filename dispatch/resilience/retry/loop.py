@@ -1,7 +1,8 @@
-"""Retries, carried out: tenacity's loop on the slow path, the first attempt without it.
+"""The retries of one call: one loop over attempts, on tenacity's ``AsyncRetrying``.
 
-An attempt gives a result, never an exception, whatever the service did. What is raised all the same (cancellation above all)
-never gets into tenacity's hands, which would keep it: it goes straight to the caller.
+The caller makes the first attempt itself, so that a call that succeeds at once pays nothing for retries. An attempt returns
+a result and raises nothing, whatever the service did. An exception all the same, above all a cancellation, does not pass
+through tenacity, which would store it: it propagates to the caller directly.
 """
 
 from __future__ import annotations
@@ -10,27 +11,27 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
-from tenacity import AsyncRetrying, RetryCallState
+from tenacity import AsyncRetrying
 
 from dispatch._internal.clock import loop_clock
 from dispatch.errors import Outcome
 from dispatch.resilience.retry.decision import NoRetryReason, RetryDecision, RetryPolicy, RetryTarget, may_have_run
 
 
-class Attempted(Protocol):
-    """What an attempt's result says of it."""
+class AttemptResult(Protocol):
+    """The properties of an attempt's result that retries depend on."""
 
     @property
     def outcome(self) -> Outcome:
-        """How it ended."""
+        """The outcome of the attempt."""
 
     @property
     def sent(self) -> bool:
-        """The request has left, or may have."""
+        """Whether the request was sent, or may have been."""
 
     @property
     def retry_after(self) -> float | None:
-        """Seconds that the service asked to be left alone for."""
+        """Seconds of pause that the service asked for."""
 
     @property
     def error_type(self) -> str | None:
@@ -38,125 +39,91 @@ class Attempted(Protocol):
 
     @property
     def remembered(self) -> bool:
-        """The instance that was tried remembers idempotency keys, and is still there."""
+        """Whether the instance remembers idempotency keys and is still running."""
 
 
-R = TypeVar("R", bound=Attempted)
+R = TypeVar("R", bound=AttemptResult)
 
 Attempt = Callable[[int, RetryTarget], Awaitable[R]]
-"""Makes one attempt: its number, from 1, and the instance it may go to."""
+"""Makes one attempt, given its number, from 1, and the instances that it may use."""
 Listener = Callable[[RetryDecision | NoRetryReason], object]
-"""Hears of each decision after a failed attempt, for metrics."""
+"""Called with each decision after a failed attempt, for metrics."""
 
 
-def _nobody(_verdict: RetryDecision | NoRetryReason) -> None:
+def _ignore(_decision: RetryDecision | NoRetryReason) -> None:
     pass
 
 
 async def retry(
     result: R,
     attempt: Attempt[R],
-    retrying: RetryPolicy,
+    policy: RetryPolicy,
     *,
     deadline: float,
     keyed: bool = False,
-    listener: Listener = _nobody,
+    listener: Listener = _ignore,
 ) -> R:
-    """The result of the first attempt that ends well, or of the last one that there is to be; if that one surely did not run
-    and one before it may have, that one's. Whoever calls this has made the first attempt, which ended in ``result``.
+    """Retry a call whose first attempt failed, and return the result of the call.
+
+    That is the result of the attempt that succeeds, or of the last attempt that may have been executed, or of the last
+    attempt if surely none was executed: "not executed" would not be true of the call if an earlier attempt may have run.
 
     Args:
         result: of the first attempt, which is not a success.
         attempt: see :data:`Attempt`.
-        retrying: decides. The call itself is counted by whoever makes it (``retrying.budget.called()``).
+        policy: decides after each attempt. The caller counts the call itself (``policy.budget.record_call()``).
         deadline: of the whole call, on the running loop's clock.
-        keyed: the caller gave an idempotency key.
+        keyed: whether the call has an idempotency key.
         listener: see :data:`Listener`.
     """
-    course = _Course(retrying, deadline, keyed, listener)
-    course.judge(result, 1)
-    if course.again is None:
-        return result
-    doubtful = _doubtful(result, None)
-    try:
-        # A loop of its own for each call: what tenacity keeps in it (statistics, state) must not be shared between calls.
-        # There is no stop strategy, because a verdict that comes after it would have been paid for already.
-        async for turn in AsyncRetrying(sleep=asyncio.sleep, retry=course.goes_on, wait=course.wait):
-            number = turn.retry_state.attempt_number
-            if number > 1:  # its first turn is the attempt that was made already
-                where = course.begin()
-                if where is None:
-                    break
-                result = await attempt(number, where)
-                course.judge(result, number)
-                doubtful = _doubtful(result, doubtful)
-            # Not entered as a context manager, which would keep what is raised. And tenacity needs no result to hold on to.
-            turn.retry_state.set_result(None)
-    finally:
-        course.end()
-    # That the last attempt surely did not run is not true of the call when one before it may have.
-    return result if doubtful is None or result.outcome is Outcome.SUCCESS else doubtful
+    clock = loop_clock()
 
-
-def _doubtful(result: R, former: R | None) -> R | None:
-    """The last attempt that may have run."""
-    return result if may_have_run(result.outcome, sent=result.sent) else former
-
-
-class _Course:
-    """One call's attempts, and the verdict after the last."""
-
-    __slots__ = ("_clock", "_deadline", "_keyed", "_listener", "_paid", "_retrying", "again")
-
-    def __init__(self, retrying: RetryPolicy, deadline: float, keyed: bool, listener: Listener) -> None:
-        self._retrying = retrying
-        self._deadline = deadline
-        self._keyed = keyed
-        self._listener = listener
-        self._clock = loop_clock()
-        self._paid = False
-        self.again: RetryDecision | None = None
-
-    def judge(self, result: Attempted, number: int) -> None:
-        outcome = result.outcome
-        self.again = None
-        if number > 1 and outcome is Outcome.REJECTED:
-            self._retrying.budget.refund()  # one of our own guards stopped it: the service has not seen it
-        if outcome is Outcome.SUCCESS:
-            return
-        verdict = self._retrying.decide(
-            outcome,
-            sent=may_have_run(outcome, sent=result.sent),
+    def decide(result: R, number: int) -> RetryDecision | None:
+        """Decide whether another attempt follows; it has then been withdrawn from the budget."""
+        decision = policy.decide(
+            result.outcome,
+            sent=may_have_run(result.outcome, sent=result.sent),
             attempt=number,
-            now=self._clock(),
-            deadline=self._deadline,
-            keyed=self._keyed,
+            now=clock(),
+            deadline=deadline,
+            keyed=keyed,
             remembered=result.remembered,
             retry_after=result.retry_after,
             error_type=result.error_type,
         )
-        if isinstance(verdict, RetryDecision):
-            self.again = verdict
-            self._paid = True
-        self._listener(verdict)
+        listener(decision)
+        return decision if isinstance(decision, RetryDecision) else None
 
-    def goes_on(self, _state: RetryCallState) -> bool:
-        return self.again is not None
-
-    def wait(self, _state: RetryCallState) -> float:
-        assert self.again is not None  # tenacity asks only after goes_on
-        return self.again.wait
-
-    def begin(self) -> RetryTarget | None:
-        """The wait is over: where to? None: it took so long that the attempt would be too late."""
-        assert self.again is not None
-        if self._retrying.too_late(self._clock(), self._deadline):
-            self._listener(NoRetryReason.TOO_LATE)
-            return None
-        self._paid = False  # that is, spent
-        return self.again.where
-
-    def end(self) -> None:
-        """Cancelled while waiting, or too late: what was not begun is given back."""
-        if self._paid:
-            self._retrying.budget.refund()
+    pending = decide(result, 1)
+    if pending is None:
+        return result
+    executed = result if may_have_run(result.outcome, sent=result.sent) else None
+    # A new AsyncRetrying for each call: the statistics and state in it must not be shared between calls. It has no stop
+    # strategy, because `pending` has already been withdrawn from the budget.
+    attempts = AsyncRetrying(
+        sleep=asyncio.sleep,
+        retry=lambda _: pending is not None,
+        wait=lambda _: 0.0 if pending is None else pending.wait,
+    )
+    try:
+        async for turn in attempts:
+            number = turn.retry_state.attempt_number
+            if pending is not None and number > 1:  # tenacity's first turn stands for the attempt that was made already
+                if policy.is_too_late(clock(), deadline):  # the backoff took longer than planned
+                    listener(NoRetryReason.TOO_LATE)
+                    break
+                target, pending = pending.where, None
+                result = await attempt(number, target)
+                if result.outcome is Outcome.SUCCESS:
+                    return result
+                if result.outcome is Outcome.REJECTED:
+                    policy.budget.refund()  # rejected by a guard of the dispatcher: no request was sent
+                if may_have_run(result.outcome, sent=result.sent):
+                    executed = result
+                pending = decide(result, number)
+            # Not a `with turn:` block, which would store exceptions; and tenacity needs no result.
+            turn.retry_state.set_result(None)
+    finally:
+        if pending is not None:  # cancelled during the backoff, or too late: the attempt was not made
+            policy.budget.refund()
+    return result if executed is None else executed

@@ -15,11 +15,11 @@ from dispatch.resilience.latency_histogram import (
     BUCKETS,
     GROWTH,
     LONGEST_S,
-    RELOOK,
+    REFRESH_AFTER,
     SHORTEST_S,
     LatencyHistogram,
     Quantile,
-    needed,
+    required_durations,
 )
 
 ROUNDING = 1e-9
@@ -31,9 +31,9 @@ class Bench:
         self.now = 1_000.0
         self.durations = LatencyHistogram(lambda: self.now, age)
 
-    def learn(self, *seconds: float) -> None:
+    def record(self, *seconds: float) -> None:
         for each in seconds:
-            self.durations.learn(each)
+            self.durations.record(each)
 
 
 def exact(durations: list[float], share: float) -> float:
@@ -46,51 +46,51 @@ def check(told: float | None, right: float) -> None:
 
 
 def test_the_error_and_the_ages_are_those_that_are_documented() -> None:
-    assert (GROWTH, AGE_S, RELOOK) == (1.05, 60.0, 32)
+    assert (GROWTH, AGE_S, REFRESH_AFTER) == (1.05, 60.0, 32)
     assert (SHORTEST_S, LONGEST_S, BUCKETS) == (1e-4, 1e3, 332)
 
 
 @pytest.mark.parametrize(("share", "count"), [(0.5, 10), (0.9, 50), (0.95, 100), (0.99, 500), (0.999, 5_000)])
 def test_a_quantile_needs_five_durations_beyond_it(share: float, count: int) -> None:
-    assert needed(share) == count
+    assert required_durations(share) == count
     bench = Bench()
-    bench.learn(*[1.0] * (count - 1))
+    bench.record(*[1.0] * (count - 1))
     assert bench.durations.quantile(share) is None
-    bench.learn(1.0)
+    bench.record(1.0)
     check(bench.durations.quantile(share), 1.0)
 
 
-def test_the_rank_is_exact() -> None:
+def test_rank_is_exact() -> None:
     """95 fast ones of a hundred: the 95th is the last of them. One fewer, and it is a slow one."""
     bench = Bench()
-    bench.learn(*[0.01] * 95, *[2.0] * 5)
+    bench.record(*[0.01] * 95, *[2.0] * 5)
     check(bench.durations.quantile(0.95), 0.01)
     bench = Bench()
-    bench.learn(*[0.01] * 94, *[2.0] * 6)
+    bench.record(*[0.01] * 94, *[2.0] * 6)
     check(bench.durations.quantile(0.95), 2.0)
 
 
 @pytest.mark.parametrize("share", [0.55, 0.56, 0.57, 0.58])
-def test_a_rank_that_numbers_miss_by_a_hair_is_not_missed(share: float) -> None:
+def test_rank_is_exact_despite_floating_point(share: float) -> None:
     bench = Bench()
-    bench.learn(*[0.01] * round(share * 100), *[2.0] * (100 - round(share * 100)))
+    bench.record(*[0.01] * round(share * 100), *[2.0] * (100 - round(share * 100)))
     check(bench.durations.quantile(share), 0.01)
 
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("share", SHARES)
-def test_within_five_per_cent_and_never_below(seed: int, share: float) -> None:
+def test_quantile_is_within_five_percent_and_never_below(seed: int, share: float) -> None:
     chance = random.Random(seed)
     durations = [min(max(chance.lognormvariate(-4, 1.5), SHORTEST_S), LONGEST_S) for _ in range(6_000)]
     bench = Bench()
-    bench.learn(*durations)
+    bench.record(*durations)
     check(bench.durations.quantile(share), exact(durations, share))
 
 
 @given(st.lists(st.floats(SHORTEST_S, LONGEST_S), min_size=50, max_size=200), st.sampled_from((0.5, 0.75, 0.9)))
-def test_within_five_per_cent_whatever_comes(durations: list[float], share: float) -> None:
+def test_error_is_within_five_percent_for_any_durations(durations: list[float], share: float) -> None:
     bench = Bench()
-    bench.learn(*durations)
+    bench.record(*durations)
     check(bench.durations.quantile(share), exact(durations, share))
 
 
@@ -107,22 +107,22 @@ def test_within_five_per_cent_whatever_comes(durations: list[float], share: floa
         (math.inf, LONGEST_S),
     ],
 )
-def test_what_is_out_of_range_is_taken_for_the_end_of_it(seconds: float, told: float) -> None:
+def test_durations_out_of_range_are_clipped(seconds: float, told: float) -> None:
     bench = Bench()
-    bench.learn(*[seconds] * 10)
+    bench.record(*[seconds] * 10)
     assert bench.durations.quantile(0.5) == told
 
 
-def test_the_shortest_and_those_hardly_longer_are_told_apart() -> None:
+def test_shortest_bucket_is_separate() -> None:
     bench = Bench()
-    bench.learn(*[SHORTEST_S * 1.001] * 10)
+    bench.record(*[SHORTEST_S * 1.001] * 10)
     assert bench.durations.quantile(0.5) == pytest.approx(SHORTEST_S * GROWTH)
 
 
 def test_the_last_half_of_the_age_is_covered_and_nothing_beyond_the_age() -> None:
     bench = Bench(age=60)
     bench.now += 30 - 1 / 64
-    bench.learn(*[1.0] * 20)
+    bench.record(*[1.0] * 20)
     assert len(bench.durations) == 20
     bench.now += 30
     assert len(bench.durations) == 20
@@ -132,10 +132,10 @@ def test_the_last_half_of_the_age_is_covered_and_nothing_beyond_the_age() -> Non
     assert bench.durations.quantile(0.5) is None
 
 
-def test_what_was_learnt_first_after_a_turn_is_forgotten_after_the_whole_age() -> None:
+def test_first_duration_of_a_generation_is_kept_for_the_whole_age() -> None:
     bench = Bench(age=60)
     bench.now += 30
-    bench.learn(*[1.0] * 20)
+    bench.record(*[1.0] * 20)
     bench.now += 60 - 1 / 64
     assert len(bench.durations) == 20
     bench.now += 1 / 64
@@ -144,30 +144,30 @@ def test_what_was_learnt_first_after_a_turn_is_forgotten_after_the_whole_age() -
 
 def test_two_generations_count_together() -> None:
     bench = Bench(age=60)
-    bench.learn(*[0.01] * 10)
+    bench.record(*[0.01] * 10)
     bench.now += 30
-    bench.learn(*[2.0] * 10)
+    bench.record(*[2.0] * 10)
     assert len(bench.durations) == 20
     check(bench.durations.quantile(0.5), 0.01)
     check(bench.durations.quantile(0.75), 2.0)
     bench.now += 30
     check(bench.durations.quantile(0.5), 2.0)
-    assert bench.durations.learned == 20
+    assert bench.durations.recorded == 20
 
 
 def test_the_shortest_of_both_generations_count_together() -> None:
     bench = Bench(age=60)
-    bench.learn(*[SHORTEST_S] * 6)
+    bench.record(*[SHORTEST_S] * 6)
     bench.now += 30
-    bench.learn(*[SHORTEST_S] * 4, *[2.0] * 10)
+    bench.record(*[SHORTEST_S] * 4, *[2.0] * 10)
     assert bench.durations.quantile(0.5) == SHORTEST_S
 
 
-def test_after_a_quiet_day_the_turns_go_on_as_before() -> None:
+def test_generations_continue_after_a_long_idle_time() -> None:
     bench = Bench(age=60)
-    bench.learn(*[1.0] * 10)
+    bench.record(*[1.0] * 10)
     bench.now += 86_400 + 7
-    bench.learn(*[3.0] * 10)
+    bench.record(*[3.0] * 10)
     assert len(bench.durations) == 10
     assert bench.durations.turn_at == 1_000 + 86_400 + 30
     bench.now += 30
@@ -177,61 +177,61 @@ def test_after_a_quiet_day_the_turns_go_on_as_before() -> None:
 
 
 @pytest.mark.parametrize("late", [30.0, 59.0, 60.0, 61.0])
-def test_whoever_comes_a_whole_turn_late_finds_nothing(late: float) -> None:
+def test_durations_are_forgotten_after_a_skipped_generation(late: float) -> None:
     bench = Bench(age=60)
-    bench.learn(*[1.0] * 10)
+    bench.record(*[1.0] * 10)
     bench.now += 30 + late
     assert len(bench.durations) == 0
     assert bench.durations.turn_at > bench.now
     assert bench.durations.turn_at <= bench.now + 30
 
 
-def test_it_becomes_no_larger() -> None:
+def test_memory_is_constant() -> None:
     bench = Bench()
     size = sum(map(sys.getsizeof, (bench.durations._now, bench.durations._before)))
-    bench.learn(*[0.001 * (number % 5_000) for number in range(20_000)])
+    bench.record(*[0.001 * (number % 5_000) for number in range(20_000)])
     bench.now += 30
-    bench.learn(5.0)
+    bench.record(5.0)
     assert sum(map(sys.getsizeof, (bench.durations._now, bench.durations._before))) == size <= 3_072
     assert len(bench.durations._now) == BUCKETS
 
 
 class TestQuantile:
-    def test_it_is_told_as_soon_as_it_can_be(self) -> None:
+    def test_quantile_is_available_as_soon_as_possible(self) -> None:
         bench = Bench()
         median = Quantile(bench.durations, 0.5)
         for _ in range(9):
-            bench.learn(1.0)
+            bench.record(1.0)
             assert median.value(bench.now) is None
-        bench.learn(1.0)
+        bench.record(1.0)
         check(median.value(bench.now), 1.0)
 
-    def test_it_is_worked_out_anew_after_so_many_durations(self) -> None:
+    def test_quantile_is_refreshed_after_enough_new_durations(self) -> None:
         bench = Bench()
         median = Quantile(bench.durations, 0.5)
-        bench.learn(*[1.0] * 10)
+        bench.record(*[1.0] * 10)
         check(median.value(bench.now), 1.0)
-        bench.learn(*[9.0] * (RELOOK - 1))
+        bench.record(*[9.0] * (REFRESH_AFTER - 1))
         check(median.value(bench.now), 1.0)
-        bench.learn(9.0)
+        bench.record(9.0)
         check(median.value(bench.now), 9.0)
 
-    def test_of_many_it_takes_as_large_a_part_of_them(self) -> None:
+    def test_refresh_interval_grows_with_the_number_of_durations(self) -> None:
         bench = Bench()
         most = Quantile(bench.durations, 0.99)
-        bench.learn(*[1.0] * 100 * RELOOK)
+        bench.record(*[1.0] * 100 * REFRESH_AFTER)
         check(most.value(bench.now), 1.0)
-        bench.learn(*[9.0] * 99)
+        bench.record(*[9.0] * 99)
         check(most.value(bench.now), 1.0)
-        bench.learn(9.0)
+        bench.record(9.0)
         check(most.value(bench.now), 9.0)
 
-    def test_it_is_worked_out_anew_when_some_are_forgotten(self) -> None:
+    def test_quantile_is_refreshed_when_durations_are_forgotten(self) -> None:
         bench = Bench(age=60)
         median = Quantile(bench.durations, 0.5)
-        bench.learn(*[1.0] * 11)
+        bench.record(*[1.0] * 11)
         bench.now += 30
-        bench.learn(*[9.0] * 10)
+        bench.record(*[9.0] * 10)
         check(median.value(bench.now), 1.0)
         bench.now += 30 - 1 / 64
         check(median.value(bench.now), 1.0)

@@ -32,7 +32,7 @@ class Work:
         return number
 
 
-async def test_one_runs_for_all_of_a_key() -> None:
+async def test_one_call_runs_per_key() -> None:
     flights: SingleFlight[int] = SingleFlight()
     work = Work()
     calls = [asyncio.create_task(flights.share(key, work, LATER)) for key in ("a", "a", "b", "a")]
@@ -44,7 +44,7 @@ async def test_one_runs_for_all_of_a_key() -> None:
     assert await flights.share("a", work, LATER) == 3, "only while it is under way"
 
 
-async def test_whoever_leaves_takes_nothing_from_the_others() -> None:
+async def test_cancelled_caller_does_not_affect_the_others() -> None:
     flights: SingleFlight[int] = SingleFlight()
     work = Work()
     first, second = (asyncio.create_task(flights.share("a", work, LATER)) for _ in range(2))
@@ -57,7 +57,7 @@ async def test_whoever_leaves_takes_nothing_from_the_others() -> None:
     assert (work.begun, work.cancelled) == (1, 0)
 
 
-async def test_the_last_to_leave_ends_it() -> None:
+async def test_last_cancelled_caller_cancels_the_call() -> None:
     flights: SingleFlight[int] = SingleFlight()
     work = Work()
     calls = [asyncio.create_task(flights.share("a", work, LATER)) for _ in range(2)]
@@ -70,7 +70,7 @@ async def test_the_last_to_leave_ends_it() -> None:
     assert (work.cancelled, len(flights)) == (1, 0)
 
 
-async def test_each_waits_as_long_as_it_has_time() -> None:
+async def test_each_caller_waits_until_its_deadline() -> None:
     flights: SingleFlight[int] = SingleFlight()
     work = Work()
     patient = asyncio.create_task(flights.share("a", work, LATER))
@@ -85,7 +85,7 @@ async def test_each_waits_as_long_as_it_has_time() -> None:
     assert (alone.cancelled, len(flights)) == (1, 0)
 
 
-async def test_what_is_thrown_is_thrown_at_all() -> None:
+async def test_exception_is_raised_at_every_caller() -> None:
     flights: SingleFlight[int] = SingleFlight()
     work = Work(ValueError("no"))
     calls = [asyncio.create_task(flights.share("a", work, LATER)) for _ in range(3)]

@@ -28,17 +28,17 @@ class Bench:
         )
 
     def begin(self, deadline: float = FAR) -> float | None:
-        return self.hedging.begin(self.now, deadline)
+        return self.hedging.start_first(self.now, deadline)
 
     def admit(self, deadline: float = FAR, *, others: bool = True) -> NoHedgeReason | None:
-        return self.hedging.admit(self.now, deadline, others=others)
+        return self.hedging.admit(self.now, deadline, has_other_instance=others)
 
     def learn(self, *seconds: float, outcome: Outcome = Outcome.SUCCESS) -> None:
         for each in seconds:
-            self.hedging.learn(each, outcome)
+            self.hedging.record_first(each, outcome)
 
 
-def test_a_percentile_is_hedged_after_as_soon_as_it_is_known() -> None:
+def test_percentile_delay_applies_as_soon_as_it_is_known() -> None:
     bench = Bench("p95")
     bench.learn(*[0.1] * 94, *[3.0] * 5)
     assert bench.begin() is None
@@ -46,7 +46,7 @@ def test_a_percentile_is_hedged_after_as_soon_as_it_is_known() -> None:
     assert bench.begin() == pytest.approx(0.1, rel=GROWTH - 1)
 
 
-def test_it_moves_with_the_tool() -> None:
+def test_percentile_delay_follows_the_tool() -> None:
     bench = Bench("p95")
     bench.learn(*[0.1] * 100)
     assert bench.begin() == pytest.approx(0.1, rel=GROWTH - 1)
@@ -56,7 +56,7 @@ def test_it_moves_with_the_tool() -> None:
     assert bench.begin() is None
 
 
-def test_seconds_need_not_be_learnt() -> None:
+def test_delay_in_seconds_applies_at_once() -> None:
     bench = Bench(0.25)
     assert bench.begin() == 0.25
     bench.learn(*[9.0] * 200)
@@ -64,28 +64,28 @@ def test_seconds_need_not_be_learnt() -> None:
 
 
 @pytest.mark.parametrize("delay", [0.0001, "p50"])
-def test_a_very_fast_tool_is_not_hedged_for_a_hiccup(delay: float | str) -> None:
+def test_delay_has_a_minimum(delay: float | str) -> None:
     bench = Bench(delay)
     bench.learn(*[0.0002] * 100)
     assert bench.begin() == MIN_DELAY_S
 
 
-def test_what_would_come_after_the_deadline_is_not_thought_of() -> None:
+def test_no_hedge_after_the_deadline() -> None:
     bench = Bench(0.25)
     assert bench.begin(bench.now + 0.25) is None
     assert bench.begin(bench.now + 0.2501) == 0.25
 
 
-def test_it_needs_another_instance() -> None:
+def test_hedge_requires_another_instance() -> None:
     bench = Bench(0.25)
-    left = bench.budget.left
+    left = bench.budget.remaining
     assert bench.admit(others=False) is NoHedgeReason.ALONE
-    assert bench.budget.left == left
+    assert bench.budget.remaining == left
     assert bench.admit() is None
-    assert bench.budget.left == left - 1
+    assert bench.budget.remaining == left - 1
 
 
-def test_it_needs_time_for_an_attempt() -> None:
+def test_hedge_requires_time_for_an_attempt() -> None:
     bench = Bench(0.25)
     assert bench.admit(bench.now) is NoHedgeReason.TOO_LATE
     assert bench.admit(bench.now + 0.001) is None
@@ -97,7 +97,7 @@ def test_it_needs_time_for_an_attempt() -> None:
     assert bench.admit(median) is None
 
 
-def test_hedges_are_a_share_of_the_calls_of_their_own() -> None:
+def test_hedges_have_their_own_budget() -> None:
     bench = Bench(0.25, hedge_ratio=0.05, ratio=1.0, floor=100)
     for _ in range(200):
         bench.begin()
@@ -105,11 +105,11 @@ def test_hedges_are_a_share_of_the_calls_of_their_own() -> None:
     assert [bench.admit() for _ in range(own + 1)] == [None] * own + [NoHedgeReason.BUDGET]
 
 
-def test_hedges_and_retries_have_one_budget_and_a_hedge_that_it_refuses_costs_nothing() -> None:
+def test_hedges_and_retries_share_the_retry_budget() -> None:
     bench = Bench(0.25, hedge_ratio=1.0, ratio=0.2, floor=0.0)
     for _ in range(10):
         bench.begin()
-        bench.budget.called()
+        bench.budget.record_call()
     assert bench.budget.withdraw()  # a retry
     assert [bench.admit() for _ in range(3)] == [None, NoHedgeReason.BUDGET, NoHedgeReason.BUDGET]
     bench.budget.ratio = 1.0
@@ -119,27 +119,27 @@ def test_hedges_and_retries_have_one_budget_and_a_hedge_that_it_refuses_costs_no
     assert [bench.admit() for _ in range(allowed + 1)] == [None] * allowed + [NoHedgeReason.BUDGET]
 
 
-def test_what_was_not_sent_is_given_back_to_both() -> None:
+def test_unsent_hedge_is_refunded_to_both_budgets() -> None:
     bench = Bench(0.25, floor=3.0, ratio=0.0)
     for _ in range(100):
         assert bench.admit() is None
         bench.hedging.refund()
-    assert bench.budget.left == 30
+    assert bench.budget.remaining == 30
 
 
 @pytest.mark.parametrize("outcome", Outcome)
-def test_what_is_learnt_from(outcome: Outcome) -> None:
+def test_recorded_outcomes(outcome: Outcome) -> None:
     bench = Bench()
     bench.learn(1.0, outcome=outcome)
     expected = outcome in (Outcome.SUCCESS, Outcome.TOOL_ERROR, Outcome.INVALID_ARGUMENTS, Outcome.TIMEOUT)
     assert len(bench.durations) == expected
 
 
-def test_an_answer_is_an_answer_whatever_it_says() -> None:
+def test_answered_outcomes() -> None:
     assert frozenset({Outcome.SUCCESS, Outcome.TOOL_ERROR, Outcome.INVALID_ARGUMENTS}) == ANSWERED
 
 
-def test_losers_that_are_cut_off_do_not_make_the_delay_shorter_and_shorter() -> None:
+def test_cancelled_losers_do_not_shrink_the_delay() -> None:
     """Every first attempt that is hedged is cancelled soon after, so that its whole duration is never seen."""
     chance = random.Random(3)
     bench = Bench("p95")

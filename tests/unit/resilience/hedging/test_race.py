@@ -45,8 +45,8 @@ class Recorded(LatencyHistogram):
         super().__init__(clock)
         self.all: list[float] = []
 
-    def learn(self, seconds: float) -> None:
-        super().learn(seconds)
+    def record(self, seconds: float) -> None:
+        super().record(seconds)
         self.all.append(round(seconds, 9))
 
 
@@ -92,20 +92,20 @@ class Bench:
         )
 
     @property
-    def learnt(self) -> list[float]:
+    def recorded(self) -> list[float]:
         return self.durations.all
 
 
-async def test_what_is_not_slow_is_not_hedged() -> None:
+async def test_fast_attempt_is_not_hedged() -> None:
     bench = Bench(Attempt(0.9))
     result = await bench.call()
     assert result.name == "first"
     assert bench.log == ["first begun 0", "first ended 0.9"]
     assert bench.verdicts == []
-    assert bench.learnt == [0.9]
+    assert bench.recorded == [0.9]
 
 
-async def test_what_is_not_known_to_be_slow_runs_in_the_callers_own_task() -> None:
+async def test_attempt_without_a_delay_runs_in_the_callers_task() -> None:
     bench = Bench(Attempt(5.0), delay="p95")
     tasks = []
 
@@ -116,16 +116,16 @@ async def test_what_is_not_known_to_be_slow_runs_in_the_callers_own_task() -> No
     result = await hedged(attempt, bench.hedging, deadline=START + 100, others=lambda: True)
     assert result.name == "first"
     assert tasks == [asyncio.current_task()]
-    assert bench.learnt == [5.0]
+    assert bench.recorded == [5.0]
 
 
-async def test_the_second_starts_after_the_delay_and_wins_and_the_first_is_cancelled() -> None:
+async def test_second_attempt_wins_and_the_first_is_cancelled() -> None:
     bench = Bench(Attempt(9.0), Attempt(0.5))
     assert await bench.call() == Result(Outcome.SUCCESS, "second")
     assert bench.log == ["first begun 0", "second begun 1", "second ended 1.5", "first cancelled 1.5"]
     assert bench.verdicts == [None]
-    assert bench.budget.left == 29
-    assert bench.learnt == [1.5], "the first one took at least that long"
+    assert bench.budget.remaining == 29
+    assert bench.recorded == [1.5], "the first one took at least that long"
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ async def test_the_second_starts_after_the_delay_and_wins_and_the_first_is_cance
     ],
     ids=["second wins", "first wins", "caller leaves both", "caller leaves the first"],
 )
-async def test_only_a_first_that_was_outpaced_is_told_so(
+async def test_only_an_outpaced_first_attempt_gets_the_outpaced_message(
     first: float, second: float, leaves: float, told: dict[str, str | None]
 ) -> None:
     bench = Bench(Attempt(first), Attempt(second))
@@ -158,15 +158,15 @@ async def test_only_a_first_that_was_outpaced_is_told_so(
     assert heard == told
 
 
-async def test_the_first_wins_after_all_and_the_second_is_cancelled() -> None:
+async def test_first_attempt_wins_and_the_second_is_cancelled() -> None:
     bench = Bench(Attempt(1.2), Attempt(0.5))
     assert (await bench.call()).name == "first"
     assert bench.log == ["first begun 0", "second begun 1", "first ended 1.2", "second cancelled 1.2"]
-    assert bench.learnt == [1.2]
-    assert bench.budget.left == 29, "it was sent"
+    assert bench.recorded == [1.2]
+    assert bench.budget.remaining == 29, "it was sent"
 
 
-async def test_when_both_end_at_once_it_is_the_first() -> None:
+async def test_first_attempt_wins_a_tie() -> None:
     bench = Bench(Attempt(1.5), Attempt(0.5))
     assert (await bench.call()).name == "first"
 
@@ -184,39 +184,39 @@ async def test_an_error_of_the_tool_is_an_answer(end: Outcome) -> None:
 
 
 @pytest.mark.parametrize("end", [Outcome.TRANSPORT, Outcome.TIMEOUT, Outcome.THROTTLED])
-async def test_a_failure_waits_for_the_other_one(end: Outcome) -> None:
+async def test_failed_attempt_waits_for_the_other(end: Outcome) -> None:
     bench = Bench(Attempt(1.2, end), Attempt(0.5))
     assert await bench.call() == Result(Outcome.SUCCESS, "second")
     bench = Bench(Attempt(3.0), Attempt(0.5, end))
     assert await bench.call() == Result(Outcome.SUCCESS, "first")
 
 
-async def test_when_both_fail_it_is_the_firsts_failure() -> None:
+async def test_first_failure_is_returned_when_both_fail() -> None:
     bench = Bench(Attempt(1.2, Outcome.TRANSPORT), Attempt(0.5, Outcome.TIMEOUT))
     assert await bench.call() == Result(Outcome.TRANSPORT, "first")
-    assert bench.learnt == []
+    assert bench.recorded == []
     bench = Bench(Attempt(3.2, Outcome.TIMEOUT), Attempt(0.5, Outcome.TRANSPORT))
     assert await bench.call() == Result(Outcome.TIMEOUT, "first")
-    assert bench.learnt == [3.2]
+    assert bench.recorded == [3.2]
 
 
-async def test_a_failure_before_the_delay_is_a_matter_of_retries() -> None:
+async def test_failure_before_the_delay_is_not_hedged() -> None:
     bench = Bench(Attempt(0.5, Outcome.TRANSPORT))
     assert await bench.call() == Result(Outcome.TRANSPORT, "first")
     assert bench.log == ["first begun 0", "first ended 0.5"]
 
 
-async def test_without_another_instance_the_first_is_waited_for() -> None:
+async def test_first_attempt_continues_without_another_instance() -> None:
     bench = Bench(Attempt(5.0))
     bench.others = False
     assert (await bench.call()).name == "first"
     assert bench.log == ["first begun 0", "first ended 5"]
     assert bench.verdicts == [NoHedgeReason.ALONE]
-    assert bench.budget.left == 30
-    assert bench.learnt == [5.0]
+    assert bench.budget.remaining == 30
+    assert bench.recorded == [5.0]
 
 
-async def test_without_a_budget_the_first_is_waited_for() -> None:
+async def test_first_attempt_continues_without_budget() -> None:
     bench = Bench(Attempt(5.0))
     while bench.budget.withdraw():
         pass
@@ -224,19 +224,19 @@ async def test_without_a_budget_the_first_is_waited_for() -> None:
     assert bench.verdicts == [NoHedgeReason.BUDGET]
 
 
-async def test_when_the_call_ends_before_the_delay_there_is_none() -> None:
+async def test_deadline_before_the_delay_prevents_the_hedge() -> None:
     bench = Bench(Attempt(0.9, Outcome.TIMEOUT))
     assert (await bench.call(timeout=1.0)).outcome is Outcome.TIMEOUT
     assert bench.verdicts == []
 
 
-async def test_a_second_that_was_not_sent_costs_nothing() -> None:
+async def test_unsent_second_attempt_is_refunded() -> None:
     refusal = Attempt(0.0, Outcome.REJECTED, sent=False)
     bench = Bench(Attempt(2.0), refusal)
     for _ in range(OWN + 3):
         assert (await bench.call(timeout=10_000)).name == "first"
     assert bench.verdicts == [None] * (OWN + 3)
-    assert bench.budget.left == 30
+    assert bench.budget.remaining == 30
 
 
 @pytest.mark.parametrize(("when", "running"), [(0.5, ["first"]), (1.2, ["first", "second"])])
@@ -250,7 +250,7 @@ async def test_a_cancelled_caller_cancels_both(when: float, running: list[str]) 
     assert call.cancelled()
     assert sorted(bench.log[-len(running) :]) == [f"{each} cancelled {when:g}" for each in running]
     assert asyncio.get_running_loop().time() == START + when
-    assert bench.learnt == [], "what was abandoned says nothing"
+    assert bench.recorded == [], "what was abandoned says nothing"
 
 
 async def test_a_caller_cancelled_while_a_loser_cleans_up_waits_for_it_and_is_cancelled() -> None:
@@ -264,7 +264,7 @@ async def test_a_caller_cancelled_while_a_loser_cleans_up_waits_for_it_and_is_ca
     assert asyncio.get_running_loop().time() == START + 1.75, "the cleaning up is cut short, too"
 
 
-async def test_a_loser_that_will_not_be_hurried_is_waited_for_all_the_same() -> None:
+async def test_loser_that_delays_its_cancellation_is_awaited() -> None:
     bench = Bench(Attempt(9.0), Attempt(0.5))
     ended = asyncio.Event()
 
@@ -287,7 +287,7 @@ async def test_a_loser_that_will_not_be_hurried_is_waited_for_all_the_same() -> 
     assert ended.is_set()
 
 
-async def test_a_timeout_around_the_call_is_one() -> None:
+async def test_timeout_around_the_call_is_raised() -> None:
     bench = Bench(Attempt(9.0), Attempt(9.0))
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(1.5):
@@ -299,7 +299,7 @@ async def test_a_timeout_around_the_call_is_one() -> None:
 @pytest.mark.parametrize(
     ("first", "second"), [("raises", None), ("raises", "waits"), ("waits", "raises"), ("fails", "raises")]
 )
-async def test_what_an_attempt_raises_is_raised_and_the_other_is_ended(
+async def test_exception_of_an_attempt_propagates_and_the_other_is_cancelled(
     error: BaseException, first: str, second: str | None
 ) -> None:
     ways = {"raises": Attempt(1.2, error), "waits": Attempt(9.0), "fails": Attempt(1.5, Outcome.TRANSPORT)}
@@ -335,7 +335,7 @@ async def tail(delay: float | str | None, *, calls: int = 10_000) -> tuple[float
         return Result(Outcome.SUCCESS)
 
     async def call() -> None:
-        budget.called()
+        budget.record_call()
         began = loop.time()
         options: dict[str, Any] = {"deadline": began + 30, "others": lambda: True}
         await (attempt(False) if delay is None else hedged(attempt, hedging, **options))
@@ -349,7 +349,7 @@ async def tail(delay: float | str | None, *, calls: int = 10_000) -> tuple[float
     return times[calls // 2], times[calls - calls // 1_000 - 1], sent / calls
 
 
-async def test_the_slow_tail_is_gone_for_five_per_cent_more_load() -> None:
+async def test_hedging_removes_the_slow_tail_for_five_percent_of_load() -> None:
     """The goal: p99.9 at least five times better, at most 5 % more sent."""
     _, unhedged, once = await tail(None)
     median, with_hedges, load = await tail("p95")

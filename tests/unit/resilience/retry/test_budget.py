@@ -18,7 +18,7 @@ class Bench:
 
     def call(self, times: int) -> None:
         for _ in range(times):
-            self.budget.called()
+            self.budget.record_call()
 
     def drain(self) -> int:
         """Withdraw until there is nothing left; how often?"""
@@ -31,81 +31,81 @@ class Bench:
     def pass_by(self, buckets: int) -> int:
         """Time passes and is seen. What is left then?"""
         self.now += buckets * BUCKET_S
-        return self.budget.left
+        return self.budget.remaining
 
 
-def test_one_call_in_five_may_be_repeated() -> None:
+def test_budget_permits_one_repeat_in_five_calls() -> None:
     bench = Bench()
     bench.call(4)
-    assert (bench.budget.left, bench.drain()) == (0, 0)
+    assert (bench.budget.remaining, bench.drain()) == (0, 0)
     bench.call(1)
-    assert bench.budget.left == 1
+    assert bench.budget.remaining == 1
     assert bench.drain() == 1
     bench.call(95)
     assert bench.drain() == 19
-    assert bench.budget.left == 0
+    assert bench.budget.remaining == 0
 
 
-def test_the_floor_needs_no_calls() -> None:
+def test_floor_permits_repeats_without_calls() -> None:
     bench = Bench(ratio=0.2, floor=3.0)
     assert bench.drain() == 30
     bench.call(10)
     assert bench.drain() == 2
 
 
-def test_without_ratio_and_floor_nothing_is_repeated() -> None:
+def test_zero_ratio_and_floor_permit_no_repeat() -> None:
     bench = Bench(ratio=0.0)
     bench.call(1_000)
     assert bench.drain() == 0
 
 
 @pytest.mark.parametrize(("ratio", "calls", "repeats"), [(0.29, 100, 29), (0.07, 100, 7), (0.2, 35, 7), (0.1, 30, 3)])
-def test_a_share_is_exact_although_numbers_are_not(ratio: float, calls: int, repeats: int) -> None:
+def test_share_is_exact_despite_floating_point(ratio: float, calls: int, repeats: int) -> None:
     bench = Bench(ratio)
     bench.call(calls)
     assert bench.drain() == repeats
 
 
-def test_what_was_given_back_can_be_spent_again() -> None:
+def test_refunded_repeat_can_be_withdrawn_again() -> None:
     bench = Bench()
     bench.call(10)
     assert bench.drain() == 2
     bench.budget.refund()
     assert bench.drain() == 1
-    assert bench.budget.left == 0
+    assert bench.budget.remaining == 0
 
 
-def test_nothing_can_be_given_back_that_was_not_taken() -> None:
+def test_refund_without_withdrawal_does_nothing() -> None:
     bench = Bench()
     bench.call(10)
     bench.budget.refund()
-    assert bench.budget.left == 2
+    assert bench.budget.remaining == 2
     assert bench.drain() == 2
 
 
 @pytest.mark.parametrize("later", [1, 5, 9])
-def test_a_refund_comes_to_the_bucket_that_paid(later: int) -> None:
+def test_refund_applies_to_the_bucket_of_the_withdrawal(later: int) -> None:
     """Were the newest bucket credited instead, the same repeat would be given back twice when its own bucket ends."""
     bench = Bench(floor=0.3)
     assert bench.drain() == 3
     bench.now += later * BUCKET_S
     bench.budget.refund()
-    assert bench.budget.left == 1
+    assert bench.budget.remaining == 1
     bench.now += (BUCKETS - later) * BUCKET_S
-    assert bench.budget.left == 3
+    assert bench.budget.remaining == 3
     assert bench.drain() == 3
 
 
-def test_a_refund_that_comes_too_late_changes_nothing() -> None:
+def test_refund_after_the_window_does_nothing() -> None:
     bench = Bench(floor=0.3)
     assert bench.drain() == 3
     bench.now += WINDOW_S
     bench.budget.refund()
-    assert bench.budget.left == 3
+    assert bench.budget.remaining == 3
     assert bench.drain() == 3
 
 
-def test_a_refund_takes_the_newest() -> None:
+def test_refund_returns_the_newest_withdrawal() -> None:
     bench = Bench(floor=0.2)
     assert bench.budget.withdraw()
     bench.now += BUCKET_S
@@ -113,29 +113,29 @@ def test_a_refund_takes_the_newest() -> None:
     bench.now += BUCKET_S
     bench.budget.refund()
     bench.now += (BUCKETS - 2) * BUCKET_S  # the first one has left the window by itself
-    assert bench.budget.left == 2
+    assert bench.budget.remaining == 2
 
 
-def test_a_refund_finds_its_bucket_when_the_window_has_moved_on() -> None:
+def test_refund_finds_a_former_bucket() -> None:
     bench = Bench(floor=0.5)
     for _ in range(3):
         assert bench.budget.withdraw()
     assert bench.pass_by(1) == 2
     bench.budget.refund()
-    assert bench.budget.left == 3
+    assert bench.budget.remaining == 3
     assert bench.pass_by(8) == 3
     assert bench.pass_by(1) == 5, "its bucket left with what was still spent in it"
     assert bench.pass_by(BUCKETS) == 5
 
 
-def test_a_refund_takes_the_newest_when_the_window_has_moved_on() -> None:
+def test_refund_returns_the_newest_withdrawal_of_former_buckets() -> None:
     bench = Bench(floor=0.5)
     assert bench.budget.withdraw()
     assert bench.pass_by(1) == 4
     assert bench.budget.withdraw()
     assert bench.pass_by(1) == 3
     bench.budget.refund()
-    assert bench.budget.left == 4
+    assert bench.budget.remaining == 4
     assert bench.pass_by(BUCKETS - 2) == 5, "what is left was spent in the first bucket, which has gone"
 
 
@@ -144,10 +144,10 @@ def test_the_oldest_bucket_of_the_window_is_refunded_too() -> None:
     assert bench.budget.withdraw()
     assert bench.pass_by(BUCKETS - 1) == 4
     bench.budget.refund()
-    assert bench.budget.left == 5
+    assert bench.budget.remaining == 5
 
 
-def test_buckets_add_up_and_those_nobody_called_in_hold_nothing() -> None:
+def test_buckets_add_up_and_idle_buckets_are_empty() -> None:
     bench = Bench()
     bench.call(5)
     assert bench.pass_by(1) == 1
@@ -156,16 +156,16 @@ def test_buckets_add_up_and_those_nobody_called_in_hold_nothing() -> None:
     bench.call(5)
     assert [bench.pass_by(1) for _ in range(12)] == [3, 3, 3, 3, 3, 2, 1, 1, 1, 0, 0, 0]
     bench.call(5)
-    assert bench.budget.left == 1
+    assert bench.budget.remaining == 1
 
 
 def test_calls_count_for_ten_buckets_and_no_longer() -> None:
     bench = Bench()
     bench.call(10)
     bench.now += BUCKETS * BUCKET_S - 1 / 64
-    assert bench.budget.left == 2
+    assert bench.budget.remaining == 2
     bench.now += 1 / 64
-    assert bench.budget.left == 0
+    assert bench.budget.remaining == 0
 
 
 def test_repeats_count_for_ten_buckets_and_no_longer() -> None:
@@ -177,7 +177,7 @@ def test_repeats_count_for_ten_buckets_and_no_longer() -> None:
     assert bench.drain() == 5
 
 
-def test_a_call_after_a_quiet_day_finds_an_empty_window() -> None:
+def test_window_is_empty_after_a_long_idle_time() -> None:
     bench = Bench()
     bench.call(1_000)
     bench.now += 86_400.0
@@ -185,14 +185,14 @@ def test_a_call_after_a_quiet_day_finds_an_empty_window() -> None:
     assert bench.drain() == 1
 
 
-def test_a_turn_that_comes_with_a_call_counts_it_in_the_new_bucket() -> None:
+def test_call_that_starts_a_bucket_is_counted_in_it() -> None:
     bench = Bench(now=0.0)
     bench.now = BUCKET_S
     bench.call(5)
     bench.now = WINDOW_S
-    assert bench.budget.left == 1
+    assert bench.budget.remaining == 1
     bench.now = WINDOW_S + BUCKET_S
-    assert bench.budget.left == 0
+    assert bench.budget.remaining == 0
 
 
 def test_a_policy_that_changes_applies_at_once() -> None:
@@ -200,9 +200,9 @@ def test_a_policy_that_changes_applies_at_once() -> None:
     bench.call(100)
     assert bench.drain() == 20
     bench.budget.ratio = 0.1
-    assert bench.budget.left == 0
+    assert bench.budget.remaining == 0
     bench.budget.floor = 3.0
-    assert bench.budget.left == 20
+    assert bench.budget.remaining == 20
 
 
 def test_a_hundred_thousand_calls_take_no_more_memory_than_one() -> None:
@@ -236,19 +236,19 @@ class BudgetMachine(RuleBasedStateMachine):
         return int(self.ratio * len(self.covered(self.calls)) + self.floor * WINDOW_S)
 
     @property
-    def left(self) -> int:
+    def remaining(self) -> int:
         return max(0, self.allowed - len(self.covered(self.repeats)))
 
     @rule(count=st.integers(1, 30))
     def call(self, count: int) -> None:
         for _ in range(count):
-            self.budget.called()
+            self.budget.record_call()
             self.calls.append(self.bucket)
 
     @rule(times=st.integers(1, 8))
     def withdraw(self, times: int) -> None:
         for _ in range(times):
-            possible = self.left > 0
+            possible = self.remaining > 0
             assert self.budget.withdraw() == possible
             if possible:
                 self.repeats.append(self.bucket)
@@ -269,7 +269,7 @@ class BudgetMachine(RuleBasedStateMachine):
 
     @invariant()
     def what_is_left_is_right(self) -> None:
-        assert self.budget.left == self.left
+        assert self.budget.remaining == self.remaining
 
 
 TestBudgetMachine = BudgetMachine.TestCase

@@ -19,8 +19,8 @@ from dispatch.policy.retry import DEFAULT_RETRY, Retry
 from dispatch.resilience.latency_histogram import LatencyHistogram
 from dispatch.resilience.retry.budget import RetryBudget
 from dispatch.resilience.retry.decision import (
-    HOPELESS,
-    IMPROVABLE,
+    NON_RETRYABLE_ERRORS,
+    RETRYABLE_OUTCOMES,
     NoRetryReason,
     RetryDecision,
     RetryPolicy,
@@ -55,13 +55,13 @@ class Bench:
         )
         if took is not None:
             for _ in range(10):
-                self.durations.learn(took)
+                self.durations.record(took)
 
     def decide(self, outcome: Outcome = Outcome.TRANSPORT, **changes: Any) -> RetryDecision | NoRetryReason:
         facts: dict[str, Any] = {"sent": True, "attempt": 1, "now": self.now, "deadline": NOW + 30}
-        left = self.budget.left
+        left = self.budget.remaining
         verdict = self.retrying.decide(outcome, **facts | changes)
-        assert left - self.budget.left == isinstance(verdict, RetryDecision), "only a retry is paid for"
+        assert left - self.budget.remaining == isinstance(verdict, RetryDecision), "only a retry is paid for"
         return verdict
 
     def wait(self, outcome: Outcome = Outcome.TRANSPORT, **changes: Any) -> float:
@@ -74,21 +74,21 @@ class Bench:
 
 
 @pytest.mark.parametrize("outcome", Outcome)
-def test_only_outcomes_that_can_get_better_are_retried(outcome: Outcome) -> None:
+def test_only_retryable_outcomes_are_retried(outcome: Outcome) -> None:
     verdict = Bench().decide(outcome)
     if outcome in (Outcome.TRANSPORT, Outcome.TIMEOUT, Outcome.THROTTLED):
         assert isinstance(verdict, RetryDecision)
     else:
         assert verdict is NoRetryReason.OUTCOME
-    assert (outcome in IMPROVABLE) == isinstance(verdict, RetryDecision)
+    assert (outcome in RETRYABLE_OUTCOMES) == isinstance(verdict, RetryDecision)
 
 
-@pytest.mark.parametrize("error_type", sorted(HOPELESS))
-def test_what_the_next_attempt_would_meet_again_is_not_retried(error_type: str) -> None:
+@pytest.mark.parametrize("error_type", sorted(NON_RETRYABLE_ERRORS))
+def test_permanent_transport_errors_are_not_retried(error_type: str) -> None:
     assert Bench().decide(Outcome.TRANSPORT, error_type=error_type) is NoRetryReason.OUTCOME
 
 
-def test_other_errors_of_transport_are() -> None:
+def test_other_transport_errors_are_retried() -> None:
     assert isinstance(Bench().decide(Outcome.TRANSPORT, error_type="instance-lost"), RetryDecision)
 
 
@@ -101,7 +101,7 @@ def test_a_tools_own_error_is_retried_when_the_settings_name_its_type() -> None:
 
 
 @pytest.mark.parametrize(("attempts", "made", "more"), [(3, 1, True), (3, 2, True), (3, 3, False), (1, 1, False)])
-def test_there_are_as_many_attempts_as_the_settings_say(attempts: int, made: int, more: bool) -> None:
+def test_max_attempts_limits_attempts(attempts: int, made: int, more: bool) -> None:
     verdict = Bench(Retry(max_attempts=attempts)).decide(attempt=made)
     assert isinstance(verdict, RetryDecision) if more else verdict is NoRetryReason.ATTEMPTS
 
@@ -112,33 +112,33 @@ def test_there_are_as_many_attempts_as_the_settings_say(attempts: int, made: int
 @pytest.mark.parametrize("keyed", [False, True])
 @pytest.mark.parametrize("sent", [False, True])
 @pytest.mark.parametrize("remembered", [False, True])
-def test_a_repeatable_tool_is_repeated_anywhere(keyed: bool, sent: bool, remembered: bool) -> None:
+def test_repeatable_tool_is_retried_at_any_instance(keyed: bool, sent: bool, remembered: bool) -> None:
     verdict = Bench(repeatable=True).decide(Outcome.TIMEOUT, sent=sent, keyed=keyed, remembered=remembered)
     assert isinstance(verdict, RetryDecision)
-    assert verdict.where is RetryTarget.ELSEWHERE
+    assert verdict.where is RetryTarget.ANY_INSTANCE
 
 
 @pytest.mark.parametrize(
     ("keyed", "sent", "remembered", "expected"),
     [
-        (False, False, False, RetryTarget.ELSEWHERE),
-        (False, False, True, RetryTarget.ELSEWHERE),
+        (False, False, False, RetryTarget.ANY_INSTANCE),
+        (False, False, True, RetryTarget.ANY_INSTANCE),
         (False, True, False, NoRetryReason.UNSAFE),
         (False, True, True, NoRetryReason.UNSAFE),
-        (True, False, False, RetryTarget.HOME),
-        (True, False, True, RetryTarget.HOME),
+        (True, False, False, RetryTarget.KEY_HOLDER),
+        (True, False, True, RetryTarget.KEY_HOLDER),
         (True, True, False, NoRetryReason.UNSAFE),
-        (True, True, True, RetryTarget.HOME),
+        (True, True, True, RetryTarget.KEY_HOLDER),
     ],
 )
-def test_what_may_have_run_is_repeated_only_where_it_cannot_run_twice(
+def test_possibly_executed_call_is_retried_only_at_the_key_holder(
     keyed: bool, sent: bool, remembered: bool, expected: RetryTarget | NoRetryReason
 ) -> None:
     verdict = Bench(repeatable=False).decide(Outcome.TIMEOUT, sent=sent, keyed=keyed, remembered=remembered)
     assert (verdict.where if isinstance(verdict, RetryDecision) else verdict) is expected
 
 
-def test_the_home_of_a_key_would_give_the_same_error_again() -> None:
+def test_remembered_tool_error_is_not_retried() -> None:
     bench = Bench(Retry(retryable_errors=("busy",)), repeatable=False)
     assert bench.decide(Outcome.TOOL_ERROR, error_type="busy") is NoRetryReason.UNSAFE
     assert bench.decide(Outcome.TOOL_ERROR, error_type="busy", keyed=True) is NoRetryReason.UNSAFE
@@ -147,25 +147,25 @@ def test_the_home_of_a_key_would_give_the_same_error_again() -> None:
         Outcome.TOOL_ERROR, error_type="busy", keyed=True
     )
     assert isinstance(anywhere, RetryDecision)
-    assert anywhere.where is RetryTarget.ELSEWHERE
+    assert anywhere.where is RetryTarget.ANY_INSTANCE
 
 
 @pytest.mark.parametrize(("outcome", "sent"), list(product(Outcome, (False, True))))
-def test_it_may_have_run_unless_it_never_left_or_was_refused(outcome: Outcome, sent: bool) -> None:
+def test_attempt_may_have_run_unless_unsent_or_rejected(outcome: Outcome, sent: bool) -> None:
     assert may_have_run(outcome, sent=sent) == (sent and outcome not in (Outcome.THROTTLED, Outcome.REJECTED))
 
 
 # -- how long to wait ---------------------------------------------------------------------------------------------
 
 
-def test_the_wait_is_anything_up_to_a_bound_that_doubles_up_to_the_cap() -> None:
+def test_backoff_is_uniform_up_to_a_doubling_capped_bound() -> None:
     bench = Bench(Retry(max_attempts=10, initial_backoff=0.05, max_backoff=0.3), drawn=0.0)
     assert [bench.wait(attempt=number) for number in range(1, 6)] == [0.0] * 5
     bench.drawn = 0.5
     assert [bench.wait(attempt=number) for number in range(1, 6)] == pytest.approx([0.025, 0.05, 0.1, 0.15, 0.15])
 
 
-def test_a_services_own_retry_after_is_waited_out_and_more() -> None:
+def test_backoff_is_added_to_retry_after() -> None:
     bench = Bench()
     assert bench.wait(Outcome.THROTTLED, retry_after=1.5) == pytest.approx(1.5 + 0.025)
     bench.drawn = 0.0
@@ -173,12 +173,12 @@ def test_a_services_own_retry_after_is_waited_out_and_more() -> None:
 
 
 @pytest.mark.parametrize("nonsense", [0.0, -5.0, math.nan, None])
-def test_a_retry_after_that_says_nothing_is_none(nonsense: float | None) -> None:
+def test_invalid_retry_after_is_ignored(nonsense: float | None) -> None:
     assert Bench().wait(retry_after=nonsense) == pytest.approx(0.025)
 
 
 @pytest.mark.parametrize("retry_after", [None, 1.0])
-def test_those_who_failed_together_do_not_come_back_together(retry_after: float | None) -> None:
+def test_callers_that_failed_together_do_not_retry_together(retry_after: float | None) -> None:
     """A thousand callers fail in one instant: no twentieth of the time after it gets more than 15 % of them. In step, one
     would get all."""
     chance = random.Random(7)
@@ -197,12 +197,12 @@ def test_those_who_failed_together_do_not_come_back_together(retry_after: float 
 
 
 @pytest.mark.parametrize(("left", "begun"), [(0.0, False), (-1.0, False), (0.99, False), (1.1, True)])
-def test_a_retry_that_cannot_end_in_time_is_not_begun(left: float, begun: bool) -> None:
+def test_retry_that_cannot_finish_in_time_is_not_made(left: float, begun: bool) -> None:
     verdict = Bench(took=1.0).decide(deadline=NOW + left)
     assert isinstance(verdict, RetryDecision) if begun else verdict is NoRetryReason.TOO_LATE
 
 
-def test_time_for_the_median_exactly_is_enough_and_leaves_none_for_waiting() -> None:
+def test_time_of_exactly_the_median_permits_a_retry_without_backoff() -> None:
     bench = Bench(took=1.0, drawn=0.999)
     median = bench.durations.quantile(0.5)
     assert median is not None
@@ -210,7 +210,7 @@ def test_time_for_the_median_exactly_is_enough_and_leaves_none_for_waiting() -> 
     assert bench.decide(now=0.0, deadline=median - 1e-9) is NoRetryReason.TOO_LATE
 
 
-def test_the_wait_leaves_time_for_the_attempt() -> None:
+def test_backoff_leaves_time_for_the_attempt() -> None:
     bench = Bench(Retry(initial_backoff=2.0), took=1.0, drawn=0.5)
     median = bench.durations.quantile(0.5)
     assert median is not None
@@ -219,14 +219,14 @@ def test_the_wait_leaves_time_for_the_attempt() -> None:
     assert bench.wait(deadline=NOW + 30) == pytest.approx(1.0)
 
 
-def test_of_a_tool_nothing_is_known_of_half_of_the_time_is_kept() -> None:
+def test_half_of_the_time_is_reserved_while_the_median_is_unknown() -> None:
     bench = Bench(Retry(initial_backoff=2.0), drawn=0.5)
     assert bench.wait(deadline=NOW + 2) == pytest.approx(0.5)
     assert bench.decide(deadline=NOW) is NoRetryReason.TOO_LATE
 
 
 @pytest.mark.parametrize("retry_after", [2.0, 3.0, math.inf])
-def test_a_retry_after_beyond_the_deadline_is_not_waited_for(retry_after: float) -> None:
+def test_retry_after_beyond_the_deadline_ends_the_call(retry_after: float) -> None:
     assert Bench().decide(Outcome.THROTTLED, retry_after=retry_after, deadline=NOW + 2) is NoRetryReason.TOO_LATE
 
 
@@ -237,7 +237,7 @@ def test_a_retry_after_beyond_the_deadline_is_not_waited_for(retry_after: float)
     took=st.one_of(st.none(), st.floats(0.001, 50)),
     drawn=st.floats(0, 1, exclude_max=True),
 )
-def test_every_wait_honours_the_service_and_ends_in_time(
+def test_every_backoff_respects_retry_after_and_deadline(
     attempt: int, left: float, retry_after: float | None, took: float | None, drawn: float
 ) -> None:
     bench = Bench(Retry(max_attempts=10), drawn=drawn, took=took)
@@ -254,13 +254,13 @@ def test_every_wait_honours_the_service_and_ends_in_time(
 # -- what it is paid from -----------------------------------------------------------------------------------------
 
 
-def test_when_the_budget_is_spent_nothing_more_is_retried() -> None:
+def test_exhausted_budget_ends_retries() -> None:
     bench = Bench(floor=0.2)
     assert [isinstance(bench.decide(), RetryDecision) for _ in range(3)] == [True, True, False]
     assert bench.decide() is NoRetryReason.BUDGET
 
 
-def test_what_changes_with_the_policy_applies_at_once() -> None:
+def test_changed_policy_applies_at_once() -> None:
     bench = Bench()
     bench.retrying.settings = Retry(max_attempts=1)
     assert bench.decide() is NoRetryReason.ATTEMPTS
@@ -282,7 +282,7 @@ def storm(ratio: float, floor: float, *, seconds: int = 60, rate: int = 1_000) -
         if bench.now >= NOW + seconds:
             break
         if attempt == 1:
-            bench.budget.called()
+            bench.budget.record_call()
         sent += 1
         bench.drawn = chance.random()
         verdict = bench.retrying.decide(
@@ -293,11 +293,11 @@ def storm(ratio: float, floor: float, *, seconds: int = 60, rate: int = 1_000) -
     return sent / len(offered)
 
 
-def test_while_everything_fails_a_fifth_more_is_sent_than_is_offered() -> None:
+def test_total_failure_adds_one_fifth_of_load() -> None:
     """1,000 calls a second for a minute, three attempts each: at most 1.2 times as much, and 3 a second."""
     amplification = storm(0.2, 3.0)
     assert 1.15 < amplification <= 1.2 + 3 / 1_000
 
 
-def test_without_a_budget_it_would_be_thrice() -> None:
+def test_without_a_budget_load_would_triple() -> None:
     assert storm(1.0, 1_000.0, seconds=5) > 2.8

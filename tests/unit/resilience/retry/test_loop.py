@@ -40,7 +40,7 @@ SLOWLY = Retry(initial_backoff=1.0, max_backoff=8.0)
 
 async def with_retries(attempt: Any, retrying: RetryPolicy, **options: Any) -> Any:
     """The first attempt inline, as those who make calls do it, and the others."""
-    first = await attempt(1, RetryTarget.ELSEWHERE)
+    first = await attempt(1, RetryTarget.ANY_INSTANCE)
     if first.outcome is Outcome.SUCCESS:
         return first
     return await retry(first, attempt, retrying, **options)
@@ -86,15 +86,15 @@ class Bench:
         return [where for *_, where in self.attempts]
 
 
-async def test_a_call_that_succeeds_makes_one_attempt_and_nothing_of_tenacitys(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_successful_call_makes_one_attempt_without_tenacity(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retries, "AsyncRetrying", None)
     bench = Bench(OK)
     assert await bench.call() is OK
-    assert bench.attempts == [(0.0, 1, RetryTarget.ELSEWHERE)]
+    assert bench.attempts == [(0.0, 1, RetryTarget.ANY_INSTANCE)]
     assert bench.verdicts == []
 
 
-async def test_nor_does_one_that_is_not_retried(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_call_that_is_not_retried_does_not_use_tenacity(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retries, "AsyncRetrying", None)
     end = Result(Outcome.TOOL_ERROR, error_type="no")
     bench = Bench(end)
@@ -102,19 +102,22 @@ async def test_nor_does_one_that_is_not_retried(monkeypatch: pytest.MonkeyPatch)
     assert bench.verdicts == [NoRetryReason.OUTCOME]
 
 
-async def test_attempts_follow_each_other_after_waits_until_one_succeeds() -> None:
+async def test_attempts_repeat_after_backoff_until_one_succeeds() -> None:
     bench = Bench(LOST, UNSENT, OK)
     assert await bench.call() is OK
     assert bench.attempts == [
-        (0.0, 1, RetryTarget.ELSEWHERE),
-        (1.5, 2, RetryTarget.ELSEWHERE),
-        (3.5, 3, RetryTarget.ELSEWHERE),
+        (0.0, 1, RetryTarget.ANY_INSTANCE),
+        (1.5, 2, RetryTarget.ANY_INSTANCE),
+        (3.5, 3, RetryTarget.ANY_INSTANCE),
     ]
-    assert bench.verdicts == [RetryDecision(0.5, RetryTarget.ELSEWHERE), RetryDecision(1.0, RetryTarget.ELSEWHERE)]
-    assert bench.budget.left == 28
+    assert bench.verdicts == [
+        RetryDecision(0.5, RetryTarget.ANY_INSTANCE),
+        RetryDecision(1.0, RetryTarget.ANY_INSTANCE),
+    ]
+    assert bench.budget.remaining == 28
 
 
-async def test_the_last_attempts_result_is_the_calls() -> None:
+async def test_last_result_is_returned() -> None:
     last = Result(Outcome.TIMEOUT)
     bench = Bench(LOST, LOST, last)
     assert await bench.call() is last
@@ -122,15 +125,15 @@ async def test_the_last_attempts_result_is_the_calls() -> None:
     assert len(bench.attempts) == 3
 
 
-async def test_a_first_attempt_made_elsewhere_is_gone_on_from() -> None:
+async def test_retry_continues_after_the_first_attempt() -> None:
     bench = Bench(OK)
     deadline = START + 100
     assert await retry(LOST, bench.attempt, bench.retrying, deadline=deadline) is OK
-    assert bench.attempts == [(0.5, 2, RetryTarget.ELSEWHERE)]
+    assert bench.attempts == [(0.5, 2, RetryTarget.ANY_INSTANCE)]
 
 
 @pytest.mark.parametrize("keyed", [False, True])
-async def test_that_one_says_itself_whether_there_is_a_key(keyed: bool) -> None:
+async def test_retry_respects_the_idempotency_key(keyed: bool) -> None:
     bench = Bench(OK, repeatable=False)
     options: dict[str, Any] = {"keyed": True} if keyed else {}
     first = Result(Outcome.TIMEOUT, remembered=True)
@@ -138,18 +141,18 @@ async def test_that_one_says_itself_whether_there_is_a_key(keyed: bool) -> None:
     assert end is (OK if keyed else first)
 
 
-async def test_what_the_service_asked_for_is_waited_out() -> None:
+async def test_retry_after_is_waited_for() -> None:
     bench = Bench(Result(Outcome.THROTTLED, retry_after=7.0), OK)
     assert await bench.call() is OK
     assert bench.attempts[1][0] == 1.0 + 7.0 + 0.5
 
 
-async def test_the_type_of_an_error_is_told() -> None:
+async def test_error_type_reaches_the_decision() -> None:
     bench = Bench(Result(Outcome.TOOL_ERROR, error_type="busy"), OK, settings=Retry(retryable_errors=("busy",)))
     assert await bench.call() is OK
 
 
-async def test_a_call_did_not_surely_not_run_when_a_former_attempt_may_have() -> None:
+async def test_result_of_a_possibly_executed_attempt_is_returned() -> None:
     """Against a promise that is not true: the last attempt was refused, which says that it did not run; the first did."""
     timed_out, refused = Result(Outcome.TIMEOUT), Result(Outcome.THROTTLED)
     assert await Bench(timed_out, refused, refused).call() is timed_out
@@ -160,35 +163,35 @@ async def test_a_call_did_not_surely_not_run_when_a_former_attempt_may_have() ->
     assert await Bench(timed_out, refused, OK).call() is OK
 
 
-async def test_a_key_leads_home_as_long_as_it_is_known_there() -> None:
+async def test_keyed_retry_uses_the_key_holder() -> None:
     bench = Bench(Result(Outcome.TIMEOUT, remembered=True), OK, repeatable=False)
     assert await bench.call(keyed=True) is OK
-    assert bench.wheres == [RetryTarget.ELSEWHERE, RetryTarget.HOME]
-    assert bench.verdicts == [RetryDecision(0.5, RetryTarget.HOME)]
+    assert bench.wheres == [RetryTarget.ANY_INSTANCE, RetryTarget.KEY_HOLDER]
+    assert bench.verdicts == [RetryDecision(0.5, RetryTarget.KEY_HOLDER)]
     bench = Bench(LOST, OK, repeatable=False)
     assert await bench.call(keyed=True) is LOST
     assert bench.verdicts == [NoRetryReason.UNSAFE]
 
 
-async def test_what_was_refused_did_not_run_and_goes_elsewhere() -> None:
+async def test_throttled_attempt_is_retried_at_any_instance() -> None:
     bench = Bench(Result(Outcome.THROTTLED), UNSENT, OK, repeatable=False)
     assert await bench.call() is OK
-    assert bench.wheres == [RetryTarget.ELSEWHERE] * 3
+    assert bench.wheres == [RetryTarget.ANY_INSTANCE] * 3
 
 
-async def test_a_retry_that_a_guard_of_ours_stops_costs_nothing() -> None:
+async def test_retry_rejected_by_a_guard_is_refunded() -> None:
     refusal = Result(Outcome.REJECTED, sent=False)
     bench = Bench(LOST, refusal)
     assert await bench.call() is LOST
     assert len(bench.attempts) == 2
-    assert bench.budget.left == 30
+    assert bench.budget.remaining == 30
     bench = Bench(refusal, settings=Retry(), floor=0.1)
     assert bench.budget.withdraw()
     assert await bench.call() is refusal
-    assert bench.budget.left == 0, "a first attempt was not paid for"
+    assert bench.budget.remaining == 0, "a first attempt was not paid for"
 
 
-async def test_a_wait_that_took_too_long_is_not_followed_by_an_attempt() -> None:
+async def test_late_backoff_is_not_followed_by_an_attempt() -> None:
     bench = Bench(LOST, OK)
 
     async def block() -> None:
@@ -198,13 +201,13 @@ async def test_a_wait_that_took_too_long_is_not_followed_by_an_attempt() -> None
     busy = asyncio.create_task(block())
     assert await bench.call(timeout=3.0) is LOST
     await busy
-    assert bench.verdicts == [RetryDecision(0.5, RetryTarget.ELSEWHERE), NoRetryReason.TOO_LATE]
+    assert bench.verdicts == [RetryDecision(0.5, RetryTarget.ANY_INSTANCE), NoRetryReason.TOO_LATE]
     assert len(bench.attempts) == 1
-    assert bench.budget.left == 30, "what was not begun is given back"
+    assert bench.budget.remaining == 30, "what was not begun is given back"
 
 
 @pytest.mark.parametrize("when", [0.5, 1.25, 2.0])
-async def test_a_cancellation_ends_the_call_at_once_in_an_attempt_and_in_a_wait(when: float) -> None:
+async def test_cancellation_ends_attempt_and_backoff_at_once(when: float) -> None:
     """Cancelled in the first attempt, while waiting, in the second attempt: never swallowed, never retried."""
     bench = Bench(LOST, LOST, OK)
     call = asyncio.create_task(bench.call())
@@ -214,13 +217,13 @@ async def test_a_cancellation_ends_the_call_at_once_in_an_attempt_and_in_a_wait(
         await call
     assert asyncio.get_running_loop().time() == START + when
     assert len(bench.attempts) == (1 if when < 1.5 else 2)
-    assert bench.budget.left == (29 if when == 2.0 else 30), "a retry that was not begun is given back"
+    assert bench.budget.remaining == (29 if when == 2.0 else 30), "a retry that was not begun is given back"
     await advance(60)
     assert len(bench.attempts) == (1 if when < 1.5 else 2)
 
 
 @pytest.mark.parametrize("when", [0.5, 1.25, 2.0])
-async def test_a_timeout_around_the_call_is_one(when: float) -> None:
+async def test_timeout_around_the_call_is_raised(when: float) -> None:
     bench = Bench(LOST, LOST, OK)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(when):
@@ -230,9 +233,7 @@ async def test_a_timeout_around_the_call_is_one(when: float) -> None:
 
 @pytest.mark.parametrize("before", [(), (LOST,)])
 @pytest.mark.parametrize("error", [asyncio.CancelledError("inner"), KeyError("bug"), TimeoutError()])
-async def test_what_an_attempt_raises_is_raised_as_it_is_and_not_retried(
-    before: tuple[Result, ...], error: BaseException
-) -> None:
+async def test_exception_of_an_attempt_propagates_unchanged(before: tuple[Result, ...], error: BaseException) -> None:
     bench = Bench(*before, error, OK)
     with pytest.raises(type(error)) as caught:
         await bench.call()
@@ -241,7 +242,7 @@ async def test_what_an_attempt_raises_is_raised_as_it_is_and_not_retried(
     assert len(bench.attempts) == len(before) + 1
 
 
-async def test_calls_at_the_same_time_share_nothing() -> None:
+async def test_concurrent_calls_share_no_state() -> None:
     """Ten calls with one ``RetryPolicy``, of which each fails as often as its number says."""
     bench = Bench(settings=Retry(max_attempts=10, initial_backoff=1.0, max_backoff=1.0))
     seen: dict[int, list[int]] = {number: [] for number in range(10)}
@@ -263,7 +264,7 @@ async def test_calls_at_the_same_time_share_nothing() -> None:
     assert seen == {which: list(range(1, which % 3 + 2)) for which in range(10)}
 
 
-async def test_nothing_keeps_a_result_or_an_error_alive() -> None:
+async def test_results_are_not_retained() -> None:
     """Without the collector of cycles: 20,000 failures must not be 20,000 answers in memory until it comes."""
     gc.collect()
     gc.disable()
@@ -276,7 +277,7 @@ async def test_nothing_keeps_a_result_or_an_error_alive() -> None:
         gc.enable()
 
 
-async def test_a_storm_the_whole_way() -> None:
+async def test_budget_bounds_a_retry_storm() -> None:
     """1,000 calls a second for five seconds, all fail, three attempts each: at most 1.2 times as much is sent, and 3/s
     (which is 30 at once at first)."""
     chance = random.Random(5)
@@ -289,7 +290,7 @@ async def test_a_storm_the_whole_way() -> None:
         return LOST
 
     async def call() -> None:
-        bench.budget.called()
+        bench.budget.record_call()
         assert await with_retries(attempt, bench.retrying, deadline=START + 100) is LOST
 
     async with asyncio.TaskGroup() as group:
