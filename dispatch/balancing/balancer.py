@@ -1,4 +1,4 @@
-"""The instances of a service, and who gets the next call."""
+"""The balancer of one service: selects an instance for each attempt and records its outcome. Sans-I/O."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from dispatch.policy.balancing import Balancing
 from dispatch.policy.outlier_detection import OutlierDetection
 
 MAX_INSTANCES = 256
-"""Instances of one service at once: as many as a dispatcher knows by name."""
+"""Maximum number of instances of one service: as many as a dispatcher knows by name."""
 MAX_FORMER = 256
-"""Former instances that are remembered, the latest ones, so that an instance that comes and goes stays ejected."""
+"""Maximum number of removed instances that are remembered, so that an instance that comes and goes stays ejected."""
 MOST_CREDIT = 2.0
-"""Turns that an instance in its slow start can save up, or overdraw."""
+"""Maximum number of turns that an instance in slow start can accumulate, or overdraw."""
 
 NO_INSTANCE = Rejection(by="balancer", reason="no-instance")
 """There is no instance at all. One value for all calls: a rejection retains nothing."""
@@ -35,12 +35,13 @@ _SUCCESS = Outcome.SUCCESS
 
 
 class Pick(msgspec.Struct, eq=False, gc=False):
-    """The permit for one attempt at one instance. Made by :meth:`Balancer.pick`; nothing holds on to it but its caller.
+    """The permit for one attempt at one instance, of :meth:`Balancer.pick`. Only its caller refers to it, so that it needs
+    no garbage collection.
 
     Attributes:
-        instance: its id.
+        instance: id of the instance.
         started: when it was picked.
-        panic: health was not asked: too few are well, or none may be used.
+        panic: health was ignored: too few instances are healthy, or no instance is admitted.
     """
 
     instance: str
@@ -52,7 +53,7 @@ class Pick(msgspec.Struct, eq=False, gc=False):
 
     @property
     def learns(self) -> bool:
-        """Does whoever picks want to know what instances are running?"""
+        """Whether the strategy uses the number of requests that replies report."""
         return self._balancer._learn is not None
 
     def finish(
@@ -63,13 +64,13 @@ class Pick(msgspec.Struct, eq=False, gc=False):
         in_flight: int | None = None,
         outpaced: bool = False,
     ) -> None:
-        """The attempt has ended. Exactly once counts: a second call does nothing.
+        """Record the outcome of the attempt. Only the first call counts.
 
         Args:
-            outcome: how it ended.
-            retry_after: seconds that the instance asked to be spared for, with THROTTLED.
-            in_flight: what its reply says that it was running, that request included.
-            outpaced: it was given up because another instance, asked later, has answered.
+            outcome: of the attempt.
+            retry_after: seconds of pause that the instance asked for, with THROTTLED.
+            in_flight: the requests that the instance was running according to its reply, this one included.
+            outpaced: the attempt was cancelled because a later hedge at another instance was answered first.
         """
         epoch = self._epoch
         if epoch < 0:
@@ -84,30 +85,30 @@ class Pick(msgspec.Struct, eq=False, gc=False):
         if epoch != state.epoch:
             balancer.stale += 1
         elif outcome is _SUCCESS and not state.failures and state.ejected_until is None:
-            state.good += 1  # what nearly every call comes to
+            state.good += 1  # the hot path: nearly every call
         elif outpaced:
-            balancer._detector.outpaced(state, balancer._clock())
+            balancer._detector.record_outpaced(state, balancer._clock())
         else:
-            balancer._detector.heard(state, outcome, retry_after, balancer._clock())
+            balancer._detector.record_outcome(state, outcome, retry_after, balancer._clock())
 
 
 class Balancer:
-    """Picks an instance for each attempt, and learns from how it ended.
+    """Picks an instance for each attempt, and learns from the outcomes.
 
-    While there is an instance at all, a pick is never refused: when too few are well, health is not asked (panic).
+    While there is any instance, a pick succeeds: when too few instances are healthy, health is ignored (panic mode).
 
     Args:
-        members: the first instances, as :meth:`replace` takes them.
-        balancing: how to pick.
+        members: the initial instances, as for :meth:`replace`.
+        balancing: the strategy.
         outlier_detection: when an instance is ejected; None: never.
         clock: seconds.
-        randomness: what strategies draw with.
-        admits: what else must agree to an instance (its own circuit breaker), by id. It is only asked, and must change
-            nothing. When it agrees to none, it is passed over.
-        listener: hears of ejections and returns.
+        randomness: random numbers of the strategy.
+        admits: whether an instance admits calls (its own circuit breaker), by id; must not change any state. It is ignored
+            when it admits no instance.
+        listener: called at ejections and returns.
 
     Attributes:
-        stale: outcomes that were not counted, because the instance had been ejected, or had returned, since the pick.
+        stale: outcomes that were ignored because the instance was ejected, or returned, since the pick.
     """
 
     __slots__ = (
@@ -151,12 +152,12 @@ class Balancer:
         self._picks = 0
         self.stale = 0
         self._everyone: list[InstanceState] = []
-        self._fit: list[InstanceState] = []  # all that are not ejected; all in panic
-        self._calm: list[InstanceState] = []  # of these, who did not ask to be spared; if there are any
-        self._steady: list[InstanceState] = []  # of these, who need not be held back …
-        self._gated: list[InstanceState] = []  # … and who must, in their slow start
+        self._fit: list[InstanceState] = []  # not ejected; in panic mode all
+        self._calm: list[InstanceState] = []  # of these, not paused; all of these if every one is paused
+        self._steady: list[InstanceState] = []  # of these, not in slow start
+        self._gated: list[InstanceState] = []  # of these, in slow start
         self._panic = False
-        self._use(balancing)
+        self._set_strategy(balancing)
         self.replace(members)
 
     def __len__(self) -> int:
@@ -165,21 +166,21 @@ class Balancer:
     def __contains__(self, id: object) -> bool:
         return id in self._members
 
-    def _use(self, balancing: Balancing) -> None:
+    def _set_strategy(self, balancing: Balancing) -> None:
         self._balancing = balancing
         self._strategy: Strategy = make_strategy(balancing, self._randomness)
-        self._choose = self._strategy.pick  # bound once: it is asked for each attempt
+        self._choose = self._strategy.pick  # bound once: every attempt calls it
         self._learn = self._strategy.learn if self._strategy.learns else None
 
     def configure(self, balancing: Balancing, outlier_detection: OutlierDetection | None) -> None:
-        """Other settings from now on. What is known of the instances stays, and calls in flight count on."""
+        """Apply other settings. The state of the instances stays, and calls in flight are counted."""
         if balancing != self._balancing:
-            self._use(balancing)
+            self._set_strategy(balancing)
         self._detector.configure(complete_rules(outlier_detection), self._clock())
 
     def add(self, id: str, weight: float = 1.0) -> bool:
-        """Use an instance, from now on; or give it another weight. One that was removed lately comes back as it went: an
-        ejection goes on. False: there are too many (:data:`MAX_INSTANCES`), and it is not used.
+        """Add an instance, or change its weight. A recently removed instance keeps its state: an ejection continues. False:
+        the limit :data:`MAX_INSTANCES` is reached, and the instance is not added.
 
         Raises:
             ValueError: the weight is not above 0.
@@ -191,47 +192,46 @@ class Balancer:
             if len(self._members) >= MAX_INSTANCES:
                 return False
             former, removed_at = self._former.pop(id, (None, 0.0))
-            # Its ejection cannot last longer than that; as long again, and it has earned a fresh start.
+            # No ejection lasts longer than max_ejection_time; after twice that time the former state is outdated.
             if former is not None and now - removed_at < 2 * self._detector.settings.max_ejection_time:
                 state = former
             else:
                 state = InstanceState(id, weight, now)
             self._members[id] = state
-            self._detector.joined(state, now)
+            self._detector.add_member(state, now)
         elif state.weight != weight:
             self._detector.due = now
         state.weight = weight
         return True
 
-    def renew(self, id: str) -> None:
-        """An instance was started anew: what its former life did says nothing about this one, which begins with a slow
-        start. Does nothing when it is none of the members."""
+    def reset_instance(self, id: str) -> None:
+        """Reset the state of a restarted instance, which begins with a slow start. Does nothing for an unknown instance."""
         state = self._members.get(id)
         if state is None:
             return
-        self._detector.left(state)
+        self._detector.remove_member(state)
         now = self._clock()
         fresh = self._members[id] = InstanceState(id, state.weight, now)
-        self._detector.joined(fresh, now)
+        self._detector.add_member(fresh, now)
 
-    def pardon(self) -> None:
-        """The service as a whole was in trouble, and is well again: who is ejected returns at once."""
-        self._detector.pardon(self._clock())
+    def end_ejections(self) -> None:
+        """End all ejections at once: the service as a whole had failed, and has recovered."""
+        self._detector.end_ejections(self._clock())
 
     def remove(self, id: str) -> bool:
-        """Use an instance no more. Its calls in flight may finish. False: it is not known."""
+        """Remove an instance. Its calls in flight may finish. False: it is unknown."""
         state = self._members.pop(id, None)
         if state is None:
             return False
-        self._detector.left(state)
+        self._detector.remove_member(state)
         self._former[id] = state, self._clock()
         while len(self._former) > MAX_FORMER:
             self._former.popitem(last=False)
         return True
 
     def replace(self, members: Mapping[str, float] | Iterable[str]) -> None:
-        """Use these instances and no others: a mapping of ids to weights, or ids alone. What is known of those that stay
-        stays. Beyond :data:`MAX_INSTANCES` they are left out.
+        """Replace the instances by these: a mapping of ids to weights, or ids. Instances that stay keep their state.
+        Instances beyond :data:`MAX_INSTANCES` are ignored.
 
         Raises:
             ValueError: a weight is not above 0.
@@ -245,57 +245,56 @@ class Balancer:
             self.add(id, weight)
 
     def pick(self, tried: AbstractSet[str] = _NONE, capable: AbstractSet[str] | None = None) -> Pick | Rejection:
-        """Who gets this attempt. The pick must be finished.
+        """Pick the instance of an attempt. The pick must be finished.
 
         Args:
-            tried: ids of instances that this call has been sent to already. They are left out, unless there is no other
-                that may be used.
-            capable: ids of the instances that can serve this attempt; None: each can. No other one is picked, even in
-                panic.
+            tried: ids of the instances that this call has been sent to. They are avoided while another instance is usable.
+            capable: ids of the instances that can serve this attempt; None: all. No other instance is picked, even in panic
+                mode.
 
         Returns:
-            The pick; or :data:`NO_INSTANCE`, when there is none at all.
+            The pick; or :data:`NO_INSTANCE` if there is no instance.
         """
         now = self._clock()
         if now >= self._detector.due:
-            self._sort(now)
-        pool = self._opened() if self._gated else self._steady
+            self._update_candidates(now)
+        pool = self._candidates_in_slow_start() if self._gated else self._steady
         panic = self._panic
         if not pool or (capable is not None and capable.isdisjoint(self._members)):
             return NO_INSTANCE
         if tried or capable is not None:
-            state, refused = self._another(tried, pool, now, capable)
-            panic = panic or refused
+            state, none_admitted = self._pick_other(tried, pool, now, capable)
+            panic = panic or none_admitted
         else:
             state = self._choose(pool, now) if len(pool) > 1 else pool[0]
             if self._admits is not None and not self._admits(state.id):
                 if len(pool) > 1:
-                    self._strategy.refused()
-                state, refused = self._another(tried, pool, now)
-                panic = panic or refused
-        return self._taken(state, now, panic)
+                    self._strategy.undo_pick()
+                state, none_admitted = self._pick_other(tried, pool, now)
+                panic = panic or none_admitted
+        return self._grant(state, now, panic)
 
-    def take(self, id: str) -> Pick | Rejection:
-        """This instance and no other, however it is doing: for an attempt that is of use there alone. The pick must be
-        finished. :data:`NO_INSTANCE`, when it is none of the members."""
+    def pick_instance(self, id: str) -> Pick | Rejection:
+        """Pick this instance, whatever its health, for an attempt that only it can serve. The pick must be finished.
+        :data:`NO_INSTANCE` if it is unknown."""
         now = self._clock()
-        # Slow start and success rates compare instances: a lone one has nothing to sort, unless it is to return.
+        # Slow start and success rates compare instances: a single one needs no update, unless its ejection may end.
         if now >= self._detector.due and (len(self._members) > 1 or self._detector.ejected):
-            self._sort(now)
+            self._update_candidates(now)
         state = self._members.get(id)
-        return NO_INSTANCE if state is None else self._taken(state, now, False)
+        return NO_INSTANCE if state is None else self._grant(state, now, False)
 
-    def _taken(self, state: InstanceState, now: float, panic: bool) -> Pick:
+    def _grant(self, state: InstanceState, now: float, panic: bool) -> Pick:
         state.in_flight += 1
         self._picks = state.order = self._picks + 1
         if state.gain:
             state.credit = max(state.credit - 1.0, -MOST_CREDIT)
         return Pick(state.id, now, panic, self, state, state.epoch)
 
-    def _another(
+    def _pick_other(
         self, tried: AbstractSet[str], pool: list[InstanceState], now: float, capable: AbstractSet[str] | None = None
     ) -> tuple[InstanceState, bool]:
-        """The best of the ``capable`` that was not tried and is admitted; and whether it was taken although none may be."""
+        """Return the best of the ``capable`` instances that is untried and admitted, and whether no instance is admitted."""
         admits, calm, fit, everyone = self._admits, self._calm, self._fit, self._everyone
         if capable is not None:
             pool, calm, fit, everyone = (
@@ -304,21 +303,22 @@ class Balancer:
         for candidates in (pool, calm, fit):
             left = [state for state in candidates if state.id not in tried and (admits is None or admits(state.id))]
             if left:
-                return self._one(left, now), False
+                return self._choose_one(left, now), False
         for candidates in (calm, fit):
             left = [state for state in candidates if admits is None or admits(state.id)]
             if left:
-                return self._one(left, now), False
-        # Rather one that is ejected than one that is not there.
+                return self._choose_one(left, now), False
+        # An ejected instance rather than none.
         everyone = [state for state in everyone if admits is None or admits(state.id)] or everyone
-        return self._one([state for state in everyone if state.id not in tried] or everyone, now), True
+        return self._choose_one([state for state in everyone if state.id not in tried] or everyone, now), True
 
-    def _one(self, candidates: list[InstanceState], now: float) -> InstanceState:
+    def _choose_one(self, candidates: list[InstanceState], now: float) -> InstanceState:
         return self._choose(candidates, now) if len(candidates) > 1 else candidates[0]
 
-    def _opened(self) -> list[InstanceState]:
-        """Those who may be picked now, while some are in their slow start: these earn a part of a turn with each pick, and
-        have one when it is whole. So none gets more than its part, whatever the strategy thinks of an idle newcomer."""
+    def _candidates_in_slow_start(self) -> list[InstanceState]:
+        """Return the instances that may be picked now, while some are in slow start: these accumulate a fraction of a turn
+        with each pick, and are candidates at a whole turn. So none exceeds its share, however idle it seems to the
+        strategy."""
         opened = False
         for state in self._gated:
             credit = state.credit + state.gain
@@ -329,10 +329,10 @@ class Balancer:
             return self._steady
         return [state for state in self._calm if not state.gain or state.credit >= 1.0]
 
-    def _sort(self, now: float) -> None:
-        """Who may be picked, and who not: worked out when something has changed, not for each pick."""
+    def _update_candidates(self, now: float) -> None:
+        """Compute the candidates, after a change and not for each pick."""
         detector = self._detector
-        detector.tick(now)
+        detector.update(now)
         self._everyone = everyone = list(self._members.values())
         fit = [state for state in everyone if state.ejected_until is None]
         self._panic = panic = len(fit) < detector.settings.panic_threshold * len(everyone) or all(
@@ -341,7 +341,7 @@ class Balancer:
         self._fit = fit = everyone if panic else fit
         self._calm = calm = [state for state in fit if state.paused_until <= now] or fit
         warmest = max((state.level for state in calm), default=1.0)
-        # In step with the warmest: when all are new, nobody is held back.
+        # Relative to the warmest: when all instances are new, none is held back.
         self._gated = [] if panic else [state for state in calm if state.level < warmest]
         self._steady = calm if panic else [state for state in calm if state.level == warmest]
         weighs = self._strategy.weighs
@@ -352,27 +352,28 @@ class Balancer:
         for state in self._gated:
             state.gain = state.level / warmest * (state.weight if weighs else 1.0) / total
 
-    def glimpse(self) -> tuple[InstanceView, ...]:
-        """As :meth:`instances`, without anything being worked out for it: for whoever looks from another thread."""
+    def peek_instances(self) -> tuple[InstanceView, ...]:
+        """Return the views of :meth:`instances` as of the last update, without any change of state: safe to call from
+        another thread."""
         now = self._clock()
         return tuple(view(state, now) for state in list(self._members.values()))
 
     def instances(self) -> tuple[InstanceView, ...]:
-        """How each instance is doing."""
+        """Return a view of each instance."""
         now = self._clock()
         if now >= self._detector.due:
-            self._sort(now)
+            self._update_candidates(now)
         return tuple(view(state, now) for state in self._everyone)
 
 
 def check_weight(id: str, weight: float) -> None:
-    """Raises ValueError unless ``weight`` is a number above 0."""
+    """Raise ValueError unless ``weight`` is a number above 0."""
     if not 0 < weight < NEVER:
         raise ValueError(f"the weight of {id!r} must be a number above 0, not {weight!r}")
 
 
 def make_strategy(balancing: Balancing, randomness: Randomness) -> Strategy:
-    """The strategy of that name, with its settings."""
+    """Return the strategy that the settings name."""
     match balancing.strategy:
         case "weighted":
             return SmoothWeighted()

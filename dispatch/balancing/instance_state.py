@@ -1,4 +1,4 @@
-"""What all strategies have in common: what is known of an instance, and how one is asked for the next."""
+"""State of an instance as the balancer knows it, and the interface of balancing strategies."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from dispatch._internal.permit import Randomness
 from dispatch.errors import Outcome
 
 NEVER = float("inf")
-"""A moment that does not come."""
+"""The infinite future."""
 LEAST_S = 1e-9
-"""What an answer takes at least: 0 means that nothing is known."""
+"""Minimum duration of an answer: 0 stands for unknown."""
 MOST_OTHERS = 1_000_000
-"""Others' calls at one instance, at most: what a reply claims is not believed without end."""
+"""Maximum of other dispatchers' calls at one instance: the value comes from a reply and is clipped."""
 
 
 DECAY_S = 10.0
-"""Seconds in which an observation of an instance's speed loses all but 1/e of its weight (Finagle): one slow answer is
-forgotten within a minute, and an instance that has recovered is tried again as soon."""
+"""Time constant of the moving average of durations, in seconds (Finagle): a single slow answer is forgotten within a minute,
+and a recovered instance is tried again as soon."""
 
 
 def draw_two(candidates: Sequence[InstanceState], randomness: Randomness) -> tuple[InstanceState, InstanceState]:
@@ -33,32 +33,32 @@ def draw_two(candidates: Sequence[InstanceState], randomness: Randomness) -> tup
 
 
 class InstanceState:
-    """What a balancer knows of one instance. Strategies read it; only the balancer and its health write it.
+    """The state of one instance. Strategies read it; only the balancer and the outlier detector write it.
 
     Attributes:
-        id: its name.
-        weight: its share of the calls, relative to the others'.
-        in_flight: calls of ours that it has.
-        order: number of the pick that last took it, over all instances; 0: none has yet.
-        place: where it stands among the members; candidates come in that order.
-        cost: seconds that an answer takes, as a moving average; 0: not known.
-        stamp: when ``cost`` was told last.
-        brake: so many times slower than is usual, if it is much slower; else 1.
-        others: calls that it has from others, as far as its replies say, at the moment ``others_at``.
-        current: the smooth weighted turn's account.
-        failures: in a row.
-        good, bad: calls that success rates are made of.
-        times: former ejections that are not forgotten.
-        ejected_until: the end of its ejection, or None.
-        ejections: how often it was ejected, ever, in all.
-        epoch: counts ejections and returns: what was picked in an earlier one says nothing about this one.
-        sick: it would have been ejected, if not too many were.
-        well_since: the end of its last ejection.
-        paused_until: it asked to be spared until then.
-        warm_from: when its slow start began.
-        level: how much of its full share it may have.
-        gain, credit: while it is held back: what each pick adds to its credit; a turn costs 1.
-        member: it is one of the balancer's instances now.
+        id: name of the instance.
+        weight: share of the calls, relative to the other instances.
+        in_flight: calls of this dispatcher in flight at the instance.
+        order: number of the last pick of this instance, over all instances; 0: never picked.
+        place: position among the members; candidates are in this order.
+        cost: moving average of the duration of an answer, in seconds; 0: unknown.
+        stamp: when ``cost`` was updated last.
+        brake: factor by which it is slower than usual, if it is much slower; else 1.
+        others: calls of other dispatchers at the instance, according to its replies, as of ``others_at``.
+        current: current weight of the smooth weighted round-robin.
+        failures: consecutive failures.
+        good, bad: successes and failures for the success rate.
+        times: former ejections that are not forgotten yet.
+        ejected_until: end of its ejection; None: not ejected.
+        ejections: ejections so far.
+        epoch: number of ejections and returns; outcomes of an earlier epoch are ignored.
+        sick: it would be ejected if fewer instances were.
+        well_since: end of its last ejection.
+        paused_until: end of the pause that it asked for.
+        warm_from: start of its slow start.
+        level: share of its full share that slow start permits.
+        gain, credit: in slow start, each pick adds ``gain`` to ``credit``; a turn costs 1.
+        member: whether it is one of the balancer's instances now.
     """
 
     __slots__ = (
@@ -120,72 +120,72 @@ class InstanceState:
 
 
 class Strategy(Protocol):
-    """A way to pick. It may keep a position, but no list of instances: the candidates differ from call to call."""
+    """A balancing strategy. It may keep a position, but no list of instances: the candidates differ from call to call."""
 
     learns: bool
-    """It wants to be told how each attempt ended (:meth:`learn`)."""
+    """Whether the outcome of each attempt is passed to :meth:`learn`."""
     weighs: bool
-    """It gives each instance calls as its weight says; otherwise all get the same."""
+    """Whether weights determine the shares; otherwise all shares are equal."""
 
     def pick(self, candidates: Sequence[InstanceState], now: float) -> InstanceState:
-        """One of ``candidates``: two at least, in the order of their places, in a sequence that is never changed."""
+        """Return one of ``candidates``: at least two, in the order of their places, in a sequence that is never modified."""
 
-    def refused(self) -> None:
-        """The last pick was not taken: another guard would not have it. The next question is for the same call."""
+    def undo_pick(self) -> None:
+        """Undo the last pick, which another guard rejected. The next pick is for the same call."""
 
     def learn(
         self, instance: InstanceState, outcome: Outcome, duration: float, in_flight: int | None, now: float
     ) -> None:
-        """An attempt has ended; ``instance.in_flight`` does not count it any more. Only called if :attr:`learns`.
+        """Learn from an attempt that has ended; ``instance.in_flight`` no longer counts it. Called only if :attr:`learns`.
 
         Args:
-            instance: where.
-            outcome: how.
-            duration: seconds that it took.
-            in_flight: the instance's own count of what it was running, itself included, if its reply said so.
-            now: the moment.
+            instance: the instance of the attempt.
+            outcome: of the attempt.
+            duration: in seconds.
+            in_flight: the requests that the instance was running according to its reply, this one included.
+            now: the current time.
         """
 
 
 class Unlearning:
-    """For strategies that need to know nothing."""
+    """Base of strategies that do not learn from outcomes."""
 
     __slots__ = ()
     learns = False
 
-    def refused(self) -> None:
-        """The instance has had its turn."""
+    def undo_pick(self) -> None:
+        """Do nothing: the turn counts."""
 
     def learn(
         self, instance: InstanceState, outcome: Outcome, duration: float, in_flight: int | None, now: float
     ) -> None:
-        """Nothing to learn."""
+        """Do nothing."""
 
 
 class Learning:
-    """For strategies that know how long an instance takes: an average over time, in which what is older fades.
+    """Base of strategies that use the duration of answers: an exponential moving average over time.
 
     Args:
-        decay: seconds in which an observation loses all but 1/e of its weight.
+        decay: time constant of the average, in seconds.
     """
 
     __slots__ = ("decay",)
     learns = True
     peaks = False
-    """The average follows a rise at once, and sinks slowly (Finagle's peak-EWMA)."""
+    """Whether the average follows a rise at once and decays slowly (Finagle's peak EWMA)."""
 
     def __init__(self, decay: float) -> None:
         self.decay = decay
 
-    def refused(self) -> None:
-        """Nothing to take back: a pick changes nothing here."""
+    def undo_pick(self) -> None:
+        """Do nothing: a pick changes no state."""
 
     def learn(
         self, instance: InstanceState, outcome: Outcome, duration: float, in_flight: int | None, now: float
     ) -> None:
-        """See :meth:`Strategy.learn`. Only an answer can make an instance look faster than before. What ended without one
-        took so long *at least*; what failed or was refused at once says nothing of how long an answer takes, and must not
-        make a broken instance look like the fastest of all."""
+        """See :meth:`Strategy.learn`. Only an answer can lower the average. An attempt without an answer took *at least* so
+        long; an immediate failure or rejection is not a duration of an answer, and must not make a broken instance the
+        fastest."""
         if in_flight is not None:
             others = in_flight - 1 - instance.in_flight
             instance.others = min(others, MOST_OTHERS) if others > 0 else 0

@@ -11,24 +11,23 @@ from dispatch.errors import Outcome
 MUCH_SLOWER = 2.0
 """Factor above the usual duration from which an instance's calls weigh more."""
 RISE, FALL = 1.01, 0.97
-"""Factors that a slower and a faster answer apply to the usual duration: it settles where three of four are slower."""
+"""Factors of the usual duration after a slower and a faster answer: it converges where three of four are slower."""
 
 
 class LeastRequest(Learning):
     """Of ``choice_count`` instances drawn at random, the one with the fewest calls of this dispatcher for its weight.
 
-    Two choices (the power of two choices) cost the same for any number of instances; as many as there are instances always
-    find the least loaded one.
+    Two choices (the power of two choices) cost the same for any number of instances; with as many choices as instances, the
+    least loaded one is always found.
 
-    Calls of an instance that was lately much slower than usual weigh as many times as it is slower. Without that it would
-    hold as many calls as the others at any moment: of ten times slower ones, as one in 71 of all is with eight instances,
-    which is the whole of the slowest hundredth; and its full turn where there is little to do, because it is as idle as the
-    others whenever it is compared.
+    Calls of an instance that was recently much slower than usual count by the factor that it is slower. Otherwise it would
+    have as many calls in flight as the others: with eight instances of which one is ten times slower, one call in 71 is
+    slow, more than one percent of all; and at low load, when it is as idle as the others at each comparison, its full share.
 
     Args:
-        randomness: draws the instances.
-        choice_count: instances that are compared, at least 2.
-        decay: seconds for which an instance's slowness is remembered.
+        randomness: random numbers.
+        choice_count: number of instances that are compared, at least 2.
+        decay: seconds for which a slow answer of an instance is remembered.
     """
 
     __slots__ = ("_choice_count", "_randomness", "usual")
@@ -39,7 +38,7 @@ class LeastRequest(Learning):
         self._randomness = randomness
         self._choice_count = choice_count
         self.usual = 0.0
-        """Seconds that the faster instances take, about; 0: not known."""
+        """Typical duration of the faster instances, in seconds; 0: unknown."""
 
     def learn(
         self, instance: InstanceState, outcome: Outcome, duration: float, in_flight: int | None, now: float
@@ -57,12 +56,12 @@ class LeastRequest(Learning):
         instance.brake = cost / usual if cost > MUCH_SLOWER * usual else 1.0
 
     def load(self, instance: InstanceState, now: float) -> float:
-        """The load that one more call would give ``instance``, in calls for a weight of 1."""
+        """Return the load of ``instance`` with one more call, in calls per weight."""
         load = (instance.in_flight + 1) / instance.weight
         return load * instance.brake if now - instance.stamp < self.decay else load
 
     def pick(self, candidates: Sequence[InstanceState], now: float) -> InstanceState:
-        """The least loaded of those drawn; of equals, the one that was picked longest ago."""
+        """Return the least loaded of the drawn instances; of equals, the one that was picked longest ago."""
         count = self._choice_count
         if count < len(candidates):
             candidates = draw_two(candidates, self._randomness) if count == 2 else self._draw(candidates, count)
@@ -70,7 +69,7 @@ class LeastRequest(Learning):
         least = self.load(best, now)
         remembered = now - self.decay
         for each in candidates:
-            # As load(), without the call: this runs for every instance compared.
+            # Inlined load(): this loop runs for every compared instance.
             load = (each.in_flight + 1) / each.weight
             if each.stamp > remembered:
                 load *= each.brake
@@ -80,7 +79,7 @@ class LeastRequest(Learning):
         return best
 
     def _draw(self, candidates: Sequence[InstanceState], count: int) -> list[InstanceState]:
-        """``count`` different candidates, each set equally likely (Floyd's sampling)."""
+        """Draw ``count`` different candidates, each set equally likely (Floyd's sampling)."""
         drawn: dict[int, None] = {}
         for last in range(len(candidates) - count, len(candidates)):
             index = int(self._randomness() * (last + 1))

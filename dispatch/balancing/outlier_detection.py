@@ -1,4 +1,4 @@
-"""Which instances are well: ejection, return, pauses, slow start. Reads outcomes; never an exception, never a clock."""
+"""Outlier detection (passive health checks): ejection, return, pause and slow start of instances by their outcomes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from dispatch.errors import Outcome
 from dispatch.policy.outlier_detection import MAX_EJECTION_S, OutlierDetection
 
 Listener = Callable[[str, str, str], object]
-"""Hears of an instance (its id), what became of it (``ejected``, ``returned``) and why: ``failures``, ``success-rate``;
-``over`` (its time is), ``answered``. It must neither raise nor change the balancer."""
+"""Called with the id of an instance, the change (``ejected``, ``returned``) and its reason: ``failures``, ``success-rate``;
+``over`` (the ejection time), ``answered``, ``service-recovered``. It must neither raise nor change the balancer."""
 
 
 class EjectionRules(OutlierDetection, frozen=True, rename="kebab"):
@@ -61,9 +61,9 @@ def complete_rules(settings: OutlierDetection | None) -> EjectionRules:
 NO_EJECTION = EjectionRules(consecutive_failures=None, success_rate_stdev_factor=None, slow_start_window=None)
 
 PAUSE_S = 1.0
-"""How long an instance that is throttled, and does not say for how long, is given less work."""
+"""Pause after THROTTLED without a retry-after, in seconds."""
 STEPS = 20
-"""Steps of a slow start: what each may have is worked out so often, and not for each pick."""
+"""Steps of a slow start: shares are computed once per step, not for each pick."""
 
 _SUCCESS = Outcome.SUCCESS
 _INVALID = Outcome.INVALID_ARGUMENTS
@@ -73,11 +73,11 @@ _FAILURES = (Outcome.TIMEOUT, Outcome.TRANSPORT)
 
 
 def outliers(rates: Sequence[float], settings: EjectionRules) -> list[int]:
-    """Which of these success rates stand out, the lowest first.
+    """Return the indices of the success rates that are outliers, the lowest rate first.
 
-    One does when it is ``sigma`` deviations, and ``success_rate_gap``, below the mean of all (Envoy); or
-    ``success_rate_pair_gap`` below the mean of the others, which works with two, and when several bad ones widen the
-    deviation so far that none is outside.
+    An outlier is below the mean of all by ``success_rate_stdev_factor`` standard deviations and ``success_rate_gap``
+    (Envoy); or below the mean of the others by ``success_rate_pair_gap``, which works with two instances, and when several
+    bad ones widen the deviation so far that none is outside.
     """
     count = len(rates)
     if count < 2 or settings.success_rate_stdev_factor is None:
@@ -95,20 +95,20 @@ def outliers(rates: Sequence[float], settings: EjectionRules) -> list[int]:
 
 
 class OutlierDetector:
-    """Decides who is ejected and who comes back.
+    """Decides which instances are ejected and when they return.
 
-    An ejection ends when its time is over; or when the instance, used all the same because nothing else was left, answers.
-    An instance that comes back is on probation: until it has answered once, a single failure ejects it again, for longer.
+    An ejection ends after its time, or when the instance answers a call that panic mode sent to it. A returned instance is
+    on probation: until its first answer, a single failure ejects it again, for longer.
 
     Args:
         settings: the rules.
-        members: the instances, by id; the balancer's own mapping, which it keeps up to date.
-        listener: hears of ejections and returns.
-        now: the moment.
+        members: the instances by id: the balancer's own mapping, which the balancer updates.
+        listener: called at ejections and returns.
+        now: the current time.
 
     Attributes:
-        due: when :meth:`tick` wants to be called; the past, when something has changed.
-        ejected: how many members are.
+        due: when :meth:`update` must be called next; minus infinity after a change.
+        ejected: number of ejected members.
     """
 
     __slots__ = ("_judge_at", "_listener", "_members", "due", "ejected", "settings")
@@ -124,29 +124,29 @@ class OutlierDetector:
         self.due = -NEVER
 
     def configure(self, settings: EjectionRules, now: float) -> None:
-        """Other rules from now on. What is known stays, and ejections under way keep their end, unless the new rules eject
-        no instance: then all return."""
+        """Apply other rules. The state stays, and current ejections keep their end, unless the new rules eject no instance:
+        then all instances return."""
         self.settings = settings
         self._judge_at = min(self._judge_at, now + settings.interval)
         self.due = -NEVER
 
-    def heard(self, state: InstanceState, outcome: Outcome, retry_after: float | None, now: float) -> None:
-        """An attempt that was picked in the instance's present epoch has ended."""
+    def record_outcome(self, state: InstanceState, outcome: Outcome, retry_after: float | None, now: float) -> None:
+        """Record the outcome of an attempt that was picked in the instance's current epoch."""
         if (
             outcome is _SUCCESS
             or outcome is _INVALID
             or (outcome is _TOOL_ERROR and not self.settings.count_tool_errors)
         ):
-            self._succeeded(state, now)
+            self._record_success(state, now)
         elif outcome is _THROTTLED:
             pause = PAUSE_S if retry_after is None else retry_after
-            if pause > 0:  # false for what is no number, too
+            if pause > 0:  # False for NaN, too
                 state.paused_until = max(state.paused_until, now + min(pause, self.settings.max_ejection_time))
                 self.due = -NEVER
         elif outcome in _FAILURES or outcome is _TOOL_ERROR:
-            self._failed(state, now)
+            self._record_failure(state, now)
 
-    def _succeeded(self, state: InstanceState, now: float) -> None:
+    def _record_success(self, state: InstanceState, now: float) -> None:
         state.good += 1
         if state.member:
             if state.ejected_until is not None:
@@ -156,43 +156,43 @@ class OutlierDetector:
                 self.due = -NEVER
         state.failures = 0
 
-    def outpaced(self, state: InstanceState, now: float) -> None:
-        """An attempt was given up because another instance, asked later, has answered. One alone says nothing, and success
-        rates leave it out: a few calls in a hundred of any instance end so. But one that is silent, or slow, is never seen
-        to fail where its calls are hedged: it is found out by the row."""
-        self._failed_again(state, now)
+    def record_outpaced(self, state: InstanceState, now: float) -> None:
+        """Record an attempt that was cancelled because a later hedge was answered first. A single one means nothing, and is
+        not part of success rates: a few percent of the calls of any instance end so. But a silent or slow instance never
+        fails where its calls are hedged: it is detected by consecutive outpaced attempts."""
+        self._count_failure(state, now)
 
-    def _failed(self, state: InstanceState, now: float) -> None:
+    def _record_failure(self, state: InstanceState, now: float) -> None:
         state.bad += 1
-        self._failed_again(state, now)
+        self._count_failure(state, now)
 
-    def _failed_again(self, state: InstanceState, now: float) -> None:
+    def _count_failure(self, state: InstanceState, now: float) -> None:
         state.failures += 1
         limit = self.settings.consecutive_failures
         if limit is None or state.failures < limit or not state.member or state.ejected_until is not None:
             return
-        if self.may_eject():
+        if self.can_eject():
             self._eject(state, now, "failures")
         elif not state.sick:
             state.sick = True
             self.due = -NEVER
 
-    def may_eject(self) -> bool:
-        """Is there room for one more ejection?"""
+    def can_eject(self) -> bool:
+        """Whether the ejection ratio permits one more ejection."""
         count = len(self._members)
-        allowed = int(count * self.settings.max_ejection_ratio + 1e-9)  # 0.29 times 100 is less than 29
+        allowed = int(count * self.settings.max_ejection_ratio + 1e-9)  # in floating point, 0.29 * 100 < 29
         return self.ejected < max(allowed, 1 if count >= 3 else 0)
 
     def _eject(self, state: InstanceState, now: float, reason: str) -> None:
         settings = self.settings
         former = max(0, state.times - int((now - state.well_since) / settings.interval))
-        # No more are remembered than make the longest ejection: else a long bad past would outlive its cause.
+        # Ejections beyond the longest duration are not counted: otherwise they would have to decay without an effect.
         state.times = min(former + 1, ceil(settings.max_ejection_time / settings.base_ejection_time))
         state.ejected_until = now + min(settings.base_ejection_time * state.times, settings.max_ejection_time)
         state.ejections += 1
         self.ejected += 1
-        self._turned(state)
-        self._tell(state.id, "ejected", reason)
+        self._start_epoch(state)
+        self._notify(state.id, "ejected", reason)
 
     def _release(self, state: InstanceState, now: float, reason: str) -> None:
         limit = self.settings.consecutive_failures
@@ -201,33 +201,33 @@ class OutlierDetector:
         state.well_since = state.warm_from = now
         state.credit = 0.0
         self.ejected -= 1
-        self._turned(state)
-        self._tell(state.id, "returned", reason)
+        self._start_epoch(state)
+        self._notify(state.id, "returned", reason)
 
-    def pardon(self, now: float) -> None:
-        """The whole service was in trouble, and is well: that some of its instances were ejected meanwhile says nothing
-        about them. They return at once, on probation; and neither they nor those that have returned need a slow start."""
+    def end_ejections(self, now: float) -> None:
+        """End all ejections after a failure of the whole service: an ejection during it says nothing about the instance.
+        The instances return at once, on probation; neither they nor instances that returned earlier need a slow start."""
         for state in self._members.values():
             if not state.times:
                 continue
             if state.ejected_until is not None:
-                self._release(state, now, "pardoned")
+                self._release(state, now, "service-recovered")
             state.times -= 1
             state.warm_from = now - (self.settings.slow_start_window or 0.0)
             self.due = -NEVER
 
-    def _turned(self, state: InstanceState) -> None:
+    def _start_epoch(self, state: InstanceState) -> None:
         state.epoch += 1
         state.sick = False
         state.good = state.bad = 0.0
         self.due = -NEVER
 
-    def _tell(self, id: str, change: str, reason: str) -> None:
+    def _notify(self, id: str, change: str, reason: str) -> None:
         if self._listener is not None:
             self._listener(id, change, reason)
 
-    def joined(self, state: InstanceState, now: float) -> None:
-        """``state`` is a member from now on, maybe again: what was known of it holds; its slow start begins anew."""
+    def add_member(self, state: InstanceState, now: float) -> None:
+        """Add a member, or a former member with its state; its slow start begins again."""
         state.member = True
         state.warm_from = now
         state.credit = 0.0
@@ -235,14 +235,14 @@ class OutlierDetector:
         self.ejected += state.ejected_until is not None
         self.due = -NEVER
 
-    def left(self, state: InstanceState) -> None:
-        """``state`` is no member any more."""
+    def remove_member(self, state: InstanceState) -> None:
+        """Remove a member."""
         state.member = False
         self.ejected -= state.ejected_until is not None
         self.due = -NEVER
 
-    def tick(self, now: float) -> None:
-        """Do what is due: judge success rates, let those return whose time is over, warm up. Sets :attr:`due`."""
+    def update(self, now: float) -> None:
+        """Apply what is due: success rates, ends of ejections, slow-start steps. Sets :attr:`due`."""
         if now >= self._judge_at:
             self._judge_at = now + self.settings.interval
             self._judge(now)
@@ -259,7 +259,7 @@ class OutlierDetector:
         self.due = due
 
     def _warm(self, state: InstanceState, now: float) -> float:
-        """Set how much of its full share ``state`` may have; returns when that changes."""
+        """Set the slow-start level of ``state``; return when it changes next."""
         settings = self.settings
         passed = now - state.warm_from
         if settings.slow_start_window is None or passed >= settings.slow_start_window:
@@ -277,9 +277,9 @@ class OutlierDetector:
             if state.ejected_until is None and state.good + state.bad >= settings.success_rate_min_calls
         ]
         for index in outliers([state.good / (state.good + state.bad) for state in judged], settings):
-            if self.may_eject():
+            if self.can_eject():
                 self._eject(judged[index], now, "success-rate")
-        for state in judged:  # afresh: a bad hour must not outweigh the good minute after it
+        for state in judged:  # reset: failures of the past must not outweigh later successes
             state.good = state.bad = 0.0
         for state in self._members.values():
             state.good /= 2

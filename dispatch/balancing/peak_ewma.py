@@ -1,4 +1,4 @@
-"""Peak EWMA: of two instances drawn at random, the one that will probably answer sooner (Finagle's ``p2cPeakEwma``)."""
+"""Peak EWMA: of two instances drawn at random, the one with the lower expected latency (Finagle's ``p2cPeakEwma``)."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from dispatch._internal.permit import Randomness
 from dispatch.balancing.instance_state import DECAY_S, InstanceState, Learning, draw_two
 
 UNKNOWN = 1e12
-"""The load for each call of an instance whose speed is unknown: it gets one, and no other until that one has ended."""
+"""Load per call of an instance whose latency is unknown: it gets one call, and no other until that call has ended."""
 
 
 class PeakEwma(Learning):
-    """Of two drawn at random, the one with the smaller load: its duration times its calls and this one.
+    """Of two instances drawn at random, the one with the smaller load: latency times the calls in flight plus one.
 
-    Durations decay as in Finagle, so that an instance that was slow is tried again. Calls are those of this dispatcher, and
-    other dispatchers' as the instance's latest reply counted them, which decay in the same way: the latter include calls
-    that this dispatcher gave up and that still run there.
+    Latencies decay as in Finagle, so that a slow instance is tried again. The calls are those of this dispatcher, and those
+    of other dispatchers according to the latest reply of the instance, which decay in the same way and include calls that
+    this dispatcher has cancelled and that still run.
 
     Args:
-        randomness: draws the two.
-        decay: seconds in which an observation loses all but 1/e of its weight.
+        randomness: random numbers.
+        decay: time constant of the average, in seconds.
     """
 
     __slots__ = ("_randomness",)
@@ -33,7 +33,7 @@ class PeakEwma(Learning):
         self._randomness = randomness
 
     def load(self, instance: InstanceState, now: float) -> float:
-        """The load that one more call would give ``instance``, in seconds for a weight of 1."""
+        """Return the load of ``instance`` with one more call, in seconds per weight."""
         cost = instance.cost
         if not cost:
             return instance.in_flight * UNKNOWN
@@ -43,7 +43,7 @@ class PeakEwma(Learning):
         return cost * exp((instance.stamp - now) / self.decay) * pending / instance.weight
 
     def pick(self, candidates: Sequence[InstanceState], now: float) -> InstanceState:
-        """The less loaded of the two; of equals, the one that was picked longer ago."""
+        """Return the less loaded of two instances; of equals, the one that was picked longer ago."""
         one, other = draw_two(candidates, self._randomness)
         ours = self.load(one, now)
         theirs = self.load(other, now)

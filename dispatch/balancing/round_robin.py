@@ -1,4 +1,4 @@
-"""Each in turn."""
+"""Round-robin: each instance in turn."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _PLACE = attrgetter("place")
 
 
 class RoundRobin(Unlearning):
-    """Each in turn, whatever its weight: whoever comes after the last one in the order of places.
+    """Each instance in turn, whatever its weight: the one after the last picked, in the order of places.
 
-    A mere count, modulo the number of candidates, would give the turns of one that is left out to always the same other.
+    A counter modulo the number of candidates would give all turns of an excluded instance to the same other instance.
     """
 
     __slots__ = ("_before", "_candidates", "_index", "_place")
@@ -26,7 +26,7 @@ class RoundRobin(Unlearning):
         self._place = self._before = -1
 
     def pick(self, candidates: Sequence[InstanceState], now: float) -> InstanceState:
-        """The next one. ``candidates`` are in the order of their places, and a sequence is never changed afterwards."""
+        """Return the next instance. ``candidates`` are in the order of their places, and never modified afterwards."""
         if candidates is self._candidates:
             index = self._index + 1
         else:
@@ -40,7 +40,7 @@ class RoundRobin(Unlearning):
         self._place = picked.place
         return picked
 
-    def refused(self) -> None:
-        """The turn is still to be had: by whoever comes after the last one that took it."""
+    def undo_pick(self) -> None:
+        """Undo the turn: it goes to the instance after the last one that accepted its turn."""
         self._place = self._before
         self._candidates = ()

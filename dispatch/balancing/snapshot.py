@@ -1,4 +1,4 @@
-"""What a person or a metric is told of an instance."""
+"""View of an instance's state for metrics and operators."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ from dispatch.balancing.instance_state import InstanceState
 
 
 class InstanceView(msgspec.Struct, frozen=True):
-    """What a person or a metric is told of an instance.
+    """The state of an instance at one moment.
 
     Attributes:
-        id: its name.
-        state: ``ejected``, ``paused`` (it asked to be spared), ``warming`` (slow start) or ``up``.
-        weight: its share relative to the others'.
-        in_flight: calls of ours that it has.
-        seconds_left: of being ejected or paused; else None.
-        failures: in a row.
-        ejections: how often it was ejected since it was first known.
-        latency: seconds that an answer takes, as a peak-sensitive moving average; None: not known, or not asked for by
-            the strategy.
+        id: name of the instance.
+        state: ``ejected``, ``paused`` (it asked for a pause), ``warming`` (slow start) or ``up``.
+        weight: share of the calls, relative to the other instances.
+        in_flight: calls of this dispatcher in flight at the instance.
+        seconds_left: seconds until the ejection or pause ends; else None.
+        failures: consecutive failures.
+        ejections: ejections since the instance was first known.
+        latency: moving average of the duration of an answer, in seconds; None: unknown, or not used by the strategy.
     """
 
     id: str
@@ -33,14 +32,14 @@ class InstanceView(msgspec.Struct, frozen=True):
 
 
 def view(state: InstanceState, now: float) -> InstanceView:
-    """How ``state`` is at the moment ``now``."""
-    left = None
+    """Return the view of ``state`` at ``now``."""
+    remaining = None
     if state.ejected_until is not None:
-        kind, left = "ejected", state.ejected_until - now
+        kind, remaining = "ejected", state.ejected_until - now
     elif state.paused_until > now:
-        kind, left = "paused", state.paused_until - now
+        kind, remaining = "paused", state.paused_until - now
     else:
         kind = "warming" if state.level < 1.0 else "up"
     return InstanceView(
-        state.id, kind, state.weight, state.in_flight, left, state.failures, state.ejections, state.cost or None
+        state.id, kind, state.weight, state.in_flight, remaining, state.failures, state.ejections, state.cost or None
     )

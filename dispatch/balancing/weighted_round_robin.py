@@ -1,4 +1,4 @@
-"""In turn, as often as weights say, evenly mixed."""
+"""Smooth weighted round-robin."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dispatch.balancing.instance_state import InstanceState, Unlearning
 
 
 class SmoothWeighted(Unlearning):
-    """nginx's smooth weighted round-robin: weights 5, 1, 1 give a a b a c a a, never five of a in a row.
+    """nginx's smooth weighted round-robin: weights 5, 1, 1 give a a b a c a a, not five of a in a row.
 
-    Each instance earns its weight with every pick; the richest is taken and pays what all earned together. A pick looks at
-    every candidate.
+    With every pick, the current weight of each instance grows by its weight; the highest is picked, and the sum of all
+    weights is subtracted from it. A pick visits every candidate.
     """
 
     __slots__ = ()
     weighs = True
 
     def pick(self, candidates: Sequence[InstanceState], now: float) -> InstanceState:
-        """The richest; of equals the first."""
+        """Return the instance with the highest current weight; of equals, the first."""
         best = candidates[0]
         total = 0.0
         for each in candidates:

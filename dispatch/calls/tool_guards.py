@@ -150,7 +150,7 @@ class ToolGuards:
 
     def _on_recovery(self) -> None:
         if self.pool is not None:
-            self.pool.balancer.pardon()
+            self.pool.balancer.end_ejections()
 
     def _rates(self) -> RateLimits | None:
         tool_limit, user_limit, shared_limit = _limits(self.policy)

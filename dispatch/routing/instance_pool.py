@@ -194,7 +194,7 @@ class InstancePool:
             self._refresh(seen)
         home = self._only if key is None else self._home(key, user, refused, parts)
         if home is not None:
-            pick = self.balancer.take(home)
+            pick = self.balancer.pick_instance(home)
         else:
             self._asking = guards
             if parts:
@@ -273,7 +273,7 @@ class InstancePool:
                 continue
             former = self._lives.pop(name, instance.incarnation)
             if former != instance.incarnation:
-                self.balancer.renew(name)
+                self.balancer.reset_instance(name)
             self._lives[name] = instance.incarnation
         while len(self._lives) > MAX_LIVES:
             del self._lives[next(iter(self._lives))]
@@ -288,8 +288,8 @@ class InstancePool:
                 self._on_change(name, "left", "gone")
 
     def glimpse(self) -> tuple[InstanceView, ...]:
-        """See :meth:`Balancer.glimpse`."""
-        return self.balancer.glimpse()
+        """See :meth:`Balancer.peek_instances`."""
+        return self.balancer.peek_instances()
 
     def instances(self) -> tuple[InstanceView, ...]:
         """Return the state of each instance."""

@@ -146,33 +146,33 @@ def test_a_new_life_begins_afresh_and_slowly() -> None:
     stand.wait(60.0)
     stand.eject("a")
     late = stand.state("a")
-    stand.balancer.renew("a")
+    stand.balancer.reset_instance("a")
     fresh = stand.state("a")
     assert fresh is not late
     assert (fresh.failures, fresh.ejected_until, fresh.ejections) == (0, None, 0)
     assert {each.id: each.state for each in stand.balancer.instances()} == {"a": "warming", "b": "up"}
-    stand.balancer.renew("nobody")
+    stand.balancer.reset_instance("nobody")
     assert set(stand.balancer._members) == {"a", "b"}
 
 
 def test_one_instance_and_no_other_can_be_asked_for_whoever_is_due() -> None:
     stand = Stand("ab")
-    picked = stand.balancer.take("b")
+    picked = stand.balancer.pick_instance("b")
     assert isinstance(picked, Pick)
     assert picked.instance == "b"
-    again = stand.balancer.take("b")
+    again = stand.balancer.pick_instance("b")
     assert isinstance(again, Pick)
     assert stand.state("b").in_flight == 2
-    assert stand.balancer.take("nobody") is NO_INSTANCE
+    assert stand.balancer.pick_instance("nobody") is NO_INSTANCE
 
 
 def test_a_glimpse_says_what_is_and_works_nothing_out() -> None:
     stand = Stand("ab", base_ejection_time=1.0)
     stand.eject("a")
-    assert [each.state for each in stand.balancer.glimpse()] == ["ejected", "up"]
+    assert [each.state for each in stand.balancer.peek_instances()] == ["ejected", "up"]
     stand.wait(2.0)
     told = len(stand.changes)
-    assert [each.state for each in stand.balancer.glimpse()] == ["ejected", "up"]
+    assert [each.state for each in stand.balancer.peek_instances()] == ["ejected", "up"]
     assert len(stand.changes) == told
     assert [each.state for each in stand.balancer.instances()] == ["up", "up"]
 

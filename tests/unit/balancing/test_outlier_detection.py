@@ -73,7 +73,7 @@ def test_success_rates_leave_out_what_was_outpaced() -> None:
 
 def test_what_was_outpaced_in_an_earlier_epoch_says_nothing() -> None:
     stand = Stand("ab")
-    pick = stand.balancer.take("a")
+    pick = stand.balancer.pick_instance("a")
     assert isinstance(pick, Pick)
     stand.eject("a")
     stand.wait(30)
@@ -312,8 +312,8 @@ def test_when_the_service_is_well_again_the_ejected_return_at_once_and_on_probat
     stand.wait(100)
     stand.eject("a")
     stand.eject("b")
-    stand.balancer.pardon()
-    assert stand.changes[2:] == [("a", "returned", "pardoned"), ("b", "returned", "pardoned")]
+    stand.balancer.end_ejections()
+    assert stand.changes[2:] == [("a", "returned", "service-recovered"), ("b", "returned", "service-recovered")]
     assert stand.kinds() == dict.fromkeys("abcd", "up"), "no slow start: it was no fault of theirs"
     assert stand.picks(8) == "abcdabcd"
     stand.end("a", Outcome.TIMEOUT, 5)
@@ -321,9 +321,9 @@ def test_when_the_service_is_well_again_the_ejected_return_at_once_and_on_probat
     before = list(stand.changes)
     stand.wait(30)
     assert stand.kinds()["a"] == "warming"
-    stand.balancer.pardon()
+    stand.balancer.end_ejections()
     assert stand.changes == [*before, ("a", "returned", "over")], "who is not ejected needs no pardon"
     assert stand.kinds()["a"] == "up", "but no slow start either"
     stand.balancer.add("e")
-    stand.balancer.pardon()
+    stand.balancer.end_ejections()
     assert stand.kinds()["e"] == "warming", "who is new is"

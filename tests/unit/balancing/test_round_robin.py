@@ -21,7 +21,7 @@ def test_one_that_is_left_out_again_and_again_gives_its_turns_to_all_others_alik
         picked = strategy.pick(candidates, START)
         if picked.id == "b":
             if taken_back:
-                strategy.refused()
+                strategy.undo_pick()
             picked = strategy.pick([each for each in candidates if each.id != "b"], START)
         names += picked.id
     assert [names.count(name) for name in "abcd"] == [400, 0, 400, 400]
@@ -47,9 +47,9 @@ def test_a_refused_turn_is_had_by_whoever_comes_after_the_last_that_took_one() -
     strategy, candidates = RoundRobin(), states("abc")
     assert strategy.pick(candidates, START).id == "a"
     assert strategy.pick(candidates, START).id == "b"
-    strategy.refused()
+    strategy.undo_pick()
     assert strategy.pick(candidates, START).id == "b"
     assert strategy.pick([candidates[0], candidates[2]], START).id == "c"
-    strategy.refused()
+    strategy.undo_pick()
     assert strategy.pick(candidates, START).id == "c"
     assert strategy.pick(candidates, START).id == "a"

@@ -279,7 +279,7 @@ def test_a_new_life_of_an_instance_is_judged_by_what_it_does_itself() -> None:
     stand.next()
     way.add("a", "3")
     assert state() == "up"
-    stand.pool.balancer.renew("nobody")
+    stand.pool.balancer.reset_instance("nobody")
 
 
 def test_rather_one_that_is_ejected_than_one_that_is_not_there() -> None:
