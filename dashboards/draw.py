@@ -23,7 +23,7 @@ from dashboards.plots import PanelData, plot_dashboard
 from dashboards.prometheus_api import PrometheusApi
 from dashboards.variables import OVERVIEW
 from dispatch import Telemetry
-from dispatch.devtools.localbroker import free_ports
+from dispatch.devtools.localbroker import find_free_ports
 from dispatch.telemetry.metrics.exposition import expose_metrics
 from tests.helpers.failing_calls import TOOLS, Troubled
 from tests.helpers.prometheus_binaries import PrometheusMissing
@@ -61,7 +61,7 @@ def draw_demo(seconds: float, folder: Path) -> None:
     Raises:
         LookupError: the demo failed.
     """
-    (port,) = free_ports(1)
+    (port,) = find_free_ports(1)
     command = [sys.executable, "-m", "dispatch", "demo", "--seconds", f"{seconds:g}", "--metrics-port", str(port)]
     with (
         tempfile.TemporaryDirectory(prefix="dispatch-prometheus-") as data,

@@ -17,13 +17,13 @@ from dispatch.devtools.localbroker import (
     Endpoint,
     LocalBroker,
     LocalBrokerUnavailableError,
-    choose_backend,
+    choose_launcher,
     configuration,
+    create_namespaces,
     fetch_distribution,
     find_distribution,
-    from_environment,
-    obtain,
-    prepare,
+    provide_broker,
+    read_environment,
 )
 from dispatch.resilience.breaker.rules import complete_rules
 from tests.helpers.prometheus_binaries import PrometheusMissing, find
@@ -61,8 +61,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
             if problem is not None:
                 pytest.exit(f"Every test must run in CI.\n{problem}", returncode=1)
     is_controller = session.config.pluginmanager.hasplugin("dsession")
-    is_broker_started = is_controller and from_environment() is None and _unavailable() is None
-    if is_broker_started and choose_backend() == "process" and find_distribution() is None:
+    is_broker_started = is_controller and read_environment() is None and _unavailable() is None
+    if is_broker_started and choose_launcher() == "process" and find_distribution() is None:
         # The controller downloads Pulsar once; the workers would do it at the same time, and cannot show progress.
         fetch_distribution(_print_progress)
 
@@ -72,10 +72,10 @@ def _print_progress(line: str) -> None:
 
 
 def _unavailable() -> LocalBrokerUnavailableError | None:
-    if from_environment() is not None:
+    if read_environment() is not None:
         return None
     try:
-        choose_backend()
+        choose_launcher()
     except LocalBrokerUnavailableError as error:
         return error
     return None
@@ -189,7 +189,7 @@ def pulsar_endpoint(request: pytest.FixtureRequest) -> Iterator[Endpoint]:
         with capture.global_and_fixture_disabled():
             print(f"\n[pulsar] {line}", flush=True)  # noqa: T201 - the progress of a start that takes seconds
 
-    with obtain(report=report) as endpoint:
+    with provide_broker(report=report) as endpoint:
         yield endpoint
 
 
@@ -207,7 +207,7 @@ def exact_breakers(monkeypatch: pytest.MonkeyPatch) -> None:
 def secured_broker() -> Iterator[LocalBroker]:
     """A Pulsar broker with tokens, permissions and TLS, and TrustGraph's tenant and namespaces, for the whole run."""
     with LocalBroker.start(security=True) as broker:
-        prepare(Admin(broker.web_url, broker.token(SUPER_USER)))
+        create_namespaces(Admin(broker.web_url, broker.token(SUPER_USER)))
         yield broker
 
 

@@ -22,7 +22,7 @@ from benchmarks.harness.report import report
 from benchmarks.harness.results import Results
 from benchmarks.harness.runner import Driver, rounds_of
 from benchmarks.harness.target_ratios import FOR_THE_RECORD, PROMISES, find
-from dispatch.devtools.localbroker import LocalBrokerError, obtain
+from dispatch.devtools.localbroker import LocalBrokerError, provide_broker
 
 Draw = Callable[[Results, Path], None]
 RESULTS = Path(__file__).resolve().parents[1] / "results"
@@ -131,7 +131,7 @@ def _run(suites: Sequence[Suite], settings: Settings) -> Results:
     seconds = estimated_seconds(suites, settings)
     what = ", ".join(suite.name for suite in suites)
     _say(f"{settings.rounds} round(s) of {what}: about {seconds:.0f} s, besides a broker's start")
-    with obtain(report=_say) as endpoint:
+    with provide_broker(report=_say) as endpoint:
         return Driver(endpoint, suites, settings, _say, load_before=load_before).run()
 
 

@@ -19,7 +19,13 @@ from benchmarks.harness.processes import BenchmarkError
 from benchmarks.incidents import workers
 from benchmarks.incidents.figures import Figure
 from benchmarks.incidents.progress import Progress
-from dispatch.devtools.localbroker import Admin, LocalBroker, LocalBrokerError, LocalBrokerUnavailableError, prepare
+from dispatch.devtools.localbroker import (
+    Admin,
+    LocalBroker,
+    LocalBrokerError,
+    LocalBrokerUnavailableError,
+    create_namespaces,
+)
 
 READY_S = 300.0
 """Seconds that a broker may take to start: 7 by itself, minutes on a machine that does much else."""
@@ -51,9 +57,9 @@ class Brokers:
             self._progress.step(f"starting a broker{' with authorization' if security else ''}", 10)
             broker = self._stack.enter_context(LocalBroker.start(security=security, ready_timeout=READY_S))
             self._made[security] = broker
-            prepare(broker.admin())
+            create_namespaces(broker.admin())
             wait_for_round_trip(broker)
-        elif not broker.alive():
+        elif not broker.is_alive():
             restart(broker)
         return broker
 

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from dispatch.devtools.localbroker import free_ports
+from dispatch.devtools.localbroker import find_free_ports
 from tests.helpers.lossy_proxy import ROOT, LossyProxy
 from tests.helpers.pulsar_frames import LOOKUP_RESPONSE, SEND, SEND_RECEIPT, body_of, frame, numbers_of, type_of
 
@@ -145,7 +145,7 @@ async def test_another_protocol_ends_the_connection_and_only_that(
 
 @pytest.mark.wall_clock
 async def test_without_a_broker_connections_end_at_once() -> None:
-    async with LossyProxy("127.0.0.1", free_ports(1)[0]) as proxy:
+    async with LossyProxy("127.0.0.1", find_free_ports(1)[0]) as proxy:
         reader, writer = await connect(proxy)
         async with asyncio.timeout(SOON):
             with contextlib.suppress(ConnectionResetError):

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import dispatch
-from dispatch.devtools.localbroker import Endpoint, LocalBroker, free_ports, prepare
+from dispatch.devtools.localbroker import Endpoint, LocalBroker, create_namespaces, find_free_ports
 from dispatch.transports.pulsar.transport import PulsarTransport
 from tests.helpers.catalogs import catalog_of, unique_topic
 from tests.helpers.echo_service import Echo
@@ -115,10 +115,10 @@ class Outages:
         if is_long_profile():
             self._broker = await asyncio.to_thread(LocalBroker.start)
             self._stack.callback(self._broker.stop)
-            await asyncio.to_thread(prepare, self._broker.admin())
+            await asyncio.to_thread(create_namespaces, self._broker.admin())
             self.url = self._broker.service_url
         else:
-            (self._port,) = free_ports(1)
+            (self._port,) = find_free_ports(1)
             self._connect()
             self.url = f"pulsar://127.0.0.1:{self._port}"
         return self

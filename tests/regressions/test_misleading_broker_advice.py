@@ -16,7 +16,7 @@ import pytest
 
 from dispatch import Security, TransportError, connect
 from dispatch.cli import main
-from dispatch.devtools.localbroker import LocalBrokerUnavailableError, choose_backend
+from dispatch.devtools.localbroker import LocalBrokerUnavailableError, choose_launcher
 from dispatch.devtools.localbroker.processes.process_control import process_identity
 from dispatch.devtools.localbroker.security import Security as Certificates
 from tests.helpers.handshake_server import CONNECTED, greeter
@@ -54,7 +54,7 @@ def test_start_on_another_port_than_the_running_broker_is_an_error(
 
 def test_advice_of_a_machine_without_java_names_what_the_command_reads() -> None:
     with pytest.raises(LocalBrokerUnavailableError, match="DISPATCH_BROKER=pulsar://"):
-        choose_backend(which=lambda _: None, environ={})
+        choose_launcher(which=lambda _: None, environ={})
 
 
 # -- the wrong port -------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from dispatch.cli.output import colorize, print_err, print_json, print_out
 from dispatch.cli.settings import Settings, with_settings
 
 if TYPE_CHECKING:
-    from dispatch.devtools.localbroker import State
+    from dispatch.devtools.localbroker import DetachedBroker
 
 app = typer.Typer(
     help="Start, stop and inspect a local Pulsar broker for development.", no_args_is_help=True, rich_markup_mode="rich"
@@ -88,7 +88,7 @@ def status(settings: Settings, json: Json = False) -> None:
         else:
             print_out("No broker is running. Start one with: dispatch broker start")
         raise typer.Exit(Exit.FAILED)
-    ready = Admin(state.web_url).ready()
+    ready = Admin(state.web_url).is_ready()
     if json:
         print_json(_as_dict(state, ready))
     else:
@@ -99,7 +99,7 @@ def _progress(line: str) -> None:
     print_err(colorize(line, "dim", sys.stderr))
 
 
-def _as_dict(state: State, ready: bool) -> dict[str, object]:
+def _as_dict(state: DetachedBroker, ready: bool) -> dict[str, object]:
     return {
         "running": True,
         "ready": ready,
@@ -112,7 +112,7 @@ def _as_dict(state: State, ready: bool) -> dict[str, object]:
     }
 
 
-def _show(state: State, ready: bool) -> None:
+def _show(state: DetachedBroker, ready: bool) -> None:
     from dispatch.cli.output import align_columns
 
     rows = [

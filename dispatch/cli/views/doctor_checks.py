@@ -145,14 +145,14 @@ class DoctorChecks:
         return CheckResult("admin interface", "ok", self._admin.web_url)
 
     async def _create_missing(self) -> CheckResult:
-        from dispatch.devtools.localbroker import AdminError, prepare
+        from dispatch.devtools.localbroker import AdminError, create_namespaces
 
         if not self._admin_answers:
             return CheckResult(
                 "repair", "failed", "creation requires the admin interface", "--admin URL or DISPATCH_ADMIN"
             )
         try:
-            created = await asyncio.to_thread(prepare, self._admin, self._namespaces)
+            created = await asyncio.to_thread(create_namespaces, self._admin, self._namespaces)
         except AdminError as error:
             return CheckResult("repair", "failed", str(error), "export DISPATCH_TOKEN=… with the token of a superuser")
         return CheckResult("repair", "ok", f"created {', '.join(created)}" if created else "nothing is missing")

@@ -1,4 +1,4 @@
-"""Pulsar's admin interface over HTTP: the few calls dispatch needs. The Python client has none."""
+"""Client of Pulsar's admin interface over HTTP, with the calls that dispatch needs; pulsar-client has none."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from urllib.parse import quote, urlsplit
 
 from dispatch.devtools.localbroker.errors import AdminError
 
-#: What TrustGraph, and therefore dispatch, expects: a tenant and its four namespaces.
+#: The namespaces of TrustGraph, which dispatch uses as well.
 DEFAULT_NAMESPACES = ("tg/request", "tg/response", "tg/flow", "tg/notify")
 
-_LARGEST_ANSWER = 16 * 1024 * 1024  # bytes; the statistics of a topic with thousands of consumers stay below
+_MAX_RESPONSE_BYTES = 16 * 1024 * 1024  # statistics of a topic with thousands of consumers are smaller
 
 
 class Admin:
-    """A client of one broker's admin interface. It keeps no connection open; use it from any thread.
+    """Client of one broker's admin interface. It keeps no connection open and is thread-safe.
 
     Args:
         web_url: for instance `http://127.0.0.1:8080`.
-        token: a super user's (or tenant administrator's) token, where the broker asks for one.
-        ca_file: certificates to trust for https, in PEM; the system's by default.
-        timeout: seconds for one request. 10: a local broker answers in milliseconds, a busy one in a second.
+        token: token of a superuser or tenant administrator, if the broker requires one.
+        ca_file: trusted CA certificates for https, in PEM; default: those of the system.
+        timeout: seconds for one request. 10: a local broker responds in milliseconds, a busy one in a second.
 
-    Every method that talks to the broker raises `AdminError` if it refuses or does not answer.
+    Every request raises `AdminError` if the broker rejects it or does not respond.
     """
 
     def __init__(
@@ -37,19 +37,19 @@ class Admin:
     ) -> None:
         parts = urlsplit(web_url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"{web_url!r} is no admin address: it looks like http://127.0.0.1:8080")
+            raise ValueError(f"{web_url!r} is not an admin URL: use for example http://127.0.0.1:8080")
         self.web_url = web_url.rstrip("/")
         self._token = token
         self._timeout = timeout
         handlers: list[urllib.request.BaseHandler] = [_SameMethodRedirect()]
         if _is_loopback(parts.hostname):
-            handlers.append(urllib.request.ProxyHandler({}))  # no proxy reaches our loopback
+            handlers.append(urllib.request.ProxyHandler({}))  # a proxy cannot reach loopback
         if parts.scheme == "https":
             handlers.append(urllib.request.HTTPSHandler(context=ssl.create_default_context(cafile=ca_file)))
         self._opener = urllib.request.build_opener(*handlers)
 
-    def ready(self) -> bool:
-        """Whether the broker is up and its default namespace is served. Raises nothing for a broker that is not."""
+    def is_ready(self) -> bool:
+        """Return whether the broker serves its default namespace; never raises `AdminError`."""
         try:
             self._request("GET", "namespaces/public/default")
         except AdminError:
@@ -57,40 +57,40 @@ class Admin:
         return True
 
     def clusters(self) -> list[str]:
-        """The names of the clusters; one, `standalone`, on a local broker."""
+        """List the clusters; a local broker has one, `standalone`."""
         return _names(self._request("GET", "clusters"))
 
     def tenants(self) -> list[str]:
-        """The names of all tenants."""
+        """List the tenants."""
         return _names(self._request("GET", "tenants"))
 
     def namespaces(self, tenant: str) -> list[str]:
-        """The tenant's namespaces as `tenant/namespace`; `AdminError` 404 if there is no such tenant."""
+        """List the tenant's namespaces as `tenant/namespace`; raises `AdminError` 404 for an unknown tenant."""
         return _names(self._request("GET", f"namespaces/{_segment(tenant)}"))
 
     def topics(self, namespace: str) -> list[str]:
-        """Whole names of the topics of `tenant/namespace`, persistent and non-persistent, without Pulsar's own."""
+        """List the full names of the topics of `tenant/namespace`, without Pulsar's system topics."""
         return sorted(_names(self._request("GET", f"namespaces/{_namespace(namespace)}/topics?mode=ALL")))
 
     def stats(self, topic: str) -> dict[str, Any]:
-        """A topic's statistics, by its whole name, as the broker gives them.
+        """Return the statistics of a topic, given by its full name, as the broker reports them.
 
         For a non-persistent topic, `publishers[].msgDropRate`, `subscriptions.*.msgDropRate` and
-        `subscriptions.*.consumers[].availablePermits` are the only place where silently dropped messages show.
+        `subscriptions.*.consumers[].availablePermits` are the only indication of silently dropped messages.
         """
         kind, separator, name = topic.partition("://")
         parts = name.split("/", 2)
         if not separator or kind not in ("persistent", "non-persistent") or len(parts) != 3 or not all(parts):
-            raise ValueError(f"{topic!r} is no whole topic name: it looks like non-persistent://tg/request/joke")
-        answer = self._request("GET", f"{kind}/{'/'.join(_segment(part) for part in parts)}/stats")
-        if not isinstance(answer, dict):
-            raise AdminError(200, "the answer is no JSON object", f"GET {kind} stats")
-        return answer
+            raise ValueError(f"{topic!r} is not a full topic name: use for example non-persistent://tg/request/joke")
+        response = self._request("GET", f"{kind}/{'/'.join(_segment(part) for part in parts)}/stats")
+        if not isinstance(response, dict):
+            raise AdminError(200, "the response is not a JSON object", f"GET {kind} stats")
+        return response
 
     def ensure_tenant(self, tenant: str) -> bool:
-        """Make the tenant, allowed on every cluster, unless it is there. Whether it was made."""
+        """Create the tenant, allowed on every cluster, if it does not exist; return whether it was created."""
         try:
-            self.namespaces(tenant)  # needs no super user, unlike a list of the tenants
+            self.namespaces(tenant)  # needs no superuser, unlike the list of tenants
         except AdminError as error:
             if error.status != 404:
                 raise
@@ -99,7 +99,7 @@ class Admin:
         return self._create(f"tenants/{_segment(tenant)}", {"adminRoles": [], "allowedClusters": self.clusters()})
 
     def ensure_namespace(self, namespace: str) -> bool:
-        """Make the namespace, given as `tenant/namespace`, unless it is there. Whether it was made."""
+        """Create the namespace `tenant/namespace` if it does not exist; return whether it was created."""
         path = _namespace(namespace)
         if namespace in self.namespaces(namespace.partition("/")[0]):
             return False
@@ -109,7 +109,7 @@ class Admin:
         try:
             self._request("PUT", path, body)
         except AdminError as error:
-            if error.status == 409:  # somebody else was quicker
+            if error.status == 409:  # created concurrently
                 return False
             raise
         return True
@@ -124,38 +124,38 @@ class Admin:
             request.add_header("Authorization", f"Bearer {self._token}")
         what = f"{method} {url}"
         try:
-            with self._opener.open(request, timeout=self._timeout) as answer:
-                raw = answer.read(_LARGEST_ANSWER + 1)
+            with self._opener.open(request, timeout=self._timeout) as response:
+                raw = response.read(_MAX_RESPONSE_BYTES + 1)
         except urllib.error.HTTPError as error:
             with error:
                 raise AdminError(error.code, _reason(error), what) from error
         except (OSError, HTTPException) as error:
             cause = error.reason if isinstance(error, urllib.error.URLError) else error
             raise AdminError(None, str(cause) or type(cause).__name__, what) from error
-        if len(raw) > _LARGEST_ANSWER:
-            raise AdminError(200, f"the answer is longer than {_LARGEST_ANSWER} bytes", what)
+        if len(raw) > _MAX_RESPONSE_BYTES:
+            raise AdminError(200, f"the response is longer than {_MAX_RESPONSE_BYTES} bytes", what)
         if not raw:
             return None
         try:
             return json.loads(raw)
         except ValueError as error:
-            raise AdminError(200, "the answer is no JSON: is this Pulsar's admin address?", what) from error
+            raise AdminError(200, "the response is not JSON: check that this is Pulsar's admin URL", what) from error
 
 
-def prepare(admin: Admin, namespaces: Iterable[str] = DEFAULT_NAMESPACES) -> list[str]:
-    """Make what is missing of these namespaces (`tenant/namespace`) and their tenants; returns what was made.
+def create_namespaces(admin: Admin, namespaces: Iterable[str] = DEFAULT_NAMESPACES) -> list[str]:
+    """Create missing namespaces (`tenant/namespace`) and tenants; return the created ones.
 
-    Topics make themselves, tenants and namespaces never do. Safe to call again, and from several processes at once.
+    The broker creates topics on use, but not tenants and namespaces. Idempotent, also from several processes at once.
     """
     wanted = list(dict.fromkeys(namespaces))
-    made = [
+    created = [
         tenant for tenant in dict.fromkeys(name.partition("/")[0] for name in wanted) if admin.ensure_tenant(tenant)
     ]
-    return made + [name for name in wanted if admin.ensure_namespace(name)]
+    return created + [name for name in wanted if admin.ensure_namespace(name)]
 
 
 class _SameMethodRedirect(urllib.request.HTTPRedirectHandler):
-    """A broker that does not own a namespace redirects (307) to the one that does; urllib follows only for GET."""
+    """Follows redirects (307) to the broker that owns a namespace for all methods; urllib follows only GET."""
 
     def redirect_request(
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
@@ -175,21 +175,21 @@ def _reason(error: urllib.error.HTTPError) -> str:
     try:
         text = str(json.loads(text)["reason"])
     except (ValueError, KeyError, TypeError):
-        if "<" in text:  # an HTML page says nothing the status does not
+        if "<" in text:  # an HTML page adds nothing to the status
             text = ""
     return " ".join(text.split())[:500] or str(error.reason)
 
 
-def _names(answer: Any) -> list[str]:
-    if not isinstance(answer, list):
-        raise AdminError(200, "the answer is no JSON list: is this Pulsar's admin address?")
-    return [str(name) for name in answer]
+def _names(response: Any) -> list[str]:
+    if not isinstance(response, list):
+        raise AdminError(200, "the response is not a JSON list: check that this is Pulsar's admin URL")
+    return [str(name) for name in response]
 
 
 def _namespace(name: str) -> str:
     tenant, separator, namespace = name.partition("/")
     if not tenant or not separator or not namespace or "/" in namespace:
-        raise ValueError(f"{name!r} is no namespace: it looks like tg/request")
+        raise ValueError(f"{name!r} is not a namespace: use for example tg/request")
     return f"{_segment(tenant)}/{_segment(namespace)}"
 
 

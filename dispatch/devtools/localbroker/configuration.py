@@ -1,4 +1,4 @@
-"""What a broker of ours is started with: its configuration files, command line and environment. Pure, but for `write`."""
+"""Configuration files, command line and environment of a local broker. Pure, except for `write`."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from dispatch.devtools.localbroker.errors import LocalBrokerError
 from dispatch.devtools.localbroker.ports import LOOPBACK, loopback_interface
 from dispatch.devtools.localbroker.security import Security
 
-#: Enough for tens of thousands of messages a second of 1 kB; 430 MiB resident after the start.
+#: Sufficient for tens of thousands of 1 kB messages per second; 430 MiB resident after the start.
 MEMORY = "-Xms256m -Xmx512m -XX:MaxDirectMemorySize=768m"
 
 # G1 starts faster than the script's ZGC on two cores; PerfDisableSharedMem leaves no file in the temporary folder.
 JVM_OPTIONS = "-XX:+UseG1GC -XX:+PerfDisableSharedMem"
 
-# Variables of the start script which would change the broker behind our back.
+# Variables of the start script that would change the broker unintentionally.
 _FOREIGN = re.compile(r"(PULSAR|BOOKIE|BK|JAVA_TOOL|_JAVA|JDK_JAVA)_|(OPTS|CLASSPATH|ZK_OPTS)$")
 
-# To a file that is bounded: a broker may run for weeks. At once: the last lines matter most when it dies.
+# Bounded files, because a broker may run for weeks; immediate flush, because the last lines explain a crash.
 _LOGGING = """\
 <?xml version="1.0" encoding="UTF-8"?>
 <Configuration status="ERROR" name="dispatch">
@@ -44,7 +44,7 @@ _COOKIE_PORT = re.compile(r'^bookieHost: "[^"]*:(\d+)"', re.MULTILINE)
 
 @dataclass(frozen=True)
 class Ports:
-    """Where one broker listens, on the loopback. `tls` only with security."""
+    """Loopback ports of one broker. `tls` only with security."""
 
     broker: int
     web: int
@@ -52,10 +52,10 @@ class Ports:
     tls: int | None = None
 
 
-def rewrite(text: str, settings: Mapping[str, str]) -> str:
-    """A properties file with these settings: in the place of the key where it has one, else at the end.
+def apply_settings(text: str, settings: Mapping[str, str]) -> str:
+    """Apply settings to a properties file: replace existing keys in place, append new ones.
 
-    Comments and order stay. A commented-out key is not a key; a key that occurs twice is set twice, as the last counts.
+    Comments and order are preserved; commented-out keys are ignored; a repeated key is replaced everywhere.
     """
     missing = dict(settings)
     lines = []
@@ -68,11 +68,11 @@ def rewrite(text: str, settings: Mapping[str, str]) -> str:
         else:
             lines.append(line)
     lines.extend(f"{key}={value}" for key, value in missing.items())
-    return "\n".join(lines) + "\n"  # Pulsar's own file has no newline at its end
+    return "\n".join(lines) + "\n"  # Pulsar's file has no final newline
 
 
-def kept_bookie_port(data_dir: Path) -> int | None:
-    """The port which the data in `data_dir` belongs to: a bookie's address is part of its identity. None if it is new."""
+def read_bookie_port(data_dir: Path) -> int | None:
+    """Read the bookie port of existing data: the address is part of a bookie's identity. None for new data."""
     try:
         cookie = (data_dir / "bk" / "current" / "VERSION").read_text()
     except OSError:
@@ -83,7 +83,7 @@ def kept_bookie_port(data_dir: Path) -> int | None:
 
 @dataclass(frozen=True)
 class Configuration:
-    """One broker: the unpacked distribution, the folder of its data, its ports, and security if it has any."""
+    """Configuration of one broker: distribution, data folder, ports, and optional security."""
 
     home: Path
     data_dir: Path
@@ -92,47 +92,47 @@ class Configuration:
 
     @property
     def log_file(self) -> Path:
-        """What the broker logs: four files of 16 MB at most."""
+        """Return the broker's log: at most four files of 16 MB."""
         return self.data_dir / "logs" / "broker.log"
 
     @property
     def console_file(self) -> Path:
-        """What the start script and Java itself have to say."""
+        """Return the file with the output of the start script and the JVM."""
         return self.data_dir / "logs" / "console.log"
 
     def settings(self) -> dict[str, str]:
-        """What differs from Pulsar's own `standalone.conf`."""
+        """Return the settings that differ from Pulsar's `standalone.conf`."""
         settings = {
             "brokerServicePort": str(self.ports.broker),
             "webServicePort": str(self.ports.web),
             "bindAddress": LOOPBACK,
             "webSocketServiceEnabled": "false",
-            # Without these two the bookie listens on every interface, on a port it picks itself.
+            # Without these two the bookie listens on every interface at a random port.
             "listeningInterface": loopback_interface(),
             "allowEphemeralPorts": "true",
-            # A graceful stop waits out a share of this: 5 s with the default of a minute, 1 s so.
+            # A graceful stop waits for a share of this: 5 s with the default of a minute, 1 s with this value.
             "brokerShutdownTimeoutMs": "3000",
-            # The journal would grow to 2 GB, five times, before its files go.
+            # By default the journal keeps five files of 2 GB.
             "journalMaxSizeMB": "256",
             "journalMaxBackups": "1",
             "logSizeLimit": str(256 * 1024 * 1024),
         }
         if self.security is not None:
             if self.ports.tls is None:
-                raise ValueError("security needs a port for TLS")
+                raise ValueError("security requires a TLS port")
             settings.update(self.security.settings(self.ports.tls))
         return settings
 
     def write(self) -> None:
-        """Write the configuration files, make the folders the broker expects, put the logs of the last start aside.
+        """Write the configuration files, create the broker's folders, and rename the logs of the previous start.
 
         Raises:
-            LocalBrokerError: a path has white space, which Pulsar's start script cannot take.
+            LocalBrokerError: a path contains white space, which Pulsar's start script does not support.
         """
-        for path, fix in ((self.home, "set DISPATCH_CACHE"), (self.data_dir, "set TMPDIR, or take a data folder,")):
+        for path, fix in ((self.home, "set DISPATCH_CACHE"), (self.data_dir, "set TMPDIR, or choose a data folder,")):
             if re.search(r"\s", str(path)):
                 raise LocalBrokerError(
-                    f"Pulsar's start script cannot take a path with white space: {str(path)!r}; {fix} to one without"
+                    f"Pulsar's start script does not support white space in a path: {str(path)!r}; {fix} to one without"
                 )
         for folder in ("conf", "logs", "tmp"):
             (self.data_dir / folder).mkdir(parents=True, exist_ok=True)
@@ -140,11 +140,13 @@ class Configuration:
             if log.exists():
                 log.replace(log.with_suffix(".previous.log"))
         original = (self.home / "conf" / "standalone.conf").read_text(encoding="utf-8")
-        (self.data_dir / "conf" / "standalone.conf").write_text(rewrite(original, self.settings()), encoding="utf-8")
+        (self.data_dir / "conf" / "standalone.conf").write_text(
+            apply_settings(original, self.settings()), encoding="utf-8"
+        )
         (self.data_dir / "conf" / "log4j2.xml").write_text(_LOGGING, encoding="utf-8")
 
     def command(self) -> list[str]:
-        """The start script with its arguments; it `exec`s Java, so that its process id is the broker's."""
+        """Return the start command; it `exec`s Java, so its process id is that of the broker."""
         return [
             str(self.home / "bin" / "pulsar"),
             "standalone",
@@ -156,7 +158,7 @@ class Configuration:
         ]
 
     def environment(self, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-        """`environ` without what would change the broker, and with what it needs."""
+        """Return the environment: `environ` without variables that change the broker, plus those that it needs."""
         return {
             **{name: value for name, value in environ.items() if not _FOREIGN.match(name)},
             "PULSAR_STANDALONE_CONF": str(self.data_dir / "conf" / "standalone.conf"),
@@ -165,6 +167,6 @@ class Configuration:
             "PULSAR_GC_LOG": "-Xlog:disable",
             "PULSAR_MEM": MEMORY,
             "PULSAR_GC": JVM_OPTIONS,
-            # Native libraries are unpacked into the temporary folder, and stay there if the broker is killed.
+            # Native libraries are unpacked into the temporary folder and remain there after a kill.
             "PULSAR_EXTRA_OPTS": f"-Djava.io.tmpdir={self.data_dir / 'tmp'} -Dpulsar.allocator.exit_on_oom=true",
         }

@@ -1,4 +1,4 @@
-"""The one detached broker of a user: what `dispatch broker start|stop|status` does."""
+"""The detached broker of a user, for `dispatch broker start|stop|status`."""
 
 from __future__ import annotations
 
@@ -11,44 +11,44 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
-from dispatch.devtools.localbroker.admin import Admin, prepare
-from dispatch.devtools.localbroker.errors import LocalBrokerError, Report, quiet
+from dispatch.devtools.localbroker.admin import Admin, create_namespaces
+from dispatch.devtools.localbroker.errors import LocalBrokerError, Report, ignore_progress
 from dispatch.devtools.localbroker.install.distribution import cache_dir
 from dispatch.devtools.localbroker.launchers.docker import (
     DockerBroker,
-    container_running,
+    is_container_running,
     remove_volume,
     stop_container,
 )
-from dispatch.devtools.localbroker.launchers.launcher_choice import choose_backend
-from dispatch.devtools.localbroker.launchers.readiness import wait_ready
+from dispatch.devtools.localbroker.launchers.launcher_choice import choose_launcher
+from dispatch.devtools.localbroker.launchers.readiness import wait_until_ready
 from dispatch.devtools.localbroker.launchers.standalone import STOP_GRACE, LocalBroker
-from dispatch.devtools.localbroker.lock import exclusive, exclusive_now
+from dispatch.devtools.localbroker.lock import hold_lock, try_lock
 from dispatch.devtools.localbroker.ports import require_free
-from dispatch.devtools.localbroker.processes.process_control import Child
+from dispatch.devtools.localbroker.processes.process_control import ManagedProcess
 
-#: Where Pulsar listens everywhere: clients find it without being told.
+#: Pulsar's default ports.
 DEFAULT_PORT = 6650
 DEFAULT_WEB_PORT = 8080
 
 CONTAINER = "tool-dispatch-pulsar"
 VOLUME = "tool-dispatch-pulsar"
 
-_BUSY = "another 'dispatch broker' is at work; waiting for it"
+_BUSY = "another 'dispatch broker' is running; waiting for it"
 
 
 @dataclass(frozen=True)
-class State:
-    """The detached broker that runs.
+class DetachedBroker:
+    """A running detached broker.
 
     Attributes:
-        kind: a process of this machine, or a container.
-        service_url: where clients connect.
-        web_url: the admin interface.
-        data_dir: the folder of its data and logs; None in a container, whose data are in a volume.
-        pid: its process id; None in a container.
-        identity: tells the process from a later one of the same id.
-        container: the container's name; None for a process.
+        kind: process of this machine, or container.
+        service_url: URL for clients.
+        web_url: URL of the admin interface.
+        data_dir: folder of data and logs; None for a container, whose data are in a volume.
+        pid: process id; None for a container.
+        identity: distinguishes the process from a later one with the same id.
+        container: name of the container; None for a process.
     """
 
     kind: Literal["process", "docker"]
@@ -59,44 +59,44 @@ class State:
     identity: str | None = None
     container: str | None = None
 
-    def alive(self) -> bool:
-        """Whether the process or container is there, ready or not."""
+    def is_alive(self) -> bool:
+        """Return whether the process or container exists, ready or not."""
         if self.container is not None:
-            return container_running(self.container)
-        return self.pid is not None and Child(self.pid, self.identity).alive()
+            return is_container_running(self.container)
+        return self.pid is not None and ManagedProcess(self.pid, self.identity).is_alive()
 
-    def ended(self, timeout: float) -> bool:
-        """Wait up to `timeout` seconds for its end; whether it has ended."""
+    def wait_for_end(self, timeout: float) -> bool:
+        """Wait up to `timeout` seconds for the end; return whether it has ended."""
         if self.pid is not None:
-            return Child(self.pid, self.identity).wait(timeout)
-        time.sleep(timeout)  # nothing tells us of a container's end without a process of its own
-        return not self.alive()
+            return ManagedProcess(self.pid, self.identity).wait(timeout)
+        time.sleep(timeout)  # waiting for a container's end would need another process
+        return not self.is_alive()
 
 
 def start_detached(
-    report: Report = quiet, port: int | None = None, web_port: int | None = None, wipe: bool = False
-) -> State:
-    """Start a broker that outlives this process, with tenant and namespaces; or return the one that already runs.
+    report: Report = ignore_progress, port: int | None = None, web_port: int | None = None, wipe: bool = False
+) -> DetachedBroker:
+    """Start a broker that outlives this process, with tenant and namespaces; or return the running one.
 
-    Its data stay from one start to the next. Two calls at once start one broker.
+    Data are kept between starts. Concurrent calls start one broker.
 
     Args:
-        report: takes the progress.
-        port: where clients connect; 0 for any free one; None for 6650, or the port of the broker that already runs.
-        web_port: where the admin interface is; 0 for any free one; None for 8080, or the port of the one that runs.
-        wipe: begin without the data of earlier starts.
+        report: receives progress lines.
+        port: port for clients; 0: any free port; None: 6650, or the port of the running broker.
+        web_port: port of the admin interface; 0: any free port; None: 8080, or the port of the running broker.
+        wipe: delete the data of earlier starts.
 
     Raises:
-        LocalBrokerUnavailableError: this machine lacks what it needs.
-        PortInUseError: a port is taken.
-        LocalBrokerError: it did not start, or one runs already and `wipe` or another port was asked for.
+        LocalBrokerUnavailableError: this machine cannot start a broker.
+        PortInUseError: a port is in use.
+        LocalBrokerError: the broker did not start, or a broker is running and `wipe` or another port was requested.
     """
-    with exclusive(_folder() / "lock", waiting=_BUSY, report=report):
+    with hold_lock(_folder() / "lock", waiting=_BUSY, report=report):
         running = _read()
-        if running is not None and running.alive():
+        if running is not None and running.is_alive():
             if wipe:
                 raise LocalBrokerError(
-                    f"a broker runs on these data ({running.service_url}): dispatch broker stop, first"
+                    f"a broker is running on these data ({running.service_url}): stop it first with dispatch broker stop"
                 )
             for wanted, option, url in (
                 (port, "--port", running.service_url),
@@ -104,65 +104,69 @@ def start_detached(
             ):
                 if wanted and urlsplit(url).port != wanted:
                     raise LocalBrokerError(
-                        f"a broker runs already at {running.service_url} (admin interface {running.web_url}), so none was "
-                        f"started with {option} {wanted}. Use that one, or stop it first: dispatch broker stop"
+                        f"a broker is already running at {running.service_url} (admin interface {running.web_url}); none "
+                        f"was started with {option} {wanted}. Use it, or stop it first with dispatch broker stop"
                     )
-            report(f"a broker runs already: {running.service_url}")
+            report(f"a broker is already running: {running.service_url}")
             admin = Admin(running.web_url)
-            # Its starter may have been killed before it was ready.
-            wait_ready(admin, running.ended, logs=_logs(running), report=report)
-            prepare(admin)
+            # The process that started it may have been killed before it was ready.
+            wait_until_ready(admin, running.wait_for_end, logs=_logs(running), report=report)
+            create_namespaces(admin)
             return running
         port = DEFAULT_PORT if port is None else port
         web_port = DEFAULT_WEB_PORT if web_port is None else web_port
         for wanted, option in ((port, "--port"), (web_port, "--web-port")):
             if wanted:
-                require_free(wanted, f"choose another with {option}, 0 for any free one, or stop what uses it")
-        start = _start_process if choose_backend() == "process" else _start_container
+                require_free(
+                    wanted, f"choose another with {option} (0: any free port), or stop the process that uses it"
+                )
+        start = _start_process if choose_launcher() == "process" else _start_container
         return start(report, port, web_port, wipe)
 
 
-def stop_detached(report: Report = quiet) -> State | None:
-    """Stop the detached broker and keep its data; returns what was stopped, None if none ran.
+def stop_detached(report: Report = ignore_progress) -> DetachedBroker | None:
+    """Stop the detached broker and keep its data; return it, or None if none was running.
 
     Raises:
-        LocalBrokerError: it does not stop.
+        LocalBrokerError: the broker does not stop.
     """
-    with exclusive(_folder() / "lock", waiting=_BUSY, report=report):
+    with hold_lock(_folder() / "lock", waiting=_BUSY, report=report):
         running = _read()
-        if running is not None and running.alive():
+        if running is not None and running.is_alive():
             report(f"stopping {running.service_url}")
             if running.container is not None:
                 stop_container(running.container)
             elif running.pid is not None:
-                Child(running.pid, running.identity).terminate(STOP_GRACE)
+                ManagedProcess(running.pid, running.identity).terminate(STOP_GRACE)
         else:
             running = None
         _state_file().unlink(missing_ok=True)
         return running
 
 
-def status() -> State | None:
-    """The detached broker, or None if none runs. It may still be starting: `Admin(state.web_url).ready()` tells."""
+def status() -> DetachedBroker | None:
+    """Return the running detached broker or None. It may still be starting: see `Admin.is_ready`."""
     state = _read()
-    if state is None or state.alive():
+    if state is None or state.is_alive():
         return state
-    with exclusive_now(_folder() / "lock") as held:
-        if held:  # else somebody is just writing a new one
+    with try_lock(_folder() / "lock") as held:
+        if held:  # otherwise another process is writing the state
             state = _read()
-            if state is not None and not state.alive():
+            if state is not None and not state.is_alive():
                 _state_file().unlink(missing_ok=True)
     return None
 
 
-def _start_process(report: Report, port: int, web_port: int, wipe: bool) -> State:
+def _start_process(report: Report, port: int, web_port: int, wipe: bool) -> DetachedBroker:
     data_dir = _folder() / "data"
     if wipe and data_dir.exists():
         shutil.rmtree(data_dir)
 
-    def describe(broker: LocalBroker) -> State:
-        child = broker.child
-        return State(broker.kind, broker.service_url, broker.web_url, str(broker.data_dir), child.pid, child.identity)
+    def describe(broker: LocalBroker) -> DetachedBroker:
+        child = broker.process
+        return DetachedBroker(
+            broker.kind, broker.service_url, broker.web_url, str(broker.data_dir), child.pid, child.identity
+        )
 
     new = not data_dir.exists()
     try:
@@ -172,30 +176,30 @@ def _start_process(report: Report, port: int, web_port: int, wipe: bool) -> Stat
             web_port=web_port,
             detached=True,
             report=report,
-            # Before it is let go: whatever happens to us, it can be found and stopped.
+            # Written before the process is detached, so that it can always be found and stopped.
             on_spawn=lambda broker: _write(describe(broker)),
         )
     except LocalBrokerError as error:
         _state_file().unlink(missing_ok=True)
         if new:
             raise
-        raise LocalBrokerError(f"{error}\nIf its kept data are damaged: dispatch broker start --wipe") from error
+        raise LocalBrokerError(f"{error}\nIf its stored data are damaged: dispatch broker start --wipe") from error
     except BaseException:
         _state_file().unlink(missing_ok=True)
         raise
-    prepare(broker.admin())
+    create_namespaces(broker.admin())
     return describe(broker)
 
 
-def _start_container(report: Report, port: int, web_port: int, wipe: bool) -> State:
+def _start_container(report: Report, port: int, web_port: int, wipe: bool) -> DetachedBroker:
     if wipe:
         remove_volume(VOLUME)
     broker = DockerBroker.start(
         name=CONTAINER, port=port, web_port=web_port, volume=VOLUME, detached=True, report=report
     )
-    state = State(broker.kind, broker.service_url, broker.web_url, container=broker.name)
+    state = DetachedBroker(broker.kind, broker.service_url, broker.web_url, container=broker.name)
     _write(state)
-    prepare(Admin(broker.web_url))
+    create_namespaces(Admin(broker.web_url))
     return state
 
 
@@ -207,20 +211,20 @@ def _state_file() -> Path:
     return _folder() / "state.json"
 
 
-def _logs(state: State) -> list[Path]:
+def _logs(state: DetachedBroker) -> list[Path]:
     return [] if state.data_dir is None else [Path(state.data_dir) / "logs" / "broker.log"]
 
 
-def _write(state: State) -> None:
-    """Whole or not at all: `status` reads without the lock."""
+def _write(state: DetachedBroker) -> None:
+    """Write atomically: `status` reads without the lock."""
     temporary = _state_file().with_suffix(".new")
     temporary.write_text(json.dumps(dataclasses.asdict(state), indent=2) + "\n")
     temporary.replace(_state_file())
 
 
-def _read() -> State | None:
-    """What was written last; None if nothing was, or nothing we understand (another version, a damaged file)."""
+def _read() -> DetachedBroker | None:
+    """Read the state; None if there is none, or it is damaged or of another version."""
     try:
-        return State(**json.loads(_state_file().read_text()))
+        return DetachedBroker(**json.loads(_state_file().read_text()))
     except (FileNotFoundError, ValueError, TypeError):
         return None

@@ -1,38 +1,38 @@
-"""What can go wrong with a local broker. Each text names the fix."""
+"""Errors of a local broker. Each message names the fix."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-#: Takes one line of progress for a person to read. ``print`` will do.
+#: Receives one line of progress for people, such as ``print``.
 Report = Callable[[str], None]
 
 
-def quiet(_line: str) -> None:
-    """A ``Report`` that says nothing."""
+def ignore_progress(_line: str) -> None:
+    """Discard progress: a ``Report`` without output."""
 
 
 class LocalBrokerError(RuntimeError):
-    """A local broker could not be fetched, started, reached or stopped."""
+    """A local broker could not be downloaded, started, reached or stopped."""
 
 
 class LocalBrokerUnavailableError(LocalBrokerError):
-    """This machine lacks what a genuine Pulsar needs.
+    """This machine cannot start a Pulsar broker.
 
     Attributes:
-        problems: what is missing, one short clause each.
+        problems: missing requirements, one short clause each.
     """
 
     def __init__(self, problems: list[str], fix: str) -> None:
-        super().__init__(f"no genuine Pulsar can be started here: {'; '.join(problems)}.\n{fix}")
+        super().__init__(f"no Pulsar broker can be started here: {'; '.join(problems)}.\n{fix}")
         self.problems = problems
 
 
 class PortInUseError(LocalBrokerError):
-    """A port that was asked for belongs to somebody else.
+    """A requested port is in use by another process.
 
     Attributes:
-        port: which.
+        port: the port.
     """
 
     def __init__(self, port: int, fix: str) -> None:
@@ -41,22 +41,22 @@ class PortInUseError(LocalBrokerError):
 
 
 class AdminError(LocalBrokerError):
-    """Pulsar's admin interface refused a request, or nobody answered.
+    """Pulsar's admin interface rejected a request, or did not respond.
 
     Attributes:
-        status: the HTTP status, or None if there was no answer at all.
-        reason: what the broker said, or why there was no answer.
+        status: HTTP status; None without a response.
+        reason: reason given by the broker, or cause of the missing response.
     """
 
     def __init__(self, status: int | None, reason: str, request: str = "") -> None:
-        what = "no answer" if status is None else f"HTTP {status}"
+        what = "no response" if status is None else f"HTTP {status}"
         fix = ""
         if status in (401, 403):
-            fix = "; a token of a super user is needed (DISPATCH_TOKEN; PULSAR_TOKEN for tests and benchmarks)"
+            fix = "; use the token of a superuser (DISPATCH_TOKEN; PULSAR_TOKEN for tests and benchmarks)"
         elif status is None:
             fix = (
-                "; is the broker running, and is this its admin address "
-                "(DISPATCH_ADMIN; PULSAR_ADMIN_URL for tests and benchmarks)?"
+                "; check that the broker is running and that this is its admin URL "
+                "(DISPATCH_ADMIN; PULSAR_ADMIN_URL for tests and benchmarks)"
             )
         super().__init__(f"{request}: {what}: {reason}{fix}" if request else f"{what}: {reason}{fix}")
         self.status = status

@@ -1,4 +1,4 @@
-"""One process at a time: an advisory lock on a file."""
+"""Mutual exclusion of processes by an advisory lock on a file."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dispatch.devtools.localbroker.errors import Report, quiet
+from dispatch.devtools.localbroker.errors import Report, ignore_progress
 
 
 @contextmanager
-def exclusive(path: Path, *, waiting: str = "", report: Report = quiet) -> Iterator[None]:
-    """Hold the lock on `path` (made if missing, never deleted: deleting it would let two in).
+def hold_lock(path: Path, *, waiting: str = "", report: Report = ignore_progress) -> Iterator[None]:
+    """Hold the lock on `path` inside the context. The file is created if missing and never deleted: a deletion would allow
+    two holders.
 
-    Waits as long as somebody else holds it, after one line of `waiting` to `report`. The kernel frees it when its holder
-    ends, however that happens.
+    While another process holds the lock, it reports `waiting` once and waits. The kernel releases the lock when its holder
+    ends.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -32,8 +33,8 @@ def exclusive(path: Path, *, waiting: str = "", report: Report = quiet) -> Itera
 
 
 @contextmanager
-def exclusive_now(path: Path) -> Iterator[bool]:
-    """The same without waiting: False in the body if somebody else holds it."""
+def try_lock(path: Path) -> Iterator[bool]:
+    """Try to hold the lock without waiting; yields False if another process holds it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:

@@ -1,4 +1,4 @@
-"""Loopback ports for servers of our own."""
+"""Free loopback ports for local servers."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _HIGHEST = 32_767
 _RANGE_FILE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
-def free_ports(count: int) -> tuple[int, ...]:
-    """`count` different loopback ports nobody listens on.
+def find_free_ports(count: int) -> tuple[int, ...]:
+    """Find `count` different loopback ports without a listener.
 
-    They lie below the range the kernel hands to outgoing connections: while a broker is down, a client that keeps
-    reconnecting could otherwise be given the broker's own port as its source port and keep the broker from coming back.
+    They are below the ephemeral range: while a broker is down, a reconnecting client could otherwise get the broker's port
+    as its source port and prevent the broker's restart.
     """
     with ExitStack() as stack:
         found: list[int] = []
@@ -30,7 +30,7 @@ def free_ports(count: int) -> tuple[int, ...]:
                 found.append(port)
             if len(found) == count:
                 return tuple(found)
-        while len(found) < count:  # an unusual machine: whatever the kernel has
+        while len(found) < count:  # no free port below the ephemeral range
             candidate = stack.enter_context(_tcp_socket())
             candidate.bind((LOOPBACK, 0))
             found.append(candidate.getsockname()[1])
@@ -38,16 +38,16 @@ def free_ports(count: int) -> tuple[int, ...]:
 
 
 def require_free(port: int, fix: str) -> None:
-    """Raise `PortInUseError`, with `fix` in its text, unless a server could listen on `port` of the loopback now."""
+    """Raise `PortInUseError` with `fix` in its message unless a server can listen on loopback `port`."""
     if not 0 < port < 65_536:
-        raise LocalBrokerError(f"{port} is no TCP port: take one from 1 to 65535")
+        raise LocalBrokerError(f"{port} is not a TCP port: use 1 to 65535")
     with _tcp_socket() as probe:
         if not _bind(probe, port):
             raise PortInUseError(port, fix)
 
 
 def loopback_interface() -> str:
-    """The loopback's name: `lo` on Linux, `lo0` on macOS and BSD."""
+    """Return the name of the loopback interface: `lo` on Linux, `lo0` on macOS and BSD."""
     names = [name for _, name in socket.if_nameindex()]
     return next((name for name in names if name in ("lo", "lo0")), "lo")
 
@@ -57,13 +57,13 @@ def _highest() -> int:
         first_ephemeral = int(_RANGE_FILE.read_text().split()[0])
     except (OSError, ValueError, IndexError):
         return _HIGHEST
-    # A machine which widened its range down to ours: nothing is gained below it then.
+    # The machine's ephemeral range includes these ports: no better choice exists.
     return min(_HIGHEST, first_ephemeral - 1) if first_ephemeral > _LOWEST + 1_000 else _HIGHEST
 
 
 def _tcp_socket() -> socket.socket:
     probe = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    # As the broker does: closed connections in TIME_WAIT do not count, a listener does.
+    # Like the broker: ignores connections in TIME_WAIT, conflicts with a listener.
     probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     return probe
 
@@ -72,7 +72,7 @@ def _bind(probe: socket.socket, port: int) -> bool:
     try:
         probe.bind((LOOPBACK, port))
     except PermissionError as error:
-        raise LocalBrokerError(f"this user may not listen on port {port}: take one above 1023") from error
+        raise LocalBrokerError(f"this user has no permission for port {port}: use one above 1023") from error
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise

@@ -1,4 +1,4 @@
-"""Tokens and certificates for a local broker that asks for them."""
+"""Tokens and certificates of a local broker with security."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from pathlib import Path
 from dispatch.devtools.localbroker.errors import LocalBrokerError, LocalBrokerUnavailableError
 from dispatch.devtools.localbroker.processes.command import Runner, Which, run
 
-#: The subject of the token that may do everything.
+#: Subject of the superuser's token.
 SUPER_USER = "admin"
 
 _TOKEN_PLUGIN = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
 _TOKEN_PROVIDER = "org.apache.pulsar.broker.authentication.AuthenticationProviderToken"
-_DAYS = "3650"  # the key never leaves the folder; a shorter life would only break kept brokers
+_DAYS = "3650"  # the key never leaves the folder; an expiry would only break stored brokers
 _SERVER_EXTENSIONS = """\
 basicConstraints=CA:FALSE
 keyUsage=digitalSignature
@@ -43,10 +43,10 @@ subjectKeyIdentifier=hash
 
 
 class Security:
-    """The secret key, the certificate authority and the server certificate of one local broker, in one folder.
+    """Secret key, certificate authority and server certificate of one local broker, in one folder.
 
     Attributes:
-        ca_file: the certificate a TLS client must trust, in PEM.
+        ca_file: CA certificate for TLS clients, in PEM.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -58,15 +58,15 @@ class Security:
 
     @classmethod
     def create(cls, folder: Path, *, runner: Runner = run, which: Which = shutil.which) -> Security:
-        """Make all of it with the `openssl` command, or take what a former call made in `folder`.
+        """Create keys and certificates with the `openssl` command, or reuse those in `folder`.
 
         Raises:
-            LocalBrokerUnavailableError: there is no `openssl` command.
-            LocalBrokerError: it failed.
+            LocalBrokerUnavailableError: the `openssl` command is not installed.
+            LocalBrokerError: the command failed.
         """
-        made = cls(folder)
+        security = cls(folder)
         if folder.exists():
-            return made
+            return security
         openssl = which("openssl")
         if openssl is None:
             raise LocalBrokerUnavailableError(
@@ -79,11 +79,11 @@ class Security:
             work.mkdir(mode=0o700)
             _write_private(work / "token.key", secrets.token_bytes(32))
             _make_certificates(work, openssl, runner)
-            work.rename(folder)  # whole or not at all
-        return made
+            work.rename(folder)  # atomic
+        return security
 
     def token(self, subject: str) -> str:
-        """A token (JWT, HS256, without expiry) by which the broker knows its bearer as `subject`."""
+        """Create a token (JWT, HS256, without expiry) for `subject`."""
         header = _base64url(json.dumps({"alg": "HS256", "typ": "JWT"}, separators=(",", ":")).encode())
         claims = _base64url(json.dumps({"sub": subject}, separators=(",", ":")).encode())
         signed = f"{header}.{claims}"
@@ -91,7 +91,7 @@ class Security:
         return f"{signed}.{_base64url(signature)}"
 
     def settings(self, tls_port: int) -> Mapping[str, str]:
-        """What the broker's configuration must say."""
+        """Return the broker's settings for tokens and TLS."""
         token_file = self.folder / "super-user.token"
         if not token_file.exists():
             _write_private(token_file, self.token(SUPER_USER).encode())
@@ -101,7 +101,7 @@ class Security:
             "authorizationEnabled": "true",
             "superUserRoles": SUPER_USER,
             "tokenSecretKey": self._secret_file.as_uri(),
-            # The broker is also a client of itself.
+            # The broker connects to itself as a client.
             "brokerClientAuthenticationPlugin": _TOKEN_PLUGIN,
             "brokerClientAuthenticationParameters": token_file.as_uri(),
             "brokerServicePortTls": str(tls_port),
@@ -116,9 +116,9 @@ def _make_certificates(work: Path, openssl: str, runner: Runner) -> None:
     (work / "extensions.conf").write_text(_SERVER_EXTENSIONS)
 
     def call(*arguments: str) -> None:
-        answer = runner([openssl, *arguments])
-        if answer.returncode != 0:
-            raise LocalBrokerError(f"openssl {arguments[0]} failed: {(answer.stderr or answer.stdout).strip()[-500:]}")
+        result = runner([openssl, *arguments])
+        if result.returncode != 0:
+            raise LocalBrokerError(f"openssl {arguments[0]} failed: {(result.stderr or result.stdout).strip()[-500:]}")
 
     config = str(work / "request.conf")
     for name in ("ca-key", "broker-key"):

@@ -46,7 +46,7 @@ class FakeDriver:
 
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> type[FakeDriver]:
-    monkeypatch.setattr(cli, "obtain", nowhere)
+    monkeypatch.setattr(cli, "provide_broker", nowhere)
     monkeypatch.setattr(cli, "Driver", FakeDriver)
     monkeypatch.setattr(FakeDriver, "end", None)
     return FakeDriver

@@ -13,7 +13,7 @@ import pytest
 from benchmarks.harness.plan import BASIC, CLIENTS, DELIVERY, TELEMETRY, TOPICS
 from benchmarks.harness.target_ratios import FOR_THE_RECORD, PROMISES, Ratio
 from dispatch.devtools.localbroker import Endpoint
-from dispatch.devtools.localbroker.processes.process_control import Child, process_identity
+from dispatch.devtools.localbroker.processes.process_control import ManagedProcess, process_identity
 from tests.helpers.cli_processes import ended, started
 from tests.helpers.python_processes import running
 from tests.helpers.run_profile import is_long_profile
@@ -120,7 +120,7 @@ def test_a_driver_that_is_killed_takes_its_processes_with_it(
         *("-m", "benchmarks", "--only", "services", "--rounds", "1", "--seconds", "0.2", "--out", str(tmp_path)),
         ready=" in flight: ",
     ) as program:
-        children = [Child(pid, process_identity(pid)) for pid in marked(mark) - {program.process.pid}]
+        children = [ManagedProcess(pid, process_identity(pid)) for pid in marked(mark) - {program.process.pid}]
         assert len(children) == 4
         program.end(signal.SIGKILL)
         try:

@@ -8,7 +8,7 @@ import pytest
 
 import dispatch
 from dispatch import Security
-from dispatch.devtools.localbroker import SUPER_USER, Endpoint, LocalBroker, free_ports
+from dispatch.devtools.localbroker import SUPER_USER, Endpoint, LocalBroker, find_free_ports
 from tests.helpers.catalogs import catalog_of, unique_topic
 from tests.helpers.echo_service import Echo
 
@@ -60,7 +60,7 @@ async def test_the_namespace_can_be_made_later(pulsar_endpoint: Endpoint) -> Non
 
 
 async def test_no_broker_is_an_error_at_connect(pulsar_endpoint: Endpoint) -> None:
-    (port,) = free_ports(1)
+    (port,) = find_free_ports(1)
     url = f"pulsar://127.0.0.1:{port}"
     with pytest.raises(dispatch.TransportError, match="dispatch broker start") as caught:
         async with dispatch.connect(url):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import dispatch
-from dispatch.devtools.localbroker import Admin, LocalBroker, prepare
+from dispatch.devtools.localbroker import Admin, LocalBroker, create_namespaces
 from dispatch.devtools.localbroker.configuration import Configuration
 from dispatch.messaging.wire.codec import MAX_MESSAGE_BYTES, PROPERTIES_BYTES
 from tests.helpers.catalogs import catalog_of, unique_topic
@@ -35,7 +35,7 @@ def small() -> Iterator[LocalBroker]:
         patch.setattr(Configuration, "settings", lambda self: settings(self) | more)
         broker = LocalBroker.start()
     with broker:
-        prepare(Admin(broker.web_url))
+        create_namespaces(Admin(broker.web_url))
         yield broker
 
 

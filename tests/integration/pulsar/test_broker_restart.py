@@ -12,7 +12,7 @@ import pulsar
 import pytest
 
 import dispatch
-from dispatch.devtools.localbroker import Admin, Endpoint, LocalBroker, free_ports, prepare
+from dispatch.devtools.localbroker import Admin, Endpoint, LocalBroker, create_namespaces, find_free_ports
 from tests.helpers.catalogs import catalog_of, unique_topic
 from tests.helpers.echo_service import echo_process
 from tests.helpers.lossy_proxy import LossyProxy
@@ -70,7 +70,7 @@ async def test_a_killed_broker_costs_calls_their_deadline_and_no_more() -> None:
     loop = asyncio.get_running_loop()
     broker = await asyncio.to_thread(LocalBroker.start)
     try:
-        await asyncio.to_thread(prepare, Admin(broker.web_url))
+        await asyncio.to_thread(create_namespaces, Admin(broker.web_url))
         topic = unique_topic()
         with echo_process(broker.service_url, topic, 256):
             async with dispatch.connect(broker.service_url, catalog_of(topic)) as dispatcher:
@@ -106,7 +106,7 @@ async def test_a_killed_broker_costs_calls_their_deadline_and_no_more() -> None:
 
 async def test_a_call_that_could_not_leave_says_so_and_never_runs_later(pulsar_endpoint: Endpoint) -> None:
     """A request that waits for a connection is withdrawn when its call ends: it must not reach the service later."""
-    (port,) = free_ports(1)
+    (port,) = find_free_ports(1)
     url, topic, ran = f"pulsar://127.0.0.1:{port}", unique_topic(), []
 
     class Remember(dispatch.ToolService):

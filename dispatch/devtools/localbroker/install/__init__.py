@@ -1,1 +1,1 @@
-"""What a broker needs on this machine: Java, and Pulsar's server distribution."""
+"""Requirements of a broker on this machine: Java and Pulsar's server distribution."""

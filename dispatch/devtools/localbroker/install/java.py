@@ -1,4 +1,4 @@
-"""Is there a Java that can run the broker?"""
+"""Check of the Java installation for the broker."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from dispatch.devtools.localbroker.processes.command import Runner, Which, run
 MINIMUM_JAVA = 17
 
 
-def java_problem(
+def find_java_problem(
     runner: Runner = run, *, which: Which = shutil.which, environ: Mapping[str, str] = os.environ
 ) -> str | None:
-    """Why the broker's start script would find no usable Java, in one clause; None if it would.
+    """Return why the broker's start script finds no usable Java, in one clause; None if it finds one.
 
-    Looks where that script looks: in JAVA_HOME if that is set, else on the PATH.
+    Searches like that script: JAVA_HOME if set, else the PATH.
     """
     home = environ.get("JAVA_HOME")
     java = os.path.join(home, "bin", "java") if home else which("java")
@@ -25,22 +25,22 @@ def java_problem(
         return "Java is not installed (no java on the PATH)"
     where = f"{java} (JAVA_HOME)" if home else java
     try:
-        answer = runner([java, "-version"])
+        result = runner([java, "-version"])
     except OSError as error:
         return f"{where} cannot be run: {error.strerror or error}"
-    text = answer.stderr + answer.stdout
-    if answer.returncode != 0:
-        return f"{where} does not run: {text.strip()[:200] or f'exit status {answer.returncode}'}"
-    version = java_version(text)
+    text = result.stderr + result.stdout
+    if result.returncode != 0:
+        return f"{where} failed: {text.strip()[:200] or f'exit status {result.returncode}'}"
+    version = parse_java_version(text)
     if version is None:
-        return f"{where} does not say its version"
+        return f"{where} does not report its version"
     if version < MINIMUM_JAVA:
-        return f"{where} is Java {version}, and Pulsar needs Java {MINIMUM_JAVA} or newer"
+        return f"{where} is Java {version}, but Pulsar needs Java {MINIMUM_JAVA} or newer"
     return None
 
 
-def java_version(text: str) -> int | None:
-    """The feature release in what `java -version` prints: 17 of `"17.0.15"`, 21 of `"21-ea"`, 8 of `"1.8.0_392"`."""
+def parse_java_version(text: str) -> int | None:
+    """Parse the feature release printed by `java -version`: 17 of `"17.0.15"`, 21 of `"21-ea"`, 8 of `"1.8.0_392"`."""
     found = re.search(r'version "(\d+)(?:\.(\d+))?', text)
     if found is None:
         return None

@@ -1,1 +1,1 @@
-"""Starts a broker, as a process of this machine or in a container."""
+"""Launchers of a broker: as a process of this machine or in a container."""

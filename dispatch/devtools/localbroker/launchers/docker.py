@@ -1,4 +1,4 @@
-"""The same Pulsar in a container, where there is a Docker engine but no Java or Maven."""
+"""A Pulsar broker in a Docker container, for machines without Java or Maven."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from typing import Literal
 
 from dispatch.devtools.localbroker.admin import Admin
 from dispatch.devtools.localbroker.configuration import MEMORY
-from dispatch.devtools.localbroker.errors import LocalBrokerError, Report, quiet
+from dispatch.devtools.localbroker.errors import LocalBrokerError, Report, ignore_progress
 from dispatch.devtools.localbroker.install.distribution import VERSION
-from dispatch.devtools.localbroker.launchers.readiness import READY_TIMEOUT, wait_ready
-from dispatch.devtools.localbroker.ports import LOOPBACK, free_ports
+from dispatch.devtools.localbroker.launchers.readiness import READY_TIMEOUT, wait_until_ready
+from dispatch.devtools.localbroker.ports import LOOPBACK, find_free_ports
 from dispatch.devtools.localbroker.processes.command import Runner, run
-from dispatch.devtools.localbroker.processes.process_control import Child, spawn
+from dispatch.devtools.localbroker.processes.process_control import ManagedProcess, spawn
 
-#: Apache Pulsar's own image.
+#: Image published by Apache Pulsar.
 IMAGE = f"apachepulsar/pulsar:{VERSION}"
 
-_PULL_LIMIT = 1800.0  # seconds: more than a gigabyte over a slow line
+_PULL_LIMIT = 1800.0  # seconds: more than a gigabyte over a slow connection
 _STOP_GRACE = 10  # seconds
 
-# Clients are told to connect to the broker's own port, so it has to be the same inside and outside.
+# The broker tells clients its own port, so it must be the same inside and outside the container.
 _SCRIPT = (
     "bin/apply-config-from-env.py conf/standalone.conf && "
     f"exec bin/pulsar standalone --no-functions-worker --no-stream-storage --advertised-address {LOOPBACK}"
 )
 
 
-def engine_available(runner: Runner = run) -> bool:
-    """Whether there is a `docker` command and an engine answers it."""
+def is_engine_available(runner: Runner = run) -> bool:
+    """Return whether the `docker` command exists and its engine responds."""
     try:
         return runner(["docker", "info", "--format", "{{.ServerVersion}}"]).returncode == 0
     except OSError:
         return False
 
 
-def run_command(name: str, port: int, web_port: int, *, volume: str | None = None) -> list[str]:
-    """The `docker run` for a broker on these ports of the loopback; its data in `volume`, or gone with the container."""
+def build_run_command(name: str, port: int, web_port: int, *, volume: str | None = None) -> list[str]:
+    """Build the `docker run` command for a broker on loopback ports; data in `volume`, or deleted with the container."""
     return [
         *("docker", "run", "--detach", "--rm", "--name", name),
         *("--publish", f"{LOOPBACK}:{port}:{port}", "--publish", f"{LOOPBACK}:{web_port}:{web_port}"),
@@ -51,45 +51,45 @@ def run_command(name: str, port: int, web_port: int, *, volume: str | None = Non
     ]
 
 
-def container_running(name: str, runner: Runner = run) -> bool:
-    """Whether a container of this name runs."""
+def is_container_running(name: str, runner: Runner = run) -> bool:
+    """Return whether the container is running."""
     try:
-        answer = runner(["docker", "inspect", "--format", "{{.State.Running}}", name])
+        result = runner(["docker", "inspect", "--format", "{{.State.Running}}", name])
     except OSError:
         return False
-    return answer.returncode == 0 and answer.stdout.strip() == "true"
+    return result.returncode == 0 and result.stdout.strip() == "true"
 
 
 def stop_container(name: str, runner: Runner = run) -> None:
-    """Stop the container, by force after 10 s; it deletes itself. Nothing happens if it is gone."""
-    answer = runner(["docker", "stop", "-t", str(_STOP_GRACE), name])
-    if answer.returncode != 0 and container_running(name, runner):
-        raise LocalBrokerError(f"docker cannot stop {name}: {answer.stderr.strip()}; try: docker rm --force {name}")
+    """Stop the container, killing it after 10 s; it deletes itself. Does nothing if it does not exist."""
+    result = runner(["docker", "stop", "-t", str(_STOP_GRACE), name])
+    if result.returncode != 0 and is_container_running(name, runner):
+        raise LocalBrokerError(f"docker cannot stop {name}: {result.stderr.strip()}; try: docker rm --force {name}")
 
 
 def remove_volume(name: str, runner: Runner = run) -> None:
-    """Delete a volume and the data in it, if it is there."""
-    answer = runner(["docker", "volume", "rm", "--force", name])
-    if answer.returncode != 0:
-        raise LocalBrokerError(f"docker cannot delete the volume {name}: {answer.stderr.strip()}")
+    """Delete a volume with its data, if it exists."""
+    result = runner(["docker", "volume", "rm", "--force", name])
+    if result.returncode != 0:
+        raise LocalBrokerError(f"docker cannot delete the volume {name}: {result.stderr.strip()}")
 
 
 class DockerBroker:
-    """One broker in a container. A context manager: leaving it stops the container.
+    """A broker in a container. As a context manager it stops the container on exit.
 
     Attributes:
-        name: the container's name.
-        service_url: where clients connect.
-        web_url: the admin interface.
+        name: name of the container.
+        service_url: URL for clients.
+        web_url: URL of the admin interface.
     """
 
     kind: Literal["docker"] = "docker"
 
-    _follower: Child  # `docker logs --follow`
+    _follower: ManagedProcess  # `docker logs --follow`
     _folder: Path  # of its log
 
     def __init__(self, name: str, port: int, web_port: int, runner: Runner) -> None:
-        """Not for users: see `start`."""
+        """Internal: use `start`."""
         self.name = name
         self.service_url = f"pulsar://{LOOPBACK}:{port}"
         self.web_url = f"http://{LOOPBACK}:{web_port}"
@@ -104,38 +104,38 @@ class DockerBroker:
         web_port: int = 0,
         volume: str | None = None,
         detached: bool = False,
-        report: Report = quiet,
+        report: Report = ignore_progress,
         ready_timeout: float = READY_TIMEOUT,
         runner: Runner = run,
     ) -> DockerBroker:
         """Start a container and wait until its broker is ready.
 
         Args:
-            name: the container's name; a random one by default.
-            port: where clients connect; 0 for any free one.
-            web_port: where the admin interface is; 0 for any free one.
-            volume: keeps the data. By default they go with the container.
-            detached: let it live on when this process ends.
-            report: takes the progress.
-            ready_timeout: seconds until it counts as failed.
-            runner: runs the `docker` commands.
+            name: name of the container; default: random.
+            port: port for clients; 0: any free port.
+            web_port: port of the admin interface; 0: any free port.
+            volume: volume for the data; default: data are deleted with the container.
+            detached: the container outlives this process.
+            report: receives progress lines.
+            ready_timeout: seconds until the start counts as failed.
+            runner: runs `docker` commands.
 
         Raises:
-            LocalBrokerError: it did not start; the text says why.
+            LocalBrokerError: the broker did not start; the message names the cause.
         """
         name = name or f"tool-dispatch-pulsar-{secrets.token_hex(4)}"
-        free, free_web = [free for free in free_ports(4) if free not in (port, web_port)][:2]
+        free, free_web = [free for free in find_free_ports(4) if free not in (port, web_port)][:2]
         broker = cls(name, port or free, web_port or free_web, runner)
         _pull(report, runner)
         report(f"starting Pulsar {VERSION} in Docker")
-        answer = runner(run_command(name, port or free, web_port or free_web, volume=volume))
-        if answer.returncode != 0:
-            raise LocalBrokerError(f"docker cannot run {IMAGE}: {answer.stderr.strip()}")
+        result = runner(build_run_command(name, port or free, web_port or free_web, volume=volume))
+        if result.returncode != 0:
+            raise LocalBrokerError(f"docker cannot run {IMAGE}: {result.stderr.strip()}")
         remove = ["docker", "rm", "--force", name]
         folder = Path(tempfile.mkdtemp(prefix="tool-dispatch-docker-"))
         log = folder / "console.log"
         try:
-            # Ends with the container; and takes the container along if we die without a word.
+            # Ends with the container, and removes the container if this process is killed.
             follower = spawn(
                 ["docker", "logs", "--follow", name],
                 log=log,
@@ -143,7 +143,7 @@ class DockerBroker:
                 on_owner_death=None if detached else remove,
             )
             try:
-                seconds = wait_ready(
+                seconds = wait_until_ready(
                     Admin(broker.web_url, timeout=2.0), follower.wait, logs=[log], timeout=ready_timeout, report=report
                 )
             except BaseException:
@@ -156,7 +156,7 @@ class DockerBroker:
         broker._follower = follower
         broker._folder = folder
         if detached:
-            broker._forget()
+            broker._delete_log()
         report(f"Pulsar {VERSION} is ready after {seconds:.1f} s: {broker.service_url}")
         return broker
 
@@ -169,13 +169,13 @@ class DockerBroker:
         self.stop()
 
     def stop(self) -> None:
-        """Stop the container. Safe to call again."""
+        """Stop the container. Idempotent."""
         try:
             stop_container(self.name, self._runner)
         finally:
-            self._forget()
+            self._delete_log()
 
-    def _forget(self) -> None:
+    def _delete_log(self) -> None:
         self._follower.kill()
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -183,7 +183,7 @@ class DockerBroker:
 def _pull(report: Report, runner: Runner) -> None:
     if runner(["docker", "image", "inspect", IMAGE]).returncode == 0:
         return
-    report(f"fetching the image {IMAGE}: a few minutes, once")
-    answer = runner(["docker", "pull", "--quiet", IMAGE], timeout=_PULL_LIMIT)
-    if answer.returncode != 0:
-        raise LocalBrokerError(f"docker cannot fetch {IMAGE}: {answer.stderr.strip()}")
+    report(f"downloading the image {IMAGE}: a few minutes, once")
+    result = runner(["docker", "pull", "--quiet", IMAGE], timeout=_PULL_LIMIT)
+    if result.returncode != 0:
+        raise LocalBrokerError(f"docker cannot download {IMAGE}: {result.stderr.strip()}")

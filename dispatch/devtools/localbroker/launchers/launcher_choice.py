@@ -1,4 +1,4 @@
-"""Which way to a genuine Pulsar this machine has."""
+"""Choice between a local process and a container."""
 
 from __future__ import annotations
 
@@ -9,41 +9,41 @@ from typing import Literal
 
 from dispatch.devtools.localbroker.errors import LocalBrokerUnavailableError
 from dispatch.devtools.localbroker.install.distribution import find_distribution
-from dispatch.devtools.localbroker.install.java import MINIMUM_JAVA, java_problem
-from dispatch.devtools.localbroker.launchers.docker import IMAGE, engine_available
+from dispatch.devtools.localbroker.install.java import MINIMUM_JAVA, find_java_problem
+from dispatch.devtools.localbroker.launchers.docker import IMAGE, is_engine_available
 from dispatch.devtools.localbroker.processes.command import Runner, Which, run
 
-#: A process of this machine, or a container.
-Backend = Literal["process", "docker"]
+#: Process of this machine, or container.
+Launcher = Literal["process", "docker"]
 
 _FIX = (
     f"Either install Java {MINIMUM_JAVA} or newer and Maven:\n"
     f"    apt-get install openjdk-{MINIMUM_JAVA}-jre-headless maven\n"
     f"    (macOS: brew install openjdk@{MINIMUM_JAVA} maven)\n"
     f"or start a Docker engine (then the image {IMAGE} is used),\n"
-    "or use a Pulsar that is running:\n"
+    "or use a running Pulsar broker:\n"
     "    DISPATCH_BROKER=pulsar://HOST:6650 (or --broker) for the dispatch command,\n"
     "    PULSAR_URL=pulsar://HOST:6650 PULSAR_ADMIN_URL=http://HOST:8080 for tests and benchmarks"
 )
 
 
-def choose_backend(
+def choose_launcher(
     runner: Runner = run, *, which: Which = shutil.which, environ: Mapping[str, str] = os.environ
-) -> Backend:
-    """A process wherever Java is there and the distribution is in the cache or Maven can fetch it; else Docker.
+) -> Launcher:
+    """Choose a process if Java is installed and the distribution is cached or Maven can download it; else Docker.
 
     Raises:
-        LocalBrokerUnavailableError: neither; the text says exactly what to install.
+        LocalBrokerUnavailableError: neither is possible; the message names what to install.
     """
     problems = []
-    java = java_problem(runner, which=which, environ=environ)
+    java = find_java_problem(runner, which=which, environ=environ)
     if java is not None:
         problems.append(java)
     if find_distribution() is None and which("mvn") is None:
         problems.append("Maven is not installed (no mvn on the PATH)")
     if not problems:
         return "process"
-    if which("docker") is not None and engine_available(runner):
+    if which("docker") is not None and is_engine_available(runner):
         return "docker"
-    problems.append("no Docker engine answers" if which("docker") else "Docker is not installed")
+    problems.append("no Docker engine responds" if which("docker") else "Docker is not installed")
     raise LocalBrokerUnavailableError(problems, _FIX)

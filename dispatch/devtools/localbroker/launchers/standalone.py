@@ -1,4 +1,4 @@
-"""A genuine Pulsar standalone as a process of this machine."""
+"""A Pulsar standalone broker as a process of this machine."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from types import TracebackType
 from typing import Literal
 
 from dispatch.devtools.localbroker.admin import Admin
-from dispatch.devtools.localbroker.configuration import Configuration, Ports, kept_bookie_port
-from dispatch.devtools.localbroker.errors import LocalBrokerError, Report, quiet
+from dispatch.devtools.localbroker.configuration import Configuration, Ports, read_bookie_port
+from dispatch.devtools.localbroker.errors import LocalBrokerError, Report, ignore_progress
 from dispatch.devtools.localbroker.install.distribution import VERSION, fetch_distribution
-from dispatch.devtools.localbroker.launchers.readiness import READY_TIMEOUT, excerpt, wait_ready
-from dispatch.devtools.localbroker.ports import LOOPBACK, free_ports, require_free
-from dispatch.devtools.localbroker.processes.process_control import Child, spawn
+from dispatch.devtools.localbroker.launchers.readiness import READY_TIMEOUT, extract_errors, wait_until_ready
+from dispatch.devtools.localbroker.ports import LOOPBACK, find_free_ports, require_free
+from dispatch.devtools.localbroker.processes.process_control import ManagedProcess, spawn
 from dispatch.devtools.localbroker.security import SUPER_USER, Security
 
-#: Seconds a broker is given to stop by itself. It takes about one.
+#: Seconds until a stopping broker is killed. It takes about one.
 STOP_GRACE = 10.0
 
-_ANSWER_TIMEOUT = 2.0  # seconds for one look whether it is ready
-_ATTEMPTS = 3  # a free port may be taken by another between the look and the bind
+_READINESS_TIMEOUT = 2.0  # seconds for one readiness request
+_ATTEMPTS = 3  # another process may bind a free port before the broker does
 
 
 class LocalBroker:
-    """One broker with data of its own, on the loopback. A context manager: leaving it stops the broker.
+    """A broker with its own data on loopback. As a context manager it stops the broker on exit.
 
-    Make it with `LocalBroker.start`. Unless it was started detached, it ends with this process, even after a kill -9 of
-    it. The methods block; from asyncio call them in a thread (any thread: the broker does not depend on it).
+    Created by `LocalBroker.start`. Unless detached, it ends with this process, even if that is killed by SIGKILL. The
+    methods block; from asyncio call them in a thread.
     """
 
     kind: Literal["process"] = "process"
@@ -38,13 +38,13 @@ class LocalBroker:
     def __init__(
         self, configuration: Configuration, *, owns_data: bool, detached: bool, report: Report, ready_timeout: float
     ) -> None:
-        """Not for users: see `start`."""
+        """Internal: use `start`."""
         self._configuration = configuration
         self._owns_data = owns_data
         self._detached = detached
         self._report = report
         self._ready_timeout = ready_timeout
-        self._child: Child | None = None
+        self._child: ManagedProcess | None = None
 
     @classmethod
     def start(
@@ -55,35 +55,35 @@ class LocalBroker:
         web_port: int = 0,
         security: bool = False,
         detached: bool = False,
-        report: Report = quiet,
+        report: Report = ignore_progress,
         ready_timeout: float = READY_TIMEOUT,
         on_spawn: Callable[[LocalBroker], None] | None = None,
     ) -> LocalBroker:
-        """Start a broker and wait until it is ready: 6 to 10 s on two cores, more if it must be fetched first.
+        """Start a broker and wait until it is ready: 6 to 10 s on two cores, longer if it must be downloaded.
 
         Args:
-            data_dir: a folder which keeps the data from one broker to the next. By default a temporary one, deleted
-                when the broker stops.
-            port: where clients connect; 0 for any free one.
-            web_port: where the admin interface is; 0 for any free one.
-            security: ask for tokens and authorize by them, and serve TLS as well.
-            detached: let it live on when this process ends; needs a `data_dir`.
-            report: takes the progress.
-            ready_timeout: seconds until it counts as failed.
-            on_spawn: called once the process is there, long before it is ready.
+            data_dir: folder that keeps the data between starts; default: a temporary folder, deleted when the broker
+                stops.
+            port: port for clients; 0: any free port.
+            web_port: port of the admin interface; 0: any free port.
+            security: require tokens, authorize by them, and serve TLS as well.
+            detached: the broker outlives this process; requires `data_dir`.
+            report: receives progress lines.
+            ready_timeout: seconds until the start counts as failed.
+            on_spawn: called when the process exists, before it is ready.
 
         Raises:
-            LocalBrokerError: it did not start; the text says why, and what to do.
-            PortInUseError: `port` or `web_port` is taken.
+            LocalBrokerError: the broker did not start; the message names cause and fix.
+            PortInUseError: `port` or `web_port` is in use.
         """
         if detached and data_dir is None:
-            raise ValueError("a detached broker needs a data_dir: nobody would delete a temporary one")
+            raise ValueError("a detached broker requires data_dir: a temporary one would never be deleted")
         home = fetch_distribution(report)
         if port and port == web_port:
-            raise LocalBrokerError(f"one port cannot serve both clients and the admin interface: {port}; take two")
+            raise LocalBrokerError(f"port {port} cannot serve both clients and the admin interface: use two ports")
         for wanted in (port, web_port):
             if wanted:
-                require_free(wanted, "take another, or 0 for any free one")
+                require_free(wanted, "use another, or 0 for any free port")
         owns_data = data_dir is None
         folder = (
             Path(tempfile.mkdtemp(prefix="tool-dispatch-pulsar-")).resolve()
@@ -106,11 +106,11 @@ class LocalBroker:
                 try:
                     broker._launch(on_spawn)
                 except LocalBrokerError:
-                    if attempt == _ATTEMPTS or not broker._lost_a_port():
+                    if attempt == _ATTEMPTS or not broker._has_port_conflict():
                         raise
-                    report("a free port was taken by somebody else meanwhile; starting again on others")
+                    report("another process took a port; starting again on others")
                     if owns_data:
-                        broker._forget_data()
+                        broker._delete_data()
                 else:
                     return broker
         except BaseException:
@@ -129,89 +129,89 @@ class LocalBroker:
 
     @property
     def service_url(self) -> str:
-        """Where clients connect, without TLS."""
+        """Return the URL for clients, without TLS."""
         return f"pulsar://{LOOPBACK}:{self._configuration.ports.broker}"
 
     @property
     def service_url_tls(self) -> str:
-        """Where clients connect with TLS; `LocalBrokerError` for a broker started without security."""
+        """Return the URL for clients with TLS; raises `LocalBrokerError` without security."""
         self._security()
         return f"pulsar+ssl://{LOOPBACK}:{self._configuration.ports.tls}"
 
     @property
     def web_url(self) -> str:
-        """The admin interface."""
+        """Return the URL of the admin interface."""
         return f"http://{LOOPBACK}:{self._configuration.ports.web}"
 
     @property
     def ca_file(self) -> Path:
-        """The certificate a TLS client must trust; `LocalBrokerError` for a broker started without security."""
+        """Return the CA certificate for TLS clients; raises `LocalBrokerError` without security."""
         return self._security().ca_file
 
     def token(self, subject: str = SUPER_USER) -> str:
-        """A token for `subject`, by default the super user; `LocalBrokerError` for a broker started without security."""
+        """Create a token for `subject`, by default the superuser; raises `LocalBrokerError` without security."""
         return self._security().token(subject)
 
     @property
     def super_user_token(self) -> str | None:
-        """The token that may do everything, or None where no token is asked for."""
+        """Return the token of the superuser; None without security."""
         return None if self._configuration.security is None else self.token()
 
     @property
     def data_dir(self) -> Path:
-        """The folder of its data, logs (`logs/broker.log`) and configuration."""
+        """Return the folder of data, logs (`logs/broker.log`) and configuration."""
         return self._configuration.data_dir
 
     @property
     def log_file(self) -> Path:
-        """What the broker logs."""
+        """Return the broker's log file."""
         return self._configuration.log_file
 
     @property
     def pid(self) -> int:
-        """The process id of the broker (of its Java, not of a wrapper)."""
-        return self.child.pid
+        """Return the process id of the broker's JVM."""
+        return self.process.pid
 
     @property
-    def child(self) -> Child:
-        """The process."""
+    def process(self) -> ManagedProcess:
+        """Return the process."""
         if self._child is None:
             raise LocalBrokerError("the broker was not started")
         return self._child
 
-    def alive(self) -> bool:
-        """Whether its process is there, ready or not."""
-        return self._child is not None and self._child.alive()
+    def is_alive(self) -> bool:
+        """Return whether the process exists, ready or not."""
+        return self._child is not None and self._child.is_alive()
 
     def admin(self) -> Admin:
-        """Its admin interface, as the super user."""
+        """Create a client of the admin interface, as the superuser."""
         return Admin(self.web_url, self.super_user_token)
 
     def kill(self) -> None:
-        """End it at once, as a crash would (SIGKILL); ports and data stay its own for `restart`."""
-        self.child.kill()
+        """Kill the broker (SIGKILL) like a crash; ports and data are kept for `restart`."""
+        self.process.kill()
 
     def restart(self) -> None:
-        """Start it again on the same ports and data, and wait until it is ready. One that runs is stopped first.
+        """Stop the broker if it is running, start it on the same ports and data, and wait until it is ready.
 
         Raises:
-            LocalBrokerError: it did not start.
+            LocalBrokerError: the broker did not start.
         """
-        self.child.terminate(STOP_GRACE)
+        self.process.terminate(STOP_GRACE)
         self._launch(None)
 
     def pause(self) -> None:
-        """Make it hang (SIGSTOP): connections stay open, nothing is answered from now on."""
-        if not self.child.stop():
+        """Suspend the broker (SIGSTOP): connections stay open without responses."""
+        if not self.process.suspend():
             raise LocalBrokerError("the broker has ended")
 
     def resume(self) -> None:
-        """Let it go on after `pause` (SIGCONT)."""
-        if not self.child.signal(signal.SIGCONT):
+        """Resume the broker after `pause` (SIGCONT)."""
+        if not self.process.send_signal(signal.SIGCONT):
             raise LocalBrokerError("the broker has ended")
 
     def stop(self) -> None:
-        """Stop it (SIGTERM; SIGKILL after 10 s), and delete its data if they are temporary. Safe to call again."""
+        """Stop the broker (SIGTERM; SIGKILL after 10 s) and delete temporary data. Idempotent."""
         try:
             if self._child is not None:
                 self._child.terminate(STOP_GRACE)
@@ -223,7 +223,7 @@ class LocalBroker:
         configuration = self._configuration
         configuration.write()
 
-        def spawned(child: Child) -> None:
+        def spawned(child: ManagedProcess) -> None:
             self._child = child
             if on_spawn is not None:
                 on_spawn(self)
@@ -237,8 +237,10 @@ class LocalBroker:
                 detached=self._detached,
                 on_spawn=spawned,
             )
-            admin = Admin(self.web_url, self.super_user_token, timeout=_ANSWER_TIMEOUT)
-            seconds = wait_ready(admin, child.wait, logs=self._logs(), timeout=self._ready_timeout, report=self._report)
+            admin = Admin(self.web_url, self.super_user_token, timeout=_READINESS_TIMEOUT)
+            seconds = wait_until_ready(
+                admin, child.wait, logs=self._logs(), timeout=self._ready_timeout, report=self._report
+            )
         except BaseException:
             if self._child is not None:
                 self._child.kill()
@@ -248,10 +250,10 @@ class LocalBroker:
     def _logs(self) -> list[Path]:
         return [self._configuration.console_file, self._configuration.log_file]
 
-    def _lost_a_port(self) -> bool:
-        return "Address already in use" in excerpt(self._logs())
+    def _has_port_conflict(self) -> bool:
+        return "Address already in use" in extract_errors(self._logs())
 
-    def _forget_data(self) -> None:
+    def _delete_data(self) -> None:
         for folder in ("meta", "bk", "logs"):
             shutil.rmtree(self.data_dir / folder, ignore_errors=True)
 
@@ -262,8 +264,8 @@ class LocalBroker:
 
 
 def _choose_ports(folder: Path, port: int, web_port: int, *, tls: bool) -> Ports:
-    kept = kept_bookie_port(folder)
-    broker, web, bookie, secure = [free for free in free_ports(7) if free not in (port, web_port, kept)][:4]
-    if kept is not None:
-        require_free(kept, f"the data in {folder} belong to it; stop who uses it, or delete the data")
-    return Ports(port or broker, web_port or web, kept or bookie, secure if tls else None)
+    bookie_port = read_bookie_port(folder)
+    broker, web, bookie, secure = [free for free in find_free_ports(7) if free not in (port, web_port, bookie_port)][:4]
+    if bookie_port is not None:
+        require_free(bookie_port, f"the data in {folder} require it; stop the process that uses it, or delete the data")
+    return Ports(port or broker, web_port or web, bookie_port or bookie, secure if tls else None)

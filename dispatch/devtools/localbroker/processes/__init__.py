@@ -1,1 +1,1 @@
-"""Processes: run a command, start and stop a child, and end it with its owner."""
+"""Processes: run commands, manage child processes, and end them with their parent."""

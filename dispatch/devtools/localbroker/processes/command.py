@@ -1,4 +1,4 @@
-"""Run a command to its end."""
+"""Running of short commands."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Protocol
 
 
 class Runner(Protocol):
-    """Runs a command to its end and returns it with its output as text; FileNotFoundError if there is no such command."""
+    """Runs a command and returns its result with text output; raises FileNotFoundError for an unknown command."""
 
     def __call__(self, command: Sequence[str], *, timeout: float = 60.0) -> subprocess.CompletedProcess[str]:
-        """`timeout` in seconds."""
+        """Run `command` with a timeout in seconds."""
         ...
 
 
-#: Finds a command on the PATH, as `shutil.which` does.
+#: Finds a command on the PATH, like `shutil.which`.
 Which = Callable[[str], str | None]
 
 
 def run(command: Sequence[str], *, timeout: float = 60.0) -> subprocess.CompletedProcess[str]:
-    """The `Runner` that really runs; a command which takes longer than `timeout` seconds is ended with status 124."""
+    """Run a command; after `timeout` seconds it is killed with status 124."""
     try:
         return subprocess.run(
             command,
@@ -32,4 +32,4 @@ def run(command: Sequence[str], *, timeout: float = 60.0) -> subprocess.Complete
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return subprocess.CompletedProcess(command, 124, "", f"{command[0]} did not answer within {timeout:g} s")
+        return subprocess.CompletedProcess(command, 124, "", f"{command[0]} did not finish within {timeout:g} s")

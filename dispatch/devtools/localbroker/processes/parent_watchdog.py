@@ -1,14 +1,14 @@
-"""A tiny process between an owner and its broker: when the owner ends, however it ends, the broker ends too.
+"""A small process between a parent and its broker: when the parent ends for any reason, it ends the broker.
 
-Run as a script of its own (`python -I -S parent_watchdog.py JOB`), never imported by what it guards. `JOB` is JSON with the
-keys `owner` (a process id), `command`, `remove` (a folder or null), `on_owner_death` (a command or null), `detached`.
-Its stdin is a pipe which only the owner holds open; to its stdout it writes the id of the process it started;
-stderr, and both outputs of that process, go to the log. A byte on stdin says: the process is known and may live by
-itself; so even a detached broker is not lost when its starter is killed in the middle of starting it.
+Run as a script (`python -I -S parent_watchdog.py JOB`), never imported. `JOB` is JSON with the keys `owner` (process id of
+the parent), `command`, `remove` (folder or null), `on_owner_death` (command or null), `detached`. Only the parent holds the
+other end of its stdin pipe. It writes the id of the started process to stdout; stderr and both outputs of that process go to
+the log. A byte on stdin confirms that the process id is stored and the process may outlive the parent, so a detached broker
+is not orphaned when its parent is killed during the start.
 
-Why a process, and not just PR_SET_PDEATHSIG on the broker: that signal comes when the *thread* which forked ends, so a
-broker started from a worker thread would die with it; it exists on Linux only; and it leaves the data behind. Why not
-only the pipe: whatever the owner forks without exec holds a copy of it, hence the look at the parent's id.
+PR_SET_PDEATHSIG on the broker is not sufficient: it is sent when the forking *thread* ends, exists on Linux only, and leaves
+the data behind. The pipe is not sufficient: processes that the parent forks without exec hold copies of it, so the parent's
+id is checked too.
 """
 
 from __future__ import annotations
@@ -28,36 +28,36 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main() -> int:
-    """Start the command of the job and stay until it, or the owner, has ended; its exit status is ours."""
+    """Start the command of the job and wait until it or the parent has ended. Returns the exit status of the command."""
     job = json.loads(sys.argv[1])
-    waker, wakened = os.pipe()
-    os.set_blocking(wakened, False)
-    # An exit of the child interrupts the wait below through this pipe.
-    signal.set_wakeup_fd(wakened, warn_on_full_buffer=False)
+    wakeup_reader, wakeup_writer = os.pipe()
+    os.set_blocking(wakeup_writer, False)
+    # The exit of the child wakes the select below through this pipe.
+    signal.set_wakeup_fd(wakeup_writer, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
-    child = start(job["command"], detached=job["detached"])
+    child = start_child(job["command"], detached=job["detached"])
     os.write(1, b"%d\n" % child)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     while True:
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
+        exited, status = os.waitpid(child, os.WNOHANG)
+        if exited:
             code = os.waitstatus_to_exitcode(status)
             return code if code >= 0 else 128 - code
-        ready, _, _ = select.select([0, waker], [], [], PARENT_CHECK_INTERVAL)
-        if waker in ready:
-            os.read(waker, 4096)
-        word = os.read(0, 1) if 0 in ready else None
-        if word:
+        ready, _, _ = select.select([0, wakeup_reader], [], [], PARENT_CHECK_INTERVAL)
+        if wakeup_reader in ready:
+            os.read(wakeup_reader, 4096)
+        command_byte = os.read(0, 1) if 0 in ready else None
+        if command_byte:
             return 0
-        if word == b"" or os.getppid() != job["owner"]:
+        if command_byte == b"" or os.getppid() != job["owner"]:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
             clean_up(job)
             return 0
 
 
-def start(command: list[str], *, detached: bool) -> int:
-    """Fork and exec `command`; safe with fork because this process has one thread."""
+def start_child(command: list[str], *, detached: bool) -> int:
+    """Fork and exec `command`; fork is safe because this process has one thread."""
     libc = ctypes.CDLL(None) if sys.platform == "linux" else None
     watchdog = os.getpid()
     child = os.fork()
@@ -65,13 +65,13 @@ def start(command: list[str], *, detached: bool) -> int:
         return child
     try:
         if libc is not None and not detached:
-            # The watchdog itself may be killed. Its one thread is its main thread, so the signal means what it should.
+            # Covers a kill of the watchdog; its only thread is the main thread, so the signal is reliable here.
             libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
             if os.getppid() != watchdog:
                 os._exit(1)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(2, 1)
-        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these, and exec would hand that on
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these signals, and exec would inherit that
             signal.signal(number, signal.SIG_DFL)
         os.execvp(command[0], command)
     except OSError as error:
@@ -80,7 +80,7 @@ def start(command: list[str], *, detached: bool) -> int:
 
 
 def clean_up(job: dict[str, Any]) -> None:
-    """What the owner would have done, had it lived."""
+    """Clean up in place of the parent."""
     if job["on_owner_death"]:
         subprocess.run(job["on_owner_death"], stdin=subprocess.DEVNULL, stdout=2, check=False, timeout=60)
     if job["remove"]:

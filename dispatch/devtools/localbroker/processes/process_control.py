@@ -1,4 +1,4 @@
-"""Processes that live exactly as long as they should: start, recognise, signal, end."""
+"""Management of child processes: start, identify, signal, terminate."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ from pathlib import Path
 
 from dispatch.devtools.localbroker.errors import LocalBrokerError
 
-KILL_WAIT = 10.0  # seconds the kernel is given to end a killed process: far more than it takes
-_POLL = 0.02  # seconds between two looks at a process that is not our child
+KILL_WAIT = 10.0  # seconds to wait for a killed process: far more than the kernel needs
+_POLL = 0.02  # seconds between polls of a process that is not a child
 _WATCHDOG = Path(__file__).with_name("parent_watchdog.py")
 
 
 def process_identity(pid: int) -> str | None:
-    """What tells this process from a later one of the same id: its start time. None if it has ended.
+    """Return an identity that distinguishes the process from a later one with the same id: its start time. None if it has
+    ended.
 
-    A process which has ended but was not waited for (a zombie) has ended; one whose first thread has ended has not.
+    A zombie has ended; a process whose first thread has ended has not.
     """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except (FileNotFoundError, ProcessLookupError):
         return None if Path("/proc/self/stat").exists() else _identity_from_ps(pid)
-    fields = stat.rpartition(")")[2].split()  # the name before may hold blanks and brackets
+    fields = stat.rpartition(")")[2].split()  # the preceding name may contain blanks and brackets
     state, threads, start_time = fields[0], int(fields[17]), fields[19]
     return None if state == "X" or (state == "Z" and threads <= 1) else f"{boot}:{start_time}"
 
@@ -48,21 +49,21 @@ def _identity_from_ps(pid: int) -> str | None:
     return None if not state or state.startswith("Z") else " ".join(start_time.split())
 
 
-def _at_work(pid: int) -> bool:
-    """Has it a thread that is not stopped? As far as /proc tells."""
+def _has_running_thread(pid: int) -> bool:
+    """Return whether a thread is not stopped, according to /proc."""
     for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
-        with suppress(OSError):  # a thread that has ended meanwhile
+        with suppress(OSError):  # the thread has ended
             if stat.read_text().rpartition(")")[2].split()[0] not in "TtZX":
                 return True
     return False
 
 
-class Child:
-    """A process we started, or one we know by its id and identity.
+class ManagedProcess:
+    """A process that was started here, or is known by id and identity.
 
     Attributes:
-        pid: its process id.
-        identity: see `process_identity`; None if it had ended before we could look.
+        pid: process id.
+        identity: see `process_identity`; None if it ended before it could be determined.
     """
 
     def __init__(self, pid: int, identity: str | None, watchdog: subprocess.Popen[bytes] | None = None) -> None:
@@ -72,16 +73,16 @@ class Child:
 
     @property
     def watchdog_pid(self) -> int | None:
-        """The process that ends this one when its owner ends; None for a detached one."""
+        """Return the id of the watchdog that ends this process with its parent; None for a detached process."""
         return None if self._watchdog is None else self._watchdog.pid
 
-    def alive(self) -> bool:
-        """Whether it still runs (or is stopped by SIGSTOP)."""
+    def is_alive(self) -> bool:
+        """Return whether the process exists, running or suspended."""
         return self.identity is not None and process_identity(self.pid) == self.identity
 
-    def signal(self, number: signal.Signals) -> bool:
-        """Send a signal; False if the process has ended."""
-        if not self.alive():
+    def send_signal(self, number: signal.Signals) -> bool:
+        """Send a signal; return False if the process has ended."""
+        if not self.is_alive():
             return False
         try:
             os.kill(self.pid, number)
@@ -89,58 +90,58 @@ class Child:
             return False
         return True
 
-    def stop(self) -> bool:
-        """Send SIGSTOP, and wait until its threads stand still: one that is at work elsewhere goes on for some milliseconds.
-        Where the system does not tell of threads, it is only sent. False if the process has ended."""
-        if not self.signal(signal.SIGSTOP):
+    def suspend(self) -> bool:
+        """Send SIGSTOP and wait until all threads are stopped: a running thread continues for milliseconds. Without /proc
+        there is no wait. Returns False if the process has ended."""
+        if not self.send_signal(signal.SIGSTOP):
             return False
         end = time.monotonic() + KILL_WAIT
-        while _at_work(self.pid) and time.monotonic() < end:
+        while _has_running_thread(self.pid) and time.monotonic() < end:
             time.sleep(_POLL)
-        return self.alive()
+        return self.is_alive()
 
     def wait(self, timeout: float) -> bool:
-        """Wait up to `timeout` seconds for its end; whether it has ended."""
+        """Wait up to `timeout` seconds for the end; return whether it has ended."""
         end = time.monotonic() + timeout
         if self._watchdog is not None:
             try:
                 self._watchdog.wait(timeout)
             except subprocess.TimeoutExpired:
-                return not self.alive()
-        return self._wait_for_stranger(end)
+                return not self.is_alive()
+        return self._wait_for_foreign_process(end)
 
-    def _wait_for_stranger(self, end: float) -> bool:
-        """Wait for a process which is not our child, and of which nobody tells us."""
+    def _wait_for_foreign_process(self, end: float) -> bool:
+        """Wait for a process that is not a child, of whose end the kernel sends no signal."""
         if hasattr(os, "pidfd_open"):
             try:
                 descriptor = os.pidfd_open(self.pid)
-            except OSError:  # it has ended, or the kernel is older than 5.3
+            except OSError:  # the process has ended, or the kernel is older than 5.3
                 pass
             else:
                 try:
-                    if self.alive():  # else the id belongs to another by now
+                    if self.is_alive():  # otherwise the id belongs to another process
                         poll = select.poll()
                         poll.register(descriptor, select.POLLIN)
                         poll.poll(max(0.0, end - time.monotonic()) * 1000)
                 finally:
                     os.close(descriptor)
-        while self.alive():
+        while self.is_alive():
             if time.monotonic() >= end:
                 return False
             time.sleep(_POLL)
         return True
 
     def kill(self) -> None:
-        """End it at once (SIGKILL) and wait until it has ended. Nothing happens if it has already."""
-        self.signal(signal.SIGKILL)
+        """Kill the process (SIGKILL) and wait for its end. Idempotent."""
+        self.send_signal(signal.SIGKILL)
         if not self.wait(KILL_WAIT):
-            raise LocalBrokerError(f"process {self.pid} does not end, not even by SIGKILL: look at it with ps")
+            raise LocalBrokerError(f"process {self.pid} does not end after SIGKILL: inspect it with ps")
         self._release()
 
     def terminate(self, grace: float) -> None:
-        """Ask it to end (SIGTERM), and end it (SIGKILL) if it has not within `grace` seconds."""
-        if self.signal(signal.SIGTERM):
-            self.signal(signal.SIGCONT)  # a paused one could not hear
+        """Terminate the process (SIGTERM); kill it (SIGKILL) after `grace` seconds."""
+        if self.send_signal(signal.SIGTERM):
+            self.send_signal(signal.SIGCONT)  # a suspended process does not handle SIGTERM
             self.wait(grace)
         self.kill()
 
@@ -152,7 +153,7 @@ class Child:
 
     @property
     def returncode(self) -> int | None:
-        """Its exit status (128 + n if signal n ended it); None while it runs, and for a detached one."""
+        """Return the exit status (128 + n for signal n); None while it is running, and for a detached process."""
         return None if self._watchdog is None else self._watchdog.poll()
 
 
@@ -165,22 +166,22 @@ def spawn(
     remove: Path | None = None,
     on_owner_death: Sequence[str] | None = None,
     detached: bool = False,
-    on_spawn: Callable[[Child], None] | None = None,
-) -> Child:
-    """Start `command` in a session of its own, so that a Ctrl-C in our terminal does not reach it.
+    on_spawn: Callable[[ManagedProcess], None] | None = None,
+) -> ManagedProcess:
+    """Start `command` in its own session, so that Ctrl-C on this terminal does not reach it.
 
     Args:
         command: program and arguments.
-        log: a file to which both its outputs are appended.
-        environ: its environment; ours by default.
-        cwd: its working directory; ours by default.
-        remove: a folder which is deleted if this process ends first.
-        on_owner_death: a command which is run if this process ends first.
-        detached: it goes on when this process ends. Otherwise it is killed then, even after a kill -9.
-        on_spawn: called with the child before anything else; a detached one is let go only when this has returned.
+        log: file to which stdout and stderr are appended.
+        environ: environment; default: that of this process.
+        cwd: working folder; default: that of this process.
+        remove: folder to delete if this process ends first.
+        on_owner_death: command to run if this process ends first.
+        detached: the process outlives this one; otherwise it is killed with it, even after SIGKILL.
+        on_spawn: called with the process first; a detached process is released when this has returned.
 
     Raises:
-        LocalBrokerError: it could not be started.
+        LocalBrokerError: the process could not be started.
     """
     job = {
         "owner": os.getpid(),
@@ -199,33 +200,33 @@ def spawn(
             cwd=cwd,
             start_new_session=True,
         )
-    child: Child | None = None
+    child: ManagedProcess | None = None
     try:
         if watchdog.stdin is None or watchdog.stdout is None:
-            raise AssertionError("both were asked for")
+            raise AssertionError("both pipes were requested")
         with watchdog.stdout:
             line = watchdog.stdout.readline()
         if not line:
             raise LocalBrokerError(f"{command[0]} could not be started: see {log}")
         pid = int(line)
-        child = Child(pid, process_identity(pid), None if detached else watchdog)
+        child = ManagedProcess(pid, process_identity(pid), None if detached else watchdog)
         if on_spawn is not None:
             on_spawn(child)
         if detached:
-            with suppress(BrokenPipeError):  # it has ended already, and its watchdog with it
+            with suppress(BrokenPipeError):  # the process and its watchdog have ended
                 watchdog.stdin.write(b"k")
                 watchdog.stdin.close()
             watchdog.wait(KILL_WAIT)
     except BaseException:
-        _discard(watchdog)
+        _stop_watchdog(watchdog)
         if child is not None:
-            child.kill()  # a watchdog that has been told to let go of it does so
+            child.kill()  # the watchdog may have released it
         raise
     return child
 
 
-def _discard(watchdog: subprocess.Popen[bytes]) -> None:
-    """End a watchdog: without its owner's pipe it kills its process and goes."""
+def _stop_watchdog(watchdog: subprocess.Popen[bytes]) -> None:
+    """Stop a watchdog: when its pipe closes, it kills its process and exits."""
     if watchdog.stdin is not None:
         with suppress(BrokenPipeError):
             watchdog.stdin.close()

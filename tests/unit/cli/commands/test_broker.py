@@ -13,17 +13,17 @@ import pytest
 from dispatch.devtools.localbroker import (
     VERSION,
     Admin,
+    DetachedBroker,
     LocalBrokerUnavailableError,
-    State,
-    choose_backend,
+    choose_launcher,
     fetch_distribution,
 )
 from dispatch.devtools.localbroker.launchers.readiness import READY_TIMEOUT
-from dispatch.devtools.localbroker.processes.process_control import Child, process_identity
+from dispatch.devtools.localbroker.processes.process_control import ManagedProcess, process_identity
 from tests.helpers.cli_processes import WAIT_S, ended, started
 from tests.unit.cli.conftest import Run
 
-STATE = State(
+STATE = DetachedBroker(
     "process", "pulsar://127.0.0.1:6650", "http://127.0.0.1:1", data_dir="/data", pid=os.getpid(), identity="now"
 )
 
@@ -54,7 +54,7 @@ def test_stop_without_a_broker(run: Run, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_start_passes_its_options_on_and_shows_where_it_is(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[int | None, int | None, bool]] = []
 
-    def start(report: object, port: int | None, web_port: int | None, wipe: bool) -> State:
+    def start(report: object, port: int | None, web_port: int | None, wipe: bool) -> DetachedBroker:
         assert callable(report)
         report("starting")
         asked.append((port, web_port, wipe))
@@ -70,7 +70,7 @@ def test_start_passes_its_options_on_and_shows_where_it_is(run: Run, monkeypatch
 
 
 def test_a_machine_that_lacks_something_is_told_what_to_install(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    def start(**_options: object) -> State:
+    def start(**_options: object) -> DetachedBroker:
         raise LocalBrokerUnavailableError(["Java is not installed"], "apt-get install openjdk-17-jre-headless maven")
 
     monkeypatch.setattr("dispatch.devtools.localbroker.start_detached", start)
@@ -116,8 +116,8 @@ def never_ready(tmp_path: Path) -> dict[str, str]:
 def test_ctrl_c_while_it_starts_leaves_no_process_and_no_state(never_ready: dict[str, str], tmp_path: Path) -> None:
     with started("broker", "start", "--port", "0", "--web-port", "0", **never_ready) as program:
         pid = int((tmp_path / "pid").read_text())
-        broker = Child(pid, process_identity(pid))
-        assert broker.alive()
+        broker = ManagedProcess(pid, process_identity(pid))
+        assert broker.is_alive()
         program.interrupt()
         program.assert_interrupted()
         assert broker.wait(WAIT_S), f"process {pid} was left behind"
@@ -129,7 +129,7 @@ def test_ctrl_c_while_it_starts_leaves_no_process_and_no_state(never_ready: dict
 def own_cache(tmp_path: Path) -> Iterator[dict[str, str]]:
     """The environment of a user with the distribution, and no broker yet; nor afterwards."""
     try:
-        backend = choose_backend()
+        backend = choose_launcher()
     except LocalBrokerUnavailableError:
         if os.environ.get("PULSAR_URL"):
             pytest.skip("a broker is given (PULSAR_URL), and none can be started here")

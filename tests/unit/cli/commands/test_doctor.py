@@ -16,7 +16,7 @@ import pytest
 from dispatch.catalog import Catalog
 from dispatch.cli.commands.doctor import default_admin_url
 from dispatch.cli.views.doctor_checks import list_namespaces
-from dispatch.devtools.localbroker import SUPER_USER, Endpoint, LocalBroker, State
+from dispatch.devtools.localbroker import SUPER_USER, DetachedBroker, Endpoint, LocalBroker
 from tests.helpers.cli_processes import WAIT_S, started
 from tests.unit.cli.conftest import Ended, Run, write_catalog
 
@@ -85,7 +85,7 @@ def test_an_admin_address_that_is_none(run: Run, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("DISPATCH_ADMIN", "localhost:8080")
     end = run("doctor", "--broker", "pulsar://127.0.0.1:1")
     assert end.code == 2
-    assert "is no admin address" in end.err
+    assert "is not an admin URL" in end.err
     assert "change --admin or DISPATCH_ADMIN" in end.err
 
 
@@ -125,7 +125,7 @@ def test_the_admin_interface_is_looked_for_on_the_brokers_host(
 
 
 def test_that_of_our_own_broker_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    state = State("process", "pulsar://127.0.0.1:7650", "http://127.0.0.1:7080")
+    state = DetachedBroker("process", "pulsar://127.0.0.1:7650", "http://127.0.0.1:7080")
     monkeypatch.setattr("dispatch.devtools.localbroker.status", lambda: state)
     assert default_admin_url("pulsar://localhost:7650") == "http://127.0.0.1:7080"
     assert default_admin_url("pulsar://127.0.0.1:7650") == "http://127.0.0.1:7080"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dispatch.devtools.localbroker import VERSION, LocalBrokerUnavailableError, choose_backend, fetch_distribution
+from dispatch.devtools.localbroker import VERSION, LocalBrokerUnavailableError, choose_launcher, fetch_distribution
 from tests.unit.devtools.localbroker.fakes import AdminStandIn, serve_admin, write_script
 
 
@@ -57,7 +57,7 @@ def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def distribution() -> Path:
     """The genuine Pulsar, in the user's cache."""
     try:
-        backend = choose_backend()
+        backend = choose_launcher()
     except LocalBrokerUnavailableError:
         if os.environ.get("PULSAR_URL"):
             pytest.skip("a broker is given (PULSAR_URL), and none can be started here")

@@ -4,15 +4,15 @@ import json
 
 import pytest
 
-from dispatch.devtools.localbroker import DEFAULT_NAMESPACES, Admin, AdminError, prepare
+from dispatch.devtools.localbroker import DEFAULT_NAMESPACES, Admin, AdminError, create_namespaces
 from tests.unit.devtools.localbroker.fakes import AdminStandIn, serve_admin
 
 
 def test_prepare_makes_the_tenant_and_its_namespaces_once(admin_stand_in: AdminStandIn) -> None:
     admin = Admin(admin_stand_in.url)
 
-    assert prepare(admin) == ["tg", "tg/request", "tg/response", "tg/flow", "tg/notify"]
-    assert prepare(admin) == []
+    assert create_namespaces(admin) == ["tg", "tg/request", "tg/response", "tg/flow", "tg/notify"]
+    assert create_namespaces(admin) == []
     assert set(admin.namespaces("tg")) == set(DEFAULT_NAMESPACES)
 
 
@@ -36,7 +36,7 @@ def test_nothing_is_made_where_it_is_unknown_what_is_there(admin_stand_in: Admin
     admin_stand_in.scripted["GET /admin/v2/namespaces/tg"] = (500, b"", {})
 
     with pytest.raises(AdminError, match="HTTP 500"):
-        prepare(Admin(admin_stand_in.url))
+        create_namespaces(Admin(admin_stand_in.url))
 
     assert [request.method for request in admin_stand_in.requests] == ["GET"]
 
@@ -53,17 +53,17 @@ def test_somebody_else_being_quicker_is_no_error(admin_stand_in: AdminStandIn, p
 
 
 def test_ready_is_a_question_and_never_an_error(admin_stand_in: AdminStandIn) -> None:
-    assert Admin(admin_stand_in.url).ready()
+    assert Admin(admin_stand_in.url).is_ready()
     admin_stand_in.tenants["public"].clear()
-    assert not Admin(admin_stand_in.url).ready()
-    assert not Admin("http://127.0.0.1:1").ready()
+    assert not Admin(admin_stand_in.url).is_ready()
+    assert not Admin("http://127.0.0.1:1").is_ready()
 
 
 def test_the_token_travels_and_its_lack_is_explained(admin_stand_in: AdminStandIn) -> None:
     admin_stand_in.token = "sesame"
 
     assert Admin(admin_stand_in.url, "sesame").tenants() == ["public"]
-    with pytest.raises(AdminError, match="HTTP 401: Authentication required; a token of a super user") as caught:
+    with pytest.raises(AdminError, match="HTTP 401: Authentication required; use the token of a superuser") as caught:
         Admin(admin_stand_in.url).tenants()
 
     assert caught.value.status == 401
@@ -71,7 +71,7 @@ def test_the_token_travels_and_its_lack_is_explained(admin_stand_in: AdminStandI
 
 
 def test_nobody_there_has_no_status() -> None:
-    with pytest.raises(AdminError, match=r"no answer: .*refused; is the broker running") as caught:
+    with pytest.raises(AdminError, match=r"no response: .*refused; check that the broker is running") as caught:
         Admin("http://127.0.0.1:1").clusters()
 
     assert caught.value.status is None
@@ -83,7 +83,7 @@ def test_no_proxy_stands_between_us_and_the_loopback(
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     monkeypatch.delenv("no_proxy", raising=False)
 
-    assert Admin(admin_stand_in.url).ready()
+    assert Admin(admin_stand_in.url).is_ready()
 
 
 @pytest.mark.parametrize("code", [307, 308])
@@ -129,8 +129,8 @@ def test_an_address_that_is_none_is_refused_at_once(url: str) -> None:
 @pytest.mark.parametrize(
     ("answer", "text"),
     [
-        (b"<html>welcome</html>", "is this Pulsar's admin address"),
-        (b'{"a": 1}', "is this Pulsar's admin address"),
+        (b"<html>welcome</html>", "check that this is Pulsar's admin URL"),
+        (b'{"a": 1}', "check that this is Pulsar's admin URL"),
         (b"[" + b"1," * 9_000_000 + b"1]", "longer than"),
     ],
     ids=["html", "object", "endless"],

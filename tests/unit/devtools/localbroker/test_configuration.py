@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatch.devtools.localbroker.configuration import Configuration, Ports, kept_bookie_port, rewrite
+from dispatch.devtools.localbroker.configuration import Configuration, Ports, apply_settings, read_bookie_port
 from dispatch.devtools.localbroker.errors import LocalBrokerError
 
 KEYS = st.text("abcXYZ_", min_size=1, max_size=5)
@@ -34,15 +34,15 @@ def home(tmp_path: Path) -> Path:
 
 
 def test_a_setting_takes_the_place_of_its_key() -> None:
-    assert rewrite("# b=0\na=1\nb=2\nc=3\n", {"b": "9"}) == "# b=0\na=1\nb=9\nc=3\n"
+    assert apply_settings("# b=0\na=1\nb=2\nc=3\n", {"b": "9"}) == "# b=0\na=1\nb=9\nc=3\n"
 
 
 def test_a_new_setting_goes_to_the_end_even_where_the_last_line_has_no_newline() -> None:
-    assert rewrite("a=1", {"b": "2"}) == "a=1\nb=2\n"
+    assert apply_settings("a=1", {"b": "2"}) == "a=1\nb=2\n"
 
 
 def test_a_key_that_merely_begins_alike_is_left_alone() -> None:
-    assert rewrite("webServicePortTls=\nwebServicePort=8080\n", {"webServicePort": "1"}) == (
+    assert apply_settings("webServicePortTls=\nwebServicePort=8080\n", {"webServicePort": "1"}) == (
         "webServicePortTls=\nwebServicePort=1\n"
     )
 
@@ -52,7 +52,7 @@ def test_a_key_that_merely_begins_alike_is_left_alone() -> None:
 def test_every_setting_holds_and_everything_else_stays(lines: list[str], settings: dict[str, str]) -> None:
     text = "\n".join(lines)
 
-    written = properties(rewrite(text, settings))
+    written = properties(apply_settings(text, settings))
 
     assert written == {**properties(text), **settings}
 
@@ -124,12 +124,12 @@ def test_variables_of_the_start_script_are_not_inherited(home: Path, tmp_path: P
 
 
 def test_kept_data_say_which_port_their_bookie_has(tmp_path: Path) -> None:
-    assert kept_bookie_port(tmp_path) is None
+    assert read_bookie_port(tmp_path) is None
     cookie = tmp_path / "bk" / "current" / "VERSION"
     cookie.parent.mkdir(parents=True)
 
     cookie.write_text('5\nbookieHost: "127.0.0.1:21652"\njournalDir: "/x:1"\n')
-    assert kept_bookie_port(tmp_path) == 21652
+    assert read_bookie_port(tmp_path) == 21652
 
     cookie.write_text("rubbish")
-    assert kept_bookie_port(tmp_path) is None
+    assert read_bookie_port(tmp_path) is None

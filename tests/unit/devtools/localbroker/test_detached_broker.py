@@ -14,10 +14,10 @@ import pytest
 from dispatch.devtools.localbroker import (
     DEFAULT_NAMESPACES,
     Admin,
+    DetachedBroker,
     LocalBrokerError,
     LocalBrokerUnavailableError,
     PortInUseError,
-    State,
     cache_dir,
     start_detached,
     status,
@@ -25,9 +25,9 @@ from dispatch.devtools.localbroker import (
 )
 from dispatch.devtools.localbroker import detached_broker as state_module
 from dispatch.devtools.localbroker.launchers import standalone as standalone_module
-from dispatch.devtools.localbroker.lock import exclusive
+from dispatch.devtools.localbroker.lock import hold_lock
 from dispatch.devtools.localbroker.ports import require_free
-from dispatch.devtools.localbroker.processes.process_control import Child, process_identity, spawn
+from dispatch.devtools.localbroker.processes.process_control import ManagedProcess, process_identity, spawn
 from tests.unit.devtools.localbroker.fakes import AdminStandIn, Ending, docker_calls, write_script
 
 START = """
@@ -46,15 +46,19 @@ def folder(cache: Path) -> Path:
 
 
 @pytest.fixture
-def process(tmp_path: Path) -> Iterator[Child]:
+def process(tmp_path: Path) -> Iterator[ManagedProcess]:
     """A process which may pass for a broker."""
     child = spawn(["sleep", "600"], log=tmp_path / "log")
     yield child
     child.kill()
 
 
-def remember(folder: Path, child: Child, web_url: str = "http://127.0.0.1:1", identity: str | None = None) -> State:
-    state = State("process", "pulsar://127.0.0.1:1", web_url, str(folder), child.pid, identity or child.identity)
+def remember(
+    folder: Path, child: ManagedProcess, web_url: str = "http://127.0.0.1:1", identity: str | None = None
+) -> DetachedBroker:
+    state = DetachedBroker(
+        "process", "pulsar://127.0.0.1:1", web_url, str(folder), child.pid, identity or child.identity
+    )
     (folder / "state.json").write_text(json.dumps(asdict(state)))
     return state
 
@@ -64,13 +68,13 @@ def test_without_a_broker_there_is_no_state(cache: Path) -> None:
     assert stop_detached() is None
 
 
-def test_a_broker_that_runs_is_found(folder: Path, process: Child) -> None:
+def test_a_broker_that_runs_is_found(folder: Path, process: ManagedProcess) -> None:
     state = remember(folder, process)
 
     assert status() == state
 
 
-def test_a_broker_that_died_is_forgotten(folder: Path, process: Child) -> None:
+def test_a_broker_that_died_is_forgotten(folder: Path, process: ManagedProcess) -> None:
     remember(folder, process)
     process.kill()
 
@@ -78,11 +82,11 @@ def test_a_broker_that_died_is_forgotten(folder: Path, process: Child) -> None:
     assert not (folder / "state.json").exists()
 
 
-def test_another_process_of_the_same_id_is_neither_shown_nor_stopped(folder: Path, process: Child) -> None:
+def test_another_process_of_the_same_id_is_neither_shown_nor_stopped(folder: Path, process: ManagedProcess) -> None:
     remember(folder, process, identity="an earlier boot:123")
 
     assert stop_detached() is None
-    assert process.alive()
+    assert process.is_alive()
     remember(folder, process, identity="an earlier boot:123")
     assert status() is None
     assert not (folder / "state.json").exists()
@@ -96,28 +100,28 @@ def test_a_file_we_do_not_understand_is_no_broker(folder: Path, content: str) ->
     assert stop_detached() is None
 
 
-def test_a_stale_file_is_left_to_a_start_that_is_under_way(folder: Path, process: Child) -> None:
+def test_a_stale_file_is_left_to_a_start_that_is_under_way(folder: Path, process: ManagedProcess) -> None:
     remember(folder, process)
     process.kill()
 
-    with exclusive(folder / "lock"):
+    with hold_lock(folder / "lock"):
         assert status() is None
         assert (folder / "state.json").exists()
 
 
-def test_stopping_ends_the_process_and_forgets_it(folder: Path, process: Child) -> None:
+def test_stopping_ends_the_process_and_forgets_it(folder: Path, process: ManagedProcess) -> None:
     state = remember(folder, process)
     said: list[str] = []
 
     assert stop_detached(said.append) == state
 
-    assert not process.alive()
+    assert not process.is_alive()
     assert status() is None
     assert said == ["stopping pulsar://127.0.0.1:1"]
 
 
 def test_starting_again_returns_the_one_that_runs_prepared(
-    folder: Path, process: Child, admin_stand_in: AdminStandIn
+    folder: Path, process: ManagedProcess, admin_stand_in: AdminStandIn
 ) -> None:
     state = remember(folder, process, admin_stand_in.url)
     said: list[str] = []
@@ -125,12 +129,12 @@ def test_starting_again_returns_the_one_that_runs_prepared(
     assert start_detached(said.append) == state
 
     assert admin_stand_in.tenants["tg"] == set(DEFAULT_NAMESPACES)
-    assert said == ["a broker runs already: pulsar://127.0.0.1:1"]
+    assert said == ["a broker is already running: pulsar://127.0.0.1:1"]
 
 
 @pytest.mark.parametrize(("port", "web_port"), [(1, None), (0, 0)])
 def test_the_ports_of_the_one_that_runs_and_any_free_one_are_its_own(
-    folder: Path, process: Child, admin_stand_in: AdminStandIn, port: int, web_port: int | None
+    folder: Path, process: ManagedProcess, admin_stand_in: AdminStandIn, port: int, web_port: int | None
 ) -> None:
     state = remember(folder, process, admin_stand_in.url)
 
@@ -139,18 +143,20 @@ def test_the_ports_of_the_one_that_runs_and_any_free_one_are_its_own(
 
 @pytest.mark.parametrize(("port", "web_port", "option"), [(7000, None, "--port 7000"), (None, 7001, "--web-port 7001")])
 def test_another_port_than_that_of_the_one_that_runs_is_an_error(
-    folder: Path, process: Child, port: int | None, web_port: int | None, option: str
+    folder: Path, process: ManagedProcess, port: int | None, web_port: int | None, option: str
 ) -> None:
     state = remember(folder, process)
 
-    with pytest.raises(LocalBrokerError, match=f"runs already at {state.service_url} .*{option}.*dispatch broker stop"):
+    with pytest.raises(
+        LocalBrokerError, match=f"is already running at {state.service_url} .*{option}.*dispatch broker stop"
+    ):
         start_detached(port=port, web_port=web_port)
 
 
-def test_the_data_of_a_running_broker_are_not_wiped(folder: Path, process: Child) -> None:
+def test_the_data_of_a_running_broker_are_not_wiped(folder: Path, process: ManagedProcess) -> None:
     remember(folder, process)
 
-    with pytest.raises(LocalBrokerError, match="dispatch broker stop, first"):
+    with pytest.raises(LocalBrokerError, match="stop it first with dispatch broker stop"):
         start_detached(wipe=True)
 
 
@@ -159,7 +165,7 @@ def test_a_busy_port_names_the_option_that_helps(cache: Path, option: str) -> No
     with socket.create_server(("127.0.0.1", 0)) as server:
         taken = server.getsockname()[1]
 
-        with pytest.raises(PortInUseError, match=f"port {taken} .*choose another with {option}, 0 for any"):
+        with pytest.raises(PortInUseError, match=f"port {taken} .*choose another with {option} .0: any free port"):
             start_detached(port=taken if option == "--port" else 0, web_port=taken if option == "--web-port" else 0)
 
 
@@ -167,7 +173,7 @@ def test_where_nothing_can_start_nothing_is_remembered(cache: Path, monkeypatch:
     def nothing() -> str:
         raise LocalBrokerUnavailableError(["Java is not installed"], "install it")
 
-    monkeypatch.setattr(state_module, "choose_backend", nothing)
+    monkeypatch.setattr(state_module, "choose_launcher", nothing)
 
     with pytest.raises(LocalBrokerUnavailableError, match="Java is not installed"):
         start_detached(port=0, web_port=0)
@@ -176,7 +182,7 @@ def test_where_nothing_can_start_nothing_is_remembered(cache: Path, monkeypatch:
 
 
 def test_a_container_is_started_found_and_stopped(cache: Path, docker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state_module, "choose_backend", lambda: "docker")
+    monkeypatch.setattr(state_module, "choose_launcher", lambda: "docker")
 
     state = start_detached(port=0, web_port=0, wipe=True)
 
@@ -201,13 +207,13 @@ def linked_cache(cache: Path, distribution: Path) -> Path:
 @pytest.mark.pulsar
 def test_a_genuine_broker_outlives_its_starter_and_keeps_its_data(linked_cache: Path) -> None:
     topic = "persistent://tg/flow/kept"
-    quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    ignore_progress = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
     try:
         starter = subprocess.run([sys.executable, "-c", START], stdout=subprocess.PIPE, check=True)
-        first = State(**json.loads(starter.stdout))
+        first = DetachedBroker(**json.loads(starter.stdout))
         assert status() == first
         assert start_detached() == first  # no port was asked for
-        client = pulsar.Client(first.service_url, logger=quiet)
+        client = pulsar.Client(first.service_url, logger=ignore_progress)
         try:
             client.subscribe(topic, "s").close()
             client.create_producer(topic).send(b"still here")
@@ -222,7 +228,7 @@ def test_a_genuine_broker_outlives_its_starter_and_keeps_its_data(linked_cache: 
 
         second = start_detached(port=0, web_port=0)
         assert second.service_url != first.service_url
-        client = pulsar.Client(second.service_url, logger=quiet)
+        client = pulsar.Client(second.service_url, logger=ignore_progress)
         try:
             assert client.subscribe(topic, "s").receive(10_000).data() == b"still here"
         finally:
@@ -243,12 +249,12 @@ def test_an_interrupted_start_leaves_neither_process_nor_state(
     def interrupt(*_arguments: object, **_options: object) -> float:
         state = status()
         assert state is not None  # known, so that it could be stopped, long before it is ready
-        assert state.alive()
+        assert state.is_alive()
         pids.append(state.pid or 0)
         raise interruption
 
-    monkeypatch.setattr(state_module, "choose_backend", lambda: "process")
-    monkeypatch.setattr(standalone_module, "wait_ready", interrupt)
+    monkeypatch.setattr(state_module, "choose_launcher", lambda: "process")
+    monkeypatch.setattr(standalone_module, "wait_until_ready", interrupt)
     write_script(fake_distribution, "exec sleep 600")
 
     with pytest.raises(interruption):
@@ -259,7 +265,7 @@ def test_an_interrupted_start_leaves_neither_process_nor_state(
 
 
 def test_kept_data_that_may_be_damaged_can_be_wiped(fake_distribution: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state_module, "choose_backend", lambda: "process")
+    monkeypatch.setattr(state_module, "choose_launcher", lambda: "process")
     write_script(fake_distribution, 'echo "x ERROR cookie does not match"; exit 1')
 
     with pytest.raises(LocalBrokerError, match="cookie does not match") as first:

@@ -5,7 +5,7 @@ import sys
 import threading
 from pathlib import Path
 
-from dispatch.devtools.localbroker.lock import exclusive, exclusive_now
+from dispatch.devtools.localbroker.lock import hold_lock, try_lock
 
 
 def test_the_second_waits_says_so_and_then_gets_it(tmp_path: Path) -> None:
@@ -18,10 +18,10 @@ def test_the_second_waits_says_so_and_then_gets_it(tmp_path: Path) -> None:
         waiting.set()
 
     def second() -> None:
-        with exclusive(path, waiting="somebody is at work", report=report):
+        with hold_lock(path, waiting="somebody is at work", report=report):
             entered.set()
 
-    with exclusive(path):
+    with hold_lock(path):
         thread = threading.Thread(target=second)
         thread.start()
         assert waiting.wait(10)
@@ -34,9 +34,9 @@ def test_the_second_waits_says_so_and_then_gets_it(tmp_path: Path) -> None:
 def test_without_waiting_it_is_had_or_not(tmp_path: Path) -> None:
     path = tmp_path / "lock"
 
-    with exclusive_now(path) as first, exclusive_now(path) as second:
+    with try_lock(path) as first, try_lock(path) as second:
         assert (first, second) == (True, False)
-    with exclusive_now(path) as again:
+    with try_lock(path) as again:
         assert again
 
 
@@ -44,18 +44,18 @@ def test_the_kernel_frees_it_when_its_holder_is_killed(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     script = (
         "import signal, sys, pathlib\n"
-        "from dispatch.devtools.localbroker.lock import exclusive\n"
-        "with exclusive(pathlib.Path(sys.argv[1])):\n"
+        "from dispatch.devtools.localbroker.lock import hold_lock\n"
+        "with hold_lock(pathlib.Path(sys.argv[1])):\n"
         "    print('held', flush=True)\n"
         "    signal.pause()\n"
     )
     with subprocess.Popen([sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
-        with exclusive_now(path) as held:
+        with try_lock(path) as held:
             assert not held
         holder.kill()
         holder.wait()
 
-        with exclusive_now(path) as held:
+        with try_lock(path) as held:
             assert held

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from dispatch.devtools.localbroker import LocalBrokerError, PortInUseError, free_ports
+from dispatch.devtools.localbroker import LocalBrokerError, PortInUseError, find_free_ports
 from dispatch.devtools.localbroker.ports import loopback_interface, require_free
 
 
 def test_free_ports_differ_and_are_free() -> None:
-    found = free_ports(20)
+    found = find_free_ports(20)
 
     assert len(set(found)) == 20
     for port in found:
@@ -20,7 +20,7 @@ def test_free_ports_differ_and_are_free() -> None:
 def test_free_ports_are_not_among_those_of_outgoing_connections() -> None:
     first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
 
-    assert max(free_ports(50)) < first
+    assert max(find_free_ports(50)) < first
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])
@@ -46,7 +46,7 @@ def test_a_port_with_nothing_but_closed_connections_is_free() -> None:
 
 @pytest.mark.parametrize("port", [0, -1, 65536])
 def test_a_number_that_is_no_port_is_refused(port: int) -> None:
-    with pytest.raises(LocalBrokerError, match="from 1 to 65535"):
+    with pytest.raises(LocalBrokerError, match="use 1 to 65535"):
         require_free(port, "")
 
 

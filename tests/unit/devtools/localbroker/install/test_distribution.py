@@ -69,7 +69,7 @@ def test_of_two_at_once_the_second_waits_and_fetches_nothing(cache: Path) -> Non
     first.join()
 
     assert homes == [cache / "pulsar" / NAME] * 2
-    assert said == [f"another process is fetching Pulsar {VERSION}; waiting for it"]
+    assert said == [f"another process is downloading Pulsar {VERSION}; waiting for it"]
 
 
 def test_who_loses_the_race_to_the_name_takes_the_winners(cache: Path) -> None:
@@ -158,8 +158,8 @@ def test_maven_is_asked_for_this_version_in_a_folder_of_its_own(cache: Path, fak
     assert f"-Dartifact=org.apache.pulsar:pulsar-server-distribution:{VERSION}:tar.gz:bin" in arguments
     # Maven would read a pom.xml of the working directory, and writes into it.
     assert Path(fake_maven.with_name("mvn.cwd").read_text().strip()).parent.parent == cache / "pulsar"
-    assert said[0].startswith(f"fetching Pulsar {VERSION} with Maven")
-    assert said[-1].startswith(f"fetched Pulsar {VERSION} in")
+    assert said[0].startswith(f"downloading Pulsar {VERSION} with Maven")
+    assert said[-1].startswith(f"downloaded Pulsar {VERSION} in")
     assert leftovers(cache) == []
 
 

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from dispatch.devtools.localbroker.install.java import java_problem, java_version
+from dispatch.devtools.localbroker.install.java import find_java_problem, parse_java_version
 from dispatch.devtools.localbroker.processes.command import run
 from tests.unit.devtools.localbroker.fakes import FakeRunner
 
@@ -21,12 +21,12 @@ from tests.unit.devtools.localbroker.fakes import FakeRunner
     ],
 )
 def test_the_version_is_read(text: str, version: int | None) -> None:
-    assert java_version(text) == version
+    assert parse_java_version(text) == version
 
 
 def problem(answer: tuple[int, str, str] | OSError, home: str | None = None) -> str | None:
     environ = {} if home is None else {"JAVA_HOME": home}
-    return java_problem(FakeRunner(java=answer), which=lambda name: f"/usr/bin/{name}", environ=environ)
+    return find_java_problem(FakeRunner(java=answer), which=lambda name: f"/usr/bin/{name}", environ=environ)
 
 
 def test_a_java_that_is_new_enough_is_no_problem() -> None:
@@ -35,18 +35,18 @@ def test_a_java_that_is_new_enough_is_no_problem() -> None:
 
 def test_a_java_that_is_too_old_is_named() -> None:
     assert problem((0, "", 'openjdk version "11.0.2"')) == (
-        "/usr/bin/java is Java 11, and Pulsar needs Java 17 or newer"
+        "/usr/bin/java is Java 11, but Pulsar needs Java 17 or newer"
     )
 
 
 def test_no_java_at_all() -> None:
-    assert "not installed" in (java_problem(FakeRunner(), which=lambda _name: None, environ={}) or "")
+    assert "not installed" in (find_java_problem(FakeRunner(), which=lambda _name: None, environ={}) or "")
 
 
 def test_java_home_goes_before_the_path_as_in_the_start_script() -> None:
     runner = FakeRunner(java=(0, "", 'version "17"'))
 
-    java_problem(runner, which=lambda name: f"/usr/bin/{name}", environ={"JAVA_HOME": "/opt/jdk"})
+    find_java_problem(runner, which=lambda name: f"/usr/bin/{name}", environ={"JAVA_HOME": "/opt/jdk"})
 
     assert runner.commands == [["/opt/jdk/bin/java", "-version"]]
 
@@ -65,4 +65,4 @@ def test_a_command_that_hangs_is_ended() -> None:
     answer = run([sys.executable, "-c", "import signal; signal.pause()"], timeout=0.2)
 
     assert answer.returncode == 124
-    assert "did not answer within 0.2 s" in answer.stderr
+    assert "did not finish within 0.2 s" in answer.stderr

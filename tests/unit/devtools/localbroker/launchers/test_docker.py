@@ -6,9 +6,9 @@ import pytest
 
 from dispatch.devtools.localbroker import IMAGE, DockerBroker, LocalBrokerError
 from dispatch.devtools.localbroker.launchers.docker import (
-    container_running,
-    engine_available,
-    run_command,
+    build_run_command,
+    is_container_running,
+    is_engine_available,
     stop_container,
 )
 from tests.unit.devtools.localbroker.fakes import FakeRunner, docker_calls
@@ -19,7 +19,7 @@ def calls(docker: Path) -> list[str]:
 
 
 def test_the_command_publishes_on_the_loopback_only_and_the_same_ports_inside() -> None:
-    command = run_command("box", 16650, 18080)
+    command = build_run_command("box", 16650, 18080)
 
     published = [command[index + 1] for index, word in enumerate(command) if word == "--publish"]
     assert published == ["127.0.0.1:16650:16650", "127.0.0.1:18080:18080"]
@@ -33,7 +33,7 @@ def test_the_command_publishes_on_the_loopback_only_and_the_same_ports_inside() 
 
 
 def test_kept_data_are_in_a_volume() -> None:
-    command = run_command("box", 1, 2, volume="kept")
+    command = build_run_command("box", 1, 2, volume="kept")
 
     assert command[command.index("--volume") + 1] == "kept:/pulsar/data"
 
@@ -42,13 +42,13 @@ def test_kept_data_are_in_a_volume() -> None:
     ("answer", "available"), [((0, "27.1", ""), True), ((1, "", "daemon?"), False), (FileNotFoundError(), False)]
 )
 def test_an_engine_is_there_if_it_answers(answer: tuple[int, str, str] | OSError, available: bool) -> None:
-    assert engine_available(FakeRunner(docker_info=answer)) is available
+    assert is_engine_available(FakeRunner(docker_info=answer)) is available
 
 
 def test_a_container_that_is_gone_needs_no_stopping() -> None:
     gone = FakeRunner(docker_stop=(1, "", "No such container"), docker_inspect=(1, "", "No such object"))
     stop_container("box", gone)
-    assert not container_running("box", gone)
+    assert not is_container_running("box", gone)
 
     stuck = FakeRunner(docker_stop=(1, "", "permission denied"), docker_inspect=(0, "true\n", ""))
     with pytest.raises(LocalBrokerError, match="permission denied; try: docker rm --force box"):
@@ -59,9 +59,9 @@ def test_a_container_is_started_and_stopped(docker: Path) -> None:
     said: list[str] = []
 
     with DockerBroker.start(report=said.append) as broker:
-        assert container_running(broker.name)
+        assert is_container_running(broker.name)
         assert broker.service_url.startswith("pulsar://127.0.0.1:")
-    assert not container_running(broker.name)
+    assert not is_container_running(broker.name)
 
     assert calls(docker)[:3] == ["image", "pull", "run"]
     assert any(IMAGE in line for line in said)
@@ -71,10 +71,10 @@ def test_a_container_is_started_and_stopped(docker: Path) -> None:
 def test_a_detached_container_lives_on(docker: Path) -> None:
     broker = DockerBroker.start(name="box", volume="kept", detached=True)
 
-    assert container_running("box")
+    assert is_container_running("box")
     assert "rm" not in calls(docker)
     stop_container("box")
-    assert not container_running("box")
+    assert not is_container_running("box")
     assert broker.name == "box"
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dispatch.devtools.localbroker import VERSION, LocalBrokerUnavailableError, choose_backend
+from dispatch.devtools.localbroker import VERSION, LocalBrokerUnavailableError, choose_launcher
 from tests.unit.devtools.localbroker.fakes import FakeRunner
 
 JAVA_17 = (0, "", 'openjdk version "17.0.15"')
@@ -28,14 +28,14 @@ def put_distribution(cache: Path) -> None:
 def test_java_and_maven_are_enough_and_docker_is_not_even_asked(cache: Path) -> None:
     runner = FakeRunner(java=JAVA_17)
 
-    assert choose_backend(runner, which=which("java", "mvn", "docker"), environ={}) == "process"
+    assert choose_launcher(runner, which=which("java", "mvn", "docker"), environ={}) == "process"
     assert [command[0] for command in runner.commands] == ["/usr/bin/java"]
 
 
 def test_a_cached_distribution_needs_no_maven(cache: Path) -> None:
     put_distribution(cache)
 
-    assert choose_backend(FakeRunner(java=JAVA_17), which=which("java"), environ={}) == "process"
+    assert choose_launcher(FakeRunner(java=JAVA_17), which=which("java"), environ={}) == "process"
 
 
 @pytest.mark.parametrize("java", [JAVA_17, JAVA_11])
@@ -43,12 +43,12 @@ def test_docker_where_maven_or_a_usable_java_is_missing(cache: Path, java: tuple
     runner = FakeRunner(java=java, docker_info=ENGINE)
     installed = ("java", "docker") if java is JAVA_17 else ("java", "mvn", "docker")
 
-    assert choose_backend(runner, which=which(*installed), environ={}) == "docker"
+    assert choose_launcher(runner, which=which(*installed), environ={}) == "docker"
 
 
 def test_with_nothing_at_all_the_error_says_what_to_install(cache: Path) -> None:
     with pytest.raises(LocalBrokerUnavailableError) as caught:
-        choose_backend(FakeRunner(), which=which(), environ={})
+        choose_launcher(FakeRunner(), which=which(), environ={})
 
     text = str(caught.value)
     for part in (
@@ -65,5 +65,5 @@ def test_with_nothing_at_all_the_error_says_what_to_install(cache: Path) -> None
 def test_a_docker_command_without_an_engine_does_not_help(cache: Path) -> None:
     runner = FakeRunner(java=JAVA_17, docker_info=NO_ENGINE)
 
-    with pytest.raises(LocalBrokerUnavailableError, match=r"Maven is not installed.*; no Docker engine answers"):
-        choose_backend(runner, which=which("java", "docker"), environ={})
+    with pytest.raises(LocalBrokerUnavailableError, match=r"Maven is not installed.*; no Docker engine responds"):
+        choose_launcher(runner, which=which("java", "docker"), environ={})

@@ -19,9 +19,9 @@ from dispatch.devtools.localbroker import (
     LocalBroker,
     LocalBrokerError,
     PortInUseError,
-    free_ports,
-    obtain,
-    prepare,
+    create_namespaces,
+    find_free_ports,
+    provide_broker,
 )
 from dispatch.devtools.localbroker.processes.process_control import process_identity
 from tests.unit.devtools.localbroker.fakes import Ending, handshake, write_script
@@ -29,14 +29,14 @@ from tests.unit.devtools.localbroker.fakes import Ending, handshake, write_scrip
 # A broker with security in a process of its own: started from a thread that ends, as asyncio.to_thread would.
 OWNER = """
 import json, signal, threading
-from dispatch.devtools.localbroker import LocalBroker, prepare
+from dispatch.devtools.localbroker import LocalBroker
 brokers = []
 thread = threading.Thread(target=lambda: brokers.append(LocalBroker.start(security=True)))
 thread.start()
 thread.join()
 [broker] = brokers
 print(json.dumps({
-    "pid": broker.pid, "watchdog": broker.child.watchdog_pid, "data_dir": str(broker.data_dir),
+    "pid": broker.pid, "watchdog": broker.process.watchdog_pid, "data_dir": str(broker.data_dir),
     "service_url": broker.service_url, "service_url_tls": broker.service_url_tls, "web_url": broker.web_url,
     "ca_file": str(broker.ca_file), "admin": broker.token(), "stranger": broker.token("stranger"),
 }), flush=True)
@@ -99,13 +99,13 @@ def test_an_interrupted_start_leaves_nothing(fake: Path, tmp_path: Path) -> None
     with pytest.raises(KeyboardInterrupt):
         LocalBroker.start(on_spawn=interrupt)
 
-    assert not brokers[0].alive()
+    assert not brokers[0].is_alive()
     assert temporary_folders(tmp_path) == []
 
 
 def test_ports_that_were_asked_for_must_be_free_and_two(fake: Path) -> None:
-    [port] = free_ports(1)
-    with pytest.raises(LocalBrokerError, match="one port cannot serve both"):
+    [port] = find_free_ports(1)
+    with pytest.raises(LocalBrokerError, match="cannot serve both clients and the admin interface"):
         LocalBroker.start(port=port, web_port=port)
 
     with subprocess.Popen([sys.executable, "-c", LISTEN, str(port)], stdout=subprocess.PIPE) as listener:
@@ -150,12 +150,12 @@ def secure(distribution: Path) -> Iterator[dict[str, Any]]:
 def test_a_genuine_broker_from_start_to_stop(distribution: Path) -> None:
     said: list[str] = []
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PULSAR_")}
-    with obtain(said.append, environ=environ) as endpoint:
+    with provide_broker(said.append, environ=environ) as endpoint:
         broker, admin = endpoint.broker, endpoint.admin()
         assert broker is not None
         assert admin.clusters() == ["standalone"]
         assert set(admin.namespaces("tg")) == set(DEFAULT_NAMESPACES)
-        assert prepare(admin, ["tg/request", "acme/tools"]) == ["acme", "acme/tools"]
+        assert create_namespaces(admin, ["tg/request", "acme/tools"]) == ["acme", "acme/tools"]
 
         client = client_of(endpoint.service_url)
         try:
@@ -172,16 +172,16 @@ def test_a_genuine_broker_from_start_to_stop(distribution: Path) -> None:
             client.close()
 
         broker.pause()
-        assert not Admin(endpoint.web_url, timeout=0.3).ready()
-        assert broker.alive()
+        assert not Admin(endpoint.web_url, timeout=0.3).is_ready()
+        assert broker.is_alive()
         broker.resume()
-        assert admin.ready()
+        assert admin.is_ready()
 
         first, ending, urls = broker.pid, Ending(broker.pid), (broker.service_url, broker.web_url)
         broker.kill()
         assert ending.within(0)
-        assert not broker.alive()
-        assert not admin.ready()
+        assert not broker.is_alive()
+        assert not admin.is_ready()
         with pytest.raises(LocalBrokerError, match="has ended"):
             broker.pause()
         broker.restart()
@@ -189,7 +189,7 @@ def test_a_genuine_broker_from_start_to_stop(distribution: Path) -> None:
         assert (broker.service_url, broker.web_url) == urls
         assert "acme/tools" in admin.namespaces("acme")
 
-        last, data_dir, watchdog = broker.pid, broker.data_dir, broker.child.watchdog_pid
+        last, data_dir, watchdog = broker.pid, broker.data_dir, broker.process.watchdog_pid
         assert data_dir.exists()
     assert process_identity(last) is None
     assert process_identity(watchdog or 0) is None
@@ -201,7 +201,7 @@ def test_a_genuine_broker_from_start_to_stop(distribution: Path) -> None:
 @pytest.mark.pulsar
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
 def test_the_right_token_is_let_in(secure: dict[str, Any], tls: bool) -> None:
-    prepare(Admin(secure["web_url"], secure["admin"]))
+    create_namespaces(Admin(secure["web_url"], secure["admin"]))
     client = client_of(
         secure["service_url_tls" if tls else "service_url"],
         authentication=pulsar.AuthenticationToken(secure["admin"]),
@@ -231,7 +231,7 @@ def test_a_missing_or_wrong_token_is_refused(secure: dict[str, Any], token: str)
             client.create_producer("non-persistent://public/default/secret")
     finally:
         client.close()
-    with pytest.raises(AdminError, match="a token of a super user") as caught:
+    with pytest.raises(AdminError, match="use the token of a superuser") as caught:
         Admin(secure["web_url"], text).tenants()
     assert caught.value.status == 401
 

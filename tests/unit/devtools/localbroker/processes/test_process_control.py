@@ -12,7 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from dispatch.devtools.localbroker.processes.process_control import Child, _identity_from_ps, process_identity, spawn
+from dispatch.devtools.localbroker.processes.process_control import (
+    ManagedProcess,
+    _identity_from_ps,
+    process_identity,
+    spawn,
+)
 from tests.unit.devtools.localbroker.fakes import Ending
 
 FOREVER = ["sleep", "600"]
@@ -74,15 +79,15 @@ def start_owner(owner: list[subprocess.Popen[str]], folder: Path, mode: str) -> 
 def test_a_child_is_known_signalled_and_ended(log: Path) -> None:
     child = spawn(FOREVER, log=log)
 
-    assert child.alive()
+    assert child.is_alive()
     assert child.returncode is None
     assert os.getsid(child.pid) != os.getsid(0)  # a Ctrl-C in our terminal does not reach it
 
     child.kill()
 
-    assert not child.alive()
+    assert not child.is_alive()
     assert child.returncode == 128 + signal.SIGKILL
-    assert not child.signal(signal.SIGTERM)
+    assert not child.send_signal(signal.SIGTERM)
     child.kill()  # nothing more happens
 
 
@@ -119,7 +124,7 @@ def test_who_ignores_sigterm_is_killed_after_the_grace(log: Path, tmp_path: Path
 
 def test_a_paused_one_hears_sigterm_all_the_same(log: Path) -> None:
     child = spawn(FOREVER, log=log)
-    child.signal(signal.SIGSTOP)
+    child.send_signal(signal.SIGSTOP)
 
     child.terminate(grace=10)
 
@@ -143,12 +148,12 @@ def test_a_stopped_one_stands_still_with_all_its_threads(log: Path) -> None:
         while len(list(Path(f"/proc/{child.pid}/task").iterdir())) < 9:
             time.sleep(0.01)
         for _ in range(20):
-            assert child.stop()
+            assert child.suspend()
             assert states(child.pid) == {"T"}
-            assert child.signal(signal.SIGCONT)
+            assert child.send_signal(signal.SIGCONT)
     finally:
         child.kill()
-    assert not child.stop()
+    assert not child.suspend()
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="only Linux tells of children")
@@ -160,16 +165,16 @@ def test_a_detached_one_may_end_before_it_is_let_go(log: Path) -> None:
 
     before = children()
 
-    def ended(child: Child) -> None:
+    def ended(child: ManagedProcess) -> None:
         assert child.wait(10)
         while any(states(watchdog) != {"Z"} for watchdog in children() - before):
             time.sleep(0.01)
 
-    assert not spawn(["true"], log=log, detached=True, on_spawn=ended).alive()
+    assert not spawn(["true"], log=log, detached=True, on_spawn=ended).is_alive()
 
 
 def test_a_child_does_not_depend_on_the_thread_that_started_it(log: Path) -> None:
-    children: list[Child] = []
+    children: list[ManagedProcess] = []
     thread = threading.Thread(target=lambda: children.append(spawn(FOREVER, log=log)))
     thread.start()
     thread.join()
@@ -212,13 +217,13 @@ def test_a_detached_one_outlives_its_starter(owner: list[subprocess.Popen[str]],
     pid, _ = start_owner(owner, tmp_path, "detached")
     assert owner[0].wait(10) == 0
 
-    child = Child(pid, process_identity(pid))
+    child = ManagedProcess(pid, process_identity(pid))
     try:
-        assert child.alive()
+        assert child.is_alive()
         assert child.watchdog_pid is None
     finally:
         child.terminate(grace=10)
-    assert not child.alive()
+    assert not child.is_alive()
 
 
 def test_a_detached_one_is_not_lost_when_its_starter_is_killed_before_it_is_known(
@@ -236,7 +241,7 @@ def test_a_detached_one_is_not_lost_when_its_starter_is_killed_before_it_is_know
 def test_an_interrupted_start_leaves_no_process(log: Path, detached: bool) -> None:
     pids: list[int] = []
 
-    def interrupt(child: Child) -> None:
+    def interrupt(child: ManagedProcess) -> None:
         pids.append(child.pid)
         raise KeyboardInterrupt
 
@@ -281,8 +286,8 @@ def test_a_process_that_still_ends_has_not_ended() -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == b"its first thread has ended\n"
 
-        child = Child(process.pid, process_identity(process.pid))
-        assert child.alive()  # it looks like a zombie, and yet holds its ports
+        child = ManagedProcess(process.pid, process_identity(process.pid))
+        assert child.is_alive()  # it looks like a zombie, and yet holds its ports
         assert not child.wait(0.05)
 
         process.stdin.close()
@@ -290,8 +295,8 @@ def test_a_process_that_still_ends_has_not_ended() -> None:
 
 
 def test_another_process_of_the_same_id_is_not_ours() -> None:
-    assert not Child(os.getpid(), "an earlier boot:12345").alive()
-    assert not Child(os.getpid(), "an earlier boot:12345").signal(signal.SIGTERM)
+    assert not ManagedProcess(os.getpid(), "an earlier boot:12345").is_alive()
+    assert not ManagedProcess(os.getpid(), "an earlier boot:12345").send_signal(signal.SIGTERM)
 
 
 def test_an_identity_where_there_is_no_proc() -> None:
