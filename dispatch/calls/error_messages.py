@@ -299,8 +299,6 @@ def error_from_mistake(tool: str, policy: Policy, mistake: Exception) -> Invalid
         fix = ""
         if mistake.limit == policy.max_request_bytes:
             fix = ", or raise 'max-request-bytes' in the tool's policy"
-        elif mistake.size <= policy.max_request_bytes and not policy.large_payloads:
-            fix = ", or set 'large-payloads' in the tool's policy if its service is one of dispatch's"
         return InvalidArgumentsError(
             ErrorType.REQUEST_TOO_LARGE,
             f"Tool '{tool}' was not executed: its request would have {mistake}. Send less, for instance a reference to the "
@@ -319,15 +317,13 @@ def error_from_mistake(tool: str, policy: Policy, mistake: Exception) -> Invalid
     )
 
 
-def error_from_unfragmentable_request(tool: str, size: int, limit: int) -> TransportError:
+def error_from_unfragmentable_request(tool: str, size: int, limit: int) -> InvalidArgumentsError:
     """Return the error of a request of ``size`` bytes, above the broker's ``limit``, without a known instance that accepts
     fragments. The tool was not executed."""
-    return TransportError(
+    return InvalidArgumentsError(
         ErrorType.REQUEST_TOO_LARGE,
-        f"Tool '{tool}' was not executed: its request has {size:,} bytes, the broker accepts {limit:,}, and no instance is "
+        f"Tool '{tool}' was not executed: its request would have {size:,} bytes, the limit is {limit:,}, and no instance is "
         "known that accepts more in fragments. Send less, for instance a reference to the data.",
-        sent=False,
-        retryable=False,
     )
 
 

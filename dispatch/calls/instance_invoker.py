@@ -181,6 +181,10 @@ class InstanceInvoker:
         instance = selected.instance
         if call.key_holder is not None and at_home and instance is not call.key_holder:
             raise error_from_key_holder_loss(call.tool.label)
+        if self._is_large(call.payload) and (instance is None or not instance.parts):
+            raise error_from_unfragmentable_request(
+                call.tool.label, len(call.payload), self._transport.max_message_bytes
+            )
         call.tried.append(selected.pick.instance)
         attempt.request_id = self._correlator.new_id()
         attempt.request = call.observer.on_request(
@@ -198,14 +202,11 @@ class InstanceInvoker:
 
         Raises:
             RejectedError: no instance is known that may have it.
-            TransportError: it is too large for the instance.
         """
         call, channel, instance = attempt.call, selected.route, selected.instance
         tool, policy, payload = call.tool, call.tool.policy, call.payload
         now, limit = self._now(), self._transport.max_message_bytes
         is_large = len(payload) > limit
-        if is_large and (instance is None or not instance.parts):
-            raise error_from_unfragmentable_request(tool.label, len(payload), limit)
         if instance is None:
             if policy.known_instances_only and channel.hello is not None:
                 raise error_from_missing_instance(tool.label, channel.request_queue)
@@ -248,14 +249,13 @@ class InstanceInvoker:
             Property.REPLY_TO: lane.topic,
             Property.SESSION: self._correlator.session.secret,
             Property.REMAINING_MS: str(max(1, int((deadline - now) * 1000))),
+            Property.LARGEST: str(policy.max_response_bytes),
             **attempt.request.properties,
         }
         if key is not None:
             properties[Property.IDEMPOTENCY_KEY] = key
         if channel.acknowledged:
             properties[Property.CREDIT] = str(self._channels.credit)
-        if policy.large_payloads:
-            properties[Property.LARGEST] = str(policy.max_response_bytes)
         if attempt.number > 1:
             properties[Property.ATTEMPT] = str(attempt.number)
         return properties

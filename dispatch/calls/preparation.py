@@ -81,7 +81,7 @@ def request_payload(config_text: str, arguments: Mapping[str, Any], user: str, p
         PayloadTooLargeError: the payload exceeds the limit.
         TypeError: an argument cannot be written as JSON.
     """
-    most = limit * MAX_PARTS if policy.large_payloads else limit
+    most = limit * MAX_PARTS
     return encode_request(
         config_text, json_text(arguments, "arguments"), user, limit=min(most, policy.max_request_bytes)
     )

@@ -45,10 +45,8 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
             ends within a second (``no-instance``); otherwise its request goes to the shared topic, where third-party
             instances may listen. Default False: third-party instances do not announce themselves, and a broker does not say
             that a topic has no consumer, so that only the operator of the service knows.
-        max_request_bytes: Bytes of the request of one call. Default 64 MiB, as ``max_response_bytes``.
-        large_payloads: between our two sides, arguments and answers that are larger than the broker's largest message
-            (5 MiB) go in parts, up to those two limits. False: they are refused, because they take memory on both sides,
-            and a reference to the data is nearly always better.
+        max_request_bytes: Bytes of the request of one call. Default 64 MiB, as ``max_response_bytes``. Above the broker's
+            largest message, requests and replies are sent in fragments; only dispatch's own instances accept them.
         retry: Retries of a call that may be repeated; a number alone is ``max_attempts``; None: no retry, and hedges keep
             the default budget. Default on: a request that was lost, or refused for the moment, is worth another attempt.
         hedging: Delay after which a second attempt starts at another instance beside a slow first one; the first reply
@@ -83,7 +81,6 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
     instance_timeout: float = 10.0
     addressed: bool = True
     max_request_bytes: int = 64 * 1024 * 1024
-    large_payloads: bool = False
     known_instances_only: bool = False
     retry: Retry | None = DEFAULT_RETRY
     hedging: float | str | None = None
@@ -111,7 +108,7 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
             check_seconds(value, key.replace("_", "-"))
         if self.single_flight is None:  # off, as null is for every part
             msgspec.structs.force_setattr(self, "single_flight", False)
-        for key in ("addressed", "large_payloads", "known_instances_only", "single_flight"):
+        for key in ("addressed", "known_instances_only", "single_flight"):
             check_flag(getattr(self, key), key.replace("_", "-"))
         if self.hedging is not None:
             check_hedging(self.hedging)

@@ -27,7 +27,6 @@ from dispatch.serving.reply_destinations import ReplyRouter
 OVERLOAD_RETRY_AFTER_MS = 1_000
 MAX_ERROR_CHARS = 64 * 1024
 """Longest error message in characters; a longer one is truncated."""
-ALLOW_PARTS = ", or set 'large-payloads' in the tool's policy"
 REASONS = (
     Refusal.OVERLOADED,
     Refusal.DRAINING,
@@ -152,7 +151,7 @@ class ReplySender:
             return None
         taken = whole_number(work.properties, Property.LARGEST)
         if taken is None:
-            self._too_large(work, f"more than the {limit:,} bytes of a message", ALLOW_PARTS)
+            self._too_large(work, f"more than the {limit:,} bytes of a message, and the caller accepts no fragments")
             return None
         most = min(taken, self._max_payload_bytes)
         if size > most:
@@ -170,10 +169,8 @@ class ReplySender:
                 await self._replies.writable(work.properties)
         return index
 
-    def _too_large(self, work: InboundRequest, why: str, or_else: str = "") -> None:
-        message = (
-            f"The tool was executed, but its result is too large to send ({why}). Ask for less in one call{or_else}."
-        )
+    def _too_large(self, work: InboundRequest, why: str) -> None:
+        message = f"The tool was executed, but its result is too large to send ({why}). Ask for less in one call."
         self._problem(work, ErrorType.RESULT_TOO_LARGE, message)
 
     def _problem(self, work: InboundRequest, type: str, message: str) -> None:

@@ -160,8 +160,6 @@ class _ScenarioRun:
         bounds = scenario.bounds
         options: dict[str, Any] = {"concurrency": 1, "max_queue": 2} if "places" in bounds else {}
         policy: dict[str, Any] = {}
-        if "messages" in bounds:
-            policy["large_payloads"] = True
         refusals = frozenset[str]().union(*(REFUSALS[name] for name in bounds))
         if scenario.seed % 2:
             # What was refused, or never sent, is then sent again: under another id, perhaps to another instance.

@@ -27,7 +27,7 @@ def memory() -> MemoryTransport:
 
 @contextlib.asynccontextmanager
 async def dispatching(**policy: Any) -> AsyncIterator[Dispatcher]:
-    settings = {**UNGUARDED, "large-payloads": True, **policy}
+    settings = {**UNGUARDED, **policy}
     async with Dispatcher(memory(), catalog(work={"policy": settings})) as dispatcher:
         yield dispatcher
 

@@ -93,7 +93,7 @@ async def test_a_part_of_an_answer_has_so_many_bytes(letter: str, size: int) -> 
     network = memory()
     await network.start()
     sizes: list[int] = []
-    policy = {**UNGUARDED, "large-payloads": True}
+    policy = UNGUARDED
     async with (
         serving(lambda _: text, broker=network),
         Dispatcher(memory(), catalog(work={"policy": policy}), client_id="me") as dispatcher,

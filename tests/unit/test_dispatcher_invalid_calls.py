@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dispatch import Outcome, ToolServiceClient
+from dispatch import Outcome, Policy, ToolServiceClient
 from dispatch.errors import InvalidArgumentsError, RejectedError
 from dispatch.messaging.wire.codec import MAX_MESSAGE_BYTES
 from dispatch.messaging.wire.properties import MAX_PROPERTY_BYTES
@@ -51,17 +51,21 @@ async def test_arguments_that_are_no_object_of_json_values(arguments: Any) -> No
     assert "Tool 'work' was not executed: " in error.message
 
 
-async def test_a_payload_over_the_limit() -> None:
-    error = await mistake({"data": "x" * MAX_MESSAGE_BYTES})
-    assert error.type == "request-too-large"
-    assert f"the limit is {MAX_MESSAGE_BYTES:,}" in error.message
-    assert "Send less" in error.message
+async def test_a_payload_over_the_brokers_limit_without_an_instance_that_accepts_fragments() -> None:
+    async with Peer.as_service() as peer, dispatching() as dispatcher:
+        result = await dispatcher.execute("work", {"data": "x" * MAX_MESSAGE_BYTES})
+        error = result.error
+        assert isinstance(error, InvalidArgumentsError)
+        assert (error.type, error.retryable, result.request_id) == ("request-too-large", False, "")
+        assert f"the limit is {MAX_MESSAGE_BYTES:,}" in error.message
+        assert "Send less" in error.message
+        assert peer.arrived.empty()
 
 
 async def test_a_payload_of_just_the_limit_passes() -> None:
     service = Service(lambda arguments: str(len(arguments["data"])))
     room = MAX_MESSAGE_BYTES - len('{"user":"","config":"{}","arguments":"{\\"data\\":\\"\\"}"}')
-    async with stand(service) as (dispatcher, _):
+    async with stand(service, policy=Policy(max_request_bytes=MAX_MESSAGE_BYTES)) as (dispatcher, _):
         assert await dispatcher.call("work", {"data": "x" * room}) == str(room)
         with pytest.raises(InvalidArgumentsError):
             await dispatcher.call("work", {"data": "x" * (room + 1)})

@@ -23,7 +23,7 @@ DEFAULT, USER, SERVICE, TOOL = "default", "user", "service", "tool"
 
 GUARDS: Mapping[str, tuple[str, ...]] = {
     "deadline": ("timeout", "attempt_timeout", "stream_timeout", "stream_idle_timeout"),
-    "sizes": ("max_request_bytes", "max_response_bytes", "large_payloads"),
+    "sizes": ("max_request_bytes", "max_response_bytes"),
     "delivery": ("instance_timeout", "addressed", "known_instances_only"),
     "retry": ("retry",),
     "hedging": ("hedging",),

@@ -77,9 +77,10 @@ async def at_once(dispatcher: dispatch.Dispatcher, **arguments: Any) -> dispatch
 
 async def test_the_brokers_own_limit_is_kept_before_anything_is_sent(small: LocalBroker) -> None:
     topic, limit = unique_topic(), MESSAGE_BYTES - PROPERTIES_BYTES
+    policy = dispatch.Policy(max_request_bytes=limit, max_response_bytes=limit)
     async with (
         dispatch.ToolServer(Answering(), small.service_url, service=topic),
-        dispatch.connect(small.service_url, catalog_of(topic)) as dispatcher,
+        dispatch.connect(small.service_url, catalog_of(topic), policy=policy) as dispatcher,
     ):
         assert transport_of(dispatcher).max_message_bytes == limit
         assert len(await dispatcher.call("echo", {"size": limit - 1_000}, timeout=20)) == limit - 1_000
@@ -94,10 +95,9 @@ async def test_the_brokers_own_limit_is_kept_before_anything_is_sent(small: Loca
 
 async def test_in_parts_the_brokers_own_limit_is_none(small: LocalBroker) -> None:
     topic, size = unique_topic(), 4 * MESSAGE_BYTES
-    policy = dispatch.Policy(large_payloads=True)
     async with (
         dispatch.ToolServer(Answering(), small.service_url, service=topic),
-        dispatch.connect(small.service_url, catalog_of(topic), policy=policy) as dispatcher,
+        dispatch.connect(small.service_url, catalog_of(topic)) as dispatcher,
     ):
         for letter in ("y", "\x01"):  # the second is six bytes on the wire
             assert await dispatcher.call("echo", {"fill": letter * size}, timeout=20) == "x" * size

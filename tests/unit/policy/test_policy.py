@@ -36,7 +36,6 @@ KEYS = (
     "instance-timeout",
     "addressed",
     "max-request-bytes",
-    "large-payloads",
     "known-instances-only",
 )
 PARTS = (
@@ -59,12 +58,12 @@ def test_the_defaults_are_those_that_are_documented() -> None:
     assert (DEFAULT_POLICY.timeout, DEFAULT_POLICY.attempt_timeout) == (30.0, None)
     assert (DEFAULT_POLICY.stream_timeout, DEFAULT_POLICY.stream_idle_timeout) == (300.0, 30.0)
     assert DEFAULT_POLICY.max_response_bytes == 64 * 1024 * 1024
-    assert (DEFAULT_POLICY.large_payloads, DEFAULT_POLICY.max_request_bytes) == (False, 64 * 1024 * 1024)
+    assert DEFAULT_POLICY.max_request_bytes == 64 * 1024 * 1024
 
 
 def test_every_key_is_read() -> None:
-    raw = dict(zip(KEYS, (1, 2.5, 3, 4, 6, 8, True, 9, True, True), strict=True))
-    assert parse_policy(raw) == Policy(1, 2.5, 3, 4, 6, 8, True, 9, True, True)
+    raw = dict(zip(KEYS, (1, 2.5, 3, 4, 6, 8, True, 9, True), strict=True))
+    assert parse_policy(raw) == Policy(1, 2.5, 3, 4, 6, 8, True, 9, True)
     assert Policy.__struct_encode_fields__ == KEYS + PARTS
 
 

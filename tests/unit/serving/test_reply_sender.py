@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dispatch import ToolService
+from dispatch import Policy, ToolService
 from dispatch.errors import InvalidArgumentsError, ThrottledError, ToolError
 from dispatch.messaging.wire.codec import MAX_MESSAGE_BYTES
 from dispatch.serving.reply_sender import MAX_ERROR_CHARS
@@ -59,16 +59,17 @@ async def test_any_json_result_reaches_the_caller(result: object, text: str) -> 
 
 
 async def test_the_largest_result_passes_and_a_larger_one_is_an_error_that_says_so() -> None:
-    around = len('{"error":null,"response":"","end_of_stream":true}')
-    for answers_before, room in ((0, MAX_MESSAGE_BYTES - around), (1, MAX_MESSAGE_BYTES)):  # then they travel plainly
-        async with stand(lambda arguments: "x" * arguments["size"]) as (dispatcher, _):
-            for _ in range(answers_before):
-                await dispatcher.call("work", {"size": room - around})
-            with pytest.raises(ToolError, match="too large") as caught:
-                await dispatcher.call("work", {"size": room + 1})
-            assert len(await dispatcher.call("work", {"size": room})) == room
+    around, most = len('{"error":null,"response":"","end_of_stream":true}'), 2 * MAX_MESSAGE_BYTES
+    async with stand(lambda arguments: "x" * arguments["size"], policy=Policy(max_response_bytes=most)) as (
+        dispatcher,
+        _,
+    ):
+        for size in (MAX_MESSAGE_BYTES - around, MAX_MESSAGE_BYTES - around + 1, MAX_MESSAGE_BYTES + 1, most):
+            assert len(await dispatcher.call("work", {"size": size})) == size
+        with pytest.raises(ToolError, match="too large") as caught:
+            await dispatcher.call("work", {"size": most + 1})
         assert caught.value.type == "result-too-large"
-        assert f"{MAX_MESSAGE_BYTES:,}" in caught.value.message
+        assert f"{most:,}" in caught.value.message
 
 
 async def test_a_result_json_cannot_say_is_an_error_that_names_its_type() -> None:
@@ -266,7 +267,8 @@ class Counting:
 )
 async def test_a_stream_that_fails_ends_with_an_error_and_stops(stream: Counting, type: str) -> None:
     got: list[str] = []
-    async with stand(lambda _: stream.items()) as (dispatcher, server):
+    policy = Policy(max_response_bytes=MAX_MESSAGE_BYTES - 1)
+    async with stand(lambda _: stream.items(), policy=policy) as (dispatcher, server):
         with pytest.raises(ToolError) as caught:
             await read(dispatcher.stream("work", timeout=5), got)
         assert caught.value.type == type

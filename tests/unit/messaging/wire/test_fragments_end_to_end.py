@@ -42,7 +42,7 @@ async def sides(
     """Both sides on a broker with a small limit; ``fault`` is what the service's connection does once they have met."""
     network = FaultyTransport(memory(), outgoing=FaultPlan(), incoming=FaultPlan(), seed=1)
     await network.start()
-    settings = Policy(**{**UNGUARDED, "large_payloads": True, **policy})
+    settings = Policy(**{**UNGUARDED, **policy})
     async with (
         serving(work, broker=network, **(server_options or {})) as server,
         Dispatcher(memory(), catalog(), policy=settings) as dispatcher,
@@ -82,14 +82,6 @@ async def test_a_large_text_that_is_none_is_an_error(bad: str) -> None:
         with pytest.raises(ToolError) as caught:
             await dispatcher.call("work")
         assert caught.value.type == "invalid-result"
-
-
-async def test_without_the_policy_it_is_an_error_that_names_it() -> None:
-    async with sides(sized, large_payloads=False) as (dispatcher, _, _):
-        with pytest.raises(ToolError, match="'large-payloads'") as caught:
-            await dispatcher.call("work", {"size": 2 * LIMIT})
-        assert caught.value.type == "result-too-large"
-        assert f"{LIMIT:,}" in caught.value.message
 
 
 async def test_the_caller_and_the_service_each_have_a_limit() -> None:
@@ -186,22 +178,12 @@ async def test_lost_parts_of_a_request_are_sent_again_and_it_runs_once() -> None
         assert len(service.requests) == 21
 
 
-async def test_without_the_policy_nothing_is_sent_and_the_error_names_it() -> None:
-    async with sides(told, large_payloads=False) as (dispatcher, server, _):
-        with pytest.raises(InvalidArgumentsError, match="'large-payloads'") as caught:
-            await dispatcher.call("work", {"fill": text(LIMIT)})
-        assert caught.value.type == "request-too-large"
-        with pytest.raises(InvalidArgumentsError, match="'large-payloads'"):
-            await anext(dispatcher.stream("work", {"fill": text(LIMIT)}))
-        assert server.requests == 1
-
-
 async def test_beyond_the_limit_of_the_policy_nothing_is_sent_and_the_error_names_it() -> None:
     async with sides(told, max_request_bytes=5_000) as (dispatcher, server, _):
         with pytest.raises(InvalidArgumentsError, match="'max-request-bytes'"):
             await dispatcher.call("work", {"fill": text(5_000)})
         assert server.requests == 1
-    async with sides(told, max_request_bytes=500, large_payloads=False) as (dispatcher, server, _):
+    async with sides(told, max_request_bytes=500) as (dispatcher, server, _):
         with pytest.raises(InvalidArgumentsError, match="'max-request-bytes'"):
             await dispatcher.call("work", {"fill": text(500)})
 
@@ -229,14 +211,14 @@ async def test_too_many_at_once_are_told_to_come_back() -> None:
 async def test_nobody_who_takes_parts_is_known() -> None:
     async with (
         Peer.as_service() as peer,
-        Dispatcher(memory(), catalog(), policy=Policy(large_payloads=True)) as dispatcher,
+        Dispatcher(memory(), catalog()) as dispatcher,
     ):
-        with pytest.raises(TransportError, match="no instance is known") as caught:
+        with pytest.raises(InvalidArgumentsError, match="no instance is known") as caught:
             await dispatcher.call("work", {"fill": text(LIMIT)})
         error = caught.value
-        assert (error.type, error.sent, error.retryable) == ("request-too-large", False, False)
+        assert (error.type, error.retryable) == ("request-too-large", False)
         assert peer.arrived.empty()
-        with pytest.raises(TransportError, match="no instance is known"):
+        with pytest.raises(InvalidArgumentsError, match="no instance is known"):
             await anext(dispatcher.stream("work", {"fill": text(LIMIT)}))
         assert dispatcher.pending_requests == 0
 
@@ -246,7 +228,7 @@ async def test_others_are_sent_nothing_in_parts_even_when_one_of_ours_is_there()
         route = next(iter(dispatcher._running.routes._open.values()))
         (instance,) = route.instances
         instance.parts = False  # an older release of ours, which has no such feature
-        with pytest.raises(TransportError, match="no instance is known"):
+        with pytest.raises(InvalidArgumentsError, match="no instance is known"):
             await dispatcher.call("work", {"fill": text(LIMIT)})
         assert server.requests == 1
         assert await dispatcher.call("work") == "none"

@@ -224,7 +224,8 @@ async def test_a_call_that_times_out() -> None:
 
 async def test_a_reply_that_cannot_be_sent() -> None:
     spans = Spans()
-    async with traced(spans, lambda _: "x" * 6_000_000) as dispatcher:
+    limited = catalog(service={"policy": {"max-response-bytes": 1_000_000}}, work=ONCE)
+    async with traced(spans, lambda _: "x" * 6_000_000, limited) as dispatcher:
         result = await dispatcher.execute("work")
         await idle()
         assert result.error is not None

@@ -18,6 +18,7 @@ from tests.helpers.run_profile import examples
 from tests.helpers.telemetry_capture import Board, Spans, telling
 
 TOOLS = catalog(
+    service={"policy": {"max-response-bytes": 1_000_000}},
     plain={"policy": {"bulkhead": {"max-concurrent-calls": 2, "max-wait": 1}}},
     safe={"read-only": True, "policy": {"hedging": 0.2, "attempt-timeout": 0.6, "retry": {"initial-backoff": 0.05}}},
     shared={"read-only": True, "policy": {"single-flight": True}},
