@@ -26,7 +26,7 @@ from benchmarks.micro.guard_libraries import (
 )
 from benchmarks.micro.guard_stacks import Call, package
 from dispatch.policy import RateLimit
-from dispatch.resilience.rate_limit.aio import RateLimits
+from dispatch.resilience.rate_limit.async_rate_limiter import AsyncRateLimiter
 
 HERD = 200
 OLD = 3
@@ -216,7 +216,7 @@ async def _aiolimiter_left() -> Seen:
 
 
 async def _ours_left() -> Seen:
-    limits = RateLimits(RateLimit("1/s", burst=1, max_wait=WEEK_S), max_queue=2 * WAITERS)
+    limits = AsyncRateLimiter(RateLimit("1/s", burst=1, max_wait=WEEK_S), max_queue=2 * WAITERS)
     deadline = asyncio.get_running_loop().time() + WEEK_S
     await limits.acquire("", deadline)
     # One user has half of the queue at most.

@@ -12,7 +12,7 @@ from dispatch.resilience.breaker.breaker import CircuitBreaker
 from dispatch.resilience.bulkhead.async_bulkhead import AsyncBulkhead
 from dispatch.resilience.hedging.decision import Hedging
 from dispatch.resilience.latency_histogram import LatencyHistogram, Quantile
-from dispatch.resilience.rate_limit.aio import LimiterBucket, RateLimits, user_buckets
+from dispatch.resilience.rate_limit.async_rate_limiter import AsyncRateLimiter, LimiterBucket, user_buckets
 from dispatch.resilience.rate_limit.user_buckets import UserBuckets
 from dispatch.resilience.retry.budget import MIN_REPEATS_PER_S, RetryBudget
 from dispatch.resilience.retry.decision import RetryPolicy
@@ -152,12 +152,12 @@ class ToolGuards:
         if self.pool is not None:
             self.pool.balancer.end_ejections()
 
-    def _rates(self) -> RateLimits | None:
+    def _rates(self) -> AsyncRateLimiter | None:
         tool_limit, user_limit, shared_limit = _limits(self.policy)
         if tool_limit is None and user_limit is None and shared_limit is None:
             return None
         everywhere = None if shared_limit is None else self._shared_users(shared_limit)
-        return RateLimits(tool_limit, user_limit, everywhere=everywhere, shared_rate=shared_limit)
+        return AsyncRateLimiter(tool_limit, user_limit, everywhere=everywhere, shared_rate=shared_limit)
 
     def _retrying(self) -> RetryPolicy | None:
         retry = self.policy.retry

@@ -213,7 +213,7 @@ class ReplyRouter:
         """Return whether the limits allow another reply topic of ``owner``."""
         if self._owned[owner] >= TOPICS_OF_ONE:
             return False
-        if not self._openings.take(1, asyncio.get_running_loop().time()):
+        if not self._openings.try_add(1, asyncio.get_running_loop().time()):
             return False
         for _ in range(MAX_LOOKED_AT):
             if len(self._topics) < MAX_REPLY_TOPICS:

@@ -28,7 +28,7 @@ from dispatch.messaging.wire.codec import json_text
 from dispatch.policy import Annotations, Policy, PolicyError, check_repeats, check_seconds, repeatable
 from dispatch.policy.repeat_safety import UNDECLARED
 from dispatch.resilience.breaker.breaker import CircuitBreaker, State
-from dispatch.resilience.rate_limit.aio import user_buckets
+from dispatch.resilience.rate_limit.async_rate_limiter import user_buckets
 from dispatch.result import CallResult
 from dispatch.routing.pool_registry import PoolKey
 from dispatch.telemetry.call_observer import NULL_DISPATCHER, DispatcherObserver

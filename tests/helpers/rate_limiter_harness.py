@@ -27,7 +27,7 @@ class World:
         **weights: float,
     ) -> None:
         self.now = 100.0
-        self.stirred = 0
+        self.on_earlier = 0
         self.bucket = None if rate is None else LeakyBucket(burst, rate)
         self.users: UserBuckets[LeakyBucket] | None = None
         if user_rate is not None:
@@ -40,11 +40,11 @@ class World:
             max_queue=queue,
             max_wait=max_wait,
             weights=weights,
-            stirred=self.stir,
+            on_earlier=self.stir,
         )
 
     def stir(self) -> None:
-        self.stirred += 1
+        self.on_earlier += 1
 
     def admit(self, user: str = "ann", deadline: float = NEVER, cost: float = 1.0) -> RatePermit | Waiter | Rejection:
         return self.limiter.admit(user, deadline, cost)
@@ -71,7 +71,7 @@ class World:
         while (at := self.limiter.next_at()) is not None and at <= end:
             assert at > self.now or self.limiter.next_at() == at
             self.now = max(self.now, at)
-            answered += [(self.now, waiter) for waiter in self.limiter.turn()]
+            answered += [(self.now, waiter) for waiter in self.limiter.admit_waiters()]
         self.now = max(self.now, end) if end is not NEVER else self.now
         return answered
 

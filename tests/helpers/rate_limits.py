@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dispatch.policy.rate_limit import RateLimit
-from dispatch.resilience.rate_limit.aio import RateLimits
+from dispatch.resilience.rate_limit.async_rate_limiter import AsyncRateLimiter
 from tests.helpers.clock import virtual_loop
 
 FAR = 1e9
@@ -15,16 +15,16 @@ def now() -> float:
 
 def limits(
     rate: str | None = "8/s", user_rate: str | None = None, *, burst: float = 1, max_queue: int = 1000, **more: object
-) -> RateLimits:
+) -> AsyncRateLimiter:
     """Limits with a burst of one and a long queue."""
     settings = {"burst": burst, "max_wait": 100.0, **more}
-    return RateLimits(
+    return AsyncRateLimiter(
         None if rate is None else RateLimit(rate, **settings),  # type: ignore[arg-type]
         None if user_rate is None else RateLimit(user_rate, **settings),  # type: ignore[arg-type]
         max_queue=max_queue,
     )
 
 
-def figures(made: RateLimits) -> tuple[int, int, int, int]:
+def figures(made: AsyncRateLimiter) -> tuple[int, int, int, int]:
     limiter = made.limiter
     return limiter.granted, limiter.returned, limiter.refused, limiter.waiting

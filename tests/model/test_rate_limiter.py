@@ -40,7 +40,7 @@ class Machine(RuleBasedStateMachine):
     def begin(self, rate: tuple[float, float] | None, user_rate: tuple[float, float] | None, remembered: int) -> None:
         self.now = 100.0
         self.rate, self.user_rate = rate, user_rate
-        self.stirred = False
+        self.on_earlier = False
         self.due: float | None = None
         users = None
         if user_rate is not None:
@@ -54,25 +54,25 @@ class Machine(RuleBasedStateMachine):
             max_queue=QUEUE,
             max_wait=MAX_WAIT,
             weights={"c": 2.0},
-            stirred=self.stir,
+            on_earlier=self.stir,
         )
         self.went: list[Went] = []
         self.waiting: dict[Waiter, float] = {}
         self.granted = self.returned = self.refused = 0
 
     def stir(self) -> None:
-        self.stirred = True
+        self.on_earlier = True
 
     def settle(self) -> None:
         """What the owner of the limiter does after every step: turn if told to, and look when to turn next."""
-        if self.stirred:
-            self.stirred = False
-            self.turn()
+        if self.on_earlier:
+            self.on_earlier = False
+            self.admit_waiters()
         self.due = self.limiter.next_at()
 
-    def turn(self, *, late: bool = False) -> None:
+    def admit_waiters(self, *, late: bool = False) -> None:
         order: dict[str, int] = {}
-        for waiter in self.limiter.turn():
+        for waiter in self.limiter.admit_waiters():
             began = self.waiting.pop(waiter)
             if isinstance(waiter.answer, RatePermit):
                 number = list(self.numbers).index(waiter)
@@ -137,7 +137,7 @@ class Machine(RuleBasedStateMachine):
         turns = 0
         while self.due is not None and self.due <= end:
             self.now = max(self.now, self.due)
-            self.turn()
+            self.admit_waiters()
             self.settle()
             turns += 1
             assert turns < 500, "it turns and turns and nothing happens"
@@ -146,7 +146,7 @@ class Machine(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([0.3, 3.0]))
     def a_turn_comes_late(self, seconds: float) -> None:
         self.now += seconds
-        self.turn(late=True)
+        self.admit_waiters(late=True)
         self.settle()
 
     @precondition(lambda self: self.waiting)
@@ -196,11 +196,11 @@ class Machine(RuleBasedStateMachine):
         assert limiter._queue.places == len(self.waiting) <= QUEUE
         users = {waiter.user for waiter in self.waiting}
         assert set(limiter._queue._flows) == users
-        assert set(limiter._lines) == (users if self.users is not None else set())
-        for line in limiter._lines.values():
+        assert set(limiter._user_queues) == (users if self.users is not None else set())
+        for line in limiter._user_queues.values():
             assert (line.due is None) == (not line.waiters)
             assert abs(line.cost - line.placed_cost - sum(waiter.cost for waiter in line.waiters)) < 1e-9
-        assert len(limiter._due) == sum(line.due is not None for line in limiter._lines.values())
+        assert len(limiter._due) == sum(line.due is not None for line in limiter._user_queues.values())
         assert self.users is None or len(self.users) <= 10
 
     @invariant()
@@ -256,5 +256,5 @@ def test_the_time_that_a_refusal_names_is_exact(calls: list[tuple[str, float]], 
         due = limiter.next_at()
         assert due is not None
         now = due
-        limiter.turn()
+        limiter.admit_waiters()
     assert abs(now - (100.0 + first.retry_after)) <= 1e-4

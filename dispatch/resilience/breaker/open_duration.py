@@ -11,7 +11,7 @@ class OpenDuration:
 
     ``open_duration`` doubles with every opening (Finagle's failure accrual), and one doubling is undone for every
     ``decay_duration`` spent closed (gRPC A50's decay). So the open durations of a breaker that flaps grow; a breaker that
-    started again at the shortest duration after each success would flap for ever.
+    started again at the shortest duration after each success would flap permanently.
 
     Args:
         randomness: jitter, so that breakers that open together do not close together.

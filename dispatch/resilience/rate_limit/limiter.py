@@ -1,8 +1,8 @@
-"""The rate limiter of one tool: at once when there is room and nobody waits, else a bounded fair wait, or a refusal at once.
+"""The rate limiter of one tool: immediate admission, a bounded fair wait, or immediate rejection. Sans-I/O.
 
-A call that has to wait goes through two places. While its user's own bucket is full it stands in that user's line, where
-it is in nobody's way. Then it has a turn in the fair queue of all users in front of the tool's bucket. Both buckets are
-filled at the same moment, when it goes: rights to go that were kept while waiting for another would add up to a burst.
+A waiting call passes two queues. While its user's own bucket is full, it waits in the queue of that user, where it delays no
+other user. Then it waits in the fair queue of all users in front of the tool's bucket. Both buckets are filled at the same
+moment, when the call is admitted: permits that were acquired early, during another wait, would accumulate to a burst.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ MAX_QUEUE = 128
 """Calls that wait for the rate limits of one tool, of all users. At 100 calls a second this is 1.28 s of calls, about the
 default of ``max-wait``, which is the limit that users set: the queue bounds only memory. One user alone gets half of it."""
 STEP_S = 1e-6
-"""Two times that differ by less are the same: sums of floats and the turns of a timer are no more exact."""
+"""Times that differ by less are equal: sums of floats and timers are not more accurate."""
 
 BY_TOOL = "rate-limit"
-"""Who refuses: the limit over all users …"""
+"""``by`` of a rejection by the tool's limit."""
 BY_USER = "user-rate-limit"
-"""… or the user's own."""
+"""``by`` of a rejection by the user's limit."""
 
-_REJECTED = Outcome.REJECTED  # to look a member up costs as much as all the rest of finishing
+_REJECTED = Outcome.REJECTED  # access to the member of an enumeration costs as much as the rest of finish()
 
 
 class RatePermit(msgspec.Struct, gc=False, eq=False):
-    """A call may go. What it filled stays filled unless it is given back. Nothing holds on to it but its caller."""
+    """The permit of one call. Its cost stays in the buckets unless it is returned. Only its caller refers to it, so that it
+    needs no garbage collection."""
 
     _limiter: RateLimiter | None
     _user: str
@@ -43,10 +44,10 @@ class RatePermit(msgspec.Struct, gc=False, eq=False):
     _at: float
 
     def finish(self, outcome: Outcome, *, retry_after: float | None = None) -> None:
-        """See :class:`dispatch._internal.permit.Permit`. REJECTED gives back; whatever else became of the call, it was made.
+        """Record the outcome; see :class:`dispatch._internal.permit.Permit`. REJECTED returns the cost; after any other
+        outcome the call was made.
 
-        THROTTLED does not, and ``retry_after`` stops nobody here: it is one instance that asked to be left alone, and the
-        breakers see to it.
+        THROTTLED returns nothing, and ``retry_after`` is ignored: one instance asked for a pause, which the breakers apply.
         """
         if outcome is _REJECTED:
             self.give_back()
@@ -54,19 +55,19 @@ class RatePermit(msgspec.Struct, gc=False, eq=False):
             self._limiter = None
 
     def give_back(self) -> None:
-        """The call was not made: others may go in its place. Does nothing after the first time, or after ``finish``."""
+        """Return the cost of a call that was not made. Only the first call counts, and none after ``finish``."""
         limiter = self._limiter
         if limiter is not None:
             self._limiter = None
-            limiter._returned(self._user, self._own, self._cost, self._at)
+            limiter._record_return(self._user, self._own, self._cost, self._at)
 
 
 class Waiter:
-    """A call that waits. ``answer`` is None until the limiter has decided.
+    """A waiting call.
 
     Attributes:
-        answer: the permit, or why it may not go after all.
-        tag: whatever its owner wants to find again (a future).
+        answer: the permit or the rejection; None until the limiter has decided.
+        tag: any object of the caller (a future).
     """
 
     __slots__ = ("_number", "answer", "cost", "deadline", "give_up_at", "tag", "user")
@@ -81,8 +82,8 @@ class Waiter:
         self.tag: Any = None
 
 
-class _Line:
-    """One user's calls that wait, for the user's own bucket (``waiters``) or in the fair queue (``placed``)."""
+class _UserQueue:
+    """The waiting calls of one user: for the user's own bucket (``waiters``), or in the fair queue (``placed``)."""
 
     __slots__ = ("cost", "due", "placed", "placed_cost", "waiters")
 
@@ -91,26 +92,38 @@ class _Line:
         self.cost = 0.0  # of all
         self.placed = 0
         self.placed_cost = 0.0
-        self.due: tuple[float, int, str] | None = None  # when the first of ``waiters`` can go there
+        self.due: tuple[float, int, str] | None = None  # when the first of ``waiters`` can move there
 
 
 class RateLimiter:
-    """Lets calls through at a rate. No loop, no timer: whoever owns it calls :meth:`turn` at :meth:`next_at`.
-    ``granted`` counts permits, ``returned`` those given back, ``refused`` calls refused at once or after a wait. So
-    ``granted - returned`` is the number of calls that went: exactly and always, as ``waiting`` is of those that wait.
+    """Admits calls at a rate. It has no timer: its owner calls :meth:`admit_waiters` at :meth:`next_at`.
+
+    ``granted`` counts permits, ``returned`` the permits that were returned, ``refused`` the calls that were rejected at once
+    or after a wait. ``granted - returned`` is always the exact number of calls made.
 
     Args:
         clock: seconds.
-        bucket: all users' together; None: no limit there.
-        users: one user's bucket at a time (:meth:`Users.get`); None: no limit there.
-        max_queue: calls that wait at most.
-        max_wait: seconds that a call waits at most.
-        weights: shares of users; 1 for those not named.
-        stirred: called when somebody who waits may be able to go sooner than ``next_at`` said.
+        bucket: of all users together; None: no limit.
+        users: returns the bucket of a user (:meth:`UserBuckets.get`); None: no limit.
+        max_queue: maximum number of waiting calls.
+        max_wait: maximum wait of a call, in seconds.
+        weights: shares of users; 1 for users that are not named.
+        on_earlier: called when a waiting call may be admitted earlier than ``next_at`` returned.
     """
 
     __slots__ = (
-        *("_bucket", "_due", "_expiries", "_lines", "_max_wait", "_number", "_queue", "_stirred", "_turns", "_users"),
+        *(
+            "_bucket",
+            "_due",
+            "_expiries",
+            "_user_queues",
+            "_max_wait",
+            "_number",
+            "_queue",
+            "_on_earlier",
+            "_turns",
+            "_users",
+        ),
         *("clock", "granted", "refused", "returned"),
     )
 
@@ -123,18 +136,18 @@ class RateLimiter:
         max_queue: int = MAX_QUEUE,
         max_wait: float = 1.0,
         weights: Mapping[str, float] | None = None,
-        stirred: Callable[[], object] = lambda: None,
+        on_earlier: Callable[[], object] = lambda: None,
     ) -> None:
         self.clock = clock
         self._bucket = bucket
         self._users = users
         self._max_wait = max_wait
-        self._stirred = stirred
+        self._on_earlier = on_earlier
         self._queue: WeightedFairQueue[Waiter] = WeightedFairQueue(max_queue, dict(weights or {}))
-        self._turns = self._queue.turns  # empty when nobody waits for the tool's bucket
-        self._lines: dict[str, _Line] = {}
-        self._due: list[tuple[float, int, str]] = []  # lines by when their first waiter finds room
-        self._expiries: list[tuple[float, int, Waiter]] = []  # everybody by when they give up
+        self._turns = self._queue.turns  # empty when no call waits for the tool's bucket
+        self._user_queues: dict[str, _UserQueue] = {}
+        self._due: list[tuple[float, int, str]] = []  # user queues by when their first waiter can move
+        self._expiries: list[tuple[float, int, Waiter]] = []  # all waiters by the end of their waiting time
         self._number = 0
         self.granted = 0
         self.returned = 0
@@ -142,66 +155,67 @@ class RateLimiter:
 
     @property
     def waiting(self) -> int:
-        """Calls that wait."""
+        """Waiting calls."""
         return len(self._expiries)
 
     def admit(self, user: str, deadline: float, cost: float = 1.0) -> RatePermit | Waiter | Rejection:
-        """May a call of ``user`` go?
+        """Admit, queue or reject a call of ``user``.
 
         Args:
-            user: whose.
-            deadline: when, on the clock, its answer is no use any more.
-            cost: how many calls it counts as; above 0.
+            user: on whose behalf the call is made.
+            deadline: of the call, on the clock.
+            cost: number of calls that it counts as; above 0.
 
         Returns:
-            A permit; or a waiter, which a later ``turn`` answers; or a rejection, whose ``retry_after`` is how long the
-            call would have had to wait if nobody else came, all ahead of it in fair order counted. That is exact; when
-            calls ahead also wait for their users' own buckets, it can be less.
+            A permit; or a waiter, which a later ``admit_waiters`` decides; or a rejection, whose ``retry_after`` is the wait
+            that the call would have had without later calls, given the fair order. It is exact, except that it can be less
+            when calls ahead also wait for their users' own buckets.
 
         Raises:
             ValueError: the cost is not above 0.
         """
         if not cost > 0.0:
-            raise ValueError(f"a call costs more than nothing, not {cost!r}")
+            raise ValueError(f"the cost of a call must be above 0, not {cost!r}")
         now = self.clock()
         bucket, own = self._bucket, None
         if self._users is None and bucket is not None:  # what most tools with a limit have
-            room = not self._turns and bucket.take(cost, now)
+            room = not self._turns and bucket.try_add(cost, now)
         else:
             own = self._users(user, now) if self._users is not None else None
-            room = not self._turns and user not in self._lines and self._fill(own, cost, now)
+            room = not self._turns and user not in self._user_queues and self._fill(own, cost, now)
         if room:
             self.granted += 1
             return RatePermit(self, user, own, cost, now)
-        return self._wait(user, own, cost, now, deadline)
+        return self._enqueue(user, own, cost, now, deadline)
 
     def leave(self, waiter: Waiter) -> None:
-        """Its caller has gone. It leaves at once, with all it has here; a permit that it was just given goes back."""
+        """Remove the waiter of a cancelled caller; a permit that it has just received is returned."""
         if isinstance(waiter.answer, RatePermit):
             waiter.answer.give_back()
         elif waiter.answer is None:
             self._remove(waiter)
             waiter.answer = Rejection("rate-limit", "left")
             if self._expiries:
-                self._stirred()
+                self._on_earlier()
 
-    def turn(self) -> list[Waiter]:
-        """Let go who can go now, refuse whose time is up. Those answered, in the order in which they go."""
+    def admit_waiters(self) -> list[Waiter]:
+        """Admit the waiters that can be admitted now, and reject those whose waiting time has ended. Returns both in
+        order."""
         now = self.clock()
         answered: list[Waiter] = []
         while self._due and self._due[0][0] <= now:
             self._place(self._due[0][2], now)
         while (head := self._queue.head()) is not None:
             waiter, cost = head
-            if waiter.deadline <= now:  # this turn comes late; who has merely waited for long may still go
+            if waiter.deadline <= now:  # the timer is late; after max_wait alone a waiter may still be admitted
                 answered.append(self._give_up(waiter, now))
                 continue
             own = self._users(waiter.user, now) if self._users is not None else None
-            if own is not None and own.wait(cost, now) > 0.0:
-                self._back(waiter.user, now)  # another tool's call of the same user has filled it meanwhile
+            if own is not None and own.time_until_fits(cost, now) > 0.0:
+                self._unplace(waiter.user, now)  # a call of the same user at another tool has filled it meanwhile
             elif self._fill(own, cost, now):
-                self._queue.take()
-                self._gone(waiter, placed=True)
+                self._queue.pop()
+                self._forget(waiter, placed=True)
                 waiter.answer = self._grant(waiter.user, own, cost, now)
                 answered.append(waiter)
             else:
@@ -211,7 +225,7 @@ class RateLimiter:
         return answered
 
     def next_at(self) -> float | None:
-        """When the next ``turn`` is due; None when nobody waits."""
+        """Return when the next ``admit_waiters`` is due; None when no call waits."""
         if not self._expiries:
             return None
         at = self._expiries[0][0]
@@ -220,13 +234,13 @@ class RateLimiter:
         head = self._queue.head()
         if head is not None:
             now = self.clock()
-            # A head that finds room is one whom rounding kept back: soon, not now, or this could go on for ever.
-            wait = 0.0 if self._bucket is None else self._bucket.wait(head[1], now)
+            # A head that fits now was held back by rounding: soon, not now, or the timer would run in a busy loop.
+            wait = 0.0 if self._bucket is None else self._bucket.time_until_fits(head[1], now)
             at = min(at, now + max(wait, STEP_S))
         return at
 
     def refuse_all(self, reason: str) -> list[Waiter]:
-        """Refuse everybody who waits, because the limiter ends. They, in the order in which they would have given up."""
+        """Reject all waiters. Returns them in the order of the end of their waiting time."""
         answered = [waiter for _, _, waiter in self._expiries]
         for waiter in answered:
             self._remove(waiter)
@@ -247,7 +261,7 @@ class RateLimiter:
         self.refused += 1
         return Rejection(by, reason, retry_after)
 
-    def _returned(self, user: str, own: Bucket | None, cost: float, at: float) -> None:
+    def _record_return(self, user: str, own: Bucket | None, cost: float, at: float) -> None:
         now = self.clock()
         self.returned += 1
         if self._bucket is not None:
@@ -255,25 +269,25 @@ class RateLimiter:
         if own is not None:
             own.give_back(cost, at, now)
         if self._expiries:
-            if user in self._lines:
+            if user in self._user_queues:
                 self._place(user, now)
-            self._stirred()
+            self._on_earlier()
 
     def _fill(self, own: Bucket | None, cost: float, now: float) -> bool:
-        """Pour the cost into both buckets, or into neither."""
+        """Add the cost to both buckets, or to neither."""
         bucket = self._bucket
         if own is None:
-            return bucket is None or bucket.take(cost, now)
+            return bucket is None or bucket.try_add(cost, now)
         if bucket is None:
-            return own.take(cost, now)
-        if own.wait(cost, now) > 0.0 or not bucket.take(cost, now):
+            return own.try_add(cost, now)
+        if own.time_until_fits(cost, now) > 0.0 or not bucket.try_add(cost, now):
             return False
-        if own.take(cost, now):
+        if own.try_add(cost, now):
             return True
         bucket.give_back(cost, now, now)
         return False
 
-    def _wait(self, user: str, own: Bucket | None, cost: float, now: float, deadline: float) -> Waiter | Rejection:
+    def _enqueue(self, user: str, own: Bucket | None, cost: float, now: float, deadline: float) -> Waiter | Rejection:
         bucket = self._bucket
         if (bucket is not None and cost > bucket.burst) or (own is not None and cost > own.burst):
             return self._refuse("too-large", None, BY_USER if own is not None and cost > own.burst else BY_TOOL)
@@ -289,7 +303,7 @@ class RateLimiter:
         if own is None:
             self._queue.place(user, waiter, cost)
         else:
-            line = self._lines.setdefault(user, _Line())
+            line = self._user_queues.setdefault(user, _UserQueue())
             line.waiters[waiter] = None
             line.cost += cost
             if line.due is None:
@@ -297,29 +311,29 @@ class RateLimiter:
         return waiter
 
     def _estimate(self, user: str, own: Bucket | None, cost: float, now: float) -> tuple[float, str]:
-        """How long until it would go, and whose rate that is for."""
+        """Return the expected wait and the limit that causes it."""
         wait, by = 0.0, BY_TOOL
         if self._bucket is not None:
-            wait = self._bucket.wait(self._queue.ahead(user, cost) + cost, now)
+            wait = self._bucket.time_until_fits(self._queue.ahead(user, cost) + cost, now)
         if own is not None:
-            line = self._lines.get(user)
-            mine = own.wait(cost if line is None else line.cost + cost, now)
+            line = self._user_queues.get(user)
+            mine = own.time_until_fits(cost if line is None else line.cost + cost, now)
             if mine > wait:
                 wait, by = mine, BY_USER
         return wait, by
 
     def _place(self, user: str, now: float) -> None:
-        """Move who finds room in the user's own bucket to the fair queue; note when the next one will."""
+        """Move the waiters that fit into the user's own bucket to the fair queue; note when the next one can move."""
         assert self._users is not None
-        line = self._lines[user]
-        self._undue(line)
+        line = self._user_queues[user]
+        self._clear_due(line)
         own = self._users(user, now)
         moved = False
         while line.waiters:
             waiter = next(iter(line.waiters))
-            wait = own.wait(line.placed_cost + waiter.cost, now)
+            wait = own.time_until_fits(line.placed_cost + waiter.cost, now)
             if wait > 0.0:
-                # A user may wait at several tools for one bucket: who has just been served lets the others go first.
+                # A user may wait at several tools for one bucket: the tool that was just served comes last.
                 line.due = (now + max(wait, STEP_S) + (2 * STEP_S if moved else 0.0), waiter._number, user)
                 insort(self._due, line.due)
                 return
@@ -329,32 +343,32 @@ class RateLimiter:
             line.placed_cost += waiter.cost
             self._queue.place(user, waiter, waiter.cost)
 
-    def _back(self, user: str, now: float) -> None:
-        """From the fair queue to the front of the user's line."""
-        line = self._lines[user]
+    def _unplace(self, user: str, now: float) -> None:
+        """Move waiters from the fair queue back to the front of the user's queue."""
+        line = self._user_queues[user]
         line.waiters = OrderedDict.fromkeys([*self._queue.unplace(user), *line.waiters])
         line.placed = 0
         line.placed_cost = 0.0
         self._place(user, now)
 
-    def _undue(self, line: _Line) -> None:
+    def _clear_due(self, line: _UserQueue) -> None:
         if line.due is not None:
             del self._due[bisect_left(self._due, line.due)]
             line.due = None
 
     def _remove(self, waiter: Waiter) -> None:
-        """Somebody leaves without having gone; those behind move up."""
+        """Remove a waiter that was not admitted; later ones move up."""
         placed = self._queue.remove(waiter.user, waiter)
         if not placed:
             self._queue.release(waiter.user)
-        self._gone(waiter, placed=placed)
-        if waiter.user in self._lines:
+        self._forget(waiter, placed=placed)
+        if waiter.user in self._user_queues:
             self._place(waiter.user, self.clock())
 
-    def _gone(self, waiter: Waiter, *, placed: bool) -> None:
-        """Out of everything but the fair queue, which it has left already."""
+    def _forget(self, waiter: Waiter, *, placed: bool) -> None:
+        """Remove a waiter from all structures but the fair queue, from which it has been removed already."""
         del self._expiries[bisect_left(self._expiries, (waiter.give_up_at, waiter._number))]
-        line = self._lines.get(waiter.user)
+        line = self._user_queues.get(waiter.user)
         if line is None:
             return
         line.cost -= waiter.cost
@@ -364,5 +378,5 @@ class RateLimiter:
         else:
             del line.waiters[waiter]
         if not line.placed and not line.waiters:
-            self._undue(line)
-            del self._lines[waiter.user]
+            self._clear_due(line)
+            del self._user_queues[waiter.user]

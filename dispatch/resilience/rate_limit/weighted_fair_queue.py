@@ -1,11 +1,11 @@
-"""A bounded queue that gives each flow its weighted share of what is taken, whatever the others put in. Bookkeeping only.
+"""A bounded weighted fair queue: each flow gets its weighted share of the service, whatever other flows add. Sans-I/O.
 
-Self-clocked fair queueing (Golestani 1994): each item has the virtual time at which it would be done if all flows were
-served at once, each as fast as its weight; the least goes first. So an item waits for what other flows may send in its own
-flow's share of time and for nothing else, and a large one cannot be overtaken for ever by small ones: it has its time, too.
+Self-clocked fair queueing (Golestani 1994): each item has a virtual finish time, at which it would be done if all flows were
+served in parallel at the rate of their weights; the lowest is served first. So an item waits only for the share of other
+flows, and small items cannot starve a large one.
 
-Room is given out by a dynamic threshold (Choudhury and Hahne 1998): a flow may have as many items here as there are free
-places. One flow alone gets half of the queue, nine that want everything a tenth each, and one tenth stays free for the next.
+Slots are allocated by a dynamic threshold (Choudhury and Hahne 1998): a flow may have as many items as there are free slots.
+One flow alone gets half of the queue, nine greedy flows get a tenth each, and one tenth stays free for the next flow.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ T = TypeVar("T")
 
 
 class Flow(Generic[T]):
-    """What one flow has here: ``places``, of which those of ``items`` have a turn each. Turns belong to the flow, not to its
-    items: when an item leaves, those behind it in its flow move up."""
+    """One flow: ``places`` reserved slots, of which those of ``items`` have a turn each. Turns belong to the flow, not to
+    its items: when an item is removed, the later items of its flow move up."""
 
     __slots__ = ("cost", "items", "name", "places", "slots", "weight")
 
@@ -34,17 +34,17 @@ class Flow(Generic[T]):
 
 
 class WeightedFairQueue(Generic[T]):
-    """Holds items of a cost each, in flows.
+    """A queue of items with costs, in flows with weights.
 
-    ``put`` does all at once. Who has to count an item before it may compete takes its place first (``reserve``) and its turn
-    later (``place``); ``unplace`` takes the turns back and keeps the places.
+    ``put`` reserves a slot and assigns a turn. An item that counts before it may be served reserves its slot first
+    (``reserve``) and gets its turn later (``place``); ``unplace`` withdraws the turns and keeps the slots.
 
-    Putting, taking and removing take O(log n) comparisons and move n pointers at most, which for 10,000 takes microseconds.
-    Only in a flow whose items differ in cost, removing one gives those of that flow new turns.
+    Adding and removing take O(log n) comparisons and move at most n pointers: microseconds for 10,000 items. Only in a flow
+    whose items differ in cost, a removal assigns new turns to that flow.
 
     Args:
-        max_items: items at most.
-        weights: of flows; those not named have 1.
+        max_items: maximum number of items.
+        weights: of flows; 1 for flows that are not named.
     """
 
     __slots__ = ("_costs", "_flows", "_number", "_odd", "_time", "_weights", "max_items", "places", "turns")
@@ -52,11 +52,11 @@ class WeightedFairQueue(Generic[T]):
     def __init__(self, max_items: int, weights: dict[str, float] | None = None) -> None:
         self.max_items = max_items
         self.places = 0
-        """Items that are here, or have a place reserved."""
+        """Reserved slots, with or without a turn."""
         self.turns: list[tuple[float, int, Flow[T]]] = []
-        """Every turn in the order in which they come: virtual time, number (never equal), flow. Look, do not touch."""
-        self._costs: list[float] = []  # of the turns, one by one
-        self._odd = 0  # how many of them are not 1
+        """All turns in order of service: virtual time, unique number, flow. Read-only."""
+        self._costs: list[float] = []  # of the turns, in the same order
+        self._odd = 0  # number of costs other than 1
         self._flows: dict[str, Flow[T]] = {}
         self._weights = weights or {}
         self._number = 0
@@ -66,15 +66,15 @@ class WeightedFairQueue(Generic[T]):
         return len(self.turns)
 
     def holds(self, flow: str) -> bool:
-        """Has ``flow`` a place here?"""
+        """Whether ``flow`` has a slot."""
         return flow in self._flows
 
     def items(self) -> list[T]:
-        """All that have a turn, flow by flow."""
+        """Return all items that have a turn, flow by flow."""
         return [item for flow in self._flows.values() for item in flow.items]
 
     def reserve(self, flow: str) -> bool:
-        """Take a place. False when ``flow`` may have no more."""
+        """Reserve a slot. False if ``flow`` has reached its threshold."""
         free = self.max_items - self.places
         known = self._flows.get(flow)
         if free <= (0 if known is None else known.places):
@@ -86,7 +86,7 @@ class WeightedFairQueue(Generic[T]):
         return True
 
     def release(self, flow: str) -> None:
-        """Give back a place that has no turn (any more)."""
+        """Release a slot without a turn."""
         known = self._flows[flow]
         known.places -= 1
         self.places -= 1
@@ -94,7 +94,7 @@ class WeightedFairQueue(Generic[T]):
             del self._flows[flow]
 
     def place(self, flow: str, item: T, cost: float) -> None:
-        """Give ``item`` a turn in a place that was reserved."""
+        """Assign ``item`` a turn in a reserved slot."""
         known = self._flows[flow]
         if not known.items:
             known.cost = cost
@@ -104,17 +104,17 @@ class WeightedFairQueue(Generic[T]):
         self._append(known, self._finish(known, cost, known.weight), cost)
 
     def put(self, flow: str, item: T, cost: float) -> bool:
-        """Add ``item`` at the end of its flow. False when the flow may have no more here."""
+        """Add ``item`` at the end of its flow. False if the flow has reached its threshold."""
         if not self.reserve(flow):
             return False
         self.place(flow, item, cost)
         return True
 
     def head(self) -> tuple[T, float] | None:
-        """The next item and its cost; None when there is none."""
+        """Return the next item and its cost without removing it; None when there is none."""
         return next(iter(self.turns[0][2].items.items())) if self.turns else None
 
-    def take(self) -> T | None:
+    def pop(self) -> T | None:
         """Remove and return the next item; None when there is none."""
         if not self.turns:
             return None
@@ -123,12 +123,12 @@ class WeightedFairQueue(Generic[T]):
         flow.slots.popleft()
         item, _ = flow.items.popitem(last=False)
         self.release(flow.name)
-        # With nobody here nobody can be behind: starting again keeps the numbers small.
+        # An empty queue has no order to keep: a reset keeps the numbers small.
         self._time = time if self.turns else 0.0
         return item
 
     def remove(self, flow: str, item: T) -> bool:
-        """Take ``item`` out, and its place. Those behind it in its flow move up. False: it has no turn here (any more)."""
+        """Remove ``item`` and its slot; the later items of its flow move up. False: it has no turn (any more)."""
         known = self._flows.get(flow)
         if known is None or item not in known.items:
             return False
@@ -137,7 +137,7 @@ class WeightedFairQueue(Generic[T]):
         return True
 
     def unplace(self, flow: str) -> list[T]:
-        """Take back all turns of ``flow``, keeping its places. The items, in their order."""
+        """Withdraw all turns of ``flow`` and keep its slots. Returns the items in order."""
         known = self._flows[flow]
         while known.slots:
             self._drop(known.slots.pop())
@@ -146,7 +146,7 @@ class WeightedFairQueue(Generic[T]):
         return items
 
     def ahead(self, flow: str, cost: float) -> float:
-        """The cost of all that would go before an item of ``cost`` that came to ``flow`` now."""
+        """Return the cost of all items that would be served before an item of ``cost`` added to ``flow`` now."""
         if not self.turns:
             return 0.0
         known = self._flows.get(flow)
@@ -176,7 +176,7 @@ class WeightedFairQueue(Generic[T]):
     def _withdraw(self, flow: Flow[T], item: T) -> None:
         if flow.cost is not None:
             del flow.items[item]
-            self._drop(flow.slots.pop())  # they are all alike: it is the last one that is left over
+            self._drop(flow.slots.pop())  # equal costs: the last turn is the free one
             return
         finish = flow.slots[0][0] - next(iter(flow.items.values())) / flow.weight
         del flow.items[item]

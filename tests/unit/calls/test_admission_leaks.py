@@ -19,7 +19,7 @@ from dispatch.policy import Bulkhead, Policy, RateLimit
 from dispatch.resilience.breaker.breaker import State
 from dispatch.resilience.breaker.rules import BreakerRules
 from dispatch.resilience.bulkhead.bulkhead import QueueLimits
-from dispatch.resilience.rate_limit.aio import LimiterBucket, user_buckets
+from dispatch.resilience.rate_limit.async_rate_limiter import LimiterBucket, user_buckets
 from dispatch.resilience.rate_limit.user_buckets import UserBuckets
 from tests.helpers.clock import advance, virtual_loop
 
@@ -106,7 +106,7 @@ async def test_cancelled_callers_leave_no_permit_no_waiter_and_no_timer(
     bulkhead, limiter = guards.bulkhead.guard, guards.rates.limiter
     assert (bulkhead.in_flight, bulkhead.waiting) == (0, 0)
     assert bulkhead.granted == bulkhead.released > CALLS / 10
-    assert (limiter.waiting, limiter._lines, limiter._due) == (0, {}, [])
+    assert (limiter.waiting, limiter._user_queues, limiter._due) == (0, {}, [])
     assert not limiter._turns
     assert limiter.returned > 100, "permits of calls that were never sent went back"
     met = {"cancelled", "not sent", "success", "timeout", "breaker open", "rate-limit too-late", "bulkhead queue-full"}

@@ -14,7 +14,7 @@ from dispatch.catalog import Catalog
 from dispatch.cli.views.effective_policy import DEFAULT, GUARDS, SERVICE, Row, ToolPlan, plan_of, plans
 from dispatch.errors import RejectedError
 from dispatch.policy import DEFAULT_POLICY, Policy, PolicyError
-from dispatch.resilience.rate_limit.aio import user_buckets
+from dispatch.resilience.rate_limit.async_rate_limiter import user_buckets
 
 READ_ONLY = {"read-only": True}
 SHARED = "one topic shared by replicas: the broker spreads, unbatched"

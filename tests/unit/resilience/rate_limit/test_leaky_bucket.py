@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.resilience.rate_limit.leaky_bucket import NEVER, Both, LeakyBucket
+from dispatch.resilience.rate_limit.leaky_bucket import NEVER, CombinedBucket, LeakyBucket
 
 
-def taken(bucket: LeakyBucket | Both, now: float, cost: float = 1.0) -> int:
+def added(bucket: LeakyBucket | CombinedBucket, now: float, cost: float = 1.0) -> int:
     """How many of a cost fit at once."""
     count = 0
-    while bucket.take(cost, now):
+    while bucket.try_add(cost, now):
         count += 1
         assert count < 1_000, "a bucket without a bottom"
     return count
@@ -25,100 +25,100 @@ def test_an_empty_bucket_holds_its_burst_and_not_a_call_more() -> None:
     bucket = LeakyBucket(burst=5.0, per_second=2.0)
     assert bucket.empty_at == NEVER
     assert bucket.burst == 5.0
-    assert taken(bucket, 100.0) == 5
+    assert added(bucket, 100.0) == 5
     assert bucket.empty_at == 102.5
 
 
 def test_room_comes_exactly_when_it_was_promised() -> None:
     bucket = LeakyBucket(5.0, 2.0)
-    taken(bucket, 100.0)
-    assert bucket.wait(1.0, 100.0) == 0.5
-    assert bucket.wait(1.0, 100.25) == 0.25
-    assert not bucket.take(1.0, math.nextafter(100.5, 0))
-    assert bucket.wait(1.0, 100.5) == 0.0
-    assert bucket.take(1.0, 100.5)
-    assert not bucket.take(1.0, 100.5)
+    added(bucket, 100.0)
+    assert bucket.time_until_fits(1.0, 100.0) == 0.5
+    assert bucket.time_until_fits(1.0, 100.25) == 0.25
+    assert not bucket.try_add(1.0, math.nextafter(100.5, 0))
+    assert bucket.time_until_fits(1.0, 100.5) == 0.0
+    assert bucket.try_add(1.0, 100.5)
+    assert not bucket.try_add(1.0, 100.5)
 
 
 def test_what_is_in_it_runs_out_at_the_rate() -> None:
     bucket = LeakyBucket(5.0, 4.0)
-    taken(bucket, 100.0)
+    added(bucket, 100.0)
     assert [bucket.level(at) for at in (100.0, 100.5, 101.25, 200.0)] == [5.0, 3.0, 0.0, 0.0]
 
 
 def test_quiet_time_saves_up_no_more_than_the_burst() -> None:
     bucket = LeakyBucket(5.0, 2.0)
-    taken(bucket, 100.0)
-    assert taken(bucket, 101.0) == 2
-    assert taken(bucket, 9_000.0) == 5
+    added(bucket, 100.0)
+    assert added(bucket, 101.0) == 2
+    assert added(bucket, 9_000.0) == 5
 
 
 def test_the_wait_for_more_than_the_burst_is_that_for_its_last_call() -> None:
     bucket = LeakyBucket(5.0, 2.0)
-    assert bucket.wait(5.0, 100.0) == 0.0
-    assert bucket.wait(7.0, 100.0) == 1.0
-    taken(bucket, 100.0)
-    assert bucket.wait(7.0, 100.0) == 3.5
-    assert not bucket.take(7.0, 900.0)
+    assert bucket.time_until_fits(5.0, 100.0) == 0.0
+    assert bucket.time_until_fits(7.0, 100.0) == 1.0
+    added(bucket, 100.0)
+    assert bucket.time_until_fits(7.0, 100.0) == 3.5
+    assert not bucket.try_add(7.0, 900.0)
 
 
 def test_costs_other_than_one_count_as_what_they_are() -> None:
     bucket = LeakyBucket(5.0, 2.0)
-    assert bucket.take(4.5, 100.0)
-    assert not bucket.take(0.6, 100.0)
-    assert bucket.take(0.5, 100.0)
-    assert bucket.wait(3.0, 100.0) == 1.5
+    assert bucket.try_add(4.5, 100.0)
+    assert not bucket.try_add(0.6, 100.0)
+    assert bucket.try_add(0.5, 100.0)
+    assert bucket.time_until_fits(3.0, 100.0) == 1.5
 
 
 def test_a_bucket_can_begin_with_something_in_it() -> None:
     bucket = LeakyBucket(5.0, 2.0, empty_at=102.0)
-    assert taken(bucket, 100.0) == 1
+    assert added(bucket, 100.0) == 1
 
 
 def test_what_is_given_back_at_once_is_there_again() -> None:
     bucket = LeakyBucket(5.0, 2.0)
-    taken(bucket, 100.0)
+    added(bucket, 100.0)
     bucket.give_back(1.0, 100.0, 100.0)
     assert bucket.empty_at == 102.0
-    assert taken(bucket, 100.0) == 1
+    assert added(bucket, 100.0) == 1
 
 
 def test_a_busy_bucket_takes_a_permit_back_whole_however_late() -> None:
     bucket = LeakyBucket(5.0, 2.0)
-    taken(bucket, 100.0)
-    assert bucket.take(1.0, 100.5)
-    assert bucket.take(1.0, 101.0)
+    added(bucket, 100.0)
+    assert bucket.try_add(1.0, 100.5)
+    assert bucket.try_add(1.0, 101.0)
     bucket.give_back(1.0, 100.5, 101.0)
     assert bucket.empty_at == 103.0
-    assert taken(bucket, 101.0) == 1
+    assert added(bucket, 101.0) == 1
 
 
 def test_what_has_run_out_while_nothing_else_was_there_is_not_given_twice() -> None:
     bucket = LeakyBucket(5.0, 2.0)
-    assert bucket.take(1.0, 100.0)
+    assert bucket.try_add(1.0, 100.0)
     bucket.give_back(1.0, 100.0, 100.25)
     assert bucket.empty_at == 100.25, "half of it was left, and only that goes"
     bucket = LeakyBucket(5.0, 2.0)
-    assert bucket.take(1.0, 100.0)
+    assert bucket.try_add(1.0, 100.0)
     bucket.give_back(1.0, 100.0, 200.0)
     assert bucket.empty_at == 100.5
-    assert taken(bucket, 200.0) == 5
+    assert added(bucket, 200.0) == 5
 
 
 def test_a_permit_of_a_former_busy_time_brings_nothing_back() -> None:
     bucket = LeakyBucket(5.0, 2.0)
-    assert bucket.take(1.0, 100.0)
-    assert taken(bucket, 200.0) == 5
+    assert bucket.try_add(1.0, 100.0)
+    assert added(bucket, 200.0) == 5
     bucket.give_back(1.0, 100.0, 200.0)
     assert bucket.empty_at == 202.5
-    assert taken(bucket, 200.0) == 0
+    assert added(bucket, 200.0) == 0
 
 
 def test_a_permit_comes_back_less_what_ran_out_when_somebody_found_the_bucket_low() -> None:
     bucket = LeakyBucket(5.0, 2.0)
-    assert bucket.take(1.0, 100.0)
-    assert bucket.take(1.0, 100.25), "found half a call in it"
-    assert bucket.take(1.0, 100.25)
+    assert bucket.try_add(1.0, 100.0)
+    assert bucket.try_add(1.0, 100.25), "found half a call in it"
+    assert bucket.try_add(1.0, 100.25)
     bucket.give_back(1.0, 100.0, 100.25)
     assert bucket.empty_at == 101.5 - 0.25
 
@@ -126,40 +126,40 @@ def test_a_permit_comes_back_less_what_ran_out_when_somebody_found_the_bucket_lo
 def test_after_one_permit_came_back_the_next_brings_no_more_than_is_left_without_both() -> None:
     """Two permits of one moment: the second one's share had run out by then if the first is thought away."""
     bucket = LeakyBucket(2.0, 1.0)
-    assert bucket.take(1.0, 100.0)
-    assert bucket.take(1.0, 100.0)
-    assert bucket.take(1.0, 101.0), "found one call in it: not low, yet without the two it was empty"
+    assert bucket.try_add(1.0, 100.0)
+    assert bucket.try_add(1.0, 100.0)
+    assert bucket.try_add(1.0, 101.0), "found one call in it: not low, yet without the two it was empty"
     bucket.give_back(1.0, 100.0, 101.0)
     bucket.give_back(1.0, 100.0, 101.0)
-    assert taken(bucket, 101.0) == 1
+    assert added(bucket, 101.0) == 1
 
 
 def test_as_much_as_the_largest_call_is_not_low() -> None:
     bucket = LeakyBucket(5.0, 1.0, empty_at=102.0)
-    assert bucket.take(1.0, 100.0)
-    assert bucket.take(1.0, 100.0)
+    assert bucket.try_add(1.0, 100.0)
+    assert bucket.try_add(1.0, 100.0)
     bucket.give_back(1.0, 100.0, 100.25)
     bucket.give_back(1.0, 100.0, 100.5)
     assert bucket.level(100.5) == 1.5, "both are back whole"
     bucket = LeakyBucket(5.0, 1.0, empty_at=101.0)
-    assert bucket.take(1.0, 100.0), "finds exactly one in it"
-    assert bucket.take(1.0, 100.0)
+    assert bucket.try_add(1.0, 100.0), "finds exactly one in it"
+    assert bucket.try_add(1.0, 100.0)
     bucket.give_back(1.0, 100.0, 100.25)
     assert bucket.level(100.25) == 1.75
 
 
 def test_where_all_calls_are_small_less_is_enough() -> None:
     bucket = LeakyBucket(5.0, 1.0, empty_at=100.5)
-    assert bucket.take(0.5, 100.0), "finds exactly as much in it"
-    assert bucket.take(0.5, 100.25), "finds more"
+    assert bucket.try_add(0.5, 100.0), "finds exactly as much in it"
+    assert bucket.try_add(0.5, 100.25), "finds more"
     bucket.give_back(0.5, 100.0, 100.25)
     assert bucket.level(100.25) == 0.75, "it is back whole"
 
 
 def test_a_larger_call_makes_what_was_enough_low() -> None:
     bucket = LeakyBucket(4.0, 1.0)
-    assert bucket.take(3.0, 100.0)
-    assert bucket.take(1.0, 101.0), "found two in it, fewer than the large one costs"
+    assert bucket.try_add(3.0, 100.0)
+    assert bucket.try_add(1.0, 101.0), "found two in it, fewer than the large one costs"
     bucket.give_back(3.0, 100.0, 101.0)
     assert bucket.empty_at == 102.0
 
@@ -185,8 +185,8 @@ def test_no_time_sees_more_than_burst_and_rate_whatever_is_given_back(
         if step == "pass":
             now += value
         elif step == "take":
-            fits = bucket.wait(value, now) == 0.0
-            assert bucket.take(value, now) == fits
+            fits = bucket.time_until_fits(value, now) == 0.0
+            assert bucket.try_add(value, now) == fits
             if fits:
                 went.append((now, value))
         elif went:
@@ -198,7 +198,7 @@ def test_no_time_sees_more_than_burst_and_rate_whatever_is_given_back(
         for begin, _ in went:
             sent = sum(cost for at, cost in went if at >= begin)
             assert sent <= burst + per_second * (now - begin) + 1e-6
-    assert bucket.wait(burst, now) == pytest.approx(max(0.0, bucket.empty_at - now))
+    assert bucket.time_until_fits(burst, now) == pytest.approx(max(0.0, bucket.empty_at - now))
 
 
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=30), st.integers(0, 100))
@@ -207,35 +207,35 @@ def test_returned_at_once_is_as_if_it_had_never_been(costs: list[int], which: in
     which %= len(costs)
     for index, cost in enumerate(costs):
         now = 100.0 + index / 4
-        assert here.take(float(cost), now)
+        assert here.try_add(float(cost), now)
         if index == which:
             here.give_back(float(cost), now, now)
         else:
-            assert there.take(float(cost), now)
+            assert there.try_add(float(cost), now)
     assert max(here.empty_at, now) == max(there.empty_at, now)
 
 
 def test_both_lets_through_what_fits_into_both_and_fills_neither_otherwise() -> None:
     small, large = LeakyBucket(2.0, 1.0), LeakyBucket(5.0, 0.5)
-    for both in (Both(small, large), Both(large, small)):
+    for both in (CombinedBucket(small, large), CombinedBucket(large, small)):
         assert both.burst == 2.0
-        assert taken(both, 100.0) == 2
+        assert added(both, 100.0) == 2
         assert (small.empty_at, large.empty_at) == (102.0, 104.0)
-        assert both.wait(1.0, 100.0) == 1.0
-        assert both.wait(4.0, 100.0) == 6.0 - 2.0
+        assert both.time_until_fits(1.0, 100.0) == 1.0
+        assert both.time_until_fits(4.0, 100.0) == 6.0 - 2.0
         both.give_back(1.0, 100.0, 100.0)
         both.give_back(1.0, 100.0, 100.0)
         assert (small.empty_at, large.empty_at) == (100.0, 100.0)
-        assert Both(small, LeakyBucket(1.0, 1.0, 300.0)).empty_at == 300.0
+        assert CombinedBucket(small, LeakyBucket(1.0, 1.0, 300.0)).empty_at == 300.0
 
 
 def test_both_gives_the_first_back_when_the_second_says_no_after_all() -> None:
     class Fickle(LeakyBucket):
-        def take(self, cost: float, now: float) -> bool:
+        def try_add(self, cost: float, now: float) -> bool:
             return False
 
     sure = LeakyBucket(2.0, 1.0)
-    assert not Both(sure, Fickle(2.0, 1.0)).take(1.0, 100.0)
+    assert not CombinedBucket(sure, Fickle(2.0, 1.0)).try_add(1.0, 100.0)
     assert sure.empty_at == 100.0
 
 
@@ -243,13 +243,13 @@ def test_both_pours_nothing_into_the_first_of_what_must_wait_for_the_second() ->
     class Watched(LeakyBucket):
         poured = 0
 
-        def take(self, cost: float, now: float) -> bool:
+        def try_add(self, cost: float, now: float) -> bool:
             self.poured += 1
-            return super().take(cost, now)
+            return super().try_add(cost, now)
 
     first = Watched(2.0, 1.0)
-    both = Both(first, LeakyBucket(1.0, 2.0, empty_at=100.5))
-    assert both.wait(1.0, 100.0) == 0.5
-    assert not both.take(1.0, 100.0)
+    both = CombinedBucket(first, LeakyBucket(1.0, 2.0, empty_at=100.5))
+    assert both.time_until_fits(1.0, 100.0) == 0.5
+    assert not both.try_add(1.0, 100.0)
     assert first.poured == 0
-    assert both.take(1.0, 100.5)
+    assert both.try_add(1.0, 100.5)

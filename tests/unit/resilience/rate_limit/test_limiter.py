@@ -21,7 +21,7 @@ def test_there_is_room_and_nobody_waits_so_it_goes_at_once() -> None:
     world.permit("ben")
     assert world.figures() == (2, 0, 0, 0)
     assert world.limiter.next_at() is None
-    assert world.limiter.turn() == []
+    assert world.limiter.admit_waiters() == []
 
 
 def test_without_room_it_waits_exactly_until_there_is() -> None:
@@ -31,9 +31,9 @@ def test_without_room_it_waits_exactly_until_there_is() -> None:
     waiter = world.waiter()
     assert world.limiter.next_at() == 100.125
     world.now = 100.05
-    assert world.limiter.turn() == []
+    assert world.limiter.admit_waiters() == []
     world.now = world.limiter.next_at() or 0
-    assert world.limiter.turn() == [waiter]
+    assert world.limiter.admit_waiters() == [waiter]
     assert isinstance(waiter.answer, RatePermit)
     assert world.figures() == (3, 0, 0, 0)
     assert world.limiter.next_at() is None
@@ -45,7 +45,7 @@ def test_a_newcomer_does_not_overtake_who_waits_though_there_is_room() -> None:
     first = world.waiter("ann", cost=2.0)
     world.now = 100.15
     assert world.bucket is not None
-    assert world.bucket.wait(1.0, world.now) == 0.0
+    assert world.bucket.time_until_fits(1.0, world.now) == 0.0
     second = world.waiter("ann")
     assert [waiter for _, waiter in world.until()] == [first, second]
 
@@ -178,7 +178,7 @@ def test_a_cost_that_never_fits_is_refused_for_good() -> None:
 
 @pytest.mark.parametrize("cost", [0.0, -1.0, math.nan])
 def test_a_call_costs_more_than_nothing(cost: float) -> None:
-    with pytest.raises(ValueError, match="a call costs more than nothing, not"):
+    with pytest.raises(ValueError, match="the cost of a call must be above 0, not"):
         World().admit(cost=cost)
 
 
@@ -209,7 +209,7 @@ def test_a_permit_of_a_call_that_was_never_made_goes_back_once() -> None:
         assert world.figures() == (2, 1, 0, 0)
         world.permit()
         assert isinstance(world.admit(deadline=100.0), Rejection)
-        assert world.stirred == 0
+        assert world.on_earlier == 0
 
 
 def test_every_permit_that_comes_back_is_counted() -> None:
@@ -225,9 +225,9 @@ def test_a_permit_that_comes_back_lets_those_who_wait_go_sooner() -> None:
     world.permit()
     waiter = world.waiter()
     permit.give_back()
-    assert world.stirred == 1
+    assert world.on_earlier == 1
     assert world.limiter.next_at() == pytest.approx(100.0 + STEP_S)
-    assert world.limiter.turn() == [waiter]
+    assert world.limiter.admit_waiters() == [waiter]
 
 
 def test_who_leaves_leaves_nothing_and_those_behind_move_up() -> None:
@@ -235,14 +235,14 @@ def test_who_leaves_leaves_nothing_and_those_behind_move_up() -> None:
     world.permit(cost=2.0)
     first, second, third = world.waiter("ann"), world.waiter("ann"), world.waiter("ben")
     world.limiter.leave(first)
-    assert world.stirred == 1
+    assert world.on_earlier == 1
     assert first.answer == Rejection("rate-limit", "left")
     world.limiter.leave(first)
-    assert (world.stirred, world.limiter.waiting) == (1, 2)
+    assert (world.on_earlier, world.limiter.waiting) == (1, 2)
     assert [waiter for _, waiter in world.until(100.125)] == [second]
     world.limiter.leave(third)
     assert world.figures() == (2, 0, 0, 0)
-    assert world.stirred == 1, "nobody is left to go sooner"
+    assert world.on_earlier == 1, "nobody is left to go sooner"
     assert world.limiter.next_at() is None
     world.now = 200.0
     world.permit(cost=2.0)
@@ -313,7 +313,7 @@ def test_a_turn_that_comes_late_lets_go_who_can_still_use_it() -> None:
         long = world.waiter("ann")
         gone = world.waiter("ben", deadline=105.0)
         world.now = 105.0
-        assert world.limiter.turn() == [long, gone]
+        assert world.limiter.admit_waiters() == [long, gone]
         assert isinstance(long.answer, RatePermit)
         assert gone.answer == Rejection("rate-limit", "too-late", 0.0), "there was room, but no time"
         assert world.figures() == (2, 0, 1, 0)
@@ -327,7 +327,7 @@ def test_all_who_wait_can_be_refused_and_nothing_stays() -> None:
     assert {waiter.answer for waiter in waiters} == {Rejection("rate-limit", "closing")}
     assert world.figures() == (1, 0, 4, 0)
     assert world.limiter.next_at() is None
-    assert (world.limiter._lines, world.limiter._due, world.limiter._queue.places) == ({}, [], 0)
+    assert (world.limiter._user_queues, world.limiter._due, world.limiter._queue.places) == ({}, [], 0)
     assert world.limiter.refuse_all("closing") == []
 
 
@@ -335,9 +335,9 @@ def test_a_rounding_that_keeps_the_head_back_costs_a_microsecond() -> None:
     class Fickle(LeakyBucket):
         noes = 0
 
-        def take(self, cost: float, now: float) -> bool:
+        def try_add(self, cost: float, now: float) -> bool:
             self.noes -= 1
-            return self.noes < 0 and super().take(cost, now)
+            return self.noes < 0 and super().try_add(cost, now)
 
     now = 100.0
     bucket = Fickle(1.0, 1.0)
@@ -347,7 +347,7 @@ def test_a_rounding_that_keeps_the_head_back_costs_a_microsecond() -> None:
     assert isinstance(waiter, Waiter)
     assert limiter.next_at() == 100.0 + STEP_S
     now = 100.0 + STEP_S
-    assert limiter.turn() == []
+    assert limiter.admit_waiters() == []
     assert limiter.next_at() == now + STEP_S
     now += STEP_S
-    assert limiter.turn() == [waiter]
+    assert limiter.admit_waiters() == [waiter]

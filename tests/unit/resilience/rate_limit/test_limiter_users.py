@@ -70,7 +70,7 @@ def test_what_the_tool_refuses_is_not_taken_from_the_user() -> None:
     for _ in range(5):
         world.refused("ben")
     assert world.users is not None
-    assert world.users.get("ben", world.now).wait(2.0, world.now) == 0.0
+    assert world.users.get("ben", world.now).time_until_fits(2.0, world.now) == 0.0
 
 
 def test_no_burst_is_saved_up_while_waiting_for_the_tool() -> None:
@@ -92,18 +92,18 @@ def test_another_tools_call_that_fills_the_users_bucket_sends_back_who_waits() -
     first, second = world.waiter("ann"), world.waiter("ann")
     ben = world.waiter("ben")
     assert world.users is not None
-    assert world.users.get("ann", world.now).take(1.0, world.now), "at another tool"
+    assert world.users.get("ann", world.now).try_add(1.0, world.now), "at another tool"
     assert [(round(at - 100, 3), waiter) for at, waiter in world.until()] == [
         (0.125, ben),
         (1.0, first),
         (2.0, second),
     ]
-    assert world.limiter._lines == {}
+    assert world.limiter._user_queues == {}
     world = World(rate=8.0, burst=1.0, user_rate=1.0, user_burst=1.0)
     world.permit("hog")
     only = world.waiter("ann")
     assert world.users is not None
-    assert world.users.get("ann", world.now).take(1.0, world.now)
+    assert world.users.get("ann", world.now).try_add(1.0, world.now)
     assert [(round(at - 100, 3), waiter) for at, waiter in world.until()] == [(1.0, only)]
 
 
@@ -127,7 +127,7 @@ def test_whoever_gives_up_is_told_when_his_own_bucket_has_room_for_all_that_wait
     late, other = world.waiter(deadline=101.5), world.waiter()
     world.now = 101.0
     assert world.users is not None
-    assert world.users.get("ann", world.now).take(1.0, world.now), "another tool's call was quicker"
+    assert world.users.get("ann", world.now).try_add(1.0, world.now), "another tool's call was quicker"
     assert world.until(101.5) == [(101.5, late)]
     assert late.answer == Rejection("user-rate-limit", "too-late", 1.5), (
         "one at 102 goes to who still waits, the next at 103"
@@ -142,7 +142,7 @@ def test_whoever_has_been_served_lets_the_users_other_tools_go_first_by_two_step
     world.waiter()
     assert world.limiter.next_at() == 101.0
     world.now = 101.0
-    assert world.limiter.turn() == [first]
+    assert world.limiter.admit_waiters() == [first]
     assert world.limiter.next_at() == pytest.approx(102.0 + 2 * STEP_S, abs=STEP_S / 10)
 
 
@@ -160,15 +160,15 @@ def test_users_buckets_are_asked_for_at_the_time_it_is() -> None:
     waiter = limiter.admit("ann", 101.0 + STEP_S)
     assert isinstance(waiter, Waiter)
     now = 101.0
-    assert bucket.take(1.0, now)
-    assert limiter.turn() == []
+    assert bucket.try_add(1.0, now)
+    assert limiter.admit_waiters() == []
     now = 101.0 + STEP_S
-    assert limiter.turn() == [waiter]
+    assert limiter.admit_waiters() == [waiter]
     assert waiter.answer is not None
     waiter = limiter.admit("ann", NEVER)
     assert isinstance(waiter, Waiter)
     now = 103.0
-    assert limiter.turn() == [waiter]
+    assert limiter.admit_waiters() == [waiter]
     assert isinstance(waiter.answer, RatePermit)
     assert len(asked) >= 8
     assert all(user == "ann" and at == clock for user, at, clock in asked)
@@ -181,7 +181,7 @@ def test_a_permit_that_was_waited_for_goes_back_to_its_user_too() -> None:
     assert world.until(101.0) == [(101.0, first)]
     assert isinstance(first.answer, RatePermit)
     first.answer.give_back()
-    assert world.limiter.turn() == [second]
+    assert world.limiter.admit_waiters() == [second]
     assert isinstance(second.answer, RatePermit)
     second.answer.give_back()
     world.permit()
@@ -191,9 +191,9 @@ def test_who_must_wait_for_his_own_bucket_pours_nothing_into_the_tools() -> None
     class Watched(LeakyBucket):
         poured = 0
 
-        def take(self, cost: float, now: float) -> bool:
+        def try_add(self, cost: float, now: float) -> bool:
             self.poured += 1
-            return super().take(cost, now)
+            return super().try_add(cost, now)
 
     tool = Watched(5.0, 8.0)
     limiter = RateLimiter(lambda: 100.0, bucket=tool, users=lambda user, now: LeakyBucket(1.0, 2.0, 100.5))
@@ -206,7 +206,7 @@ def test_no_more_compete_for_the_tool_than_their_user_has_room_for() -> None:
     world = World(rate=8.0, burst=4.0, user_rate=0.5, user_burst=3.0, ben=0.5)
     world.permit("hog", cost=3.0)
     assert world.bucket is not None
-    assert world.bucket.take(1.0, 100.0)
+    assert world.bucket.try_add(1.0, 100.0)
     for _ in range(5):
         world.waiter("ann")
     assert world.refused("ben", cost=3.0, deadline=100.0).retry_after == (4 + 3 + 3 - 4) / 8
@@ -239,7 +239,7 @@ def test_two_tools_of_one_user_take_turns_at_his_bucket() -> None:
     while any(tool.waiting for tool in tools):
         at, number = min((tool.next_at() or NEVER, n) for n, tool in enumerate(tools))
         now = at
-        order += [(number, round(now)) for _ in tools[number].turn()]
+        order += [(number, round(now)) for _ in tools[number].admit_waiters()]
     assert [number for number, _ in order] == [0, 1, 0, 1, 0, 1, 0, 1]
     assert [at for _, at in order] == list(range(101, 109))
 
@@ -249,11 +249,11 @@ def test_who_leaves_a_users_line_lets_the_next_one_have_his_place() -> None:
     world.permit(cost=2.0)
     first, second, third = world.waiter(cost=2.0), world.waiter(), world.waiter()
     world.limiter.leave(first)
-    assert world.stirred == 1
+    assert world.on_earlier == 1
     assert world.limiter.next_at() == pytest.approx(101.0)
     world.limiter.leave(third)
     assert [(at, waiter) for at, waiter in world.until()] == [(101.0, second)]
-    assert (world.limiter._lines, world.limiter._due, world.limiter._queue.places) == ({}, [], 0)
+    assert (world.limiter._user_queues, world.limiter._due, world.limiter._queue.places) == ({}, [], 0)
 
 
 def test_who_leaves_the_fair_queue_lets_the_next_of_his_line_in() -> None:
@@ -270,28 +270,28 @@ def test_a_permit_that_comes_back_lets_its_user_go_sooner() -> None:
     world.permit()
     waiter, other = world.waiter(), world.waiter()
     permit.give_back()
-    assert world.stirred == 1
-    assert world.limiter.turn() == [waiter]
+    assert world.on_earlier == 1
+    assert world.limiter.admit_waiters() == [waiter]
     assert [(round(at, 4), each) for at, each in world.until()] == [(101.0, other)]
     permit = world.permit("ben")
     world.permit("ben")
     waiting = world.waiter("ann")
     permit.give_back()
-    assert world.stirred == 2, "somebody waits, if only another user"
-    assert world.limiter.turn() == []
+    assert world.on_earlier == 2, "somebody waits, if only another user"
+    assert world.limiter.admit_waiters() == []
     assert [(round(at, 4), each) for at, each in world.until()] == [(102.0, waiting)]
 
 
 def test_a_user_whose_own_bucket_says_no_after_all_fills_the_tools_with_nothing() -> None:
     class Refusing(LeakyBucket):
-        def take(self, cost: float, now: float) -> bool:
+        def try_add(self, cost: float, now: float) -> bool:
             return False
 
     tool = LeakyBucket(5.0, 1.0)
     limiter = RateLimiter(lambda: 100.0, bucket=tool, users=lambda user, now: Refusing(1.0, 1.0))
     assert isinstance(limiter.admit("ann", NEVER), Waiter)
     assert tool.empty_at == 100.0
-    assert limiter.turn() == []
+    assert limiter.admit_waiters() == []
     assert limiter.next_at() == 100.0 + STEP_S
     limiter = RateLimiter(lambda: 100.0, users=lambda user, now: Refusing(1.0, 1.0))
     assert isinstance(limiter.admit("ann", NEVER), Waiter)

@@ -14,7 +14,7 @@ def test_who_comes_too_late_keeps_nobody_behind_him_waiting() -> None:
     world.permit("hog", cost=2.0)
     gone, long = world.waiter("ann", deadline=105.0), world.waiter("ben")
     world.now = 105.0
-    assert world.limiter.turn() == [gone, long]
+    assert world.limiter.admit_waiters() == [gone, long]
     assert isinstance(long.answer, RatePermit)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from dispatch.resilience.rate_limit.leaky_bucket import NEVER, LeakyBucket
-from dispatch.resilience.rate_limit.user_buckets import LOOKS, MAX_USERS, UserBuckets
+from dispatch.resilience.rate_limit.user_buckets import MAX_USERS, SCAN_LIMIT, UserBuckets
 from tests.helpers.run_profile import examples
 from tests.helpers.state_machine_settings import machine
 
@@ -25,7 +25,7 @@ def users(most: int) -> UserBuckets[LeakyBucket]:
 
 def spend(table: UserBuckets[LeakyBucket], user: str, now: float, calls: int = 1) -> int:
     """How many of so many calls the user may make."""
-    return sum(table.get(user, now).take(1.0, now) for _ in range(calls))
+    return sum(table.get(user, now).try_add(1.0, now) for _ in range(calls))
 
 
 def test_a_user_keeps_his_bucket_and_shares_it_with_nobody() -> None:
@@ -104,12 +104,12 @@ def test_a_flood_beyond_all_bounds_is_held_to_what_those_remembered_may_make() -
 
 def test_the_least_is_sought_on_and_nobody_is_forgotten_before_it_is_found() -> None:
     """Otherwise one who owes an hour, because he happens to be looked at, makes every newcomer pay for it."""
-    most = 3 * LOOKS
+    most = 3 * SCAN_LIMIT
     table = users(most)
     for n in range(most):
         table.get(f"u{n}", 100.0)
     for n in range(most):
-        spend(table, f"u{n}", 100.0, 1 if n == 2 * LOOKS + 3 else 4)
+        spend(table, f"u{n}", 100.0, 1 if n == 2 * SCAN_LIMIT + 3 else 4)
     table.get("new0", 100.0)
     table.get("new1", 100.0)
     assert len(table) == most + 2
@@ -124,7 +124,7 @@ def test_the_least_is_sought_on_and_nobody_is_forgotten_before_it_is_found() -> 
 
 
 def test_who_is_known_to_owe_least_is_found_at_the_first_look() -> None:
-    most = 2 * LOOKS
+    most = 2 * SCAN_LIMIT
     table = users(most)
     for n in range(most):
         spend(table, f"u{n}", 100.0, 1 + n % 3)
@@ -134,20 +134,20 @@ def test_who_is_known_to_owe_least_is_found_at_the_first_look() -> None:
 
 
 def test_there_is_a_bound_all_the_same_and_then_the_least_of_those_looked_at_goes() -> None:
-    most = 2 * LOOKS
+    most = 2 * SCAN_LIMIT
     table = users(most)
     for n in range(most):
         table.get(f"u{n}", 100.0)
     for n in range(most):
-        spend(table, f"u{n}", 100.0, 3 if n == LOOKS - 1 else 1 if n == LOOKS else 4)
+        spend(table, f"u{n}", 100.0, 3 if n == SCAN_LIMIT - 1 else 1 if n == SCAN_LIMIT else 4)
     for number, size in ((0, most + 1), (1, most + 2)):
         for n in range(most):
-            spend(table, f"u{n}", 100.0 + 10 * number, 1 if n == LOOKS else 3)
+            spend(table, f"u{n}", 100.0 + 10 * number, 1 if n == SCAN_LIMIT else 3)
         table._order = [(NEVER, n, f"u{n}") for n in range(most)] + [(1e9, most + n, f"new{n}") for n in range(number)]
         table.get(f"new{number}", 100.0 + 10 * number)
         assert len(table) == size
     for n in range(most):
-        spend(table, f"u{n}", 120.0, 2 if n == LOOKS - 1 else 1 if n == LOOKS else 4)
+        spend(table, f"u{n}", 120.0, 2 if n == SCAN_LIMIT - 1 else 1 if n == SCAN_LIMIT else 4)
     table._order = [(NEVER, n, f"u{n}") for n in range(most)] + [(1e9, most + n, f"new{n}") for n in range(2)]
     table.get("new2", 120.0)
     assert len(table) == most + 2
@@ -167,7 +167,7 @@ def test_a_million_users_cost_no_more_than_the_bound() -> None:
         grown = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
-    assert len(table) == 1000 + 1000 // LOOKS
+    assert len(table) == 1000 + 1000 // SCAN_LIMIT
     assert len(table._order) == len(table)
     assert grown < 50_000, "38,000 more users took nothing"
 
@@ -212,8 +212,8 @@ class Machine(RuleBasedStateMachine):
     def call(self, user: str) -> None:
         ideal = self.ideal.setdefault(user, LeakyBucket(BURST, PER_SECOND))
         bucket = self.table.get(user, self.now)
-        if bucket.take(1.0, self.now):
-            assert ideal.take(1.0, self.now)
+        if bucket.try_add(1.0, self.now):
+            assert ideal.try_add(1.0, self.now)
             self.open.append((user, bucket, self.now))
 
     @rule(which=st.integers(0, 100))

@@ -25,7 +25,7 @@ def queue(*items: str, most: int = 100, cost: float = 1.0, **weights: float) -> 
 def all_of(made: WeightedFairQueue[str]) -> list[str]:
     """Everything, in the order in which it is taken."""
     found = []
-    while (item := made.take()) is not None:
+    while (item := made.pop()) is not None:
         found.append(item)
     return found
 
@@ -36,14 +36,14 @@ def test_flows_take_turns_and_each_keeps_its_order() -> None:
 
 def test_a_newcomer_waits_for_one_turn_of_a_hog_and_not_for_all() -> None:
     made = queue(*(f"h{n}" for n in range(9)))
-    assert [made.take(), made.take()] == ["h0", "h1"]
+    assert [made.pop(), made.pop()] == ["h0", "h1"]
     assert made.put("n", "n", 1.0)
-    assert [made.take(), made.take()] == ["h2", "n"]
+    assert [made.pop(), made.pop()] == ["h2", "n"]
 
 
 def test_whoever_was_away_saves_nothing_up() -> None:
     made = queue("a1", "a2", "a3", "a4", "b1")
-    assert [made.take() for _ in range(4)] == ["a1", "b1", "a2", "a3"]
+    assert [made.pop() for _ in range(4)] == ["a1", "b1", "a2", "a3"]
     made.put("b", "b2", 1.0)
     made.put("b", "b3", 1.0)
     assert all_of(made) == ["a4", "b2", "b3"]
@@ -51,7 +51,7 @@ def test_whoever_was_away_saves_nothing_up() -> None:
 
 def test_weights_are_shares() -> None:
     made = queue(*(f"a{n}" for n in range(9)), *(f"b{n}" for n in range(9)), b=3.0)
-    assert Counter(item[0] for item in [made.take() or "" for _ in range(8)]) == {"a": 2, "b": 6}
+    assert Counter(item[0] for item in [made.pop() or "" for _ in range(8)]) == {"a": 2, "b": 6}
 
 
 def test_costs_are_what_is_shared_not_calls() -> None:
@@ -64,11 +64,11 @@ def test_costs_are_what_is_shared_not_calls() -> None:
 def test_small_ones_that_keep_coming_do_not_starve_a_large_one() -> None:
     made = queue("a0")
     made.put("b", "large", 5.0)
-    taken = []
+    added = []
     for n in range(1, 20):
         made.put("a", f"a{n}", 1.0)
-        taken.append(made.take())
-    assert taken.index("large") == 4, "it costs as much as five; a0 to a3 went before, a4 came later"
+        added.append(made.pop())
+    assert added.index("large") == 4, "it costs as much as five; a0 to a3 went before, a4 came later"
 
 
 def test_an_emptied_queue_begins_anew() -> None:
@@ -96,7 +96,7 @@ def test_one_place_is_for_one_and_no_place_for_none() -> None:
     made = queue("a1", most=1)
     assert not made.put("b", "b1", 1.0)
     assert not made.holds("b")
-    made.take()
+    made.pop()
     assert made.put("b", "b1", 1.0)
 
 
@@ -164,8 +164,8 @@ def test_costs_that_are_alike_but_not_one_count_as_what_they_are() -> None:
     assert made.ahead("a", 2.5) == 7.5
     made.remove("a", "a1")
     assert made.ahead("a", 2.5) == 5.0
-    made.take()
-    made.take()
+    made.pop()
+    made.pop()
     assert made.ahead("a", 1.0) == 0.0
 
 
@@ -188,9 +188,9 @@ def test_what_is_taken_does_not_hide_that_others_are_unusual() -> None:
     assert made._odd == 0
     made.put("b", "b1", 3.0)
     assert made._odd == 1
-    assert made.take() == "a1"
+    assert made.pop() == "a1"
     assert made.ahead("c", 100.0) == 4.0
-    assert [made.take(), made.take()] == ["a2", "b1"]
+    assert [made.pop(), made.pop()] == ["a2", "b1"]
     assert made._odd == 0
 
 
@@ -213,7 +213,7 @@ def test_a_weighted_newcomer_sees_how_many_it_passes() -> None:
 def test_nothing_is_ahead_in_an_empty_queue() -> None:
     made = queue()
     assert made.ahead("a", 1.0) == 0.0
-    assert (made.head(), made.take(), len(made), made.items()) == (None, None, 0, [])
+    assert (made.head(), made.pop(), len(made), made.items()) == (None, None, 0, [])
 
 
 ITEMS = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from([0.5, 1.0, 1.0, 4.0])), max_size=30)
@@ -227,11 +227,11 @@ def test_ahead_is_what_goes_ahead(items: list[tuple[str, float]], flow: str, cos
         made.put(name, number, each)
         costs[number] = each
     for _ in range(before):
-        made.take()
+        made.pop()
     expected = made.ahead(flow, cost)
     made.put(flow, -1, cost)
     ahead = 0.0
-    while (item := made.take()) != -1:
+    while (item := made.pop()) != -1:
         assert item is not None
         ahead += costs[item]
     assert ahead == expected
@@ -251,7 +251,7 @@ def test_a_removed_item_leaves_the_queue_as_if_it_had_never_come(
     assert here.remove(items[gone][0], gone)
     assert [turn[0] for turn in here.turns] == pytest.approx([turn[0] for turn in there.turns])
     assert here.ahead("c", 2.0) == there.ahead("c", 2.0)
-    order = [[number for number in iter(made.take, None) if items[number][0] == "a"] for made in (here, there)]
+    order = [[number for number in iter(made.pop, None) if items[number][0] == "a"] for made in (here, there)]
     assert order[0] == order[1]
 
 
@@ -300,9 +300,9 @@ class Machine(RuleBasedStateMachine):
             self.number += 1
 
     @rule()
-    def take(self) -> None:
+    def pop(self) -> None:
         head = self.queue.head()
-        item = self.queue.take()
+        item = self.queue.pop()
         if item is None:
             assert head is None
             assert not any(self.flows.values())

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatch._internal.permit import Rejection
-from dispatch.resilience.rate_limit.aio import LimiterBucket, _at_once
+from dispatch.resilience.rate_limit.async_rate_limiter import LimiterBucket, _run_without_wait
 from dispatch.resilience.rate_limit.leaky_bucket import LeakyBucket
 from dispatch.resilience.rate_limit.limiter import RatePermit, Waiter
 from tests.helpers.clock import START, VirtualClockLoop, advance, run
@@ -32,7 +32,7 @@ async def test_the_bucket_is_aiolimiters_and_nobody_waits_in_it(monkeypatch: pyt
             await super().acquire(amount)
             assert not self._waiters
 
-    monkeypatch.setattr("dispatch.resilience.rate_limit.aio.AsyncLimiter", Watched)
+    monkeypatch.setattr("dispatch.resilience.rate_limit.async_rate_limiter.AsyncLimiter", Watched)
     tested = limits("10/m", burst=4)
     for _ in range(4):
         tested.admit("ann", FAR)
@@ -51,24 +51,24 @@ async def test_the_bucket_is_aiolimiters_and_nobody_waits_in_it(monkeypatch: pyt
 async def test_while_little_is_in_it_the_reckoning_alone_decides() -> None:
     bucket = LimiterBucket(8.0, 1.0)
     for _ in range(3):
-        assert bucket.take(1.0, now())
+        assert bucket.try_add(1.0, now())
         assert bucket._limiter is None
-    assert bucket.take(1.0, now())
+    assert bucket.try_add(1.0, now())
     assert bucket._limiter is not None
     assert bucket._limiter.has_capacity(4.0)
     assert not bucket._limiter.has_capacity(4.001)
     await advance(2.0)
-    assert bucket.take(1.0, now())
+    assert bucket.try_add(1.0, now())
     assert bucket._limiter is None, "it knows nothing of what is poured in without it"
 
 
 async def test_aiolimiter_has_the_last_word() -> None:
     bucket = LimiterBucket(2.0, 1.0)
-    assert bucket.take(1.0, now())
+    assert bucket.try_add(1.0, now())
     assert bucket._limiter is not None
     await bucket._limiter.acquire(0.5)
-    assert bucket.wait(1.0, now()) == 0.0
-    assert not bucket.take(1.0, now())
+    assert bucket.time_until_fits(1.0, now()) == 0.0
+    assert not bucket.try_add(1.0, now())
     assert bucket.level(now()) == 1.0, "and what was not let through does not count"
 
 
@@ -125,8 +125,8 @@ async def test_a_coroutine_that_would_wait_is_an_error_and_is_closed() -> None:
         finally:
             ended.append(True)
 
-    with pytest.raises(RuntimeError, match="aiolimiter waits although it said that there is room"):
-        _at_once(waits())
+    with pytest.raises(RuntimeError, match="aiolimiter waits although it reported capacity"):
+        _run_without_wait(waits())
     assert ended == [True]
 
 
@@ -145,19 +145,19 @@ STEPS = st.lists(
 def test_it_is_the_bucket_that_the_rules_reckon_with(steps: list[tuple[str, float]], burst: float, rate: float) -> None:
     async def both() -> None:
         real, ideal = LimiterBucket(burst, rate), LeakyBucket(burst, rate)
-        taken: list[tuple[float, float]] = []
+        added: list[tuple[float, float]] = []
         for step, value in steps:
             if step == "pass":
                 await asyncio.sleep(value)
             elif step == "take":
-                fits = ideal.take(value, now())
-                assert real.take(value, now()) == fits
+                fits = ideal.try_add(value, now())
+                assert real.try_add(value, now()) == fits
                 if fits:
-                    taken.append((value, now()))
+                    added.append((value, now()))
             elif step == "look":
                 real._limiter = real._limiter or real._filled(now(), 0.0)
-            elif taken:
-                cost, at = taken.pop(int(value) % len(taken))
+            elif added:
+                cost, at = added.pop(int(value) % len(added))
                 real.give_back(cost, at, now())
                 ideal.give_back(cost, at, now())
             room = burst - ideal.level(now())
@@ -173,6 +173,6 @@ async def test_a_clock_that_went_on_between_two_looks_is_no_failure() -> None:
     """Another thread may hold the interpreter between the moment that is told and the one that aiolimiter reads."""
     bucket = LimiterBucket(4.0, 20.0)
     for _ in range(3):
-        assert bucket.take(1.0, now() - 0.09)
-    assert [bucket.take(1.0, now()) for _ in range(3)] == [True, False, False]
+        assert bucket.try_add(1.0, now() - 0.09)
+    assert [bucket.try_add(1.0, now()) for _ in range(3)] == [True, False, False]
     assert bucket.level(now()) <= 4.0

@@ -11,7 +11,7 @@ import pytest
 from dispatch._internal.permit import Rejection
 from dispatch.errors import Outcome
 from dispatch.policy.rate_limit import RateLimit
-from dispatch.resilience.rate_limit.aio import RateLimits, user_buckets
+from dispatch.resilience.rate_limit.async_rate_limiter import AsyncRateLimiter, user_buckets
 from dispatch.resilience.rate_limit.limiter import RatePermit, Waiter
 from tests.helpers.clock import START, advance, idle, virtual_loop
 from tests.helpers.rate_limits import FAR, figures, limits, now
@@ -187,8 +187,8 @@ async def test_closing_refuses_all_who_wait() -> None:
 async def test_limits_hold_by_tool_by_user_and_by_user_over_all_tools() -> None:
     everywhere = user_buckets(RateLimit("1/s", burst=3))
     tools = [
-        RateLimits(RateLimit("100/s", burst=4), RateLimit("1/s", burst=2), everywhere=everywhere),
-        RateLimits(everywhere=everywhere),
+        AsyncRateLimiter(RateLimit("100/s", burst=4), RateLimit("1/s", burst=2), everywhere=everywhere),
+        AsyncRateLimiter(everywhere=everywhere),
     ]
 
     def burst(tool: int, user: str) -> int:
@@ -211,16 +211,16 @@ async def test_settings_are_taken_from_the_tools_rate_then_the_users() -> None:
         RateLimit("1/s", burst=1, max_wait=2.0),
     )
     for made, longest, weights in (
-        (RateLimits(first, second), 2.0, {"ann": 4.0}),
-        (RateLimits(first), 5.0, {"ann": 4.0}),
-        (RateLimits(None, second), 2.0, {}),
-        (RateLimits(), 1.0, {}),
-        (RateLimits(everywhere=user_buckets(first)), 1.0, {}),
+        (AsyncRateLimiter(first, second), 2.0, {"ann": 4.0}),
+        (AsyncRateLimiter(first), 5.0, {"ann": 4.0}),
+        (AsyncRateLimiter(None, second), 2.0, {}),
+        (AsyncRateLimiter(), 1.0, {}),
+        (AsyncRateLimiter(everywhere=user_buckets(first)), 1.0, {}),
     ):
         assert made.limiter._queue.max_items == 128
         assert made.limiter._max_wait == longest
         assert made.limiter._queue._weights == weights
-    assert isinstance(RateLimits().admit("ann", FAR), RatePermit)
+    assert isinstance(AsyncRateLimiter().admit("ann", FAR), RatePermit)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -250,7 +250,7 @@ async def test_any_schedule_of_cancellations_leaves_every_permit_accounted_for(s
     await asyncio.gather(*(caller(chance.choice("abcd")) for _ in range(1500)))
     limiter = made.limiter
     assert limiter.waiting == 0
-    assert (limiter._queue.places, limiter._lines, limiter._due) == (0, {}, [])
+    assert (limiter._queue.places, limiter._user_queues, limiter._due) == (0, {}, [])
     assert limiter.granted - limiter.returned == kept
     assert limiter.refused == refused
     assert kept + returned + refused + cancelled == 1500

@@ -14,7 +14,7 @@ import pytest
 
 from dispatch._internal.permit import Rejection
 from dispatch.policy.rate_limit import RateLimit
-from dispatch.resilience.rate_limit.aio import RateLimits
+from dispatch.resilience.rate_limit.async_rate_limiter import AsyncRateLimiter
 from tests.helpers.clock import START, virtual_loop
 
 SECONDS = 60.0
@@ -25,7 +25,7 @@ def now() -> float:
     return virtual_loop().time()
 
 
-async def keep_calling(made: RateLimits, user: str, went: list[tuple[float, str]]) -> None:
+async def keep_calling(made: AsyncRateLimiter, user: str, went: list[tuple[float, str]]) -> None:
     """Call again as soon as a call has gone, for a minute."""
     while now() < START + SECONDS:
         answer = await made.acquire(user, math.inf)
@@ -42,7 +42,7 @@ async def keep_calling(made: RateLimits, user: str, went: list[tuple[float, str]
 async def test_the_admitted_rate_is_the_rate_and_never_more_than_burst_and_rate(text: str, burst: float | None) -> None:
     """G10: at most 1 % off over 60 s; in no time at all more than burst + rate * t."""
     rate = RateLimit(text, burst=burst, max_wait=10.0)
-    made = RateLimits(rate)
+    made = AsyncRateLimiter(rate)
     went: list[tuple[float, str]] = []
     await asyncio.gather(*(keep_calling(made, f"user{n}", went) for n in range(20)))
     made.close()
@@ -64,7 +64,9 @@ def p99(values: list[float]) -> float:
     return sorted(values)[math.ceil(0.99 * len(values)) - 1]
 
 
-async def offered(made: RateLimits, loads: dict[str, float], seed: int) -> tuple[Counter[str], dict[str, list[float]]]:
+async def offered(
+    made: AsyncRateLimiter, loads: dict[str, float], seed: int
+) -> tuple[Counter[str], dict[str, list[float]]]:
     """Calls that come at random for a minute, each user's at so many a second: how many went, and how long they waited."""
     went: Counter[str] = Counter()
     waits: dict[str, list[float]] = defaultdict(list)
@@ -91,8 +93,8 @@ async def offered(made: RateLimits, loads: dict[str, float], seed: int) -> tuple
     return went, waits
 
 
-def crowded() -> RateLimits:
-    return RateLimits(RateLimit("100/s", burst=1, max_wait=20.0), max_queue=2000)
+def crowded() -> AsyncRateLimiter:
+    return AsyncRateLimiter(RateLimit("100/s", burst=1, max_wait=20.0), max_queue=2000)
 
 
 async def test_a_hog_and_nine_who_want_their_share_get_equal_shares() -> None:
@@ -109,7 +111,7 @@ async def test_who_wants_less_than_his_share_gets_all_of_it_and_waits_no_longer_
     went, waits = await offered(crowded(), loads, seed=2)
     solo: list[float] = []
     for user in LIGHT[:3]:
-        alone = RateLimits(RateLimit("10/s", burst=1, max_wait=20.0), max_queue=2000)
+        alone = AsyncRateLimiter(RateLimit("10/s", burst=1, max_wait=20.0), max_queue=2000)
         _, its = await on_its_own(alone, user)
         solo += its[user]
     beside = [wait for user in LIGHT for wait in waits[user]]
@@ -119,7 +121,7 @@ async def test_who_wants_less_than_his_share_gets_all_of_it_and_waits_no_longer_
     assert sum(went.values()) >= 5940
 
 
-async def on_its_own(made: RateLimits, user: str) -> tuple[Counter[str], dict[str, list[float]]]:
+async def on_its_own(made: AsyncRateLimiter, user: str) -> tuple[Counter[str], dict[str, list[float]]]:
     began = now()
     waits: dict[str, list[float]] = defaultdict(list)
     went: Counter[str] = Counter()
@@ -141,7 +143,7 @@ async def on_its_own(made: RateLimits, user: str) -> tuple[Counter[str], dict[st
 
 async def test_large_calls_are_not_starved_by_small_ones() -> None:
     """A user whose calls count as five gets as much as one whose calls count as one, not nothing."""
-    made = RateLimits(RateLimit("100/s", burst=5, max_wait=20.0), max_queue=200)
+    made = AsyncRateLimiter(RateLimit("100/s", burst=5, max_wait=20.0), max_queue=200)
     went: Counter[str] = Counter()
 
     async def call(user: str, cost: float) -> None:
