@@ -25,7 +25,7 @@ ROUNDS = 5
 """A machine that is busy with something else has some more to show that few are lost."""
 
 
-@pytest.mark.parametrize(("size", "calls", "may_be_lost"), [(10_000, 5_000, 5), (100_000, 1_500, 15)])
+@pytest.mark.parametrize(("size", "calls", "may_be_lost"), [(10_000, 5_000, 5), (100_000, 1_500, 75)])
 async def test_answers_of_a_fast_service_of_others(
     pulsar_endpoint: Endpoint, size: int, calls: int, may_be_lost: int
 ) -> None:
@@ -61,5 +61,5 @@ async def test_answers_of_a_fast_service_of_others(
                 if lost <= may_be_lost:
                     break
             assert lost <= may_be_lost
-            assert dispatcher.reply_counts()[Disposition.DUPLICATE] > calls // 2, "each came twice, nearly always"
+            assert dispatcher.reply_counts()[Disposition.DUPLICATE] == 0, "one subscription receives each reply once"
             assert dispatcher.pending_requests == 0
