@@ -1,7 +1,7 @@
-"""What guards do when it matters, ours beside other libraries': one number each, looked at, not timed.
+"""Behaviour of guards under failures, dispatch beside other libraries: one number each, not a time.
 
-Ours is always the whole dispatcher. The others get what is called as a function. What each one may do is written out in
-docs/explanation/goals.md.
+For dispatch it is the whole dispatcher; the other libraries call a function. docs/explanation/goals.md has the expected
+values.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from dispatch.resilience.rate_limit.async_rate_limiter import AsyncRateLimiter
 
 HERD = 200
 OLD = 3
-"""Successes that come late: as many as any of them wants before it closes."""
-REFUSALS = 20_000
+"""Late successes: enough to close the breaker of any of the libraries."""
+REJECTIONS = 20_000
 WAITERS = 2_000
 WEEK_S = 604_800
-"""The longest that a policy takes."""
+"""The longest wait that a policy accepts."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What was seen, and whether it is what one wants."""
+    """An observed value; ``ok``: it is the expected one."""
 
     value: float
     ok: bool
@@ -47,12 +47,12 @@ class Seen:
 
 @dataclass(frozen=True)
 class Behaviour:
-    """One thing to look at.
+    """One observed behaviour.
 
     Attributes:
         name: for JSON.
         title, wanted: for tables.
-        libraries: who is looked at, and how.
+        libraries: library → function that observes it.
     """
 
     name: str
@@ -81,7 +81,7 @@ async def _opened(service: Service, call: Call) -> None:
     assert service.requests == reached, "the breaker did not open"
 
 
-async def _leave(tasks: list[asyncio.Task[object]]) -> None:
+async def _cancel(tasks: list[asyncio.Task[object]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
@@ -124,10 +124,10 @@ async def _stale(guarded: Guarded) -> Seen:
         probe = await _begun(call)  # now it is half-open
         service.sick = False
         service.release(OLD)
-        await asyncio.gather(*old)  # successes that were admitted before the trouble
+        await asyncio.gather(*old)  # successes that were admitted before the failures
         service.sick, service.silent = True, False
         service.release()
-        await asyncio.gather(*probe, return_exceptions=True)  # the probe says that it is as sick as before
+        await asyncio.gather(*probe, return_exceptions=True)  # the probe fails
         before = service.requests
         for _ in range(10):
             await _fails(call)
@@ -141,7 +141,7 @@ async def _lost_probe(guarded: Guarded) -> Seen:
         await _opened(service, call)
         await asyncio.sleep(1.2 * OPEN_S)
         service.sick, service.silent = False, True
-        await _leave(await _begun(call))  # the probe's caller has gone
+        await _cancel(await _begun(call))  # the probe's caller is cancelled
         service.silent = False
         service.release()
         failed = sum([await _fails(call) for _ in range(10)])
@@ -152,7 +152,7 @@ async def _cancelled(guarded: Guarded) -> Seen:
     async with guarded() as (service, call):
         await call()
         service.silent = True
-        await _leave(await _begun(call, 2 * FAILURES))
+        await _cancel(await _begun(call, 2 * FAILURES))
         service.silent = False
         service.release()
         failed = sum([await _fails(call) for _ in range(10)])
@@ -162,7 +162,6 @@ async def _cancelled(guarded: Guarded) -> Seen:
 async def _retained(guarded: Guarded) -> Seen:
     async with guarded() as (service, call):
         await call()
-        # Open for as long as it takes.
         await _opened(service, call)
         for _ in range(100):
             await _fails(call)
@@ -170,30 +169,30 @@ async def _retained(guarded: Guarded) -> Seen:
         tracemalloc.start()
         before = tracemalloc.get_traced_memory()[0]
         reached = service.requests
-        for _ in range(REFUSALS):
+        for _ in range(REJECTIONS):
             await _fails(call)
-        refused = REFUSALS - (service.requests - reached)
+        rejected = REJECTIONS - (service.requests - reached)
         gc.collect()
         grown = max(0, tracemalloc.get_traced_memory()[0] - before)
         tracemalloc.stop()
-        return Seen(grown / max(1, refused), grown < 64 * 1024)
+        return Seen(grown / max(1, rejected), grown < 64 * 1024)
 
 
 # -- bulkheads, retries, rates --------------------------------------------------------------------------------------
 
 
 async def _free(guarded: Guarded) -> Seen:
-    """Fill the places and a line, let the line leave and then the first; how many get in at once after that?"""
+    """Fill the permits and the queue, cancel the queue and then the holders of permits; count the calls admitted next."""
     async with guarded() as (service, call):
         await call()
         service.silent = True
         inside = await _begun(call, PLACES)
-        await _leave(await _begun(call, PLACES))
-        await _leave(inside)
+        await _cancel(await _begun(call, PLACES))
+        await _cancel(inside)
         before = service.requests
         again = await _begun(call, 2 * PLACES)
         reached = service.requests - before
-        await _leave(again)
+        await _cancel(again)
         return Seen(reached, reached == PLACES)
 
 
@@ -207,22 +206,22 @@ async def _amplified(guarded: Guarded) -> Seen:
         return Seen(sent, sent <= 1.2 + 30 / calls)  # the budget's floor: 3/s over its window of 10 s
 
 
-async def _aiolimiter_left() -> Seen:
+async def _aiolimiter_waiters() -> Seen:
     limiter = package("aiolimiter").AsyncLimiter(1, 3600.0)
     await limiter.acquire()
-    await _leave(await _begun(limiter.acquire, WAITERS))
-    left = len(limiter._waiters)
-    return Seen(left, left == 0)
+    await _cancel(await _begun(limiter.acquire, WAITERS))
+    waiting = len(limiter._waiters)
+    return Seen(waiting, waiting == 0)
 
 
-async def _ours_left() -> Seen:
+async def _dispatch_waiters() -> Seen:
     limits = AsyncRateLimiter(RateLimit("1/s", burst=1, max_wait=WEEK_S), max_queue=2 * WAITERS)
     deadline = asyncio.get_running_loop().time() + WEEK_S
     await limits.acquire("", deadline)
     # One user has half of the queue at most.
     tasks = await _begun(lambda: limits.acquire("", deadline), WAITERS)
     assert limits.limiter.waiting == WAITERS, "all of them wait"
-    await _leave(tasks)
+    await _cancel(tasks)
     return Seen(limits.limiter.waiting, limits.limiter.waiting == 0)
 
 
@@ -236,45 +235,47 @@ def _each(look: Callable[[Guarded], Awaitable[Seen]], guarded: Mapping[str, Guar
 BEHAVIOURS = (
     Behaviour(
         "herd",
-        f"Half-open, {HERD} callers at once, a sick service",
-        "how many reach it (3 at most)",
+        f"Half-open, {HERD} concurrent callers, a failing service",
+        "calls that reach it (at most 3)",
         _each(_herd, BREAKERS),
     ),
     Behaviour(
         "stale",
-        f"Half-open: {OLD} successes admitted before the trouble arrive, then the probe fails",
-        "how many of 10 calls then reach the sick service (0)",
+        f"Half-open: {OLD} successes admitted before the failures arrive, then the probe fails",
+        "of 10 calls after that, those that reach the failing service (0)",
         _each(_stale, BREAKERS),
     ),
     Behaviour(
         "lost-probe",
-        "The caller of the probe leaves; the service is well",
-        "how many of 10 calls get through (10)",
+        "The caller of the probe is cancelled; the service is healthy",
+        "of 10 calls, those that succeed (10)",
         _each(_lost_probe, BREAKERS),
     ),
     Behaviour(
         "cancelled",
-        f"{2 * FAILURES} callers leave before their answers; the service is well",
-        "how many of 10 calls are refused (0)",
+        f"{2 * FAILURES} calls are cancelled before their replies; the service is healthy",
+        "of 10 calls, those that are rejected (0)",
         _each(_cancelled, BREAKERS),
     ),
-    Behaviour("retained", f"{REFUSALS:,} refusals while open", "bytes kept of each (0)", _each(_retained, FOREVER)),
+    Behaviour(
+        "retained", f"{REJECTIONS:,} rejections while open", "bytes retained by each (0)", _each(_retained, FOREVER)
+    ),
     Behaviour(
         "places",
-        f"A bulkhead of {PLACES}: those in line leave, then those inside",
-        f"places left ({PLACES})",
+        f"A bulkhead of {PLACES}: the queued calls are cancelled, then those in flight",
+        f"permits available ({PLACES})",
         _each(_free, BULKHEADS),
     ),
     Behaviour(
         "amplification",
         "1,000 calls, every one fails, 3 attempts",
-        "requests for each call (1.23 at most)",
+        "requests per call (at most 1.23)",
         _each(_amplified, RETRIES),
     ),
     Behaviour(
         "waiters",
-        f"{WAITERS:,} callers leave a rate limit's line",
-        "how many it still holds (0)",
-        {"dispatch": _ours_left, "aiolimiter": _aiolimiter_left},
+        f"{WAITERS:,} calls are cancelled in a rate limit's queue",
+        "calls that still wait (0)",
+        {"dispatch": _dispatch_waiters, "aiolimiter": _aiolimiter_waiters},
     ),
 )

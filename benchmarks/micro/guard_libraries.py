@@ -1,5 +1,5 @@
-"""What is called in the comparison of behaviours, and through whom: ours is always the whole dispatcher, over a transport
-that answers by itself; the others get a function.
+"""Services and libraries of the behaviour comparison: dispatch is the whole dispatcher over an instant transport; the other
+libraries call a function.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from dispatch.policy import Policy
 from dispatch.resilience.breaker.rules import BreakerRules
 
 FAILURES = 5
-"""Failures in a row after which every breaker here opens."""
+"""Consecutive failures that open every breaker here."""
 OPEN_S = 0.05
 PLACES = 4
-"""Of every bulkhead here."""
+"""Permits of every bulkhead here."""
 
 
 class Service(Protocol):
-    """What is called."""
+    """The called service."""
 
     sick: bool
     silent: bool
     requests: int
 
     def release(self, count: int | None = None) -> None:
-        """Answer what was not answered: the first so many, or all of it."""
+        """Answer the first ``count`` held requests, or all of them."""
 
 
 class _Local:
@@ -66,7 +66,7 @@ Guarded = Callable[[], AbstractAsyncContextManager[tuple[Service, Call]]]
 
 
 EXACT = Policy(breaker=BreakerRules(jitter=0.0))
-"""Open times without jitter, as the peers' are."""
+"""Open durations without jitter, as in the other libraries."""
 
 
 def _ours(policy: dict[str, Any], **keys: Any) -> Guarded:
@@ -84,7 +84,7 @@ def _theirs(wrap: Callable[[Callable[[], Awaitable[object]]], Awaitable[Call]]) 
     async def make() -> AsyncIterator[tuple[Service, Call]]:
         service = _Local()
 
-        async def work() -> object:  # some ask whether it is a coroutine function
+        async def work() -> object:  # some libraries require a coroutine function
             return await service()
 
         yield service, await wrap(work)

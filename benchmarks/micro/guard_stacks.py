@@ -1,7 +1,7 @@
-"""What calls go through in the benchmark of guards: nothing, our guards, libraries stacked by hand, others' own stacks.
+"""Contenders of the guard benchmark: no guards, dispatch's guards, libraries stacked by hand, and stacks of other libraries.
 
-Each contender is a coroutine function that makes one call of the same function, which does nothing; everything is on, set so
-wide that it never refuses. What is not installed is left out, and said.
+Each contender is a coroutine function that makes one call of the same empty function. Every guard is on, with limits that
+never reject a call. The report names contenders whose package is not installed.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ Call = Callable[[], Awaitable[object]]
 """Makes one call."""
 
 RATE = 1_000_000
-"""Calls a second that every rate limit here lets through."""
+"""Calls per second that every rate limit here admits."""
 PLACES = 64
-"""Calls at once that every bulkhead here lets through: our default."""
+"""Concurrent calls that every bulkhead here admits: dispatch's default."""
 INSTALL = "pip install 'tool-dispatch[peers]'"
 OFF: dict[str, Any] = {"retry": 1, "breaker": None, "bulkhead": None}
-"""A policy under which nothing guards a call."""
+"""A policy without guards."""
 ON: dict[str, Any] = {"rate-limit": f"{RATE}/s"}
 """The default guards, and a rate limit."""
 
@@ -62,7 +62,7 @@ class Stack:
     Attributes:
         name: for ``--only`` and JSON.
         label: for tables.
-        make: opens it, on the running loop.
+        make: opens it on the running loop.
     """
 
     name: str
@@ -71,12 +71,12 @@ class Stack:
 
 
 async def nothing() -> str:
-    """What is called."""
+    """The called function: it does nothing."""
     return "done"
 
 
-class _Way:
-    """A route, as far as a fleet looks at it: nobody there is known by name."""
+class _StubChannel:
+    """The part of a channel that an instance pool reads: no instance is announced."""
 
     hello = None
     hello_at = 0.0
@@ -92,7 +92,7 @@ def _chain(instances: int) -> Callable[[], AbstractAsyncContextManager[Call]]:
         policy = Policy(rate_limit=ON["rate-limit"])
         table = GuardRegistry(clock, random.random)
         pool = InstancePool(
-            [(f"i{number}", 1.0, cast(Channel, _Way())) for number in range(instances)],
+            [(f"i{number}", 1.0, cast(Channel, _StubChannel())) for number in range(instances)],
             balancing=Balancing(),
             outlier_detection=OutlierDetection(),
             addressed=False,
@@ -108,8 +108,8 @@ def _chain(instances: int) -> Callable[[], AbstractAsyncContextManager[Call]]:
             guards.budget.record_call()
             admission = Admission(guards)
             began = clock()
-            refused = admission.try_acquire("user", began + 30.0)
-            assert refused is None
+            rejection = admission.try_acquire("user", began + 30.0)
+            assert rejection is None
             assert not admission.must_wait
             place = pool.pick(guards)
             assert place is not None
@@ -127,7 +127,7 @@ def _chain(instances: int) -> Callable[[], AbstractAsyncContextManager[Call]]:
 
 
 def catalog(policy: dict[str, Any], **keys: Any) -> Catalog:
-    """One tool, ``work``. Its topics are persistent: nothing is paid there for repairing what others lose."""
+    """One tool, ``work``. Its topics are persistent: they lose no message, so retransmission costs nothing."""
     service = {
         "id": "double",
         "request-queue": "persistent://tg/request/double",
@@ -140,7 +140,7 @@ def catalog(policy: dict[str, Any], **keys: Any) -> Catalog:
 def whole_call(
     policy: dict[str, Any], telemetry: Telemetry = SILENT
 ) -> Callable[[], AbstractAsyncContextManager[Call]]:
-    """A whole call of ours, over a transport that answers by itself; ``policy``: of its tool."""
+    """A whole call of dispatch over an instant transport; ``policy`` is that of its tool."""
 
     @asynccontextmanager
     async def make() -> AsyncIterator[Call]:
@@ -155,8 +155,8 @@ def whole_call(
 
 
 @asynccontextmanager
-async def _refused() -> AsyncIterator[Call]:
-    """A refusal as the guards give it: a value."""
+async def _rejected() -> AsyncIterator[Call]:
+    """A rejection as a value, as the guards return it."""
     clock = asyncio.get_running_loop().time
     policy = Policy(rate_limit=ON["rate-limit"])
     guards = GuardRegistry(clock, random.random).of("work", policy, repeatable=False)
@@ -164,15 +164,15 @@ async def _refused() -> AsyncIterator[Call]:
     guards.breaker.open_until(clock() + 3600.0)
 
     async def call() -> object:
-        refused = Admission(guards).try_acquire("user", 0.0)
-        return "done" if refused is not None else "let through"
+        rejection = Admission(guards).try_acquire("user", 0.0)
+        return "done" if rejection is not None else "admitted"
 
     yield call
 
 
 @asynccontextmanager
-async def _refused_call() -> AsyncIterator[Call]:
-    """A refusal as a caller sees it: an error with its text."""
+async def _rejected_call() -> AsyncIterator[Call]:
+    """A rejection as the caller receives it: an error with its text."""
     async with Dispatcher(AnsweringTransport(), catalog(ON), telemetry=SILENT) as dispatcher:
         await dispatcher.call("work")
         dispatcher.breaker("work").open_until(asyncio.get_running_loop().time() + 3600.0)
@@ -182,14 +182,14 @@ async def _refused_call() -> AsyncIterator[Call]:
                 await dispatcher.call("work")
             except RejectedError:
                 return "done"
-            return "let through"
+            return "admitted"
 
         yield call
 
 
 @asynccontextmanager
 async def _guarded_by_hand(inner: Call = nothing) -> AsyncIterator[Call]:
-    """aiolimiter, a semaphore, purgatory and asyncio's timeout around the call: what is to be retried."""
+    """aiolimiter, a semaphore, purgatory and asyncio's timeout around the call; the retry goes around all of them."""
     limiter = package("aiolimiter").AsyncLimiter(RATE, 1.0)
     semaphore = asyncio.Semaphore(PLACES)
     breaker = (
@@ -296,19 +296,19 @@ async def _aioresilience() -> AsyncIterator[Call]:
 
 @asynccontextmanager
 async def bare() -> AsyncIterator[Call]:
-    """Nothing around the function."""
+    """The function without guards."""
     yield nothing
 
 
 STACKS = (
     Stack("bare", "the function alone", bare),
-    Stack("chain", "our guards, one instance", _chain(1)),
-    Stack("chain-8", "our guards, 8 instances, each with a breaker", _chain(8)),
-    Stack("call-off", "a whole call of ours, no guards", whole_call(OFF)),
-    Stack("call", "a whole call of ours, all guards", whole_call(ON)),
-    Stack("refused", "our guards' refusal while the circuit is open", _refused),
-    Stack("refused-call", "the same, as the error of a call", _refused_call),
-    Stack("call-by-hand", "a whole call of ours, no guards but those of 'by-hand'", _tenacity_around_a_call),
+    Stack("chain", "dispatch's guards, one instance", _chain(1)),
+    Stack("chain-8", "dispatch's guards, 8 instances, each with a breaker", _chain(8)),
+    Stack("call-off", "a whole call of dispatch, no guards", whole_call(OFF)),
+    Stack("call", "a whole call of dispatch, all guards", whole_call(ON)),
+    Stack("rejected", "dispatch's rejection while the circuit is open", _rejected),
+    Stack("rejected-call", "the same, as the error of a call", _rejected_call),
+    Stack("call-by-hand", "a whole call of dispatch with the guards of 'by-hand'", _tenacity_around_a_call),
     Stack("by-hand", "@tenacity.retry, aiolimiter, semaphore, purgatory, asyncio.timeout", _tenacity_decorator),
     Stack("by-hand-loop", "the same, with 'async for attempt in AsyncRetrying(…)'", _tenacity_loop),
     Stack("stamina", "the same, with @stamina.retry", _stamina),
@@ -319,7 +319,7 @@ STACKS = (
 
 
 async def opened(stack: Stack, exits: AsyncExitStack) -> Call:
-    """The contender's call, made once to see that it works. ``exits`` closes it.
+    """Open a contender and make one call to check it. ``exits`` closes it.
 
     Raises:
         Absent: a package is missing.

@@ -1,6 +1,6 @@
-"""What guards cost a call, ours and other libraries', and what they do when it matters.
+"""Cost and behaviour of guards: dispatch's beside those of other libraries.
 
-``python -m benchmarks.micro.guards``. No broker. How costs are measured: :mod:`benchmarks.micro.rounds`.
+``python -m benchmarks.micro.guards``. No broker. Method of measurement: :mod:`benchmarks.micro.rounds`.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Ratio:
 
     Attributes:
         over, under: names of contenders.
-        limit: what is promised of it, at most; None: for the record.
-        less: a contender whose cost is taken off both first.
+        limit: the target, at most; None: no target.
+        less: a contender whose cost is subtracted from both first.
     """
 
     over: str
@@ -56,10 +56,10 @@ RATIOS = (
 
 @dataclass
 class Figures(Costs):
-    """What was measured.
+    """Results of the benchmark.
 
     Attributes:
-        seen: behaviour → library → what was seen.
+        seen: behaviour → library → observation.
     """
 
     seen: dict[str, dict[str, Seen]] = field(default_factory=dict)
@@ -128,18 +128,18 @@ def parser() -> argparse.ArgumentParser:
     """The options."""
     made = argparse.ArgumentParser(
         prog="python -m benchmarks.micro.guards",
-        description="What guards cost a call (breaker, rate, bulkhead, budget, balancer; in others' stacks timeout and "
-        "retry too), and how they behave when it matters, ours beside theirs. No broker; under a minute on a quiet "
-        f"machine. Libraries that are not installed are left out; they come with: {INSTALL}",
+        description="Cost of guards for a call (breaker, rate limit, bulkhead, budget, balancer; in other stacks timeout "
+        "and retry too) and their behaviour under failures, dispatch beside other libraries. No broker; under a minute on "
+        f"an idle machine. Libraries that are not installed are skipped; install them with: {INSTALL}",
         epilog="contenders: " + ", ".join(stack.name for stack in STACKS),
     )
     add_options(made, blocks=40)
-    made.add_argument("--no-behaviours", action="store_true", help="leave the behaviours out")
+    made.add_argument("--no-behaviours", action="store_true", help="skip the behaviours")
     return made
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run. Returns the exit code: 0 done, whatever the ratios; 2 the results cannot be written."""
+    """Run the benchmark. Return the exit code: 0 for every ratio; 2 if the results cannot be written."""
     options = parser().parse_args(arguments)
     if not writable(options.json):
         return 2

@@ -18,7 +18,7 @@ ANSWER = encode_reply(Reply(None, "done", True))
 
 
 class _Answer:
-    """What comes back: the constant answer, with the request's id."""
+    """The constant reply, with the request's id."""
 
     __slots__ = ("_id",)
 
@@ -61,7 +61,7 @@ class _Publisher:
         return _TICKET
 
     async def writable(self, flow: str) -> None:
-        """There is always room."""
+        """Return at once: publishing is never blocked."""
 
     async def close(self) -> None:
         """Nothing is open."""

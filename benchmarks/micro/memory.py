@@ -1,7 +1,7 @@
-"""What stays in memory of very many calls that are measured and, one in a hundred, traced: nothing should.
+"""Memory retained by a million calls with metrics, one in a hundred traced; the expected value is none.
 
-As in production: metrics, a genuine OpenTelemetry SDK that takes spans in batches on a thread of its own, and an exporter
-(which throws them away). First come as many calls as it takes to fill what is bounded.
+As in production: metrics, a genuine OpenTelemetry SDK that exports spans in batches on its own thread, and an exporter that
+discards them. Calls before the first reading fill the bounded tables.
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ class Reading:
 
 @dataclass(frozen=True)
 class Retained:
-    """What stayed.
+    """Retained memory between two readings.
 
     Attributes:
-        text: of what.
+        text: label in tables.
         count: calls between the readings.
-        spans: that were exported.
+        spans: exported spans.
     """
 
     text: str
@@ -175,7 +175,7 @@ def _resident() -> int | None:
 
 
 def table(found: Mapping[str, Retained]) -> str:
-    """What stayed, and the verdict."""
+    """Table of the retained memory, with the verdict."""
     rows: list[tuple[str, ...]] = [("", "calls", "spans", "resident MiB", "blocks", "series", "")]
     for each in found.values():
         before, after = each.before, each.after

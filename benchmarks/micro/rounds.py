@@ -1,8 +1,8 @@
 """Costs of calls in one process, side by side: for the benchmarks that need no broker.
 
-A cost is the process's CPU time, because nothing waits here and others on the machine must not count. Contenders take
-turns, a block of calls each, and take turns at being first; a round has the fastest of each one's blocks. Ratios and
-differences are formed within a round, and the median over the rounds counts.
+A cost is the process's CPU time, because nothing waits here and the load of other processes must not count. Contenders
+alternate by blocks of calls, and the first one rotates; a round has the fastest block of each contender. Ratios and
+differences are formed within a round, and the result is the median over the rounds.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from benchmarks.harness.statistics import Spread, spread
 from benchmarks.micro.guard_stacks import Absent, Call, Stack, opened
 
 BLOCK = 250
-"""Calls of one block: some milliseconds, so that most blocks are not interrupted."""
+"""Calls per block: some milliseconds, so that most blocks are not interrupted."""
 
 
 @dataclass
 class Costs:
-    """What calls cost.
+    """Costs of calls.
 
     Attributes:
-        costs: contender → round → µs a call.
-        absent: contender → the package that it lacks.
-        blocks: contender → round → µs a call, of each of its blocks, in their order.
+        costs: contender → round → µs per call.
+        absent: contender → the missing package.
+        blocks: contender → round → µs per call of each block, in order.
     """
 
     costs: dict[str, dict[int, float]] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class Costs:
 
     def differences(self, over: str, under: str) -> dict[int, float]:
         """µs that a call of ``over`` costs more than one of ``under``, by round: the median over its blocks, each with the
-        other's of the same turn, since what is looked for is far less than what a machine drifts by."""
+        other's of the same turn, because the difference is far smaller than the drift of a machine."""
         of, less = self.blocks.get(over, {}), self.blocks.get(under, {})
         return {
             at: statistics.median(more - base for more, base in zip(of[at], less[at], strict=True))
@@ -86,7 +86,7 @@ async def measure(stacks: Sequence[Stack], rounds: int, blocks: int, found: Cost
             except Absent as absent:
                 found.absent[stack.name] = str(absent)
         gc.collect()
-        gc.freeze()  # what is there by now need not be looked through for each contender
+        gc.freeze()  # excludes the contenders' objects from collections during the measurement
         for at in range(rounds):
             for turn in range(blocks):
                 for name, call in rotated(there, at + turn):
@@ -103,34 +103,34 @@ def cost_table(found: Costs, stacks: Sequence[Stack]) -> str:
 
 
 def promised(measured: Spread, limit: float | None) -> tuple[str, str, str]:
-    """The cells of a table: what was measured, what is promised of its median at most, and the verdict."""
+    """Table cells: the measured value, the target of its median (at most), and the verdict."""
     if limit is None:
         return shown(measured), "", ""
     return shown(measured), f"≤ {limit:g}", "ok" if measured.median <= limit else "MISSED"
 
 
 def left_out(found: Costs, install: str) -> str:
-    """What was not measured, for want of which package, and the command that installs it; empty: everything was."""
+    """Skipped contenders, their missing packages and the command that installs them; empty if none was skipped."""
     if not found.absent:
         return ""
     missing = ", ".join(sorted(set(found.absent.values())))
     names = ", ".join(sorted(found.absent))
-    return f"Not installed: {missing}; left out: {names}. Install them with: {install}"
+    return f"Not installed: {missing}; skipped: {names}. Install them with: {install}"
 
 
 def add_options(parser: argparse.ArgumentParser, *, blocks: int, block: int = BLOCK) -> None:
-    """The options that all have: ``--rounds``, ``--blocks`` (so many by default, of ``block`` calls each), ``--no-costs``,
+    """Add the common options: ``--rounds``, ``--blocks`` (so many by default, of ``block`` calls each), ``--no-costs``,
     ``--json``."""
     parser.add_argument("--rounds", type=positive, default=9, metavar="N", help="rotated rounds (default 9)")
     parser.add_argument(
         "--blocks", type=positive, default=blocks, metavar="N", help=f"of {block} calls each (default {blocks})"
     )
-    parser.add_argument("--no-costs", action="store_true", help="leave the costs out")
+    parser.add_argument("--no-costs", action="store_true", help="skip the costs")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there, every round by itself")
 
 
 def positive(text: str) -> int:
-    """A number of something, of the command line."""
+    """Parse a positive number of the command line."""
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"1 at least, not {text}")
@@ -138,8 +138,7 @@ def positive(text: str) -> int:
 
 
 def writable(path: Path | None) -> bool:
-    """Can the results be written there? Looked at now, and not after a minute; a reason is told. None: nowhere, which is
-    fine."""
+    """Check before the measurement that the results can be written; print the reason if not. ``None`` is valid: no file."""
     if path is not None:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
-"""What it costs a call to be measured and traced, and what stays of it in memory: ``python -m benchmarks.micro.telemetry``.
+"""Cost of metrics and traces for a call, and the memory that they retain: ``python -m benchmarks.micro.telemetry``.
 
-No broker (what it costs there: the suite ``telemetry`` of ``python -m benchmarks``). How costs are measured:
+No broker; the suite ``telemetry`` of ``python -m benchmarks`` measures the cost on one. Method of measurement:
 :mod:`benchmarks.micro.rounds`.
 """
 
@@ -27,12 +27,12 @@ BLOCK = 100
 
 @dataclass(frozen=True)
 class Difference:
-    """What one contender costs more than another.
+    """Additional cost of one contender over another.
 
     Attributes:
-        text: what it says.
+        text: label in tables.
         over, under: names of contenders.
-        limit: what is promised of it, at most, in µs; None: for the record.
+        limit: the target, in µs, at most; None: no target.
     """
 
     text: str
@@ -45,26 +45,26 @@ DIFFERENCES = (
     Difference("metrics", "metrics", "off", 2.0),
     Difference("a span that is not sampled", "unsampled", "off", 0.3),
     Difference("a sampled span tree", "sampled", "off", 40.0),
-    Difference("… what the SDK itself takes for such spans", "by-hand", "off"),
+    Difference("… cost of the SDK alone for such spans", "sdk-spans", "off"),
     Difference("… the caller's span not sampled", "parent-unsampled", "off-in-trace"),
     Difference("… the caller's span sampled", "parent-sampled", "off-in-trace"),
     Difference("… not sampled by the SDK's own sampler", "sdk-unsampled", "off"),
-    Difference("the default: metrics, no SDK listens", "default", "off"),
+    Difference("the default: metrics, no SDK", "default", "off"),
     Difference("metrics, 1 % sampled", "1-percent", "off"),
     Difference("metrics with exemplars, all sampled", "everything", "off"),
-    Difference("piece: ToolMeter, begun and finished", "meter", "bare"),
-    Difference("piece: an attempt and a reply", "counts", "bare"),
-    Difference("piece: Tracing.start_call, no SDK", "nobody", "bare"),
-    Difference("piece: Tracing.start_call, sample=0.0", "decision", "bare"),
+    Difference("alone: ToolMeter, start and end of a call", "record-call", "bare"),
+    Difference("alone: an attempt and a reply", "record-attempt", "bare"),
+    Difference("alone: CallTracing.start_call, no SDK", "start-no-sdk", "bare"),
+    Difference("alone: CallTracing.start_call, sample=0.0", "start-unsampled", "bare"),
 )
 
 
 @dataclass
 class Figures(Costs):
-    """What was measured.
+    """Results of the benchmark.
 
     Attributes:
-        kept: what stayed in memory, by kind of calls.
+        kept: retained memory by kind of call.
     """
 
     kept: dict[str, Retained] = field(default_factory=dict)
@@ -105,9 +105,9 @@ def parser() -> argparse.ArgumentParser:
     """The options."""
     made = argparse.ArgumentParser(
         prog="python -m benchmarks.micro.telemetry",
-        description="What it costs a call to be measured and traced, by a genuine OpenTelemetry SDK, and whether anything "
-        "of it stays in memory. No broker; some minutes, most of them for the memory. Without the SDK what needs it is "
-        f"left out; it comes with: {INSTALL}",
+        description="Cost of metrics and of traces with a genuine OpenTelemetry SDK for a call, and the memory that they "
+        "retain. No broker; some minutes, most of them for memory. Without the SDK, contenders that need it are skipped; "
+        f"install it with: {INSTALL}",
         epilog="contenders: " + ", ".join(stack.name for stack in STACKS),
     )
     add_options(made, blocks=60, block=BLOCK)

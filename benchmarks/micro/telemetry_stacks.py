@@ -1,8 +1,8 @@
-"""What calls go through in the benchmark of telemetry: a whole call of ours, over a transport that answers by itself,
-telling more and more; and what telling is made of, piece by piece.
+"""Contenders of the telemetry benchmark: a whole call of dispatch over an instant transport, with more and more telemetry,
+and single operations of telemetry.
 
-Spans go to a genuine OpenTelemetry SDK, whose processor does nothing with them: export is another thread's, and another
-benchmark's (the suite ``telemetry`` on a broker).
+Spans go to a genuine OpenTelemetry SDK whose processor discards them: export runs on another thread, and the suite
+``telemetry`` measures it on a broker.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ AT_FIRST: dict[str, AttributeValue] = {
 }
 SENDING: dict[str, AttributeValue] = {"dispatch.attempt.number": 1, **dict.fromkeys("abcdefg", "a text of some length")}
 IN_THE_END: dict[str, AttributeValue] = {"dispatch.attempts": 1, **dict.fromkeys("ef", "a text of some length")}
-"""As many attributes as ours, of their kinds."""
+"""Attributes of the same number and kinds as those of dispatch's spans."""
 
 Made = AbstractAsyncContextManager[Call]
 
 DURATION_S = 0.0005
-"""Of the calls that the pieces are told of."""
+"""Duration of the recorded calls."""
 UNSAMPLED = SpanContext(trace_id=0x0AF7651916CD43DD8448EB211C80319C, span_id=0x00F067AA0BA902B7, is_remote=False)
 """A caller's span that is not sampled."""
 SAMPLED = SpanContext(UNSAMPLED.trace_id, UNSAMPLED.span_id, is_remote=False, trace_flags=TraceFlags(1))
 
 
-def _told(settings: Callable[[], dict[str, Any]]) -> Callable[[], Made]:
-    """A call with this telemetry; the settings are made late, since the SDK may be missing."""
+def _observed(settings: Callable[[], dict[str, Any]]) -> Callable[[], Made]:
+    """A call with this telemetry; the settings are created when it opens, because the SDK may be missing."""
     return lambda: whole_call({}, Telemetry(**settings()))()
 
 
 def _within(parent: SpanContext, make: Callable[[], Made]) -> Callable[[], Made]:
-    """The same, made by somebody who has a span."""
+    """The same call, made within a span of the caller."""
 
     @asynccontextmanager
     async def within() -> AsyncIterator[Call]:
@@ -80,8 +80,8 @@ def _traced(**settings: Any) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def _by_hand() -> AsyncIterator[Call]:
-    """A call that tells nothing, between two spans like ours: what the SDK takes for them, whoever makes them."""
+async def _sdk_spans() -> AsyncIterator[Call]:
+    """A call without telemetry between two spans like dispatch's: the cost of the SDK alone."""
     tracer = recording().get_tracer("benchmark")
     async with _OFF() as inner:
 
@@ -100,7 +100,7 @@ async def _by_hand() -> AsyncIterator[Call]:
 
 
 @asynccontextmanager
-async def _metering() -> AsyncIterator[Call]:
+async def _recording_call() -> AsyncIterator[Call]:
     meter = Instruments.of(registry := CollectorRegistry()).acquire_tool("work")
 
     async def call() -> object:
@@ -113,7 +113,7 @@ async def _metering() -> AsyncIterator[Call]:
 
 
 @asynccontextmanager
-async def _counting() -> AsyncIterator[Call]:
+async def _recording_attempt() -> AsyncIterator[Call]:
     instruments = Instruments.of(registry := CollectorRegistry())
     attempts, replies = instruments.acquire_tool("work").attempts, instruments.acquire_service("double").replies
 
@@ -126,7 +126,7 @@ async def _counting() -> AsyncIterator[Call]:
     del registry
 
 
-def _asking(settings: Callable[[], dict[str, Any]]) -> Callable[[], Made]:
+def _starting_span(settings: Callable[[], dict[str, Any]]) -> Callable[[], Made]:
     @asynccontextmanager
     async def make() -> AsyncIterator[Call]:
         target = ToolResolver(catalog({}), DEFAULT_POLICY).tool("work")
@@ -146,22 +146,24 @@ _OFF = whole_call({}, SILENT)
 
 STACKS = (
     Stack("bare", "the function alone", bare),
-    Stack("off", "a whole call, nothing told", _OFF),
-    Stack("metrics", "with metrics", _told(lambda: {**_registry(), "traces": "off"})),
-    Stack("default", "with metrics, and no SDK listens: the default", _told(_registry)),
-    Stack("unsampled", "an SDK listens, sample=0.0", _told(lambda: _traced(sample=0.0))),
-    Stack("sampled", "every call sampled: execute_tool and send", _told(_traced)),
-    Stack("by-hand", "nothing told, between two such spans", _by_hand),
-    Stack("sdk-unsampled", "the SDK's own sampler takes no call", _told(lambda: _traced(tracer_provider=refusing()))),
-    Stack("off-in-trace", "nothing told, the caller has a span", _within(UNSAMPLED, _OFF)),
-    Stack("parent-unsampled", "an SDK listens, the caller's span is not sampled", _within(UNSAMPLED, _told(_traced))),
-    Stack("parent-sampled", "an SDK listens, the caller's span is sampled", _within(SAMPLED, _told(_traced))),
-    Stack("1-percent", "with metrics, an SDK listens, sample=0.01", _told(lambda: _traced(**_all(), sample=0.01))),
-    Stack("everything", "with metrics, their exemplars, every call sampled", _told(lambda: _traced(**_all()))),
-    Stack("meter", "piece: a call begins and ends (ToolMeter)", _metering),
-    Stack("counts", "piece: an attempt, and a reply", _counting),
-    Stack("nobody", "piece: is there a trace? No SDK listens (Tracing.start_call)", _asking(dict)),
-    Stack("decision", "piece: the same, an SDK listens, sample=0.0", _asking(lambda: _traced(sample=0.0))),
+    Stack("off", "a whole call, no telemetry", _OFF),
+    Stack("metrics", "with metrics", _observed(lambda: {**_registry(), "traces": "off"})),
+    Stack("default", "with metrics and without an SDK: the default", _observed(_registry)),
+    Stack("unsampled", "with an SDK, sample=0.0", _observed(lambda: _traced(sample=0.0))),
+    Stack("sampled", "every call sampled: execute_tool and send", _observed(_traced)),
+    Stack("sdk-spans", "no telemetry, between two such spans of the SDK", _sdk_spans),
+    Stack(
+        "sdk-unsampled", "the SDK's own sampler samples no call", _observed(lambda: _traced(tracer_provider=refusing()))
+    ),
+    Stack("off-in-trace", "no telemetry, the caller has a span", _within(UNSAMPLED, _OFF)),
+    Stack("parent-unsampled", "with an SDK, the caller's span is not sampled", _within(UNSAMPLED, _observed(_traced))),
+    Stack("parent-sampled", "with an SDK, the caller's span is sampled", _within(SAMPLED, _observed(_traced))),
+    Stack("1-percent", "with metrics and an SDK, sample=0.01", _observed(lambda: _traced(**_all(), sample=0.01))),
+    Stack("everything", "with metrics, their exemplars, every call sampled", _observed(lambda: _traced(**_all()))),
+    Stack("record-call", "alone: start and end of a call (ToolMeter)", _recording_call),
+    Stack("record-attempt", "alone: an attempt and a reply", _recording_attempt),
+    Stack("start-no-sdk", "alone: start a call's span, no SDK (CallTracing.start_call)", _starting_span(dict)),
+    Stack("start-unsampled", "alone: the same with an SDK, sample=0.0", _starting_span(lambda: _traced(sample=0.0))),
 )
 
 

@@ -1,12 +1,12 @@
-"""What 1,000 tools cost: a call of each in turn, beside calls of one tool, and how long a scrape of their metrics holds the
-event loop. No broker. ``python -m benchmarks.micro.thousand_tools``.
+"""Cost of 1,000 tools: a call of each in turn, beside calls of one tool, and the time that a scrape of their metrics blocks
+the event loop. No broker. ``python -m benchmarks.micro.thousand_tools``.
 
 Costs are CPU time, measured as in :mod:`benchmarks.micro.rounds`. They are measured twice: at full speed, where each tool is
 called some twenty times a second, and with a clock that goes 100 times as fast, where each is called every few seconds and
 has to move its windows on.
 
-A task of the loop sleeps 1 ms again and again; a stall is by how much one of its sleeps was longer. What it is without a
-scrape is measured too, and prometheus-client's own ASGI application on the same registry.
+A task of the loop sleeps 1 ms repeatedly; a stall is the excess of one of its sleeps. The stall without a scrape is measured
+too, and that of prometheus-client's own ASGI application on the same registry.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ TICK_S = 0.001
 PATIENT = {"timeout": 3_600}
 """Of every tool: a pause of the process is long on a fast clock."""
 SPEED = 100
-"""How much faster than time the clock goes on which tools are called seldom."""
+"""Speed-up of the clock on which tools are called seldom."""
 RATIO = 1.1
-"""What is promised of a call's cost with many tools of one service, at most, over its cost with one tool."""
+"""Target, at most: cost of a call with many tools of one service over its cost with one tool."""
 ONE, MANY, SERVICES = "one", "many", "many-services"
 
 PROMISED = (
@@ -56,7 +56,7 @@ PROMISED = (
     PORT := "--metrics-port, OpenMetrics",
 )
 STALL_MS = 10.0
-"""What is promised of a scrape's longest stall, at most."""
+"""Target, at most: longest stall of a scrape."""
 FETCH = """
 import sys, urllib.request
 for url in sys.stdin:
@@ -140,7 +140,7 @@ def calling(tools: int, services: int) -> Callable[[], AbstractAsyncContextManag
 
 
 def costs(tools: int, rounds: int, blocks: int, *, fast: bool) -> Costs:
-    """What a call costs, with one tool and with so many.
+    """Measure the cost of a call with one tool and with ``tools``.
 
     Args:
         fast: on the clock of :class:`FastClockLoop`.
@@ -290,7 +290,7 @@ def parser() -> argparse.ArgumentParser:
     """The options."""
     made = argparse.ArgumentParser(
         prog="python -m benchmarks.micro.thousand_tools",
-        description="What many tools cost: a call, and a scrape of their metrics. No broker.",
+        description="Cost of many tools: a call, and a scrape of their metrics. No broker.",
     )
     made.add_argument("--tools", type=positive, default=1_000, metavar="N", help="tools (default 1,000)")
     made.add_argument("--rounds", type=positive, default=9, metavar="N", help="rotated rounds (default 9)")

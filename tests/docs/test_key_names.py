@@ -16,7 +16,7 @@ OTHERS = {
     *("pulsar-client", "prometheus-client", "opentelemetry-api"),  # packages
     *("tool-service", "request-queue", "response-queue", "config-params", "output-schema", "read-only"),  # descriptors
     *("dispatch-overview", "dispatch-tool", "dispatch-instances"),  # uids of dashboards
-    *("call-off", "refused-call"),  # rows of `python -m benchmarks.micro.guards`
+    *("call-off", "rejected-call"),  # rows of `python -m benchmarks.micro.guards`
     *("forged-agent", "forged-open", "ours-defaults"),  # scenarios and contenders
     "injected-fault",  # the type of a fault's tool error
     "stream-idle",  # a value of `CallTimeoutError.clock`

@@ -1,4 +1,4 @@
-"""The benchmark of guards: ours must run, whoever else is installed; what is not is said, and left out."""
+"""The guard benchmark: dispatch runs with any set of installed libraries; missing ones are reported and skipped."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from benchmarks.micro.guard_behaviours import BEHAVIOURS, Behaviour, Seen
 from benchmarks.micro.guard_stacks import STACKS, Absent, Stack
 from benchmarks.micro.guards import Figures, Ratio, main, report
 
-OURS = ("bare", "chain", "chain-8", "call-off", "call", "refused", "refused-call")
+OWN = ("bare", "chain", "chain-8", "call-off", "call", "rejected", "rejected-call")
 
 
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody else is installed."""
+    """No other library is installed."""
 
     def package(name: str) -> None:
         raise Absent(name.partition(".")[0])
@@ -28,13 +28,15 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("alone")
-def test_ours_is_measured_alone_and_what_is_missing_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dispatch_is_measured_and_missing_packages_are_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "new" / "figures.json"
     assert main(["--rounds", "2", "--blocks", "1", "--no-behaviours", "--json", str(path)]) == 0
     written = json.loads(path.read_text())
-    assert {name: len(costs) for name, costs in written["costs_us"].items()} == dict.fromkeys(OURS, 2)
+    assert {name: len(costs) for name, costs in written["costs_us"].items()} == dict.fromkeys(OWN, 2)
     assert all(cost > 0 for costs in written["costs_us"].values() for cost in costs)
-    assert written["ratios"] == {}, "there is nobody to compare with"
+    assert written["ratios"] == {}, "no other library to compare with"
     out = capsys.readouterr().out
     assert "pip install 'tool-dispatch[peers]'" in out
     assert "purgatory" in out
@@ -43,15 +45,15 @@ def test_ours_is_measured_alone_and_what_is_missing_is_said(tmp_path: Path, caps
 
 @pytest.mark.parametrize("behaviour", BEHAVIOURS, ids=lambda behaviour: behaviour.name)
 @pytest.mark.wall_clock
-async def test_ours_does_what_is_wanted(behaviour: Behaviour) -> None:
+async def test_dispatch_behaves_as_expected(behaviour: Behaviour) -> None:
     seen = await behaviour.libraries["dispatch"]()
     assert seen.ok, (behaviour.title, seen.value)
 
 
 @pytest.mark.usefixtures("alone")
-async def test_every_other_contender_says_which_package_it_lacks() -> None:
+async def test_every_other_contender_names_its_missing_package() -> None:
     for stack in STACKS:
-        if stack.name not in OURS:
+        if stack.name not in OWN:
             with pytest.raises(Absent):
                 async with stack.make():
                     raise AssertionError(f"{stack.name} needs no package?")
@@ -70,7 +72,7 @@ def test_ratios_are_formed_within_rounds_and_their_median_counts() -> None:
     assert figures.ratio(Ratio("chain", "hyx")) is None
 
 
-def test_the_report_says_what_was_missed_and_what_is_bad() -> None:
+def test_the_report_marks_missed_targets_and_bad_behaviour() -> None:
     stack = Stack("chain", "ours", STACKS[0].make)
     behaviour = Behaviour("herd", "A herd", "how many", {})
     figures = Figures(
@@ -84,7 +86,7 @@ def test_the_report_says_what_was_missed_and_what_is_bad() -> None:
     assert "MISSED" not in report(figures, [stack], [behaviour])
 
 
-def test_a_place_that_cannot_be_written_is_said_before_anything_is_measured(
+def test_an_unwritable_result_file_is_reported_before_measuring(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(guards.asyncio, "run", lambda *_args: pytest.fail("it was measured"))

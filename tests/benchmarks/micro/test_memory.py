@@ -1,4 +1,4 @@
-"""What stays in memory: that it is looked for, and found if it is there."""
+"""The memory benchmark finds retained memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Costs side by side: who is when, and what is made of the figures."""
+"""Costs side by side: the order of contenders, and the summary of the figures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarks.micro.rounds import Costs, cost_table, left_out, measure, promis
 
 @pytest.fixture(autouse=True)
 def freezes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the tests around this one made stays for the collector to look through."""
+    """Keep the objects of other tests collectable."""
     monkeypatch.setattr(rounds.gc, "freeze", lambda: None)
 
 
@@ -51,7 +51,7 @@ async def test_contenders_take_turns_at_being_first_and_each_block_is_kept() -> 
         assert found.costs[name] == {at: min(blocks) for at, blocks in of.items()}
     assert (
         left_out(found, "pip install it")
-        == "Not installed: some-package; left out: b. Install them with: pip install it"
+        == "Not installed: some-package; skipped: b. Install them with: pip install it"
     )
 
 
@@ -78,8 +78,8 @@ def test_a_difference_is_of_neighbours_and_of_rounds_that_have_both() -> None:
         }
     )
     assert found.difference("more", "less") == Spread(3.5, 2.0, 5.0)
-    assert found.difference("more", "nobody") is None
-    assert found.difference("nobody", "less") is None
+    assert found.difference("more", "absent") is None
+    assert found.difference("absent", "less") is None
 
 
 def test_tables() -> None:
@@ -95,7 +95,9 @@ def test_tables() -> None:
     assert promised(Spread(2.01, 1.0, 3.0), 2.0)[1:] == ("≤ 2", "MISSED")
 
 
-def test_results_that_cannot_be_written_are_told_of_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unwritable_result_file_is_reported_before_measuring(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert writable(None)
     assert writable(tmp_path / "new" / "figures.json")
     assert (tmp_path / "new" / "figures.json").exists()

@@ -1,4 +1,4 @@
-"""The benchmark of telemetry: each contender does what it says, and what is missed is said."""
+"""The telemetry benchmark: each contender does what its name says, and missed targets are reported."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from benchmarks.micro.telemetry import DIFFERENCES, Figures, main, report
 from benchmarks.micro.telemetry_stacks import SAMPLED, STACKS, UNSAMPLED
 
 NAMES = [stack.name for stack in STACKS]
-WITHOUT_SDK = ("bare", "off", "metrics", "default", "off-in-trace", "meter", "counts", "nobody")
+WITHOUT_SDK = ("bare", "off", "metrics", "default", "off-in-trace", "record-call", "record-attempt", "start-no-sdk")
 
 
 @pytest.fixture(autouse=True)
 def freezes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the tests around this one made stays for the collector to look through."""
+    """Keep the objects of other tests collectable."""
     monkeypatch.setattr(rounds.gc, "freeze", lambda: None)
 
 
@@ -77,14 +77,14 @@ TREE = ["send persistent://tg/request/double", "execute_tool work"]
         ("unsampled", [], "-00"),
         ("sampled", TREE, "-03"),
         ("everything", TREE, "-03"),
-        ("by-hand", ["send", "execute_tool work"], None),
+        ("sdk-spans", ["send", "execute_tool work"], None),
         ("sdk-unsampled", [], "-02"),
         ("off-in-trace", [], None),
         ("parent-unsampled", [], f"{UNSAMPLED.trace_id:032x}-{UNSAMPLED.span_id:016x}-00"),
         ("parent-sampled", TREE, "-01"),
     ],
 )
-async def test_what_a_contender_tells(
+async def test_spans_and_trace_parent_of_each_contender(
     kept: Kept, sent: list[str | None], name: str, spans: list[str], parent: str | None
 ) -> None:
     async with AsyncExitStack() as exits:
@@ -101,15 +101,15 @@ async def test_what_a_contender_tells(
     assert not get_current(), "a contender's context must not get to the next one"
 
 
-async def test_a_tree_made_by_hand_has_as_many_attributes_as_ours(kept: Kept) -> None:
-    for name in ("sampled", "by-hand"):
+async def test_sdk_spans_have_as_many_attributes_as_those_of_dispatch(kept: Kept) -> None:
+    for name in ("sampled", "sdk-spans"):
         async with AsyncExitStack() as exits:
             await opened(next(stack for stack in STACKS if stack.name == name), exits)
-    ours, by_hand = [[len(span.attributes or ()) for span in kept.spans[at : at + 2]] for at in (0, 2)]
-    assert ours == by_hand
+    own, sdk = [[len(span.attributes or ()) for span in kept.spans[at : at + 2]] for at in (0, 2)]
+    assert own == sdk
 
 
-def test_each_difference_is_of_contenders_that_there_are() -> None:
+def test_each_difference_names_existing_contenders() -> None:
     for each in DIFFERENCES:
         assert {each.over, each.under} <= set(NAMES)
         assert each.over != each.under
@@ -133,7 +133,7 @@ def test_every_contender_is_measured(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "load before" in capsys.readouterr().err
 
 
-def test_without_the_sdk_what_needs_it_is_left_out_and_said(
+def test_without_the_sdk_its_contenders_are_reported_and_skipped(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(otel_sdk.importlib.util, "find_spec", lambda _name: None)
@@ -142,7 +142,7 @@ def test_without_the_sdk_what_needs_it_is_left_out_and_said(
     left_out = next(line for line in out.splitlines() if line.startswith("Not installed"))
     assert "opentelemetry-sdk" in left_out
     assert "pip install 'tool-dispatch[otel]'" in left_out
-    names = left_out.partition("left out: ")[2].partition(". ")[0].split(", ")
+    names = left_out.partition("skipped: ")[2].partition(". ")[0].split(", ")
     assert names == sorted([name for name in NAMES if name not in WITHOUT_SDK] + ["memory"])
 
 

@@ -1,4 +1,4 @@
-"""The benchmark of many tools measures each contender, and says which figure misses what is promised."""
+"""The benchmark of many tools measures each contender, and reports figures that miss their target."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.micro.thousand_tools import MANY, ONE, SERVICES, Scrape, cost_ta
 
 @pytest.fixture(autouse=True)
 def freezes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the tests around this one made stays for the collector to look through."""
+    """Keep the objects of other tests collectable."""
     monkeypatch.setattr(thousand_tools.gc, "freeze", lambda: None)
     monkeypatch.setattr(thousand_tools, "BLOCK", 10)
 
