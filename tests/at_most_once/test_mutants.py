@@ -71,7 +71,7 @@ def nothing_is_acknowledged(self: AckSender, *_: Any) -> None:
 
 def a_chunk_is_shown_again(self: Slot, reply: Any, properties: Any, *, offer: Any = Slot.offer) -> Any:
     if whole_number(properties, Property.CHUNK) == self.next_chunk - 1:
-        self.take(reply, properties)
+        self.accept(reply, properties)
     return offer(self, reply, properties)
 
 

@@ -35,8 +35,8 @@ class _Instance:
         self.due: dict[str, str] = {}
         self.last = now
 
-    def take(self) -> str:
-        """What is due, all in one; then nothing is."""
+    def pop_due(self) -> str:
+        """Return all acknowledgements that are due, in one text, and forget them."""
         due, self.due = self.due, {}
         return ",".join(due.values())
 
@@ -96,7 +96,7 @@ class AckSender:
         if instance is None or not instance.due:
             return None
         self.sent += 1
-        return instance.take()
+        return instance.pop_due()
 
     def _flush(self) -> None:
         self._scheduled = False
@@ -113,7 +113,7 @@ class AckSender:
         if not instance.due:
             return  # a request has carried it meanwhile
         with contextlib.suppress(TransportError):  # the service asks again
-            properties = {Property.ACKED: instance.take(), Property.SESSION: self._secret}
+            properties = {Property.ACKED: instance.pop_due(), Property.SESSION: self._secret}
             publisher.publish(b"", properties, flow=publisher.topic, on_failure=_lost)
             self.sent += 1
 

@@ -13,7 +13,7 @@ from dispatch._internal.clock import loop_clock
 from dispatch.errors import TransportError
 from dispatch.messaging.flow.credit import MESSAGE_OVERHEAD
 from dispatch.messaging.flow.pacer import Pace
-from dispatch.messaging.flow.queue import WaitingRoom
+from dispatch.messaging.flow.queue import SendQueue
 from dispatch.transports import OnFailure, Publisher, Ticket
 
 NOTED_BYTES = 4_096
@@ -123,7 +123,7 @@ class PacedPublisher:
         self._noting = publisher if isinstance(publisher, NotingPublisher) else None
         self._loop = asyncio.get_running_loop()
         self._now = loop_clock()
-        self._queue: WaitingRoom[_Paced] = WaitingRoom(publisher.topic)
+        self._queue: SendQueue[_Paced] = SendQueue(publisher.topic)
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -190,7 +190,7 @@ class PacedPublisher:
                 self._watch(now)
                 break
             self._release(now)
-        self._queue.tell()
+        self._queue.wake_waiters()
 
     def _release(self, now: float) -> None:
         paced = self._queue.pop()
@@ -219,7 +219,7 @@ class PacedPublisher:
                 self._timer.cancel()
                 self._timer = None
             if withdrawn:
-                self._queue.tell()
+                self._queue.wake_waiters()
             return withdrawn
         withdrawn = paced.ticket.cancel()
         if withdrawn:
@@ -236,12 +236,12 @@ class PacedPublisher:
         self._again()
 
     async def writable(self, flow: str) -> None:
-        await self._queue.left(flow)
+        await self._queue.wait_empty(flow)
         await self.publisher.writable(flow)
 
     async def empty(self) -> None:
         """Wait until nothing waits here."""
-        await self._queue.left()
+        await self._queue.wait_empty()
 
     async def close(self) -> None:
         """Fail what waits, and close the publisher."""

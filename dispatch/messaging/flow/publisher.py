@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 from dispatch.errors import TransportError
 from dispatch.messaging.flow.credit import MESSAGE_OVERHEAD, Credit
-from dispatch.messaging.flow.queue import WaitingRoom
+from dispatch.messaging.flow.queue import SendQueue
 from dispatch.transports import OnFailure, Publisher, Ticket
 
 PATIENCE_S = 0.05
@@ -128,7 +128,7 @@ class Gate:
         self._credit = None if credit is None else Credit(credit)
         self.acknowledges = acknowledges
         self._loop = asyncio.get_running_loop()
-        self._queue: WaitingRoom[_Gated] = WaitingRoom(publisher.topic)
+        self._queue: SendQueue[_Gated] = SendQueue(publisher.topic)
         self._timer: asyncio.TimerHandle | None = None
         self._patience = FIRST_PATIENCE_S
         self._probes = 0
@@ -239,7 +239,7 @@ class Gate:
             self._release()
         if len(self._queue) and self._timer is None:
             self._watch(self._credit)
-        self._queue.tell()
+        self._queue.wake_waiters()
 
     def _watch(self, credit: Credit) -> None:
         excess = max(0, credit.unacknowledged - CHANNEL_BYTES)
@@ -269,16 +269,16 @@ class Gate:
             if not len(self._queue) and self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
-            self._queue.tell()
+            self._queue.wake_waiters()
         return withdrawn
 
     async def writable(self, flow: str) -> None:
-        await self._queue.left(flow)
+        await self._queue.wait_empty(flow)
         await self.publisher.writable(flow)
 
     async def empty(self) -> None:
         """Wait until nothing waits here."""
-        await self._queue.left()
+        await self._queue.wait_empty()
 
     async def close(self) -> None:
         """Fail what waits, and close the publisher."""

@@ -1,4 +1,4 @@
-"""Where messages wait in front of a publisher: a bounded fair queue, whose emptiness can be waited for."""
+"""The queue of messages in front of a publisher: bounded, fair between flows, and its emptiness can be awaited."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from dispatch.errors import TransportError
 from dispatch.transports.errors import closed, publish_queue_full
 
 
-class Waits(Protocol):
-    """A message that waits."""
+class QueuedMessage(Protocol):
+    """A message in the queue."""
 
     def fail(self, error: TransportError) -> None:
-        """It will not be sent."""
+        """The message will not be sent."""
 
 
-T = TypeVar("T", bound=Waits)
+T = TypeVar("T", bound=QueuedMessage)
 
 MAX_QUEUED = 10_000
 MAX_QUEUED_BYTES = 256 * 1024 * 1024
 RETRY_AFTER_S = 1.0
 
 
-class WaitingRoom(FairQueue[T]):
-    """The messages to one topic that may not go yet.
+class SendQueue(FairQueue[T]):
+    """The messages to one topic that cannot be sent yet.
 
     Args:
-        topic: for what is told to whoever finds it full.
+        topic: for the error when the queue is full.
     """
 
     def __init__(self, topic: str) -> None:
@@ -40,30 +40,30 @@ class WaitingRoom(FairQueue[T]):
         """Add ``item`` at the end of its flow.
 
         Raises:
-            TransportError: there is no room; the item was not taken.
+            TransportError: the queue is full.
         """
         try:
             self.put(flow, item, size)
         except QueueFullError:
             raise publish_queue_full(len(self), topic=self._topic, retry_after=RETRY_AFTER_S) from None
 
-    async def left(self, flow: str | None = None) -> None:
-        """Wait until nothing of ``flow`` waits here any more; None: nothing at all. Whoever owns the room calls :meth:`tell`
-        when something has left it."""
+    async def wait_empty(self, flow: str | None = None) -> None:
+        """Wait until the queue has no message of ``flow``; None: no message. The owner of the queue calls
+        :meth:`wake_waiters` after it removed one."""
         if self._occupied(flow):
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiters.append((flow, waiter))
             await waiter
 
     def close(self) -> None:
-        """Fail what waits: the connection is being closed."""
+        """Fail the queued messages: the connection is being closed."""
         error = closed()
         for each in self.clear():
             each.fail(error)
-        self.tell()
+        self.wake_waiters()
 
-    def tell(self) -> None:
-        """Something has left: wake those who waited for that."""
+    def wake_waiters(self) -> None:
+        """Wake the callers of :meth:`wait_empty` whose messages have left the queue."""
         if not self._waiters:
             return
         waiting = []

@@ -186,7 +186,7 @@ class Correlator:
     def _watch(self, when: float) -> None:
         self._unwatch()
         self._timer_due = when
-        self._timer = self.loop.call_at(when, self._look)
+        self._timer = self.loop.call_at(when, self._process_deadlines)
 
     def _unwatch(self) -> None:
         if self._timer is not None:
@@ -194,7 +194,7 @@ class Correlator:
             self._timer = None
             self._timer_due = math.inf
 
-    def _look(self) -> None:
+    def _process_deadlines(self) -> None:
         # One timer for all; often it finds that everyone has ended long ago.
         self._timer = None
         self._timer_due = math.inf
@@ -258,7 +258,7 @@ class Correlator:
             id = properties.get(Property.ID)
             slot = self._pending.get(id) if type(id) is str else None
             if slot is not None:
-                disposition, tally = self._taken(slot, message, properties, via), slot.tally
+                disposition, tally = self._process_reply(slot, message, properties, via), slot.tally
             else:
                 disposition, tally = self._stray(id)
             self.replies[disposition] += 1
@@ -271,7 +271,7 @@ class Correlator:
             return Disposition.MALFORMED, self._strange
         return self._tombstones.get(id) or (Disposition.UNKNOWN, self._strange)
 
-    def _taken(self, slot: Slot, message: Message, properties: Mapping[str, str], via: int) -> Disposition:
+    def _process_reply(self, slot: Slot, message: Message, properties: Mapping[str, str], via: int) -> Disposition:
         if via != OWN_TOPIC and (slot.line is not None or slot.via == OWN_TOPIC):
             # Any agent can make a service answer any id on a shared topic; its instance answers on the reply topic.
             return Disposition.UNKNOWN

@@ -113,9 +113,9 @@ class FragmentedRequest:
             return  # it may be there, and is asked for
         # Surely it is not, and never will be: the request cannot become complete.
         del self._left[index]
-        self._tell(error)
+        self._report_failure(error)
 
-    def _tell(self, error: TransportError) -> None:
+    def _report_failure(self, error: TransportError) -> None:
         self.stop()
         if self._on_failure is not None:
             self._on_failure(error)
@@ -135,7 +135,7 @@ class FragmentedRequest:
             except TransportError as error:
                 if index not in self._left:
                     self._sending = None  # this task: it must not cancel itself
-                    self._tell(error)
+                    self._report_failure(error)
                     return
                 # Else it was sent before, and is asked for again.
 

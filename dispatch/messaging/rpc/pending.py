@@ -75,7 +75,7 @@ class Slot(msgspec.Struct, eq=False):
         """Take one reply; those with an index are put in order, and taken once."""
         index = whole_number(properties, Property.CHUNK) if Property.CHUNK in properties else None
         if index is None:
-            self.take(reply, properties)
+            self.accept(reply, properties)
             return _MATCHED
         if self.line is not None:
             self.line.chunk(self.exchange.now())
@@ -96,12 +96,12 @@ class Slot(msgspec.Struct, eq=False):
                 self.exchange.schedule(self, self.line.repair.next_at)
             return _MATCHED
         self.next_chunk += 1
-        self.take(reply, properties)
+        self.accept(reply, properties)
         while self.ahead and self.settled is None and self.next_chunk in self.ahead:
             reply, properties = self.ahead.pop(self.next_chunk)
             self.ahead_size -= utf8_size(reply.response)
             self.next_chunk += 1
-            self.take(reply, properties)
+            self.accept(reply, properties)
         return _MATCHED
 
     def same(self, instance: str | None) -> bool:
@@ -122,7 +122,7 @@ class Slot(msgspec.Struct, eq=False):
         self.next_chunk = self.chunks = self.size = self.ahead_size = 0
         self.ahead = None
 
-    def take(self, reply: Reply, properties: Mapping[str, str]) -> None:
+    def accept(self, reply: Reply, properties: Mapping[str, str]) -> None:
         """The next reply in order."""
         raise NotImplementedError
 
@@ -186,7 +186,7 @@ class Single(Slot, eq=False, kw_only=True):
         super().restart()
         self.texts = None
 
-    def take(self, reply: Reply, properties: Mapping[str, str]) -> None:
+    def accept(self, reply: Reply, properties: Mapping[str, str]) -> None:
         self.chunks += 1
         text = reply.response
         if reply.error is not None:
@@ -225,7 +225,7 @@ class ReplyStream(Slot, eq=False, kw_only=True):
     idle_timer: asyncio.TimerHandle | None = None
     last: float = 0.0
 
-    def take(self, reply: Reply, properties: Mapping[str, str]) -> None:
+    def accept(self, reply: Reply, properties: Mapping[str, str]) -> None:
         self.last = self.exchange.now()
         self.chunks += 1
         if reply.error is not None:

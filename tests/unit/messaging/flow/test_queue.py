@@ -8,7 +8,7 @@ import pytest
 
 from dispatch.errors import TransportError
 from dispatch.messaging.flow import queue as waitingroom
-from dispatch.messaging.flow.queue import WaitingRoom
+from dispatch.messaging.flow.queue import SendQueue
 from tests.helpers.clock import idle
 
 TOPIC = "non-persistent://tg/request/work"
@@ -17,7 +17,7 @@ TOPIC = "non-persistent://tg/request/work"
 @pytest.mark.parametrize(("bound", "value"), [("MAX_QUEUED", 2), ("MAX_QUEUED_BYTES", 25)])
 def test_who_finds_it_full_is_told_so(monkeypatch: pytest.MonkeyPatch, bound: str, value: int) -> None:
     monkeypatch.setattr(waitingroom, bound, value)
-    room: WaitingRoom[str] = WaitingRoom(TOPIC)
+    room: SendQueue[str] = SendQueue(TOPIC)
     room.enter("a", "one", 10)
     room.enter("a", "two", 10)
     with pytest.raises(TransportError, match=f"2 messages to {TOPIC} wait to be sent already") as full:
@@ -27,24 +27,24 @@ def test_who_finds_it_full_is_told_so(monkeypatch: pytest.MonkeyPatch, bound: st
 
 
 async def test_each_waits_for_its_own() -> None:
-    room: WaitingRoom[str] = WaitingRoom(TOPIC)
+    room: SendQueue[str] = SendQueue(TOPIC)
     for flow in ("a", "b"):
         room.enter(flow, f"{flow} item", 1)
-    waiters = {flow: asyncio.create_task(room.left(flow)) for flow in ("a", "b", None)}
-    gone = asyncio.create_task(room.left("a"))
-    await room.left("nobody's")
+    waiters = {flow: asyncio.create_task(room.wait_empty(flow)) for flow in ("a", "b", None)}
+    gone = asyncio.create_task(room.wait_empty("a"))
+    await room.wait_empty("nobody's")
     await idle()
     gone.cancel()
-    room.tell()
+    room.wake_waiters()
     await idle()
     assert not any(task.done() for task in waiters.values())
     room.pop()
-    room.tell()
+    room.wake_waiters()
     await idle()
     assert [task.done() for task in waiters.values()] == [True, False, False]
     room.pop()
-    room.tell()
+    room.wake_waiters()
     await idle()
     assert all(task.done() for task in waiters.values())
-    await room.left()
+    await room.wait_empty()
     assert room._waiters == []
