@@ -137,7 +137,7 @@ class Catalog:
         """
         return self.service((self.tool(tool) if isinstance(tool, str) else tool).service)
 
-    def list_tools(
+    def list(
         self, *, category: str | None = None, tags_any: Iterable[str] = (), service: str | None = None
     ) -> tuple[ToolDescriptor, ...]:
         """Return the tools in the order of loading; only those of a category, a service, or with any of some tags."""

@@ -111,12 +111,12 @@ def test_the_errors_can_be_pickled(catalog: Catalog) -> None:
 
 
 def test_listing_by_category_tags_and_service(catalog: Catalog) -> None:
-    assert names(catalog.list_tools()) == ["tell-joke", "tell-story", "calculate"]
-    assert names(catalog.list_tools(category="fun")) == ["tell-joke", "tell-story"]
-    assert names(catalog.list_tools(tags_any=["long", "nothing"])) == ["tell-story"]
-    assert names(catalog.list_tools(tags_any=iter(["text"]))) == ["tell-joke", "tell-story"]
-    assert names(catalog.list_tools(service="joke-service")) == ["tell-joke", "calculate"]
-    assert names(catalog.list_tools(category="fun", tags_any=["short"], service="story-service")) == []
+    assert names(catalog.list()) == ["tell-joke", "tell-story", "calculate"]
+    assert names(catalog.list(category="fun")) == ["tell-joke", "tell-story"]
+    assert names(catalog.list(tags_any=["long", "nothing"])) == ["tell-story"]
+    assert names(catalog.list(tags_any=iter(["text"]))) == ["tell-joke", "tell-story"]
+    assert names(catalog.list(service="joke-service")) == ["tell-joke", "calculate"]
+    assert names(catalog.list(category="fun", tags_any=["short"], service="story-service")) == []
 
 
 @pytest.mark.parametrize(
