@@ -95,7 +95,6 @@ def _chain(instances: int) -> Callable[[], AbstractAsyncContextManager[Call]]:
             [(f"i{number}", 1.0, cast(Channel, _StubChannel())) for number in range(instances)],
             balancing=Balancing(),
             outlier_detection=OutlierDetection(),
-            addressed=False,
             clock=clock,
             randomness=random.random,
             greet=lambda route: None,

@@ -15,7 +15,7 @@ from dispatch.messaging.wire.topic_name import TopicName
 from dispatch.policy import Policy, PolicyError
 from dispatch.routing.pool_registry import PoolKey, Topics
 
-_BALANCED = frozenset({"balancing", "outlier-detection", "addressed"})
+_BALANCED = frozenset({"balancing", "outlier-detection"})
 """A tool whose own policy has one of these keys gets an instance pool of its own."""
 MAX_ALTERNATIVES = 3
 

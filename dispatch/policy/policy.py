@@ -37,8 +37,6 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
         instance_timeout: Seconds without any message from the instance that has the request before the call fails with
             ``instance-lost``. Default 10: longer than a garbage collection or a busy event loop pauses, and a third of the
             default timeout.
-        addressed: send requests to an instance's own topic when it is one of ours; False: always to the service's request
-            topic, when others' instances listen there too. True: so a lost message can be asked for, and nothing runs twice.
         max_response_bytes: Bytes of the reply of one call, over all its chunks. Default 64 MiB: twelve times the broker's
             largest message.
         known_instances_only: Send requests to known instances of dispatch's service base only. When none is known, a call
@@ -79,7 +77,6 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
     stream_idle_timeout: float = 30.0
     max_response_bytes: int = 64 * 1024 * 1024
     instance_timeout: float = 10.0
-    addressed: bool = True
     max_request_bytes: int = 64 * 1024 * 1024
     known_instances_only: bool = False
     retry: Retry | None = DEFAULT_RETRY
@@ -108,7 +105,7 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
             check_seconds(value, key.replace("_", "-"))
         if self.single_flight is None:  # off, as null is for every part
             msgspec.structs.force_setattr(self, "single_flight", False)
-        for key in ("addressed", "known_instances_only", "single_flight"):
+        for key in ("known_instances_only", "single_flight"):
             check_flag(getattr(self, key), key.replace("_", "-"))
         if self.hedging is not None:
             check_hedging(self.hedging)
@@ -122,10 +119,6 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
                 raise PolicyError(
                     key.replace("_", "-"), f"{value!r} is not a whole number above 0", "give a whole number ≥ 1"
                 )
-        if self.known_instances_only and not self.addressed:
-            raise PolicyError(
-                "known-instances-only", "it needs instances to be addressed", "leave 'addressed' as it is, or this out"
-            )
 
     def merged(self, raw: Mapping[str, Any]) -> Policy:
         """This policy with the keys of ``raw`` (kebab-case) laid over it.

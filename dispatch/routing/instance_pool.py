@@ -72,7 +72,6 @@ class InstancePool:
     Args:
         routes: the channels, each with its name and weight as an instance.
         balancing, outlier_detection: choice and ejection of instances.
-        addressed: requests go to the own topics of instances that are known by name.
         clock, randomness: of the balancer.
         greet: called with a channel whose next hello is due.
         observer: of the service.
@@ -89,7 +88,6 @@ class InstancePool:
         *,
         balancing: Balancing,
         outlier_detection: OutlierDetection | None,
-        addressed: bool,
         clock: Clock,
         randomness: Randomness,
         greet: Callable[[Channel], object],
@@ -99,7 +97,6 @@ class InstancePool:
         self._observe(observer)
         self._is_former = is_former
         self._routes = list(routes)
-        self._addressed = addressed
         self._greet = greet
         self._clock = clock
         self._places: dict[str, tuple[Channel, Instance | None]] = {}
@@ -157,10 +154,9 @@ class InstancePool:
         self._routes.append((name, weight, route))
         self._seen = -1
 
-    def configure(self, balancing: Balancing, outlier_detection: OutlierDetection | None, *, addressed: bool) -> None:
+    def configure(self, balancing: Balancing, outlier_detection: OutlierDetection | None) -> None:
         """Apply other settings; the state of the instances is kept."""
         self.balancer.configure(balancing, outlier_detection)
-        self._addressed = addressed
         self._seen = -1
 
     def pick(
@@ -257,7 +253,7 @@ class InstancePool:
         places: dict[str, tuple[Channel, Instance | None]] = {}
         weights: dict[str, float] = {}
         for name, weight, route in self._routes:
-            named = list(route.instances) if self._addressed else []
+            named = list(route.instances)
             for instance in named:
                 places[instance.name] = route, instance
                 weights[instance.name] = weight

@@ -173,7 +173,6 @@ class PoolRegistry:
             there,
             balancing=policy.balancing,
             outlier_detection=policy.outlier_detection,
-            addressed=policy.addressed,
             clock=self._clock,
             randomness=self._randomness,
             greet=self._routes.discovery.send_due_hello,
@@ -227,7 +226,7 @@ class PoolRegistry:
         for key, pool in list(self._pools.items()):
             policy = policies.pool_policy(key)
             if policy is not None:
-                pool.configure(policy.balancing, policy.outlier_detection, addressed=policy.addressed)
+                pool.configure(policy.balancing, policy.outlier_detection)
             else:
                 del self._pools[key]
                 self._former[key] = pool, self._generations.number

@@ -101,7 +101,7 @@ def test_null_is_accepted_and_a_part_switched_on_again_begins_with_the_defaults(
     assert again.balancing == Balancing(choice_count=3)
 
 
-@pytest.mark.parametrize("key", ["timeout", "addressed", "max-response-bytes"])
+@pytest.mark.parametrize("key", ["timeout", "known-instances-only", "max-response-bytes"])
 def test_what_is_no_part_cannot_be_null(key: str) -> None:
     with pytest.raises(PolicyError, match=f"'{key}'"):
         parse_policy({key: None})

@@ -24,7 +24,7 @@ DEFAULT, USER, SERVICE, TOOL = "default", "user", "service", "tool"
 GUARDS: Mapping[str, tuple[str, ...]] = {
     "deadline": ("timeout", "attempt_timeout", "stream_timeout", "stream_idle_timeout"),
     "sizes": ("max_request_bytes", "max_response_bytes"),
-    "delivery": ("instance_timeout", "addressed", "known_instances_only"),
+    "delivery": ("instance_timeout", "known_instances_only"),
     "retry": ("retry",),
     "hedging": ("hedging",),
     "breaker": ("breaker",),
@@ -224,11 +224,11 @@ def _why_once(tool: ToolDescriptor) -> str:
     return "declared destructive" if tool.destructive else "neither read-only nor idempotent"
 
 
-def _by_name(service: ServiceDescriptor, policy: Policy) -> bool:
+def _by_name(service: ServiceDescriptor) -> bool:
     """Can instances of ours be called by name? On persistent topics nobody is: they lose nothing."""
     topics = [(each.request_queue, each.response_queue) for each in service.instances]
     topics = topics or [(service.request_queue, service.response_queue)]
-    return policy.addressed and any(not _persistent(request, response) for request, response in topics)
+    return any(not _persistent(request, response) for request, response in topics)
 
 
 def _persistent(*topics: str) -> bool:
@@ -264,7 +264,7 @@ def _without_effect(target: ResolvedTool, tool: ToolDescriptor) -> dict[str, str
             found.setdefault(f"{part}.{key}" if part else key, why)  # the first reason counts
 
     once = _why_once(tool)
-    by_name = _by_name(service, policy)
+    by_name = _by_name(service)
     spread = not by_name and len(service.instances) < 2
     hedge = policy.hedging
     if hedge is not None and (once or spread):
@@ -285,12 +285,8 @@ def _without_effect(target: ResolvedTool, tool: ToolDescriptor) -> dict[str, str
         if policy.outlier_detection is not None:
             note(why, "outlier-detection", *policy.outlier_detection.__struct_encode_fields__)
     if not by_name:
-        why = "no instance is called by name: " + (
-            "the topics are persistent, and lose nothing" if policy.addressed else "'addressed' is false"
-        )
+        why = "no instance is called by name: the topics are persistent, and lose nothing"
         note(why, "", "instance-timeout", *(("known-instances-only",) if policy.known_instances_only else ()))
-        if policy.addressed:
-            note(why, "", "addressed")
     _settings_unused(policy, note)
     return found
 
@@ -332,7 +328,7 @@ def _retries(target: ResolvedTool, tool: ToolDescriptor) -> str:
 def _requests(target: ResolvedTool) -> str:
     service, policy = target.service, target.policy
     listed = ", ".join(each.id for each in service.instances)
-    by_name = _by_name(service, policy)
+    by_name = _by_name(service)
     shared = f"one topic shared by replicas: {_BROKER_SPREADS}"
     if target.is_durable and not listed:
         shared = f"one persistent topic shared by replicas: {_BROKER_SPREADS}"

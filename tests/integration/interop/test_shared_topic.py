@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 
 import pytest
 
@@ -37,22 +38,67 @@ async def test_all_clients_at_once_get_their_own_answers(
             assert got == [f"customers|{name} {n}" for n in range(30)]
 
 
-async def test_a_fleet_half_of_theirs_and_half_of_ours_shares_the_work(url: str, their_service: TheirService) -> None:
-    """Services of one id share a subscription, whichever package they are written for: a fleet can move one by one. Its
-    policy says that requests go to the shared topic meanwhile, and not to those instances that are known by name."""
-    pool = dispatch.ToolServer(
+async def test_trustgraph_client_reaches_instances_of_both_bases_on_one_topic(
+    url: str, their_service: TheirService
+) -> None:
+    """Instances of one service id share a subscription, whichever base they are written for: the broker distributes."""
+    server = dispatch.ToolServer(
         Peer(),
         url,
         service=their_service.id,
         request_queue=request_topic(their_service.topic),
         response_queue=response_topic(their_service.topic),
     )
-    policy = dispatch.Policy(addressed=False)
-    async with pool, dispatch.connect(url, catalog(their_service.topic), policy=policy) as dispatcher:
+    async with server, CLIENTS["theirs"](url, their_service.topic) as client:
+        replies = Counter([await client.call({}, {"who": True}, timeout=TIMEOUT_S) for _ in range(20)])
+    assert replies == {"ours": 10, "theirs": 10}
+
+
+async def test_dispatcher_sends_all_requests_of_a_shared_topic_to_known_instances(
+    url: str, their_service: TheirService
+) -> None:
+    """A third-party instance beside a known one gets none, hence the separate topics in the next test."""
+    server = dispatch.ToolServer(
+        Peer(),
+        url,
+        service=their_service.id,
+        request_queue=request_topic(their_service.topic),
+        response_queue=response_topic(their_service.topic),
+    )
+    async with server, dispatch.connect(url, catalog(their_service.topic)) as dispatcher:
         client = dispatch.ToolServiceClient(dispatcher, service="peer")
-        answers = [await client.call({}, {"who": True}, timeout=TIMEOUT_S) for _ in range(20)]
-    assert sorted(set(answers)) == ["ours", "theirs"]
-    assert answers.count("ours") == 10
+        async with asyncio.timeout(TIMEOUT_S):
+            while [each.id for each in dispatcher.instances("peer")] != [server.instance]:
+                await client.call({}, {"who": True}, timeout=TIMEOUT_S)
+        replies = Counter([await client.call({}, {"who": True}, timeout=TIMEOUT_S) for _ in range(20)])
+    assert replies == {"ours": 20}
+
+
+async def test_dispatcher_balances_over_two_listed_topics_by_weight(
+    url: str, topic: str, their_service: TheirService
+) -> None:
+    """How a service moves from one base to the other: each base has a request topic, and the descriptor lists both."""
+    endpoints = [
+        {"id": name, "request-queue": request_topic(each), "response-queue": response_topic(each), "weight": weight}
+        for name, each, weight in (("old", their_service.topic, 3), ("new", topic, 1))
+    ]
+    service = {
+        "id": "peer",
+        "request-queue": request_topic(their_service.topic),
+        "response-queue": response_topic(their_service.topic),
+        "instances": endpoints,
+        "policy": {"balancing": "weighted", "outlier-detection": None},
+    }
+    async with (
+        dispatch.ToolServer(Peer(), url, service=topic) as server,
+        dispatch.connect(url, dispatch.Catalog.of([service])) as dispatcher,
+    ):
+        client = dispatch.ToolServiceClient(dispatcher, service="peer")
+        async with asyncio.timeout(TIMEOUT_S):
+            while {each.id for each in dispatcher.instances("peer")} != {"old", server.instance}:
+                await client.call({}, {"who": True}, timeout=TIMEOUT_S)
+        replies = Counter([await client.call({}, {"who": True}, timeout=TIMEOUT_S) for _ in range(40)])
+    assert replies == {"theirs": 30, "ours": 10}
 
 
 async def test_answers_to_their_clients_are_not_ours(url: str, topic: str) -> None:

@@ -34,7 +34,6 @@ KEYS = (
     "stream-idle-timeout",
     "max-response-bytes",
     "instance-timeout",
-    "addressed",
     "max-request-bytes",
     "known-instances-only",
 )
@@ -62,8 +61,8 @@ def test_the_defaults_are_those_that_are_documented() -> None:
 
 
 def test_every_key_is_read() -> None:
-    raw = dict(zip(KEYS, (1, 2.5, 3, 4, 6, 8, True, 9, True), strict=True))
-    assert parse_policy(raw) == Policy(1, 2.5, 3, 4, 6, 8, True, 9, True)
+    raw = dict(zip(KEYS, (1, 2.5, 3, 4, 6, 8, 9, True), strict=True))
+    assert parse_policy(raw) == Policy(1, 2.5, 3, 4, 6, 8, 9, True)
     assert Policy.__struct_encode_fields__ == KEYS + PARTS
 
 

@@ -45,7 +45,7 @@ class Way:
 class Stand:
     """A fleet over some ways, and one tool's guards."""
 
-    def __init__(self, *ways: tuple[str, float, Way], addressed: bool = True, **policy: Any) -> None:
+    def __init__(self, *ways: tuple[str, float, Way], **policy: Any) -> None:
         self.now = 0.0
         settings = Policy(**{"breaker": Breaker(consecutive_failures=3), **policy})
         self.guards = self.tool(settings)
@@ -53,7 +53,6 @@ class Stand:
             [(name, weight, cast(Channel, way)) for name, weight, way in ways],
             balancing=settings.balancing,
             outlier_detection=settings.outlier_detection,
-            addressed=addressed,
             clock=lambda: self.now,
             randomness=random.Random(1).random,
             greet=lambda route: cast(Way, route).greet(),
@@ -123,11 +122,11 @@ def test_weights_are_those_of_the_topics() -> None:
     assert stand.many(8) == {"x": 6, "y": 2}
 
 
-def test_who_must_not_be_addressed_by_name_is_not() -> None:
-    stand = Stand((SHARED, 1, Way("a", "b")), addressed=False)
-    assert stand.many(3) == {SHARED: 3}
-    stand.pool.configure(Balancing(), EjectionRules(), addressed=True)
-    assert stand.many(2) == {"a": 1, "b": 1}
+def test_other_balancing_settings_apply_from_the_next_request_on() -> None:
+    stand = Stand(("x", 3.0, Way("a")), ("y", 1.0, Way("b")))
+    assert stand.many(8) == {"a": 4, "b": 4}
+    stand.pool.configure(Balancing("weighted"), EjectionRules())
+    assert stand.many(8) == {"a": 6, "b": 2}
 
 
 def test_another_attempt_goes_to_another_instance_while_there_is_one() -> None:

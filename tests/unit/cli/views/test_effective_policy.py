@@ -42,6 +42,7 @@ def planned(
     user: Mapping[str, Any] | None = None,
     *,
     base: Policy = DEFAULT_POLICY,
+    kind: str = "non-persistent",
     **declared: Any,
 ) -> ToolPlan:
     """The plan of ``look`` with these policies."""
@@ -49,6 +50,7 @@ def planned(
         {"policy": service} if service is not None else None,
         ({"policy": tool} if tool is not None else {})
         | {key.replace("_", "-"): each for key, each in declared.items()},
+        kind,
     )
     return plan_of(made, "look", base, user or {})
 
@@ -137,7 +139,7 @@ def test_an_inherited_hedge_is_off_where_nothing_may_run_twice(declared: dict[st
 
 
 def test_a_hedge_needs_another_instance() -> None:
-    plan = planned({"hedging": "p95", "addressed": False}, read_only=True)
+    plan = planned({"hedging": "p95"}, kind="persistent", read_only=True)
     assert row(plan, "hedging").without_effect == "off: one topic, so no other instance is known"
     assert "hedging" not in plan.guards
 
@@ -163,11 +165,6 @@ def test_calls_are_shared_only_of_what_is_read_only(declared: dict[str, bool], o
         ({}, "balancing.choice-count", "balancing.strategy"),
         ({"balancing": "least-request"}, "", "balancing.choice-count"),
         ({"balancing": "peak-ewma"}, "balancing.choice-count", "balancing.strategy"),
-        (
-            {"addressed": False},
-            "instance-timeout balancing.strategy outlier-detection.panic-threshold",
-            "addressed",
-        ),
         ({"user-rate-limit": "1/s"}, "", "user-rate-limit.weights user-rate-limit.max-wait"),
         (
             {"rate-limit": {"rate": "9/s", "max-wait": 0.5}, "user-rate-limit": "1/s"},
@@ -186,23 +183,23 @@ def test_a_setting_that_another_switches_off_says_so(policy: dict[str, Any], key
 def test_the_reasons() -> None:
     narrow = {"max-concurrent-calls": 5, "max-wait": 0}
     plan = planned({"bulkhead": narrow})
-    far = planned({"addressed": False, "retry": 1, "single-flight": True})
+    far = planned({"known-instances-only": True, "retry": 1, "single-flight": True}, kind="persistent")
     rated = planned({"rate-limit": {"rate": "9/s", "max-wait": 0.5}, "user-rate-limit": "1/s"})
     impatient = planned({"rate-limit": {"rate": "9/s", "max-wait": 0}})
-    stored = plan_of(catalog({"policy": {"known-instances-only": True}}, kind="persistent"), "look")
+    not_named = "no instance is called by name: the topics are persistent, and lose nothing"
     reasons = [
         (plan, "bulkhead.priorities", "'max-wait' is 0: no call waits"),
         (plan, "balancing.choice-count", "only 'least-request' has it"),
         (plan, "retry.retryable-errors", "the tool ran, and must not run twice: neither read-only nor idempotent"),
         (far, "retry.initial-backoff", "'max-attempts' is 1: nothing is repeated"),
         (far, "retry.budget-ratio", "nothing is repeated or hedged"),
-        (far, "instance-timeout", "no instance is called by name: 'addressed' is false"),
+        (far, "instance-timeout", not_named),
         (far, "balancing.choice-count", SHARED),
         (far, "single-flight", "off: not declared read-only"),
         (rated, "user-rate-limit.weights", "the limits share one queue, with the weights of 'rate-limit'"),
         (rated, "user-rate-limit.max-wait", "that of 'rate-limit' is shorter"),
         (impatient, "rate-limit.weights", "'rate-limit.max-wait' is 0: no call waits"),
-        (stored, "addressed", "no instance is called by name: the topics are persistent, and lose nothing"),
+        (far, "known-instances-only", not_named),
     ]
     assert [(key, row(each, key).without_effect) for each, key, _ in reasons] == [(key, why) for _, key, why in reasons]
 
@@ -218,8 +215,10 @@ def test_persistent_topics_have_nobody_to_ask_by_name() -> None:
     plan = plan_of(catalog(policy, READ_ONLY, kind="persistent"), "look")
     for key in (
         "instance-timeout",
-        "addressed",
+        "known-instances-only",
+        "balancing.strategy",
         "outlier-detection.consecutive-failures",
+        "outlier-detection.panic-threshold",
     ):
         assert row(plan, key).without_effect, key
     assert "persistent" in row(plan, "instance-timeout").without_effect
@@ -267,7 +266,7 @@ def test_how_requests_are_balanced() -> None:
 
     listed = {"instances": [topics("a"), topics("b")]}
     stored = {"instances": [topics("a", "persistent"), topics("b", "persistent")]}
-    shared = {"policy": {"addressed": False}}
+    stored_replies = {"response-queue": "persistent://tg/response/s"}
 
     def requests(service: dict[str, Any], tool: dict[str, Any] | None = None) -> str:
         return plan_of(catalog(service, tool), "look").requests
@@ -277,20 +276,19 @@ def test_how_requests_are_balanced() -> None:
         requests({"policy": {"known-instances-only": True}})
         == "round-robin over instances of ours by name, nobody else"
     )
-    assert requests(shared) == SHARED
+    assert requests(stored_replies) == SHARED
     assert requests(listed) == "round-robin over topics listed in the descriptor: a, b; ours on them by name"
-    assert requests(listed | shared) == "round-robin over topics listed in the descriptor: a, b"
     assert requests(stored) == "round-robin over topics listed in the descriptor: a, b"
     assert requests(listed, {"policy": {"balancing": "least-request"}}).startswith("least-request over")
     assert requests(listed, {"policy": {"outlier-detection": {}}}).endswith(", of this tool's own view")
 
 
 def test_listed_topics_are_balanced_though_nobody_is_known_by_name() -> None:
-    queues = [{"id": name, "request-queue": f"non-persistent://tg/request/{name}"} for name in ("a", "b")]
-    policy = {"addressed": False, "hedging": "p95"}
-    two = plan_of(catalog({"instances": queues, "policy": policy}, READ_ONLY), "look")
+    queues = [{"id": name, "request-queue": f"persistent://tg/request/{name}"} for name in ("a", "b")]
+    policy = {"hedging": "p95"}
+    two = plan_of(catalog({"instances": queues, "policy": policy}, READ_ONLY, "persistent"), "look")
     assert {"balancing", "outlier-detection", "hedging"} <= set(two.guards)
-    one = plan_of(catalog({"instances": queues[:1], "policy": policy}, READ_ONLY), "look")
+    one = plan_of(catalog({"instances": queues[:1], "policy": policy}, READ_ONLY, "persistent"), "look")
     assert not {"balancing", "outlier-detection", "hedging"} & set(one.guards)
 
 

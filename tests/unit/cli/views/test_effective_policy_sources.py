@@ -48,7 +48,6 @@ PARTS: dict[str, list[Any]] = {
 PLAIN: dict[str, list[Any]] = {
     "timeout": [30.0, 10.0, 5.0],
     "attempt-timeout": [None, 2.0],
-    "addressed": [True, False],
     "hedging": [None, "p95", "p90", 0.5],
     "single-flight": [False, True],
 }

@@ -16,6 +16,7 @@ from dispatch.messaging.flow.publisher import Gate
 from dispatch.messaging.rpc.exchange_outcome import Disposition
 from dispatch.messaging.wire.properties import Property
 from dispatch.routing import channel, channel_registry
+from dispatch.routing.instance_pool import SHARED
 from dispatch.transports import Publisher
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.bounded_channel import Channel, ChannelTransport, stalls
@@ -50,7 +51,10 @@ class Lab:
         self.to_service = Channel(stalls(rng, LONGEST_STALL_S))
         self.to_caller = Channel(stalls(rng, LONGEST_STALL_S))
         self.network = ChannelTransport(MemoryTransport(BROKER), self.to_caller, without)
-        self.service_network = ChannelTransport(MemoryTransport(BROKER), self.to_service)
+        # An instance without the feature `repair` is not known by name: its requests are never sent again.
+        self.service_network = ChannelTransport(
+            MemoryTransport(BROKER), self.to_service, frozenset({Property.FEATURES})
+        )
         self.dispatcher: Dispatcher
         self.server: ToolServer
 
@@ -59,7 +63,7 @@ class Lab:
         return self.to_service.lost + self.to_caller.lost
 
     async def call(self, arguments: dict[str, Any]) -> Outcome:
-        """One call. Nothing asks again here: what is shown is what credit does alone."""
+        """Make one call. Requests are never sent again here: the test shows what credit does alone."""
         result = await self.dispatcher.execute("work", arguments, timeout=TIMEOUT_S)
         if result.ok:
             assert len(result.text) == arguments["size"] * (arguments.get("chunks") or 1)
@@ -76,11 +80,12 @@ async def lab(seed: int = 1, *, without: frozenset[str] = frozenset(), concurren
     try:
         async with (
             serving(Worker(), broker=made.service_network, concurrency=concurrency, max_queue=MANY) as made.server,
-            dispatching(transport=made.network, policy=Policy(**UNGUARDED, addressed=False)) as made.dispatcher,
+            dispatching(transport=made.network, policy=Policy(**UNGUARDED)) as made.dispatcher,
         ):
             yield made
             await advance(1)  # the last acknowledgements are under way
             assert made.dispatcher.pending_requests == 0
+            assert [each.id for each in made.dispatcher.instances("lab")] == [SHARED]
     finally:
         await made.service_network.close()
 
