@@ -155,7 +155,7 @@ def test_a_genuine_broker_from_start_to_stop(own_cache: dict[str, str]) -> None:
 
     code, out, err = ended("broker", "start", "--json", **own_cache)
     assert (code, json.loads(out)["service_url"]) == (0, first["service_url"])
-    assert "a broker runs already" in err
+    assert "a broker is already running" in err
 
     code, out, _ = ended("broker", "status", **own_cache)
     assert code == 0
