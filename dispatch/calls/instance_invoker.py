@@ -93,7 +93,8 @@ class InstanceInvoker:
         call = attempt.call
         tool = call.tool
         pool = call.guards.pool = self._pools.get(tool) or await self._pools.open(tool, call.deadline)
-        if not pool.known and (tool.policy.known_instances_only or self._is_large(call.payload)):
+        is_large = len(call.payload) > self._transport.max_message_bytes  # it is sent in fragments
+        if (is_large or tool.policy.known_instances_only) and not pool.known:
             await self._await_instance(pool, call.deadline)
         if pool.new and pool.held():
             await self._await_turn(pool, call.deadline)
@@ -101,7 +102,7 @@ class InstanceInvoker:
         hops = 0
         while True:
             hops += 1
-            publisher, properties = self._address(attempt, pool)
+            publisher, properties = self._address(attempt, pool, is_large)
             if call.is_stream:
                 settled = await self._await_first_chunk(attempt, pool, publisher, properties)
                 if settled is None:
@@ -157,7 +158,7 @@ class InstanceInvoker:
 
     # -- d: the instance ----------------------------------------------------------------------------------------
 
-    def _address(self, attempt: Attempt, pool: InstancePool) -> tuple[Publisher, dict[str, str]]:
+    def _address(self, attempt: Attempt, pool: InstancePool, is_large: bool) -> tuple[Publisher, dict[str, str]]:
         """Pick the instance; return the publisher of the request and its properties.
 
         Raises:
@@ -173,7 +174,7 @@ class InstanceInvoker:
             key=key if at_home else None,
             user=options.user,
             refused=call.refused_by,
-            parts=self._is_large(call.payload),
+            parts=is_large,
         )
         if selected is None:
             raise error_from_rejection(_NO_INSTANCE, call.tool.label)
@@ -181,7 +182,7 @@ class InstanceInvoker:
         instance = selected.instance
         if call.key_holder is not None and at_home and instance is not call.key_holder:
             raise error_from_key_holder_loss(call.tool.label)
-        if self._is_large(call.payload) and (instance is None or not instance.parts):
+        if is_large and (instance is None or not instance.parts):
             raise error_from_unfragmentable_request(
                 call.tool.label, len(call.payload), self._transport.max_message_bytes
             )
@@ -259,10 +260,6 @@ class InstanceInvoker:
         if attempt.number > 1:
             properties[Property.ATTEMPT] = str(attempt.number)
         return properties
-
-    def _is_large(self, payload: bytes) -> bool:
-        """Whether the request is sent in fragments."""
-        return len(payload) > self._transport.max_message_bytes
 
     def _is_declined(self, attempt: Attempt, settled: Settled) -> bool:
         """Whether the instance is draining and did not execute the request, so that another one may. An instance that is
