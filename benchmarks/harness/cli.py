@@ -1,4 +1,4 @@
-"""The command: what to measure, where the results go."""
+"""The command line of the benchmarks: suites, settings and result files."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ suites: """
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options."""
+    """Return the parser of the options."""
     made = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description="Measure dispatch against the bare pulsar-client and against TrustGraph's own client and service, in "
@@ -73,12 +73,12 @@ def parser() -> argparse.ArgumentParser:
         "--out", type=Path, default=RESULTS, metavar="DIR", help="folder for the results (default benchmarks/results)"
     )
     made.add_argument("--json", type=Path, metavar="FILE", help="the JSON file (default: in --out, named by the date)")
-    made.add_argument("--png", type=Path, metavar="FILE", help="the picture (default: in --out, named by the date)")
+    made.add_argument("--png", type=Path, metavar="FILE", help="the plot (default: in --out, named by the date)")
     return made
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run. Returns the exit code: 0 done, whatever the ratios; 1 the run failed; 2 it could not begin; 130 Ctrl-C."""
+    """Run the benchmarks. Return the exit code: 0 for every ratio, 1 failed, 2 not started, 130 Ctrl-C."""
     options = parser().parse_args(arguments)
     try:
         suites = chosen(options.only, BASIC if options.quick else SUITES)
@@ -95,14 +95,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     pictures = _pictures(suites, png_path)
     paths = [json_path, *pictures]
     try:
-        for path in paths:  # now, and not after a quarter of an hour
+        for path in paths:  # before the run: an unwritable path would lose a quarter of an hour
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("ab"):
                 pass
     except OSError as error:
         _say(f"the results cannot be written: {error}; choose another place with --out, --json or --png")
         return 2
-    # So that whatever ends us, our own cleaning up is done.
+    # SIGTERM must raise, so that the broker and the worker processes are stopped.
     before = signal.signal(signal.SIGTERM, _terminated)
     written = False
     try:
@@ -127,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(suites: Sequence[Suite], settings: Settings) -> Results:
     load_before = load()
     if load_before is not None and load_before > 0.25 * (os.cpu_count() or 1):
-        _say(f"this machine is busy already (load {load_before:g}): figures will be low, and scatter")
+        _say(f"this machine is busy (load {load_before:g}): figures will be low and scattered")
     seconds = estimated_seconds(suites, settings)
     what = ", ".join(suite.name for suite in suites)
     _say(f"{settings.rounds} round(s) of {what}: about {seconds:.0f} s, besides a broker's start")
@@ -136,7 +136,7 @@ def _run(suites: Sequence[Suite], settings: Settings) -> Results:
 
 
 def _pictures(suites: Sequence[Suite], png_path: Path) -> dict[Path, Draw]:
-    """What is drawn where: what is about delivery apart from the rest, if there is both."""
+    """Return the plot of each path: delivery suites have a plot of their own beside other suites."""
     made: dict[Path, Draw] = {}
     if any(suite not in DELIVERY for suite in suites):
         made[png_path] = draw

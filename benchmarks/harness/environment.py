@@ -1,4 +1,4 @@
-"""What the figures were made on and with. No names of hosts, users or folders."""
+"""Machine and versions of a run, without names of hosts, users or folders."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Setting:
 
 
 def look(endpoint: Endpoint, load_before: float | None = None) -> Setting:
-    """The setting of a run on this broker that begins now, on a machine that had this load before."""
+    """Return the setting of a run that starts now on this broker; ``load_before`` is the load of the machine."""
     return Setting(
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         machine={

@@ -1,4 +1,4 @@
-"""What is measured: suites of contenders, at numbers of calls in flight, in rounds that begin with another one each."""
+"""Suites of contenders, numbers of calls in flight, and rotated rounds."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ T = TypeVar("T")
 LEVELS = (1, 16, 64, 256)
 
 STARTUP_S = 1.5
-"""What it takes to start, connect and end a process; for the estimate only."""
+"""Seconds to start, connect and stop a process; used for the estimate only."""
 
 
 @dataclass(frozen=True)
 class Contender:
-    """One of those that are compared in a suite.
+    """A contender of a suite.
 
     Attributes:
         name: short, unique in its suite.
-        label: what the table and the picture call it.
-        client: module of :mod:`benchmarks.workers`, the process that calls.
-        service: module of the process that answers; None: the suite's own, which all its contenders share.
-        persistent: its topics are persistent ones.
+        label: its name in the table and the plot.
+        client: module of :mod:`benchmarks.workers` of the calling process.
+        service: module of the serving process; None: the service that all contenders of the suite share.
+        persistent: its topics are persistent.
     """
 
     name: str
@@ -39,15 +39,15 @@ class Suite:
 
     Attributes:
         name: for ``--only``.
-        title: what is compared.
+        title: the comparison in a few words.
         contenders: in the order of the first round.
         levels: calls in flight.
-        shared_service: module of the one service all contenders call, each on topics of its own (else whoever waits for
-            its turn would receive the others' answers); None: each brings its own.
-        stretch: its measurements are so many times as long as others (slow contenders have few calls to count).
-        answer: characters of an answer.
+        shared_service: module of the service that all contenders call, each on its own topics (a shared response topic would
+            deliver replies to idle clients too); None: each contender has its own service.
+        stretch: factor on the length of a measurement (slow contenders have few calls to count).
+        answer: characters of a reply.
         rounds: rounds at most; None: as many as the settings say.
-        ramp_stretch: as ``stretch``, of the load before each measurement.
+        ramp_stretch: like ``stretch``, for the load before each measurement.
     """
 
     name: str
@@ -61,22 +61,22 @@ class Suite:
     ramp_stretch: float = 1.0
 
     def rounds_of(self, settings: Settings) -> int:
-        """How many rounds it takes part in."""
+        """Return the number of rounds of this suite."""
         return settings.rounds if self.rounds is None else min(self.rounds, settings.rounds)
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How it is measured; times in seconds.
+    """Settings of a run; times in seconds.
 
     Attributes:
-        rounds: how often every contender has its turn at every number of calls in flight.
-        seconds: one measurement, at one number of calls in flight.
-        ramp: the same load before each measurement, not counted.
+        rounds: measurements of each contender at each number of calls in flight.
+        seconds: length of a measurement.
+        ramp: length of the same load before each measurement, not counted.
         warm_up: calls of each client before the first round, not counted.
-        warm_broker: calls before the first round, so that it does not meet a cold broker: in the first minute of one, whose
-            compiler is still at work, a call of ours took a quarter more of it than later, the bare client's an eighth.
-        timeout: a call without an answer by then counts as lost.
+        warm_broker: length of the calls before the first round, which warm the broker up: in its first minute, while the JIT
+            compiler runs, a call of dispatch took a quarter longer than later, one of the bare client an eighth.
+        timeout: a call without a reply by then counts as lost.
     """
 
     rounds: int = 5
@@ -87,7 +87,7 @@ class Settings:
     timeout: float = 2.0
 
     def lasting(self, seconds: float) -> Settings:
-        """These, with measurements of ``seconds``, and the rest no longer than that."""
+        """Return these settings with measurements of ``seconds``, and no other part longer than that."""
         return replace(
             self,
             seconds=seconds,
@@ -136,7 +136,7 @@ GUARDS = Suite(
     (
         Contender("unguarded", "no guards", "dispatch_client_unguarded", "dispatch_service"),
         Contender("defaults", "the default guards", "dispatch_client", "dispatch_service"),
-        Contender("dispatch", "and rates", "dispatch_client_all_guards", "dispatch_service"),
+        Contender("dispatch", "and rate limits", "dispatch_client_all_guards", "dispatch_service"),
     ),
     levels=(1, 64),
     rounds=2,
@@ -144,23 +144,23 @@ GUARDS = Suite(
 
 TELEMETRY = Suite(
     "telemetry",
-    "dispatch client + service, by what the client tells",
+    "dispatch client + service, by telemetry of the client",
     (
-        Contender("silent", "nothing", "dispatch_client_silent", "dispatch_service"),
+        Contender("silent", "none", "dispatch_client_silent", "dispatch_service"),
         Contender("metrics", "metrics", "dispatch_client", "dispatch_service"),
         Contender("sampled", "metrics, and 1 % traced", "dispatch_client_sampled", "dispatch_service"),
     ),
     levels=(64,),
-    # Short: the difference is small, and what is slower than a round is in all of them.
+    # Short: the difference is small, and drift slower than a round affects all contenders.
     stretch=0.6,
     ramp_stretch=0.5,
 )
 
-_OURS = (
+_DISPATCH = (
     Contender("without-credit", "dispatch, without credit", "dispatch_client_without_credit", "dispatch_service"),
     Contender("dispatch", "dispatch", "dispatch_client", "dispatch_service"),
 )
-_FAST = (
+_OTHERS = (
     Contender("bare", "bare client and service", "bare_listener", "echo_service"),
     Contender("trustgraph", "TrustGraph's client, bare service", "trustgraph_client", "echo_service"),
 )
@@ -168,35 +168,35 @@ DELIVERY_LEVELS = (1, 16, 64, 256)
 DELIVERY = tuple(
     Suite(
         f"answers-{name}",
-        f"Answers of {text}",
+        f"Replies of {text}",
         contenders,
         levels=DELIVERY_LEVELS,
         stretch=2.0,
-        ramp_stretch=10.0,  # as long as a call waits for a lost answer: by then as many wait for one as ever will
+        ramp_stretch=10.0,  # the timeout of a lost reply: by then the number of calls that wait for one is steady
         answer=size,
         rounds=2,
     )
     for name, text, size, contenders in (
-        ("120", "120 B", 120, _OURS),
-        ("1k", "1 kB", 1_000, _FAST + _OURS),
-        ("10k", "10 kB", 10_000, _FAST + _OURS),
-        ("100k", "100 kB", 100_000, _FAST + _OURS),
-        ("1M", "1 MB", 1_000_000, _FAST + _OURS),
+        ("120", "120 B", 120, _DISPATCH),
+        ("1k", "1 kB", 1_000, _OTHERS + _DISPATCH),
+        ("10k", "10 kB", 10_000, _OTHERS + _DISPATCH),
+        ("100k", "100 kB", 100_000, _OTHERS + _DISPATCH),
+        ("1M", "1 MB", 1_000_000, _OTHERS + _DISPATCH),
     )
 )
-"""What is lost, and what it costs: answers of several sizes on topics that lose messages."""
+"""Losses and their cost by reply size, on topics that lose messages."""
 BASIC = (CLIENTS, SERVICES, TOPICS)
 SUITES = (*BASIC, GUARDS, TELEMETRY, *DELIVERY)
 
 
 def rotated(items: Sequence[T], round_number: int) -> list[T]:
-    """A B C, then B C A, then C A B …: round ``round_number`` (from 0)."""
+    """Rotate ``items`` for round ``round_number`` (from 0): A B C, then B C A, then C A B …"""
     start = round_number % len(items) if items else 0
     return [*items[start:], *items[:start]]
 
 
 def chosen(names: Sequence[str], default: Sequence[Suite] = SUITES) -> tuple[Suite, ...]:
-    """The suites of these names; ``suite/contender`` takes that contender only. No names: ``default``.
+    """Return the suites of these names; ``suite/contender`` selects one contender. No names: ``default``.
 
     Raises:
         ValueError: there is no such suite or contender; the text has the names there are.
@@ -220,7 +220,7 @@ def chosen(names: Sequence[str], default: Sequence[Suite] = SUITES) -> tuple[Sui
 
 
 def estimated_seconds(suites: Sequence[Suite], settings: Settings) -> float:
-    """About how long the rounds take, without the start of a broker."""
+    """Estimate the duration of the rounds in seconds, without the start of a broker."""
     total = settings.warm_broker + 2 * STARTUP_S
     for suite in suites:
         processes = len(suite.contenders) + (1 if suite.shared_service else len(suite.contenders))

@@ -1,5 +1,5 @@
-"""The pictures: for each suite, latency and throughput over calls in flight, with losses written beside the points; for
-those about delivery, what was lost beside throughput."""
+"""Plots: for each suite, latency and throughput over calls in flight, with losses beside the points; for delivery
+suites, losses and throughput."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.harness.plan import DELIVERY, Suite
 from benchmarks.harness.results import Results
 
-# Told apart by people who see colours differently too (Okabe and Ito), and by the markers without any.
+# The colour-blind safe palette of Okabe and Ito; markers distinguish the contenders without colours.
 COLOURS = {
     "dispatch": "#0072B2",
     "non-persistent": "#0072B2",
@@ -45,7 +45,7 @@ DELIVERY_PANELS = ((LOST, "calls without an answer, %"), ("calls_per_second", "c
 
 
 def draw(results: Results, path: Path) -> None:
-    """Write the picture of ``results`` as PNG: latency and throughput, all but what is about delivery.
+    """Write the plot of ``results`` as PNG: latency and throughput of all suites except delivery.
 
     Raises:
         OSError: it cannot be written there.
@@ -54,7 +54,7 @@ def draw(results: Results, path: Path) -> None:
 
 
 def draw_delivery(results: Results, path: Path) -> None:
-    """Write the picture of what is lost, and of throughput, by size of the answers.
+    """Write the plot of losses and throughput by reply size.
 
     Raises:
         OSError: it cannot be written there.
@@ -88,7 +88,7 @@ def _draw(results: Results, suites: Sequence[Suite], columns: Sequence[tuple[str
             f"dispatch {setting.versions['dispatch']} · Pulsar {setting.broker['version']} · pulsar-client "
             f"{setting.versions['pulsar-client']} · {setting.machine['processors']} processors · {setting.date[:10]}\n"
             f"median of {' or '.join(map(str, rounds))} round(s), bars from least to greatest"
-            + (f"; answers of {answers[0]} characters" if len(answers) == 1 else ""),
+            + (f"; replies of {answers[0]} characters" if len(answers) == 1 else ""),
             fontsize=9,
         )
         figure.savefig(path, dpi=110)
@@ -110,7 +110,7 @@ def _lost_panel(axes: Any, suite: Suite, results: Results) -> None:
             linewidth=1.6,
         )
     _levels(axes, suite)
-    axes.set_yscale("symlog", linthresh=0.01)  # none and one in ten thousand can both be seen
+    axes.set_yscale("symlog", linthresh=0.01)  # shows zero and one in ten thousand
     axes.set_ylim(-0.002, 100)
     axes.set_yticks([0, 0.01, 0.1, 1, 10, 100], ["0", "0.01", "0.1", "1", "10", "100"])
 
@@ -120,7 +120,7 @@ def _levels(axes: Any, suite: Suite) -> None:
     axes.set_xticks(suite.levels, [str(level) for level in suite.levels])
     axes.set_xlabel("calls in flight")
     axes.grid(visible=True, which="both", alpha=0.25, linewidth=0.6)
-    axes.set_xlim(suite.levels[0] / 1.4, suite.levels[-1] * 1.9)  # room for what is written beside the last points
+    axes.set_xlim(suite.levels[0] / 1.4, suite.levels[-1] * 1.9)  # space for the labels beside the last points
 
 
 def _panel(axes: Any, suite: Suite, results: Results, figure_name: str, *, losses: bool) -> None:
@@ -160,6 +160,6 @@ def _panel(axes: Any, suite: Suite, results: Results, figure_name: str, *, losse
         )
     _levels(axes, suite)
     axes.yaxis.set_major_formatter(lambda value, _position: f"{value:,.10g}")
-    axes.yaxis.set_minor_formatter("")  # else a scale of less than a decade writes powers of ten between
+    axes.yaxis.set_minor_formatter("")  # a scale of less than a decade adds powers of ten otherwise
     if ends:
         axes.set_ylim(min(ends) / 1.5, max(ends) * 1.5)

@@ -1,4 +1,4 @@
-"""A process of the benchmark, as the driver sees it: commands in, answers out, gone at the end."""
+"""Worker processes of the benchmark: the driver sends commands and reads answers, and stops each process at the end."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from typing import IO, Any
 
 ROOT = Path(__file__).resolve().parents[2]
 READY_S = 60.0
-"""What a process may take until it is ready: TrustGraph's imports alone take seconds on a busy machine."""
+"""Seconds until a process is ready, at most: TrustGraph's imports alone need several on a busy machine."""
 END_S = 20.0
 
 
 class BenchmarkError(RuntimeError):
-    """The run failed: a process ended early, stood still, or answered wrongly. The text has its last lines."""
+    """The run failed: a process ended early, did not respond, or gave a wrong answer. The text has its last lines."""
 
 
 class Child:
@@ -67,7 +67,7 @@ class Child:
         return self._process.pid
 
     def begin(self, spec: dict[str, Any]) -> None:
-        """Tell it what to do, and wait until it is ready.
+        """Send the spec, and wait until the process is ready.
 
         Raises:
             BenchmarkError: it was not ready in time.
@@ -83,13 +83,15 @@ class Child:
         self._answers.put(None)
 
     def ask(self, command: dict[str, Any], timeout: float) -> dict[str, Any]:
-        """Send a command, wait up to ``timeout`` seconds for its answer.
+        """Send a command and wait up to ``timeout`` seconds for its answer.
 
         Raises:
             BenchmarkError: there is none.
         """
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError, ValueError):  # then it has ended: found out below
+        with contextlib.suppress(
+            BrokenPipeError, ValueError
+        ):  # the process has ended; the missing answer reports it below
             self._process.stdin.write(json.dumps(command) + "\n")
             self._process.stdin.flush()
         try:
@@ -97,7 +99,7 @@ class Child:
         except queue.Empty:
             raise BenchmarkError(f"{self.module} gave no answer within {timeout:g} s\n{self._end()}") from None
         if answer is None:
-            self._answers.put(None)  # for whoever asks again
+            self._answers.put(None)  # for the next command
             raise BenchmarkError(f"{self.module} ended early\n{self._end()}")
         return answer
 
@@ -106,7 +108,7 @@ class Child:
         return "".join(self._last_words)
 
     def close(self) -> None:
-        """Let it end by itself.
+        """Close stdin and wait until the process ends.
 
         Raises:
             BenchmarkError: it did not, or not well.
@@ -123,7 +125,7 @@ class Child:
             raise BenchmarkError(f"{self.module} ended with status {status}\n{''.join(self._last_words)}")
 
     def kill(self) -> None:
-        """End it at once. Nothing happens if it has ended."""
+        """Kill the process; no effect if it has ended."""
         self._process.kill()
         self._process.wait()
         self._join()
@@ -133,7 +135,7 @@ class Child:
             thread.join(END_S)
         for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
             if stream is not None:
-                with contextlib.suppress(BrokenPipeError):  # what was still to be written
+                with contextlib.suppress(BrokenPipeError):  # unwritten commands
                     stream.close()
 
     def __enter__(self) -> Child:
@@ -150,7 +152,7 @@ class Child:
 
 
 def start(module: str, stack: contextlib.ExitStack) -> Child:
-    """A :class:`Child` that ends with ``stack``. A Ctrl-C meanwhile waits until the stack knows of it."""
+    """Start a :class:`Child` that ``stack`` stops. Signals are deferred until the stack has the process."""
     with held_back(signal.SIGINT, signal.SIGTERM):
         return stack.enter_context(Child(module))
 

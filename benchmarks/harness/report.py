@@ -1,4 +1,4 @@
-"""The tables, as plain aligned text: the same on a terminal, in a pipe and in a mail."""
+"""Tables of the results as plain aligned text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HEADER = ("", "in flight", "p50 ms", "p99 ms", "p99.9 ms", "calls/s", "client CP
 
 
 def number(value: float) -> str:
-    """Three digits that count, and thousands apart."""
+    """Format with three significant digits and thousands separators."""
     magnitude = abs(value)
     if magnitude >= 100:
         return f"{value:,.0f}"
@@ -25,7 +25,7 @@ def number(value: float) -> str:
 
 
 def shown(value: Spread | None) -> str:
-    """The median, with least and greatest where they differ from it."""
+    """Format the median, with least and greatest where they differ from it."""
     if value is None:
         return "-"
     if value.min == value.max:
@@ -34,7 +34,7 @@ def shown(value: Spread | None) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]], left: Iterable[int] = (0,)) -> str:
-    """Rows in columns, right-aligned but for ``left``; one string, no blanks at the ends of lines."""
+    """Align rows in columns, to the right except columns ``left``, without trailing blanks."""
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     to_the_left = set(left)
     return "\n".join(
@@ -47,7 +47,7 @@ def aligned(rows: Sequence[Sequence[str]], left: Iterable[int] = (0,)) -> str:
 
 
 def suite_table(suite: Suite, results: Results) -> str:
-    """One suite's figures."""
+    """Return the table of one suite."""
     rows: list[tuple[str, ...]] = [HEADER]
     for contender in suite.contenders:
         for index, level in enumerate(suite.levels):
@@ -69,7 +69,7 @@ def suite_table(suite: Suite, results: Results) -> str:
 
 
 def ratio_table(title: str, found: Iterable[Found]) -> str:
-    """Ratios with what is promised of them."""
+    """Return the table of ratios and their targets."""
     rows = []
     for one in found:
         sign = "≤" if one.ratio.bound == "at most" else "≥"
@@ -85,7 +85,7 @@ def ratio_table(title: str, found: Iterable[Found]) -> str:
 
 
 def setting_lines(results: Results) -> str:
-    """Machine, versions, and how it was measured."""
+    """Return machine, versions and settings of the run."""
     setting, settings = results.setting, results.settings
     machine = setting.machine
     versions = ", ".join(f"{name} {version}" for name, version in setting.versions.items())
@@ -93,12 +93,12 @@ def setting_lines(results: Results) -> str:
         f"{setting.date} · {machine['processors']} processors ({machine['kind']}), {machine['memory_gib']} GiB, "
         f"{machine['system']}, load before {machine['load_before']} · Pulsar {setting.broker['version']}\n{versions}\n"
         f"{settings.rounds} rotated round(s), {settings.seconds:g} s a measurement after {settings.ramp:g} s of the same "
-        f"load; median (least … greatest) over the rounds; lost: no answer within {settings.timeout:g} s"
+        f"load; median (least … greatest) over the rounds; lost: no reply within {settings.timeout:g} s"
     )
 
 
 def report(results: Results, promises: Sequence[Found], record: Sequence[Found]) -> str:
-    """Everything that is printed at the end."""
+    """Return the whole report."""
     parts = [setting_lines(results)]
     parts += [suite_table(suite, results) for suite in results.suites]
     parts.append(ratio_table("For the record (ratios formed within a round)", [f for f in record if f.spread]))

@@ -1,4 +1,4 @@
-"""What a run found: raw figures of each round, their summary, and the ratios; all of it as JSON."""
+"""Results of a run: raw figures of each round, their summary and the ratios, also as JSON."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Results:
         ]
 
     def as_dict(self, ratios: Sequence[Any]) -> dict[str, Any]:
-        """Everything as plain values, with the ``ratios`` (dataclasses) that were formed of it."""
+        """Return the results as plain values, with their ``ratios`` (dataclasses)."""
         return {
             "format": 1,
             **asdict(self.setting),

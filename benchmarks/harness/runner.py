@@ -1,4 +1,4 @@
-"""The run: suites, rounds, contenders. Every client and service is a process of its own; one client at a time calls."""
+"""Run of the suites. Each client and service is a process of its own, and one client calls at a time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarks.harness.results import Measurement, Results
 from dispatch.devtools.localbroker import Endpoint
 
 Progress = Callable[[str], None]
-"""Takes one line for a person to read."""
+"""Receives a line of progress."""
 
 
 class Driver:
@@ -72,7 +72,7 @@ class Driver:
             clients = self._started(suite, stack)
             for round_number in range(1, suite.rounds_of(self._settings) + 1):
                 for level in suite.levels:
-                    # Neighbours in time are what a ratio is made of.
+                    # A ratio is formed of neighbours in time.
                     for position, contender in enumerate(rotated(suite.contenders, round_number - 1), 1):
                         found = self._measure(clients[contender.name], level, suite)
                         one = Measurement(suite.name, contender.name, level, round_number, position, **found)
@@ -80,10 +80,10 @@ class Driver:
                         self._report(one)
 
     def _started(self, suite: Suite, stack: ExitStack) -> dict[str, Child]:
-        """The suite's processes, ready: its clients, by contender."""
+        """Start the processes of a suite and return its clients by contender."""
         self._progress(f"starting the clients and services of {suite.name}")
         specs = {c.name: self._spec(suite, persistent=c.persistent) for c in suite.contenders}
-        # All at once, because imports take longest; told what to do one after the other.
+        # Started at once, because imports take longest; the specs follow one after the other.
         services = {c.name: start(c.service, stack) for c in suite.contenders if c.service is not None}
         shared = start(suite.shared_service, stack) if suite.shared_service is not None else None
         clients = {c.name: start(c.client, stack) for c in suite.contenders}
@@ -103,12 +103,12 @@ class Driver:
         return self._ask(client, in_flight, settings.seconds * suite.stretch, settings.ramp * suite.ramp_stretch)
 
     def _ask(self, client: Child, in_flight: int, seconds: float, ramp: float) -> dict[str, Any]:
-        # Beyond the measurement itself: its last calls may wait out their timeout, on a machine that is busy.
+        # Longer than the measurement: its last calls may time out, on a busy machine.
         patience = ramp + seconds + self._settings.timeout + 60.0
         return client.ask({"in_flight": in_flight, "seconds": seconds, "ramp": ramp}, patience)
 
     def _spec(self, suite: Suite | None = None, *, persistent: bool = False) -> dict[str, Any]:
-        """What client and service must know: the broker, and topics nobody else uses."""
+        """Return the spec of client and service: the broker, and topics of their own."""
         self._topics += 1
         topic = f"bench-{self._run}-{self._topics}"
         return {
@@ -124,7 +124,7 @@ class Driver:
         }
 
     def _report(self, one: Measurement) -> None:
-        p50 = "no answer" if one.p50_ms is None else f"p50 {number(one.p50_ms)} ms"
+        p50 = "no reply" if one.p50_ms is None else f"p50 {number(one.p50_ms)} ms"
         lost = f", {one.lost:,} lost" if one.lost else ""
         self._progress(
             f"[{len(self._measurements)}/{self._total}] round {one.round} · {one.suite}/{one.contender} · "
@@ -133,7 +133,7 @@ class Driver:
 
 
 def rounds_of(settings: Settings, rounds: int | None, seconds: float | None) -> Settings:
-    """``settings`` with what the command line says otherwise."""
+    """Return ``settings`` with the values of the command line."""
     if seconds is not None:
         settings = settings.lasting(seconds)
     return settings if rounds is None else replace(settings, rounds=rounds)

@@ -1,4 +1,4 @@
-"""The little statistics there is: percentiles, spreads over rounds, ratios formed within a round."""
+"""Percentiles, spreads over rounds, and ratios formed within a round."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class Spread:
 
 
 def percentile(ordered: Sequence[float], fraction: float) -> float:
-    """The smallest value that at least ``fraction`` of all are not above (nearest rank). ``ordered`` is sorted.
+    """Return the percentile by nearest rank; ``ordered`` is sorted, ``fraction`` is in (0, 1].
 
     Raises:
         ValueError: there are no values, or ``fraction`` is not above 0 and at most 1.
     """
     if not ordered:
-        raise ValueError("no values, no percentile")
+        raise ValueError("a percentile needs at least one value")
     if not 0 < fraction <= 1:
         raise ValueError(f"a fraction above 0 and at most 1, not {fraction}")
     return ordered[math.ceil(fraction * len(ordered)) - 1]
@@ -37,7 +37,7 @@ def spread(values: Iterable[float | None]) -> Spread | None:
 
 
 def ratios(over: Mapping[int, float | None], under: Mapping[int, float | None]) -> dict[int, float]:
-    """``over`` / ``under`` for each round that has both: what drifts in between drifts in both."""
+    """Return ``over`` / ``under`` for each round that has both: drift between rounds cancels out."""
     formed = {}
     for number, value in over.items():
         divisor = under.get(number)

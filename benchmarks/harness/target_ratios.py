@@ -1,4 +1,4 @@
-"""The ratios that matter: those the project promises, and those that decided its design. None of them fails a run."""
+"""Ratios with a target, and ratios that decided the design. None of them fails a run."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ class Ratio:
     """A ratio of two contenders' figures.
 
     Attributes:
-        text: what it says.
-        suite: where both are.
+        text: label in tables.
+        suite: suite of both contenders.
         over: the contender whose figure is divided.
         under: the contender by whose figure it is divided.
         figure: which figure, a field of :class:`~benchmarks.harness.results.Measurement`.
         in_flight: at how many calls in flight.
-        limit: what is promised; None: nothing, it is for the record.
+        limit: the target; None: no target.
         under_figure: the figure of ``under``, if it is another one.
-        bound: whether the ratio is promised to be at most, or at least, that.
+        bound: whether ``limit`` is an upper or a lower bound.
     """
 
     text: str
@@ -38,7 +38,7 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Found:
-    """A ratio as it came out: by round, and over the rounds. ``met`` is None when nothing is promised, or measured."""
+    """A measured ratio by round and over the rounds. ``met`` is None without a target or a measurement."""
 
     ratio: Ratio
     rounds: dict[int, float]
@@ -159,10 +159,17 @@ PROMISES = (
 )
 
 FOR_THE_RECORD = (
-    Ratio("two ways in: p50 at 1, listener of asyncio", "clients", "bare", "bare-asyncio", "p50_ms", 1),
-    Ratio("two ways in: calls/s at 64, listener of asyncio", "clients", "bare", "bare-asyncio", "calls_per_second", 64),
+    Ratio("two interfaces: p50 at 1, listener of asyncio", "clients", "bare", "bare-asyncio", "p50_ms", 1),
     Ratio(
-        "two ways in: CPU a call at 64, listener of asyncio", "clients", "bare", "bare-asyncio", "cpu_us_per_call", 64
+        "two interfaces: calls/s at 64, listener of asyncio", "clients", "bare", "bare-asyncio", "calls_per_second", 64
+    ),
+    Ratio(
+        "two interfaces: CPU a call at 64, listener of asyncio",
+        "clients",
+        "bare",
+        "bare-asyncio",
+        "cpu_us_per_call",
+        64,
     ),
     Ratio("CPU a call at 64, metrics of silent", "telemetry", "metrics", "silent", "cpu_us_per_call", 64),
     Ratio("CPU a call at 64, 1 % traced of silent", "telemetry", "sampled", "silent", "cpu_us_per_call", 64),
@@ -180,7 +187,7 @@ FOR_THE_RECORD = (
 
 
 def find(ratio: Ratio, results: Results) -> Found:
-    """Form ``ratio`` within each round, and look at the median."""
+    """Form ``ratio`` within each round, and compare the median with the target."""
     rounds = ratios(
         results.figure(ratio.suite, ratio.over, ratio.in_flight, ratio.figure),
         results.figure(ratio.suite, ratio.under, ratio.in_flight, ratio.under_figure or ratio.figure),

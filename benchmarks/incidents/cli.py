@@ -1,4 +1,4 @@
-"""The command line: which scenarios, with which ``dispatch``, and where the figures go."""
+"""The command line of the incidents: scenarios, measured checkouts and result files."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def parser() -> argparse.ArgumentParser:
     listing = "\n".join(f"  {s.name:13}{s.seconds:4.0f} {s.short_seconds:4.0f}  {s.title}" for s in ALL)
     made = argparse.ArgumentParser(
         prog="python -m benchmarks.incidents",
-        description="Play incidents on a genuine Pulsar broker and measure what they cost: leaking connections, forged "
+        description="Run incidents on a genuine Pulsar broker and measure their cost: leaking connections, forged "
         "messages, broker outages, killed instances, a scrape of many tools, a burst of calls. The table goes to stdout "
         "with the value that is wanted beside each figure, progress to stderr.",
         epilog=EPILOG + listing,

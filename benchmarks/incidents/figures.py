@@ -1,4 +1,4 @@
-"""Figures of scenarios, and what the records of calls come to. Pure."""
+"""Figures of scenarios, computed from the records of calls. Pure."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ RESPONSES = "non-persistent://tg/response/"
 
 @dataclass(frozen=True)
 class Names:
-    """What a forger knows of a service and a dispatcher: more than any attacker does.
+    """Names of a service and a dispatcher that the forger knows: more than any attacker does.
 
     Attributes:
         topic: the service's short name, part of the names of all its topics.
@@ -78,7 +78,7 @@ class Names:
 
     @property
     def forged(self) -> list[str]:
-        """Topics that a forged instance says are its own."""
+        """Topics that a forged instance announces as its own."""
         return [topic.replace(GENUINE, FORGED) for topic in self.own]
 
 
@@ -99,7 +99,7 @@ def announcements(
     incarnation: str = LATER,
     template: Mapping[str, str] | None = None,
 ) -> list[dict[str, Any]]:
-    """``here`` to everybody who could listen, one instance for each topic of ``controls``.
+    """``here`` on every announcement topic, one instance for each topic of ``controls``.
 
     Args:
         instance: its name; further ones get a number.
@@ -138,7 +138,7 @@ def later_life(names: Names, template: Mapping[str, str] | None = None) -> list[
 
 
 def settled(names: Names, prefixes: Iterable[str]) -> list[dict[str, Any]]:
-    """Requests under the ids of other dispatchers that say that nothing is waited for any more."""
+    """Requests under the ids of other dispatchers that are marked as no longer awaited."""
     payload = json.dumps({"user": "", "config": "{}", "arguments": json.dumps({"secret": "forged"})})
     return [
         message(

@@ -1,4 +1,4 @@
-"""What a scenario works with: brokers of its own, worker processes, progress."""
+"""Means of a scenario: its own brokers, worker processes and progress."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from dispatch.devtools.localbroker import (
 )
 
 READY_S = 300.0
-"""Seconds that a broker may take to start: 7 by itself, minutes on a machine that does much else."""
+"""Seconds that a broker may take to start: 7 on an idle machine, minutes on a busy one."""
 ROUND_TRIP_S = 120.0
 """Seconds from a broker's start until a message goes through it, at most."""
 REACH_S = 30.0

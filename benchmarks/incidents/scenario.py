@@ -1,4 +1,4 @@
-"""What a scenario is."""
+"""Definition of a scenario."""
 
 from __future__ import annotations
 

@@ -42,12 +42,12 @@ class Worker(Child):
         return self._process.poll()
 
     def kill(self) -> None:
-        """End it at once. Nothing happens if it has ended."""
+        """Kill the process; no effect if it has ended."""
         self._killed = True
         super().kill()
 
     def close(self) -> None:
-        """Let it end by itself. One that does not end, or ends badly, is reported and killed: its figures are there."""
+        """Wait until the process ends. One that does not end, or fails, is reported and killed; its figures count."""
         if self._killed:
             return
         try:

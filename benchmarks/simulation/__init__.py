@@ -1,1 +1,1 @@
-"""Calls in trouble, simulated in virtual time: ``python -m benchmarks.simulation``."""
+"""Calls under failures and overload, simulated in virtual time: ``python -m benchmarks.simulation``."""

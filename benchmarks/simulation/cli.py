@@ -1,4 +1,4 @@
-"""``python -m benchmarks.simulation``: services in trouble, in virtual time: unguarded, naive guards, dispatch."""
+"""``python -m benchmarks.simulation``: failing and overloaded services in virtual time, with three kinds of clients."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def parser() -> argparse.ArgumentParser:
     """The options."""
     made = argparse.ArgumentParser(
         prog="python -m benchmarks.simulation",
-        description="Play services in trouble in virtual time, and compare what calls come to. Tables go to stdout, "
-        "progress to stderr, a figure for each scenario to --out.",
+        description="Simulate failing and overloaded services in virtual time, and compare the outcome of calls. "
+        "Tables go to stdout, progress to stderr, a figure for each scenario to --out.",
         epilog=EPILOG + "\n".join(f"  {each.name:15}{each.title}" for each in ALL),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    made.add_argument("--quick", action="store_true", help="half the load: figures to look at, not to quote")
-    made.add_argument("--seed", type=int, default=1, metavar="N", help="of everything that is random (default 1)")
+    made.add_argument("--quick", action="store_true", help="half the load: the figures are too noisy to quote")
+    made.add_argument("--seed", type=int, default=1, metavar="N", help="seed of all randomness (default 1)")
     made.add_argument(
         "--only", action="append", default=[], metavar="NAME", help="a scenario; may be given more than once"
     )
@@ -73,7 +73,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run. Returns the exit code: 0 done, whatever the figures; 2 it could not begin; 130 Ctrl-C."""
+    """Run the simulation. Return the exit code: 0 for all figures, 2 if it could not start, 130 after Ctrl-C."""
     options = parser().parse_args(arguments)
     try:
         scenarios = [find(name) for name in dict.fromkeys(options.only)] or list(ALL)
@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "missing: matplotlib; install it with: pip install -e '.[bench]', or leave the pictures out: --no-pictures"
         )
         return 2
-    try:  # now, and not after a minute
+    try:  # before the run: an unwritable path would lose a minute
         if pictures:
             options.out.mkdir(parents=True, exist_ok=True)
         if options.json is not None:
@@ -120,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def play(scenarios: Sequence[Scenario], *, seed: int, short: bool, jobs: int | None = None) -> Records:
-    """The records of all runs of ``scenarios``, in their order.
+    """Yield the records of all runs of ``scenarios``, in order.
 
     Args:
         seed: see :func:`benchmarks.simulation.run.simulate`, as ``short``.
@@ -139,7 +139,7 @@ def _played(todo: Sequence[Job], jobs: int) -> Iterator[Record]:
     if jobs == 1 or len(todo) == 1:
         yield from map(_one, todo)
         return
-    # Spawned, not forked: whoever calls this may have threads.
+    # Spawned, not forked: the calling process may have threads.
     with ProcessPoolExecutor(min(jobs, len(todo)), mp_context=multiprocessing.get_context("spawn")) as pool:
         running = [pool.submit(_one, job) for job in todo]
         try:
@@ -152,7 +152,7 @@ def _played(todo: Sequence[Job], jobs: int) -> Iterator[Record]:
 
 def _one(job: Job) -> Record:
     name, contender, seed, short = job
-    logging.getLogger("dispatch").setLevel(logging.CRITICAL)  # trouble is what this is about
+    logging.getLogger("dispatch").setLevel(logging.CRITICAL)  # failures are expected here
     return simulate(name, contender, seed, short=short)
 
 

@@ -1,4 +1,4 @@
-"""Who calls the simulated service: nobody who guards anything, the guards that one writes in an afternoon, and dispatch."""
+"""Clients of the simulated service: one without guards, one with simple guards written by hand, and dispatch."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from dispatch import Catalog, Dispatcher
 from dispatch.transports.memory import MemoryTransport
 
 CALL_S = 3.0
-"""The time limit of a call, for everybody."""
+"""The timeout of a call, for every contender."""
 ATTEMPT_S = 1.0
-"""The time limit of one attempt, for those that make several."""
+"""The timeout of one attempt, for contenders that retry."""
 
 DEFAULTS: dict[str, Any] = {
     "timeout": CALL_S,
@@ -25,21 +25,21 @@ DEFAULTS: dict[str, Any] = {
     "breaker": {"count-tool-errors": True},
     "outlier-detection": {"count-tool-errors": True},
 }
-"""dispatch's policy with the open and ejection times that are its defaults. The time limits are everybody's; 16 at a time is
-more than twice what the calls need when all is well; ``unavailable`` is the error with which this service says that it
-cannot work, so that it counts as a failure."""
+"""dispatch's policy with the default open and ejection times. The timeouts are those of every contender; 16 concurrent calls
+are more than twice the need of a healthy service; the service returns the error ``unavailable`` when it cannot work, so that
+error counts as a failure."""
 
 POLICY: dict[str, Any] = {
     **DEFAULTS,
     "breaker": {"count-tool-errors": True, "max-open-duration": 10},
     "outlier-detection": {"count-tool-errors": True, "base-ejection-time": 5, "slow-start-window": 5},
 }
-"""The same for a tool that is called a hundred times a second: it can be asked again after seconds, instead of half a minute
-to five, for a handful of requests then costs nothing. In force wherever a scenario does not say DEFAULTS."""
+"""The same for a tool with a hundred calls per second: probes after seconds, instead of 30 to 300 s, cost only a handful of
+requests. In force in every scenario without DEFAULTS."""
 
 
 class Failure(Exception):
-    """A call got no answer. Its text is the type of the error; ``sent``: requests that left for it."""
+    """A call without an answer. Its text is the type of the error; ``sent``: requests sent for it."""
 
     def __init__(self, type: str, sent: int) -> None:
         super().__init__(type)
@@ -47,10 +47,10 @@ class Failure(Exception):
 
 
 class Contender(Protocol):
-    """One dispatcher, whoever wrote it."""
+    """A client of the simulated service."""
 
     async def call(self) -> int:
-        """One call. Returns how many requests were sent for it.
+        """Make one call. Return the number of requests sent for it.
 
         Raises:
             Failure: no answer.
@@ -61,7 +61,7 @@ class Contender(Protocol):
 
 
 class Unguarded:
-    """One request to the next instance, and the time limit."""
+    """One request to the next instance, with a timeout."""
 
     def __init__(self, instances: Sequence[PlainInstance], number: int) -> None:
         self._instances = instances
@@ -84,8 +84,8 @@ class Unguarded:
 
 
 class Naive:
-    """Three attempts whatever happens, 0.1 s apart, each with a time limit, at an instance drawn at random; a breaker that
-    opens after five failures in a row for five seconds, and then lets everybody through until one fails."""
+    """Three attempts for every failure, 0.1 s apart, each with a timeout, at a random instance; a breaker that opens for
+    five seconds after five consecutive failures, and then admits every call until one fails."""
 
     ATTEMPTS = 3
     PAUSE_S = 0.1

@@ -1,4 +1,4 @@
-"""One figure for each scenario: answers, latency and load on the service over time. What is seen stands in its title."""
+"""One plot for each scenario: answers, latency and load on the service over time, with a summary in its title."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.simulation.record import BIN_S, Record
 from benchmarks.simulation.scenarios import Scenario, find
 from benchmarks.simulation.targets import trouble
 
-# Told apart by people who see colours differently too (Okabe and Ito), and by how the line is drawn.
+# The colour-blind safe palette of Okabe and Ito; line styles distinguish the contenders without colours.
 COLOURS = {"unguarded": "#444444", "naive": "#D55E00", "ours": "#0072B2", "ours-defaults": "#56B4E9"}
 STYLES = {"unguarded": (0, (4, 2)), "naive": (0, (1, 1)), "ours": "solid", "ours-defaults": (0, (6, 1, 1, 1))}
 WIDTHS = {"unguarded": 1.3, "naive": 1.6, "ours": 2.0, "ours-defaults": 1.4}
@@ -45,14 +45,14 @@ def draw(records: Sequence[Record], path: Path) -> None:
         figure.suptitle(f"{scenario.name}: {scenario.title}\n{seen(records)}", fontsize=10)
         drawn = BytesIO()
         figure.savefig(drawn, dpi=80)
-        # A palette: a fourth of the size, and nothing to be seen of it in lines and letters.
+        # A palette of 64 colours: a quarter of the size without a visible difference.
         Image.open(drawn).convert("RGB").quantize(64).save(path, "PNG", optimize=True)
     finally:
         pyplot.close(figure)
 
 
 def seen(records: Sequence[Record]) -> str:
-    """What the figure shows, in figures: answered calls and requests sent during the trouble."""
+    """Summarize the plot: share of answered calls and requests per call during the failure."""
     parts = []
     for record in records:
         since, until = trouble(record)
@@ -72,7 +72,7 @@ def _lines(panels: Any, record: Record) -> None:
     for share, alpha in ((0.99, 1.0), (0.5, 0.45)):
         found = [record.latency(share, s, s + STEP_S) for s in starts]
         latency.plot(middles, [None if each is None else 1000 * each for each in found], alpha=alpha, **look)
-    # Finer steps: a herd is a matter of moments.
+    # Finer steps: a herd lasts for less than a second.
     step = BIN_S if find(record.scenario).in_step else STEP_S
     fine = [step * number for number in range(int(record.seconds / step))]
     load.plot([s + step / 2 for s in fine], [record.load(s, s + step) / step for s in fine], **look)
@@ -93,7 +93,7 @@ def _frame(panels: Any, scenario: Scenario, records: Sequence[Record]) -> None:
     most = max(record.answered(s, s + STEP_S) / STEP_S for record in records for s in starts)
     answers.plot(middles, offered, color="#999999", linewidth=0.8, label="calls made", zorder=0)
     load.plot(middles, offered, color="#999999", linewidth=0.8, zorder=0)
-    answers.set_ylim(0, 1.4 * most)  # what is offered may be many times what can be answered
+    answers.set_ylim(0, 1.4 * most)  # the offered load may be many times the capacity
     answers.set_ylabel("answers a second")
     answers.set_title("Answers", loc="left", fontsize=9)
     answers.legend(fontsize=8, ncols=3, loc="upper right", framealpha=0.9)

@@ -1,4 +1,4 @@
-"""What happened in one simulated run, and the figures read off it."""
+"""Calls and requests of one simulated run, and figures computed from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables, and the same as plain values."""
+"""Tables of the simulation, and the same as plain values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HEAD = ("scenario", "contender", "answered", "… in trouble", "p50 ms", "p99 ms
 
 
 def figures(record: Record) -> dict[str, Any]:
-    """What is told of one run; times are in seconds, and of the calls that began in the trouble."""
+    """Return the figures of one run: times in seconds, of the calls that began during the failure."""
     since, until = trouble(record)
     return {
         "scenario": record.scenario,
@@ -32,7 +32,7 @@ def figures(record: Record) -> dict[str, Any]:
 
 
 def as_dict(records: Records, *, seed: int, short: bool) -> dict[str, Any]:
-    """Everything, for ``--json``."""
+    """Return all figures, for ``--json``."""
     return {
         "format": 1,
         "seed": seed,
@@ -75,7 +75,7 @@ def runs_table(records: Records) -> str:
 
 
 def goals_table(found: Sequence[tuple[Goal, float | None]]) -> str:
-    """Goals with what was reached."""
+    """Return the table of goals and reached values."""
     rows: list[tuple[str, ...]] = [("", "goal", "wanted", "reached", "")]
     for goal, figure in found:
         rows.append(
@@ -91,7 +91,7 @@ def goals_table(found: Sequence[tuple[Goal, float | None]]) -> str:
 
 
 def report(records: Records) -> str:
-    """Everything that is printed at the end."""
+    """Return the whole report."""
     found = reached(records)
     return "\n\n".join([runs_table(records), *([goals_table(found)] if found else [])])
 

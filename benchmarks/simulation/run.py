@@ -18,9 +18,9 @@ CONTENDERS = ("unguarded", "naive", "ours", "ours-defaults")
 """In the order in which they are shown."""
 COUNT_BEFORE_S = 0.001
 STARTING_S = 1_000.0
-"""While dispatchers start, the story is so far away, at least."""
+"""Least time between the start of the dispatchers and the scenario."""
 FIRST_S = 1.0
-"""Between the start of the last dispatcher and the story: what it was told about the instances arrives."""
+"""Time between the start of the last dispatcher and the scenario, in which announcements of instances arrive."""
 
 
 def simulate(name: str, contender: str, seed: int, *, short: bool = False) -> Record:
@@ -75,7 +75,7 @@ async def _play(scenario: Scenario, contender: str, seed: int) -> Record:
         await asyncio.wait(beside)
         for task in beside:
             if not task.cancelled():
-                task.result()  # what went wrong there is told
+                task.result()  # raises the error of the task
     return record
 
 
@@ -92,7 +92,7 @@ async def _caller(
 
 
 def _forget(record: Record, instances: Sequence[ServedInstance | PlainInstance]) -> None:
-    """What was before the story is no part of it."""
+    """Discard the records from before the scenario's start."""
     record.begun.clear()
     for instance in instances:
         if isinstance(instance, ServedInstance):

@@ -1,5 +1,4 @@
-"""What happens to the services, and how much they are asked for. Values only; :mod:`benchmarks.simulation.run` makes it
-happen."""
+"""Scenarios: conditions of the instances and the load over time. Values only; :mod:`benchmarks.simulation.run` runs them."""
 
 from __future__ import annotations
 
@@ -9,17 +8,17 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 FAILS_AFTER_S = 0.005
-"""How soon an instance that fails answers so: a failure is quicker than work, which is what draws calls to whoever fails."""
+"""Latency of a failure in seconds: shorter than work, which attracts calls to a failing instance."""
 
 THREE = ("unguarded", "naive", "ours")
 FOUR = (*THREE, "ours-defaults")
 
 
 class Condition(NamedTuple):
-    """How one instance is doing at one moment.
+    """Condition of one instance at one time.
 
     Attributes:
-        slower: its work takes so many times as long.
+        slower: factor on the duration of its work.
         errors: share of its requests that it answers with the error ``unavailable``.
         tail: share of its requests that take twenty times as long.
     """
@@ -34,23 +33,23 @@ WELL = Condition()
 
 @dataclass(frozen=True)
 class Scenario:
-    """One story. Times are in virtual seconds from its start.
+    """One scenario. Times are in virtual seconds from its start.
 
     Attributes:
         name: on the command line and in file names.
-        title: what happens, in a few words.
-        seconds: how long calls are made.
-        rate: calls a second, all dispatchers together, each from a moment on.
+        title: the failure in a few words.
+        seconds: duration of the load.
+        rate: calls per second of all dispatchers together, each value from a time on.
         instances: of the service, each of which does ``concurrency`` requests at a time, in ``work`` seconds each (the
             median; log-normal with a sigma of 0.3).
-        dispatchers: processes that call; each knows only what it has seen itself.
-        in_step: they call at the same moments, as pollers do, instead of at random ones (Poisson).
-        trouble: from when to when something is wrong.
+        dispatchers: calling processes, which share no state.
+        in_step: they call at the same times, as pollers do, instead of at random ones (Poisson).
+        trouble: start and end of the failure.
         condition: of an instance at a time.
         deaths: instance, when it is killed, when it is started again.
         hedges: the tool's policy has ``"hedging": "p95"``.
-        contenders: who plays it.
-        pictured: a figure is drawn of it.
+        contenders: clients that run it.
+        pictured: it has a plot.
     """
 
     name: str
@@ -71,19 +70,19 @@ class Scenario:
 
     @property
     def capacity(self) -> float:
-        """Requests a second that the well service can do: the mean of a log-normal is above its median."""
+        """Requests per second of the healthy service; the mean of a log-normal is above its median."""
         return self.instances * self.concurrency / (self.work * 1.046)
 
     def rate_at(self, time: float) -> float:
-        """Calls a second that are asked for at ``time``."""
+        """Return the offered calls per second at ``time``."""
         return [rate for since, rate in self.rate if since <= time][-1]
 
     def arrivals(self, seed: int) -> list[tuple[float, int]]:
-        """When which dispatcher is asked for a call; the same for every contender."""
+        """Return time and dispatcher of each call; the same for every contender."""
         chance = random.Random(f"{self.name} {seed} arrivals")
         found: list[tuple[float, int]] = []
         if self.in_step:
-            # All at nearly the same moment, as timers do that were set by the same event.
+            # All at nearly the same time, like timers that were set by the same event.
             every, time = self.dispatchers / self.rate[0][1], 0.0
             while time < self.seconds:
                 found += [(time + 0.02 * chance.random(), each) for each in range(self.dispatchers)]
@@ -124,7 +123,7 @@ def _tail(_now: float, _instance: int) -> Condition:
 
 
 OVERLOAD = ((0.0, 0.8), (8.0, 2.0), (18.0, 5.0), (28.0, 10.0), (38.0, 0.8))
-"""Steps of load: from when, times the capacity."""
+"""Steps of load: start, and multiple of the capacity."""
 OVERLOAD_CAPACITY = 4 * 2 / (0.1 * 1.046)
 FLAPS = tuple((0, 5.0 + 10 * n, 10.0 + 10 * n) for n in range(4))
 
@@ -198,7 +197,7 @@ SCENARIOS = (
         contenders=FOUR,
     ),
 )
-"""Those that have a figure."""
+"""Scenarios with a plot."""
 
 EXTRAS = (
     Scenario(
@@ -239,13 +238,13 @@ EXTRAS = (
         pictured=False,
     ),
 )
-"""Those that only have figures of their own among the goals."""
+"""Scenarios without a plot, which serve the goals only."""
 
 ALL = (*SCENARIOS, *EXTRAS)
 
 
 def quick(scenario: Scenario) -> Scenario:
-    """The same story at half the load, of half the instances where they are what is short."""
+    """Return the scenario at half the load, with half the instances where capacity is the limit."""
     halved = tuple((since, rate / 2) for since, rate in scenario.rate)
     if scenario.name in ("overload", "retry-storm"):
         return replace(scenario, rate=halved, instances=scenario.instances // 2)
@@ -255,7 +254,7 @@ def quick(scenario: Scenario) -> Scenario:
 
 
 def find(name: str) -> Scenario:
-    """The scenario of that name.
+    """Return the scenario of that name.
 
     Raises:
         KeyError: there is none.

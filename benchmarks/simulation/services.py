@@ -1,4 +1,4 @@
-"""The simulated service: how long work takes, and two ways to serve it: a plain queue, and a real ToolServer."""
+"""The simulated service: the duration of work, served by a plain queue or a real ToolServer."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from dispatch.errors import TransportError
 from dispatch.transports.memory import MemoryTransport
 
 SPREAD = 0.3
-"""Sigma of the log-normal time that work takes: p99 is twice the median."""
+"""Sigma of the log-normal duration of work: p99 is twice the median."""
 TAIL = 20.0
 BROKER = "memory://simulation"
 REQUESTS = "non-persistent://tg/request/simulated"
 RESPONSES = "non-persistent://tg/response/simulated"
 
 Since = Callable[[], float]
-"""Virtual seconds since the story began."""
+"""Virtual seconds since the start of the scenario."""
 
 
 class Work:
-    """How long each request takes at one instance, and whether it fails. Seeded: the same for every contender."""
+    """Duration and failure of each request at one instance. Seeded: the same for every contender."""
 
     def __init__(self, scenario: Scenario, instance: int, seed: int, since: Since) -> None:
         self._scenario = scenario
@@ -36,7 +36,7 @@ class Work:
         self._chance = random.Random(f"{scenario.name} {seed} work {instance}")
 
     def next(self) -> tuple[float, bool]:
-        """Seconds, and whether it fails, of a request that begins now."""
+        """Return the duration in seconds and the failure of a request that starts now."""
         chance = self._chance
         condition = self._scenario.condition(self._since(), self._instance)
         seconds = self._scenario.work * chance.lognormvariate(0.0, SPREAD) * condition.slower
@@ -51,8 +51,8 @@ class Unavailable(Exception):
 
 
 class PlainInstance:
-    """A worker with a queue, as most services are: it does everything that comes, in order, for as long as that takes, and
-    does not know who still waits."""
+    """A worker with an unbounded queue, as in most services: it processes every request in order, also those whose callers
+    have timed out."""
 
     def __init__(self, scenario: Scenario, instance: int, seed: int, since: Since, record: Record) -> None:
         self._work = Work(scenario, instance, seed, since)
@@ -76,7 +76,7 @@ class PlainInstance:
         return answer
 
     async def kill(self) -> None:
-        """What it has is lost with it."""
+        """Kill the instance; its queued and running requests are lost."""
         self._dead = True
         for timer in self._running.values():
             timer.cancel()
@@ -88,7 +88,7 @@ class PlainInstance:
         self._dead = False
 
     async def close(self) -> None:
-        """The story is over."""
+        """Stop at the end of the scenario."""
         await self.kill()
 
     def _next(self) -> None:
@@ -110,7 +110,7 @@ class PlainInstance:
 
 
 class _Simulated(ToolService):
-    """What a :class:`ServedInstance` runs: it takes its time."""
+    """The service of a :class:`ServedInstance`: each request takes its simulated duration."""
 
     def __init__(self, work: Work, record: Record, since: Since) -> None:
         self._work = work
@@ -123,9 +123,11 @@ class _Simulated(ToolService):
         seconds, fails = self._work.next()
         await asyncio.sleep(seconds)
         if self.dead:
-            await asyncio.get_running_loop().create_future()  # until the run is over: nothing comes out of it any more
+            await (
+                asyncio.get_running_loop().create_future()
+            )  # until the end of the run: a killed instance never answers
         if fails:
-            raise ToolError("unavailable", "What this tool needs is out of order.")
+            raise ToolError("unavailable", "A dependency of this tool is unavailable.")
         return "done"
 
 
@@ -160,13 +162,13 @@ class ServedInstance:
         self._seen = 0
 
     async def kill(self) -> None:
-        """It hears nothing, says nothing, and ends nothing from now on."""
+        """Kill the instance: it receives, sends and completes nothing from now on."""
         _, service, transport = self._lives[-1]
         service.dead = True
         transport.cut()
 
     def count(self) -> None:
-        """Enter the requests that have come since the last time."""
+        """Record the requests received since the last count."""
         server = self._lives[-1][0]
         came = server.requests - self._seen
         if came:
@@ -174,7 +176,7 @@ class ServedInstance:
             self._record.received[self._instance][int(self._since() / BIN_S)] += came
 
     async def close(self) -> None:
-        """The story is over."""
+        """Stop at the end of the scenario."""
         for server, _, transport in self._lives:
             with contextlib.suppress(TransportError):
                 await server.close()

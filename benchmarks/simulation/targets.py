@@ -1,4 +1,4 @@
-"""What is promised of calls in trouble, and what a simulated run reached."""
+"""Targets for calls under failures, and the values that a simulated run reached."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Records = Mapping[tuple[str, str], Record]
 """By scenario and contender."""
 
 SLOT_S = 0.25
-"""A twentieth of the 5 s that a breaker is open for at first."""
+"""A twentieth of the first open duration, 5 s."""
 
 BUDGET_S = 10.0
-"""What retries and hedges may cost is a share of the calls of so many seconds."""
+"""Window of the retry budget in seconds: retries and hedges are limited to a share of its calls."""
 
 
 @dataclass(frozen=True)
@@ -38,17 +38,17 @@ class Goal:
     figure: Callable[[Records], float | None]
 
     def met(self, figure: float | None) -> bool:
-        """Is ``figure`` good enough?"""
+        """Return whether ``figure`` meets the goal."""
         return figure is not None and (figure <= self.bound if self.most else figure >= self.bound)
 
 
 def reached(records: Records) -> list[tuple[Goal, float | None]]:
-    """The figure of each goal whose runs were made."""
+    """Return the figure of each goal whose runs are in ``records``."""
     return [(goal, goal.figure(records)) for goal in GOALS if all(need in records for need in goal.needs)]
 
 
 def trouble(record: Record) -> tuple[float, float]:
-    """From when to when something is wrong there; the whole run, if nothing is."""
+    """Return start and end of the failure; the whole run if there is none."""
     since, until = find(record.scenario).trouble
     return (since, until) if until else (0.0, record.seconds)
 
@@ -75,7 +75,7 @@ def _goodput(number: int) -> Goal:
 
     def figure(records: Records) -> float:
         record = records["overload", "ours"]
-        # Of what is offered while the load is below the capacity as many answers come: that gives the capacity of this run.
+        # Below the capacity every call is answered: the ratio to the offered load calibrates the capacity of this run.
         return record.answered(since, until) / (until - since) / _capacity(record)
 
     return Goal(
@@ -112,7 +112,7 @@ def _failed(name: str) -> Goal:
 
 
 def _left_alone(records: Records) -> float:
-    """Seconds until the failing instance gets no more requests; it is looked at for less than its first ejection."""
+    """Seconds until the failing instance receives no more requests, observed for less than its first ejection."""
     record = records["failing-of-two", "ours"]
     since, _ = trouble(record)
     steps = [step for step in range(int(3 / BIN_S)) if record.load(since + step * BIN_S, since + (step + 1) * BIN_S, 0)]
@@ -217,4 +217,4 @@ GOALS = (
         _tail_load,
     ),
 )
-"""The goals that are about behaviour in trouble."""
+"""Goals for the behaviour under failures."""

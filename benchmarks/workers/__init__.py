@@ -1,1 +1,1 @@
-"""The processes that are measured, and those that answer them. Each is started by the driver and ends with its stdin."""
+"""Client and service processes of the benchmarks. The driver starts each; a process ends when its stdin closes."""

@@ -1,4 +1,4 @@
-"""The bare pulsar-client's other way: ``pulsar.asyncio``, each receipt awaited, one ``receive()`` at a time.
+"""The bare pulsar-client with ``pulsar.asyncio``: each receipt is awaited, one ``receive()`` at a time.
 
 Otherwise as :mod:`benchmarks.workers.bare_listener`, unbatched too.
 """

@@ -1,4 +1,4 @@
-"""The line between a process and the driver: JSON, one value a line, the spec first."""
+"""The channel between a process and the driver: JSON, one value per line, the spec first."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from typing import Any
 from benchmarks.workers.load import Load, measure, reach
 
 ARGUMENTS = {"topic": "cats"}
-"""What every client asks with."""
+"""Arguments of every call."""
 
 
 @dataclass(frozen=True)
 class Spec:
-    """What a process must know.
+    """Spec of a process.
 
     Attributes:
         url: the broker.
-        token: what to authenticate with there; None: nothing.
+        token: the token for the broker; None: no authentication.
         topic: the short name of the topics.
         request: the whole name of the topic with the requests.
         response: the same for the answers.
@@ -43,19 +43,19 @@ class Spec:
 
     @property
     def text(self) -> str:
-        """What the service answers, and the client expects."""
+        """The response of the service, which the client expects."""
         return "x" * self.answer
 
 
 class Channel:
-    """This process's end. Makes stdout its own: what a library prints there goes to stderr from now on."""
+    """This process's end of the channel. It owns stdout; output of libraries is redirected to stderr."""
 
     def __init__(self) -> None:
         self._out = os.fdopen(os.dup(1), "w")
         os.dup2(2, 1)
 
     def read(self) -> dict[str, Any] | None:
-        """The next command; None: there are no more, the driver may have ended."""
+        """Read the next command; None at the end of stdin."""
         line = sys.stdin.readline()
         return json.loads(line) if line else None
 
@@ -77,7 +77,7 @@ class Channel:
 
 
 def run_client(connect: Callable[[Spec], AbstractAsyncContextManager[Load]]) -> None:
-    """Be a client: connect, then measure as told."""
+    """Run a client: connect, then measure by command."""
     asyncio.run(_client(Channel(), connect))
 
 
@@ -91,7 +91,7 @@ async def _client(channel: Channel, connect: Callable[[Spec], AbstractAsyncConte
 
 
 def run_service(serve: Callable[[Spec], AbstractAsyncContextManager[Any]]) -> None:
-    """Be a service: start, then answer until the driver lets go."""
+    """Run a service: start, then answer until stdin closes."""
     asyncio.run(_service(Channel(), serve))
 
 

@@ -1,4 +1,4 @@
-"""Our client: ``Dispatcher.call``, on a catalogue of one service and one tool."""
+"""The dispatch client: ``Dispatcher.call``, on a catalogue of one service and one tool."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from dispatch.telemetry.settings import DEFAULT_TELEMETRY, Telemetry
 from dispatch.transports import Security
 
 GUARDED: Mapping[str, Any] = {"bulkhead": 1_024}
-"""The default guards, with room for as many calls as are ever in flight here."""
+"""The default guards, with a bulkhead above the largest number of calls in flight."""
 
 
 @asynccontextmanager
 async def connect(
     spec: Spec, policy: Mapping[str, Any] = GUARDED, telemetry: Telemetry = DEFAULT_TELEMETRY
 ) -> AsyncIterator[Load]:
-    """The client, connected. ``policy``: of its tool; ``telemetry``: metrics, unless it says otherwise."""
+    """Connect the client. ``policy`` is that of its tool; ``telemetry`` defaults to metrics."""
     catalog = dispatch.Catalog.of(
         services=[{"id": "echo-service", "request-queue": spec.request, "response-queue": spec.response}],
-        # Read-only, as it is: on persistent topics, what may not be repeated waits 0.15 s for its acknowledgement.
+        # Read-only: on persistent topics, a non-repeatable request waits 0.15 s for its acknowledgement.
         tools=[
             {
                 "type": "tool-service",

@@ -1,4 +1,4 @@
-"""Our client with every guard that costs a call anything: the default ones, and rates, of the tool and of each user."""
+"""The dispatch client with every guard that adds cost to a call: the default ones, and rate limits of tool and user."""
 
 from __future__ import annotations
 

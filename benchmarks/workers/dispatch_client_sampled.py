@@ -1,5 +1,5 @@
-"""Our client with metrics, and with one call in a hundred traced by a genuine OpenTelemetry SDK: spans are taken in batches,
-on a thread of their own, and thrown away there."""
+"""The dispatch client with metrics, and one call in a hundred traced by a genuine OpenTelemetry SDK, which exports spans in
+batches on its own thread to an exporter that discards them."""
 
 from __future__ import annotations
 

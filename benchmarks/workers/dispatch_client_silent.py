@@ -1,4 +1,4 @@
-"""Our client, which tells nothing of itself: what it is with metrics and traces, compared with this, is what they cost."""
+"""The dispatch client without telemetry: the baseline for the cost of metrics and traces."""
 
 from __future__ import annotations
 

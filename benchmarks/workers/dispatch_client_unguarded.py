@@ -1,4 +1,4 @@
-"""Our client without guards: what it is with them, compared with this, is what they cost."""
+"""The dispatch client without guards: the baseline for their cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our client, which does not say that it acknowledges: what it is with credit, compared with this, is what credit costs.
+"""The dispatch client without flow control by credit: the baseline for the cost of credit.
 
 Everything else is as ever: an answer that gets lost is asked for again.
 """
@@ -17,7 +17,7 @@ class ChannelWithoutCredit(channel_registry.Channel):
 
     @property
     def acknowledged(self) -> bool:
-        """No."""
+        """Return False: the client announces no credit."""
         return False
 
     @acknowledged.setter

@@ -1,4 +1,4 @@
-"""Our service base, with a tool that answers at once."""
+"""The dispatch service, with a tool that answers at once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Echo(dispatch.ToolService):
 
 @asynccontextmanager
 async def serve(spec: Spec) -> AsyncIterator[None]:
-    """The service, listening, with the defaults."""
+    """Start the service with the default settings."""
     async with dispatch.ToolServer(
         Echo(spec.text),
         spec.url,
@@ -42,7 +42,7 @@ async def serve(spec: Spec) -> AsyncIterator[None]:
 
 
 def _forget(spec: Spec) -> None:
-    """Take the durable subscription away: on a broker that is not ours nothing may stay."""
+    """Delete the durable subscription: a broker of the user must retain nothing."""
     client = pulsar.Client(spec.url, **client_options(spec))
     try:
         client.subscribe(spec.request, "echo-request", consumer_type=pulsar.ConsumerType.Shared).unsubscribe()

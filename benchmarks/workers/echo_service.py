@@ -13,7 +13,7 @@ from dispatch.transports import Security
 
 @asynccontextmanager
 async def serve(spec: Spec) -> AsyncIterator[None]:
-    """The service, listening."""
+    """Start the service."""
     payload = reply(spec)
     service = PlainService(spec.url, Security(token=spec.token), lambda _properties: payload)
     try:

@@ -1,4 +1,4 @@
-"""The load: so many callers, each with one call at a time, the same loop for every client."""
+"""The load: concurrent callers with one call at a time each; the same loop for every client."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 from benchmarks.harness.statistics import percentile
 
 REACH_S = 30.0
-"""How long a first answer may take to come: on a non-persistent topic the first requests may meet nobody."""
+"""Seconds until the first reply, at most: on a non-persistent topic the first requests may precede the subscription."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """A client that is connected.
+    """A connected client.
 
     Attributes:
         call: makes one call and returns the answer.
@@ -31,7 +31,7 @@ class Load:
 
 
 async def reach(load: Load) -> None:
-    """Call until the first answer comes.
+    """Call until the first reply arrives.
 
     Raises:
         TimeoutError: none came.
@@ -89,7 +89,7 @@ async def measure(load: Load, *, in_flight: int, seconds: float, ramp: float) ->
     finally:
         for timer in timers:
             timer.cancel()
-    if len(marks) < 2:  # the last call ended a moment before the timer was due
+    if len(marks) < 2:  # the last call ended just before the timer was due
         mark()
     (from_time, from_cpu, from_count), (to_time, to_cpu, to_count) = marks
     count = to_count - from_count

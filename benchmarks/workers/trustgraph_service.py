@@ -13,13 +13,13 @@ from benchmarks.workers.channel import Channel
 
 
 class Echo(DynamicToolService):  # type: ignore[misc] # the package has no types
-    """Answers; and says when it can."""
+    """Answers at once, and reports when it is ready."""
 
     channel: Channel
     answer: str
 
     async def start(self) -> None:
-        """Start, as ever, and tell the driver."""
+        """Start as usual, and report readiness to the driver."""
         await super().start()
         self.channel.ready()
 
@@ -31,7 +31,7 @@ class Echo(DynamicToolService):  # type: ignore[misc] # the package has no types
 def _end_when_released(channel: Channel) -> None:
     while channel.read() is not None:
         pass
-    # Its launcher has no way to be asked to stop, and restarts what ends; nothing of it must be kept.
+    # The launcher cannot be stopped and restarts a processor that ends.
     os._exit(0)
 
 
@@ -40,7 +40,7 @@ if __name__ == "__main__":
     spec = Echo.channel.spec()
     Echo.answer = spec.text
     threading.Thread(target=_end_when_released, args=(Echo.channel,), daemon=True).start()
-    # Its metrics port is fixed and its log collector is a host that is not there: both are flags of its own launcher.
+    # The default metrics port is fixed and the default log collector is an unknown host; flags of the launcher change both.
     sys.argv[1:] = [
         "--topic",
         spec.topic,

@@ -1,4 +1,4 @@
-"""What the bare processes send, ready made, and how they connect."""
+"""Encoded messages and client options of the bare processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ REQUEST = json.dumps({"user": "", "config": "{}", "arguments": json.dumps(ARGUME
 
 
 def reply(spec: Spec) -> bytes:
-    """The answer, ready made."""
+    """Return the encoded reply."""
     return json.dumps({"error": None, "response": spec.text, "end_of_stream": True}).encode()
 
 

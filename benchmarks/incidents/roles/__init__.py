@@ -1,1 +1,1 @@
-"""What the worker processes run. Each module reads its spec from the driver, then one command after the other."""
+"""Programs of the worker processes. Each module reads its spec from the driver, then one command after the other."""

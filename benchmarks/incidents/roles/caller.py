@@ -42,7 +42,7 @@ def dispatcher_of(spec: dict[str, Any], tools: int = 1) -> dispatch.Dispatcher:
 
 
 async def main() -> None:
-    """Connect, then do as told."""
+    """Connect, then execute the driver's commands."""
     channel = Channel()
     spec = channel.read()
     if spec is None:

@@ -40,7 +40,7 @@ async def one_service(spec: dict[str, Any]) -> None:
 
 async def main() -> None:
     """For each command, connect and close that many times."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the abort that is looked for leaves no file
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the expected abort writes no core file
     channel = Channel()
     spec = channel.read()
     if spec is None:

@@ -1,4 +1,4 @@
-"""A bare pulsar-client that reads what it may and sends what it is told. No part of ``dispatch`` is used here."""
+"""A bare pulsar-client that reads every permitted topic and sends forged messages. It imports nothing of ``dispatch``."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Forger:
         self._fakes: set[str] = set()
         self.secrets: set[bytes] = set()
         self.answers = 0
-        """Answers meant for others that were read."""
+        """Replies to other agents that were read."""
         self.requests = 0
         """Requests that came to topics of forged instances."""
         self.prefixes: set[str] = set()
@@ -101,7 +101,7 @@ class Forger:
 
 
 def main() -> None:
-    """Do as told."""
+    """Execute the driver's commands."""
     channel = Channel()
     spec = channel.read()
     if spec is None:

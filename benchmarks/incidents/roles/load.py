@@ -1,4 +1,4 @@
-"""Calls at a fixed rate, whatever becomes of them: a load that does not wait for answers."""
+"""Open-loop load: calls at a fixed rate that do not wait for earlier replies."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 from benchmarks.incidents.figures import RIGHT, WRONG
 
 CATCH_UP_S = 1.0
-"""Calls that are later than this are left out: a process that stood still does not make up for it at once."""
+"""Calls later than this are skipped: a stalled process must not send a burst afterwards."""
 
 
 def answer_to(secret: str) -> str:
-    """What the service answers to an argument."""
+    """Return the service's response to an argument."""
     return hashlib.sha256(secret.encode()).hexdigest()[:16]
 
 
@@ -65,12 +65,12 @@ class Load:
         return kind
 
     def take(self) -> list[tuple[float, float, str]]:
-        """The calls that ended since this was last asked."""
+        """Return the calls that ended since the last request for them."""
         taken, self._records = self._records, []
         return taken
 
     async def end(self) -> None:
-        """Make no more calls, and wait for those that are under way."""
+        """Stop making calls, and wait for those in flight."""
         if self._issuing is not None:
             self._issuing.cancel()
             await asyncio.wait([self._issuing])

@@ -21,7 +21,7 @@ SCOPE = {
 
 
 class Ticker:
-    """The longest time for which the event loop ran nothing else than one callback."""
+    """Measures the longest time that one callback blocked the event loop."""
 
     def __init__(self) -> None:
         self.longest = 0.0
@@ -36,7 +36,7 @@ class Ticker:
             last = now
 
     def take(self) -> float:
-        """The longest stall since this was last asked, in seconds."""
+        """Return the longest stall in seconds since the last request for it."""
         longest, self.longest = self.longest, 0.0
         return longest
 

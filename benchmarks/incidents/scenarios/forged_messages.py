@@ -159,12 +159,12 @@ def genuine(here: dict[str, str], topic: str) -> dict[str, str]:
 
 
 def seen(forger: Worker) -> dict[str, Any]:
-    """What the forger has read so far."""
+    """Return the messages that the forger has read so far."""
     return forger.ask({"do": "seen"}, 30)
 
 
 def taken(caller: Worker) -> list[Call]:
-    """The calls that ended since the last look."""
+    """Return the calls that ended since the last request for them."""
     return calls_of(caller.ask({"do": "take"}, 30)["calls"])
 
 

@@ -16,9 +16,9 @@ from dispatch.devtools.localbroker import LocalBroker
 RATE = 50.0
 TIMEOUT_S = 3.0
 AFTER_S = 25.0
-"""How long calls are watched after the first success, or after the broker is back if there is none."""
+"""Seconds of observation after the first success, or after the broker is back if there is none."""
 START_S = 7.0
-"""What a broker takes to start: it is begun so much before the outage should end."""
+"""Seconds that a broker needs to start: it is started that long before the end of the outage."""
 
 
 def run(lab: Lab, way: str) -> Iterator[Figure]:

@@ -12,9 +12,9 @@ from benchmarks.incidents.scenarios.connects import open_files, threads
 from dispatch.devtools.localbroker import LocalBrokerError
 
 SETTLE_S = 2.0
-"""What a replaced connection takes to go."""
+"""Seconds until a replaced connection is closed."""
 BACK_S = 15.0
-"""How long calls are tried after each restart: circuits that an outage opened may stay open for minutes."""
+"""Seconds of calls after each restart: circuits that an outage opened may stay open for minutes."""
 
 
 def run(lab: Lab) -> list[Figure]:

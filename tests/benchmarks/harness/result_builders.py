@@ -1,4 +1,4 @@
-"""Results made up for tests."""
+"""Builders of results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SETTING = Setting(
 def measurement(
     contender: str, in_flight: int = 1, round: int = 1, suite: str = "clients", **figures: Any
 ) -> Measurement:
-    """A measurement of whatever is not said otherwise."""
+    """Build a measurement with default values for all other fields."""
     values: dict[str, Any] = {
         "position": 1,
         "p50_ms": 1.0,
@@ -43,5 +43,5 @@ def measurement(
 
 
 def results(*measurements: Measurement, suites: tuple[Suite, ...] = (CLIENTS,)) -> Results:
-    """A run that found these."""
+    """Build the results of a run with these measurements."""
     return Results(SETTING, DEFAULT, suites, measurements)

@@ -135,7 +135,7 @@ def test_an_older_result_of_that_name_survives_a_run_that_fails(driver: type[Fak
         (["--what"], "unrecognized arguments: --what"),
     ],
 )
-def test_mistakes_are_told_before_anything_starts(
+def test_invalid_options_are_reported_before_the_run(
     arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -144,9 +144,7 @@ def test_mistakes_are_told_before_anything_starts(
     assert said in capsys.readouterr().err
 
 
-def test_a_folder_that_cannot_be_written_is_told_before_anything_starts(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unwritable_folder_is_reported_before_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
     assert cli.main(["--out", str(tmp_path / "file")]) == 2
     assert "choose another place with --out, --json or --png" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""What is measured, in which order, for how long."""
+"""Suites, their order and the estimate of their duration."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_everything_is_chosen_by_default_and_one_of_them_by_name() -> None:
     assert chosen(["clients/bare", "clients"]) == SUITES[:1]
 
 
-@pytest.mark.parametrize("name", ["client", "clients/nobody", "", "services/bare"])
+@pytest.mark.parametrize("name", ["client", "clients/unknown", "", "services/bare"])
 def test_an_unknown_name_is_answered_with_those_there_are(name: str) -> None:
     with pytest.raises(
         ValueError,

@@ -13,7 +13,7 @@ from benchmarks.harness.plots import COLOURS, MARKERS, draw, draw_delivery
 from tests.benchmarks.harness.result_builders import measurement, results
 
 
-def test_every_contender_can_be_told_apart() -> None:
+def test_contenders_of_a_suite_have_distinct_colours() -> None:
     for suite in SUITES:
         names = [contender.name for contender in suite.contenders]
         assert len({COLOURS[name] for name in names}) == len({MARKERS[name] for name in names}) == len(names)

@@ -1,4 +1,4 @@
-"""The driver's processes: answers, early ends, and that nothing of them stays."""
+"""The driver's processes: answers, early ends and cleanup."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ sys.exit(int(os.environ.get("STATUS", "0")))
 
 
 def put(program: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let there be a module ``echo`` among the workers."""
+    """Add a module ``echo`` to the workers."""
     package = folder / "benchmarks" / "workers"
     package.mkdir(parents=True)
     (package.parent / "__init__.py").touch()

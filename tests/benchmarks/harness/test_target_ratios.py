@@ -1,4 +1,4 @@
-"""Ratios, and whether promises were kept."""
+"""Ratios and their targets."""
 
 from __future__ import annotations
 

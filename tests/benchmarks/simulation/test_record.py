@@ -1,4 +1,4 @@
-"""What is read off a run."""
+"""Figures of a simulated run."""
 
 from __future__ import annotations
 

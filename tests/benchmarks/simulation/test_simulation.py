@@ -1,4 +1,4 @@
-"""The simulation: the real dispatcher beside others, at half the load."""
+"""The simulation of the real dispatcher and other clients, at half the load."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_figures_of_a_run() -> None:
     assert sum(told["received"]) == told["calls"]
 
 
-def test_every_contender_can_be_told_apart() -> None:
+def test_every_contender_has_a_distinct_colour_and_style() -> None:
     for looks in (COLOURS, STYLES, WIDTHS, LABELS):
         assert set(looks) == set(CONTENDERS)
     assert len(set(COLOURS.values())) == len(set(STYLES.values())) == len(CONTENDERS)
@@ -140,7 +140,7 @@ def test_the_command_prints_tables_and_writes_files(tmp_path: Path, capsys: pyte
         (["--what"], "unrecognized arguments: --what"),
     ],
 )
-def test_mistakes_are_told_before_anything_starts(
+def test_invalid_options_are_reported_before_the_run(
     arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -149,9 +149,7 @@ def test_mistakes_are_told_before_anything_starts(
     assert said in capsys.readouterr().err
 
 
-def test_a_folder_that_cannot_be_written_is_told_before_anything_starts(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unwritable_folder_is_reported_before_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
     assert cli.main(["--out", str(tmp_path / "file")]) == 2
     assert "choose another place with --out or --json" in capsys.readouterr().err

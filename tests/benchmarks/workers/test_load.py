@@ -1,4 +1,4 @@
-"""The load, on virtual time: what is counted, and what is not."""
+"""The load in virtual time: counted and uncounted calls."""
 
 from __future__ import annotations
 
