@@ -45,7 +45,7 @@ class Options:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print what is asked for; return the exit code."""
+    """Print the report or the trace; return the exit code."""
     options = parse_options(arguments)
     if options.command == "walk":
         return print_walk(options)
@@ -136,7 +136,7 @@ def describe_figures(figures: list[Figure], most: int | None) -> str:
 
 
 def describe_words(words: list[Hit]) -> str:
-    """Private words by package, and by term with what to write instead."""
+    """Private words by package, and by term with the standard term."""
     terms = Counter(hit.term for hit in words)
     lines = [f"  {len(words):>6}  private words in comments, texts and documents (--words names each)"]
     for folder, counts in count_by_package(words).items():

@@ -14,7 +14,7 @@ BANNED_VERBS = frozenset(
         *("go", "goes", "gone", "went", "made", "kept", "said"),
     }
 )
-"""Verbs without an object, and participles, that say nothing of what a method does; also with a leading underscore."""
+"""Verbs without an object, and participles, which do not describe a method; also with a leading underscore."""
 
 
 class Place(NamedTuple):

@@ -1,4 +1,4 @@
-"""The structure report: what is measured of ``dispatch``, and the limit of each figure."""
+"""The structure report: figures of ``dispatch`` and their limits."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ class Figure(NamedTuple):
 
     @property
     def limit(self) -> Limit | None:
-        """Its entry in :data:`LIMITS`, if it has one."""
+        """The limit of :data:`LIMITS`; None without one."""
         return LIMITS.get(self.key)
 
     @property
     def exceeds(self) -> bool:
-        """Its value is above its limit."""
+        """Whether the value is above the limit."""
         return self.limit is not None and self.value > self.limit.most
 
 
@@ -120,7 +120,7 @@ def _measure_sizes(modules: dict[str, Path]) -> list[Figure]:
 
 
 def _largest(sizes: Counter[str], most: int) -> list[str]:
-    """The largest one, and every one above the limit."""
+    """Return the largest size, and every size above the limit."""
     ordered = sizes.most_common()
     return [f"{size} {name}" for name, size in ordered if size > most or (name, size) == ordered[0]]
 

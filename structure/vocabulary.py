@@ -1,7 +1,7 @@
-"""Words of a private vocabulary in prose, and the standard terms that replace them: counted, to follow a rewrite.
+"""Count private words in prose, and name the standard terms that replace them.
 
 Prose is every comment and every text in a Python file (docstrings, messages, help), and a Markdown file without its fenced
-blocks and code spans. Names of classes and functions are no prose.
+blocks and code spans. Names of classes and functions do not count as prose.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 
 class Term(NamedTuple):
-    """A word to avoid, the pattern that finds it as a whole word in any case, and what to write instead."""
+    """A word to avoid, the pattern that finds it as a whole word in any case, and its replacement."""
 
     name: str
     pattern: str

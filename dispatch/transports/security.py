@@ -15,9 +15,9 @@ class Security:
     Attributes:
         token: a JSON Web Token, or a function that returns a fresh one each time the broker asks. Never shown.
         trust_certs: PEM file with the authorities to trust (``pulsar+ssl://``); None: the public ones.
-        certificate: PEM file with our own certificate, for mutual TLS; ``key`` belongs to it.
-        key: PEM file with our private key.
-        validate_hostname: the broker's certificate must name the host we connect to.
+        certificate: PEM file with the client's certificate, for mutual TLS; ``key`` belongs to it.
+        key: PEM file with the client's private key.
+        validate_hostname: the broker's certificate must name the host in the service URL.
     """
 
     token: str | Callable[[], str] | None = field(default=None, repr=False)

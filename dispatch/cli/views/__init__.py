@@ -1,1 +1,1 @@
-"""What the commands print: policies in force, the demo, the doctor's findings."""
+"""Texts that the commands print: policies in force, the demo, the findings of the doctor."""

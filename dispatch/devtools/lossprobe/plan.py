@@ -39,7 +39,7 @@ class PlanError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to measure.
+    """Runs of a measurement.
 
     Attributes:
         sizes: reply sizes in bytes, ascending.

@@ -1,8 +1,8 @@
 """The Pulsar client's own log lines, through ``logging`` (logger ``dispatch.pulsar``), quietly.
 
-The C++ client takes a Python logger, but calls it from its own threads and has been seen to lock up the interpreter
-with it (apache/pulsar-client-python issue 116; apache/pulsar issue 11847). So it writes to a pipe instead, and a
-thread of ours reads that. Its logger is global to the process: the first client decides, all others use the same pipe.
+The C++ client accepts a Python logger, but calls it from its own threads, which can lock up the interpreter
+(apache/pulsar-client-python issue 116; apache/pulsar issue 11847). It therefore writes to a pipe, which a thread of this
+module reads. Its logger is global to the process: the first client sets it, and all others use the same pipe.
 """
 
 from __future__ import annotations
