@@ -73,7 +73,7 @@ async def _fails(call: Call) -> bool:
 
 
 async def _opened(service: Service, call: Call) -> None:
-    service.sick = True
+    service.failing = True
     for _ in range(2 * FAILURES):
         await _fails(call)
     reached = service.requests
@@ -122,10 +122,10 @@ async def _stale(guarded: Guarded) -> Seen:
         await asyncio.sleep(1.2 * OPEN_S)
         service.silent = True
         probe = await _begun(call)  # now it is half-open
-        service.sick = False
+        service.failing = False
         service.release(OLD)
         await asyncio.gather(*old)  # successes that were admitted before the failures
-        service.sick, service.silent = True, False
+        service.failing, service.silent = True, False
         service.release()
         await asyncio.gather(*probe, return_exceptions=True)  # the probe fails
         before = service.requests
@@ -140,7 +140,7 @@ async def _lost_probe(guarded: Guarded) -> Seen:
         await call()
         await _opened(service, call)
         await asyncio.sleep(1.2 * OPEN_S)
-        service.sick, service.silent = False, True
+        service.failing, service.silent = False, True
         await _cancel(await _begun(call))  # the probe's caller is cancelled
         service.silent = False
         service.release()
@@ -199,7 +199,7 @@ async def _free(guarded: Guarded) -> Seen:
 async def _amplified(guarded: Guarded) -> Seen:
     calls = 1_000
     async with guarded() as (service, call):
-        service.sick = True
+        service.failing = True
         for _ in range(calls):
             await _fails(call)
         sent = service.requests / calls

@@ -25,7 +25,7 @@ PLACES = 4
 class Service(Protocol):
     """The called service."""
 
-    sick: bool
+    failing: bool
     silent: bool
     requests: int
 
@@ -37,7 +37,7 @@ class _Local:
     """A service that is a function."""
 
     def __init__(self) -> None:
-        self.sick = False
+        self.failing = False
         self.silent = False
         self.requests = 0
         self._held: list[asyncio.Future[None]] = []
@@ -56,8 +56,8 @@ class _Local:
             await released
         else:
             await asyncio.sleep(0)
-        if self.sick:
-            raise ConnectionError("sick")
+        if self.failing:
+            raise ConnectionError("failing")
         return "done"
 
 

@@ -80,9 +80,9 @@ class AnsweringTransport:
     """See the module.
 
     Attributes:
-        sick: requests fail instead.
-        silent: requests are not answered at all, before :meth:`release`.
-        requests: so many came.
+        failing: requests fail.
+        silent: requests are held until :meth:`release`.
+        requests: number of received requests.
     """
 
     url = "double://"
@@ -90,7 +90,7 @@ class AnsweringTransport:
     max_message_bytes = 5 * 1024 * 1024
 
     def __init__(self) -> None:
-        self.sick = False
+        self.failing = False
         self.silent = False
         self.requests = 0
         self._handlers: dict[str, Handler] = {}
@@ -104,7 +104,7 @@ class AnsweringTransport:
         return False
 
     def asked(self, properties: Mapping[str, str], on_failure: OnFailure) -> None:
-        """A request came."""
+        """Receive a request."""
         self.requests += 1
         if self.silent:
             self._held.append((properties, on_failure))
@@ -112,15 +112,15 @@ class AnsweringTransport:
             self._answer(properties, on_failure)
 
     def release(self, count: int | None = None) -> None:
-        """Answer what was not answered: the first so many, or all of it."""
+        """Answer the first ``count`` held requests, or all of them."""
         held, self._held = self._held[:count], [] if count is None else self._held[count:]
         for properties, on_failure in held:
             self._answer(properties, on_failure)
 
     def _answer(self, properties: Mapping[str, str], on_failure: OnFailure) -> None:
         assert self._loop is not None
-        if self.sick:
-            failure = TransportError("malformed-reply", "The service is sick.", origin=Origin.TOOL)
+        if self.failing:
+            failure = TransportError("malformed-reply", "The service fails.", origin=Origin.TOOL)
             self._loop.call_soon(on_failure, failure)
         else:
             self._loop.call_soon(self._handlers[properties[Property.REPLY_TO]], _Answer(properties[Property.ID]))

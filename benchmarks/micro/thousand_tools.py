@@ -252,13 +252,13 @@ async def scrapes(tools: int, rounds: int) -> list[Scrape]:
         dispatcher = await exits.enter_async_context(dispatching(tools, telemetry))
         port = exits.enter_context(expose_metrics(telemetry, 0))
         fetch = await exits.enter_async_context(scraping(port, OPEN_METRICS))
-        ours, theirs = dispatcher.metrics_app(), make_asgi_app(registry)
+        own, reference = dispatcher.metrics_app(), make_asgi_app(registry)
         contenders: list[tuple[str, Callable[[], Awaitable[int]]]] = [
             ("no scrape", nothing),
-            (TEXT, lambda: ask(ours, "text/plain", "")),
-            (COMPRESSED, lambda: ask(ours, OPEN_METRICS, GZIP)),
+            (TEXT, lambda: ask(own, "text/plain", "")),
+            (COMPRESSED, lambda: ask(own, OPEN_METRICS, GZIP)),
             (PORT, fetch),
-            ("prometheus-client, OpenMetrics, gzip", lambda: ask(theirs, OPEN_METRICS, GZIP)),
+            ("prometheus-client, OpenMetrics, gzip", lambda: ask(reference, OPEN_METRICS, GZIP)),
         ]
         gc.collect()
         gc.freeze()

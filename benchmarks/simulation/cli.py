@@ -30,17 +30,17 @@ EPILOG = """\
 examples:
   python -m benchmarks.simulation                  everything, under a minute; figures in benchmarks/results/simulation
   python -m benchmarks.simulation --quick          half the load, half the time
-  python -m benchmarks.simulation --only herd      one scenario (again with --only: another one too)
-  python -m benchmarks.simulation --seed 7         another draw of calls, work and jitter; the same seed gives the same
+  python -m benchmarks.simulation --only herd      one scenario (repeat --only to add others)
+  python -m benchmarks.simulation --seed 7         other random calls, work and jitter; the same seed gives the same
 
 contenders:
-  unguarded      one request to the next instance, and a time limit of 3 s
+  unguarded      one request to the next instance, and a timeout of 3 s
   naive          three attempts 0.1 s apart, 1 s each, at an instance drawn at random; a breaker that opens after five
-                 failures in a row, for 5 s, and then lets everybody through
+                 consecutive failures, for 5 s, and then admits every call
   ours           dispatch itself: Dispatcher and ToolServer over the embedded broker, on a virtual clock
-  ours-defaults  the same with the open and ejection times that are its defaults
+  ours-defaults  the same with the default open and ejection times
 
-The service of the first two is a plain queue. Calls, and how long work takes, are the same for all.
+The service of the first two is a plain queue. Calls and durations of work are the same for all.
 docs/explanation/resilience.md explains each scenario.
 
 scenarios:

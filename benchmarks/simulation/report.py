@@ -56,17 +56,17 @@ def runs_table(records: Records) -> str:
     """One line a run."""
     rows: list[tuple[str, ...]] = [HEAD]
     for record in records.values():
-        told = figures(record)
+        figure = figures(record)
         rows.append(
             (
                 record.scenario,
                 record.contender,
-                f"{100 * told['answered']:.2f} %",
-                f"{100 * told['answered_in_trouble']:.2f} %",
-                _milliseconds(told["p50"]),
-                _milliseconds(told["p99"]),
-                f"{told['amplification']:.2f}",
-                _recovery(record, told["recovery"]),
+                f"{100 * figure['answered']:.2f} %",
+                f"{100 * figure['answered_in_trouble']:.2f} %",
+                _milliseconds(figure["p50"]),
+                _milliseconds(figure["p99"]),
+                f"{figure['amplification']:.2f}",
+                _recovery(record, figure["recovery"]),
             )
         )
     return "Runs (p50 and p99 of the answers, and requests sent, for calls that began in the trouble)\n" + aligned(

@@ -32,7 +32,7 @@ def test_nobody_overtakes_those_who_wait() -> None:
     w.offer("a", "1", 1)
     w.offer("a", "2", 1)
     w.settle()
-    assert w.offer("b", "3", 1) is False, "there is room, but others wait for it"
+    assert w.offer("b", "3", 1) is False, "the window has capacity, but other items are queued"
     assert [w.pop_queued(), w.pop_queued()] == ["2", None]
 
 

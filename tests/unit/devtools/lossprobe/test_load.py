@@ -147,7 +147,7 @@ async def test_cancelled_it_leaves_nothing() -> None:
 
 async def test_a_fault_in_a_call_is_not_taken_for_a_loss() -> None:
     async def call() -> None:
-        raise KeyError("a mistake of ours")
+        raise KeyError("a defect of the load")
 
     with pytest.raises(ExceptionGroup) as raised:
         await Load(call, in_flight=2, calls=10, seconds=None).run()

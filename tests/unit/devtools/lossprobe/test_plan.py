@@ -1,4 +1,4 @@
-"""What is measured: the options, as a plan."""
+"""The plan of a measurement, from the options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was measured, and how a share is written."""
+"""Results of a measurement, and the format of a share."""
 
 from __future__ import annotations
 
