@@ -35,8 +35,8 @@ def namespace_of(topic: str) -> str:
 
 
 def opening_failed(name: str, *, url: str, topic: str) -> TransportError:
-    """Return the error of a producer or consumer that could not be opened. ``name`` is pulsar-client's name of "
-    "the result."""
+    """Return the error of a producer or consumer that could not be opened. ``name`` is pulsar-client's name of the
+    result."""
     namespace = namespace_of(topic)
     tenant = namespace.partition("/")[0]
     match name:
@@ -165,7 +165,7 @@ def untrusted(url: str, reason: str) -> TransportError:
 
 
 def wrong_protocol(url: str, host: str, port: int, *, http: bool) -> TransportError:
-    """Return the error of a port that speaks HTTP, or Pulsar with TLS where ``url`` says without, or the reverse."""
+    """Return the error of a port that speaks HTTP, or Pulsar with TLS where ``url`` has no TLS, or the reverse."""
     at = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     if http:
         what = "speaks HTTP, as Pulsar's admin interface does"

@@ -1,10 +1,10 @@
-"""``memory://``: the embedded broker, in process. It behaves as Pulsar does.
+"""``memory://``: the embedded broker, in process, with the behaviour of Pulsar.
 
-No subscriber, no delivery; a shared subscription takes turns; a fan-out subscriber gets everything from now on; what a
-subscriber's queue cannot take is dropped without a word. On a persistent topic nothing is dropped: it waits, and a shared
-subscription, once made, outlives its subscribers and gives what one of them did not acknowledge to another. A name
-(``memory://lab``) makes a broker of its own; a broker lives on one event loop and is gone with its last connection,
-persistent topics included.
+A message without a subscriber is dropped; a shared subscription distributes messages round-robin; a fan-out subscriber
+receives every message published from now on; messages beyond a subscriber's queue are dropped silently. A persistent topic
+drops no message but retains it, and a shared subscription outlives its subscribers and redelivers unacknowledged messages
+to another one. Each name (``memory://lab``) is a separate broker; it belongs to one event loop and ends with its last
+connection, persistent topics included.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RECEIVER_QUEUE = 10_000
 """Messages that may wait for one subscriber, as with the transport over Pulsar."""
 
 DRAIN_BATCH = 512
-"""Messages handed to one subscriber before other tasks get their turn."""
+"""Messages handed to one subscriber before other tasks run."""
 
 MAX_KEPT = 100_000
 """Messages that a persistent topic retains; further publishes are refused, as by a broker's backlog quota."""
@@ -242,7 +242,7 @@ class MemorySubscription:
         self._handler = None
 
     async def _emptied(self) -> None:
-        while self._inbox:  # noqa: ASYNC110 - the loop's next turn takes from it
+        while self._inbox:  # noqa: ASYNC110 - the next iteration of the loop empties it
             await asyncio.sleep(0)
 
     def cut(self) -> None:
@@ -253,7 +253,7 @@ class MemorySubscription:
 
 
 class MemoryTicket:
-    """See :class:`dispatch.transports.base.Ticket`: an embedded message is gone the moment it is published."""
+    """See :class:`dispatch.transports.base.Ticket`: an embedded message is delivered when it is published."""
 
     __slots__ = ("on_failure",)
 
@@ -267,10 +267,10 @@ class MemoryTicket:
         return False
 
     def answered(self) -> None:
-        """Nothing depends on it here."""
+        """Do nothing: the embedded broker has no publish window."""
 
     def mark_received(self) -> None:
-        """Nothing depends on it here."""
+        """Do nothing: the embedded broker has no publish window."""
 
     def fail(self, error: TransportError) -> None:
         callback, self.on_failure = self.on_failure, None
@@ -299,11 +299,11 @@ class MemoryPublisher:
         return ticket
 
     async def writable(self, flow: str) -> None:
-        # Nothing ever waits to go out; but a stream must not keep the loop to itself either.
+        # Nothing is ever queued, but a stream must let other tasks run.
         await asyncio.sleep(0)
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: a publisher holds no resource."""
 
 
 class MemoryTransport:
@@ -363,7 +363,7 @@ class MemoryTransport:
             self._broker.detach(subscription)
 
     async def flush(self) -> None:
-        """Nothing ever waits to go out."""
+        """Do nothing: no publish is ever queued."""
 
     def cut(self) -> None:
         """Break the connection as the end of a process does (``kill -9``): nothing is handled or sent any more, and nothing

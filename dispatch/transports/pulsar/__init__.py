@@ -1,1 +1,1 @@
-"""The transport over a genuine Pulsar broker. Only ``link`` and ``logs`` import pulsar-client."""
+"""The transport over a genuine Pulsar broker. Only ``client``, ``client_logging`` and ``reader`` import pulsar-client."""

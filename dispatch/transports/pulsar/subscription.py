@@ -1,9 +1,9 @@
 """Subscriptions on Pulsar; messages of durable ones stay at the broker until they are acknowledged.
 
-pulsar-client gathers acknowledgements for a tenth of a second before it sends them, and cannot be told otherwise from
-Python. An instance that is killed in that time leaves messages behind that it has taken, and the broker gives them to
-another one, with nothing to tell them from new ones. So who must not do anything twice waits until the acknowledgement is
-out, and then for answers of the broker on the same connection, which come after it.
+pulsar-client groups acknowledgements for a tenth of a second before it sends them, and Python cannot configure that. The
+broker redelivers the received messages of an instance that is killed in that time, indistinguishable from new ones.
+Therefore a receiver that must process a message only once waits until the acknowledgement is sent, and then for replies of
+the broker on the same connection, which follow it.
 """
 
 from __future__ import annotations
