@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from dispatch.policy.validation import PolicyError, laid_over
+from dispatch.policy.validation import PolicyError, merge_keys
 
 STRATEGIES: Final = ("round-robin", "weighted", "least-request", "peak-ewma")
 """The names that ``Balancing.strategy`` takes."""
@@ -66,4 +66,4 @@ def parse_balancing(raw: object, base: Balancing | None = None) -> Balancing:
         raise PolicyError(
             "balancing", f"{type(raw).__name__} is not an object", 'write "peak-ewma", or null for round-robin'
         )
-    return laid_over(Balancing() if base is None else base, raw, "balancing")
+    return merge_keys(Balancing() if base is None else base, raw, "balancing")

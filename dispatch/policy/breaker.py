@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from dispatch.policy.validation import PolicyError, check_count, check_flag, check_seconds, laid_over
+from dispatch.policy.validation import PolicyError, check_count, check_flag, check_seconds, merge_keys
 
 WINDOW_CALLS = 100
 """Calls in the count window: at high rates the breaker reacts within a second. No policy sets it."""
@@ -93,7 +93,7 @@ def parse_breaker(raw: object, base: Breaker | None = None) -> Breaker | None:
         return None
     if not isinstance(raw, Mapping):
         raise PolicyError("breaker", f"{raw!r} is not an object", 'write {"failure-rate": 0.5}, or null for off')
-    return laid_over(Breaker() if base is None else base, raw, "breaker")
+    return merge_keys(Breaker() if base is None else base, raw, "breaker")
 
 
 def _check_share(value: float, key: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from dispatch.policy.validation import PolicyError, check_seconds, laid_over
+from dispatch.policy.validation import PolicyError, check_seconds, merge_keys
 
 MAX_CONCURRENT_CALLS = 10_000
 """Calls of one tool in flight. More than this was never seen to help: a larger number is a slip, or limits nothing."""
@@ -79,4 +79,4 @@ def parse_bulkhead(raw: object, base: Bulkhead | None = None) -> Bulkhead | None
             'write 16, {"max-concurrent-calls": 16, "max-wait": 0.5}, or null for off',
         )
     changes = {key: tuple(value) if isinstance(value, list) else value for key, value in raw.items()}
-    return laid_over(Bulkhead() if base is None else base, changes, "bulkhead")
+    return merge_keys(Bulkhead() if base is None else base, changes, "bulkhead")

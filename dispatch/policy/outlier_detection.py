@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from dispatch.policy.validation import PolicyError, check_count, check_flag, check_seconds, laid_over
+from dispatch.policy.validation import PolicyError, check_count, check_flag, check_seconds, merge_keys
 
 MAX_CONSECUTIVE_FAILURES = 100_000
 MAX_EJECTION_S = 300.0
@@ -91,7 +91,7 @@ def parse_outlier_detection(raw: object, base: OutlierDetection | None = None) -
             f"{type(raw).__name__} is not an object",
             'write {"consecutive-failures": 3}, or null for off',
         )
-    return laid_over(OutlierDetection() if base is None else base, raw, "outlier-detection")
+    return merge_keys(OutlierDetection() if base is None else base, raw, "outlier-detection")
 
 
 def _check_number(value: object, key: str) -> float:

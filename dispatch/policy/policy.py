@@ -19,19 +19,19 @@ from dispatch.policy.outlier_detection import OutlierDetection, parse_outlier_de
 from dispatch.policy.rate_limit import RateLimit, parse_rate_limit
 from dispatch.policy.retry import DEFAULT_RETRY, Retry, parse_retry
 from dispatch.policy.slo import Slo, parse_slo
-from dispatch.policy.validation import PolicyError, check_flag, check_seconds, laid_over
+from dispatch.policy.validation import PolicyError, check_flag, check_seconds, merge_keys
 
 
 class Policy(msgspec.Struct, frozen=True, rename="kebab"):
-    """What one call of a tool may take. Times are in seconds, sizes in bytes.
+    """Limits of the calls of a tool, and settings of its guards. Times are in seconds, sizes in bytes.
 
     Attributes:
         timeout: Seconds for the whole call, every attempt and wait included. Default 30: longer than nearly every tool
             takes, and short enough that an agent is not stalled for minutes (TrustGraph's own default is 600 s).
-        attempt_timeout: one attempt. None: a tool that may be repeated gives each attempt but the last what is enough, as
-            soon as it is known how long it takes: twenty times its 95th percentile (1 s at least), or its share of the time
-            left if that is less. Anything else gets all the time that is left, since a shorter slice could only throw
-            away work.
+        attempt_timeout: Seconds for one attempt. None: each attempt of a repeatable tool, except the last, gets an equal
+            share of the remaining time, and at most twenty times the 95th percentile of the tool's durations (1 s at least)
+            once that is known; attempts of other tools get all the remaining time. Default None: it follows the tool's
+            durations, and a shorter limit for a tool that cannot be repeated only discards work.
         stream_timeout: Seconds for a whole stream, from the request to its last chunk. Default 300: a long generated text.
         stream_idle_timeout: Seconds of the longest gap between two chunks, and before the first. Default 30: as one call.
         instance_timeout: Seconds without any message from the instance that has the request before the call fails with
@@ -52,8 +52,8 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
             ``"p99.9"``. ``"p95"`` hedges one call in twenty and removes the tail ("The Tail at Scale", Dean and Barroso
             2013); 5 % of the calls are hedged at most. None: no hedging. Default None: it costs load, and is only for tools
             declared read-only or idempotent.
-        breaker: when the tool is left alone, for how long, and how that ends; None: never. On: a dead service costs each of
-            its callers the whole timeout.
+        breaker: Circuit breaker of the tool: when it opens, for how long, and how it closes; None: no breaker. Default on:
+            a dead service costs each of its callers the whole timeout.
         bulkhead: Limit of calls in flight; a number alone is ``max_concurrent_calls``; None: no limit. Default on: calls
             that wait for one slow tool must not take the capacity of all others.
         rate_limit: Limit of calls of all users together. None: no limit. Default None: only the operator of the service
@@ -64,11 +64,11 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
         balancing: Choice of the instance for each request; a text alone is ``strategy``; None: round-robin. Default
             round-robin: each in turn, which is what people expect.
         outlier_detection: Ejection and slow start of instances; None: neither, and an instance that throttles is spared for
-            as long as it asks. Default on: a dead instance must not receive every n-th call for ever.
-        single_flight: calls that are the same, and under way at once, share one exchange; only for tools declared read-only.
-            False: two answers to one question may be meant to differ.
-        slo: what the tool promises, for alerts when it is not kept (``dispatch rules export``); a number alone is
-            ``availability``. None: only whoever runs the service knows.
+            as long as it asks. Default on: a dead instance must not receive every n-th call without end.
+        single_flight: Equal calls in flight at the same time share one exchange; only for tools declared read-only. Default
+            False: two replies to equal calls may be meant to differ.
+        slo: Service level objectives of the tool, for alerts (``dispatch rules export``); a number alone is
+            ``availability``. None: no objective. Default None: only the operator of the service knows.
     """
 
     timeout: float = 30.0
@@ -121,16 +121,16 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
                 )
 
     def merged(self, raw: Mapping[str, Any]) -> Policy:
-        """This policy with the keys of ``raw`` (kebab-case) laid over it.
+        """Return this policy with the values of ``raw``, whose keys are kebab-case.
 
         Raises:
-            PolicyError: an unknown key, or a value that cannot be.
+            PolicyError: a key is unknown, or a value is invalid.
         """
         return parse_policy(raw, base=self)
 
 
 def _rate_limit_parser(key: str) -> Callable[[Any, Any], RateLimit | None]:
-    # A rate has no defaults to lay it over: it stands for itself.
+    # A rate has no defaults: it is replaced as a whole.
     return lambda raw, _base: None if raw is None else parse_rate_limit(raw, key)
 
 
@@ -145,17 +145,17 @@ _PARTS: Mapping[str, tuple[type, Callable[[Any, Any], Any]]] = {
     "outlier_detection": (OutlierDetection, parse_outlier_detection),
     "slo": (Slo, parse_slo),
 }
-"""The fields that have keys of their own: what they are, and how a descriptor's value is laid over what is in force."""
+"""The fields with keys of their own: class, and the function that merges a descriptor's value over the value in force."""
 
 DEFAULT_POLICY = Policy()
 """The defaults."""
 
 
 def parse_policy(raw: object, base: Policy = DEFAULT_POLICY) -> Policy:
-    """The policy that a descriptor's ``policy`` object describes, laid over ``base``.
+    """Return the policy of a descriptor's ``policy`` object, merged over ``base``.
 
     Raises:
-        PolicyError: not an object, an unknown key, or a value that cannot be.
+        PolicyError: not an object, an unknown key, or an invalid value.
     """
     if not isinstance(raw, Mapping):
         raise PolicyError("policy", f"{type(raw).__name__} is not an object", 'write {"timeout": 10}')
@@ -164,4 +164,4 @@ def parse_policy(raw: object, base: Policy = DEFAULT_POLICY) -> Policy:
         key = field.replace("_", "-")
         if key in values and not isinstance(values[key], kind):
             values[key] = parse(values[key], getattr(base, field))
-    return laid_over(base, values)
+    return merge_keys(base, values)

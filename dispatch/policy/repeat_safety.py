@@ -1,4 +1,4 @@
-"""What may be repeated: what a tool is declared to be, and the refusal of settings that would do harm."""
+"""Repeat safety: the declarations of a tool, and the refusal of settings that contradict them."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from dispatch.policy.validation import PolicyError
 
 
 class Declared(Protocol):
-    """What a tool's descriptor declares of it (the names are those of MCP's annotations)."""
+    """The declarations of a tool, with the names of MCP's annotations."""
 
     @property
     def read_only(self) -> bool:
-        """It changes nothing."""
+        """The tool changes no state."""
 
     @property
     def idempotent(self) -> bool:
-        """To call it once more has no further effect."""
+        """A repeated call has no further effect."""
 
     @property
     def destructive(self) -> bool | None:
-        """It destroys something; None: nothing was declared, so it may."""
+        """The tool may destroy data; None: not declared, so it may."""
 
 
 class Annotations(msgspec.Struct, frozen=True):
-    """A tool's annotations by themselves. The defaults are what must be assumed of a tool that declares nothing."""
+    """Declarations without a descriptor. The defaults are those of a tool that declares nothing."""
 
     read_only: bool = False
     idempotent: bool = False
@@ -36,29 +36,29 @@ class Annotations(msgspec.Struct, frozen=True):
 
 
 UNDECLARED = Annotations()
-"""A tool of which nothing is known, or a service that is called without one."""
+"""The declarations of an unknown tool, and of a service that is called without a tool."""
 
 
 def repeatable(tool: Declared) -> bool:
-    """May ``tool`` run twice for one call? Only when it is declared read-only or idempotent. One that is declared
-    destructive as well may not: its second run can destroy what somebody made anew after the first."""
+    """Return whether ``tool`` may be executed twice for one call: it is declared read-only or idempotent, and not
+    destructive. The second execution of a destructive tool can destroy data that was created after the first."""
     return (tool.read_only or tool.idempotent) and not tool.destructive
 
 
 def check_repeats(tool: Declared, policy: Policy, own: Collection[str]) -> None:
-    """Refuse settings that would repeat what must not be repeated. To be called when a tool is loaded.
+    """Refuse settings of a tool that contradict its declarations. Called when the tool is loaded.
 
-    What every tool of a service, or all tools, are given is no danger to any: what is not repeatable is only sent again when
-    it surely did not run, and is not hedged. Whoever *writes* it for a tool that it cannot be for expects more.
+    Inherited settings are safe: a tool that is not repeatable is retried only if it was not executed, and is not hedged.
+    Settings of the tool itself are refused, because their author expects them to have an effect.
 
     Args:
-        tool: what it is declared to be.
+        tool: its declarations.
         policy: in force for it.
-        own: keys, as in a descriptor, that were written for this tool rather than inherited.
+        own: keys, as in a descriptor, of the tool's own policy.
 
     Raises:
-        PolicyError: they would retry or hedge a destructive tool, hedge one that is neither read-only nor idempotent, or
-            share the answer of one that is not read-only.
+        PolicyError: the settings retry or hedge a destructive tool, hedge one that is neither read-only nor idempotent, or
+            share the reply of one that is not read-only.
     """
     if "hedging" in own and policy.hedging is not None:
         if tool.destructive:
@@ -75,7 +75,7 @@ def check_repeats(tool: Declared, policy: Policy, own: Collection[str]) -> None:
         raise PolicyError(
             "retry",
             "the tool is declared 'destructive', and a retry may run it twice",
-            "leave 'retry' out: what surely did not run is sent again all the same",
+            "leave 'retry' out: a request that was not executed is retried all the same",
         )
     if "single-flight" in own and policy.single_flight and not tool.read_only:
         raise PolicyError(

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from dispatch.policy.validation import PolicyError, check_seconds, laid_over
+from dispatch.policy.validation import PolicyError, check_seconds, merge_keys
 
 MAX_ATTEMPTS = 10
 """More is a slip: a call that failed ten times fails again."""
@@ -91,4 +91,4 @@ def parse_retry(raw: object, base: Retry = DEFAULT_RETRY) -> Retry | None:
         )
     if isinstance(raw.get("retryable-errors"), list):
         raw = {**raw, "retryable-errors": tuple(raw["retryable-errors"])}
-    return laid_over(base, raw, "retry")
+    return merge_keys(base, raw, "retry")

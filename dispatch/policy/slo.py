@@ -1,7 +1,7 @@
-"""What a tool promises, so that somebody is woken when it is not kept: the settings.
+"""Settings of service level objectives.
 
-In a descriptor: ``"slo": {"availability": 0.99, "latency": 2.0}``, or just the share of good calls, ``"slo": 0.99``; null:
-nothing is promised. Nothing in a call changes by it: it is what ``dispatch rules export`` makes alerts of.
+In a descriptor: ``"slo": {"availability": 0.99, "latency": 2.0}``, or the share of good calls alone, ``"slo": 0.99``; null:
+no objective. Objectives change no call: ``dispatch rules export`` creates alerts from them.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from collections.abc import Mapping
 
 import msgspec
 
-from dispatch.policy.validation import PolicyError, check_seconds, laid_over
+from dispatch.policy.validation import PolicyError, check_seconds, merge_keys
 
 MIN_OBJECTIVE, MAX_OBJECTIVE = 0.5, 0.9999
-"""A promise that half of the calls break is none; one broken call in more than ten thousand is too seldom to measure in the
-three days that alerts look at."""
+"""Below a half an objective has no use; less than one bad call in ten thousand is too rare to be measured in the three days
+that alerts evaluate."""
 MAX_LATENCY = 81.92
-"""Seconds: the largest bound of the histogram of durations (``dispatch.telemetry.names.DURATION_BUCKETS``). Beyond it no
-call is told from another."""
+"""Seconds: the largest bound of the histogram of durations (``dispatch.telemetry.names.DURATION_BUCKETS``). Longer
+durations are not distinguished."""
 
 
 def _check_objective(value: object, key: str, example: str) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise PolicyError(key, f"{value!r} is not a number", f"give the share of calls, for instance {example}")
-    if not MIN_OBJECTIVE <= value <= MAX_OBJECTIVE:  # false for what is not a number, too
+    if not MIN_OBJECTIVE <= value <= MAX_OBJECTIVE:  # false for NaN, too
         fix = f"give the share of calls, for instance {example} (99 % is 0.99; 1 would allow no failure at all)"
         raise PolicyError(key, f"{value!r} is not from {MIN_OBJECTIVE:g} to {MAX_OBJECTIVE:g}", fix)
 
@@ -53,13 +53,13 @@ class Slo(msgspec.Struct, frozen=True, rename="kebab"):
             if self.latency > MAX_LATENCY:
                 raise PolicyError(
                     "slo.latency",
-                    f"{self.latency!r} is more than {MAX_LATENCY:g}, and longer times are not told apart",
+                    f"{self.latency!r} is more than {MAX_LATENCY:g}, and longer times are not distinguished",
                     "give seconds, for instance 2",
                 )
         _check_objective(self.latency_share, "slo.latency-share", "0.95")
         if self.availability is None and self.latency is None:
             raise PolicyError(
-                "slo", "it promises nothing", "give 'availability' or 'latency', or write null for no promise"
+                "slo", "it sets no objective", "give 'availability' or 'latency', or write null for no objective"
             )
 
 
@@ -67,10 +67,10 @@ _ANY = Slo(availability=MIN_OBJECTIVE)
 
 
 def parse_slo(raw: object, base: Slo | None = None) -> Slo | None:
-    """The promise that a descriptor's ``slo`` describes, laid over ``base``; None: there is none.
+    """Return the objectives of a descriptor's ``slo``, merged over ``base``; None: no objective.
 
     Raises:
-        PolicyError: neither a share nor an object, an unknown key, or a value that cannot be.
+        PolicyError: neither a share nor an object, an unknown key, or an invalid value.
     """
     if raw is None:
         return None
@@ -82,4 +82,4 @@ def parse_slo(raw: object, base: Slo | None = None) -> Slo | None:
             f"{raw!r} is neither a share nor an object",
             'write 0.99, {"availability": 0.99, "latency": 2}, or null for no promise',
         )
-    return laid_over(_ANY, {"availability": None, **raw}, "slo") if base is None else laid_over(base, raw, "slo")
+    return merge_keys(_ANY, {"availability": None, **raw}, "slo") if base is None else merge_keys(base, raw, "slo")

@@ -1,4 +1,4 @@
-"""What values of a policy can be, and the error that says what is wrong with one."""
+"""Validation of policy values, and the error for an invalid one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Part = TypeVar("Part", bound=msgspec.Struct)
 
 
 class PolicyError(ValueError):
-    """A policy value that cannot be. ``key`` is where, ``problem`` what, ``fix`` how to mend it."""
+    """An invalid policy value: its ``key``, the ``problem`` and the ``fix``."""
 
     def __init__(self, key: str, problem: str, fix: str) -> None:
         super().__init__(f"policy key '{key}': {problem}; {fix}")
@@ -22,14 +22,14 @@ class PolicyError(ValueError):
 
 
 MAX_SECONDS = 7 * 24 * 3600.0
-"""The longest time that may be asked for: a week. Longer is a slip of units (milliseconds) far more often than meant."""
+"""Largest time: a week. A larger value is nearly always a mistake of units (milliseconds)."""
 
 
 def check_seconds(value: object, key: str = "timeout", *, allow_zero: bool = False) -> float:
-    """``value`` as a time in seconds, above 0 (``allow_zero``: 0 or more) and at most a week.
+    """Return ``value`` as a time in seconds, above 0 (``allow_zero``: 0 or more) and at most a week.
 
     Raises:
-        PolicyError: it is not.
+        PolicyError: it is no such time.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise PolicyError(key, f"{value!r} is not a number", "give seconds, for instance 10 or 0.5")
@@ -66,11 +66,12 @@ def check_flag(value: object, key: str) -> None:
         raise PolicyError(key, f"{value!r} is not true or false", "give true or false")
 
 
-def laid_over(base: Part, raw: Mapping[Any, Any], part: str = "") -> Part:
-    """``base`` with the keys of ``raw``, as a descriptor spells them, laid over it. ``part``: what they are keys of.
+def merge_keys(base: Part, raw: Mapping[Any, Any], part: str = "") -> Part:
+    """Return ``base`` with the values of ``raw``, whose keys are spelt as in a descriptor. ``part``: prefix of the keys in
+    errors.
 
     Raises:
-        PolicyError: an unknown key, or a value that cannot be.
+        PolicyError: a key is unknown, or a value is invalid.
     """
     known = base.__struct_encode_fields__
     fields = dict(zip(known, base.__struct_fields__, strict=True))

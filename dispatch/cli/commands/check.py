@@ -164,10 +164,10 @@ def _format_summary(folder: str, counts: dict[str, int], loaded: tuple[int, int]
 
 
 def _show_plans(plans: list[ToolPlan], *, full: bool) -> None:
-    from dispatch.cli.views.policy import UNITS, defaults_line, full_block, short_block
+    from dispatch.cli.views.policy import UNITS, format_defaults, format_details, format_summary
 
     for each in plans:
         print_out("")
-        print_out(full_block(each) if full else short_block(each))
+        print_out(format_details(each) if full else format_summary(each))
     print_out("")
-    print_out(UNITS if full else defaults_line())
+    print_out(UNITS if full else format_defaults())

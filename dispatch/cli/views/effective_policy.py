@@ -1,7 +1,7 @@
-"""The plan of a tool: which guards its calls have, with which values, and where each value came from. Pure.
+"""The plan of a tool: the guards of its calls, their values, and the source of each value. Pure.
 
-``dispatch check`` shows it. What is worked out here is what a dispatcher with the same catalogue and policy does: the policy
-itself is that of :class:`dispatch.calls.resolved_tool.ToolResolver`.
+``dispatch check`` shows it. A dispatcher with the same catalogue and policy behaves as the plan says: both use the policy of
+:class:`dispatch.calls.resolved_tool.ToolResolver`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dispatch.policy import DEFAULT_POLICY, Policy, RateLimit
 from dispatch.telemetry.alerting.slo import describe_slo
 
 DEFAULT, USER, SERVICE, TOOL = "default", "user", "service", "tool"
-"""Where a value can come from, each over the one before it."""
+"""Sources of a value; each one overrides the one before it."""
 
 GUARDS: Mapping[str, tuple[str, ...]] = {
     "deadline": ("timeout", "attempt_timeout", "stream_timeout", "stream_idle_timeout"),
@@ -37,10 +37,10 @@ GUARDS: Mapping[str, tuple[str, ...]] = {
     "single-flight": ("single_flight",),
     "slo": ("slo",),
 }
-"""Every field of a policy, by the guard that it sets."""
+"""Every field of a policy, by its guard."""
 
 _RATES = ("rate-limit", "user-rate-limit", "shared-user-rate-limit")
-# What a descriptor may write for a part instead of an object: the key that it stands for.
+# The key that a value stands for when a descriptor has no object for the part.
 _SHORT = {
     "retry": "max-attempts",
     "bulkhead": "max-concurrent-calls",
@@ -49,18 +49,18 @@ _SHORT = {
     **dict.fromkeys(_RATES, "rate"),
 }
 _PARTS = ("breaker", "outlier-detection", *_SHORT)
-_BROKER_SPREADS = "the broker spreads, unbatched"
+_BROKER_SPREADS = "the broker distributes, unbatched"
 
 
 class Row(msgspec.Struct, frozen=True):
     """One value that is in force for a tool.
 
     Attributes:
-        guard: what it is of; one of :data:`GUARDS`.
-        key: as a policy has it: ``timeout``, ``retry.max-attempts``; that of the part alone when the part is off.
-        value: as JSON has it; None: off, or none. A rate's ``burst`` is the number that stands for it.
+        guard: one of :data:`GUARDS`.
+        key: as in a policy: ``timeout``, ``retry.max-attempts``; that of the part alone when the part is off.
+        value: as in JSON; None: off, or no value. A rate's ``burst`` is the number in force.
         source: ``default``, ``user`` (the policy that a dispatcher was given), ``service`` or ``tool``.
-        without_effect: why it changes nothing for this tool; "": it does what it says.
+        without_effect: why the value has no effect for this tool; "": it has.
     """
 
     guard: str
@@ -71,15 +71,15 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class ToolPlan(msgspec.Struct, frozen=True):
-    """How calls of one tool are guarded.
+    """The guards of one tool.
 
     Attributes:
         tool, service: names.
-        guards: those that are on, and have an effect.
-        retries: how often, and after what, an attempt is followed by another one.
-        requests: who gets them.
+        guards: those that are on and have an effect.
+        retries: how many attempts, and after which failures.
+        requests: how requests are distributed.
         rows: every value, by guard.
-        promise: what alerts are made of; "": nothing is promised.
+        promise: the service level objectives, in words; "": none.
     """
 
     tool: str
@@ -92,14 +92,14 @@ class ToolPlan(msgspec.Struct, frozen=True):
 
     @property
     def chosen(self) -> tuple[Row, ...]:
-        """The rows that somebody wrote: all but the defaults."""
+        """The rows that are not defaults."""
         return tuple(row for row in self.rows if row.source != DEFAULT)
 
 
 def plans(
     catalog: Catalog, base: Policy = DEFAULT_POLICY, user: Mapping[str, Any] = FrozenDict()
 ) -> Iterator[ToolPlan]:
-    """The plan of each tool, in the order of the catalogue. Arguments and errors: see :func:`plan_of`."""
+    """Yield the plan of each tool, in the order of the catalogue. Arguments and errors: see :func:`plan_of`."""
     targets = ToolResolver(catalog, base.merged(user))
     for name in catalog.tools:
         yield _plan(catalog, targets.tool(name), _differing(base), user)
@@ -108,17 +108,18 @@ def plans(
 def plan_of(
     catalog: Catalog, tool: str, base: Policy = DEFAULT_POLICY, user: Mapping[str, Any] = FrozenDict()
 ) -> ToolPlan:
-    """The plan of one tool.
+    """Return the plan of one tool.
 
     Args:
         catalog: services and tools.
         tool: its name.
-        base: the policy below all others, as given to :func:`dispatch.connect`. What is not a default in it is the user's.
-        user: the same as a descriptor writes it, laid over ``base``: here a default that was written is the user's too.
+        base: the policy below all others, as given to :func:`dispatch.connect`. Its values other than the defaults have the
+            source ``user``.
+        user: keys as in a descriptor, merged over ``base``. All of them have the source ``user``, default or not.
 
     Raises:
         RejectedError: there is no such tool.
-        PolicyError: ``user`` is no policy; or one that does not go with what the service or the tool says.
+        PolicyError: ``user`` is invalid, alone or together with the policy of the service or the tool.
     """
     return _plan(catalog, ToolResolver(catalog, base.merged(user)).tool(tool), _differing(base), user)
 
@@ -177,7 +178,7 @@ def _plain(part: msgspec.Struct, field: str) -> Any:
 
 
 def _differing(policy: Policy) -> dict[str, Any]:
-    """What is not a default in ``policy``."""
+    """Return the values of ``policy`` that are not defaults."""
     return {
         _kebab(field): getattr(policy, field)
         for field in policy.__struct_fields__
@@ -186,12 +187,12 @@ def _differing(policy: Policy) -> dict[str, Any]:
 
 
 def _trace(sources: dict[str, str], source: str, layer: Mapping[str, Any]) -> None:
-    """Note what ``layer`` writes over the ones before it."""
+    """Record the keys that ``layer`` sets over the ones before it."""
     for key, raw in layer.items():
         if key not in _PARTS:
             sources[key] = source
         else:
-            if raw is None or key in _RATES or isinstance(raw, msgspec.Struct):  # nothing shines through
+            if raw is None or key in _RATES or isinstance(raw, msgspec.Struct):  # it replaces the whole part
                 for former in [each for each in sources if each.startswith(f"{key}.")]:
                     del sources[former]
             sources[key] = source
@@ -200,13 +201,13 @@ def _trace(sources: dict[str, str], source: str, layer: Mapping[str, Any]) -> No
 
 
 def _written(part: str, raw: Any) -> tuple[str, ...]:
-    """The keys of ``part`` that ``raw`` gives a value."""
+    """Return the keys of ``part`` that ``raw`` sets."""
     if raw is None:
         return ("strategy",) if part == "balancing" else ()
     if isinstance(raw, msgspec.Struct):
         default = getattr(DEFAULT_POLICY, part.replace("-", "_"))
         fields = zip(raw.__struct_encode_fields__, raw.__struct_fields__, strict=True)
-        if default is None:  # on at all because it was given
+        if default is None:  # the part is on because of this layer
             return tuple(name for name, _ in fields)
         return tuple(name for name, field in fields if getattr(raw, field) != getattr(default, field))
     if part in _RATES and isinstance(raw, str) and raw.startswith("{"):
@@ -217,15 +218,15 @@ def _written(part: str, raw: Any) -> tuple[str, ...]:
 # -- effect ---------------------------------------------------------------------------------------------------------
 
 
-def _why_once(tool: ToolDescriptor) -> str:
-    """Why it must not run twice; "": it may."""
+def _reason_against_repeats(tool: ToolDescriptor) -> str:
+    """Return why the tool cannot be executed twice for one call; "": it can."""
     if tool.repeatable:
         return ""
     return "declared destructive" if tool.destructive else "neither read-only nor idempotent"
 
 
-def _by_name(service: ServiceDescriptor) -> bool:
-    """Can instances of ours be called by name? On persistent topics nobody is: they lose nothing."""
+def _has_named_instances(service: ServiceDescriptor) -> bool:
+    """Return whether known instances are called by name. On persistent topics none is: these lose no message."""
     topics = [(each.request_queue, each.response_queue) for each in service.instances]
     topics = topics or [(service.request_queue, service.response_queue)]
     return any(not _persistent(request, response) for request, response in topics)
@@ -236,7 +237,7 @@ def _persistent(*topics: str) -> bool:
 
 
 def _is_on(guard: str, target: ResolvedTool, idle: Mapping[str, str]) -> bool:
-    """Is it a guard, and one that does something for the tool?"""
+    """Return whether it is a guard that has an effect for the tool."""
     policy = target.policy
     match guard:
         case "retry":
@@ -250,12 +251,12 @@ def _is_on(guard: str, target: ResolvedTool, idle: Mapping[str, str]) -> bool:
         case "single-flight":
             return target.is_single_flight
         case "slo":
-            return False  # it guards nothing
+            return False  # objectives change no call
     return guard in _PARTS and getattr(policy, guard.replace("-", "_")) is not None
 
 
 def _without_effect(target: ResolvedTool, tool: ToolDescriptor) -> dict[str, str]:
-    """Keys whose value changes nothing for this tool, and why."""
+    """Return the keys whose value has no effect for this tool, each with the reason."""
     policy, service = target.policy, target.service
     found: dict[str, str] = {}
 
@@ -263,20 +264,20 @@ def _without_effect(target: ResolvedTool, tool: ToolDescriptor) -> dict[str, str
         for key in keys:
             found.setdefault(f"{part}.{key}" if part else key, why)  # the first reason counts
 
-    once = _why_once(tool)
-    by_name = _by_name(service)
-    spread = not by_name and len(service.instances) < 2
+    unrepeatable = _reason_against_repeats(tool)
+    is_by_name = _has_named_instances(service)
+    spread = not is_by_name and len(service.instances) < 2
     hedge = policy.hedging
-    if hedge is not None and (once or spread):
-        note(f"off: {once or 'one topic, so no other instance is known'}", "", "hedging")
+    if hedge is not None and (unrepeatable or spread):
+        note(f"off: {unrepeatable or 'one topic, so no other instance is known'}", "", "hedging")
     if policy.retry is None:
         pass
     elif policy.retry.max_attempts == 1:
         note("'max-attempts' is 1: nothing is repeated", "retry", "initial-backoff", "max-backoff", "retryable-errors")
-        if hedge is None or once or spread:  # else hedges are paid from the budget
+        if hedge is None or unrepeatable or spread:  # otherwise hedges use the budget
             note("nothing is repeated or hedged", "retry", "budget-ratio")
-    elif once:
-        note(f"the tool ran, and must not run twice: {once}", "retry", "retryable-errors")
+    elif unrepeatable:
+        note(f"the tool was executed and cannot be repeated: {unrepeatable}", "retry", "retryable-errors")
     if policy.single_flight and not target.is_single_flight:
         note("off: not declared read-only", "", "single-flight")
     if spread:
@@ -284,15 +285,15 @@ def _without_effect(target: ResolvedTool, tool: ToolDescriptor) -> dict[str, str
         note(why, "balancing", *policy.balancing.__struct_encode_fields__)
         if policy.outlier_detection is not None:
             note(why, "outlier-detection", *policy.outlier_detection.__struct_encode_fields__)
-    if not by_name:
-        why = "no instance is called by name: the topics are persistent, and lose nothing"
+    if not is_by_name:
+        why = "no instance is called by name: the topics are persistent"
         note(why, "", "instance-timeout", *(("known-instances-only",) if policy.known_instances_only else ()))
     _settings_unused(policy, note)
     return found
 
 
 def _settings_unused(policy: Policy, note: Callable[..., None]) -> None:
-    """Settings that others of the same part switch off."""
+    """Note settings that others of the same part switch off."""
     bulkhead, balancing = policy.bulkhead, policy.balancing
     if bulkhead is not None and bulkhead.max_wait == 0:
         note("'max-wait' is 0: no call waits", "bulkhead", "priorities")
@@ -315,12 +316,14 @@ def _settings_unused(policy: Policy, note: Callable[..., None]) -> None:
 
 
 def _retries(target: ResolvedTool, tool: ToolDescriptor) -> str:
-    retry, once = target.policy.retry, _why_once(tool)
+    retry, unrepeatable = target.policy.retry, _reason_against_repeats(tool)
     attempts = 1 if retry is None else retry.max_attempts
     if attempts == 1:
         return "none"
-    if once:
-        return f"up to {attempts} attempts, only after what surely did not run, or with an idempotency key: {once}"
+    if unrepeatable:
+        return (
+            f"up to {attempts} attempts, only if the tool was not executed, or with an idempotency key: {unrepeatable}"
+        )
     declared = [name for name, is_so in (("read-only", tool.read_only), ("idempotent", tool.idempotent)) if is_so]
     return f"up to {attempts} attempts, after a timeout too: declared {' and '.join(declared)}"
 
@@ -328,19 +331,21 @@ def _retries(target: ResolvedTool, tool: ToolDescriptor) -> str:
 def _requests(target: ResolvedTool) -> str:
     service, policy = target.service, target.policy
     listed = ", ".join(each.id for each in service.instances)
-    by_name = _by_name(service)
+    is_by_name = _has_named_instances(service)
     shared = f"one topic shared by replicas: {_BROKER_SPREADS}"
     if target.is_durable and not listed:
         shared = f"one persistent topic shared by replicas: {_BROKER_SPREADS}"
         if target.repeatable:
             shared += ", and gives a request to another when its instance dies"
     if listed:
-        found = f"topics listed in the descriptor: {listed}" + ("; ours on them by name" if by_name else "")
-    elif not by_name:
+        found = f"topics listed in the descriptor: {listed}" + (
+            "; known instances on them by name" if is_by_name else ""
+        )
+    elif not is_by_name:
         return shared
     elif policy.known_instances_only:
-        found = "instances of ours by name, nobody else"
+        found = "known instances by name only"
     else:
-        found = f"instances of ours by name, and until one is known {shared}"
-    own = ", of this tool's own view" if target.pool_key.tool else ""
+        found = f"known instances by name, and until one is known {shared}"
+    own = ", in an instance pool of this tool" if target.pool_key.tool else ""
     return f"{policy.balancing.strategy} over {found}{own}"

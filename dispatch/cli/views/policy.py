@@ -1,4 +1,4 @@
-"""How the plan of a tool is shown: in a few lines, in full, and as JSON."""
+"""Formats of the plan of a tool: a summary, all details, and JSON."""
 
 from __future__ import annotations
 
@@ -13,50 +13,50 @@ from dispatch.policy import DEFAULT_POLICY
 UNITS = "Times are in seconds, sizes in bytes, shares from 0 to 1."
 
 
-def value_text(value: Any) -> str:
-    """A value as a policy has it, without quotes around a text."""
+def format_value(value: Any) -> str:
+    """Return a value as in a policy, without quotes around a text."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def short_block(plan: ToolPlan) -> str:
-    """The guards of a tool, and what is not a default."""
+def format_summary(plan: ToolPlan) -> str:
+    """Format the guards of a tool, and the values that are not defaults."""
     rows = [("  guards", ", ".join(plan.guards) or "none"), ("  retries", plan.retries), ("  requests", plan.requests)]
     for source in (USER, SERVICE, TOOL):
-        said = [_said(row) for row in plan.chosen if row.source == source and not row.without_effect]
-        if said:
-            rows.append((f"  from {source}", ", ".join(said)))
-    rows += _promise(plan)
+        parts = [_format_row(row) for row in plan.chosen if row.source == source and not row.without_effect]
+        if parts:
+            rows.append((f"  from {source}", ", ".join(parts)))
+    rows += _promise_rows(plan)
     reasons: dict[str, list[Row]] = {}
     for row in plan.chosen:
         if row.without_effect:
             reasons.setdefault(row.without_effect, []).append(row)
     for why, idle in reasons.items():
-        said = [f"{_said(row)} ({row.source})" for row in idle]
-        rows.append(("  no effect", f"{', '.join(said)}: {why}"))
-    return "\n".join([_head(plan), make_printable(align_columns(rows))])
+        parts = [f"{_format_row(row)} ({row.source})" for row in idle]
+        rows.append(("  no effect", f"{', '.join(parts)}: {why}"))
+    return "\n".join([_format_heading(plan), make_printable(align_columns(rows))])
 
 
-def full_block(plan: ToolPlan) -> str:
-    """Every value of a tool, with its source."""
-    said = [("  retries", plan.retries), ("  requests", plan.requests), *_promise(plan)]
-    lines = [_head(plan), make_printable(align_columns(said))]
+def format_details(plan: ToolPlan) -> str:
+    """Format every value of a tool, with its source."""
+    heading = [("  retries", plan.retries), ("  requests", plan.requests), *_promise_rows(plan)]
+    lines = [_format_heading(plan), make_printable(align_columns(heading))]
     rows: list[tuple[str, ...]] = []
     guard = ""
     for row in plan.rows:
         shown = "" if row.guard == guard else row.guard
         guard = row.guard
         note = f"no effect: {row.without_effect}" if row.without_effect else ""
-        value = "off" if row.value is None and row.key == row.guard else value_text(row.value)
+        value = "off" if row.value is None and row.key == row.guard else format_value(row.value)
         key = row.key.partition(".")[2] or ("" if row.key == row.guard else row.key)
         rows.append((f"  {shown}", key, value, row.source, note))
     lines.append(make_printable(align_columns(rows)))
     return "\n".join(lines)
 
 
-def defaults_line() -> str:
-    """What holds where nothing is said."""
+def format_defaults() -> str:
+    """Format the defaults."""
     policy = DEFAULT_POLICY
     on = [f"timeout {policy.timeout:g} s"]
     if policy.retry is not None:
@@ -82,7 +82,7 @@ def defaults_line() -> str:
 
 
 def as_dict(plan: ToolPlan) -> dict[str, Any]:
-    """The plan as plain values, for ``--json``."""
+    """Return the plan as plain values, for ``--json``."""
     return {
         "tool": plan.tool,
         "service": plan.service,
@@ -95,7 +95,7 @@ def as_dict(plan: ToolPlan) -> dict[str, Any]:
 
 
 def as_json(plans: Sequence[ToolPlan] | None) -> list[dict[str, Any]] | None:
-    """The plans, for ``--json``; None: there are none to show."""
+    """Return the plans as plain values, for ``--json``; None: no plan is to be shown."""
     return None if plans is None else [as_dict(plan) for plan in plans]
 
 
@@ -109,14 +109,14 @@ def _row_dict(row: Row) -> dict[str, Any]:
     }
 
 
-def _promise(plan: ToolPlan) -> list[tuple[str, str]]:
+def _promise_rows(plan: ToolPlan) -> list[tuple[str, str]]:
     return [("  promise", plan.promise)] if plan.promise else []
 
 
-def _head(plan: ToolPlan) -> str:
+def _format_heading(plan: ToolPlan) -> str:
     return make_printable(f"{plan.tool} ({plan.service})")
 
 
-def _said(row: Row) -> str:
-    value = "off" if row.value is None and row.key == row.guard else value_text(row.value)
+def _format_row(row: Row) -> str:
+    value = "off" if row.value is None and row.key == row.guard else format_value(row.value)
     return f"{row.key} {value}"

@@ -55,7 +55,7 @@ def test_retries_that_a_destructive_tool_asks_for_are_refused(tool: Annotations)
     assert error is not None
     assert error.key == "retry"
     assert error.problem == "the tool is declared 'destructive', and a retry may run it twice"
-    assert error.fix == "leave 'retry' out: what surely did not run is sent again all the same"
+    assert error.fix == "leave 'retry' out: a request that was not executed is retried all the same"
 
 
 @pytest.mark.parametrize("tool", ALL)

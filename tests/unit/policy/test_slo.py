@@ -77,7 +77,7 @@ def test_a_latency_up_to_the_largest_that_is_measured() -> None:
     with pytest.raises(PolicyError) as caught:
         Slo(latency=82)
     assert caught.value.key == "slo.latency"
-    assert caught.value.problem == "82 is more than 81.92, and longer times are not told apart"
+    assert caught.value.problem == "82 is more than 81.92, and longer times are not distinguished"
     assert caught.value.fix == "give seconds, for instance 2"
 
 
@@ -92,9 +92,9 @@ def test_a_latency_that_cannot_be(latency: Any) -> None:
 def test_a_promise_of_nothing_is_none(raw: dict[str, Any]) -> None:
     with pytest.raises(PolicyError) as caught:
         parse_slo(raw)
-    assert (caught.value.key, caught.value.problem) == ("slo", "it promises nothing")
-    assert caught.value.fix == "give 'availability' or 'latency', or write null for no promise"
-    with pytest.raises(PolicyError, match="'slo': it promises nothing"):
+    assert (caught.value.key, caught.value.problem) == ("slo", "it sets no objective")
+    assert caught.value.fix == "give 'availability' or 'latency', or write null for no objective"
+    with pytest.raises(PolicyError, match="'slo': it sets no objective"):
         Slo()
 
 

@@ -13,7 +13,7 @@ from dispatch.policy import Policy
 from tests.unit.cli.conftest import Run, write_catalog
 
 REQUESTS = (
-    "round-robin over instances of ours by name, and until one is known one topic shared by replicas: the broker spreads, "
+    "round-robin over known instances by name, and until one is known one topic shared by replicas: the broker distributes, "
     "unbatched"
 )
 
@@ -40,7 +40,7 @@ def test_by_default_a_short_block_a_tool_and_the_defaults_once(run: Run, tools: 
         "",
         "tell-joke (joke-service)",
         "  guards        retry, breaker, bulkhead, rate-limit, balancing, outlier-detection",
-        "  retries       up to 2 attempts, only after what surely did not run, or with an idempotency key: neither "
+        "  retries       up to 2 attempts, only if the tool was not executed, or with an idempotency key: neither "
         "read-only nor idempotent",
         f"  requests      {REQUESTS}",
         "  from user     breaker.open-duration 3",

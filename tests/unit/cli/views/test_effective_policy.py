@@ -17,7 +17,7 @@ from dispatch.policy import DEFAULT_POLICY, Policy, PolicyError
 from dispatch.resilience.rate_limit.async_rate_limiter import user_buckets
 
 READ_ONLY = {"read-only": True}
-SHARED = "one topic shared by replicas: the broker spreads, unbatched"
+SHARED = "one topic shared by replicas: the broker distributes, unbatched"
 
 
 def catalog(
@@ -60,7 +60,7 @@ def row(plan: ToolPlan, key: str) -> Row:
     return found
 
 
-def said(plan: ToolPlan, key: str) -> tuple[Any, str]:
+def value_and_source(plan: ToolPlan, key: str) -> tuple[Any, str]:
     found = row(plan, key)
     return found.value, found.source
 
@@ -83,8 +83,8 @@ def test_without_a_word_everything_is_a_default() -> None:
     assert {each.source for each in plan.rows} == {DEFAULT}
     assert plan.chosen == ()
     assert plan.guards == ("retry", "breaker", "bulkhead", "balancing", "outlier-detection")
-    assert said(plan, "timeout") == (30.0, DEFAULT)
-    assert said(plan, "hedging") == (None, DEFAULT)
+    assert value_and_source(plan, "timeout") == (30.0, DEFAULT)
+    assert value_and_source(plan, "hedging") == (None, DEFAULT)
 
 
 @pytest.mark.parametrize("declared", [{}, {"read_only": True}, {"idempotent": True}, {"destructive": True}])
@@ -186,11 +186,15 @@ def test_the_reasons() -> None:
     far = planned({"known-instances-only": True, "retry": 1, "single-flight": True}, kind="persistent")
     rated = planned({"rate-limit": {"rate": "9/s", "max-wait": 0.5}, "user-rate-limit": "1/s"})
     impatient = planned({"rate-limit": {"rate": "9/s", "max-wait": 0}})
-    not_named = "no instance is called by name: the topics are persistent, and lose nothing"
+    not_named = "no instance is called by name: the topics are persistent"
     reasons = [
         (plan, "bulkhead.priorities", "'max-wait' is 0: no call waits"),
         (plan, "balancing.choice-count", "only 'least-request' has it"),
-        (plan, "retry.retryable-errors", "the tool ran, and must not run twice: neither read-only nor idempotent"),
+        (
+            plan,
+            "retry.retryable-errors",
+            "the tool was executed and cannot be repeated: neither read-only nor idempotent",
+        ),
         (far, "retry.initial-backoff", "'max-attempts' is 1: nothing is repeated"),
         (far, "retry.budget-ratio", "nothing is repeated or hedged"),
         (far, "instance-timeout", not_named),
@@ -224,8 +228,8 @@ def test_persistent_topics_have_nobody_to_ask_by_name() -> None:
     assert "persistent" in row(plan, "instance-timeout").without_effect
     assert "balancing" not in plan.guards
     assert plan.requests == (
-        "one persistent topic shared by replicas: the broker spreads, unbatched, and gives a request to another when its "
-        "instance dies"
+        "one persistent topic shared by replicas: the broker distributes, unbatched, and gives a request to another when "
+        "its instance dies"
     )
     assert "another" not in plan_of(catalog(kind="persistent"), "look").requests
 
@@ -239,13 +243,13 @@ def test_persistent_topics_have_nobody_to_ask_by_name() -> None:
         (
             {},
             None,
-            "up to 3 attempts, only after what surely did not run, or with an idempotency key: neither read-only "
+            "up to 3 attempts, only if the tool was not executed, or with an idempotency key: neither read-only "
             "nor idempotent",
         ),
         (
             {"destructive": True},
             None,
-            "up to 3 attempts, only after what surely did not run, or with an idempotency key: declared destructive",
+            "up to 3 attempts, only if the tool was not executed, or with an idempotency key: declared destructive",
         ),
         ({"read_only": True}, None, "up to 3 attempts, after a timeout too: declared read-only"),
         (
@@ -271,16 +275,13 @@ def test_how_requests_are_balanced() -> None:
     def requests(service: dict[str, Any], tool: dict[str, Any] | None = None) -> str:
         return plan_of(catalog(service, tool), "look").requests
 
-    assert requests({}) == f"round-robin over instances of ours by name, and until one is known {SHARED}"
-    assert (
-        requests({"policy": {"known-instances-only": True}})
-        == "round-robin over instances of ours by name, nobody else"
-    )
+    assert requests({}) == f"round-robin over known instances by name, and until one is known {SHARED}"
+    assert requests({"policy": {"known-instances-only": True}}) == "round-robin over known instances by name only"
     assert requests(stored_replies) == SHARED
-    assert requests(listed) == "round-robin over topics listed in the descriptor: a, b; ours on them by name"
+    assert requests(listed) == "round-robin over topics listed in the descriptor: a, b; known instances on them by name"
     assert requests(stored) == "round-robin over topics listed in the descriptor: a, b"
     assert requests(listed, {"policy": {"balancing": "least-request"}}).startswith("least-request over")
-    assert requests(listed, {"policy": {"outlier-detection": {}}}).endswith(", of this tool's own view")
+    assert requests(listed, {"policy": {"outlier-detection": {}}}).endswith(", in an instance pool of this tool")
 
 
 def test_listed_topics_are_balanced_though_nobody_is_known_by_name() -> None:

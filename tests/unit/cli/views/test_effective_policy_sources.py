@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dispatch.calls.resolved_tool import ToolResolver
 from dispatch.cli.views.effective_policy import DEFAULT, SERVICE, TOOL, USER, plan_of
 from dispatch.policy import DEFAULT_POLICY, Breaker, Policy, RateLimit, Retry
-from tests.unit.cli.views.test_effective_policy import catalog, planned, said
+from tests.unit.cli.views.test_effective_policy import catalog, planned, value_and_source
 
 PARTS: dict[str, list[Any]] = {
     "retry": [
@@ -125,36 +125,36 @@ def test_each_layer_is_laid_over_the_one_before_key_by_key() -> None:
         {"timeout": 5, "retry": 2},
         {"timeout": 40, "retry": {"initial-backoff": 0.2}},
     )
-    assert said(plan, "timeout") == (5, TOOL)
-    assert said(plan, "retry.max-attempts") == (2, TOOL)
-    assert said(plan, "retry.max-backoff") == (1.0, SERVICE)
-    assert said(plan, "retry.initial-backoff") == (0.2, USER)
-    assert said(plan, "retry.budget-ratio") == (0.2, DEFAULT)
+    assert value_and_source(plan, "timeout") == (5, TOOL)
+    assert value_and_source(plan, "retry.max-attempts") == (2, TOOL)
+    assert value_and_source(plan, "retry.max-backoff") == (1.0, SERVICE)
+    assert value_and_source(plan, "retry.initial-backoff") == (0.2, USER)
+    assert value_and_source(plan, "retry.budget-ratio") == (0.2, DEFAULT)
 
 
 def test_who_writes_a_default_has_said_so() -> None:
-    assert said(planned({"timeout": 30.0}), "timeout") == (30.0, SERVICE)
+    assert value_and_source(planned({"timeout": 30.0}), "timeout") == (30.0, SERVICE)
 
 
 def test_a_part_that_is_off_is_one_row_with_who_switched_it_off() -> None:
     plan = planned({"breaker": None})
-    assert said(plan, "breaker") == (None, SERVICE)
+    assert value_and_source(plan, "breaker") == (None, SERVICE)
     assert not [each for each in plan.rows if each.key.startswith("breaker.")]
     assert "breaker" not in plan.guards
 
 
 def test_what_is_switched_on_again_begins_with_the_defaults() -> None:
     plan = planned({"breaker": None}, {"breaker": {"half-open-calls": 1}}, {"breaker": {"open-duration": 2.0}})
-    assert said(plan, "breaker.open-duration") == (5.0, DEFAULT)
-    assert said(plan, "breaker.half-open-calls") == (1, TOOL)
+    assert value_and_source(plan, "breaker.open-duration") == (5.0, DEFAULT)
+    assert value_and_source(plan, "breaker.half-open-calls") == (1, TOOL)
 
 
 def test_a_rate_stands_for_itself() -> None:
     plan = planned({"rate-limit": {"rate": "10/s", "burst": 3, "max-wait": 7}}, {"rate-limit": "50/s"})
-    assert said(plan, "rate-limit.rate") == ("50/s", TOOL)
-    assert said(plan, "rate-limit.burst") == (50.0, DEFAULT)
-    assert said(plan, "rate-limit.max-wait") == (1, DEFAULT)
-    assert said(planned({"rate-limit": {"rate": "1/s", "weights": {"ann": 2}}}), "rate-limit.weights") == (
+    assert value_and_source(plan, "rate-limit.rate") == ("50/s", TOOL)
+    assert value_and_source(plan, "rate-limit.burst") == (50.0, DEFAULT)
+    assert value_and_source(plan, "rate-limit.max-wait") == (1, DEFAULT)
+    assert value_and_source(planned({"rate-limit": {"rate": "1/s", "weights": {"ann": 2}}}), "rate-limit.weights") == (
         {"ann": 2.0},
         SERVICE,
     )
@@ -163,15 +163,18 @@ def test_a_rate_stands_for_itself() -> None:
 def test_a_policy_made_in_code_is_the_users_where_it_differs() -> None:
     base = Policy(timeout=7, retry=Retry(max_backoff=1.0), breaker=None, rate_limit=RateLimit("9/s"), hedging="p90")  # type: ignore[arg-type]
     plan = planned(base=base, user={"retry": {"initial-backoff": 0.3}}, read_only=True)
-    assert said(plan, "timeout") == (7, USER)
-    assert said(plan, "retry.max-backoff") == (1.0, USER)
-    assert said(plan, "retry.initial-backoff") == (0.3, USER)
-    assert said(plan, "retry.max-attempts") == (3, DEFAULT)
-    assert said(plan, "breaker") == (None, USER)
-    assert said(plan, "rate-limit.rate") == ("9/s", USER)
-    assert said(plan, "hedging") == ("p90", USER)
-    assert said(planned(base=Policy(user_rate_limit=RateLimit("9/s"))), "user-rate-limit.max-wait") == (1, USER)
-    assert said(planned({"breaker": None}, base=Policy(breaker=Breaker(half_open_calls=5))), "breaker") == (
+    assert value_and_source(plan, "timeout") == (7, USER)
+    assert value_and_source(plan, "retry.max-backoff") == (1.0, USER)
+    assert value_and_source(plan, "retry.initial-backoff") == (0.3, USER)
+    assert value_and_source(plan, "retry.max-attempts") == (3, DEFAULT)
+    assert value_and_source(plan, "breaker") == (None, USER)
+    assert value_and_source(plan, "rate-limit.rate") == ("9/s", USER)
+    assert value_and_source(plan, "hedging") == ("p90", USER)
+    assert value_and_source(planned(base=Policy(user_rate_limit=RateLimit("9/s"))), "user-rate-limit.max-wait") == (
+        1,
+        USER,
+    )
+    assert value_and_source(planned({"breaker": None}, base=Policy(breaker=Breaker(half_open_calls=5))), "breaker") == (
         None,
         SERVICE,
     )
