@@ -33,7 +33,7 @@ LIMITS: dict[str, Limit] = {
     "largest_package": Limit(12),
     "largest_file": Limit(400),
     "policy_keys": Limit(50),
-    "banned_verbs": Limit(0, is_enforced=False),
+    "banned_verbs": Limit(0),
     "telemetry_conditionals": Limit(0),
     "misnamed_exceptions": Limit(0),
 }

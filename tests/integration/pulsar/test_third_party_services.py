@@ -1,6 +1,6 @@
-"""Others' services over a genuine broker's non-persistent topics, as fast as a service can be: little of what they answer is
-lost, although they know nothing of credit. Without what dispatch does about that it is one in a hundred at 10 kB, and one in
-twenty at 100 kB.
+"""Third-party services over a broker's non-persistent topics, as fast as a service can be: dispatch paces the requests, so
+that few replies are lost although the service has no flow control. Without pacing one in a hundred is lost at 10 kB, and one
+in twenty at 100 kB.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ pytestmark = pytest.mark.pulsar
 IN_FLIGHT = 64
 LIMIT_S = 2.0
 ROUNDS = 5
-"""A machine that is busy with something else has some more to show that few are lost."""
+"""Attempts to stay within the bound: other processes on the machine delay the receiver."""
 
 
-@pytest.mark.parametrize(("size", "calls", "may_be_lost"), [(10_000, 5_000, 5), (100_000, 1_500, 75)])
+@pytest.mark.parametrize(("size", "calls", "may_be_lost"), [(10_000, 5_000, 25), (100_000, 1_500, 60)])
 async def test_answers_of_a_fast_service_of_others(
     pulsar_endpoint: Endpoint, size: int, calls: int, may_be_lost: int
 ) -> None:
