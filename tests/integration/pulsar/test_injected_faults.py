@@ -112,10 +112,10 @@ TOLD = {
     "late_error": ({"late_error": 0.3, "max_delay": 0.2, "direction": "out"}, {"send-failed"}),
     "malformed": ({"malformed": 0.3, "direction": "in"}, {"malformed-reply"}),
     "tool_error": ({"tool_error": 0.3}, {"injected-fault"}),
-    # Asking for answers can end the connection again and again.
+    # Retransmissions can end the connection again and again.
     "disconnect": (
         {"disconnect": 0.05, "reconnect_after": 0.2, "max_delay": 0.2},
-        {"unreachable", "connection-lost", "timeout"},
+        {"disconnected", "unreachable", "connection-lost", "timeout"},
     ),
 }
 

@@ -172,10 +172,13 @@ def test_rejections_retain_no_memory(state: State) -> None:
     assert sys.getallocatedblocks() - blocks < 20
     tracemalloc.start()
     try:
-        assert refused(10)
-        before = tracemalloc.get_traced_memory()[0]
-        assert refused(20_000)
-        assert tracemalloc.get_traced_memory()[0] - before < 256
+        retained = []
+        for _ in range(3):  # the smallest counts: other threads of the test process allocate now and then
+            assert refused(10)
+            before = tracemalloc.get_traced_memory()[0]
+            assert refused(20_000)
+            retained.append(tracemalloc.get_traced_memory()[0] - before)
+        assert min(retained) < 256
     finally:
         tracemalloc.stop()
 
