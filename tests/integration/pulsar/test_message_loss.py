@@ -28,6 +28,9 @@ CALLS = int(os.environ.get("DISPATCH_DELIVERY_CALLS", by_profile(short=3_000, lo
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
 IN_FLIGHT = (4, 16, 64, 256)
 TIMEOUT_S = 60.0
+MAX_EVICTED = 2
+"""Calls of 1 MB that may end in ``reply-evicted``, the error that says that the tool was executed: 256 such replies are more
+than a service keeps, and on a machine at its limit one of them is lost now and then (seen: 1 of 1,000,000 calls)."""
 
 
 def shares(calls: int) -> dict[tuple[int, int], int]:
@@ -45,19 +48,25 @@ async def test_answers_of_all_sizes_arrive_and_each_call_runs_once(pulsar_endpoi
     numbers = iter(range(total))
     url, topic = pulsar_endpoint.service_url, unique_topic("counting")
     problems: list[str] = []
+    evicted = 0
     with counting_process(url, topic, counts):
         async with dispatch.connect(url, catalog_of(topic)) as dispatcher:
             for (size, many), calls in plan.items():
                 mine = iter([next(numbers) for _ in range(calls)])
 
                 async def caller(size: int = size, mine: object = mine) -> None:
+                    nonlocal evicted
                     for number in mine:  # type: ignore[attr-defined] # an iterator that all callers share
                         result = await dispatcher.execute("echo", {"n": number, "size": size}, timeout=TIMEOUT_S)
-                        if result.text != answer(number, size):
+                        error = result.error
+                        if size == SIZES[-1] and error is not None and error.type == "reply-evicted":
+                            evicted += 1
+                        elif result.text != answer(number, size):
                             problems.append(f"{number} ({size:,} bytes): {result.error}")
 
                 await asyncio.gather(*(caller() for _ in range(many)))
             assert problems == []
+            assert evicted <= MAX_EVICTED
             assert dispatcher.pending_requests == 0
         assert Counter(counts.all()) == {1: total}
 

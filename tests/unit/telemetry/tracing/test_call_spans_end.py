@@ -14,7 +14,6 @@ from opentelemetry.trace import StatusCode
 from dispatch import DispatchError, Telemetry, ToolError
 from tests.helpers.clock import advance, run
 from tests.helpers.dispatcher_and_service import catalog, serving
-from tests.helpers.run_profile import examples
 from tests.helpers.telemetry_capture import Board, Spans, telling
 
 TOOLS = catalog(
@@ -63,7 +62,7 @@ calls = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=examples(150))
+@settings(max_examples=150)  # in both profiles: pytest retains the log records of each example, megabytes of replies
 @given(st.lists(calls, min_size=1, max_size=6), st.booleans())
 def test_every_span_ends_once_and_every_call_is_counted_once(story: list[dict[str, Any]], close: bool) -> None:
     async def told() -> None:
