@@ -28,7 +28,7 @@ CALLS = int(os.environ.get("DISPATCH_DELIVERY_CALLS", by_profile(short=3_000, lo
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
 IN_FLIGHT = (4, 16, 64, 256)
 TIMEOUT_S = 60.0
-MAX_EVICTED = 2
+MAX_EVICTED = by_profile(short=0, long=2)
 """Calls of 1 MB that may end in ``reply-evicted``, the error that says that the tool was executed: 256 such replies are more
 than a service keeps, and on a machine at its limit one of them is lost now and then (seen: 1 of 1,000,000 calls)."""
 

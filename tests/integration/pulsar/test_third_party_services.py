@@ -25,7 +25,7 @@ ROUNDS = 5
 """Attempts to stay within the bound: other processes on the machine delay the receiver."""
 
 
-@pytest.mark.parametrize(("size", "calls", "may_be_lost"), [(10_000, 5_000, 25), (100_000, 1_500, 60)])
+@pytest.mark.parametrize(("size", "calls", "may_be_lost"), [(10_000, 5_000, 5), (100_000, 1_500, 15)])
 async def test_answers_of_a_fast_service_of_others(
     pulsar_endpoint: Endpoint, size: int, calls: int, may_be_lost: int
 ) -> None:
