@@ -11,7 +11,7 @@ import pytest
 import dispatch
 from dispatch.transports.memory import MemoryPublisher, MemoryTransport
 from tests.helpers.clock import advance
-from tests.helpers.dispatcher_and_service import BROKER, REQUESTS, RESPONSES, Peer, Service
+from tests.helpers.dispatcher_and_service import BROKER, REQUESTS, RESPONSES, Peer, Service, dispatching, serving
 from tests.helpers.fake_pulsar import SEEN_S, FakeBroker, connected
 from tests.helpers.session import REPLY_TOPIC, from_peer
 from tests.unit.transports.pulsar.conftest import broker as broker
@@ -38,6 +38,29 @@ class Slow:
         except asyncio.CancelledError:
             await asyncio.sleep(3)
             raise
+
+
+async def test_a_dispatcher_whose_further_reply_connection_is_just_being_opened() -> None:
+    slow = Slow()
+
+    class Further(MemoryTransport):
+        async def start(self) -> None:
+            await slow.run()
+
+    class First(MemoryTransport):
+        def another(self) -> MemoryTransport:
+            return Further(self.url)
+
+    transport = First(BROKER)
+    async with serving(lambda _: "x" * 100_000), dispatching(transport=transport) as dispatcher:
+        calls = [asyncio.create_task(dispatcher.execute("work")) for _ in range(500)]
+        await slow.begun.wait()
+        await cancelled(dispatcher.close())
+        assert not transport.connected
+        assert {result.error is None or result.error.type == "closed" for result in await asyncio.gather(*calls)} == {
+            True
+        }
+        await advance(3)
 
 
 async def test_a_service_whose_reply_topic_is_just_being_opened() -> None:
