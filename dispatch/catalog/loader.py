@@ -34,12 +34,14 @@ class Item(NamedTuple):
         kind: one of :data:`KINDS`.
         key: the key under which it is stored (a file's stem), the default of its id or name; ``""``: none.
         raw: the descriptor as JSON values; or an :class:`Unreadable`.
+        namespace: prefix of its name or id, and of the service that it refers to: ``crm`` makes ``find`` into ``crm-find``.
     """
 
     origin: str
     kind: str
     key: str
     raw: object
+    namespace: str = ""
 
 
 class Contents(NamedTuple):
