@@ -18,6 +18,7 @@ import pytest
 
 import dispatch
 from dispatch.devtools.localbroker import Endpoint, LocalBroker, create_namespaces, find_free_ports
+from dispatch.transports.pulsar.client import OPENINGS_END_S, OPERATION_TIMEOUT_S
 from dispatch.transports.pulsar.transport import PulsarTransport
 from tests.helpers.catalogs import catalog_of, unique_topic
 from tests.helpers.echo_service import Echo
@@ -35,6 +36,9 @@ OFTEN_KILLED = (TimeoutError,) if is_long_profile() else ()
 not come back, until it is killed once more."""
 SLACK = 5
 """File descriptors or threads that may be more than before: fewer than one leaked connection has."""
+SETTLED_S = OPENINGS_END_S + OPERATION_TIMEOUT_S + 5
+"""A replaced client is closed in the background: after the openings that wait for a broker which is still starting, and with
+a close that may wait for it, too."""
 
 
 def open_files_and_threads() -> tuple[int, int]:
@@ -64,14 +68,14 @@ async def until(reached: Callable[[], Any], seconds: float = 60) -> None:
 
 
 async def settled(before: tuple[int, int]) -> tuple[int, int]:
-    """How many file descriptors and threads are more than ``before``; threads of a closed client need a moment to end."""
+    """How many file descriptors and threads are more than ``before``, as soon as they are few, or after SETTLED_S."""
 
     def grown() -> tuple[int, int]:
         files, threads = open_files_and_threads()
         return files - before[0], threads - before[1]
 
     with contextlib.suppress(TimeoutError):
-        await until(lambda: max(grown()) <= SLACK, seconds=3)
+        await until(lambda: max(grown()) <= SLACK, seconds=SETTLED_S)
     return grown()
 
 
