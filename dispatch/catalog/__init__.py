@@ -15,7 +15,7 @@ from dispatch.catalog.descriptors import (
     ToolDescriptor,
 )
 from dispatch.catalog.errors import CatalogError, Problem, Severity
-from dispatch.catalog.loader import Item
+from dispatch.catalog.readers.item import Item
 from dispatch.catalog.sources.directory import check_directory, load_directory
 from dispatch.messaging.wire.topic_name import TopicError, TopicName
 

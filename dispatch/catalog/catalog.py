@@ -9,7 +9,8 @@ from dispatch._internal.suggestions import excerpt, find_near_names, join_altern
 from dispatch.catalog.descriptors import ServiceDescriptor, ToolDescriptor
 from dispatch.catalog.errors import Problem
 from dispatch.catalog.frozen_json import FrozenDict
-from dispatch.catalog.loader import Item, read_items, require_valid
+from dispatch.catalog.loader import read_items, require_valid
+from dispatch.catalog.readers.item import Item
 
 
 class _UnknownError(LookupError):

@@ -1,47 +1,31 @@
-"""Loads raw descriptors from any source: the contents of a catalogue, or every problem in them."""
+"""Reads the items of one source as descriptors. An item that did not change is not read again."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
-from typing import Any, Final, NamedTuple, TypeVar
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeVar
 
-from dispatch._internal.suggestions import excerpt, find_near_names, join_names
+from dispatch._internal.suggestions import excerpt
 from dispatch.catalog.descriptors import ServiceDescriptor, ToolDescriptor
-from dispatch.catalog.errors import CatalogError, Problem, Report
-from dispatch.catalog.frozen_json import describe_kind, freeze_json
-from dispatch.catalog.readers.service import read_service
-from dispatch.catalog.readers.tool import read_tool
+from dispatch.catalog.errors import CatalogError, Problem
+from dispatch.catalog.readers.item import (
+    KINDS,
+    Item,
+    ReadItem,
+    Services,
+    Unavailable,
+    Unreadable,
+    find_service,
+    read_service_item,
+    read_tool_item,
+    refuse_item,
+)
 
 Result = TypeVar("Result")
+Key = tuple[str, str, str]
 
 _log = logging.getLogger("dispatch.catalog")
-
-KINDS: Final = ("tool-service", "tool")
-"""Kinds of items: TrustGraph's config types, and the names of the folders."""
-
-
-class Unreadable:
-    """Content of an item that its source could not read and has reported, so that tools of a service whose file has a syntax
-    error are not reported as tools without a service. With the key ``""`` it stands for any number of items."""
-
-
-class Item(NamedTuple):
-    """A raw descriptor as a source delivers it.
-
-    Attributes:
-        origin: path or position for messages, such as ``tools[2]``.
-        kind: one of :data:`KINDS`.
-        key: the key under which it is stored (a file's stem), the default of its id or name; ``""``: none.
-        raw: the descriptor as JSON values; or an :class:`Unreadable`.
-        namespace: prefix of its name or id, and of the service that it refers to: ``crm`` makes ``find`` into ``crm-find``.
-    """
-
-    origin: str
-    kind: str
-    key: str
-    raw: object
-    namespace: str = ""
 
 
 class Contents(NamedTuple):
@@ -54,7 +38,16 @@ class Contents(NamedTuple):
 def read_items(items: Iterable[Item]) -> tuple[Contents | None, list[Problem]]:
     """Read the descriptors in ``items``, and report every problem in them. With any error there are no contents. The
     content of an item never raises an exception."""
-    return _Loader().load(list(items))
+    reader = ItemReader(items := list(items))
+    services: dict[str, list[ServiceDescriptor]] = {}
+    for each in reader.read_services():
+        if each.service is not None:
+            services.setdefault(each.service.id, []).append(each.service)
+    tools = [each.tool for each in reader.read_tools(services) if each.tool is not None]
+    is_readable = not any(isinstance(item.raw, Unreadable) for item in items)
+    if reader.refused or not is_readable:
+        return None, reader.problems
+    return Contents([each for versions in services.values() for each in versions], tools), reader.problems
 
 
 def require_valid(result: Result | None, problems: list[Problem]) -> Result:
@@ -71,125 +64,131 @@ def require_valid(result: Result | None, problems: list[Problem]) -> Result:
     return result
 
 
-class _Loader:
-    def __init__(self) -> None:
-        self._services: dict[str, ServiceDescriptor] = {}
-        self._tools: dict[str, ToolDescriptor] = {}
-        self._id_origins: dict[str, str] = {}
-        self._name_origins: dict[str, str] = {}
-        self._ids_by_key: dict[str, str] = {}
-        # Ids and keys of services that have errors; "" if not even the id of one is known.
-        self._invalid: set[str] = set()
-        self._problems: list[Problem] = []
-        self._failed = False
+class ItemReader:
+    """Reads the items of one source: services first, then tools with the services in force, which may be of other sources.
 
-    def load(self, items: list[Item]) -> tuple[Contents | None, list[Problem]]:
+    Args:
+        items: of the source.
+        former: the reader of its former items: an item that did not change is not read again, and with ``keeps_valid`` an
+            item that has become invalid is replaced by its last valid version.
+        keeps_valid: see ``former``.
+
+    Attributes:
+        problems: everything that is to be said about the items.
+        refused: the items that are invalid, each with its problems.
+        others: tools of other runtimes.
+    """
+
+    def __init__(self, items: Sequence[Item], former: ItemReader | None = None, *, keeps_valid: bool = False) -> None:
+        self._items = items
+        self._read: dict[Key, ReadItem] = {}
+        self._uses: dict[Key, ServiceDescriptor | None] = {}
+        self._former_read = {} if former is None else former._read
+        self._former_uses = {} if former is None else former._uses
+        self._former_valid = former._valid if former is not None and keeps_valid else {}
+        self._valid: dict[Key, ReadItem] = {}
+        self._refused_names: set[str] = set()
+        self._ids_by_key: dict[str, str] = {}
+        self.problems: list[Problem] = []
+        self.refused: list[ReadItem] = []
+        self.others: list[ReadItem] = []
         for item in items:
             if item.kind not in KINDS:
-                report = Report(item.origin)
-                report.add_error(
-                    "", f"{excerpt(repr(item.kind))} is not a kind of descriptor", f"use {' or '.join(KINDS)}"
+                kinds = " or ".join(KINDS)
+                self._add(
+                    refuse_item(item, "", f"{excerpt(repr(item.kind))} is not a kind of descriptor", f"use {kinds}")
                 )
-                self._add_report(report)
-        for item in items:
-            if item.kind == "tool-service":
-                self._load_service(item)
-        for item in items:
-            if item.kind == "tool":
-                self._load_tool(item)
-        if self._failed:
-            return None, self._problems
-        return Contents([*self._services.values()], [*self._tools.values()]), self._problems
 
-    def _load_service(self, item: Item) -> None:
-        if isinstance(item.raw, Unreadable):
-            self._invalid.add(item.key)
-            self._failed = True
-            return
-        report = Report(item.origin)
-        raw = _object(item.raw, report)
-        if raw is None:
-            self._invalid.add(item.key)
-        else:
-            service = read_service(raw, item.key, report)
-            first = self._id_origins.setdefault(service.id, item.origin)
-            if service.id and first != item.origin:
-                report.add_error(
-                    "id",
-                    f"the service id '{excerpt(service.id)}' is already used by {first}",
-                    "give one of the two another id, or remove it",
-                )
-            if report.has_errors:
-                self._invalid |= {service.id, item.key or service.id}
+    def read_services(self) -> Iterator[ReadItem]:
+        """Yield the services that are valid, or were before."""
+        origins: dict[str, str] = {}
+        for item in self._items:
+            if item.kind != "tool-service":
+                continue
+            if isinstance(item.raw, Unreadable):
+                self._refused_names.add(item.key)
+                continue
+            key = _key(item)
+            read = self._former_read.get(key)
+            if read is None or not _is_same(read.item, item):
+                read = read_service_item(item)
+            self._read[key] = read
+            name = read.name
+            first = origins.setdefault(name, item.origin)
+            if name and first != item.origin and not read.is_refused:
+                read = _refuse_duplicate(read, "id", "service id", first)
+            valid = self._choose(key, read)
+            if valid is None:
+                self._refused_names |= {name, item.key or name}
             else:
-                self._services[service.id] = service
-                self._ids_by_key.setdefault(item.key, service.id)
-        self._add_report(report)
+                self._ids_by_key.setdefault(item.key, name)
+                yield valid
 
-    def _load_tool(self, item: Item) -> None:
-        if isinstance(item.raw, Unreadable):
-            self._failed = True
-            return
-        report = Report(item.origin)
-        raw = _object(item.raw, report)
-        if raw is not None and self._is_tool_service(raw, report):
-            service_id = raw.get("service")
-            service = self._services.get(service_id) if isinstance(service_id, str) else None
-            tool = read_tool(raw, item.key, service, report)
-            if service is None and tool.service.strip() and self._invalid.isdisjoint((tool.service, "")):
-                self._unknown_service(tool.service, report)
-            first = self._name_origins.setdefault(tool.name, item.origin)
-            if tool.name and first != item.origin:
-                report.add_error(
-                    "name",
-                    f"the tool name '{excerpt(tool.name)}' is already used by {first}",
-                    "give one of the two another name, or remove it",
-                )
-            if not report.has_errors:
-                self._tools[tool.name] = tool
-        self._add_report(report)
+    def read_tools(self, services: Services) -> Iterator[ReadItem]:
+        """Yield the tools that are valid with ``services``, or were before. Call it after :meth:`read_services`."""
+        origins: dict[str, str] = {}
+        unavailable = Unavailable(frozenset(self._refused_names), self._ids_by_key)
+        for item in self._items:
+            if item.kind != "tool" or isinstance(item.raw, Unreadable):
+                continue
+            key = _key(item)
+            read = self._former_read.get(key)
+            uses = _service_of(item, services)
+            is_same = read is not None and _is_same(read.item, item) and uses is not None
+            if read is None or not is_same or self._former_uses.get(key) is not uses:
+                read = read_tool_item(item, services, unavailable)
+            self._read[key], self._uses[key] = read, uses
+            name = read.name
+            first = origins.setdefault(name, item.origin)
+            if name and first != item.origin and not read.is_refused and not read.other_type:
+                read = _refuse_duplicate(read, "name", "tool name", first)
+            if read.other_type:
+                self._add(read)
+                self.others.append(read)
+                continue
+            valid = self._choose(key, read, services)
+            if valid is not None and valid.tool is not None:
+                yield valid
 
-    def _is_tool_service(self, raw: dict[str, Any], report: Report) -> bool:
-        tool_type = raw.get("type")
-        if tool_type == "tool-service":
-            return True
-        fix = 'write "type": "tool-service" if a tool service does its work'
-        if tool_type is None:
-            report.add_error("type", "the required key 'type' is missing", 'add "type": "tool-service"')
-            return True  # so that its other problems are reported in the same run
-        if isinstance(tool_type, str):
-            # Tools of other runtimes are in the same folder: only a probable misspelling deserves a warning.
-            add = report.add_warning if find_near_names(tool_type, ("tool-service",), 1) else report.add_info
-            add("type", f"a tool of the type '{excerpt(tool_type)}' is not dispatch's: it is ignored", fix)
-            return False
-        report.add_error("type", f"'type' is {describe_kind(tool_type)}, not a text", 'write "type": "tool-service"')
-        return True
+    def _choose(self, key: Key, read: ReadItem, services: Services | None = None) -> ReadItem | None:
+        """Report ``read`` and return it; or its last valid version, if it is invalid and that may be used."""
+        self._add(read)
+        if not read.is_refused:
+            self._valid[key] = read
+            return read
+        last = self._former_valid.get(key)
+        if last is not None and services is not None:
+            last = read_tool_item(last.item, services)
+            if last.tool is None:
+                return None
+        if last is not None:
+            self._valid[key] = last
+        return last
 
-    def _unknown_service(self, service_id: str, report: Report) -> None:
-        by_key = self._ids_by_key.get(service_id)
-        near = find_near_names(service_id, [*self._services, *self._invalid], 1)
-        if by_key is not None:
-            fix = f'write "service": "{excerpt(by_key)}": that is the id in the item \'{excerpt(service_id)}\''
-        elif near:
-            fix = f'write "service": "{excerpt(near[0])}"'
-        else:
-            fix = f"add a tool service with the id '{excerpt(service_id)}'"
-        if self._services and by_key is None:
-            fix += f"; known services: {join_names(tuple(self._services))}"
-        report.add_error("service", f"there is no tool service '{excerpt(service_id)}'", fix)
-
-    def _add_report(self, report: Report) -> None:
-        self._failed = self._failed or report.has_errors
-        self._problems += report.problems
+    def _add(self, read: ReadItem) -> None:
+        self.problems += read.problems
+        if read.is_refused:
+            self.refused.append(read)
 
 
-def _object(raw: object, report: Report) -> dict[str, Any] | None:
-    value = freeze_json(raw, report)
-    if isinstance(value, dict):
-        return value
-    fix = 'write one object: {"id": …} for a service, {"type": "tool-service", "name": …} for a tool'
-    if isinstance(value, str) and value.lstrip().startswith("{"):
-        fix = "remove the quotes: this is JSON inside a JSON text"
-    if not report.has_errors:
-        report.add_error("", f"the descriptor is {describe_kind(value)}, not an object", fix)
-    return None
+def _key(item: Item) -> Key:
+    return item.kind, item.namespace, item.key or item.origin
+
+
+def _is_same(one: Item, other: Item) -> bool:
+    return one is other or one == other
+
+
+def _service_of(item: Item, services: Services) -> ServiceDescriptor | None:
+    id = item.raw.get("service") if isinstance(item.raw, dict) else None
+    return find_service(services, id) if isinstance(id, str) else None
+
+
+def _refuse_duplicate(read: ReadItem, key: str, what: str, first: str) -> ReadItem:
+    problem = Problem(
+        read.item.origin,
+        key,
+        f"the {what} '{excerpt(read.name)}' is already used by {first}",
+        f"give one of the two another {key}, or remove it",
+    )
+    return read._replace(service=None, tool=None, problems=(*read.problems, problem), is_refused=True)

@@ -7,7 +7,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from dispatch.catalog.loader import Item
+from dispatch.catalog.readers.item import Item
 
 SourceState = Literal["ok", "stale", "failed"]
 OnChange = Literal["apply", "hold"]

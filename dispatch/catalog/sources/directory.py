@@ -11,8 +11,9 @@ from typing import Final
 from dispatch._internal.suggestions import excerpt, find_near_names
 from dispatch.catalog.catalog import Catalog, check_items
 from dispatch.catalog.errors import Problem, Severity
-from dispatch.catalog.loader import KINDS, Item, Unreadable, require_valid
+from dispatch.catalog.loader import require_valid
 from dispatch.catalog.parsing import DocumentError, parse_json, parse_yaml
+from dispatch.catalog.readers.item import KINDS, Item, Unreadable
 
 MAX_FILE_BYTES: Final = 1024 * 1024
 """Bytes of the largest descriptor file. Real ones have one or two kilobytes; a larger one is a misplaced data file."""

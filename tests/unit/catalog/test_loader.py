@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dispatch.catalog import Catalog, CatalogError, Item, Problem, check_items, load_items
-from dispatch.catalog.loader import Unreadable
+from dispatch.catalog.readers.item import Unreadable
 from tests.helpers.catalog_items import JOKE_SERVICE, TELL_JOKE, check, only, service_item, tool_item, without
 
 

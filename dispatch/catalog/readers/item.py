@@ -1,0 +1,177 @@
+"""Items as sources deliver them, and the reading of one item as a descriptor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from dispatch._internal.suggestions import excerpt, find_near_names, join_names
+from dispatch.catalog.descriptors import ServiceDescriptor, ToolDescriptor
+from dispatch.catalog.errors import Problem, Report
+from dispatch.catalog.frozen_json import describe_kind, freeze_json
+from dispatch.catalog.readers.service import read_service
+from dispatch.catalog.readers.tool import read_tool
+
+KINDS: Final = ("tool-service", "tool")
+"""Kinds of items: TrustGraph's config types, and the names of the folders."""
+
+Services = Mapping[str, Sequence[ServiceDescriptor]]
+"""The versions of each service by id, the highest first."""
+
+
+class Unreadable:
+    """Content of an item that its source could not read and has reported, so that tools of a service whose file has a syntax
+    error are not reported as tools without a service. With the key ``""`` it stands for any number of items."""
+
+
+class Item(NamedTuple):
+    """A raw descriptor as a source delivers it.
+
+    Attributes:
+        origin: path or position for messages, such as ``tools[2]``.
+        kind: one of :data:`KINDS`.
+        key: the key under which it is stored (a file's stem), the default of its id or name; ``""``: none.
+        raw: the descriptor as JSON values; or an :class:`Unreadable`.
+        namespace: prefix of its name or id, and of the service that it refers to: ``crm`` makes ``find`` into ``crm-find``.
+    """
+
+    origin: str
+    kind: str
+    key: str
+    raw: object
+    namespace: str = ""
+
+
+class ReadItem(NamedTuple):
+    """What an item holds.
+
+    Attributes:
+        item: as it was delivered.
+        service, tool: the descriptor; both None: the item is refused, or a tool of another runtime.
+        problems: everything that is to be said about the item.
+        is_refused: one of them is an error.
+        name: the id or name as far as it could be read.
+        other_type: type of a tool that another runtime executes; empty: dispatch's own.
+    """
+
+    item: Item
+    service: ServiceDescriptor | None
+    tool: ToolDescriptor | None
+    problems: tuple[Problem, ...]
+    is_refused: bool
+    name: str = ""
+    other_type: str = ""
+
+
+class Unavailable(NamedTuple):
+    """Names that a tool may refer to by mistake, or that are not in force.
+
+    Attributes:
+        refused: ids and keys of services that have errors, ``""`` for unknown ones: a tool that refers to one of them has no
+            error of its own.
+        ids_by_key: ids of services by the keys of their items.
+    """
+
+    refused: frozenset[str] = frozenset()
+    ids_by_key: Mapping[str, str] = {}
+
+
+NONE_UNAVAILABLE: Final = Unavailable()
+
+
+def refuse_item(item: Item, key: str, problem: str, fix: str) -> ReadItem:
+    """Return ``item`` as refused for one reason."""
+    return ReadItem(item, None, None, (Problem(item.origin, key, problem, fix),), True)
+
+
+def read_service_item(item: Item) -> ReadItem:
+    """Read a tool service. The content of an item never raises an exception."""
+    report = Report(item.origin)
+    raw = _object(item.raw, report)
+    if raw is None:
+        return ReadItem(item, None, None, tuple(report.problems), True, item.key)
+    service = read_service(raw, item.key, report)
+    return ReadItem(
+        item, None if report.has_errors else service, None, tuple(report.problems), report.has_errors, service.id
+    )
+
+
+def read_tool_item(item: Item, services: Services, unavailable: Unavailable = NONE_UNAVAILABLE) -> ReadItem:
+    """Read a tool. The content of an item never raises an exception.
+
+    Args:
+        services: in force.
+        unavailable: other names of services, for the report.
+    """
+    report = Report(item.origin)
+    raw = _object(item.raw, report)
+    if raw is None:
+        return ReadItem(item, None, None, tuple(report.problems), True, item.key)
+    if not _is_tool_service(raw, report):
+        other = raw.get("type")
+        return ReadItem(
+            item,
+            None,
+            None,
+            tuple(report.problems),
+            report.has_errors,
+            item.key,
+            other if isinstance(other, str) else "",
+        )
+    service_id = raw.get("service")
+    service = find_service(services, service_id) if isinstance(service_id, str) else None
+    tool = read_tool(raw, item.key, service, report)
+    if service is None and tool.service.strip() and unavailable.refused.isdisjoint((tool.service, "")):
+        _report_unknown_service(tool.service, services, unavailable, report)
+    is_refused = report.has_errors
+    is_usable = not is_refused and service is not None
+    return ReadItem(item, None, tool if is_usable else None, tuple(report.problems), is_refused, tool.name)
+
+
+def find_service(services: Services, id: str) -> ServiceDescriptor | None:
+    """Return the service in force with that id; None: there is none."""
+    versions = services.get(id)
+    return versions[0] if versions else None
+
+
+def _is_tool_service(raw: dict[str, Any], report: Report) -> bool:
+    tool_type = raw.get("type")
+    if tool_type == "tool-service":
+        return True
+    fix = 'write "type": "tool-service" if a tool service does its work'
+    if tool_type is None:
+        report.add_error("type", "the required key 'type' is missing", 'add "type": "tool-service"')
+        return True  # so that its other problems are reported in the same run
+    if isinstance(tool_type, str):
+        # Tools of other runtimes are in the same folder: only a probable misspelling deserves a warning.
+        add = report.add_warning if find_near_names(tool_type, ("tool-service",), 1) else report.add_info
+        add("type", f"a tool of the type '{excerpt(tool_type)}' is not dispatch's: it is ignored", fix)
+        return False
+    report.add_error("type", f"'type' is {describe_kind(tool_type)}, not a text", 'write "type": "tool-service"')
+    return True
+
+
+def _report_unknown_service(service_id: str, services: Services, unavailable: Unavailable, report: Report) -> None:
+    by_key = unavailable.ids_by_key.get(service_id)
+    near = find_near_names(service_id, [*services, *unavailable.refused], 1)
+    if by_key is not None:
+        fix = f'write "service": "{excerpt(by_key)}": that is the id in the item \'{excerpt(service_id)}\''
+    elif near:
+        fix = f'write "service": "{excerpt(near[0])}"'
+    else:
+        fix = f"add a tool service with the id '{excerpt(service_id)}'"
+    if services and by_key is None:
+        fix += f"; known services: {join_names(tuple(services))}"
+    report.add_error("service", f"there is no tool service '{excerpt(service_id)}'", fix)
+
+
+def _object(raw: object, report: Report) -> dict[str, Any] | None:
+    value = freeze_json(raw, report)
+    if isinstance(value, dict):
+        return value
+    fix = 'write one object: {"id": …} for a service, {"type": "tool-service", "name": …} for a tool'
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        fix = "remove the quotes: this is JSON inside a JSON text"
+    if not report.has_errors:
+        report.add_error("", f"the descriptor is {describe_kind(value)}, not an object", fix)
+    return None
