@@ -148,6 +148,7 @@ def test_the_local_broker_stands_alone() -> None:
         ("opentelemetry.sdk", ()),
         ("opentelemetry", ("telemetry",)),
         ("prometheus_client", ("telemetry",)),
+        ("semver", ("catalog.versions", "catalog.version_ranges")),
     ],
 )
 def test_a_library_is_imported_in_one_place(library: str, modules: tuple[str, ...]) -> None:
@@ -165,6 +166,7 @@ HEAVY = {
     "typer",
     "rich",
     "opentelemetry.sdk",
+    "semver",
     "yaml",
     "matplotlib",
     "trustgraph",
