@@ -8,7 +8,7 @@ import sys
 
 try:
     from dispatch._version import __version__
-    from dispatch.catalog import Catalog, CatalogError
+    from dispatch.catalog import Catalog, CatalogError, Folder
     from dispatch.dispatcher import Dispatcher, connect
     from dispatch.errors import (
         CallTimeoutError,
@@ -68,6 +68,7 @@ __all__ = [
     "DispatchError",
     "Dispatcher",
     "Event",
+    "Folder",
     "InstanceChanged",
     "InvalidArgumentsError",
     "Origin",

@@ -17,6 +17,7 @@ from dispatch.catalog.descriptors import (
 from dispatch.catalog.errors import CatalogError, Problem, Severity
 from dispatch.catalog.readers.item import Item
 from dispatch.catalog.sources.directory import check_directory, load_directory
+from dispatch.catalog.sources.folder import Folder
 from dispatch.messaging.wire.topic_name import TopicError, TopicName
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "Catalog",
     "CatalogError",
     "ConfigParam",
+    "Folder",
     "Instance",
     "Item",
     "Problem",

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dispatch.catalog import Catalog, CatalogError, Problem, check_directory, load_directory
-from dispatch.catalog.sources import directory
+from dispatch.catalog.sources import folder_reader
 
 EXAMPLES = Path(__file__).parents[4] / "examples" / "tools"
 
@@ -152,7 +152,7 @@ def test_a_key_twice(folder: Path) -> None:
 
 
 def test_a_file_that_is_too_big(folder: Path) -> None:
-    path = put(folder, "tool/tell-joke.json", json.dumps(TOOL) + " " * directory.MAX_FILE_BYTES)
+    path = put(folder, "tool/tell-joke.json", json.dumps(TOOL) + " " * folder_reader.MAX_FILE_BYTES)
     problem = only_error(folder)
     assert problem.file == str(path)
     assert "more than 1,048,576 bytes" in problem.problem
@@ -161,7 +161,7 @@ def test_a_file_that_is_too_big(folder: Path) -> None:
 
 def test_the_largest_file_is_read(folder: Path) -> None:
     text = json.dumps(TOOL)
-    put(folder, "tool/tell-joke.json", text + " " * (directory.MAX_FILE_BYTES - len(text)))
+    put(folder, "tool/tell-joke.json", text + " " * (folder_reader.MAX_FILE_BYTES - len(text)))
     assert load_directory(folder) == Catalog.of([SERVICE], [TOOL])
 
 
@@ -193,15 +193,15 @@ def test_what_is_no_regular_file_is_not_waited_for(folder: Path) -> None:
 
 @pytest.mark.parametrize("place", [".", "tool-service", "tool"])
 def test_a_folder_that_cannot_be_listed(folder: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
-    real = Path.iterdir
+    real = os.scandir
     closed = folder / place
 
-    def refuse(path: Path) -> Any:
-        if path == closed:
+    def refuse(path: str) -> Any:
+        if Path(path) == closed:
             raise PermissionError(13, "Permission denied")
         return real(path)
 
-    monkeypatch.setattr(Path, "iterdir", refuse)  # the tests may run as root, whom no mode keeps out
+    monkeypatch.setattr(os, "scandir", refuse)  # the tests may run as root, whom no mode keeps out
     problem = only_error(folder)
     assert problem.file == str(closed)
     assert "Permission denied" in problem.problem
@@ -210,7 +210,7 @@ def test_a_folder_that_cannot_be_listed(folder: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("kind", ["tool-service", "tool"])
 def test_too_many_files(folder: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    monkeypatch.setattr(directory, "MAX_FILES", 2)
+    monkeypatch.setattr(folder_reader, "MAX_FILES", 2)
     for index in range(2):
         put(folder, f"{kind}/t{index}.json", {})
     problem = only_error(folder)

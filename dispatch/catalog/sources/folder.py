@@ -1,0 +1,125 @@
+"""A folder of descriptors as a source, which may be watched for changes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import Final, TypeVar
+
+from dispatch._internal.daemon_executor import DaemonThreads
+from dispatch.catalog.catalog import check_items
+from dispatch.catalog.errors import CatalogError
+from dispatch.catalog.loader import require_valid
+from dispatch.catalog.readers.item import Item
+from dispatch.catalog.sources.base import OnChange
+from dispatch.catalog.sources.folder_reader import PARTIAL_WRITE_S, FolderReader, FolderReading
+
+T = TypeVar("T")
+
+POLL_S: Final = 1.0
+"""Seconds between two scans where the operating system does not report changes. A scan of 10,000 files takes some 50 ms."""
+
+_threads = DaemonThreads("dispatch-folder")
+
+
+class Folder:
+    """A folder of descriptors: ``tool-service/ID.json``, ``tool/NAME.json``, or ``tool/NAME@VERSION.json`` for each version.
+
+    It is loaded atomically: with any error in any file, the last valid catalogue stays in force.
+
+    Args:
+        path: the folder.
+        watch: follow its changes; otherwise it is read again by ``dispatcher.registry.refresh(id)`` alone.
+        namespace: prefix of its names: ``crm`` makes ``find`` into ``crm-find``.
+        on_change: ``apply``, or ``hold``: a changed definition waits for its approval.
+        id: unique among the sources of a dispatcher, and the label ``source`` of its metrics; default: ``folder:PATH``.
+    """
+
+    is_atomic: Final = True
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        watch: bool = False,
+        namespace: str = "",
+        on_change: OnChange = "apply",
+        id: str | None = None,
+    ) -> None:
+        self.path = os.fspath(path)
+        self.is_watched = watch
+        self.namespace = namespace
+        self.on_change: OnChange = on_change
+        self.id = f"folder:{self.path}" if id is None else id
+        self._reader = FolderReader(self.path, namespace)
+        self._settled: FolderReading | None = None
+        self._reported: FolderReading | None = None
+
+    def __repr__(self) -> str:
+        return f"<Folder {self.id}>"
+
+    def load(self) -> Sequence[Item]:
+        """Read the folder in the calling thread, as :meth:`discover` does.
+
+        Raises:
+            CatalogError: lists all errors in the folder, in its files and in the descriptors.
+        """
+        reading = self._reader.read()
+        if reading.may_be_partial:
+            time.sleep(PARTIAL_WRITE_S)
+            reading = self._reader.read()
+        self._settled = reading
+        if reading.has_errors:
+            raise CatalogError([*reading.problems, *check_items(reading.items)[1]])
+        return self._use(reading)
+
+    async def discover(self) -> Sequence[Item]:
+        """Read the folder in a thread. The item of an unchanged file is the same object as before.
+
+        Raises:
+            CatalogError: lists all errors in the folder and its files. Problems inside descriptors are found when the items
+                are loaded.
+        """
+        return self._use(await self._read())
+
+    async def changes(self) -> AsyncGenerator[None, None]:
+        """Yield whenever the contents differ from those that were read last; never if the folder is not watched."""
+        seen = max(self._reader.last.number, 1)
+        async with contextlib.aclosing(self._signals()) as signals:
+            async for _ in signals:
+                reading = await self._read()
+                if reading.number != seen:
+                    seen = reading.number
+                    yield
+
+    def _use(self, reading: FolderReading) -> Sequence[Item]:
+        if reading is self._reported:
+            problems = [problem for problem in reading.problems if problem.severity == "error"]
+        else:
+            problems = list(reading.problems)
+        self._reported = reading
+        return require_valid(reading.items, problems)
+
+    async def _read(self) -> FolderReading:
+        reading = await _run(self._reader.read)
+        if reading.may_be_partial and reading is not self._settled:
+            await asyncio.sleep(PARTIAL_WRITE_S)
+            reading = await _run(self._reader.read)
+        self._settled = reading
+        return reading
+
+    async def _signals(self) -> AsyncGenerator[None, None]:
+        """Yield whenever the folder should be read."""
+        if not self.is_watched:
+            await asyncio.get_running_loop().create_future()
+        while True:
+            yield
+            await asyncio.sleep(POLL_S)
+
+
+async def _run(function: Callable[[], T]) -> T:
+    # Not asyncio.to_thread: the exit of the interpreter would wait for a network file system that does not answer.
+    return await asyncio.get_running_loop().run_in_executor(_threads, function)
