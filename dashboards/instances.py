@@ -252,6 +252,26 @@ def build_dashboard() -> Dashboard:
             stacked=True,
             colours=match_last_word(RELOAD_RESULTS),
         ),
+        line_panel(
+            "Sources up",
+            "Share of the processes in which a source of the catalogue is in reach and valid. Elsewhere its last valid "
+            "items stay in force.",
+            "percentunit",
+            query(f"avg by (source) ({series('dispatch_catalog_source_up', SELECTED_DISPATCHERS)})", "{{source}}"),
+            maximum=1,
+        ),
+        line_panel(
+            "Refused items",
+            "Invalid items of each source: their last valid version is in force, or none. The maximum over the processes.",
+            "none",
+            query(f"max by (source) ({series('dispatch_catalog_refused_items', SELECTED_DISPATCHERS)})", "{{source}}"),
+        ),
+        line_panel(
+            "Held changes",
+            "Changed definitions of each source that wait for approval. The maximum over the processes.",
+            "none",
+            query(f"max by (source) ({series('dispatch_catalog_held_changes', SELECTED_DISPATCHERS)})", "{{source}}"),
+        ),
     )
     return assemble_dashboard(
         variables.INSTANCES,

@@ -38,9 +38,13 @@ try:
     from dispatch.serving.tool_service import ToolService
     from dispatch.telemetry.events import (
         CatalogChanged,
+        ChangeHeld,
         CircuitChanged,
         Event,
         InstanceChanged,
+        ItemRefused,
+        ItemShadowed,
+        SourceChanged,
     )
     from dispatch.telemetry.settings import Telemetry
     from dispatch.tool import Tool
@@ -64,6 +68,7 @@ __all__ = [
     "Catalog",
     "CatalogChanged",
     "CatalogError",
+    "ChangeHeld",
     "CircuitChanged",
     "DispatchError",
     "Dispatcher",
@@ -71,6 +76,8 @@ __all__ = [
     "Folder",
     "InstanceChanged",
     "InvalidArgumentsError",
+    "ItemRefused",
+    "ItemShadowed",
     "Origin",
     "Outcome",
     "OutlierDetection",
@@ -81,6 +88,7 @@ __all__ = [
     "Retry",
     "Security",
     "Slo",
+    "SourceChanged",
     "Telemetry",
     "ThrottledError",
     "Tool",

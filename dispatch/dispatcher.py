@@ -225,12 +225,12 @@ class Dispatcher:
             self._resolver = ToolResolver(catalog, policy).check()
         except (CatalogError, PolicyError) as error:
             if self._runtime is not None:
-                self._runtime.observer.on_catalog_loaded(source, len(self.catalog.tools), str(error))
+                self._runtime.observer.catalog.on_reload_failed(source, len(self.catalog.tools), str(error))
             raise
         self._policy = policy
         if self._runtime is not None:
             self._runtime.renew(self._resolver)
-            self._runtime.observer.on_catalog_loaded(source, len(catalog.tools))
+            self._runtime.observer.catalog.on_activated((source,), len(catalog.tools))
 
     # -- state --------------------------------------------------------------------------------------------------
 

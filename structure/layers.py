@@ -22,7 +22,7 @@ LAYERS: dict[int, tuple[str, ...]] = {
     5: ("calls",),
     6: (
         *("dispatcher", "tool", "trustgraph"),
-        *("telemetry.dispatcher_observer", "telemetry.server_observer"),
+        *("telemetry.dispatcher_observer", "telemetry.catalog_telemetry", "telemetry.server_observer"),
         *("telemetry.metrics", "telemetry.tracing", "telemetry.alerting"),
     ),
     7: ("cli", "devtools", "testing", "__main__", ""),

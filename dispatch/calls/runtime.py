@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
@@ -14,6 +15,7 @@ from dispatch.calls.attempt import Attempts
 from dispatch.calls.instance_invoker import InstanceInvoker
 from dispatch.calls.resolved_tool import ResolvedTool, ToolResolver, meter_label
 from dispatch.calls.tool_guards import GuardRegistry, ToolGuards
+from dispatch.catalog.sources.base import SourceStatus
 from dispatch.messaging.rpc.correlation import Correlator
 from dispatch.messaging.rpc.exchange_outcome import Tally
 from dispatch.policy import Policy
@@ -58,6 +60,7 @@ class Runtime:
     ) -> None:
         self._transport = transport
         self._catalog = tools.catalog
+        self._catalog_since = time.time()
         self.observer = observer
         unmatched = observer.observe_service(OTHER).replies
         self.exchange = Correlator(
@@ -94,6 +97,7 @@ class Runtime:
             return None if tool is None else (tool.policy, tool.repeatable)
 
         self._catalog = catalog = tools.catalog
+        self._catalog_since = time.time()
         self._guards.renew(find)
         self._pools.renew(tools)
         self.generations.begin()
@@ -134,9 +138,11 @@ class Runtime:
                 views[view.id] = view
         return [(service, tuple(views.values())) for service, views in services.items()]
 
-    def tools(self) -> Mapping[str, int]:
-        """Return the number of tools by the source of the catalogue."""
-        return {self._catalog.source: len(self._catalog.tools)}
+    def sources(self) -> Iterable[SourceStatus]:
+        """Return the state of the source of the catalogue, which is loaded as a whole."""
+        catalog, since = self._catalog, self._catalog_since
+        items = len(catalog.services) + len(catalog.tools)
+        return (SourceStatus(catalog.source, "ok", since, items, len(catalog.tools)),)
 
     async def abandon(self) -> None:
         """Close what does not need the event loop of the dispatcher, because that loop has ended."""

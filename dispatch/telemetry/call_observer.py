@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from dispatch.errors import DispatchError, Outcome
 from dispatch.result import CallResult
+from dispatch.telemetry.catalog_observer import NULL_CATALOG, CatalogObserver
 
 NO_PROPERTIES: Mapping[str, str] = {}
 
@@ -163,8 +164,9 @@ class DispatcherObserver(Protocol):
     def on_unknown_tool(self, name: str, error: DispatchError, now: float) -> None:
         """Observe the call of a tool that is in no catalogue."""
 
-    def on_catalog_loaded(self, source: str, tools: int, problem: str = "") -> None:
-        """Observe that a catalogue or policy came into force, or was rejected because of ``problem``."""
+    @property
+    def catalog(self) -> CatalogObserver:
+        """The observer of the dispatcher's catalogue."""
 
     def retain_series(self, tools: Iterable[str], services: Iterable[str]) -> None:
         """Remove the series of all other tools (labels) and services (ids)."""
@@ -243,6 +245,8 @@ class NullService:
 class NullDispatcher:
     """Observes nothing."""
 
+    catalog: CatalogObserver = NULL_CATALOG
+
     def attach(self, dispatcher: Any) -> None:
         pass
 
@@ -253,9 +257,6 @@ class NullDispatcher:
         return NULL_SERVICE
 
     def on_unknown_tool(self, name: str, error: DispatchError, now: float) -> None:
-        pass
-
-    def on_catalog_loaded(self, source: str, tools: int, problem: str = "") -> None:
         pass
 
     def retain_series(self, tools: Iterable[str], services: Iterable[str]) -> None:

@@ -22,7 +22,8 @@ from dispatch.telemetry.call_observer import (
     OnInstanceChange,
     ServiceObserver,
 )
-from dispatch.telemetry.events import CatalogChanged, CircuitChanged, Event, Events, InstanceChanged
+from dispatch.telemetry.catalog_telemetry import TelemetryCatalogObserver
+from dispatch.telemetry.events import CircuitChanged, Event, Events, InstanceChanged
 from dispatch.telemetry.logs import CALLS, TransitionLogger, log_call
 from dispatch.telemetry.metrics.call_metrics import CallMetrics
 from dispatch.telemetry.metrics.collector import DispatcherCollector, ObservedDispatcher
@@ -124,6 +125,9 @@ class TelemetryDispatcherObserver:
         events: delivers changes to listeners.
         client_id: of the dispatcher.
         clock: of the event loop, in seconds.
+
+    Attributes:
+        catalog: observes the catalogue.
     """
 
     def __init__(self, settings: Telemetry, events: Events, client_id: str, clock: Callable[[], float]) -> None:
@@ -140,14 +144,15 @@ class TelemetryDispatcherObserver:
             registry = registry_of(settings)
             self._instruments = Instruments.of(registry)
             self._collector = DispatcherCollector.of(registry)
+        sources = None if self._instruments is None else self._instruments.sources
+        self.catalog = TelemetryCatalogObserver(sources, events, self._transition_log)
 
     def attach(self, dispatcher: ObservedDispatcher) -> None:
         """Read the gauges of ``dispatcher`` at each scrape."""
         if self._collector is not None:
             self._observed = dispatcher
-            if self._instruments is not None:
-                for source in dispatcher.tools():
-                    self._instruments.add_source(source)
+            for source in dispatcher.sources():
+                self.catalog.acquire_series(source.id)
             self._collector.add(dispatcher)
 
     # -- tools and services -------------------------------------------------------------------------------------
@@ -209,6 +214,7 @@ class TelemetryDispatcherObserver:
                 self._instruments.release_service(each.label, is_removed=False)
         self._tools.clear()
         self._services.clear()
+        self.catalog.close()
 
     # -- changes ------------------------------------------------------------------------------------------------
 
@@ -249,22 +255,6 @@ class TelemetryDispatcherObserver:
             change=change,
             reason=reason,
         )
-
-    def on_catalog_loaded(self, source: str, tools: int, problem: str = "") -> None:
-        """Observe a reload: another catalogue or policy is in force, or was rejected because of ``problem``."""
-        if self._instruments is not None:
-            self._instruments.add_source(source)
-            self._instruments.reloads.labels(source, "failed" if problem else "ok").inc()
-            self._instruments.last_reload_successful.labels(source).set(0 if problem else 1)
-        self._publish(CatalogChanged(time.time(), source, not problem, tools, problem))
-        if problem:
-            self._transition_log.log(
-                logging.WARNING,
-                ("reload", source, problem),
-                f"catalogue not reloaded, the previous one stays in force: {problem}",
-                source=source,
-                problem=problem,
-            )
 
     def _publish(self, event: Event) -> None:
         if len(self._events):

@@ -16,6 +16,9 @@ logger = logging.getLogger("dispatch.telemetry")
 
 MAX_QUEUED = 1_000
 """Events that an :class:`EventStream` queues; beyond that it drops the oldest and counts them."""
+MAX_NAMES = 1_000
+"""Names of each kind in a :class:`CatalogChanged`: the load of 10,000 tools would otherwise be an event of a megabyte. Also
+the events for refused, shadowed or held items of one report, as many as a stream queues."""
 
 
 class Event(msgspec.Struct, frozen=True, tag_field="event"):
@@ -67,19 +70,96 @@ class InstanceChanged(Event, frozen=True, tag="instance"):
 
 
 class CatalogChanged(Event, frozen=True, tag="catalog"):
-    """A reload of the catalogue or policy succeeded or failed.
+    """Another catalogue or policy is in force, or a reload failed.
 
     Attributes:
-        source: of the catalogue.
+        source: id of the source that changed; several are separated by commas.
         ok: the new one is in force; otherwise the previous one still is.
         tools: number of tools in force.
         problem: reason of the failure; empty: none.
+        added, changed, removed: names of tools, at most 1,000 each.
+        added_count, changed_count, removed_count: their numbers.
+        fingerprints: SHA-256 of the definitions of ``added`` and ``changed``, by name.
     """
 
     source: str
     ok: bool
     tools: int
     problem: str = ""
+    added: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    added_count: int = 0
+    changed_count: int = 0
+    removed_count: int = 0
+    fingerprints: dict[str, str] = {}  # msgspec copies an empty default
+
+
+class SourceChanged(Event, frozen=True, tag="source"):
+    """A source of the catalogue was added or removed, failed or recovered.
+
+    Attributes:
+        source: its id.
+        old: the former state: ``ok``, ``stale`` (its last valid items are in force) or ``failed`` (it has none); empty: the
+            source was added.
+        new: the state; ``removed``: the source was removed.
+        problem: why it is not ``ok``; empty: it is.
+    """
+
+    source: str
+    old: str
+    new: str
+    problem: str
+
+
+class ItemRefused(Event, frozen=True, tag="item-refused"):
+    """An item of a source is invalid. Its last valid version stays in force; without one it is not in the catalogue.
+
+    Attributes:
+        source: id of the source.
+        origin: path or position of the item.
+        key: path of the invalid value inside the descriptor; empty: the whole item.
+        problem: description of the problem.
+        fix: how to correct it.
+    """
+
+    source: str
+    origin: str
+    key: str
+    problem: str
+    fix: str
+
+
+class ItemShadowed(Event, frozen=True, tag="item-shadowed"):
+    """An item is not in force, because a source that comes earlier has an item with the same name.
+
+    Attributes:
+        name: of both tools, or id of both services.
+        source, origin: of the shadowed item.
+        active_source, active_origin: of the item that is in force.
+    """
+
+    name: str
+    source: str
+    origin: str
+    active_source: str
+    active_origin: str
+
+
+class ChangeHeld(Event, frozen=True, tag="change-held"):
+    """A changed definition waits for ``dispatch tools approve``; the former one stays in force.
+
+    Attributes:
+        source: id of the source.
+        name: of the tool.
+        old: fingerprint of the definition in force; empty: the tool is new and not in force.
+        new: fingerprint of the definition that waits.
+    """
+
+    source: str
+    name: str
+    old: str
+    new: str
 
 
 Listener = Callable[[Event], object]

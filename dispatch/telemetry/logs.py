@@ -35,7 +35,7 @@ class TransitionLogger:
         self._clock = clock
         self._last: OrderedDict[tuple[str, ...], list[float]] = OrderedDict()
 
-    def log(self, level: int, key: tuple[str, ...], text: str, **facts: Any) -> None:
+    def log(self, level: int, key: tuple[str, ...], text: str, /, **facts: Any) -> None:
         """Log ``text``, unless ``key`` had a line less than :data:`REPEAT_INTERVAL_S` ago.
 
         Args:

@@ -16,6 +16,7 @@ from dispatch.calls.error_messages import error_from_client_failure, error_from_
 from dispatch.calls.resolved_tool import ResolvedTool
 from dispatch.calls.tool_guards import ToolGuards
 from dispatch.catalog import ServiceDescriptor
+from dispatch.catalog.sources.base import SourceStatus
 from dispatch.errors import (
     DispatchError,
     ErrorType,
@@ -156,9 +157,9 @@ class WrappedClient:
         """Return nothing: the client has one topic for all instances."""
         return ()
 
-    def tools(self) -> Mapping[str, int]:
+    def sources(self) -> Iterable[SourceStatus]:
         """Return nothing: the tool is in no catalogue."""
-        return {}
+        return ()
 
     async def call(self, *values: Any, timeout: float | None = None, **named: Any) -> str:
         """As :meth:`dispatch.ToolServiceClient.call`. ``timeout``: seconds for the whole call; None: the policy's."""

@@ -18,6 +18,7 @@ OTHERS = {
     *("dispatch-overview", "dispatch-tool", "dispatch-instances"),  # uids of dashboards
     *("call-off", "rejected-call"),  # rows of `python -m benchmarks.micro.guards`
     *("forged-agent", "forged-open", "ours-defaults"),  # scenarios and contenders
+    *("item-refused", "item-shadowed", "change-held"),  # kinds of events
     "injected-fault",  # the type of a fault's tool error
     "stream-idle",  # a value of `CallTimeoutError.clock`
 }

@@ -51,7 +51,8 @@ class SourceStatus(msgspec.Struct, frozen=True):
         id: of the source.
         state: ``ok``; ``stale``: out of reach or invalid, its last valid items are in force; ``failed``: it has none.
         since: when that state began, in seconds since the epoch.
-        items: number of its items in force.
+        items: number of its items in force: services and tools.
+        tools: number of its tools in force.
         problem: the last problem, in one line; empty: none.
         refused: number of items that are not in force, or in a former version, because they are invalid.
         held: number of changed definitions that wait for approval.
@@ -61,6 +62,7 @@ class SourceStatus(msgspec.Struct, frozen=True):
     state: SourceState
     since: float
     items: int
+    tools: int
     problem: str = ""
     refused: int = 0
     held: int = 0

@@ -15,6 +15,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from dispatch.balancing.snapshot import InstanceView
+from dispatch.catalog.sources.base import SourceStatus
 from dispatch.resilience.breaker.breaker import State
 from dispatch.telemetry.metrics.instruments import MAX_INSTANCES, Instruments
 from dispatch.telemetry.metrics.text_family import ValueFamily, Values
@@ -44,8 +45,8 @@ class ObservedDispatcher(Protocol):
     def pools(self) -> Iterable[tuple[str, tuple[InstanceView, ...]]]:
         """Each service's instances, by the service's label."""
 
-    def tools(self) -> Mapping[str, int]:
-        """Return the number of tools in the catalogue, by source."""
+    def sources(self) -> Iterable[SourceStatus]:
+        """Return the state of each source of the catalogue."""
 
 
 class DispatcherCollector(Collector):
@@ -98,7 +99,10 @@ class DispatcherCollector(Collector):
         yield _circuits(self._circuits)
         yield _instances(self._instances)
         yield _instance_in_flight(self._instance_in_flight)
-        yield _tools(lambda: _add_up(each.tools() for each in self._dispatchers()))
+        yield _tools(lambda: self._add_up_sources(lambda each: each.tools))
+        yield _refused_items(lambda: self._add_up_sources(lambda each: each.refused))
+        yield _held_changes(lambda: self._add_up_sources(lambda each: each.held))
+        yield _source_up(self._source_up)
 
     def _dispatchers(self) -> list[ObservedDispatcher]:
         with self._lock:
@@ -149,6 +153,25 @@ class DispatcherCollector(Collector):
                 in_flight[at] += view.in_flight
         return in_flight.items()
 
+    def _sources(self) -> Iterator[tuple[str, SourceStatus]]:
+        """Yield the sources with the label of the source's series."""
+        named = self._instruments.sources.labels()
+        for each in self._dispatchers():
+            for status in each.sources():
+                yield _series_label(status.id, named), status
+
+    def _add_up_sources(self, count: Callable[[SourceStatus], int]) -> Values:
+        total: Counter[tuple[str, ...]] = Counter()
+        for label, status in self._sources():
+            total[(label,)] += count(status)
+        return total.items()
+
+    def _source_up(self) -> Values:
+        is_up: dict[tuple[str, ...], bool] = {}
+        for label, status in self._sources():
+            is_up[(label,)] = is_up.get((label,), True) and status.state == "ok"
+        return is_up.items()
+
 
 def _series_label(label: str, named: Container[str]) -> str:
     """Return the label of the series: ``_OTHER`` for what has none of its own, as for the counters."""
@@ -188,5 +211,22 @@ _instance_in_flight = _gauge(
     "service",
     "instance",
 )
-_tools = _gauge("dispatch_catalog_tools", "Tools in the catalogue, by source.", "source")
-_FAMILIES = (*(_connected, _pending, _in_flight, _queued, _circuits, _instances, _instance_in_flight, _tools),)
+_tools = _gauge("dispatch_catalog_tools", "Tools in force, by source.", "source")
+_refused_items = _gauge(
+    "dispatch_catalog_refused_items",
+    "Items of the source that are invalid: each is in force in its last valid version, or not at all.",
+    "source",
+)
+_held_changes = _gauge(
+    "dispatch_catalog_held_changes", "Changed definitions of the source that wait for approval.", "source"
+)
+_source_up = _gauge(
+    "dispatch_catalog_source_up",
+    "1: the source is in reach and its items are in force; 0: it failed in at least one dispatcher of this process, and its "
+    "last valid items stay in force there, or it has none.",
+    "source",
+)
+_FAMILIES = (
+    *(_connected, _pending, _in_flight, _queued, _circuits, _instances, _instance_in_flight),
+    *(_tools, _refused_items, _held_changes, _source_up),
+)

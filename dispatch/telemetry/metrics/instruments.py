@@ -21,6 +21,7 @@ from dispatch.errors import DispatchError, Outcome
 from dispatch.messaging.rpc.exchange_outcome import Disposition
 from dispatch.resilience.breaker.breaker import State
 from dispatch.telemetry.metrics.lock_free import CounterSeries, LockFreeCounter, LockFreeHistogram
+from dispatch.telemetry.metrics.source_series import SourceSeries
 from dispatch.telemetry.names import DURATION_BUCKETS, FIRST_CHUNK_BUCKETS, OTHER, WAIT_BUCKETS
 
 logger = logging.getLogger("dispatch.telemetry")
@@ -222,18 +223,7 @@ class Instruments:
             ("service", "instance", "reason"),
             registry=registry,
         )
-        self.reloads = LockFreeCounter(
-            "dispatch_catalog_reloads",
-            "Reloads of the catalogue or policy: ok, or failed (the previous one stays in force).",
-            ("source", "result"),
-            registry=registry,
-        )
-        self.last_reload_successful = Gauge(
-            "dispatch_catalog_last_reload_successful",
-            "1: the last reload of the catalogue or policy succeeded; 0: it failed, and the previous one stays in force.",
-            ("source",),
-            registry=registry,
-        )
+        self.sources = SourceSeries(registry)
         self.build = Gauge(
             "dispatch_build_info", "Always 1; the label is the version of dispatch.", ("version",), registry=registry
         )
@@ -335,11 +325,6 @@ class Instruments:
         """Record the ejection of an instance."""
         self.add_instance(service, instance)
         self.ejections.labels(service, instance, reason).inc()
-
-    def add_source(self, name: str) -> None:
-        """Create the series of a source of the catalogue at 0."""
-        for result in ("ok", "failed"):
-            self.reloads.labels(name, result)
 
     def remove_instance(self, service: str, instance: str) -> None:
         """Remove the series of an instance."""

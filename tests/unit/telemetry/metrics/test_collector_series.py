@@ -279,10 +279,12 @@ async def test_a_dispatcher_without_references_is_not_read() -> None:
         def circuits(self) -> dict[str, Any]:
             return {}
 
-        queued = tools = circuits
+        queued = circuits
 
         def pools(self) -> tuple[()]:
             return ()
+
+        sources = pools
 
     small = Small()
     gone = weakref.ref(small)

@@ -124,6 +124,9 @@ async def test_successful_and_failed_reloads_are_counted(tmp_path: Path) -> None
             "catalog_reloads_total directory failed": 1,
             "catalog_reloads_total code failed": 1,
             "catalog_tools code": 1,
+            "catalog_source_up code": 1,
+            "catalog_refused_items code": 0,
+            "catalog_held_changes code": 0,
             "catalog_last_reload_successful code": 0,
             "catalog_last_reload_successful directory": 0,
         }

@@ -1,0 +1,62 @@
+"""The series of the catalogue's sources are bounded and removed with their source."""
+
+from __future__ import annotations
+
+import pytest
+
+from dispatch.telemetry.metrics.source_series import MAX_SOURCES, SourceSeries
+from dispatch.telemetry.names import OTHER
+from tests.helpers.telemetry_capture import Board
+
+
+def test_series_exist_at_0_from_the_start() -> None:
+    board = Board()
+    assert SourceSeries(board.registry).acquire("tools") == "tools"
+    assert board.read() == {"catalog_reloads_total tools ok": 0, "catalog_reloads_total tools failed": 0}
+
+
+def test_the_last_reload_decides() -> None:
+    board = Board()
+    series = SourceSeries(board.registry)
+    series.acquire("tools")
+    for is_successful in (True, False, True):
+        series.record_reload("tools", is_successful=is_successful)
+        assert board["catalog_last_reload_successful tools"] == is_successful
+    assert board["catalog_reloads_total tools ok"] == 2
+    assert board["catalog_reloads_total tools failed"] == 1
+
+
+def test_many_sources_share_one_series(caplog: pytest.LogCaptureFixture) -> None:
+    board = Board()
+    series = SourceSeries(board.registry)
+    labels = [series.acquire(f"source-{number}") for number in range(MAX_SOURCES + 3)]
+    assert labels == [f"source-{number}" for number in range(MAX_SOURCES)] + [OTHER] * 3
+    assert caplog.text.count("further ones share the series _OTHER") == 1
+    assert series.labels() == set(labels)
+    for label in labels:
+        series.release(label, is_removed=True)
+    assert series.labels() == {OTHER}, "the counts of several sources must not decrease"
+
+
+def test_sources_that_come_and_go_leave_nothing() -> None:
+    board = Board()
+    series = SourceSeries(board.registry)
+    for number in range(1_000):
+        label = series.acquire(f"source-{number}")
+        assert label == f"source-{number}"
+        series.record_reload(label, is_successful=False)
+        series.release(label, is_removed=True)
+    assert board.read() == {}
+    assert series.labels() == set()
+
+
+def test_a_closed_dispatcher_keeps_the_counts() -> None:
+    board = Board()
+    series = SourceSeries(board.registry)
+    series.acquire("tools")
+    series.record_reload("tools", is_successful=True)
+    series.release("tools", is_removed=False)
+    assert board["catalog_reloads_total tools ok"] == 1
+    series.acquire("tools")
+    series.release("tools", is_removed=True)
+    assert board.read() == {}
