@@ -20,7 +20,8 @@ from dispatch._internal.permit import Randomness
 from dispatch.balancing.snapshot import InstanceView
 from dispatch.calls.call import Calls
 from dispatch.calls.call_state import CallOptions
-from dispatch.calls.resolved_tool import ResolvedTool, ToolResolver
+from dispatch.calls.resolution.resolved_tool import ResolvedTool
+from dispatch.calls.resolution.resolver import ToolResolver
 from dispatch.calls.runtime import Runtime
 from dispatch.catalog import Catalog, CatalogError, load_directory
 from dispatch.errors import DispatchError
@@ -222,7 +223,7 @@ class Dispatcher:
             else:
                 source = "directory"
                 catalog = load_directory(catalog)
-            self._resolver = ToolResolver(catalog, policy).check()
+            self._resolver = self._resolver.renewed(catalog, policy)
         except (CatalogError, PolicyError) as error:
             if self._runtime is not None:
                 self._runtime.observer.catalog.on_reload_failed(source, len(self.catalog.tools), str(error))

@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry
 
 from benchmarks.micro.guard_stacks import Call, Stack, bare, catalog, whole_call
 from benchmarks.micro.otel_sdk import recording, refusing
-from dispatch.calls.resolved_tool import ToolResolver
+from dispatch.calls.resolution.resolver import ToolResolver
 from dispatch.errors import Outcome
 from dispatch.messaging.rpc.exchange_outcome import Disposition
 from dispatch.policy import DEFAULT_POLICY

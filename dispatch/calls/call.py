@@ -16,7 +16,7 @@ from dispatch.calls.attempt import Attempts
 from dispatch.calls.call_state import NO_OPTIONS, Attempt, Call, CallOptions
 from dispatch.calls.error_messages import add_alternatives, error_from_timeout
 from dispatch.calls.preparation import prepare_call
-from dispatch.calls.resolved_tool import ResolvedTool
+from dispatch.calls.resolution.resolved_tool import ResolvedTool
 from dispatch.calls.runtime import Runtime
 from dispatch.errors import DispatchError, Outcome
 from dispatch.messaging.rpc.exchange_outcome import Answer, Lost, TimedOut

@@ -6,7 +6,7 @@ import msgspec
 
 from dispatch.calls.admission import Admission
 from dispatch.calls.error_messages import error_from_exchange
-from dispatch.calls.resolved_tool import ResolvedTool
+from dispatch.calls.resolution.resolved_tool import ResolvedTool
 from dispatch.calls.tool_guards import ToolGuards
 from dispatch.errors import DispatchError, ErrorType, Origin, Outcome, TransportError
 from dispatch.messaging.rpc.exchange_outcome import Answer, Settled, TimedOut

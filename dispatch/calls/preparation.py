@@ -7,7 +7,7 @@ from typing import Any
 
 from dispatch.calls.call_state import Call, CallOptions
 from dispatch.calls.error_messages import error_from_mistake
-from dispatch.calls.resolved_tool import ResolvedTool
+from dispatch.calls.resolution.resolved_tool import ResolvedTool
 from dispatch.calls.tool_guards import ToolGuards
 from dispatch.errors import DispatchError
 from dispatch.messaging.wire.codec import PayloadTooLargeError, encode_request, json_text

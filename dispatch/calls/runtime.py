@@ -13,7 +13,8 @@ from dispatch._internal.permit import Randomness
 from dispatch.balancing.snapshot import InstanceView
 from dispatch.calls.attempt import Attempts
 from dispatch.calls.instance_invoker import InstanceInvoker
-from dispatch.calls.resolved_tool import ResolvedTool, ToolResolver, meter_label
+from dispatch.calls.resolution.resolved_tool import ResolvedTool, meter_label
+from dispatch.calls.resolution.resolver import ToolResolver
 from dispatch.calls.tool_guards import GuardRegistry, ToolGuards
 from dispatch.catalog.sources.base import SourceStatus
 from dispatch.messaging.rpc.correlation import Correlator

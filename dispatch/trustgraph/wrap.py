@@ -13,7 +13,7 @@ from dispatch.balancing.snapshot import InstanceView
 from dispatch.calls.attempt import Attempts
 from dispatch.calls.call_state import Attempt, Call, CallOptions
 from dispatch.calls.error_messages import error_from_client_failure, error_from_mistake, error_from_timeout
-from dispatch.calls.resolved_tool import ResolvedTool
+from dispatch.calls.resolution.resolved_tool import ResolvedTool
 from dispatch.calls.tool_guards import ToolGuards
 from dispatch.catalog import ServiceDescriptor
 from dispatch.catalog.sources.base import SourceStatus

@@ -1,7 +1,7 @@
 """The plan of a tool: the guards of its calls, their values, and the source of each value. Pure.
 
 ``dispatch check`` shows it. A dispatcher with the same catalogue and policy behaves as the plan says: both use the policy of
-:class:`dispatch.calls.resolved_tool.ToolResolver`.
+:class:`dispatch.calls.resolution.resolver.ToolResolver`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from typing import Any
 
 import msgspec
 
-from dispatch.calls.resolved_tool import ResolvedTool, ToolResolver
+from dispatch.calls.resolution.resolved_tool import ResolvedTool
+from dispatch.calls.resolution.resolver import ToolResolver
 from dispatch.catalog import Catalog, ServiceDescriptor, ToolDescriptor
 from dispatch.catalog.frozen_json import FrozenDict
 from dispatch.messaging.wire.topic_name import TopicName

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from dispatch.calls.resolved_tool import ToolResolver
+from dispatch.calls.resolution.resolver import ToolResolver
 from dispatch.catalog import Catalog
 from dispatch.catalog.frozen_json import FrozenDict
 from dispatch.policy import DEFAULT_POLICY, Policy, Slo

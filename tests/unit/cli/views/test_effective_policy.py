@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dispatch.calls.resolved_tool import ToolResolver
+from dispatch.calls.resolution.resolver import ToolResolver
 from dispatch.calls.tool_guards import ToolGuards
 from dispatch.catalog import Catalog
 from dispatch.cli.views.effective_policy import DEFAULT, GUARDS, SERVICE, Row, ToolPlan, plan_of, plans

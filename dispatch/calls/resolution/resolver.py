@@ -1,4 +1,4 @@
-"""Resolved tools: what does not change from call to call, computed once for each tool."""
+"""Resolves names of tools and services; each one is computed once."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
 from dispatch.calls.error_messages import error_from_unknown_name
+from dispatch.calls.resolution.resolved_tool import ResolvedTool
 from dispatch.catalog import Catalog, ServiceDescriptor, ToolDescriptor, UnknownServiceError, UnknownToolError
 from dispatch.messaging.wire.codec import json_text
 from dispatch.messaging.wire.topic_name import TopicName
@@ -22,54 +21,6 @@ MAX_ALTERNATIVES = 3
 
 def _pool_key(service: ServiceDescriptor, tool: str = "") -> PoolKey:
     return PoolKey(service.id, (service.request_queue, service.response_queue), service.instances, tool)
-
-
-def meter_label(name: str, *, is_tool: bool) -> str:
-    """Return the label of a tool in metrics, events and logs: its name; of a service that is called without a tool:
-    ``service:`` and its id."""
-    return name if is_tool else f"service:{name}"
-
-
-class ResolvedTool(msgspec.Struct, frozen=True):
-    """A tool with everything that a call of it needs.
-
-    Attributes:
-        label: the tool's name; the service's id where a client calls a service without a tool.
-        service: that executes the tool.
-        config_text: the config values, as the JSON text of the request.
-        policy: the defaults, overlaid by the service's and the tool's own.
-        repeatable: declared read-only or idempotent.
-        pool_key: of the service's instances.
-        is_durable: requests are sent on a persistent topic.
-        is_single_flight: equal calls in flight at the same time share one exchange.
-        is_tool: a tool of the catalogue, rather than a service that is called without one.
-        description: of the tool.
-    """
-
-    label: str
-    service: ServiceDescriptor
-    config_text: str
-    policy: Policy
-    repeatable: bool
-    pool_key: PoolKey
-    is_durable: bool = False
-    is_single_flight: bool = False
-    is_tool: bool = True
-    description: str = ""
-
-    @property
-    def service_id(self) -> str:
-        """The id of the service."""
-        return self.service.id
-
-    @property
-    def meter_label(self) -> str:
-        """See :func:`meter_label`."""
-        return meter_label(self.label, is_tool=self.is_tool)
-
-    def may_be_redelivered(self, idempotency_key: str | None) -> bool:
-        """Whether the broker may deliver a request to another instance when the first one dies."""
-        return self.is_durable and (self.repeatable or idempotency_key is not None)
 
 
 class ToolResolver:
@@ -101,6 +52,30 @@ class ToolResolver:
             if tool.policy:
                 self._merged(services[tool.service], tool.policy, f"the tool '{tool.name}'")
         return self
+
+    def renewed(self, catalog: Catalog, policy: Policy) -> ToolResolver:
+        """Return the checked resolver of another catalogue or policy. An unchanged tool or service keeps its
+        :class:`ResolvedTool`, the same object. May run on another thread while this resolver is in use.
+
+        Raises:
+            PolicyError: as :meth:`check`.
+        """
+        renewed = ToolResolver(catalog, policy).check()
+        is_same_policy = policy == self._policy
+        for id, former in self._services.copy().items():
+            service = catalog.services.get(id)
+            if service is not None and service == former.service:
+                renewed._keep(former, is_same_policy or renewed.service(id) == former)
+        for name, former in self._tools.copy().items():
+            tool = catalog.tools.get(name)
+            if tool is not None and tool == former.descriptor and catalog.service_of(tool) == former.service:
+                renewed._keep(former, is_same_policy or renewed.tool(name) == former)
+        return renewed
+
+    def _keep(self, former: ResolvedTool, is_unchanged: bool) -> None:
+        if is_unchanged:
+            (self._tools if former.is_tool else self._services)[former.label] = former
+            self._pools.setdefault(former.pool_key, former.pool_key)
 
     @staticmethod
     def _merged(base: Policy, raw: Mapping[str, Any], where: str) -> Policy:
@@ -134,7 +109,7 @@ class ToolResolver:
                 self._pool_key_of(service, "" if _BALANCED.isdisjoint(descriptor.policy) else name),
                 _is_durable(service),
                 policy.single_flight and descriptor.read_only,
-                description=descriptor.description,
+                descriptor=descriptor,
             )
         return target
 

@@ -1,4 +1,4 @@
-"""Targets: worked out once for each tool, from defaults, service and tool."""
+"""Resolution of names: once for each tool, from defaults, service and tool."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import pytest
 
 from dispatch import Policy, PolicyError, Retry
-from dispatch.calls.resolved_tool import ToolResolver
+from dispatch.calls.resolution.resolver import ToolResolver
 from dispatch.errors import RejectedError
 from tests.helpers.dispatcher_and_service import catalog
 
@@ -73,3 +73,52 @@ def test_a_policy_that_does_not_go_with_a_services_or_a_tools_is_refused_at_once
         .policy.retry.initial_backoff
         == 1.0
     )
+
+
+DESCRIPTORS = {"plain": {}, "quick": {"policy": {"timeout": 4}}}
+
+
+def test_an_unchanged_tool_keeps_its_resolved_tool() -> None:
+    first = ToolResolver(catalog(**DESCRIPTORS), Policy())
+    plain, quick, lab = first.tool("plain"), first.tool("quick"), first.service("lab")
+    renewed = first.renewed(catalog(plain={}, quick={"policy": {"timeout": 5}}, new={}), Policy())
+    assert renewed.tool("plain") is plain
+    assert renewed.service("lab") is lab
+    assert renewed.tool("quick") is not quick
+    assert renewed.tool("quick").policy.timeout == 5
+    assert renewed.tool("new").pool_key is plain.pool_key
+
+
+def test_a_changed_service_changes_its_tools() -> None:
+    first = ToolResolver(catalog(**DESCRIPTORS), Policy())
+    plain, lab = first.tool("plain"), first.service("lab")
+    renewed = first.renewed(catalog(service={"policy": {"timeout": 9}}, **DESCRIPTORS), Policy())
+    assert (renewed.tool("plain").policy.timeout, renewed.service("lab").policy.timeout) == (9, 9)
+    assert renewed.tool("plain") is not plain
+    assert renewed.service("lab") is not lab
+
+
+def test_another_default_policy_changes_only_what_it_affects() -> None:
+    tools = catalog(**DESCRIPTORS)
+    first = ToolResolver(tools, Policy(timeout=20))
+    plain, quick, lab = first.tool("plain"), first.tool("quick"), first.service("lab")
+    renewed = first.renewed(tools, Policy(timeout=21))
+    assert renewed.tool("quick") is quick
+    assert (renewed.tool("plain").policy.timeout, renewed.service("lab").policy.timeout) == (21, 21)
+    assert (plain.policy.timeout, lab.policy.timeout) == (20, 20)
+
+
+def test_a_removed_tool_is_not_kept() -> None:
+    first = ToolResolver(catalog(**DESCRIPTORS), Policy())
+    first.tool("quick")
+    renewed = first.renewed(catalog(plain={}), Policy())
+    assert renewed.find("quick", is_tool=True) is None
+    with pytest.raises(RejectedError):
+        renewed.tool("quick")
+
+
+def test_a_renewal_checks_the_policies() -> None:
+    first = ToolResolver(catalog(work={"policy": {"retry": {"max-backoff": 0.5}}}), Policy())
+    first.tool("work")
+    with pytest.raises(PolicyError, match=r"'retry.max-backoff'.*the tool 'work'"):
+        first.renewed(first.catalog, Policy(retry=Retry(initial_backoff=1.0)))

@@ -1,0 +1,62 @@
+"""A resolved tool: what does not change from call to call."""
+
+from __future__ import annotations
+
+import msgspec
+
+from dispatch.catalog import ServiceDescriptor, ToolDescriptor
+from dispatch.policy import Policy
+from dispatch.routing.pool_registry import PoolKey
+
+
+def meter_label(name: str, *, is_tool: bool) -> str:
+    """Return the label of a tool in metrics, events and logs: its name; of a service that is called without a tool:
+    ``service:`` and its id."""
+    return name if is_tool else f"service:{name}"
+
+
+class ResolvedTool(msgspec.Struct, frozen=True):
+    """A tool with everything that a call of it needs.
+
+    Attributes:
+        label: the tool's name; the service's id where a client calls a service without a tool.
+        service: that executes the tool.
+        config_text: the config values, as the JSON text of the request.
+        policy: the defaults, overlaid by the service's and the tool's own.
+        repeatable: declared read-only or idempotent.
+        pool_key: of the service's instances.
+        is_durable: requests are sent on a persistent topic.
+        is_single_flight: equal calls in flight at the same time share one exchange.
+        is_tool: a tool of the catalogue, rather than a service that is called without one.
+        descriptor: of the tool; None: it is not in the catalogue.
+    """
+
+    label: str
+    service: ServiceDescriptor
+    config_text: str
+    policy: Policy
+    repeatable: bool
+    pool_key: PoolKey
+    is_durable: bool = False
+    is_single_flight: bool = False
+    is_tool: bool = True
+    descriptor: ToolDescriptor | None = None
+
+    @property
+    def description(self) -> str:
+        """The description of the tool."""
+        return "" if self.descriptor is None else self.descriptor.description
+
+    @property
+    def service_id(self) -> str:
+        """The id of the service."""
+        return self.service.id
+
+    @property
+    def meter_label(self) -> str:
+        """See :func:`meter_label`."""
+        return meter_label(self.label, is_tool=self.is_tool)
+
+    def may_be_redelivered(self, idempotency_key: str | None) -> bool:
+        """Whether the broker may deliver a request to another instance when the first one dies."""
+        return self.is_durable and (self.repeatable or idempotency_key is not None)
