@@ -9,6 +9,7 @@ import sys
 try:
     from dispatch._version import __version__
     from dispatch.catalog import Catalog, CatalogError, Folder
+    from dispatch.catalog.sources.trustgraph import TrustGraphConfig
     from dispatch.dispatcher import Dispatcher, connect
     from dispatch.errors import (
         CallTimeoutError,
@@ -97,6 +98,7 @@ __all__ = [
     "ToolService",
     "ToolServiceClient",
     "TransportError",
+    "TrustGraphConfig",
     "WrappedClient",
     "__version__",
     "connect",

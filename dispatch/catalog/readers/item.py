@@ -9,6 +9,7 @@ from dispatch._internal.suggestions import excerpt, find_near_names, join_names
 from dispatch.catalog.descriptors import ServiceDescriptor, ToolDescriptor
 from dispatch.catalog.errors import Problem, Report
 from dispatch.catalog.frozen_json import describe_kind, freeze_json
+from dispatch.catalog.parsing import DocumentError, parse_json
 from dispatch.catalog.readers.service import read_service
 from dispatch.catalog.readers.tool import read_tool
 
@@ -172,6 +173,11 @@ def _object(raw: object, report: Report) -> dict[str, Any] | None:
     fix = 'write one object: {"id": …} for a service, {"type": "tool-service", "name": …} for a tool'
     if isinstance(value, str) and value.lstrip().startswith("{"):
         fix = "remove the quotes: this is JSON inside a JSON text"
+        try:
+            parse_json(value)
+        except DocumentError as error:  # a text that its source could not parse
+            for key, problem, correction in error.mistakes:
+                report.add_error(key, problem, correction)
     if not report.has_errors:
         report.add_error("", f"the descriptor is {describe_kind(value)}, not an object", fix)
     return None

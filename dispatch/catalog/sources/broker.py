@@ -1,0 +1,49 @@
+"""What a source needs of the broker: requests with their responses, and notifications. Sources import no transport."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+OnMessage = Callable[[bytes], object]
+"""Receives the payload of a notification, on the event loop."""
+
+
+class BrokerSubscription(Protocol):
+    """A subscription to notifications."""
+
+    async def close(self) -> None:
+        """End the subscription. Idempotent."""
+        ...
+
+
+class Broker(Protocol):
+    """The broker of a dispatcher, as sources see it. Topic names are complete."""
+
+    async def request(
+        self, topic: str, response_topic: str, payload: bytes, *, timeout: float, resend_after: float | None = None
+    ) -> bytes:
+        """Publish a request and return the payload of the first response with its property ``id``. Later responses with
+        the same id are ignored.
+
+        Args:
+            topic: of the requests.
+            response_topic: on which the responses arrive, among those to other clients.
+            payload: of the request.
+            timeout: seconds until the response must be there.
+            resend_after: seconds without a response after which the same request is sent again; the interval doubles
+                each time. Only for a request that may be executed twice; None: it is sent once.
+
+        Raises:
+            TimeoutError: no response within ``timeout``; the request may have been executed.
+            TransportError: the broker is out of reach or refuses a topic.
+        """
+        ...
+
+    async def subscribe(self, topic: str, on_message: OnMessage) -> BrokerSubscription:
+        """Call ``on_message`` with each message that is published to ``topic`` from now on.
+
+        Raises:
+            TransportError: the broker is out of reach or refuses the topic.
+        """
+        ...

@@ -1,0 +1,269 @@
+"""The tools in TrustGraph's configuration as a live source."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, Final
+
+from dispatch.catalog.readers.item import Item
+from dispatch.catalog.sources.base import OnChange
+from dispatch.catalog.sources.broker import Broker, BrokerSubscription
+from dispatch.catalog.sources.trustgraph.config_client import ConfigClient
+from dispatch.catalog.sources.trustgraph.config_item import read_config_item
+from dispatch.catalog.sources.trustgraph.config_messages import MalformedConfigMessageError, decode_push
+from dispatch.catalog.sources.trustgraph.config_topics import ConfigTopics
+from dispatch.catalog.sources.trustgraph.config_writer import SERVICE, TOOL, ConfigWriter, require_kind
+
+POLL_S: Final = 30.0
+"""Seconds between two polls: a notification may be lost."""
+POLL_JITTER: Final = 0.2
+"""Share of :data:`POLL_S` by which a poll is earlier or later, so that dispatchers do not poll at the same time."""
+MAX_FETCHES: Final = 3
+"""Fetches in a row until both types have the same version; after that the next notification corrects the difference."""
+MAX_CONCURRENT: Final = 8
+"""Workspaces that are fetched at the same time."""
+ALL_WORKSPACES: Final = "*"
+
+_NOT_CONNECTED: Final = "This source is not connected. Pass it to dispatch.connect(catalog=…) and start the dispatcher."
+
+_Values = dict[tuple[str, str, str], str]
+"""Texts by workspace, type and key."""
+
+
+class TrustGraphConfig:
+    """The tools in TrustGraph's configuration (types ``tool`` and ``tool-service``), followed live over the broker.
+
+    It fetches both types after each notification of the config service, and every 30 s ± 20 %. Invalid items are refused
+    one by one; while the service is out of reach, the last valid ones stay in force.
+
+    Args:
+        workspace: of the tools. ``"*"``: all, each under its own namespace: the tool ``find`` of the workspace ``crm`` is
+            ``crm-find``. Workspaces that begin with ``_`` are TrustGraph's storage and are left out.
+        id: unique in a dispatcher; the label ``source`` of its metrics.
+        topics: of the config service.
+        namespace: prefix of the names; with ``"*"`` it precedes the workspace.
+        on_change: ``hold``: a changed definition waits for its approval.
+        randomness: for the jitter of polls; tests set it.
+
+    Raises:
+        ValueError: ``workspace`` is empty or reserved.
+        TopicError: one of ``topics`` is not a topic name.
+    """
+
+    is_atomic = False
+
+    def __init__(
+        self,
+        workspace: str = "default",
+        *,
+        id: str = "trustgraph",
+        topics: ConfigTopics | None = None,
+        namespace: str = "",
+        on_change: OnChange = "apply",
+        randomness: Callable[[], float] = random.random,
+    ) -> None:
+        if not workspace or workspace.startswith("_"):
+            raise ValueError(
+                f"'{workspace}' is not a workspace with tools: names that begin with '_' are TrustGraph's storage. "
+                "Use the name of a workspace, or '*' for all."
+            )
+        self.workspace = workspace
+        self.id = id
+        self.namespace = namespace
+        self.on_change: OnChange = on_change
+        self.topics = (topics or ConfigTopics()).expand()
+        self._randomness = randomness
+        self._broker: Broker | None = None
+        self._client: ConfigClient | None = None
+        self._writer: ConfigWriter | None = None
+        self._subscription: BrokerSubscription | None = None
+        self._subscribing = asyncio.Lock()
+        self._is_changed = asyncio.Event()
+        self._version: int | None = None
+        self._items: dict[tuple[str, str, str], tuple[str, Item]] = {}
+
+    def connect(self, broker: Broker) -> None:
+        """Use ``broker`` from now on. The dispatcher calls this before the first :meth:`discover`."""
+        self._broker = broker
+        self._client = ConfigClient(broker, self.topics)
+        self._writer = ConfigWriter(self._client, self.id)
+        self._subscription = None
+        self._subscribing = asyncio.Lock()  # the former ones may belong to another event loop
+        self._is_changed = asyncio.Event()
+        self._version = None
+
+    async def close(self) -> None:
+        """End the subscription to notifications."""
+        subscription, self._subscription = self._subscription, None
+        if subscription is not None:
+            await subscription.close()
+
+    async def discover(self) -> Sequence[Item]:
+        """Return all items. An item whose text did not change is the same object as before.
+
+        Raises:
+            ConfigServiceError: the config service does not answer, or with an error.
+            TransportError: the broker is out of reach.
+            RuntimeError: not connected: the source belongs to no started dispatcher.
+        """
+        client = self._connected_client
+        await self._subscribe()
+        for _ in range(MAX_FETCHES):
+            values, versions = await self._fetch(client)
+            self._version = max(versions)
+            if len(versions) == 1:
+                break
+        # Thousands of texts take tens of milliseconds.
+        self._items = await asyncio.to_thread(self._read, values, self._items)
+        return [item for _, item in self._items.values()]
+
+    async def changes(self) -> AsyncIterator[None]:
+        """Yield after each notification that may concern the tools, and when a poll is due."""
+        while True:
+            seconds = POLL_S * (1 + POLL_JITTER * (2 * self._randomness() - 1))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._is_changed.wait()
+            self._is_changed.clear()
+            yield
+
+    # -- writing ------------------------------------------------------------------------------------------------
+
+    async def put(
+        self, kind: str, raw: Mapping[str, Any], *, key: str | None = None, workspace: str | None = None
+    ) -> None:
+        """Write a descriptor to TrustGraph's configuration. TrustGraph's agents reload all tools: a tool is written
+        together with its service, and a service together with a tool.
+
+        Args:
+            kind: ``tool`` or ``tool-service``; put a service before its tools.
+            raw: the descriptor.
+            key: of the item; None: the ``name`` of a tool, the ``id`` of a service.
+            workspace: None: that of the source.
+
+        Raises:
+            CatalogError: the descriptor is invalid, or the service of the tool is not there.
+            ValueError: ``kind``, key or workspace are missing or unknown.
+            ConfigServiceError, TransportError: as :meth:`discover`; the item may have been written.
+        """
+        await self._connected_writer.put(self._one_workspace(workspace), kind, raw, key)
+
+    async def remove(self, kind: str, key: str, *, workspace: str | None = None) -> bool:
+        """Delete an item from TrustGraph's configuration, and write one of the remaining tools with its service again, so
+        that TrustGraph's agents reload all tools. Return whether there was such an item.
+
+        Raises:
+            CatalogError: tools use the service.
+            ValueError, ConfigServiceError, TransportError: as :meth:`put`.
+        """
+        return await self._connected_writer.remove(self._one_workspace(workspace), kind, key)
+
+    async def get(self, kind: str, key: str, *, workspace: str | None = None) -> Any:
+        """Return the descriptor of an item as it is stored: JSON values, or the text if it is not JSON. None: there is none.
+
+        Raises:
+            ValueError, ConfigServiceError, TransportError: as :meth:`put`.
+        """
+        text = await self._connected_client.get_value(self._one_workspace(workspace), require_kind(kind), key)
+        if text is None:
+            return None
+        try:
+            return json.loads(text)
+        except ValueError:
+            return text
+
+    async def list(self, kind: str, *, workspace: str | None = None) -> tuple[str, ...]:
+        """Return the keys of all items of a kind, sorted.
+
+        Raises:
+            ValueError, ConfigServiceError, TransportError: as :meth:`put`.
+        """
+        return await self._connected_client.list_keys(self._one_workspace(workspace), require_kind(kind))
+
+    def _one_workspace(self, workspace: str | None) -> str:
+        workspace = self.workspace if workspace is None else workspace
+        if workspace == ALL_WORKSPACES or not workspace:
+            raise ValueError("An item belongs to one workspace. Give the argument 'workspace'.")
+        return workspace
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    @property
+    def _connected_client(self) -> ConfigClient:
+        if self._client is None:
+            raise RuntimeError(_NOT_CONNECTED)
+        return self._client
+
+    @property
+    def _connected_writer(self) -> ConfigWriter:
+        if self._writer is None:
+            raise RuntimeError(_NOT_CONNECTED)
+        return self._writer
+
+    async def _subscribe(self) -> None:
+        async with self._subscribing:
+            if self._subscription is None:
+                assert self._broker is not None
+                self._subscription = await self._broker.subscribe(self.topics.notification, self._on_notification)
+
+    def _on_notification(self, payload: bytes) -> None:
+        try:
+            push = decode_push(payload)
+        except MalformedConfigMessageError:
+            self._is_changed.set()  # an unknown change
+            return
+        changes = push.changes or {}
+        # A version that is lower than the known one belongs to a new store.
+        if not changes or TOOL in changes or SERVICE in changes or push.version != self._version:
+            self._is_changed.set()
+
+    async def _fetch(self, client: ConfigClient) -> tuple[_Values, set[int]]:
+        versions: set[int] = set()
+        if self.workspace == ALL_WORKSPACES:
+            names: set[str] = set()
+            for kind in (TOOL, SERVICE):
+                found, version = await client.get_workspaces(kind)
+                names |= found
+                versions.add(version)
+            workspaces = sorted(name for name in names if name and not name.startswith("_"))
+        else:
+            workspaces = [self.workspace]
+        values: _Values = {}
+        limit = asyncio.Semaphore(MAX_CONCURRENT)
+
+        async def fetch_workspace(workspace: str) -> None:
+            async with limit:
+                # A service is written before its tools: a tool that is fetched first has its service in the second fetch.
+                for kind in (TOOL, SERVICE):
+                    texts, version = await client.get_values(workspace, kind)
+                    versions.add(version)
+                    values.update({(workspace, kind, key): text for key, text in texts.items()})
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for workspace in workspaces:
+                    group.create_task(fetch_workspace(workspace))
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        return values, versions
+
+    def _read(
+        self, values: _Values, former: Mapping[tuple[str, str, str], tuple[str, Item]]
+    ) -> dict[tuple[str, str, str], tuple[str, Item]]:
+        items = {}
+        for place in sorted(values, key=lambda place: (place[0], place[1] != SERVICE, place[2])):
+            text = values[place]
+            known = former.get(place)
+            if known is None or known[0] != text:
+                known = text, read_config_item(self.id, *place, text, self._namespace_of(place[0]))
+            items[place] = known
+        return items
+
+    def _namespace_of(self, workspace: str) -> str:
+        if self.workspace != ALL_WORKSPACES:
+            return self.namespace
+        return f"{self.namespace}-{workspace}" if self.namespace else workspace

@@ -1,0 +1,274 @@
+"""The source on the embedded broker: what it fetches when, and what it makes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any, NamedTuple
+
+import pytest
+
+import dispatch
+from dispatch.catalog.readers.item import Item
+from dispatch.catalog.sources.trustgraph import ConfigServiceError, ConfigTopics
+from dispatch.catalog.sources.trustgraph.config_client import TIMEOUT_S
+from dispatch.catalog.sources.trustgraph.trustgraph_config import POLL_S
+from dispatch.transports.memory import MemoryTransport
+from dispatch.trustgraph.config_broker import ConfigBroker
+from tests.helpers.clock import idle
+from tests.helpers.config_service import ConfigService, ConfigStore, config_service
+
+URL = "memory://config"
+SERVICE = {"id": "joke-service", "request-queue": "request:tg:joke", "response-queue": "response:tg:joke"}
+TOOL = {"type": "tool-service", "name": "tell-joke", "description": "Tell a joke", "service": "joke-service"}
+FETCH = [("getvalues", "tool"), ("getvalues", "tool-service")]
+
+
+class Follower:
+    """Follows a source as the registry does: an iteration over its changes, and a fetch after each."""
+
+    def __init__(self, source: dispatch.TrustGraphConfig) -> None:
+        self.source = source
+        self.items: list[Item] = []
+        self.fetches = 0
+        self.errors: list[Exception] = []
+        self._changed = asyncio.Event()
+        self._changed.set()
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._iterate())
+            while True:
+                await self._changed.wait()
+                self._changed.clear()
+                await self.discover()
+
+    async def discover(self) -> None:
+        try:
+            self.items = list(await self.source.discover())
+        except (ConfigServiceError, dispatch.TransportError) as error:
+            self.errors.append(error)
+        self.fetches += 1
+
+    async def _iterate(self) -> None:
+        async for _ in self.source.changes():
+            self._changed.set()
+
+    @property
+    def keys(self) -> list[tuple[str, str]]:
+        return [(item.kind, item.key) for item in self.items]
+
+
+class Setting(NamedTuple):
+    service: ConfigService
+    store: ConfigStore
+    source: dispatch.TrustGraphConfig
+    follower: Follower
+
+
+async def settle() -> None:
+    """Let the fetch that is due end; a fetch reads its items in a thread."""
+    for _ in range(5):
+        await idle()
+        await asyncio.sleep(0.001)
+
+
+@contextlib.asynccontextmanager
+async def following(*, is_running: bool = True, **options: Any) -> AsyncIterator[Setting]:
+    """A source that is followed, with a service whose store has one service and one tool."""
+    store = ConfigStore()
+    store.write("tool-service", "joke-service", SERVICE)
+    store.write("tool", "tell-joke", TOOL)
+    transport = MemoryTransport(URL)
+    await transport.start()
+    broker = ConfigBroker(transport, "d1")
+    source = dispatch.TrustGraphConfig(**{"randomness": lambda: 0.5} | options)
+    source.connect(broker)
+    async with config_service(URL, store) as service:
+        if not is_running:
+            await service.stop()
+        follower = Follower(source)
+        task = asyncio.create_task(follower.run())
+        await settle()
+        try:
+            yield Setting(service, store, source, follower)
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+            await source.close()
+            await broker.close()
+            await transport.close()
+
+
+async def test_fetches_both_types_once_at_the_start() -> None:
+    async with following() as (service, _, _, follower):
+        assert service.operations == FETCH
+        assert follower.keys == [("tool-service", "joke-service"), ("tool", "tell-joke")]
+        assert [item.namespace for item in follower.items] == ["", ""]
+        assert follower.items[1].origin == "trustgraph:default/tool/tell-joke"
+
+
+@pytest.mark.parametrize("kind", ["tool", "tool-service"])
+async def test_fetches_both_types_after_a_notification_for_either(kind: str) -> None:
+    async with following() as (service, store, _, follower):
+        service.requests.clear()
+        store.write(kind, "new", {})
+        service.push({kind: ["default"]})
+        await settle()
+        assert service.operations == FETCH
+        assert (kind, "new") in follower.keys
+
+
+async def test_fetches_after_the_start_of_the_service() -> None:
+    async with following() as (service, store, _, follower):
+        store.texts.clear()
+        service.push({})
+        await settle()
+        assert follower.keys == []
+
+
+@pytest.mark.parametrize("version", [0, 1, 3, 100])
+async def test_fetches_when_the_version_is_another_one(version: int) -> None:
+    async with following() as (service, store, _, follower):
+        store.texts.clear()
+        store.version = version
+        service.push({"prompt": ["default"]})
+        await settle()
+        assert follower.keys == []
+
+
+async def test_a_notification_without_news_causes_no_fetch() -> None:
+    async with following() as (service, _, _, follower):
+        service.push({"prompt": ["default"]})
+        await settle()
+        assert follower.fetches == 1
+
+
+async def test_an_unreadable_notification_causes_a_fetch() -> None:
+    async with following() as (service, _, _, follower):
+        service.send_notification(b"\xff")
+        await settle()
+        assert follower.fetches == 2
+
+
+async def test_polls_because_a_notification_may_be_lost() -> None:
+    async with following() as (_, store, _, follower):
+        store.write("tool", "new", {})
+        await asyncio.sleep(POLL_S - 1)
+        assert ("tool", "new") not in follower.keys
+        await asyncio.sleep(2)
+        assert ("tool", "new") in follower.keys
+
+
+@pytest.mark.parametrize(("share", "seconds"), [(0.0, 24.0), (0.5, 30.0), (1.0, 36.0)])
+async def test_polls_are_spread(share: float, seconds: float) -> None:
+    async with following(randomness=lambda: share) as (_, _, _, follower):
+        await asyncio.sleep(seconds - 0.5)
+        assert follower.fetches == 1
+        await asyncio.sleep(1)
+        assert follower.fetches == 2
+
+
+async def test_an_unchanged_item_is_the_same_object() -> None:
+    async with following() as (service, store, _, follower):
+        former = follower.items
+        store.write("tool", "tell-joke", TOOL | {"description": "Tell a better joke"})
+        service.push({"tool": ["default"]})
+        await settle()
+        assert follower.items[0] is former[0]
+        assert follower.items[1] != former[1]
+
+
+async def test_all_workspaces_each_under_its_own_namespace() -> None:
+    async with following(workspace="*", namespace="acme") as (service, store, _, follower):
+        store.write("tool", "find", TOOL, "crm")
+        store.write("tool-service", "joke-service", SERVICE, "__template__")
+        service.push({"tool": ["crm"]})
+        await settle()
+        assert [(item.namespace, item.key) for item in follower.items] == [
+            ("acme-crm", "find"),
+            ("acme-default", "joke-service"),
+            ("acme-default", "tell-joke"),
+        ]
+        assert {each["workspace"] for each in service.requests} == {"", "crm", "default"}
+
+
+async def test_a_write_between_the_two_types_causes_another_fetch() -> None:
+    async with following() as (service, store, source, _):
+        perform = service._perform
+        written = iter([True])
+
+        def write_between(**request: Any) -> dict[str, Any]:
+            if request["type"] == "tool-service" and next(written, False):
+                store.write("tool", "new", {})
+            return perform(**request)
+
+        service._perform = write_between  # type: ignore[method-assign]
+        service.requests.clear()
+        assert ("tool", "new") in [(item.kind, item.key) for item in await source.discover()]
+        assert service.operations == FETCH * 2
+
+
+async def test_duplicate_and_late_responses_are_ignored() -> None:
+    async with following() as (service, store, source, follower):
+        service.copies = 3
+        store.write("tool", "new", {})
+        service.push({"tool": ["default"]})
+        await settle()
+        assert ("tool", "new") in follower.keys
+        assert await source.list("tool") == ("new", "tell-joke")
+
+
+async def test_a_lost_read_is_sent_again() -> None:
+    async with following() as (service, _, source, _):
+        service.is_silent = True
+        reading = asyncio.create_task(source.get("tool", "tell-joke"))
+        await asyncio.sleep(0.5)
+        service.is_silent = False
+        service.requests.clear()
+        assert await reading == TOOL
+        assert service.operations == [("get", "tool")]
+
+
+async def test_a_service_that_does_not_answer_is_an_error_and_its_items_return() -> None:
+    async with following(is_running=False) as (service, _, _, follower):
+        await asyncio.sleep(TIMEOUT_S)
+        (error,) = follower.errors
+        assert isinstance(error, ConfigServiceError)
+        assert (error.type, error.operation) == ("no-response", "getvalues")
+        assert "did not answer 'getvalues' within 5 s" in str(error)
+        await service.start()  # it sends a notification
+        await settle()
+        await asyncio.sleep(2)
+        assert follower.keys == [("tool-service", "joke-service"), ("tool", "tell-joke")]
+
+
+async def test_the_error_of_a_response_is_reported() -> None:
+    async with following() as (service, _, source, _):
+        service.refusal = {"type": "config-error", "message": "no such keyspace"}
+        with pytest.raises(
+            ConfigServiceError, match=r"refused 'getvalues' \(config-error: no such keyspace\)"
+        ) as caught:
+            await source.discover()
+        assert caught.value.type == "config-error"
+
+
+@pytest.mark.parametrize("workspace", ["", "_", "__template__"])
+def test_a_reserved_workspace_is_refused(workspace: str) -> None:
+    with pytest.raises(ValueError, match="is not a workspace with tools"):
+        dispatch.TrustGraphConfig(workspace)
+
+
+def test_topics_are_configurable() -> None:
+    topics = dispatch.TrustGraphConfig("crm", topics=ConfigTopics.of_workspace("crm")).topics
+    assert topics == ConfigTopics(
+        "non-persistent://tg/request/config:crm",
+        "non-persistent://tg/response/config:crm",
+        "non-persistent://tg/notify/config",
+    )
+
+
+async def test_a_source_without_a_broker_says_so() -> None:
+    with pytest.raises(RuntimeError, match="not connected"):
+        await dispatch.TrustGraphConfig().discover()
