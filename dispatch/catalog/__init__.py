@@ -5,7 +5,14 @@ dispatch adds keys of its own. Loading is atomic: if any descriptor is invalid, 
 immutable.
 """
 
-from dispatch.catalog.catalog import Catalog, UnknownServiceError, UnknownToolError, check_items, load_items
+from dispatch.catalog.catalog import (
+    Catalog,
+    UnknownServiceError,
+    UnknownToolError,
+    VersionMismatchError,
+    check_items,
+    load_items,
+)
 from dispatch.catalog.descriptors import (
     ARGUMENT_TYPES,
     Argument,
@@ -37,6 +44,7 @@ __all__ = [
     "TopicName",
     "UnknownServiceError",
     "UnknownToolError",
+    "VersionMismatchError",
     "check_directory",
     "check_items",
     "load_directory",

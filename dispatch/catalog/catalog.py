@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from dispatch._internal.suggestions import excerpt, find_near_names, join_alternatives, join_names
-from dispatch.catalog.descriptors import ServiceDescriptor, ToolDescriptor
+from dispatch.catalog.descriptors import EMPTY, ServiceDescriptor, ToolDescriptor
 from dispatch.catalog.errors import Problem
 from dispatch.catalog.frozen_json import FrozenDict
 from dispatch.catalog.loader import read_items, require_valid
 from dispatch.catalog.readers.item import Item
+from dispatch.catalog.version_ranges import Range
+from dispatch.catalog.version_selection import (
+    list_versions,
+    select_default,
+    select_service,
+    select_version,
+    sort_versions,
+    to_range,
+)
+
+D = TypeVar("D", ServiceDescriptor, ToolDescriptor)
 
 
 class _UnknownError(LookupError):
@@ -52,20 +63,50 @@ class UnknownServiceError(_UnknownError):
     _what = "tool service"
 
 
+class VersionMismatchError(LookupError):
+    """No version of a tool, or of the service of a tool, is in the range that is asked for.
+
+    Attributes:
+        what: ``tool`` or ``tool service``.
+        name: of the tool, or id of the service.
+        range: that no version is in.
+        available: the declared versions, highest first.
+    """
+
+    def __init__(self, what: str, name: str, range: str, available: tuple[str, ...]) -> None:
+        self.what = what
+        self.name = name
+        self.range = range
+        self.available = available
+        versions = f"Available versions: {join_names(available)}." if available else "It declares no version."
+        super().__init__(f"No version of the {what} '{excerpt(name)}' satisfies '{excerpt(range)}'. {versions}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.what, self.name, self.range, self.available)
+
+
 class Catalog:
     """An immutable snapshot of services and tools; every tool's service is in it.
 
+    There may be several versions of one tool or service. The default version is the highest one that is no prerelease and
+    has no share in another version's ``rollout``; if there is none, the highest that is no prerelease, or else the highest.
+
     Attributes:
-        services: by id, in the order of loading.
-        tools: by name, in the order of loading.
+        services: default versions by id, in the order of loading.
+        tools: default versions by name, in the order of loading.
         source: label of the source in metrics: ``directory``, ``code``.
+        sources: ids of the sources of tools by name, where they differ from ``source``.
     """
 
-    __slots__ = ("services", "source", "tools")
+    __slots__ = ("_service_versions", "_tool_versions", "services", "source", "sources", "tools")
 
     services: Mapping[str, ServiceDescriptor]
     tools: Mapping[str, ToolDescriptor]
     source: str
+    sources: Mapping[str, str]
+    # All versions, of those names alone that have several.
+    _service_versions: Mapping[str, tuple[ServiceDescriptor, ...]]
+    _tool_versions: Mapping[str, tuple[ToolDescriptor, ...]]
 
     def __init__(
         self,
@@ -73,23 +114,24 @@ class Catalog:
         tools: Iterable[ToolDescriptor] = (),
         *,
         source: str = "code",
+        sources: Mapping[str, str] = EMPTY,
     ) -> None:
         """Make a catalogue of checked descriptors; :meth:`of` takes raw ones.
 
         Raises:
-            ValueError: two services with one id, two tools with one name, or a tool without its service.
+            ValueError: one version of a service id or of a tool name twice, or a tool without its service.
         """
-        service_list, tool_list = list(services), list(tools)
-        by_id = {service.id: service for service in service_list}
-        by_name = {tool.name: tool for tool in tool_list}
-        if len(by_id) != len(service_list) or len(by_name) != len(tool_list):
-            raise ValueError("duplicate service id or tool name: give each its own")
-        for tool in tool_list:
+        by_id, service_versions = _group_versions((service.id, service) for service in services)
+        by_name, tool_versions = _group_versions((tool.name, tool) for tool in tools)
+        for tool in (*by_name.values(), *(each for versions in tool_versions.values() for each in versions)):
             if tool.service not in by_id:
                 raise ValueError(f"the tool '{tool.name}' refers to the service '{tool.service}', which is missing")
         object.__setattr__(self, "services", FrozenDict(by_id))
         object.__setattr__(self, "tools", FrozenDict(by_name))
+        object.__setattr__(self, "_service_versions", service_versions)
+        object.__setattr__(self, "_tool_versions", tool_versions)
         object.__setattr__(self, "source", source)
+        object.__setattr__(self, "sources", FrozenDict(sources) if sources else EMPTY)
 
     @classmethod
     def empty(cls) -> Catalog:
@@ -107,19 +149,36 @@ class Catalog:
         items += [Item(f"tools[{index}]", "tool", "", raw) for index, raw in enumerate(tools)]
         return load_items(items)
 
-    def tool(self, name: str) -> ToolDescriptor:
-        """Return the tool with that name.
+    def tool(self, name: str, version: str | Range | None = None) -> ToolDescriptor:
+        """Return the tool with that name: the default version, or the highest in the range ``version`` if the default is not
+        in it.
 
         Raises:
             UnknownToolError: there is none.
+            VersionMismatchError: no version is in the range.
+            ValueError: ``version`` is no range.
         """
         found = self.tools.get(name)
         if found is None:
             raise UnknownToolError(name, find_near_names(name, self.tools), tuple(self.tools))
-        return found
+        if version is None:
+            return found
+        versions = self.versions(name)
+        selected = select_version(found, versions, to_range(version))
+        if selected is None:
+            raise VersionMismatchError("tool", name, str(version), list_versions(versions))
+        return selected
+
+    def versions(self, name: str) -> tuple[ToolDescriptor, ...]:
+        """Return all versions of a tool, highest first.
+
+        Raises:
+            UnknownToolError: there is no tool with that name.
+        """
+        return self._tool_versions.get(name) or (self.tool(name),)
 
     def service(self, id: str) -> ServiceDescriptor:
-        """Return the service with that id.
+        """Return the default version of the service with that id.
 
         Raises:
             UnknownServiceError: there is none.
@@ -129,27 +188,102 @@ class Catalog:
             raise UnknownServiceError(id, find_near_names(id, self.services), tuple(self.services))
         return found
 
+    def service_versions(self, id: str) -> tuple[ServiceDescriptor, ...]:
+        """Return all versions of a service, highest first.
+
+        Raises:
+            UnknownServiceError: there is no service with that id.
+        """
+        return self._service_versions.get(id) or (self.service(id),)
+
     def service_of(self, tool: str | ToolDescriptor) -> ServiceDescriptor:
-        """Return the service of a tool.
+        """Return the service of a tool: the highest version that satisfies the tool's ``requires``, itself or with one of
+        its instances; without ``requires`` the default version.
 
         Raises:
             UnknownToolError: there is no tool with that name.
             UnknownServiceError: the descriptor belongs to another catalogue, and its service is not in this one.
+            VersionMismatchError: no version of the service satisfies ``requires``.
         """
-        return self.service((self.tool(tool) if isinstance(tool, str) else tool).service)
+        descriptor = self.tool(tool) if isinstance(tool, str) else tool
+        if descriptor.requires is None:
+            return self.service(descriptor.service)
+        versions = self.service_versions(descriptor.service)
+        selected = select_service(versions, descriptor.requires)
+        if selected is None:
+            instances = [each for service in versions for each in service.instances]
+            available = tuple(dict.fromkeys((*list_versions(versions), *list_versions(instances))))
+            raise VersionMismatchError("tool service", descriptor.service, descriptor.requires, available)
+        return selected
+
+    def source_of(self, name: str) -> str:
+        """Return the id of the source of a tool.
+
+        Raises:
+            UnknownToolError: there is no tool with that name.
+        """
+        return self.sources.get(self.tool(name).name, self.source)
 
     def list(
-        self, *, category: str | None = None, tags_any: Iterable[str] = (), service: str | None = None
+        self,
+        *,
+        category: str | None = None,
+        tags_any: Iterable[str] = (),
+        service: str | None = None,
+        source: str | None = None,
+        text: str = "",
+        permission: str | None = None,
+        groups: Iterable[str] | None = None,
+        state: str | None = None,
+        version: str | Range | None = None,
     ) -> tuple[ToolDescriptor, ...]:
-        """Return the tools in the order of loading; only those of a category, a service, or with any of some tags."""
-        tags = frozenset(tags_any)
-        return tuple(
-            tool
-            for tool in self.tools.values()
-            if (category is None or tool.category == category)
-            and (not tags or not tags.isdisjoint(tool.tags))
-            and (service is None or tool.service == service)
-        )
+        """Return the tools that meet all conditions, in the order of loading.
+
+        Args:
+            category: of the tool.
+            tags_any: it has one of these tags; empty: any or none.
+            service: id of its service.
+            source: id of its source.
+            text: part of its name, its description or one of its tags, in any case of letters.
+            permission: a user needs it to call the tool, for the tool's own sake or its service's.
+            groups, state: an agent in this state that asks for these groups is offered the tool; see
+                :meth:`ToolDescriptor.is_offered`. Both None: in any group and state. If one of them is given, the other has
+                TrustGraph's default: the group ``default``, the state ``undefined``.
+            version: a range. Of each tool the version that :meth:`tool` selects; a tool without one is left out. None: the
+                default version.
+
+        Raises:
+            ValueError: ``version`` is no range.
+        """
+        tools: Iterable[ToolDescriptor] = self.tools.values()
+        if version is not None:
+            range = to_range(version)
+            selected = (select_version(tool, self.versions(tool.name), range) for tool in tools)
+            tools = (tool for tool in selected if tool is not None)
+        if category is not None:
+            tools = (tool for tool in tools if tool.category == category)
+        if tags := frozenset(tags_any):
+            tools = (tool for tool in tools if not tags.isdisjoint(tool.tags))
+        if service is not None:
+            tools = (tool for tool in tools if tool.service == service)
+        if source is not None:
+            tools = (tool for tool in tools if self.sources.get(tool.name, self.source) == source)
+        if groups is not None or state is not None:
+            wanted = None if groups is None else frozenset(groups)
+            tools = (tool for tool in tools if tool.is_offered(wanted, state))
+        if permission is not None:
+            tools = (tool for tool in tools if permission in self.permissions_of(tool))
+        if part := text.casefold():
+            tools = (tool for tool in tools if part in _search_text(tool))
+        return tuple(tools)
+
+    def permissions_of(self, tool: ToolDescriptor) -> tuple[str, ...]:
+        """Return all permissions that a user needs to call a tool: its own and its service's."""
+        try:
+            inherited = self.service_of(tool).permissions
+        except VersionMismatchError:  # each call of the tool is rejected
+            inherited = self.service(tool.service).permissions
+        return tuple(dict.fromkeys((*tool.permissions, *inherited))) if inherited else tool.permissions
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError("a catalogue is immutable: load a new one instead")
@@ -160,7 +294,12 @@ class Catalog:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Catalog):
             return NotImplemented
-        return self.services == other.services and self.tools == other.tools
+        return (
+            self.services == other.services
+            and self.tools == other.tools
+            and self._service_versions == other._service_versions
+            and self._tool_versions == other._tool_versions
+        )
 
     def __hash__(self) -> int:
         return hash((self.services, self.tools))
@@ -169,7 +308,41 @@ class Catalog:
         return f"<Catalog: {len(self.services)} services, {len(self.tools)} tools>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (tuple(self.services.values()), tuple(self.tools.values()))
+        services = [each for id in self.services for each in self.service_versions(id)]
+        tools = [each for name in self.tools for each in self.versions(name)]
+        return _restore, (type(self), services, tools, self.source, self.sources)
+
+
+def _restore(
+    kind: type[Catalog],
+    services: Iterable[ServiceDescriptor],
+    tools: Iterable[ToolDescriptor],
+    source: str,
+    sources: Mapping[str, str],
+) -> Catalog:
+    return kind(services, tools, source=source, sources=sources)
+
+
+def _group_versions(named: Iterable[tuple[str, D]]) -> tuple[dict[str, D], dict[str, tuple[D, ...]]]:
+    """Return the default version of each name, and all versions of each name that has several."""
+    defaults: dict[str, D] = {}
+    several: dict[str, list[D]] = {}
+    for name, descriptor in named:
+        if name in defaults:
+            several.setdefault(name, [defaults[name]]).append(descriptor)
+        else:
+            defaults[name] = descriptor
+    all_versions: dict[str, tuple[D, ...]] = {}
+    for name, descriptors in several.items():
+        versions = all_versions[name] = sort_versions(descriptors)
+        if len({each.version for each in versions}) != len(versions):
+            raise ValueError(f"duplicate service id or tool name '{name}': give each its own, or its own version")
+        defaults[name] = select_default(versions)
+    return defaults, all_versions
+
+
+def _search_text(tool: ToolDescriptor) -> str:
+    return "\n".join((tool.name, tool.description, *tool.tags)).casefold()
 
 
 def load_items(items: Iterable[Item], problems: Iterable[Problem] = ()) -> Catalog:

@@ -5,7 +5,7 @@ Keys in files are in kebab-case (``request-queue``, ``read-only``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -13,11 +13,23 @@ import msgspec
 from dispatch.catalog.frozen_json import FrozenDict
 from dispatch.policy import repeatable
 
+EMPTY: Final[FrozenDict[Any]] = FrozenDict()
+"""The one empty object of all descriptors, which saves memory in large catalogues."""
+
+DEFAULT_GROUPS: Final = ("default",)
+"""Groups of a tool that declares none, as in TrustGraph."""
+
+ANY_STATE: Final = ("*",)
+"""Applicable states of a tool that declares none, as in TrustGraph: it is offered in every state."""
+
 ARGUMENT_TYPES: Final = ("string", "number", "integer", "boolean", "object", "array")
 """Types of arguments: those of JSON Schema without ``null``. TrustGraph uses ``string`` and ``number``."""
 
 
-class ConfigParam(msgspec.Struct, frozen=True, rename="kebab"):
+# Descriptors contain texts and frozen JSON, which form no cycles: gc=False excludes them from garbage collection.
+
+
+class ConfigParam(msgspec.Struct, frozen=True, gc=False, rename="kebab"):
     """A parameter of a service that its tools configure.
 
     Attributes:
@@ -29,7 +41,7 @@ class ConfigParam(msgspec.Struct, frozen=True, rename="kebab"):
     required: bool = False
 
 
-class Instance(msgspec.Struct, frozen=True, rename="kebab"):
+class Instance(msgspec.Struct, frozen=True, gc=False, rename="kebab"):
     """An instance of a service on topics of its own, so that a dispatcher can balance load between instances.
 
     Attributes:
@@ -37,15 +49,17 @@ class Instance(msgspec.Struct, frozen=True, rename="kebab"):
         request_queue: whole name of its request topic.
         response_queue: whole name of its response topic; default: the service's.
         weight: share of the calls relative to the other instances, above 0. Default 1.
+        version: SemVer version; default: the service's.
     """
 
     id: str
     request_queue: str
     response_queue: str
     weight: float = 1
+    version: str | None = None
 
 
-class ServiceDescriptor(msgspec.Struct, frozen=True, rename="kebab"):
+class ServiceDescriptor(msgspec.Struct, frozen=True, gc=False, rename="kebab"):
     """A tool service: its topics, and the parameters that its tools configure.
 
     Attributes:
@@ -56,6 +70,7 @@ class ServiceDescriptor(msgspec.Struct, frozen=True, rename="kebab"):
         instances: instances with topics of their own; empty if all share ``request_queue``.
         version: SemVer version; None: not declared.
         policy: policy keys for all its tools, as in the descriptor and checked (for ``Policy.merged``). Empty: none.
+        permissions: a user needs all of them to call any tool of the service, besides those of the tool. Empty: none.
     """
 
     id: str
@@ -64,10 +79,11 @@ class ServiceDescriptor(msgspec.Struct, frozen=True, rename="kebab"):
     config_params: tuple[ConfigParam, ...] = ()
     instances: tuple[Instance, ...] = ()
     version: str | None = None
-    policy: Mapping[str, Any] = msgspec.field(default_factory=FrozenDict)
+    policy: Mapping[str, Any] = EMPTY
+    permissions: tuple[str, ...] = ()
 
 
-class Argument(msgspec.Struct, frozen=True, rename="kebab"):
+class Argument(msgspec.Struct, frozen=True, gc=False, rename="kebab"):
     """An argument that the model gives.
 
     Attributes:
@@ -83,7 +99,7 @@ class Argument(msgspec.Struct, frozen=True, rename="kebab"):
     required: bool | None = None
 
 
-class ToolDescriptor(msgspec.Struct, frozen=True, rename="kebab"):
+class ToolDescriptor(msgspec.Struct, frozen=True, gc=False, rename="kebab"):
     """A tool: its interface for the model, and the service that executes it with which config.
 
     Attributes:
@@ -101,14 +117,23 @@ class ToolDescriptor(msgspec.Struct, frozen=True, rename="kebab"):
         idempotent: declared to have no further effect when repeated. Default false, as MCP's ``idempotentHint``.
         destructive: declared to destroy something (true) or not (false); None: not declared, and treated as true, as MCP's
             ``destructiveHint`` is by default.
+        version: SemVer version; None: not declared.
+        requires: range of versions; calls go only to versions and instances of the service that are in it. None: to all.
+        rollout: share of the calls, in per cent, for other versions of the tool; 100 in all at most. In force on the default
+            version.
+        permissions: a user needs all of them to call the tool, besides those of its service. Empty: every user may.
+        groups: the tool is offered to agents that ask for one of them; see :meth:`Catalog.list`.
+        state: state of the agent after a call of the tool, as in TrustGraph; None: unchanged.
+        applicable_states: the tool is offered in these states of an agent; ``*``: in all.
+        input_schema: JSON Schema 2020-12 of the arguments, in place of ``arguments``; None: ``arguments`` describes them.
     """
 
     name: str
     description: str
     service: str
     arguments: tuple[Argument, ...] = ()
-    config: Mapping[str, Any] = msgspec.field(default_factory=FrozenDict)
-    policy: Mapping[str, Any] = msgspec.field(default_factory=FrozenDict)
+    config: Mapping[str, Any] = EMPTY
+    policy: Mapping[str, Any] = EMPTY
     category: str | None = None
     tags: tuple[str, ...] = ()
     author: str | None = None
@@ -116,8 +141,28 @@ class ToolDescriptor(msgspec.Struct, frozen=True, rename="kebab"):
     read_only: bool = False
     idempotent: bool = False
     destructive: bool | None = None
+    version: str | None = None
+    requires: str | None = None
+    rollout: Mapping[str, float] = EMPTY
+    permissions: tuple[str, ...] = ()
+    groups: tuple[str, ...] = msgspec.field(default=DEFAULT_GROUPS, name="group")
+    state: str | None = None
+    applicable_states: tuple[str, ...] = ANY_STATE
+    input_schema: Mapping[str, Any] | None = None
 
     @property
     def repeatable(self) -> bool:
         """A repeated call has no further effect: see :func:`dispatch.policy.repeatable`."""
         return repeatable(self)
+
+    def is_offered(self, groups: Collection[str] | None = None, state: str | None = None) -> bool:
+        """Return whether an agent that asks for ``groups`` in ``state`` is offered the tool, by the rules of TrustGraph's
+        ``filter_tools_by_group_and_state``.
+
+        Args:
+            groups: the agent asks for; ``*`` asks for all. Default: the group ``default``.
+            state: of the agent. Default, also of an empty text: ``undefined``.
+        """
+        wanted = DEFAULT_GROUPS if groups is None else groups
+        is_in_group = "*" in wanted or any(group in wanted for group in self.groups)
+        return is_in_group and ("*" in self.applicable_states or (state or "undefined") in self.applicable_states)

@@ -21,6 +21,7 @@ from dispatch.catalog.readers.item import (
     read_tool_item,
     refuse_item,
 )
+from dispatch.catalog.version_selection import sort_versions
 
 Result = TypeVar("Result")
 Key = tuple[str, str, str]
@@ -39,10 +40,11 @@ def read_items(items: Iterable[Item]) -> tuple[Contents | None, list[Problem]]:
     """Read the descriptors in ``items``, and report every problem in them. With any error there are no contents. The
     content of an item never raises an exception."""
     reader = ItemReader(items := list(items))
-    services: dict[str, list[ServiceDescriptor]] = {}
+    found: dict[str, list[ServiceDescriptor]] = {}
     for each in reader.read_services():
         if each.service is not None:
-            services.setdefault(each.service.id, []).append(each.service)
+            found.setdefault(each.service.id, []).append(each.service)
+    services = {id: sort_versions(versions) for id, versions in found.items()}
     tools = [each.tool for each in reader.read_tools(services) if each.tool is not None]
     is_readable = not any(isinstance(item.raw, Unreadable) for item in items)
     if reader.refused or not is_readable:
@@ -101,53 +103,45 @@ class ItemReader:
 
     def read_services(self) -> Iterator[ReadItem]:
         """Yield the services that are valid, or were before."""
-        origins: dict[str, str] = {}
-        for item in self._items:
+        origins = _Origins("id", "service id")
+        for index, item in enumerate(self._items):
             if item.kind != "tool-service":
                 continue
             if isinstance(item.raw, Unreadable):
-                self._refused_names.add(item.key)
+                self._refused_names.add(item.key_name)
                 continue
             key = _key(item)
             read = self._former_read.get(key)
             if read is None or not _is_same(read.item, item):
                 read = read_service_item(item)
             self._read[key] = read
-            name = read.name
-            first = origins.setdefault(name, item.origin)
-            if name and first != item.origin and not read.is_refused:
-                read = _refuse_duplicate(read, "id", "service id", first)
-            valid = self._choose(key, read)
-            if valid is None:
-                self._refused_names |= {name, item.key or name}
+            valid = self._choose(key, origins.check(index, read))
+            if valid is None or not (valid is read or origins.claim_name(index, valid)):
+                self._refused_names |= {read.name, item.key_name or read.name}
             else:
-                self._ids_by_key.setdefault(item.key, name)
+                self._ids_by_key.setdefault(item.key_name, valid.name)
                 yield valid
 
     def read_tools(self, services: Services) -> Iterator[ReadItem]:
         """Yield the tools that are valid with ``services``, or were before. Call it after :meth:`read_services`."""
-        origins: dict[str, str] = {}
+        origins = _Origins("name", "tool name")
         unavailable = Unavailable(frozenset(self._refused_names), self._ids_by_key)
-        for item in self._items:
+        for index, item in enumerate(self._items):
             if item.kind != "tool" or isinstance(item.raw, Unreadable):
                 continue
             key = _key(item)
             read = self._former_read.get(key)
-            uses = _service_of(item, services)
+            uses = find_service(item, services)
             is_same = read is not None and _is_same(read.item, item) and uses is not None
             if read is None or not is_same or self._former_uses.get(key) is not uses:
                 read = read_tool_item(item, services, unavailable)
             self._read[key], self._uses[key] = read, uses
-            name = read.name
-            first = origins.setdefault(name, item.origin)
-            if name and first != item.origin and not read.is_refused and not read.other_type:
-                read = _refuse_duplicate(read, "name", "tool name", first)
             if read.other_type:
                 self._add(read)
                 self.others.append(read)
                 continue
-            valid = self._choose(key, read, services)
-            if valid is not None and valid.tool is not None:
+            valid = self._choose(key, origins.check(index, read), services)
+            if valid is not None and valid.tool is not None and (valid is read or origins.claim_name(index, valid)):
                 yield valid
 
     def _choose(self, key: Key, read: ReadItem, services: Services | None = None) -> ReadItem | None:
@@ -179,16 +173,31 @@ def _is_same(one: Item, other: Item) -> bool:
     return one is other or one == other
 
 
-def _service_of(item: Item, services: Services) -> ServiceDescriptor | None:
-    id = item.raw.get("service") if isinstance(item.raw, dict) else None
-    return find_service(services, id) if isinstance(id, str) else None
+class _Origins:
+    """Where each version of an id or a name was found first, by the index of the item."""
 
+    def __init__(self, key: str, what: str) -> None:
+        self._key = key
+        self._what = what
+        self._first: dict[tuple[str, str | None], tuple[int, str]] = {}
 
-def _refuse_duplicate(read: ReadItem, key: str, what: str, first: str) -> ReadItem:
-    problem = Problem(
-        read.item.origin,
-        key,
-        f"the {what} '{excerpt(read.name)}' is already used by {first}",
-        f"give one of the two another {key}, or remove it",
-    )
-    return read._replace(service=None, tool=None, problems=(*read.problems, problem), is_refused=True)
+    def check(self, index: int, read: ReadItem) -> ReadItem:
+        """Return ``read``, refused if an earlier item has the same name and version."""
+        if self.claim_name(index, read) or read.is_refused:
+            return read
+        _, first = self._first[read.name, read.version]
+        of_version = f" with the version '{excerpt(read.version)}'" if read.version else ""
+        problem = Problem(
+            read.item.origin,
+            self._key,
+            f"the {self._what} '{excerpt(read.name)}'{of_version} is already used by {first}",
+            f"give one of the two another {self._key} or version, or remove it",
+        )
+        return read._replace(service=None, tool=None, problems=(*read.problems, problem), is_refused=True)
+
+    def claim_name(self, index: int, read: ReadItem) -> bool:
+        """Claim the name and version of ``read`` for the item at ``index``; return False if another item has them."""
+        if not read.name:
+            return True
+        first, _ = self._first.setdefault((read.name, read.version), (index, read.item.origin))
+        return first == index

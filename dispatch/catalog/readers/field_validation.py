@@ -9,23 +9,15 @@ from typing import Any, Final
 from dispatch._internal.suggestions import excerpt, find_near_names
 from dispatch.catalog.errors import Report
 from dispatch.catalog.frozen_json import describe_kind, describe_value, join_path
+from dispatch.catalog.readers.item_key import ItemKey
+from dispatch.catalog.versions import VERSION_EXAMPLE, is_version
 from dispatch.messaging.wire.topic_name import TopicError, TopicName
 
 MAX_NAME_CHARS: Final = 256
 """Characters of a name or an id: they appear in metric labels, log lines and texts for models."""
 
-UNENFORCED: Final = {
-    "permissions": (
-        "every user could call the tool",
-        "and restrict access with Pulsar's permissions on the service's request namespace, or do not load the tool",
-    ),
-    "requires": (
-        "the tool would be called at any version of its service",
-        "and make sure that instances of the right version alone listen on the service's request topic",
-    ),
-}
-"""Keys that restrict calls and that dispatch does not enforce, each with the consequence and the fix. A descriptor with such
-a key is rejected, because a restriction that is ignored is worse than none."""
+MAX_MODEL_NAME_CHARS: Final = 64
+"""Characters of a tool's name that the APIs of models accept."""
 
 
 class ObjectReader:
@@ -110,16 +102,48 @@ class ObjectReader:
             self.add_error(key, f"{describe_value(value)} is not above 0", f'write "{key}": 1, or remove it')
         return value
 
-    def read_texts(self, key: str, example: str) -> tuple[str, ...]:
-        """Read an optional list of texts that are not empty; duplicates are dropped."""
+    def read_texts(self, key: str, example: str, *, may_be_empty: bool = False) -> tuple[str, ...]:
+        """Read an optional list of texts; duplicates are dropped. ``may_be_empty``: a text may be blank."""
         values = self._list(key, [example])
         for index, value in enumerate(values):
-            if not isinstance(value, str) or not value.strip():
+            if not isinstance(value, str) or not (may_be_empty or value.strip()):
                 what = "an empty text" if isinstance(value, str) else f"{describe_value(value)} instead of a text"
                 self.report.add_error(
                     f"{self.path_of(key)}[{index}]", what, f"write {json.dumps(example)}, or remove it"
                 )
         return tuple(dict.fromkeys(value for value in values if isinstance(value, str)))
+
+    def read_version(self, item_key: ItemKey) -> str | None:
+        """Read the optional key ``version``. The version in the item's key is its default, and excludes another one."""
+        version = self.read_text("version", VERSION_EXAMPLE)
+        if version is None:
+            return item_key.version
+        if not is_version(version):
+            self.add_error(
+                "version",
+                f"'{excerpt(version)}' is not a SemVer version",
+                f'write three numbers, for example "version": "{VERSION_EXAMPLE}"',
+            )
+        elif item_key.version is not None and version != item_key.version:
+            self.add_error(
+                "version",
+                f"'{excerpt(version)}' differs from the version '{excerpt(item_key.version)}' in the item's key",
+                "remove 'version', or store the item under the key NAME@VERSION of this version",
+            )
+        return version
+
+    def add_namespace(self, key: str, name: str, namespace: str, limit: int) -> str:
+        """Return ``name`` with the prefix of its namespace; more than ``limit`` characters are an error."""
+        if not namespace or not name.strip():
+            return name
+        full = f"{namespace}-{name}"
+        if len(full) > limit:
+            self.add_error(
+                key,
+                f"'{excerpt(full)}' has {len(full):,} characters with the namespace '{excerpt(namespace)}'",
+                f"shorten the {key} or the namespace: at most {limit} characters together",
+            )
+        return full
 
     def read_object(self, key: str, example: dict[str, Any]) -> dict[str, Any] | None:
         """Read an optional object."""
@@ -147,12 +171,6 @@ class ObjectReader:
                 meant = find_near_names(key, self.known, 1)
                 fix = f"rename it to '{meant[0]}' if you meant that, or remove it" if meant else "remove it"
                 self.report.add_warning(self.path_of(key), "an unknown key, which is ignored", fix)
-
-    def reject_unenforced_keys(self) -> None:
-        """Report an error for each key of :data:`UNENFORCED` that has a value. Call it on a tool and on its service."""
-        for key, (problem, fix) in UNENFORCED.items():
-            if self.raw.get(key) is not None:
-                self.add_error(key, f"'{key}' is not enforced in this release, so {problem}", f"remove '{key}', {fix}")
 
     def _list(self, key: str, example: object) -> tuple[Any, ...]:
         value = self.raw.get(key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -10,8 +11,10 @@ from dispatch.catalog.descriptors import ServiceDescriptor, ToolDescriptor
 from dispatch.catalog.errors import Problem, Report
 from dispatch.catalog.frozen_json import describe_kind, freeze_json
 from dispatch.catalog.parsing import DocumentError, parse_json
+from dispatch.catalog.readers.item_key import ItemKey
 from dispatch.catalog.readers.service import read_service
 from dispatch.catalog.readers.tool import read_tool
+from dispatch.catalog.version_selection import select_default, select_service
 
 KINDS: Final = ("tool-service", "tool")
 """Kinds of items: TrustGraph's config types, and the names of the folders."""
@@ -31,7 +34,8 @@ class Item(NamedTuple):
     Attributes:
         origin: path or position for messages, such as ``tools[2]``.
         kind: one of :data:`KINDS`.
-        key: the key under which it is stored (a file's stem), the default of its id or name; ``""``: none.
+        key: the key under which it is stored (a file's stem): ``NAME`` or ``NAME@VERSION``, the defaults of its id or name
+            and of its version; ``""``: none.
         raw: the descriptor as JSON values; or an :class:`Unreadable`.
         namespace: prefix of its name or id, and of the service that it refers to: ``crm`` makes ``find`` into ``crm-find``.
     """
@@ -42,6 +46,15 @@ class Item(NamedTuple):
     raw: object
     namespace: str = ""
 
+    @property
+    def key_name(self) -> str:
+        """The name in its key, with the prefix of its namespace; ``""``: it has no key."""
+        return self.add_namespace(ItemKey.parse(self.key).name)
+
+    def add_namespace(self, name: str) -> str:
+        """Return ``name`` with the prefix of the item's namespace."""
+        return f"{self.namespace}-{name}" if self.namespace and name else name
+
 
 class ReadItem(NamedTuple):
     """What an item holds.
@@ -51,7 +64,8 @@ class ReadItem(NamedTuple):
         service, tool: the descriptor; both None: the item is refused, or a tool of another runtime.
         problems: everything that is to be said about the item.
         is_refused: one of them is an error.
-        name: the id or name as far as it could be read.
+        name: the id or name, with its namespace, as far as it could be read.
+        version: of the descriptor, as far as it could be read; None: it has none.
         other_type: type of a tool that another runtime executes; empty: dispatch's own.
     """
 
@@ -62,6 +76,7 @@ class ReadItem(NamedTuple):
     is_refused: bool
     name: str = ""
     other_type: str = ""
+    version: str | None = None
 
 
 class Unavailable(NamedTuple):
@@ -90,11 +105,12 @@ def read_service_item(item: Item) -> ReadItem:
     report = Report(item.origin)
     raw = _object(item.raw, report)
     if raw is None:
-        return ReadItem(item, None, None, tuple(report.problems), True, item.key)
-    service = read_service(raw, item.key, report)
-    return ReadItem(
-        item, None if report.has_errors else service, None, tuple(report.problems), report.has_errors, service.id
-    )
+        return ReadItem(item, None, None, tuple(report.problems), True, item.key_name)
+    service = read_service(raw, item.key, report, item.namespace)
+    problems = tuple(report.problems)
+    if report.has_errors:
+        return ReadItem(item, None, None, problems, True, service.id, version=service.version)
+    return ReadItem(item, service, None, problems, False, service.id, version=service.version)
 
 
 def read_tool_item(item: Item, services: Services, unavailable: Unavailable = NONE_UNAVAILABLE) -> ReadItem:
@@ -107,7 +123,7 @@ def read_tool_item(item: Item, services: Services, unavailable: Unavailable = NO
     report = Report(item.origin)
     raw = _object(item.raw, report)
     if raw is None:
-        return ReadItem(item, None, None, tuple(report.problems), True, item.key)
+        return ReadItem(item, None, None, tuple(report.problems), True, item.key_name)
     if not _is_tool_service(raw, report):
         other = raw.get("type")
         return ReadItem(
@@ -116,23 +132,38 @@ def read_tool_item(item: Item, services: Services, unavailable: Unavailable = NO
             None,
             tuple(report.problems),
             report.has_errors,
-            item.key,
+            item.key_name,
             other if isinstance(other, str) else "",
         )
-    service_id = raw.get("service")
-    service = find_service(services, service_id) if isinstance(service_id, str) else None
-    tool = read_tool(raw, item.key, service, report)
-    if service is None and tool.service.strip() and unavailable.refused.isdisjoint((tool.service, "")):
+    service = find_service(item, services)
+    tool = read_tool(raw, item.key, service, report, item.namespace)
+    meant = {tool.service, item.add_namespace(tool.service), ""}
+    if service is None and tool.service.strip() and unavailable.refused.isdisjoint(meant):
         _report_unknown_service(tool.service, services, unavailable, report)
-    is_refused = report.has_errors
-    is_usable = not is_refused and service is not None
-    return ReadItem(item, None, tool if is_usable else None, tuple(report.problems), is_refused, tool.name)
+    problems = tuple(report.problems)
+    if report.has_errors:
+        return ReadItem(item, None, None, problems, True, tool.name, version=tool.version)
+    return ReadItem(item, None, tool if service else None, problems, False, tool.name, version=tool.version)
 
 
-def find_service(services: Services, id: str) -> ServiceDescriptor | None:
-    """Return the service in force with that id; None: there is none."""
-    versions = services.get(id)
-    return versions[0] if versions else None
+def find_service(item: Item, services: Services) -> ServiceDescriptor | None:
+    """Return the service in force that a tool refers to, in the version that it requires; None: there is none.
+
+    The service in the tool's namespace precedes the one without a prefix. If no version satisfies ``requires``, the result
+    is the default one: calls of the tool are rejected until there is such a version.
+    """
+    raw = item.raw
+    id = raw.get("service") if isinstance(raw, Mapping) else None
+    if not isinstance(raw, Mapping) or not isinstance(id, str):
+        return None
+    versions = services.get(item.add_namespace(id)) or services.get(id)
+    if not versions:
+        return None
+    requires = raw.get("requires")
+    if isinstance(requires, str) and len(versions) > 1:
+        with contextlib.suppress(ValueError):  # reported when the tool is read
+            return select_service(versions, requires) or select_default(versions)
+    return select_default(versions)
 
 
 def _is_tool_service(raw: dict[str, Any], report: Report) -> bool:

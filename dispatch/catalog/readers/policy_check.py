@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dispatch._internal.suggestions import excerpt
+from dispatch.catalog.descriptors import EMPTY
 from dispatch.catalog.errors import Report
 from dispatch.catalog.frozen_json import FrozenDict
 from dispatch.policy import DEFAULT_POLICY, Policy, PolicyError, parse_policy
@@ -15,8 +16,8 @@ def check_policy(raw: dict[str, Any] | None, report: Report, base: Policy = DEFA
 
     The parser stops at its first error: the key of that error is removed, and the rest is parsed again.
     """
-    if raw is None:
-        return FrozenDict()
+    if not raw:
+        return EMPTY
     remaining = dict(raw)
     while True:
         try:

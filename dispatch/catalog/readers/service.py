@@ -4,48 +4,76 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import msgspec
+
 from dispatch._internal.suggestions import excerpt
 from dispatch.catalog.descriptors import ConfigParam, Instance, ServiceDescriptor
 from dispatch.catalog.errors import Report
-from dispatch.catalog.readers.field_validation import UNENFORCED, ObjectReader
+from dispatch.catalog.readers.field_validation import MAX_NAME_CHARS, ObjectReader
+from dispatch.catalog.readers.item_key import ItemKey
 from dispatch.catalog.readers.policy_check import check_policy
-from dispatch.catalog.versions import VERSION_EXAMPLE, is_version
 
-_KEYS: Final = ("id", "request-queue", "response-queue", "config-params", "instances", "version", "policy", *UNENFORCED)
+_KEYS: Final = (
+    "id",
+    "request-queue",
+    "response-queue",
+    "config-params",
+    "instances",
+    "version",
+    "policy",
+    "permissions",
+    "requires",
+)
 _SILENT: Final = ("description",)  # a note for people
 _PARAM_KEYS: Final = ("name", "required")
-_INSTANCE_KEYS: Final = ("id", "request-queue", "response-queue", "weight")
+_INSTANCE_KEYS: Final = ("id", "request-queue", "response-queue", "weight", "version")
 
 _REQUEST: Final = "non-persistent://tg/request/joke"
 _RESPONSE: Final = "non-persistent://tg/response/joke"
 
 
-def read_service(raw: dict[str, Any], item_key: str, report: Report) -> ServiceDescriptor:
-    """Return the descriptor in ``raw``; ``item_key`` is the default of its id. After an error in ``report`` only its id may
-    be used."""
+def read_service(raw: dict[str, Any], item_key: str, report: Report, namespace: str = "") -> ServiceDescriptor:
+    """Return the descriptor in ``raw``; ``item_key`` has the defaults of its id and version, ``namespace`` is the prefix of
+    its id. After an error in ``report`` only its id may be used."""
+    key = ItemKey.parse(item_key)
     reader = ObjectReader(raw, report, _KEYS)
-    service_id = reader.read_name("id", "joke-service", default=item_key)
+    own_id = reader.read_name("id", "joke-service", default=key.name)
     request_queue = reader.read_topic("request-queue", _REQUEST)
     response_queue = reader.read_topic("response-queue", _RESPONSE)
     service = ServiceDescriptor(
-        id=service_id,
+        id=reader.add_namespace("id", own_id, namespace, MAX_NAME_CHARS),
         request_queue=request_queue,
         response_queue=response_queue,
         config_params=_config_params(reader),
         instances=_instances(reader, response_queue),
-        version=_version(reader),
+        version=reader.read_version(key),
         policy=check_policy(reader.read_object("policy", {"timeout": 10}), report),
+        permissions=reader.read_texts("permissions", "tools:jokes"),
     )
-    reader.reject_unenforced_keys()
+    if service.version is not None and service.instances:
+        instances = tuple(
+            msgspec.structs.replace(each, version=each.version or service.version) for each in service.instances
+        )
+        service = msgspec.structs.replace(service, instances=instances)
+    _refuse_requires(reader)
     _check_queues(reader, service)
-    if item_key and service.id and service.id != item_key:
+    if key.name and own_id and own_id != key.name:
         report.add_info(
             "id",
-            f"the id '{excerpt(service.id)}' differs from the item's key '{excerpt(item_key)}'; tools refer to the id",
+            f"the id '{excerpt(own_id)}' differs from the item's key '{excerpt(key.name)}'; tools refer to the id",
             "name the file after the id",
         )
     reader.warn_of_unknown_keys(_SILENT)
     return service
+
+
+def _refuse_requires(reader: ObjectReader) -> None:
+    if reader.raw.get("requires") is not None:
+        reader.add_error(
+            "requires",
+            "'requires' belongs to a tool, and a service depends on no other one",
+            "move 'requires' to the tools of the service, or remove it",
+        )
 
 
 def _config_params(reader: ObjectReader) -> tuple[ConfigParam, ...]:
@@ -69,6 +97,7 @@ def _instances(reader: ObjectReader, response_queue: str) -> tuple[Instance, ...
             request_queue=entry.read_topic("request-queue", f"{_REQUEST}-1"),
             response_queue=entry.read_topic("response-queue", f"{_RESPONSE}-1", default=response_queue),
             weight=entry.read_positive_number("weight", 1),
+            version=entry.read_version(ItemKey("", None)),
         )
         if instance.id and instance.id in instances:
             entry.add_error(
@@ -85,17 +114,6 @@ def _instances(reader: ObjectReader, response_queue: str) -> tuple[Instance, ...
         instances[instance.id] = instance
         entry.warn_of_unknown_keys()
     return tuple(instances.values())
-
-
-def _version(reader: ObjectReader) -> str | None:
-    version = reader.read_text("version", VERSION_EXAMPLE)
-    if version is not None and not is_version(version):
-        reader.add_error(
-            "version",
-            f"'{excerpt(version)}' is not a SemVer version",
-            f'write three numbers, for example "version": "{VERSION_EXAMPLE}"',
-        )
-    return version
 
 
 def _check_queues(reader: ObjectReader, service: ServiceDescriptor) -> None:

@@ -6,17 +6,42 @@ import re
 from typing import Any, Final
 
 from dispatch._internal.suggestions import excerpt, find_near_names
-from dispatch.catalog.descriptors import ARGUMENT_TYPES, Argument, ServiceDescriptor, ToolDescriptor
+from dispatch.catalog.descriptors import (
+    ANY_STATE,
+    ARGUMENT_TYPES,
+    DEFAULT_GROUPS,
+    EMPTY,
+    Argument,
+    ServiceDescriptor,
+    ToolDescriptor,
+)
 from dispatch.catalog.errors import Report
-from dispatch.catalog.frozen_json import FrozenDict
-from dispatch.catalog.readers.field_validation import UNENFORCED, ObjectReader
+from dispatch.catalog.frozen_json import FrozenDict, describe_value, join_path
+from dispatch.catalog.readers.field_validation import MAX_MODEL_NAME_CHARS, ObjectReader
+from dispatch.catalog.readers.item_key import ItemKey
 from dispatch.catalog.readers.policy_check import check_policy
+from dispatch.catalog.readers.schema_check import check_input_schema
+from dispatch.catalog.version_ranges import RANGE_EXAMPLE, parse_range
+from dispatch.catalog.versions import is_version
 from dispatch.policy import DEFAULT_POLICY, PolicyError, check_repeats
 
-_TRUSTGRAPH_KEYS: Final = ("type", "name", "description", "service", "arguments")
+_TRUSTGRAPH_KEYS: Final = (
+    "type",
+    "name",
+    "description",
+    "service",
+    "arguments",
+    "group",
+    "state",
+    "applicable-states",
+)
 _OUR_KEYS: Final = (
     "policy",
-    *UNENFORCED,
+    "version",
+    "requires",
+    "rollout",
+    "permissions",
+    "input-schema",
     "category",
     "tags",
     "author",
@@ -25,8 +50,7 @@ _OUR_KEYS: Final = (
     "idempotent",
     "destructive",
 )
-# Keys that TrustGraph's own agent reads, and dispatch does not.
-_SILENT: Final = ("id", "group", "state", "applicable-states")
+_SILENT: Final = ("id",)  # TrustGraph's own agent reads it
 _ARGUMENT_KEYS: Final = ("name", "type", "description", "required")
 
 _OTHER_NAMES_OF_TYPES: Final = {
@@ -42,12 +66,19 @@ _OTHER_NAMES_OF_TYPES: Final = {
     "list": "array",
 }
 
-_MODEL_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_MODEL_NAME: Final = re.compile(rf"[A-Za-z0-9_-]{{1,{MAX_MODEL_NAME_CHARS}}}")
 
 
-def read_tool(raw: dict[str, Any], item_key: str, service: ServiceDescriptor | None, report: Report) -> ToolDescriptor:
-    """Return the descriptor in ``raw``; ``item_key`` is the default of its name, ``service`` the service that it refers to
-    (None: unknown, so that its config is not checked). After an error in ``report`` only its name may be used."""
+def read_tool(
+    raw: dict[str, Any], item_key: str, service: ServiceDescriptor | None, report: Report, namespace: str = ""
+) -> ToolDescriptor:
+    """Return the descriptor in ``raw``. After an error in ``report`` only its name and service may be used.
+
+    Args:
+        item_key: has the defaults of its name and version.
+        service: that it refers to; None: unknown, so that its config is not checked.
+        namespace: prefix of its name.
+    """
     params = {param.name: param for param in service.config_params} if service else {}
     own = {key: value for key, value in raw.items() if key not in params or key not in _OUR_KEYS}
     reader = ObjectReader(own, report, (*_TRUSTGRAPH_KEYS, *_OUR_KEYS, *params))
@@ -59,10 +90,12 @@ def read_tool(raw: dict[str, Any], item_key: str, service: ServiceDescriptor | N
                 "rename the service's config param if the tool's own key is meant",
             )
     base = DEFAULT_POLICY.merged(service.policy) if service else DEFAULT_POLICY
+    key_parts = ItemKey.parse(item_key)
+    version = reader.read_version(key_parts)
     tool = ToolDescriptor(
-        name=_name(reader, item_key),
+        name=_name(reader, key_parts.name, namespace),
         description=_description(reader),
-        service=reader.read_name("service", "joke-service"),
+        service=_service(reader, service),
         arguments=_arguments(reader),
         config=_config(reader, raw, service),
         policy=check_policy(reader.read_object("policy", {"timeout": 10}), report, base),
@@ -73,8 +106,15 @@ def read_tool(raw: dict[str, Any], item_key: str, service: ServiceDescriptor | N
         read_only=bool(reader.read_flag("read-only")),
         idempotent=bool(reader.read_flag("idempotent")),
         destructive=reader.read_flag("destructive"),
+        version=version,
+        requires=_requires(reader),
+        rollout=_rollout(reader, version),
+        permissions=reader.read_texts("permissions", "tools:jokes"),
+        groups=_texts_or(reader, "group", DEFAULT_GROUPS),
+        state=reader.read_text("state", "running") or None,
+        applicable_states=_texts_or(reader, "applicable-states", ANY_STATE),
+        input_schema=_input_schema(reader),
     )
-    reader.reject_unenforced_keys()
     if tool.read_only and tool.destructive:
         reader.add_error(
             "destructive",
@@ -91,9 +131,71 @@ def read_tool(raw: dict[str, Any], item_key: str, service: ServiceDescriptor | N
     return tool
 
 
+def _service(reader: ObjectReader, service: ServiceDescriptor | None) -> str:
+    own = reader.read_name("service", "joke-service")
+    return own if service is None else service.id
+
+
+def _texts_or(reader: ObjectReader, key: str, default: tuple[str, ...]) -> tuple[str, ...]:
+    """Read a list as TrustGraph reads it: an empty one is no missing one, and a text in it may be blank."""
+    if reader.raw.get(key) is None:
+        return default
+    texts = reader.read_texts(key, default[0], may_be_empty=True)
+    return default if texts == default else texts
+
+
+def _requires(reader: ObjectReader) -> str | None:
+    requires = reader.read_text("requires", RANGE_EXAMPLE)
+    if requires is None:
+        return None
+    fix = f'write a range, for example "requires": "{RANGE_EXAMPLE}", or "1.x || >=2.3.1"'
+    if not requires.strip():
+        reader.add_error("requires", "'requires' is empty", fix)
+        return None
+    try:
+        parse_range(requires)
+    except ValueError as error:
+        reader.add_error("requires", str(error), fix)
+    return requires
+
+
+def _rollout(reader: ObjectReader, version: str | None) -> dict[str, float]:
+    shares = reader.read_object("rollout", {"2.0.0": 5}) or EMPTY
+    add_error = reader.report.add_error
+    total = 0.0
+    for target, share in shares.items():
+        at = join_path("rollout", target)
+        if not is_version(target):
+            add_error(at, f"'{excerpt(target)}' is not a SemVer version", 'write "rollout": {"2.0.0": 5}')
+        elif target == version:
+            add_error(at, "the version of this descriptor itself", "name another version, or remove the share")
+        if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 <= share <= 100:
+            problem = f"{describe_value(share)} is no share between 0 and 100 per cent"
+            add_error(at, problem, f'write "{excerpt(target)}": 5')
+        else:
+            total += share
+    if total > 100:
+        add_error("rollout", f"the shares have a sum of {total:g} per cent", "reduce them to at most 100 in all")
+    return shares
+
+
+def _input_schema(reader: ObjectReader) -> dict[str, Any] | None:
+    schema = reader.read_object("input-schema", {"type": "object", "properties": {"topic": {"type": "string"}}})
+    if schema is None:
+        return None
+    if reader.raw.get("arguments") is not None:
+        reader.add_error(
+            "input-schema",
+            "both 'input-schema' and 'arguments' describe the arguments",
+            "remove 'arguments', which the schema replaces, or remove 'input-schema'",
+        )
+    check_input_schema(schema, reader.report)
+    return schema
+
+
 def _config(reader: ObjectReader, raw: dict[str, Any], service: ServiceDescriptor | None) -> FrozenDict[Any]:
     if service is None:
-        return FrozenDict()
+        return EMPTY
     for param in service.config_params:
         if param.required and param.name not in raw:
             reader.add_error(
@@ -101,16 +203,18 @@ def _config(reader: ObjectReader, raw: dict[str, Any], service: ServiceDescripto
                 f"the service '{excerpt(service.id)}' requires a value for its config param '{excerpt(param.name)}'",
                 reader.describe_missing(param.name, "…"),
             )
-    return FrozenDict({param.name: raw[param.name] for param in service.config_params if param.name in raw})
+    values = {param.name: raw[param.name] for param in service.config_params if param.name in raw}
+    return FrozenDict(values) if values else EMPTY
 
 
-def _name(reader: ObjectReader, item_key: str) -> str:
-    name = reader.read_name("name", "tell-joke", default=item_key)
+def _name(reader: ObjectReader, item_name: str, namespace: str) -> str:
+    own = reader.read_name("name", "tell-joke", default=item_name)
+    name = reader.add_namespace("name", own, namespace, MAX_MODEL_NAME_CHARS)
     if name and not _MODEL_NAME.fullmatch(name):
         reader.report.add_warning(
             "name",
             f"many models reject the tool name '{excerpt(name)}'",
-            "use at most 64 letters, digits, '-' and '_'",
+            f"use at most {MAX_MODEL_NAME_CHARS} letters, digits, '-' and '_'",
         )
     return name
 

@@ -38,20 +38,23 @@ def test_all_keys_of_dispatch() -> None:
                     "request-queue": "non-persistent://tg/request/joke-1",
                     "response-queue": "non-persistent://tg/response/joke-1",
                     "weight": 2.5,
+                    "version": "1.5.0",
                 },
                 {"id": "joke-2", "request-queue": "request:tg:joke-2"},
             ],
             "version": "1.4.0-rc.1",
             "policy": {"timeout": 5},
+            "permissions": ["tools:jokes", "tools:fun"],
         }
     )
     assert service.config_params == (ConfigParam("collection", True), ConfigParam("style", False))
     assert service.instances == (
-        Instance("joke-1", "non-persistent://tg/request/joke-1", "non-persistent://tg/response/joke-1", 2.5),
-        Instance("joke-2", "non-persistent://tg/request/joke-2", "non-persistent://tg/response/joke", 1),
+        Instance("joke-1", "non-persistent://tg/request/joke-1", "non-persistent://tg/response/joke-1", 2.5, "1.5.0"),
+        Instance("joke-2", "non-persistent://tg/request/joke-2", "non-persistent://tg/response/joke", 1, "1.4.0-rc.1"),
     )
     assert service.version == "1.4.0-rc.1"
     assert service.policy == {"timeout": 5}
+    assert service.permissions == ("tools:jokes", "tools:fun")
 
 
 def test_the_short_form_of_a_topic_is_expanded() -> None:

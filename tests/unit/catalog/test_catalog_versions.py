@@ -1,0 +1,188 @@
+"""Catalogues with several versions of one tool or service."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from dispatch.catalog import Catalog, Item, UnknownServiceError, UnknownToolError, VersionMismatchError, load_items
+from tests.helpers.catalog_items import JOKE_SERVICE, TELL_JOKE, check, only, service_item, tool_item, without
+
+JOKES = [JOKE_SERVICE | {"version": version} for version in ("1.0.0", "2.0.0", "1.5.0")]
+
+
+def tool(version: str | None, **keys: object) -> dict[str, object]:
+    return TELL_JOKE | {key.replace("_", "-"): value for key, value in keys.items()} | {"version": version}
+
+
+@pytest.fixture
+def catalog() -> Catalog:
+    return Catalog.of(
+        JOKES, [tool("1.4.0"), tool("2.0.0-rc.1"), TELL_JOKE | {"name": "other"}, tool("1.5.0"), tool(None)]
+    )
+
+
+def test_the_default_version_of_each_tool_and_service(catalog: Catalog) -> None:
+    assert [(each.name, each.version) for each in catalog.tools.values()] == [("tell-joke", "1.5.0"), ("other", None)]
+    assert [each.version for each in catalog.services.values()] == ["2.0.0"]
+    assert catalog.tool("tell-joke").version == "1.5.0"
+    assert catalog.service("joke-service").version == "2.0.0"
+
+
+def test_all_versions_are_listed_the_highest_first(catalog: Catalog) -> None:
+    assert [each.version for each in catalog.versions("tell-joke")] == ["2.0.0-rc.1", "1.5.0", "1.4.0", None]
+    assert catalog.versions("other") == (catalog.tool("other"),)
+    assert [each.version for each in catalog.service_versions("joke-service")] == ["2.0.0", "1.5.0", "1.0.0"]
+    with pytest.raises(UnknownToolError):
+        catalog.versions("nothing")
+    with pytest.raises(UnknownServiceError):
+        catalog.service_versions("nothing")
+
+
+@pytest.mark.parametrize(("range", "version"), [("*", "1.5.0"), ("~1.4", "1.4.0"), ("2.0.0-rc.1", "2.0.0-rc.1")])
+def test_a_range_selects_a_version(catalog: Catalog, range: str, version: str) -> None:
+    assert catalog.tool("tell-joke", range).version == version
+    assert [each.version for each in catalog.list(version=range)] == [version]
+
+
+def test_a_range_without_a_version_names_those_that_there_are(catalog: Catalog) -> None:
+    with pytest.raises(VersionMismatchError) as raised:
+        catalog.tool("tell-joke", "^3")
+    assert str(raised.value) == (
+        "No version of the tool 'tell-joke' satisfies '^3'. Available versions: 2.0.0-rc.1, 1.5.0, 1.4.0."
+    )
+    assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)
+    with pytest.raises(VersionMismatchError, match="It declares no version"):
+        catalog.tool("other", "*")
+    assert catalog.list(version="^3") == ()
+
+
+@pytest.mark.parametrize("range", ["newest", "1.2.3.4"])
+def test_a_text_that_is_no_range(catalog: Catalog, range: str) -> None:
+    with pytest.raises(ValueError, match="is not a version range"):
+        catalog.tool("tell-joke", range)
+    with pytest.raises(ValueError, match="is not a version range"):
+        catalog.list(version=range)
+
+
+@pytest.mark.parametrize(
+    ("requires", "version"), [("^1", "1.5.0"), ("1.0.0", "1.0.0"), (">1", "2.0.0"), (None, "2.0.0")]
+)
+def test_the_service_of_a_tool_satisfies_its_requires(requires: str | None, version: str) -> None:
+    catalog = Catalog.of(JOKES, [tool("1.0.0", requires=requires)])
+    assert catalog.service_of("tell-joke").version == version
+
+
+def test_no_version_of_the_service_satisfies_requires() -> None:
+    instance = {"id": "a", "request-queue": "request:tg:a", "version": "1.7.0"}
+    catalog = Catalog.of([JOKE_SERVICE | {"version": "1.0.0", "instances": [instance]}], [tool(None, requires="^3")])
+    with pytest.raises(VersionMismatchError, match=r"tool service 'joke-service' satisfies '\^3'.*: 1.0.0, 1.7.0\.$"):
+        catalog.service_of("tell-joke")
+
+
+def test_config_params_are_those_of_the_version_of_the_service_that_is_required() -> None:
+    services = [JOKE_SERVICE | {"version": "1.0.0"}, JOKE_SERVICE | {"version": "2.0.0", "config-params": []}]
+    catalog = Catalog.of(services, [tool("1.0.0", requires="^1"), tool("2.0.0")])
+    assert [each.config for each in catalog.versions("tell-joke")] == [{}, {"style": "pun"}]
+
+
+def test_an_unchanged_catalogue_survives_pickling(catalog: Catalog) -> None:
+    copy = pickle.loads(pickle.dumps(catalog))
+    assert copy == catalog
+    assert copy.versions("tell-joke") == catalog.versions("tell-joke")
+    assert Catalog.of(JOKES, [tool("1.5.0"), TELL_JOKE | {"name": "other"}]) != catalog
+
+
+def test_the_key_of_an_item_has_the_defaults_of_name_and_version() -> None:
+    raw = without(TELL_JOKE, "name")
+    items = [
+        service_item(without(JOKE_SERVICE, "id"), key="joke-service@1.0.0"),
+        tool_item(raw, "tool/tell-joke@2.0.0.json", "tell-joke@2.0.0"),
+        tool_item(raw, "tool/tell-joke@1.0.0.json", "tell-joke@1.0.0"),
+    ]
+    catalog = load_items(items)
+    assert [each.version for each in catalog.versions("tell-joke")] == ["2.0.0", "1.0.0"]
+    assert catalog.service("joke-service").version == "1.0.0"
+
+
+def test_a_version_that_differs_from_the_one_in_the_key_is_an_error() -> None:
+    for item, others in (
+        (tool_item(tool("1.0.0"), "x.json", "tell-joke@2.0.0"), (service_item(),)),
+        (service_item(JOKE_SERVICE | {"version": "1.0.0"}, "x.json", "joke-service@2.0.0"), ()),
+    ):
+        problem = only(check(*others, item))
+        assert (problem.file, problem.key) == ("x.json", "version")
+        assert "'1.0.0' differs from the version '2.0.0' in the item's key" in problem.problem
+        assert "remove 'version'" in problem.fix
+
+
+def test_one_version_twice_is_an_error_that_names_both_items() -> None:
+    problem = only(check(service_item(), tool_item(tool("1.0.0"), "a.json"), tool_item(tool("1.0.0"), "b.json")))
+    assert (problem.file, problem.key) == ("b.json", "name")
+    assert problem.problem == "the tool name 'tell-joke' with the version '1.0.0' is already used by a.json"
+    assert "another name or version" in problem.fix
+
+
+def test_one_item_twice_is_an_error() -> None:
+    assert only(check(service_item(), tool_item(), tool_item())).key == "name"
+    item = tool_item()
+    assert only(check(service_item(), item, item)).key == "name"
+
+
+def test_a_tool_is_offered_once_by_name_and_listed_with_its_source() -> None:
+    catalog = Catalog.of(JOKES, [tool("1.0.0"), tool("2.0.0")])
+    assert [each.version for each in catalog.list()] == ["2.0.0"]
+    merged = Catalog(
+        catalog.services.values(), catalog.versions("tell-joke"), source="code", sources={"tell-joke": "trustgraph"}
+    )
+    assert merged.source_of("tell-joke") == "trustgraph"
+    assert catalog.source_of("tell-joke") == "code"
+    assert len(merged.list(source="trustgraph")) == 1
+    assert merged.list(source="code") == ()
+
+
+def namespaced(item: Item, namespace: str = "crm") -> Item:
+    return item._replace(namespace=namespace)
+
+
+def test_a_namespace_is_the_prefix_of_names_ids_and_services() -> None:
+    catalog = load_items([namespaced(service_item()), namespaced(tool_item()), service_item(), tool_item()])
+    assert list(catalog.tools) == ["crm-tell-joke", "tell-joke"]
+    assert list(catalog.services) == ["crm-joke-service", "joke-service"]
+    assert catalog.service_of("crm-tell-joke").id == "crm-joke-service"
+    assert catalog.service_of("tell-joke").id == "joke-service"
+
+
+def test_a_tool_in_a_namespace_may_use_a_service_without_a_prefix() -> None:
+    catalog = load_items([service_item(), namespaced(tool_item())])
+    assert catalog.service_of("crm-tell-joke").id == "joke-service"
+    assert catalog.tool("crm-tell-joke").config == {"style": "pun"}
+
+
+def test_a_tool_without_a_namespace_does_not_find_a_service_in_one() -> None:
+    assert only(check(namespaced(service_item()), tool_item())).key == "service"
+
+
+def test_a_refused_service_in_a_namespace_is_not_called_unknown() -> None:
+    refused = namespaced(service_item(JOKE_SERVICE | {"version": "x"}))
+    assert only(check(refused, namespaced(tool_item()))).key == "version"
+
+
+@pytest.mark.parametrize(("length", "is_valid"), [(60, True), (61, False)])
+def test_a_name_has_at_most_64_characters_with_its_namespace(length: int, is_valid: bool) -> None:
+    item = namespaced(tool_item(TELL_JOKE | {"name": "t" * length}))
+    problems = check(service_item(), item)
+    if is_valid:
+        assert problems == []
+    else:
+        problem = only(problems)
+        assert problem.key == "name"
+        assert "65 characters with the namespace 'crm'" in problem.problem
+        assert "at most 64" in problem.fix
+
+
+def test_the_id_of_a_service_has_at_most_256_characters_with_its_namespace() -> None:
+    problem = only(check(namespaced(service_item(JOKE_SERVICE | {"id": "s" * 253}))))
+    assert problem.key == "id"
+    assert "257 characters" in problem.problem
