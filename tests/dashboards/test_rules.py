@@ -23,6 +23,7 @@ from dispatch.telemetry.alerting.rule_files import render_rule_files
 from dispatch.telemetry.metrics.collector import DispatcherCollector
 from dispatch.telemetry.metrics.service_metrics import ServerCollector
 from tests.dashboards.alerts.case import Case
+from tests.dashboards.alerts.catalog import CATALOG
 from tests.dashboards.alerts.processes import PROCESSES
 from tests.dashboards.alerts.services import SERVICES
 from tests.dashboards.alerts.slo import FAST, PROMISED, SLOW
@@ -32,7 +33,7 @@ from tests.helpers.prometheus_binaries import find
 ROOT = Path(__file__).parents[2]
 COMMITTED = ROOT / "dashboards" / "rules"
 RUNBOOK = (ROOT / "docs" / "how-to" / "runbook.md").read_text()
-CASES = (*FAST, *SLOW, *PROCESSES, *TOOLS, *SERVICES)
+CASES = (*FAST, *SLOW, *PROCESSES, *CATALOG, *TOOLS, *SERVICES)
 NAMES = [f"{case.alert}-{number}" for number, case in enumerate(CASES)]
 RULES = {rule["alert"]: rule for group in alert_groups() for rule in group["rules"]}
 

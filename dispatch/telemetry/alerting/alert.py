@@ -17,6 +17,7 @@ _DASHBOARDS = {
     "tool": "/d/dispatch-tool/dispatch-tool?var-tool={{ $labels.tool | urlquery }}",
     "service": "/d/dispatch-instances/dispatch-instances?var-service={{ $labels.service | urlquery }}",
     "process": "/d/dispatch-overview/dispatch-overview?var-dispatcher={{ $labels.instance | urlquery }}",
+    "catalog": "/d/dispatch-instances/dispatch-instances",
 }
 
 _VALUES = {
@@ -43,7 +44,8 @@ class Alert(msgspec.Struct, frozen=True):
         summary: one line. ``<tool>`` is replaced by the label, ``<value>`` by the value, ``<share>`` by the value in
             percent, ``<count>`` by the value as a whole number.
         description: the meaning, with the same placeholders.
-        subject: selects the dashboard that the alert links to: ``overview``, ``tool``, ``service`` or ``process``.
+        subject: selects the dashboard that the alert links to: ``overview``, ``tool``, ``service``, ``process`` or
+            ``catalog``.
     """
 
     name: str
@@ -52,7 +54,7 @@ class Alert(msgspec.Struct, frozen=True):
     severity: Literal["page", "ticket"]
     summary: str
     description: str
-    subject: Literal["overview", "tool", "service", "process"]
+    subject: Literal["overview", "tool", "service", "process", "catalog"]
 
     def to_rule(self, grafana: str = "") -> dict[str, Any]:
         """Return the rule as a Prometheus rule file has it.

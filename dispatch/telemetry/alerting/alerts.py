@@ -6,6 +6,7 @@ from typing import Any
 
 from dispatch.telemetry.alerting.alert import PAGE, TICKET, Alert
 from dispatch.telemetry.alerting.burn_rate import FAST, SLOW, burn_rate_expression
+from dispatch.telemetry.alerting.catalog_alerts import CATALOG_ALERTS
 from dispatch.telemetry.alerting.process_alerts import PROCESS_ALERTS
 from dispatch.telemetry.alerting.service_alerts import SERVICE_ALERTS
 from dispatch.telemetry.alerting.tool_alerts import TOOL_ALERTS
@@ -34,7 +35,7 @@ SLO_ALERTS = (
 )
 """Alerts on the error budgets of tools that have an ``slo``; without the rules of ``slo.yml`` they never fire."""
 
-ALERTS: tuple[Alert, ...] = (*SLO_ALERTS, *PROCESS_ALERTS, *TOOL_ALERTS, *SERVICE_ALERTS)
+ALERTS: tuple[Alert, ...] = (*SLO_ALERTS, *PROCESS_ALERTS, *CATALOG_ALERTS, *TOOL_ALERTS, *SERVICE_ALERTS)
 
 
 def alert_groups(grafana: str = "") -> list[dict[str, Any]]:
@@ -42,6 +43,7 @@ def alert_groups(grafana: str = "") -> list[dict[str, Any]]:
     groups = {
         "dispatch-slo-alerts": SLO_ALERTS,
         "dispatch-process-alerts": PROCESS_ALERTS,
+        "dispatch-catalog-alerts": CATALOG_ALERTS,
         "dispatch-tool-alerts": TOOL_ALERTS,
         "dispatch-service-alerts": SERVICE_ALERTS,
     }

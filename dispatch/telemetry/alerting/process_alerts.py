@@ -1,9 +1,8 @@
-"""Alerts about one process that calls tools: its broker connection, its replies, its catalogue."""
+"""Alerts about one process that calls tools: its broker connection and its replies."""
 
 from __future__ import annotations
 
 from dispatch.telemetry.alerting.alert import PAGE, TICKET, Alert
-from dispatch.telemetry.alerting.promql import without
 
 # Requires calls that time out or fail in transport: a tool that only takes long must not fire it.
 _REPLY_PATH = """\
@@ -31,16 +30,6 @@ PROCESS_ALERTS = (
         "<instance> sent <count> requests in the last 5 minutes; calls timed out or failed in transport, and no reply "
         "matched a pending request.",
         "process",
-    ),
-    Alert(
-        "DispatchReloadFailed",
-        f"count {without()} (dispatch_catalog_last_reload_successful == 0)",
-        "5m",
-        TICKET,
-        "The last reload of the catalogue or policy failed in <count> processes",
-        "In <count> processes of <job> the last reload (<source>) was invalid. The previous catalogue and policy stay in "
-        "force there.",
-        "overview",
     ),
     Alert(
         "DispatchPendingLimitReached",

@@ -8,7 +8,6 @@ CONNECTED = series("dispatch_broker_connected")
 ATTEMPTS = series("dispatch_attempts_total", tool="look", reason="first")
 MATCHED = series("dispatch_replies_total", service="s", disposition="matched")
 STRANGE = series("dispatch_replies_total", service="_OTHER", disposition="unknown")
-RELOADED = {each: series("dispatch_catalog_last_reload_successful", each, source="directory") for each in "ab"}
 FULL = series("dispatch_rejections_total", tool="look", by="exchange")
 
 PROCESSES = (
@@ -56,17 +55,6 @@ PROCESSES = (
         {"instance": PROCESS},
         {"one answer in five minutes": {MATCHED: "9x11 10x8"}},
         "10",
-    ),
-    Case(
-        "DispatchReloadFailed",
-        {RELOADED["a"]: "1x4 0x9", RELOADED["b"]: "1x13"},
-        "10m",
-        {"source": "directory"},
-        {
-            "mended within five minutes": {RELOADED["a"]: "1x4 0x4 1x5"},
-            "only just now": {RELOADED["a"]: "1x7 0x9"},
-        },
-        "1",
     ),
     Case(
         "DispatchPendingLimitReached",
