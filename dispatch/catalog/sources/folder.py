@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
-from typing import Final, TypeVar
+from collections.abc import AsyncGenerator, Sequence
+from typing import Final
 
-from dispatch._internal.daemon_executor import DaemonThreads
 from dispatch.catalog.catalog import check_items
 from dispatch.catalog.errors import CatalogError
 from dispatch.catalog.loader import require_valid
 from dispatch.catalog.readers.item import Item
 from dispatch.catalog.sources.base import OnChange
 from dispatch.catalog.sources.folder_reader import PARTIAL_WRITE_S, FolderReader, FolderReading
-
-T = TypeVar("T")
+from dispatch.catalog.sources.folder_watch import FolderWatch, is_polling_forced, run_in_thread
 
 POLL_S: Final = 1.0
 """Seconds between two scans where the operating system does not report changes. A scan of 10,000 files takes some 50 ms."""
 
-_threads = DaemonThreads("dispatch-folder")
+_log = logging.getLogger("dispatch.catalog")
 
 
 class Folder:
@@ -32,7 +31,8 @@ class Folder:
 
     Args:
         path: the folder.
-        watch: follow its changes; otherwise it is read again by ``dispatcher.registry.refresh(id)`` alone.
+        watch: follow its changes, with watchfiles (the extra ``watch``); without it, or with the environment variable
+            ``WATCHFILES_FORCE_POLLING``, by a scan once per second. False: read only by ``dispatcher.registry.refresh(id)``.
         namespace: prefix of its names: ``crm`` makes ``find`` into ``crm-find``.
         on_change: ``apply``, or ``hold``: a changed definition waits for its approval.
         id: unique among the sources of a dispatcher, and the label ``source`` of its metrics; default: ``folder:PATH``.
@@ -57,6 +57,7 @@ class Folder:
         self._reader = FolderReader(self.path, namespace)
         self._settled: FolderReading | None = None
         self._reported: FolderReading | None = None
+        self._is_polling_reported = False
 
     def __repr__(self) -> str:
         return f"<Folder {self.id}>"
@@ -104,22 +105,36 @@ class Folder:
         return require_valid(reading.items, problems)
 
     async def _read(self) -> FolderReading:
-        reading = await _run(self._reader.read)
+        reading = await run_in_thread(self._reader.read)
         if reading.may_be_partial and reading is not self._settled:
             await asyncio.sleep(PARTIAL_WRITE_S)
-            reading = await _run(self._reader.read)
+            reading = await run_in_thread(self._reader.read)
         self._settled = reading
         return reading
 
     async def _signals(self) -> AsyncGenerator[None, None]:
-        """Yield whenever the folder should be read."""
+        """Yield whenever the folder should be read; first when the operating system reports its changes."""
         if not self.is_watched:
             await asyncio.get_running_loop().create_future()
+        if not is_polling_forced():
+            try:
+                while True:
+                    async with FolderWatch(self.path) as watch:
+                        yield
+                        while await watch.wait():
+                            yield
+            except (ImportError, OSError) as error:
+                self._report_polling(error)
         while True:
             yield
             await asyncio.sleep(POLL_S)
 
-
-async def _run(function: Callable[[], T]) -> T:
-    # Not asyncio.to_thread: the exit of the interpreter would wait for a network file system that does not answer.
-    return await asyncio.get_running_loop().run_in_executor(_threads, function)
+    def _report_polling(self, error: ImportError | OSError) -> None:
+        if self._is_polling_reported:
+            return
+        self._is_polling_reported = True
+        scan = f"'{self.path}' is scanned once in {POLL_S:g} s"
+        if isinstance(error, ImportError):
+            _log.info("%s, since watchfiles is missing. For faster changes: pip install 'tool-dispatch[watch]'", scan)
+        else:
+            _log.warning("%s, since it cannot be watched (%s). Raise the limits fs.inotify.*", scan, error)

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.catalog.folder_edits import write_file
 from dispatch import CatalogError, Folder
 from dispatch.catalog.sources import folder as folder_module
-from tests.helpers.descriptor_folder import TOOL, make_folder, write_file
+from tests.helpers.descriptor_folder import TOOL, make_folder
 
 pytestmark = pytest.mark.wall_clock
 

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
+from benchmarks.catalog.folder_edits import replace_file, write_file
 from dispatch.catalog.readers.item import Unreadable
 from dispatch.catalog.sources import folder_reader
 from dispatch.catalog.sources.folder_reader import FolderReader
-from tests.helpers.descriptor_folder import SERVICE, TOOL, make_folder, remove_tree, replace_file, write_file
+from tests.helpers.descriptor_folder import SERVICE, TOOL, make_folder
 
 
 @pytest.fixture
@@ -125,7 +127,7 @@ def test_an_error_that_remains_is_the_same_reading(folder: Path) -> None:
     first = reader.read()
     assert first.has_errors
     assert reader.read() is first
-    remove_tree(folder)
+    shutil.rmtree(folder)
     second = reader.read()
     assert second.number == 2
     assert reader.read() is second

@@ -1,0 +1,282 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import shutil
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from benchmarks.catalog.folder_edits import EditedFolder, replace_file, update_config_map, write_file
+from dispatch import CatalogError, Folder
+from dispatch.catalog.readers.item import Item
+from dispatch.catalog.sources import folder as folder_module
+from tests.helpers.descriptor_folder import SERVICE, TOOL, make_folder
+from tests.helpers.run_profile import by_profile
+
+pytestmark = pytest.mark.wall_clock
+
+PATIENCE_S = 20
+CHANGED = TOOL | {"description": "Tell another joke"}
+
+
+@pytest.fixture(autouse=True)
+def no_polling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What these tests see was reported by the operating system."""
+    monkeypatch.setattr(folder_module, "POLL_S", 3600.0)
+    monkeypatch.delenv("WATCHFILES_FORCE_POLLING", raising=False)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return make_folder(tmp_path / "tools")
+
+
+class Follower:
+    """The last valid items of a watched folder, as the registry of a dispatcher follows them."""
+
+    def __init__(self, path: Path) -> None:
+        self.source = Folder(path, watch=True)
+        self.items: Sequence[Item] = self.source.load()
+        self.readings = 0
+        self.errors: list[str] = []
+        self._progress = asyncio.Event()
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[Follower]:
+        task = asyncio.create_task(self._follow())
+        try:
+            yield self
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def _follow(self) -> None:
+        async for _ in self.source.changes():
+            try:
+                self.items = await self.source.discover()
+            except CatalogError as error:
+                self.errors.append(error.problems[0].problem)
+            self.readings += 1
+            self._progress.set()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while not condition():
+                self._progress.clear()
+                await self._progress.wait()
+
+    @property
+    def descriptions(self) -> dict[str, str]:
+        return {item.key: item.raw["description"] for item in self.items if item.kind == "tool"}  # type: ignore[index]
+
+
+@contextlib.asynccontextmanager
+async def follow(folder: Path) -> AsyncIterator[Follower]:
+    """Follow a folder, from the moment on at which the operating system reports its changes."""
+    async with Follower(folder).running() as follower:
+        write_file(folder, "tool/first.json", TOOL | {"name": "first"})
+        await follower.until(lambda: "first" in follower.descriptions)
+        yield follower
+
+
+def rename_away_and_back(folder: Path) -> None:
+    folder.rename(folder.with_name("elsewhere"))
+    write_file(folder.with_name("elsewhere"), "tool/tell-joke.json", CHANGED)
+    folder.with_name("elsewhere").rename(folder)
+
+
+def create_again(folder: Path) -> None:
+    shutil.rmtree(folder)
+    make_folder(folder)
+    write_file(folder, "tool/tell-joke.json", CHANGED)
+
+
+def replace_parent(folder: Path) -> None:
+    parent = folder.parent
+    parent.rename(parent.with_name("former"))
+    make_folder(folder)
+    write_file(folder, "tool/tell-joke.json", CHANGED)
+
+
+def replace_kind(folder: Path) -> None:
+    shutil.rmtree(folder / "tool")
+    write_file(folder, "tool/tell-joke.json", CHANGED)
+
+
+def change_permissions(folder: Path) -> None:
+    replace_file(folder, "tool/tell-joke.json", CHANGED)
+    (folder / "tool" / "tell-joke.json").chmod(0o600)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda folder: write_file(folder, "tool/tell-joke.json", CHANGED),
+        lambda folder: replace_file(folder, "tool/tell-joke.json", CHANGED),
+        rename_away_and_back,
+        create_again,
+        replace_parent,
+        replace_kind,
+        change_permissions,
+    ],
+    ids=["write", "rename", "move-and-restore", "create-again", "replace-parent", "replace-kind", "permissions"],
+)
+async def test_an_edit_is_reported(tmp_path: Path, edit: Callable[[Path], object]) -> None:
+    folder = make_folder(tmp_path / "parent" / "tools")
+    async with follow(folder) as follower:
+        edit(folder)
+        await follower.until(lambda: follower.descriptions["tell-joke"] == "Tell another joke")
+        write_file(folder, "tool/tell-joke.json", TOOL)  # the watch is in force afterwards, too
+        await follower.until(lambda: follower.descriptions["tell-joke"] == "Tell a joke")
+
+
+async def test_a_deleted_file_is_reported(folder: Path) -> None:
+    async with follow(folder) as follower:
+        (folder / "tool" / "tell-joke.json").unlink()
+        await follower.until(lambda: follower.descriptions.keys() == {"first"})
+
+
+@pytest.mark.parametrize("is_kind_mounted", [False, True])
+async def test_the_swap_of_a_config_map_is_reported(tmp_path: Path, is_kind_mounted: bool) -> None:
+    folder = tmp_path / "tools"
+    service, tool = "tool-service/joke-service.json", "tool/tell-joke.json"
+    if is_kind_mounted:  # one volume for each kind: each file is a symbolic link into ..data
+        write_file(folder, service, SERVICE)
+        mount, tool = folder / "tool", "tell-joke.json"
+        files = {}
+    else:
+        mount, files = folder, {service: SERVICE}
+    mount.mkdir(parents=True)
+    update_config_map(mount, files | {tool: TOOL}, 0)
+    async with Follower(folder).running() as follower:
+        for number in range(1, 5):
+            description = f"Tell joke {number}"
+            update_config_map(mount, files | {tool: TOOL | {"description": description}}, number)
+            await follower.until(lambda: follower.descriptions == {"tell-joke": description})  # noqa: B023 - at once
+
+
+async def test_the_target_of_a_symbolic_link_is_watched(tmp_path: Path, folder: Path) -> None:
+    target = write_file(tmp_path, "elsewhere/shared.json", TOOL | {"name": "shared"})
+    (tmp_path / "link").symlink_to("elsewhere")
+    (folder / "tool" / "shared.json").symlink_to(tmp_path / "link" / "shared.json")
+    async with follow(folder) as follower:
+        target.write_text(target.read_text().replace("Tell a joke", "Tell a pun"))
+        await follower.until(lambda: follower.descriptions["shared"] == "Tell a pun")
+
+
+async def test_a_folder_that_is_missing_for_long_comes_back(folder: Path) -> None:
+    async with follow(folder) as follower:
+        elsewhere = folder.parent.rename(folder.parent.with_name("elsewhere"))  # with its parent
+        await follower.until(lambda: bool(follower.errors))
+        assert follower.errors == ["there is no such folder"]
+        write_file(elsewhere / folder.name, "tool/tell-joke.json", CHANGED)
+        elsewhere.rename(folder.parent)
+        await follower.until(lambda: follower.descriptions["tell-joke"] == "Tell another joke")
+
+
+async def test_an_error_is_reported_once_and_so_is_its_correction(folder: Path) -> None:
+    async with follow(folder) as follower:
+        readings = follower.readings
+        write_file(folder, "tool/tell-joke.json", "{")
+        await follower.until(lambda: len(follower.errors) == 1)
+        write_file(folder, "tool/.noise.swp", "")
+        write_file(folder, "tool/noise.txt", "")
+        write_file(folder, "tool/tell-joke.json", TOOL)
+        await follower.until(lambda: follower.readings == readings + 2)
+        assert len(follower.errors) == 1
+
+
+async def test_files_of_editors_are_no_change(folder: Path) -> None:
+    async with follow(folder) as follower:
+        readings = follower.readings
+        for name in (".tell-joke.json.swp", "tell-joke.json~", "tell-joke.json.tmp", ".#tell-joke.json", "4913"):
+            write_file(folder, f"tool/{name}", "{").unlink()
+        write_file(folder, "tool/tell-joke.json", CHANGED)
+        await follower.until(lambda: follower.descriptions["tell-joke"] == "Tell another joke")
+        assert follower.readings == readings + 1
+
+
+async def test_cancellation_leaves_no_thread_and_no_file_descriptor(folder: Path) -> None:
+    async with follow(folder):
+        pass
+    for _ in range(20):
+        async with follow(folder):
+            pass
+    names = [thread.name for thread in threading.enumerate() if thread.name == "dispatch-folder"]
+    assert names == []
+    before = count_descriptors()
+    for _ in range(20):
+        async with follow(folder):
+            pass
+    assert count_descriptors() <= before
+
+
+def count_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+async def test_without_watchfiles_the_folder_is_scanned(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(folder_module, "POLL_S", 0.05)
+    monkeypatch.setitem(sys.modules, "watchfiles", None)
+    monkeypatch.setitem(sys.modules, "watchfiles._rust_notify", None)
+    with caplog.at_level(logging.INFO, "dispatch.catalog"):
+        async with follow(folder) as follower:
+            create_again(folder)
+            await follower.until(lambda: follower.descriptions == {"tell-joke": "Tell another joke"})
+        async with follower.running():
+            write_file(folder, "tool/tell-joke.json", TOOL)
+            await follower.until(lambda: follower.descriptions == {"tell-joke": "Tell a joke"})
+    (record,) = caplog.records
+    assert record.levelno == logging.INFO
+    assert "pip install 'tool-dispatch[watch]'" in record.getMessage()
+
+
+async def test_forced_polling_does_not_watch(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folder_module, "POLL_S", 0.05)
+    monkeypatch.setattr(folder_module, "FolderWatch", None)
+    monkeypatch.setenv("WATCHFILES_FORCE_POLLING", "true")
+    async with follow(folder) as follower:
+        update_config_map(folder.with_name("map"), {"tell-joke.json": CHANGED}, 0)
+        (folder / "tool" / "tell-joke.json").unlink()
+        (folder / "tool" / "tell-joke.json").symlink_to("../../map/tell-joke.json")
+        await follower.until(lambda: follower.descriptions["tell-joke"] == "Tell another joke")
+
+
+async def test_the_limit_of_watches_is_reported_once(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_arguments: object) -> object:
+        raise OSError("OS file watch limit reached.")
+
+    monkeypatch.setattr(folder_module, "POLL_S", 0.05)
+    monkeypatch.setattr("watchfiles._rust_notify.RustNotify", refuse)
+    async with follow(folder):
+        pass
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert "OS file watch limit reached" in record.getMessage()
+
+
+@pytest.mark.parametrize("layout", ["plain", "config-map", "release"])
+@pytest.mark.long
+async def test_random_edits(tmp_path: Path, layout: str) -> None:
+    seed = random.randrange(10**6)
+    edited = EditedFolder(tmp_path / "tools", layout, "edited", random.Random(seed))
+    kinds: list[str] = []
+    async with Follower(edited.path).running() as follower:
+        for _ in range(by_profile(short=15, long=300)):
+            edited.make_noise()
+            kinds.append(await asyncio.to_thread(edited.edit))
+            try:
+                await follower.until(lambda: follower.descriptions == edited.expected)
+            except TimeoutError:
+                pytest.fail(f"seed {seed}: {kinds[-3:]}: {follower.descriptions} instead of {edited.expected}")
