@@ -53,8 +53,8 @@ class ErrorType(StrEnum):
 
     # The caller's mistakes.
     INVALID_ARGUMENTS = "invalid-arguments"
-    """The arguments, the user or the idempotency key have a wrong type or cannot be written as JSON; the tool was not
-    executed."""
+    """The arguments, the user or the idempotency key have a wrong type or cannot be written as JSON, or the version is no
+    range; the tool was not executed."""
     INVALID_CONFIG = "invalid-config"
     """The config values of a TrustGraph-compatible client cannot be written as JSON; the tool was not executed."""
     INVALID_TIMEOUT = "invalid-timeout"
@@ -76,6 +76,9 @@ class ErrorType(StrEnum):
     """The rate limit of the tool, or of the user, is reached; the tool was not executed."""
     BULKHEAD_FULL = "bulkhead-full"
     """The limit of calls in flight is reached and the call could not wait; the tool was not executed."""
+    VERSION_MISMATCH = "version-mismatch"
+    """No version of the tool, or of its service, is in the range that the call or the tool requires; the tool was not
+    executed."""
     NO_INSTANCE = "no-instance"
     """No instance of the service is available; the tool was not executed."""
     PENDING_LIMIT = "pending-limit"

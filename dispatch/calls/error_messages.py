@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 
 from dispatch._internal.permit import Rejection
-from dispatch._internal.suggestions import excerpt, first_sentence, join_alternatives, join_names
-from dispatch.catalog import UnknownServiceError, UnknownToolError
+from dispatch._internal.suggestions import first_sentence
 from dispatch.errors import (
     CallTimeoutError,
     DispatchError,
@@ -324,25 +323,6 @@ def error_from_unfragmentable_request(tool: str, size: int, limit: int) -> Inval
         ErrorType.REQUEST_TOO_LARGE,
         f"Tool '{tool}' was not executed: its request would have {size:,} bytes, the limit is {limit:,}, and no instance is "
         "known that accepts more in fragments. Send less, for instance a reference to the data.",
-    )
-
-
-def error_from_unknown_name(unknown: UnknownToolError | UnknownServiceError) -> RejectedError:
-    """Return the error of a call of a tool, or a service, that is not in the catalogue."""
-    is_tool = isinstance(unknown, UnknownToolError)
-    what = "tool" if is_tool else "tool service"
-    if not unknown.known:
-        advice = f"Report that no {what}s are loaded."
-    elif unknown.near:
-        near = join_alternatives(unknown.near)
-        advice = f"Call {near} if you meant that, or another one of these: {join_names(unknown.known)}."
-    else:
-        advice = f"Call one of these: {join_names(unknown.known)}."
-    return RejectedError(
-        ErrorType.UNKNOWN_TOOL if is_tool else ErrorType.UNKNOWN_SERVICE,
-        f"No tool was executed: there is no {what} '{excerpt(unknown.name)}'. {advice}",
-        rejected_by="catalog",
-        alternatives=unknown.near,
     )
 
 

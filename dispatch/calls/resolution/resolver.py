@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from dispatch.calls.error_messages import error_from_unknown_name
+from dispatch.calls.resolution.resolution_errors import error_from_unknown_name
 from dispatch.calls.resolution.resolved_tool import ResolvedTool
 from dispatch.catalog import Catalog, ServiceDescriptor, ToolDescriptor, UnknownServiceError, UnknownToolError
 from dispatch.messaging.wire.codec import json_text

@@ -76,7 +76,7 @@ def call(
     Exit codes: 0 success · 1 the tool's own error · 2 invalid arguments or unknown tool · 3 timeout · 4 transport ·
     5 throttled or rejected · 130 interrupted
     """
-    from dispatch.calls.error_messages import error_from_unknown_name
+    from dispatch.calls.resolution.resolution_errors import error_from_unknown_name
     from dispatch.catalog import UnknownToolError
     from dispatch.cli.arguments import read_arguments
     from dispatch.dispatcher import connect

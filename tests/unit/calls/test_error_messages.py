@@ -14,10 +14,8 @@ from dispatch.calls.error_messages import (
     error_from_mistake,
     error_from_rejection,
     error_from_unfragmentable_request,
-    error_from_unknown_name,
 )
 from dispatch.calls.preparation import request_payload
-from dispatch.catalog import UnknownServiceError, UnknownToolError
 from dispatch.errors import DispatchError, RejectedError, ThrottledError, TransportError
 from dispatch.messaging.wire.codec import PayloadTooLargeError
 from dispatch.messaging.wire.fragments import MAX_PARTS
@@ -126,15 +124,3 @@ def test_a_request_that_no_instance_accepts_in_fragments_is_not_retryable() -> N
     assert (error.type, error.retryable) == ("request-too-large", False)
     assert "5,000" in error.message
     assert "1,000" in error.message
-
-
-def test_an_unknown_name_is_answered_with_the_nearest_and_the_known_ones() -> None:
-    near = error_from_unknown_name(UnknownToolError("jok", ("joke",), ("joke", "story")))
-    assert (near.type, near.rejected_by, near.alternatives) == ("unknown-tool", "catalog", ("joke",))
-    assert "there is no tool 'jok'. Call 'joke' if you meant that" in near.message
-    assert "joke, story" in near.message
-    far = error_from_unknown_name(UnknownToolError("x", (), ("joke",)))
-    assert far.message.endswith("Call one of these: joke.")
-    empty = error_from_unknown_name(UnknownServiceError("x"))
-    assert (empty.type, empty.alternatives) == ("unknown-service", ())
-    assert empty.message.endswith("Report that no tool services are loaded.")

@@ -23,7 +23,12 @@ from dispatch.calls.error_messages import (
     error_from_mistake,
     error_from_rejection,
     error_from_unfragmentable_request,
+)
+from dispatch.calls.resolution.resolution_errors import (
+    error_from_invalid_range,
+    error_from_requirement,
     error_from_unknown_name,
+    error_from_version_mismatch,
 )
 from dispatch.catalog import UnknownServiceError, UnknownToolError
 from dispatch.errors import CallTimeoutError, DispatchError, ErrorType, TransportError
@@ -107,6 +112,10 @@ def mistaken() -> list[DispatchError]:
     return [
         *(error_from_mistake("work", Policy(), mistake) for mistake in mistakes),
         *(error_from_unknown_name(each) for each in unknown),
+        *(error_from_version_mismatch("work", "^3", available) for available in ((), ("2.0.0", "1.4.0"))),
+        *(error_from_requirement("work", "lab", "^3", (), by=by) for by in ("catalog", "balancer")),
+        error_from_requirement("work", "lab", "^3", ("2.0.0", "1.4.0")),
+        error_from_invalid_range("work", "'latest' is not a version range: cannot read 'latest'"),
         error_from_unfragmentable_request("work", 5_000, 1_000),
         config.value,
     ]

@@ -76,6 +76,7 @@ ERROR_TYPES = {
         "rate-limited",
         "bulkhead-full",
         "no-instance",
+        "version-mismatch",
         "pending-limit",
     ),
     *("timeout", "attempt-timeout", "idle-timeout", "send-timeout", "expired"),
