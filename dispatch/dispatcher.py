@@ -24,6 +24,7 @@ from dispatch.calls.resolution.resolved_tool import ResolvedTool
 from dispatch.calls.resolution.resolver import ToolResolver
 from dispatch.calls.runtime import Runtime
 from dispatch.catalog import Catalog, CatalogError, load_directory
+from dispatch.catalog.changes import compare
 from dispatch.errors import DispatchError
 from dispatch.policy import DEFAULT_POLICY, Policy, PolicyError
 from dispatch.resilience.breaker.breaker import CircuitBreaker
@@ -203,8 +204,8 @@ class Dispatcher:
     def reload(self, catalog: Catalog | str | Path | None = None, *, policy: Policy | None = None) -> None:
         """Put another catalogue, or another policy, in force.
 
-        Calls in flight go on as they began; breakers keep their state, and measurements of tools and instances stay. Topics
-        that no service uses any more are closed when the calls in flight have ended.
+        Calls in flight go on as they began; breakers keep their state, and measurements of tools and instances stay. The
+        guards, metric series and topics of a removed tool are retained for 60 s, and until its last call has ended.
 
         Args:
             catalog: as in :func:`connect`; None: the one in force.
@@ -223,14 +224,15 @@ class Dispatcher:
             else:
                 source = "directory"
                 catalog = load_directory(catalog)
-            self._resolver = self._resolver.renewed(catalog, policy)
+            resolver = self._resolver.renewed(catalog, policy)
         except (CatalogError, PolicyError) as error:
             if self._runtime is not None:
                 self._runtime.observer.catalog.on_reload_failed(source, len(self.catalog.tools), str(error))
             raise
-        self._policy = policy
+        changes = compare(self.catalog, catalog)
+        self._policy, self._resolver = policy, resolver
         if self._runtime is not None:
-            self._runtime.renew(self._resolver)
+            self._runtime.renew(resolver, changes)
             self._runtime.observer.catalog.on_activated((source,), len(catalog.tools))
 
     # -- state --------------------------------------------------------------------------------------------------
