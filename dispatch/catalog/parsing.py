@@ -75,7 +75,7 @@ def parse_yaml(text: str) -> Any:
         import yaml  # an extra: not needed for JSON
     except ImportError:
         raise DocumentError(("", "PyYAML is needed to read YAML", f"{YAML_EXTRA}, or write the file as JSON")) from None
-    from dispatch.catalog.yaml_subset import load  # imports yaml itself
+    from dispatch.catalog.readers.yaml_subset import load  # imports yaml itself
 
     if not text.strip():
         raise DocumentError(("", "the file is empty", "write a descriptor, or delete the file"))
