@@ -18,7 +18,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 ## Test processes: they often wait for brokers and services, so 3 keep two cores busy.
 JOBS ?= 3
-SOURCES := pyproject.toml dispatch/_version.py
+SOURCES := pyproject.toml dispatch/_internal/version.py
 
 ## The tests start hundreds of Python processes: without bytecode files each compiles every module again.
 unexport PYTHONDONTWRITEBYTECODE

@@ -7,10 +7,11 @@ async with dispatch.connect("pulsar://localhost:6650", catalog="tools/") as disp
 import sys
 
 try:
-    from dispatch._version import __version__
+    from dispatch._internal.version import __version__
     from dispatch.catalog import Catalog, CatalogError, Folder
     from dispatch.catalog.sources.trustgraph import TrustGraphConfig
-    from dispatch.dispatcher import Dispatcher, connect
+    from dispatch.connection import connect
+    from dispatch.dispatcher import Dispatcher
     from dispatch.errors import (
         CallTimeoutError,
         DispatchError,

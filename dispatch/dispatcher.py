@@ -20,19 +20,22 @@ from dispatch._internal.permit import Randomness
 from dispatch.balancing.snapshot import InstanceView
 from dispatch.calls.call import Calls
 from dispatch.calls.call_state import CallOptions
+from dispatch.calls.live_catalog import LiveCatalog
 from dispatch.calls.resolution.resolved_tool import ResolvedTool
-from dispatch.calls.resolution.resolver import ToolResolver
 from dispatch.calls.runtime import Runtime
-from dispatch.catalog import Catalog, CatalogError, load_directory
-from dispatch.catalog.changes import compare
+from dispatch.catalog import Catalog
+from dispatch.catalog.live.registry import Registry
+from dispatch.catalog.live.source_list import CatalogLike
+from dispatch.catalog.sources.base import Source
 from dispatch.errors import DispatchError
-from dispatch.policy import DEFAULT_POLICY, Policy, PolicyError
+from dispatch.policy import DEFAULT_POLICY, Policy
 from dispatch.resilience.breaker.breaker import CircuitBreaker
 from dispatch.result import CallResult
 from dispatch.telemetry.events import Event, Events, EventStream
 from dispatch.telemetry.settings import DEFAULT_TELEMETRY, Telemetry
 from dispatch.tool import Tool
-from dispatch.transports import Security, Transport, open_transport
+from dispatch.transports import Transport
+from dispatch.trustgraph.config_broker import ConfigBroker
 
 LOOP_POLL_S = 0.1
 """Seconds between checks whether the dispatcher's event loop still runs, in :meth:`Dispatcher.close` on another loop."""
@@ -44,58 +47,22 @@ OTHER_LOOP = (
 NOT_STARTED = "the dispatcher is not started; use 'async with dispatch.connect(...)' or await start()"
 
 
-def connect(
-    broker: str,
-    catalog: Catalog | str | Path | None = None,
-    *,
-    policy: Policy = DEFAULT_POLICY,
-    security: Security | None = None,
-    publish_window: int = 64,
-    client_id: str | None = None,
-    telemetry: Telemetry = DEFAULT_TELEMETRY,
-) -> Dispatcher:
-    """Create a dispatcher on ``broker``; use it with ``async with``, or ``await start()`` and ``close()``.
-
-    Args:
-        broker: ``pulsar://HOST:PORT``, ``pulsar+ssl://HOST:PORT``, or ``memory://[NAME]`` (embedded, in process).
-        catalog: a :class:`Catalog`, or a folder with ``tool-service/ID.json`` and ``tool/NAME.json``.
-        policy: defaults under the policies of services and tools.
-        security: token and TLS settings; None: from the environment (``DISPATCH_TOKEN`` …).
-        publish_window: publishes in flight to the broker at once, over the whole connection; further ones are queued. 64
-            (measured): larger bursts make a broker drop messages on non-persistent topics.
-        client_id: the dispatcher's id, part of the names of its reply topics; default: 12 random hex digits.
-        telemetry: settings of metrics, traces and logs.
-
-    Raises:
-        CatalogError: the folder has invalid descriptors; the message lists every problem with file, key and fix.
-        PolicyError: ``policy`` is invalid together with the policy of a service or a tool.
-        TransportError: the scheme of ``broker`` is unknown.
-    """
-    if catalog is None:
-        catalog = Catalog.empty()
-    elif not isinstance(catalog, Catalog):
-        catalog = load_directory(catalog)
-    transport = open_transport(broker, security=security, publish_window=publish_window)
-    return Dispatcher(transport, catalog, policy=policy, client_id=client_id, telemetry=telemetry)
-
-
 class Dispatcher:
     """Calls tools by name over one connection. One per process and event loop is enough for any number of callers.
 
     Args:
         transport: a connection that is not started yet; closed with the dispatcher.
-        catalog: services and tools.
-        policy: defaults under the services' and tools' own policies.
-        client_id, telemetry: see :func:`connect`.
+        catalog, policy, approvals, client_id, telemetry: see :func:`dispatch.connect`.
         randomness: for backoff, open durations and balancing; tests set it.
     """
 
     def __init__(
         self,
         transport: Transport,
-        catalog: Catalog,
+        catalog: CatalogLike | None,
         *,
         policy: Policy = DEFAULT_POLICY,
+        approvals: str | Path | None = None,
         client_id: str | None = None,
         telemetry: Telemetry = DEFAULT_TELEMETRY,
         randomness: Randomness = random.random,
@@ -104,12 +71,12 @@ class Dispatcher:
         self._events = Events()
         self.client_id = client_id or os.urandom(6).hex()
         self._transport = transport
-        self._policy = policy
         self._randomness = randomness
-        self._resolver = ToolResolver(catalog, policy).check()
+        self._live = LiveCatalog(catalog, policy, approvals, randomness)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._runtime: Runtime | None = None
         self._calls: Calls | None = None
+        self._broker: ConfigBroker | None = None
 
     # -- life cycle ---------------------------------------------------------------------------------------------
 
@@ -128,10 +95,18 @@ class Dispatcher:
             await self._transport.close()
             raise
         observer = self.telemetry.observe_dispatcher(self._events, self.client_id, loop_clock())
-        runtime = Runtime(self._transport, self.client_id, self._randomness, self._resolver, observer)
+        runtime = Runtime(
+            self._transport, self.client_id, self._randomness, self._live.resolver, observer, self.registry.sources
+        )
         self._loop = asyncio.get_running_loop()
         self._runtime = runtime
-        self._calls = Calls(runtime, lambda tool: self._resolver.alternatives(tool))
+        self._broker = ConfigBroker(self._transport, self.client_id)
+        try:
+            await self._live.start(runtime, self._connect_source)
+        except BaseException:
+            await self._close(0.0)
+            raise
+        self._calls = Calls(runtime, lambda tool: self._live.resolver.alternatives(tool))
 
     async def close(self, *, drain: float = 0.0) -> None:
         """End all calls with a typed error and disconnect. Idempotent.
@@ -156,6 +131,7 @@ class Dispatcher:
             closing.cancel()
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(self._transport.close)
+            self.registry.abandon()
             if self._runtime is not None:
                 await self._runtime.abandon()
         with contextlib.suppress(RuntimeError):  # an event stream may wait on a closed event loop
@@ -166,7 +142,10 @@ class Dispatcher:
             stack.callback(self._events.close)
             stack.push_async_callback(self._transport.close)
             if self._runtime is not None:
-                await self._runtime.close(drain)
+                stack.push_async_callback(self._runtime.close, drain)
+            if self._broker is not None:
+                stack.push_async_callback(self._broker.close)
+            await self.registry.close()
 
     async def __aenter__(self) -> Dispatcher:
         await self.start()
@@ -194,46 +173,37 @@ class Dispatcher:
             raise RuntimeError(OTHER_LOOP)
         return self._calls
 
+    def _connect_source(self, source: Source) -> None:
+        connect = getattr(source, "connect", None)
+        if connect is not None:
+            connect(self._broker)
+
     # -- the catalogue ------------------------------------------------------------------------------------------
 
     @property
     def catalog(self) -> Catalog:
         """The services and tools in force."""
-        return self._resolver.catalog
+        return self._live.resolver.catalog
 
-    def reload(self, catalog: Catalog | str | Path | None = None, *, policy: Policy | None = None) -> None:
+    @property
+    def registry(self) -> Registry:
+        """The sources of the catalogue: add, remove and refresh them, and put tools of your own."""
+        return self._live.registry
+
+    async def reload(self, catalog: CatalogLike | None = None, *, policy: Policy | None = None) -> None:
         """Put another catalogue, or another policy, in force.
 
-        Calls in flight go on as they began; breakers keep their state, and measurements of tools and instances stay. The
-        guards, metric series and topics of a removed tool are retained for 60 s, and until its last call has ended.
+        Calls in flight go on as they began; breakers keep their state, and measurements of tools and instances stay. What no
+        tool uses any more is closed later. Items that were put stay.
 
         Args:
-            catalog: as in :func:`connect`; None: the one in force.
+            catalog: as in :func:`dispatch.connect`; None: the sources in force.
             policy: None: the one in force.
 
         Raises:
-            CatalogError, PolicyError: as in :func:`connect`; the former catalogue and policy stay in force.
+            CatalogError, PolicyError: as in :func:`dispatch.connect`; the former catalogue and policy stay in force.
         """
-        source = self.catalog.source
-        policy = self._policy if policy is None else policy
-        try:
-            if catalog is None:
-                catalog = self.catalog
-            elif isinstance(catalog, Catalog):
-                source = catalog.source
-            else:
-                source = "directory"
-                catalog = load_directory(catalog)
-            resolver = self._resolver.renewed(catalog, policy)
-        except (CatalogError, PolicyError) as error:
-            if self._runtime is not None:
-                self._runtime.observer.catalog.on_reload_failed(source, len(self.catalog.tools), str(error))
-            raise
-        changes = compare(self.catalog, catalog)
-        self._policy, self._resolver = policy, resolver
-        if self._runtime is not None:
-            self._runtime.renew(resolver, changes)
-            self._runtime.observer.catalog.on_activated((source,), len(catalog.tools))
+        await self._live.reload(catalog, policy)
 
     # -- state --------------------------------------------------------------------------------------------------
 
@@ -257,12 +227,12 @@ class Dispatcher:
         Raises:
             RejectedError: there is no such tool; the message has similar names.
         """
-        self._resolver.tool(name)
+        self._live.resolver.tool(name)
         return Tool(self, self.catalog.tool(name), user)
 
     def _resolve_service(self, service: str) -> ResolvedTool:
         """Resolve a service for calls without a tool, as TrustGraph's client makes them."""
-        return self._resolver.service(service)
+        return self._live.resolver.service(service)
 
     # -- telemetry ----------------------------------------------------------------------------------------------
 
@@ -292,7 +262,7 @@ class Dispatcher:
             ValueError: the tool's policy has no breaker.
             RuntimeError: not started.
         """
-        breaker = self._running.guards_of(self._resolver.tool(tool)).breaker
+        breaker = self._running.guards_of(self._live.resolver.tool(tool)).breaker
         if breaker is None:
             raise ValueError(f"the policy of '{tool}' has no breaker: remove \"breaker\": null from it")
         return breaker
@@ -304,7 +274,7 @@ class Dispatcher:
             RejectedError: there is no such service.
             RuntimeError: not started.
         """
-        self._resolver.service(service)
+        self._live.resolver.service(service)
         return self._running.instances(service)
 
     # -- calls --------------------------------------------------------------------------------------------------
@@ -366,7 +336,7 @@ class Dispatcher:
     def _resolve(self, tool: str) -> ResolvedTool:
         """Step 1: resolve the tool; a call of an unknown one is counted."""
         try:
-            return self._resolver.tool(tool)
+            return self._live.resolver.tool(tool)
         except DispatchError as error:
             self._running.observer.on_unknown_tool(tool, error, self._running.now())
             raise

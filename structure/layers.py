@@ -15,22 +15,13 @@ ROOT = Path(__file__).resolve().parents[1]
 DISPATCH = ROOT / "dispatch"
 
 LAYERS: dict[int, tuple[str, ...]] = {
-    1: (
-        "errors",
-        "result",
-        "_internal",
-        "_version",
-        "policy",
-        "messaging.wire",
-        "permissions.permission_set",
-        "telemetry",
-    ),
-    2: ("transports", "resilience", "balancing", "catalog", "permissions"),
+    1: ("errors", "result", "_internal", "policy", "messaging.wire", "telemetry"),
+    2: ("transports", "resilience", "balancing", "catalog"),
     3: ("messaging",),
     4: ("routing", "serving"),
     5: ("calls",),
     6: (
-        *("dispatcher", "tool", "trustgraph"),
+        *("connection", "dispatcher", "tool", "trustgraph"),
         *("telemetry.dispatcher_observer", "telemetry.catalog_telemetry", "telemetry.server_observer"),
         *("telemetry.metrics", "telemetry.tracing", "telemetry.alerting"),
     ),

@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-LAYOUTS = ("plain", "config-map", "release")
-"""How a folder is deployed: files in place; the volume of a ConfigMap; a symbolic link to the folder of a release."""
 STEADY = "steady"
 """End of the name of the tool that each folder always has, for callers."""
 SMALLEST, LARGEST = 3, 12
@@ -80,7 +78,8 @@ class EditedFolder:
 
     Args:
         path: the folder to create.
-        layout: one of :data:`LAYOUTS`.
+        layout: ``plain``: files in place; ``config-map``: the volume of a ConfigMap; ``release``: a symbolic link to the
+            folder of a release.
         name: begins the names of its tools and of its service.
         randomness: chooses the edits.
     """

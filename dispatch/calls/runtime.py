@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
@@ -12,12 +11,10 @@ import msgspec
 from dispatch._internal.permit import Randomness
 from dispatch.balancing.snapshot import InstanceView
 from dispatch.calls.attempt import Attempts
-from dispatch.calls.guard_registry import GuardRegistry
 from dispatch.calls.instance_invoker import InstanceInvoker
 from dispatch.calls.resolution.resolved_tool import ResolvedTool, meter_label
 from dispatch.calls.resolution.resolver import ToolResolver
-from dispatch.calls.tool_guards import ToolGuards
-from dispatch.catalog.changes import CatalogChanges
+from dispatch.calls.tool_guards import GuardRegistry, ToolGuards
 from dispatch.catalog.sources.base import SourceStatus
 from dispatch.messaging.rpc.correlation import Correlator
 from dispatch.messaging.rpc.exchange_outcome import Tally
@@ -26,7 +23,7 @@ from dispatch.resilience.breaker.breaker import State
 from dispatch.resilience.single_flight import SingleFlight
 from dispatch.result import CallResult
 from dispatch.routing.channel_registry import Channels
-from dispatch.routing.in_flight import InFlight
+from dispatch.routing.in_flight import CatalogGenerations
 from dispatch.routing.pool_registry import PoolRegistry
 from dispatch.telemetry.call_observer import DispatcherObserver
 from dispatch.telemetry.names import OTHER
@@ -42,15 +39,16 @@ class Runtime:
         randomness: see :class:`dispatch.Dispatcher`.
         tools: of the catalogue in force.
         observer: of the dispatcher.
+        sources: returns the state of each source of the catalogue.
 
     Attributes:
         now: the loop's clock.
-        observer: as given.
+        observer, sources: as given.
         exchange: the requests in flight.
         routes: topics and discovery.
         attempts: makes the attempts of calls.
         flights: calls that share an exchange.
-        pool_calls_of: returns the counter of calls in flight over the instance pool of a tool.
+        generations: calls, streams and retries in flight, by the catalogue with which they began.
     """
 
     def __init__(
@@ -60,10 +58,10 @@ class Runtime:
         randomness: Randomness,
         tools: ToolResolver,
         observer: DispatcherObserver,
+        sources: Callable[[], Iterable[SourceStatus]] = tuple,
     ) -> None:
+        self.sources = sources
         self._transport = transport
-        self._tools = tools
-        self._catalog_since = time.time()
         self.observer = observer
         unmatched = observer.observe_service(OTHER).replies
         self.exchange = Correlator(
@@ -71,11 +69,9 @@ class Runtime:
         )
         self.now: Callable[[], float] = self.exchange.now
         self.routes = Channels(transport, self.exchange, name)
-        self._pools = PoolRegistry(self.routes, randomness, tools, observer)
-        self.pool_calls_of: Callable[[ResolvedTool], InFlight] = self._pools.calls_of
-        self._guards = GuardRegistry(
-            self.now, randomness, observer, lambda key: meter_label(key[1], is_tool=key[0]), self._find_policy
-        )
+        self.generations = CatalogGenerations(self.exchange.loop, lambda number: self._pools.close_former(number))
+        self._pools = PoolRegistry(self.routes, randomness, tools, self.generations, observer)
+        self._guards = GuardRegistry(self.now, randomness, observer, lambda key: meter_label(key[1], is_tool=key[0]))
         self.attempts = Attempts(InstanceInvoker(transport, self.exchange, self.routes, self._pools), self.now)
         self.flights: SingleFlight[CallResult] = SingleFlight()
         observer.attach(self)
@@ -94,27 +90,20 @@ class Runtime:
         pools = self._pools.of_service(service)
         return pools[0].instances() if pools else ()
 
-    def _find_policy(self, key: tuple[bool, str]) -> tuple[Policy, bool] | None:
-        tool = self._tools.find(key[1], is_tool=key[0])
-        return None if tool is None else (tool.policy, tool.repeatable)
+    def renew(self, tools: ToolResolver) -> None:
+        """Apply another catalogue or policy. Topics that it no longer has are closed when the calls in flight have ended."""
 
-    def renew(self, tools: ToolResolver, changes: CatalogChanges) -> None:
-        """Apply another catalogue or policy. The time grows with the changes, not with the catalogue, unless the policy of
-        the dispatcher changes.
+        def find(key: tuple[bool, str]) -> tuple[Policy, bool] | None:
+            tool = tools.find(key[1], is_tool=key[0])
+            return None if tool is None else (tool.policy, tool.repeatable)
 
-        Guards, pools, metric series and topics of removed tools are retained (:mod:`dispatch._internal.retention`).
-
-        Args:
-            tools: of the catalogue.
-            changes: between the catalogue in force and that of ``tools``.
-        """
-        self._catalog_since = time.time()
-        former, self._tools = self._tools, tools
-        owners = [(True, name) for name in changes.tools] + [(False, id) for id in changes.services]
-        if tools.policy != former.policy:
-            owners = [*{*owners, *self._guards.keys, *self._pools.owners}]
-        self._guards.renew(self._find_policy, owners)
-        self._pools.renew(tools, owners)
+        catalog = tools.catalog
+        self._guards.renew(find)
+        self._pools.renew(tools)
+        self.generations.begin()
+        self.observer.retain_series(
+            (*catalog.tools, *(meter_label(id, is_tool=False) for id in catalog.services)), catalog.services
+        )
 
     # -- gauges, read by a scrape on any thread -----------------------------------------------------------------
 
@@ -149,12 +138,6 @@ class Runtime:
                 views[view.id] = view
         return [(service, tuple(views.values())) for service, views in services.items()]
 
-    def sources(self) -> Iterable[SourceStatus]:
-        """Return the state of the source of the catalogue, which is loaded as a whole."""
-        catalog, since = self._tools.catalog, self._catalog_since
-        items = len(catalog.services) + len(catalog.tools)
-        return (SourceStatus(catalog.source, "ok", since, items, len(catalog.tools)),)
-
     async def abandon(self) -> None:
         """Close what does not need the event loop of the dispatcher, because that loop has ended."""
         self.attempts.is_closing = True
@@ -168,9 +151,10 @@ class Runtime:
         async with contextlib.AsyncExitStack() as stack:  # every callback runs, also when the drain is cancelled
             stack.push_async_callback(self.routes.close)
             stack.push_async_callback(self._pools.close)
+            stack.push_async_callback(self.generations.close)
             stack.callback(self.observer.close)
             stack.callback(self.exchange.close)
-            if drain > 0 and self._guards.calls_in_flight:
+            if drain > 0 and self.generations.count:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(drain):
-                        await self._guards.wait_idle()
+                        await self.generations.wait_idle()

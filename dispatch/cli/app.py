@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from dispatch._version import __version__
+from dispatch._internal.version import __version__
 from dispatch.cli.commands import bench, broker, call, check, dashboards, demo, doctor, rules, serve, tools
 from dispatch.cli.exit_codes import EXIT_CODES_HELP, Exit, list_expected_errors, report_error
 from dispatch.cli.output import escape_unencodable_output, print_err

@@ -12,7 +12,7 @@ from dispatch._internal.suggestions import excerpt
 from dispatch.catalog import Problem
 from dispatch.catalog.errors import Report
 from dispatch.catalog.frozen_json import describe_kind
-from dispatch.catalog.parsing import DocumentError, parse_json
+from dispatch.catalog.readers.parsing import DocumentError, parse_json
 from dispatch.catalog.readers.policy_check import check_policy
 from dispatch.cli.exit_codes import CliError
 

@@ -17,7 +17,7 @@ from tests.docs.pages import ROOT
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 DISPATCH = ROOT / "dispatch"
 PACKAGES = dict(re.findall(r"^\| `([\w/]+/)` \| (.+) \|$", PAGE, re.MULTILINE))
-UNNAMED = {"__main__", "_version", ""}
+UNNAMED = {"__main__", ""}
 
 
 def test_the_layers_are_those_that_imports_are_checked_by() -> None:

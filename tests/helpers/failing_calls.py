@@ -223,10 +223,10 @@ class Troubled:
             left.cancel()
             await asyncio.gather(left, return_exceptions=True)
             if turn % 8 == 1:
-                self.dispatcher.reload(catalog())
+                await self.dispatcher.reload(catalog())
             elif turn % 8 == 3:
                 with contextlib.suppress(CatalogError):
-                    self.dispatcher.reload("no/such/folder")
+                    await self.dispatcher.reload("no/such/folder")
             elif turn % 8 == 6:
                 self.transport.disconnect(min(1.2, self._round / 30))
 

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from dispatch import Catalog, Dispatcher, InstanceChanged, ThrottledError, ToolServiceClient
-from dispatch._internal.retention import RETENTION_S
 from dispatch.errors import TransportError
 from dispatch.transports import Handler, Mode, OnFailure, Publisher, Subscription, Ticket
 from dispatch.transports.memory import MemoryTransport
@@ -142,7 +141,7 @@ async def test_a_client_made_before_a_reload_keeps_to_the_new_policy(also_the_to
     async with serving(lambda _: "done"), dispatching(catalog()) as dispatcher:
         client = ToolServiceClient(dispatcher, service="lab")
         await client.call("alice", {}, {})
-        dispatcher.reload(catalog(service={"policy": {"user-rate-limit": rate}}))
+        await dispatcher.reload(catalog(service={"policy": {"user-rate-limit": rate}}))
         other = ToolServiceClient(dispatcher, service="lab")
         passed = 0
         for number in range(80):
@@ -158,7 +157,9 @@ async def test_a_call_that_began_before_a_reload_does_not_undo_it() -> None:
     async with Peer.as_service() as peer, dispatching(catalog(work=tools)) as dispatcher:
         call = asyncio.create_task(dispatcher.execute("work", timeout=10))
         await peer.request()
-        dispatcher.reload(catalog(service={"policy": {"outlier-detection": {"consecutive-failures": 77}}}, work=tools))
+        await dispatcher.reload(
+            catalog(service={"policy": {"outlier-detection": {"consecutive-failures": 77}}}, work=tools)
+        )
         _, properties = await peer.request()
         await peer.answer(properties, "done")
         assert (await call).ok
@@ -175,13 +176,13 @@ async def test_reloads_leave_nothing_open() -> None:
     async with servers(*names, "b"):
         async with dispatching(services(names[0], "b"), transport=transport, client_id="d") as dispatcher:
             for name in names:
-                dispatcher.reload(services(name, "b"))
+                await dispatcher.reload(services(name, "b"))
                 for tool in "ab":
                     assert (await dispatcher.execute(tool)).ok
-            await asyncio.sleep(RETENTION_S + 1)
+            await asyncio.sleep(1)
             assert transport.left_open == await opened_by(services(names[-1], "b"), "a", "b")
-            dispatcher.reload(Catalog.empty())
-            await asyncio.sleep(RETENTION_S + 1)
+            await dispatcher.reload(Catalog.empty())
+            await asyncio.sleep(1)
             assert transport.left_open == {}
         assert transport.left_open == {}
 
@@ -199,11 +200,11 @@ async def test_calls_that_began_before_a_reload_end_as_they_began() -> None:
         servers("a@2"),
         dispatching(services("a@1"), transport=transport, client_id="d") as dispatcher,
     ):
-        calls = [asyncio.create_task(dispatcher.execute("a", timeout=300)) for _ in range(3)]
+        calls = [asyncio.create_task(dispatcher.execute("a")) for _ in range(3)]
         await asyncio.sleep(1)
-        dispatcher.reload(services("a@2"))
+        await dispatcher.reload(services("a@2"))
         assert (await dispatcher.execute("a")).ok
-        await asyncio.sleep(RETENTION_S + 1)
+        await asyncio.sleep(1)
         assert any(topic.endswith("/a1") for _, topic in transport.left_open)
         gate.set()
         assert all(result.ok for result in await asyncio.gather(*calls))
@@ -221,12 +222,12 @@ async def test_a_call_that_began_before_a_reload_is_repeated_where_it_began() ->
     ):
         call = asyncio.create_task(dispatcher.execute("a", timeout=10))
         await peer.request()
-        dispatcher.reload(Catalog.empty())
+        await dispatcher.reload(Catalog.empty())
         await asyncio.sleep(0.5)
         _, properties = await peer.request()
         await peer.answer(properties, "done")
         assert (await call).text == "done"
-        await asyncio.sleep(RETENTION_S)
+        await asyncio.sleep(1)
         assert transport.left_open == {}
 
 
@@ -242,9 +243,9 @@ async def test_a_catalogue_that_comes_back_finds_its_pool() -> None:
         call = asyncio.create_task(dispatcher.execute("a", {"wait": 1}))
         await asyncio.sleep(1)
         (before,) = dispatcher._running._pools.of_service("a")
-        dispatcher.reload(services("a@2"))
+        await dispatcher.reload(services("a@2"))
         assert (await dispatcher.execute("a")).ok
-        dispatcher.reload(services("a@1"))
+        await dispatcher.reload(services("a@1"))
         assert dispatcher._running._pools.of_service("a") == [before]
         gate.set()
         assert (await call).ok
@@ -259,9 +260,9 @@ async def test_topics_that_are_needed_again_while_they_are_being_closed_are_open
     async with servers("a"), dispatching(services("a"), transport=transport, client_id="d") as dispatcher:
         assert (await dispatcher.execute("a")).ok
         for _ in range(3):
-            dispatcher.reload(Catalog.empty())
+            await dispatcher.reload(Catalog.empty())
             await asyncio.sleep(0.001)
-            dispatcher.reload(services("a"))
+            await dispatcher.reload(services("a"))
             assert (await dispatcher.execute("a")).ok
         await asyncio.sleep(1)
         assert transport.left_open == await opened_by(services("a"), "a")
@@ -294,15 +295,15 @@ async def test_topics_that_services_share_are_closed_with_the_last_of_them() -> 
                 results = await asyncio.gather(*(dispatcher.execute(name) for _ in range(150)))
                 assert all(result.ok for result in results)
         assert sum("dispatch-reply-" in topic for _, topic in transport.left_open) > 1
-        dispatcher.reload(tools("b"))
-        await asyncio.sleep(RETENTION_S + 1)
+        await dispatcher.reload(tools("b"))
+        await asyncio.sleep(1)
         assert ("subscription", shared) in transport.left_open
         assert ("publisher", f"{NAMESPACES[0]}/a") not in transport.left_open
         assert (await dispatcher.execute("b")).ok
-        dispatcher.reload(Catalog.empty())
-        await asyncio.sleep(RETENTION_S + 1)
+        await dispatcher.reload(Catalog.empty())
+        await asyncio.sleep(1)
         assert transport.left_open == {}
-        dispatcher.reload(tools("a"))
+        await dispatcher.reload(tools("a"))
         assert (await dispatcher.execute("a")).ok
 
 
@@ -315,10 +316,10 @@ async def test_topics_that_are_being_opened_during_a_reload_are_closed_too(then:
         transport.slow = 1.0
         call = asyncio.create_task(dispatcher.execute("a"))
         await asyncio.sleep(0.5)
-        dispatcher.reload(Catalog.empty())
+        await dispatcher.reload(Catalog.empty())
         if then == "ends":
             assert (await call).ok
-            await asyncio.sleep(RETENTION_S + 5)
+            await asyncio.sleep(5)
             assert transport.left_open == {}
         await dispatcher.close()
         assert (await call).ok == (then == "ends")
@@ -333,7 +334,7 @@ async def test_what_is_known_of_services_that_stay_stays() -> None:
         for tool in "ab":
             assert (await dispatcher.execute(tool)).ok
         breaker, before = dispatcher.breaker("b"), dispatcher.instances("b")
-        dispatcher.reload(services("b"))
+        await dispatcher.reload(services("b"))
         await asyncio.sleep(1)
         assert dispatcher.breaker("b") is breaker
         assert [view.id for view in dispatcher.instances("b")] == [view.id for view in before] == ["b-i"]
@@ -350,7 +351,7 @@ async def test_instances_are_counted_once() -> None:
             lambda event: joined.append((event.instance, event.change)) if isinstance(event, InstanceChanged) else None
         )
         assert (await dispatcher.execute("a")).ok
-        dispatcher.reload(services("a@2"))
+        await dispatcher.reload(services("a@2"))
         assert (await dispatcher.execute("a")).ok
         counted = {name: value for name, value in board.read().items() if name.startswith("instances a ")}
         assert sum(counted.values()) == 1

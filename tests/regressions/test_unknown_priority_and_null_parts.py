@@ -66,7 +66,7 @@ async def test_a_priority_that_a_reload_removes_does_not_jump_the_queue() -> Non
         await idle()
         calls.append(asyncio.create_task(dispatcher.call("work", {"who": "batch"}, priority="batch")))
         await idle()
-        dispatcher.reload(after)
+        await dispatcher.reload(after)
         calls.append(asyncio.create_task(dispatcher.call("work", {"who": "chat"})))
         await asyncio.gather(*calls)
     assert order == ["first", "chat", "batch"]
@@ -188,7 +188,7 @@ async def test_health_switched_off_by_a_reload_returns_the_ejected_instance() ->
             await dispatcher.execute("work")
         assert any(view.state == "ejected" for view in dispatcher.instances("lab"))
         failing = False
-        dispatcher.reload(catalog(service={"policy": policy | {"outlier-detection": None}}))
+        await dispatcher.reload(catalog(service={"policy": policy | {"outlier-detection": None}}))
         assert await dispatcher.call("work") == "done"
         assert {view.state for view in dispatcher.instances("lab")} == {"up"}
 

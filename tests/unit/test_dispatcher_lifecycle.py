@@ -62,7 +62,7 @@ async def test_connect_takes_a_folder_a_catalogue_or_nothing() -> None:
     assert "tell-joke" in dispatch.connect("memory://", catalog=EXAMPLES).catalog.tools
     assert "tell-joke" in dispatch.connect("memory://", str(EXAMPLES)).catalog.tools
     tools = catalog()
-    assert dispatch.connect("memory://", tools).catalog is tools
+    assert dispatch.connect("memory://", tools).catalog == tools
     assert dispatch.connect("memory://").catalog == Catalog.empty()
 
 

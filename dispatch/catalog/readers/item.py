@@ -10,8 +10,8 @@ from dispatch._internal.suggestions import excerpt, find_near_names, join_names
 from dispatch.catalog.descriptors import ServiceDescriptor, ToolDescriptor
 from dispatch.catalog.errors import Problem, Report
 from dispatch.catalog.frozen_json import describe_kind, freeze_json
-from dispatch.catalog.parsing import DocumentError, parse_json
 from dispatch.catalog.readers.item_key import ItemKey
+from dispatch.catalog.readers.parsing import DocumentError, parse_json
 from dispatch.catalog.readers.service import read_service
 from dispatch.catalog.readers.tool import read_tool
 from dispatch.catalog.version_selection import select_default, select_service

@@ -14,17 +14,14 @@ from typing import Final, NamedTuple
 
 from dispatch._internal.suggestions import excerpt, find_near_names
 from dispatch.catalog.errors import Problem, Severity
-from dispatch.catalog.parsing import DocumentError, parse_json, parse_yaml
 from dispatch.catalog.readers.item import KINDS, Item, Unreadable
+from dispatch.catalog.readers.parsing import DocumentError, parse_json, parse_yaml
 
 MAX_FILE_BYTES: Final = 1024 * 1024
 """Bytes of the largest descriptor file. Real ones have one or two kilobytes; a larger one is a misplaced data file."""
 
 MAX_FILES: Final = 10_000
 """Descriptor files in one folder."""
-
-MAX_REMEMBERED: Final = 40_000
-"""Files that are remembered while a folder has errors: those of two full folders, and as many that replace them."""
 
 PARTIAL_WRITE_S: Final = 0.2
 """Seconds after which a file that may be partly written is read again. A program that does not replace a file atomically
@@ -96,10 +93,8 @@ class FolderReader:
             items = tuple(scan.read_items())
             problems = tuple(scan.problems)
             has_errors = any(problem.severity == "error" for problem in problems)
-            if has_errors and len(self._files) <= MAX_REMEMBERED:
-                self._files = {**self._files, **scan.files}  # a file that is missing now may come back unchanged
-            else:
-                self._files = scan.files
+            # After a reading with errors, a file that is not in it may come back unchanged.
+            self._files = {**self._files, **scan.files} if has_errors else scan.files
             last = self._last
             if not last.number or not _is_same(last, items, problems):
                 self._last = FolderReading(last.number + 1, items, problems, has_errors, has_errors or scan.is_recent)

@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 
 from prometheus_client import CollectorRegistry, Gauge
 
-from dispatch._version import __version__
+from dispatch._internal.version import __version__
 from dispatch.errors import DispatchError, Outcome
 from dispatch.messaging.rpc.exchange_outcome import Disposition
 from dispatch.resilience.breaker.breaker import State
@@ -36,7 +36,7 @@ ones."""
 
 EJECTION_REASONS = ("failures", "success-rate")
 """Reasons of ejections (:mod:`dispatch.balancing.outlier_detection`)."""
-REJECTED_BY = ("permissions", "breaker", "rate-limit", "bulkhead", "balancer", "service", "exchange")
+REJECTED_BY = ("breaker", "rate-limit", "bulkhead", "balancer", "service", "exchange")
 """Parts that reject attempts. The catalogue rejects only calls of tools that do not exist, which have no series."""
 
 Inc = Callable[[], None]

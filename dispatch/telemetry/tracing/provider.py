@@ -7,7 +7,7 @@ from typing import Final
 from opentelemetry import trace
 from opentelemetry.trace import NoOpTracerProvider, ProxyTracerProvider, Tracer
 
-from dispatch._version import __version__
+from dispatch._internal.version import __version__
 from dispatch.telemetry.names import SCHEMA_URL
 from dispatch.telemetry.settings import Telemetry
 

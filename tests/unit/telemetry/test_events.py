@@ -89,15 +89,15 @@ async def test_reloads_of_the_catalogue_are_events(tmp_path: Any) -> None:
     events: list[Event] = []
     async with telling(Board().telemetry(), catalog(one={}, two={})) as dispatcher:
         dispatcher.on_event(events.append)
-        dispatcher.reload(catalog(one={}))
+        await dispatcher.reload(catalog(one={}))
         (tmp_path / "tool").mkdir()
         (tmp_path / "tool" / "bad.json").write_text("{")
         with pytest.raises(CatalogError):
-            dispatcher.reload(tmp_path)
+            await dispatcher.reload(tmp_path)
     assert [type(event) for event in events] == [CatalogChanged, CatalogChanged]
     good, bad = told(events)
     assert good[:5] == ("catalog", "code", True, 1, "")
-    assert bad[:4] == ("catalog", "directory", False, 1)
+    assert bad[:4] == ("catalog", f"folder:{tmp_path}", False, 1)
     assert "not JSON" in bad[4]
 
 
@@ -105,10 +105,10 @@ async def test_a_listener_can_unsubscribe() -> None:
     heard: list[Event] = []
     async with telling(Board().telemetry()) as dispatcher:
         off = dispatcher.on_event(heard.append)
-        dispatcher.reload()
+        await dispatcher.reload()
         off()
         off()  # once more does nothing
-        dispatcher.reload()
+        await dispatcher.reload()
     assert len(heard) == 1
 
 
@@ -151,7 +151,7 @@ def changed(number: int) -> CatalogChanged:
 async def test_a_stream_has_every_event_since_it_was_opened() -> None:
     async with telling(Board().telemetry(), catalog(work={})) as dispatcher:
         stream = dispatcher.events()
-        dispatcher.reload()  # before the first turn of the loop
+        await dispatcher.reload()  # before the first turn of the loop
         got: list[Event] = []
 
         async def watch() -> None:

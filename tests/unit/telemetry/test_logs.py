@@ -75,10 +75,10 @@ async def test_lines_of_repeated_failed_reloads_are_limited(caplog: pytest.LogCa
     async with telling(Board().telemetry()) as dispatcher:
         for _ in range(20):
             with pytest.raises(CatalogError):
-                dispatcher.reload(tmp_path)
+                await dispatcher.reload(tmp_path)
     (record,) = [record for record in caplog.records if record.name == "dispatch.transitions"]
     assert record.levelno == logging.WARNING
-    assert record.dispatch_source == "directory"  # type: ignore[attr-defined]
+    assert record.dispatch_source == f"folder:{tmp_path}"  # type: ignore[attr-defined]
     assert "not JSON" in record.dispatch_problem  # type: ignore[attr-defined]
 
 

@@ -70,8 +70,6 @@ VALUES = {"execute_tool", "send", "process", "extension", "pulsar", "_OTHER", "{
 ERROR_TYPES = {
     *("invalid-arguments", "invalid-config", "invalid-timeout", "unknown-priority", "request-too-large"),
     *(
-        "not-permitted",
-        "permissions-unavailable",
         "unknown-tool",
         "unknown-service",
         "circuit-open",
@@ -203,7 +201,7 @@ async def test_metrics_with_their_labels() -> None:
     async with serving(lambda _: "done", instance="a"), telling(board.telemetry(), catalog(work={})) as dispatcher:
         await dispatcher.execute("work")
         dispatcher._running.observer.on_instance_change("lab", "a", "ejected", "failures")
-        dispatcher.reload(catalog(work={}))
+        await dispatcher.reload(catalog(work={}))
         found = {}
         for family in board.registry.collect():
             labels = {key for sample in family.samples for key in sample.labels} - {"le"}
@@ -221,7 +219,7 @@ def test_values_of_labels() -> None:
     }
     assert {str(each) for each in Disposition} == {"matched", "late", "duplicate", "unknown", "malformed"}
     assert INSTANCE_STATES == ("up", "warming", "paused", "ejected")
-    assert REJECTED_BY == ("permissions", "breaker", "rate-limit", "bulkhead", "balancer", "service", "exchange")
+    assert REJECTED_BY == ("breaker", "rate-limit", "bulkhead", "balancer", "service", "exchange")
 
 
 def test_buckets() -> None:

@@ -103,7 +103,7 @@ async def meets_a_closed_dispatcher(dispatcher: Dispatcher, peer: Peer) -> None:
 
 
 async def finds_nobody(dispatcher: Dispatcher, peer: Peer) -> None:
-    dispatcher.reload(work(policy={**UNGUARDED, "known-instances-only": True}))
+    await dispatcher.reload(work(policy={**UNGUARDED, "known-instances-only": True}))
     await dispatcher.execute("work")
 
 

@@ -108,27 +108,27 @@ async def test_successful_and_failed_reloads_are_counted(tmp_path: Path) -> None
     (tmp_path / "tool" / "bad.json").write_text("{")
     async with telling(board.telemetry(), catalog(one={}, two={})) as dispatcher:
         assert board["catalog_tools code"] == 2
-        dispatcher.reload(catalog(one={}))
-        dispatcher.reload(policy=Policy(timeout=3))
+        await dispatcher.reload(catalog(one={}))
+        await dispatcher.reload(policy=Policy(timeout=3))
         with pytest.raises(CatalogError):
-            dispatcher.reload(tmp_path)
+            await dispatcher.reload(tmp_path)
         with pytest.raises(PolicyError):
-            dispatcher.reload(
+            await dispatcher.reload(
                 catalog(one={"policy": {"retry": {"max-backoff": 0.5}}}),
                 policy=Policy(retry=Retry(initial_backoff=1.0)),
             )
         now = board.read()
         assert {key: n for key, n in now.items() if key.startswith("catalog_")} == {
             "catalog_reloads_total code ok": 2,
-            "catalog_reloads_total directory ok": 0,
-            "catalog_reloads_total directory failed": 1,
+            f"catalog_reloads_total folder:{tmp_path} ok": 0,
+            f"catalog_reloads_total folder:{tmp_path} failed": 1,
             "catalog_reloads_total code failed": 1,
             "catalog_tools code": 1,
             "catalog_source_up code": 1,
             "catalog_refused_items code": 0,
             "catalog_held_changes code": 0,
             "catalog_last_reload_successful code": 0,
-            "catalog_last_reload_successful directory": 0,
+            f"catalog_last_reload_successful folder:{tmp_path}": 0,
         }
 
 

@@ -1,0 +1,1 @@
+"""The live catalogue: several sources that change while calls are in flight."""

@@ -1,0 +1,97 @@
+"""The file of approved definitions, for sources that hold changes."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from dispatch._internal.suggestions import excerpt
+
+Fingerprints = Mapping[str, frozenset[str]]
+"""Approved fingerprints by ``tool/NAME`` and ``tool-service/ID``."""
+
+MAX_BYTES: Final = 16 * 1024 * 1024
+"""Of the file: 10,000 tools with ten versions each take about half of it."""
+_HEX_DIGITS: Final = 64
+
+
+class ApprovalsError(ValueError):
+    """The file of approved definitions cannot be used; the message says why and names the fix."""
+
+
+class Approvals:
+    """Approved fingerprints in a file: ``{"approved": {"tool/tell-joke": ["FINGERPRINT", …]}}``.
+
+    Args:
+        path: of the file. It is made when the first definition is approved.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+
+    def load(self) -> Fingerprints:
+        """Return what is approved.
+
+        Raises:
+            ApprovalsError: the file cannot be read, or is not such a file.
+        """
+        try:
+            with self.path.open("rb") as file:
+                content = file.read(MAX_BYTES + 1)
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            raise self._error(f"cannot be read: {error.strerror or error}", "make it readable for this user") from None
+        restore = "restore it from a backup, or remove it to approve the present definitions"
+        if len(content) > MAX_BYTES:
+            raise self._error(f"has more than {MAX_BYTES:,} bytes", restore)
+        try:
+            approved = json.loads(content)["approved"]
+            return {key: frozenset(_check(print) for print in prints) for key, prints in approved.items()}
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise self._error(f"is not a file of approvals: {excerpt(str(error))}", restore) from None
+
+    def add(self, approved: Fingerprints) -> Fingerprints:
+        """Replace the fingerprints of the given keys, write the file and return everything that is approved. The file is
+        replaced as a whole: a reader sees the former one or the new one.
+
+        Raises:
+            ApprovalsError: the file cannot be read or written.
+        """
+        known = {**self.load(), **approved}
+        text = json.dumps({"approved": {key: sorted(known[key]) for key in sorted(known)}}, indent=1) + "\n"
+        try:
+            descriptor, temporary = tempfile.mkstemp(prefix=f".{self.path.name}.", dir=self.path.parent)
+            try:
+                with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                    file.write(text)
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.replace(temporary, self.path)
+            except BaseException:
+                os.unlink(temporary)
+                raise
+        except OSError as error:
+            raise self._error(f"cannot be written: {error.strerror or error}", "make its folder writable") from None
+        return known
+
+    def modified(self) -> tuple[int, int, int]:
+        """Return a value that changes when the file is replaced or written; zeros if there is none."""
+        try:
+            status = self.path.stat()
+        except OSError:
+            return 0, 0, 0
+        return status.st_mtime_ns, status.st_size, status.st_ino
+
+    def _error(self, problem: str, fix: str) -> ApprovalsError:
+        return ApprovalsError(f"The file of approved definitions {self.path} {problem}. Fix: {fix}.")
+
+
+def _check(print: object) -> str:
+    if isinstance(print, str) and len(print) == _HEX_DIGITS and not print.strip("0123456789abcdef"):
+        return print
+    raise ValueError(f"{print!r:.80} is not a fingerprint")

@@ -1,0 +1,380 @@
+"""The registry: the sources of a dispatcher's catalogue, and the items that the program itself puts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import operator
+import random
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Final
+
+from dispatch._internal.cancellation import cancel_and_wait
+from dispatch._internal.permit import Randomness
+from dispatch.catalog.catalog import Catalog
+from dispatch.catalog.descriptors import ToolDescriptor
+from dispatch.catalog.errors import CatalogError, Problem
+from dispatch.catalog.live.activation import Activator, CatalogTarget, Prepared
+from dispatch.catalog.live.approval_watcher import ApprovalWatcher
+from dispatch.catalog.live.approvals import Approvals, ApprovalsError
+from dispatch.catalog.live.follower import SourceFollower
+from dispatch.catalog.live.merge import Merged, Merger, OtherTool
+from dispatch.catalog.live.put_items import put_item, remove_item
+from dispatch.catalog.live.source_list import (
+    PUT,
+    CatalogLike,
+    FixedCatalog,
+    check_source,
+    list_sources,
+    on_change_of,
+)
+from dispatch.catalog.readers.item import Item, ReadItem
+from dispatch.catalog.sources.base import Source, SourceState, SourceStatus
+from dispatch.policy import Policy
+from dispatch.telemetry.catalog_observer import NULL_CATALOG, CatalogObserver, RefusedItem
+
+logger = logging.getLogger("dispatch.catalog")
+
+FIRST_DISCOVERY_S: Final = 5.0
+"""Seconds that the start waits for the first items of each source. A source that takes longer is followed meanwhile."""
+
+
+class Registry:
+    """The live catalogue of a dispatcher, as ``dispatcher.registry``.
+
+    Args:
+        catalog: the first sources. A catalogue or a folder is loaded at once.
+        policy: defaults under the policies of services and tools.
+        target: puts catalogues in force.
+        approvals: for sources that hold changes.
+        randomness: of the waits between attempts to reach a source.
+
+    Raises:
+        CatalogError: descriptors of a folder are invalid.
+        ApprovalsError: the file of approvals cannot be used, or a source needs one.
+        PolicyError: the policy of a service or tool is invalid together with ``policy``.
+        ValueError: two sources have the same id.
+    """
+
+    def __init__(
+        self,
+        catalog: CatalogLike | None,
+        policy: Policy,
+        target: CatalogTarget,
+        approvals: Approvals | None = None,
+        randomness: Randomness = random.random,
+    ) -> None:
+        self._observer: CatalogObserver = NULL_CATALOG
+        self._connect: Callable[[Source], object] = lambda source: None
+        self._approvals = approvals
+        self._randomness = randomness
+        self._put_since = time.time()
+        self._followers: dict[str, SourceFollower] = {}
+        self._approval_watcher: ApprovalWatcher | None = None
+        merger = Merger(policy)
+        merger.add_source(PUT)
+        if approvals is not None:
+            merger.approved = approvals.load()
+        for source in list_sources(catalog):
+            self._add_to(merger, source)
+            follower = self._followers[source.id] = self._follower_of(source)
+            if hasattr(source, "load"):
+                _set_items(merger, source.id, source.load())
+            if hasattr(source, "load") or isinstance(source, FixedCatalog):
+                follower.set_ready()
+        self._activator = Activator(merger, target, self._on_activated)
+        if approvals is not None:
+            self._approval_watcher = ApprovalWatcher(approvals, self._activator)
+            self._approval_watcher.add_first_seen(self._activator.merged.first_seen)
+
+    # -- life cycle ---------------------------------------------------------------------------------------------
+
+    async def start(self, connect: Callable[[Source], object], observer: CatalogObserver) -> None:
+        """Follow the sources, and wait up to :data:`FIRST_DISCOVERY_S` for their first items.
+
+        Args:
+            connect: called with each source before it is read; gives the broker to one that needs it.
+            observer: of the catalogue.
+        """
+        self._connect, self._observer = connect, observer
+        self._activator.start()
+        for follower in self._followers.values():
+            self._start(follower)
+        if self._approval_watcher is not None:
+            self._approval_watcher.start()
+        waits = [asyncio.create_task(follower.is_ready.wait()) for follower in self._followers.values()]
+        try:
+            if waits:
+                await asyncio.wait(waits, timeout=FIRST_DISCOVERY_S)
+        finally:
+            await cancel_and_wait(waits)
+
+    async def close(self) -> None:
+        """Stop following the sources, and close them. The catalogue stays as it is."""
+        async with contextlib.AsyncExitStack() as stack:  # every callback runs, also when the close is cancelled
+            stack.push_async_callback(self._activator.close)
+            for follower in self._followers.values():
+                stack.push_async_callback(follower.close)
+            if self._approval_watcher is not None:
+                stack.push_async_callback(self._approval_watcher.close)
+
+    def abandon(self) -> None:
+        """Release the thread, because the event loop has ended."""
+        self._activator.abandon()
+
+    # -- sources ------------------------------------------------------------------------------------------------
+
+    def sources(self) -> tuple[SourceStatus, ...]:
+        """Return the state of each source, the highest precedence first."""
+        found = []
+        for id, report in self._activator.merged.reports.items():
+            follower = self._followers.get(id)
+            counts = report.items, report.tools
+            if follower is not None:
+                refused, held = len(report.refused), len(report.held)
+                found.append(SourceStatus(id, follower.state, follower.since, *counts, follower.problem, refused, held))
+            elif id == PUT and report.items:
+                found.append(SourceStatus(id, "ok", self._put_since, *counts))
+        return tuple(found)
+
+    def source(self, id: str) -> Source:
+        """Return the source with that id.
+
+        Raises:
+            LookupError: there is none.
+        """
+        return self._find(id).source
+
+    async def add_source(self, source: Source) -> None:
+        """Add a source with the lowest precedence, and wait for its first items. A source that is out of reach, or whose
+        items are invalid, is added as well: see its status.
+
+        Raises:
+            ValueError: there is a source with that id, or its ``on_change`` is unknown.
+            ApprovalsError: it holds changes, and there is no file of approvals.
+        """
+        check_source(source, tuple(self._followers))
+        self._check_approvals(source)
+        follower = self._followers[source.id] = self._follower_of(source)
+        await self._activator.run(lambda merger: self._add_to(merger, source))
+        self._observer.on_source_changed(source.id, "", follower.state, follower.problem)
+        if self._activator.is_running:
+            self._start(follower)
+        else:
+            await follower.discover()
+        await follower.is_ready.wait()
+
+    async def remove_source(self, id: str) -> None:
+        """Remove a source. Its items are no longer in force on return.
+
+        Raises:
+            LookupError: there is none.
+        """
+        follower = self._find(id)
+        del self._followers[id]
+        await follower.close()
+        await self._activator.run(lambda merger: merger.remove_source(id))
+        await self._activator.activate(id)
+        self._observer.on_source_changed(id, follower.state, "removed")
+
+    async def refresh(self, id: str) -> None:
+        """Read a source again now. What it delivers is in force on return.
+
+        Raises:
+            LookupError: there is no such source.
+            CatalogError: its items are invalid; the former ones stay in force.
+            Exception: it is out of reach; its items stay in force.
+        """
+        follower = self._find(id)
+        await follower.discover()
+        if follower.error is not None:
+            raise follower.error
+
+    async def replace(self, catalog: CatalogLike | None, policy: Policy) -> None:
+        """Replace all sources and the policy. Items that were put stay. Nothing changes if it raises.
+
+        Args:
+            catalog: None: the sources stay as they are.
+            policy: defaults under the policies of services and tools.
+
+        Raises:
+            CatalogError, PolicyError, ApprovalsError, ValueError: as :class:`Registry`.
+        """
+        if catalog is None:
+            await self._activator.replace(lambda merger: merger.copy(merger.order, policy), tuple(self._followers))
+            return
+        sources = list_sources(catalog)
+        followers: dict[str, SourceFollower] = {}
+        found: dict[str, Sequence[Item]] = {}
+        for source in sources:
+            self._check_approvals(source)
+            known = self._followers.get(source.id)
+            if known is not None and known.source is source:
+                followers[source.id] = known
+                continue
+            follower = followers[source.id] = self._follower_of(source)
+            self._connect(source)
+            try:
+                found[source.id] = await source.discover()
+            except CatalogError:
+                raise
+            except Exception as error:  # of a source, which may raise anything: it is out of reach, and is tried again
+                follower.record(error)
+            else:
+                follower.set_ready()
+
+        def build(former: Merger) -> Merger:
+            kept = [id for id, each in followers.items() if each is self._followers.get(id)]
+            merger = former.copy((PUT, *kept), policy)
+            for source in sources:
+                if source.id not in kept:
+                    self._add_to(merger, source)
+                    _set_items(merger, source.id, found.get(source.id, ()))
+            merger.set_order((PUT, *followers))
+            return merger
+
+        await self._activator.replace(build, tuple(followers))
+        former, self._followers = self._followers, followers
+        for id, each in former.items():
+            if followers.get(id) is not each:
+                await each.close()
+                if id not in followers:
+                    self._observer.on_source_changed(id, each.state, "removed")
+        if self._activator.is_running:
+            for id, each in followers.items():
+                if former.get(id) is not each:
+                    old = former[id].state if id in former else ""
+                    if each.state != old:
+                        self._observer.on_source_changed(id, old, each.state, each.problem)
+                    self._start(each)
+
+    # -- items --------------------------------------------------------------------------------------------------
+
+    async def put(self, kind: str, raw: Mapping[str, Any]) -> None:
+        """Put a descriptor in force, before those of all sources. One that was put under its name and version is replaced.
+
+        Args:
+            kind: ``tool`` or ``tool-service``.
+            raw: the descriptor, as the contents of its file.
+
+        Raises:
+            CatalogError: it is invalid; nothing has changed.
+        """
+        await self._activator.run(lambda merger: put_item(merger, kind, raw))
+        await self._activator.activate(PUT)
+
+    async def remove(self, kind: str, key: str) -> None:
+        """Remove a descriptor that was put. An item of the same name of a source comes into force.
+
+        Args:
+            kind: ``tool`` or ``tool-service``.
+            key: its name or id; with a version: ``NAME@VERSION``.
+
+        Raises:
+            LookupError: it was not put.
+        """
+
+        await self._activator.run(lambda merger: remove_item(merger, kind, key))
+        await self._activator.activate(PUT)
+
+    @property
+    def catalog(self) -> Catalog:
+        """The catalogue in force."""
+        return self._activator.merged.catalog
+
+    @property
+    def merged(self) -> Merged:
+        """The catalogue in force with everything that is to be said about its sources."""
+        return self._activator.merged
+
+    def get(self, name: str) -> ToolDescriptor:
+        """Return the tool with that name.
+
+        Raises:
+            UnknownToolError: there is none.
+        """
+        return self.catalog.tool(name)
+
+    @property
+    def others(self) -> Mapping[str, OtherTool]:
+        """Tools that other runtimes execute, by name, each with its owner."""
+        return self._activator.merged.others
+
+    # -- followers ----------------------------------------------------------------------------------------------
+
+    def _add_to(self, merger: Merger, source: Source) -> None:
+        self._check_approvals(source)
+        is_atomic = bool(getattr(source, "is_atomic", False))
+        merger.add_source(source.id, is_atomic=is_atomic, on_change=on_change_of(source))
+        if isinstance(source, FixedCatalog):
+            merger.set_catalog(source.id, source.catalog)
+
+    def _check_approvals(self, source: Source) -> None:
+        if on_change_of(source) == "hold" and self._approvals is None:
+            raise ApprovalsError(
+                f"The source '{source.id}' holds changed definitions, and there is no file of approved ones. "
+                "Fix: give connect(approvals=FILE)."
+            )
+
+    def _follower_of(self, source: Source) -> SourceFollower:
+        return SourceFollower(source, self._accept, self._on_state, self._randomness)
+
+    def _start(self, follower: SourceFollower) -> None:
+        if not isinstance(follower.source, FixedCatalog):
+            self._connect(follower.source)
+            follower.start()
+
+    def _find(self, id: str) -> SourceFollower:
+        follower = self._followers.get(id)
+        if follower is None:
+            known = ", ".join(self._followers) or "none"
+            raise LookupError(f"there is no source '{id}'; the sources are: {known}.")
+        return follower
+
+    async def _accept(self, source: Source, items: Sequence[Item]) -> list[Problem]:
+        def accept(merger: Merger) -> list[Problem] | None:
+            former = merger.items(source.id)
+            if len(items) == len(former) and all(map(operator.is_, items, former)):
+                return None
+            return merger.set_items(source.id, items)
+
+        problems = await self._activator.run(accept)
+        if problems == []:
+            await self._activator.activate(source.id)
+        return problems or []
+
+    def _on_state(self, follower: SourceFollower, former: SourceState) -> None:
+        if self._followers.get(follower.source.id) is follower and follower.state != former:
+            self._observer.on_source_changed(follower.source.id, former, follower.state, follower.problem)
+
+    def _on_activated(self, prepared: Prepared, causes: Collection[str], is_replaced: bool) -> None:
+        merged, changes = prepared.merged, prepared.changes.tools
+        if merged.first_seen and self._approval_watcher is not None:
+            self._approval_watcher.add_first_seen(merged.first_seen)
+        observer = self._observer
+        for id, report in merged.reports.items():
+            observer.on_refused_items(id, [refused for read in report.refused for refused in _describe(id, read)])
+            observer.on_shadowed_items(id, report.shadowed)
+            observer.on_held_changes(id, report.held)
+        if prepared.changes or is_replaced:
+            observer.on_activated(
+                causes,
+                len(merged.catalog.tools),
+                added=changes.added,
+                changed=changes.changed,
+                removed=changes.removed,
+                fingerprints=prepared.fingerprints,
+            )
+
+
+def _set_items(merger: Merger, id: str, items: Sequence[Item]) -> None:
+    problems = merger.set_items(id, items)
+    if problems:
+        raise CatalogError(problems)
+
+
+def _describe(source: str, read: ReadItem) -> list[RefusedItem]:
+    errors = [problem for problem in read.problems if problem.severity == "error"]
+    return [RefusedItem(source, each.file, each.key, each.problem, each.fix) for each in errors[:1]]

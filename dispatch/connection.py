@@ -1,0 +1,45 @@
+"""The function that creates a dispatcher."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dispatch.catalog.live.source_list import CatalogLike
+from dispatch.dispatcher import Dispatcher
+from dispatch.policy import DEFAULT_POLICY, Policy
+from dispatch.telemetry.settings import DEFAULT_TELEMETRY, Telemetry
+from dispatch.transports import Security, open_transport
+
+
+def connect(
+    broker: str,
+    catalog: CatalogLike | None = None,
+    *,
+    policy: Policy = DEFAULT_POLICY,
+    approvals: str | Path | None = None,
+    security: Security | None = None,
+    publish_window: int = 64,
+    client_id: str | None = None,
+    telemetry: Telemetry = DEFAULT_TELEMETRY,
+) -> Dispatcher:
+    """Create a dispatcher on ``broker``; use it with ``async with``, or ``await start()`` and ``close()``.
+
+    Args:
+        broker: ``pulsar://HOST:PORT``, ``pulsar+ssl://HOST:PORT``, or ``memory://[NAME]`` (embedded, in process).
+        catalog: a :class:`Catalog`, a folder with ``tool-service/ID.json`` and ``tool/NAME.json``, a source
+            (:class:`Folder`, :class:`TrustGraphConfig`), or a list of them: of two tools with one name the first is used.
+        policy: defaults under the policies of services and tools.
+        approvals: file of the approved definitions of sources with ``on_change="hold"``.
+        security: token and TLS settings; None: from the environment (``DISPATCH_TOKEN`` …).
+        publish_window: publishes in flight to the broker at once, over the whole connection; further ones are queued. 64
+            (measured): larger bursts make a broker drop messages on non-persistent topics.
+        client_id: the dispatcher's id, part of the names of its reply topics; default: 12 random hex digits.
+        telemetry: settings of metrics, traces and logs.
+
+    Raises:
+        CatalogError: the folder has invalid descriptors; the message lists every problem with file, key and fix.
+        PolicyError: ``policy`` is invalid together with the policy of a service or a tool.
+        TransportError: the scheme of ``broker`` is unknown.
+    """
+    transport = open_transport(broker, security=security, publish_window=publish_window)
+    return Dispatcher(transport, catalog, policy=policy, approvals=approvals, client_id=client_id, telemetry=telemetry)
