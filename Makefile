@@ -18,6 +18,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 ## Test processes: they often wait for brokers and services, so 3 keep two cores busy.
 JOBS ?= 3
+## TrustGraph's services, for the tests: without their 30 dependencies, of which the tests need none.
+TRUSTGRAPH := $(shell sed -n 's/.*trustgraph-base==\([0-9.]*\).*/\1/p' pyproject.toml)
 SOURCES := pyproject.toml dispatch/_internal/version.py
 
 ## The tests start hundreds of Python processes: without bytecode files each compiles every module again.
@@ -43,6 +45,7 @@ $(VENV)/.demo: $(BIN)/python $(SOURCES)
 $(VENV)/.dev: $(BIN)/python $(SOURCES)
 	@echo "Setting up ($(VENV)), with everything for the tests …"
 	@$(PIP) install -e '.[dev]'
+	@$(PIP) install --no-deps trustgraph-flow==$(TRUSTGRAPH)
 	@touch $@ $(VENV)/.demo
 
 $(VENV)/.peers: $(VENV)/.dev

@@ -38,6 +38,7 @@ class ConfigService:
     Attributes:
         requests: every request, as it arrived.
         is_silent: it receives requests and does nothing, as a process that is stopped.
+        ignores: an operation to which it does not respond; empty: none.
         copies: responses to each request.
         refusal: the error of each response; None: none.
     """
@@ -46,6 +47,7 @@ class ConfigService:
         self.store = store
         self.requests: list[dict[str, Any]] = []
         self.is_silent = False
+        self.ignores = ""
         self.copies = 1
         self.refusal: dict[str, str] | None = None
         self._transport = transport
@@ -88,7 +90,7 @@ class ConfigService:
     def _on_request(self, message: Message) -> None:
         request = json.loads(message.data())
         self.requests.append(request)
-        if self.is_silent:
+        if self.is_silent or request["operation"] == self.ignores:
             return
         response = {"version": 0, "values": [], "directory": [], "config": {}, "error": self.refusal}
         if self.refusal is None:

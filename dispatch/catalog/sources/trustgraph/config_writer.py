@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from dispatch._internal.suggestions import excerpt, join_names
-from dispatch.catalog.errors import CatalogError, Problem
+from dispatch.catalog.errors import CatalogError
 from dispatch.catalog.loader import read_items
 from dispatch.catalog.readers.item import KINDS
 from dispatch.catalog.sources.trustgraph.config_client import ConfigClient
@@ -104,9 +104,10 @@ class ConfigWriter:
         tools = (ConfigValue(TOOL, key, text) for key, text in texts.items())
         users = tuple(tool.key for tool in tools if self._service_of(workspace, tool) == service)
         if users:
-            origin = f"{self._source}:{workspace}/{SERVICE}/{service}"
-            problem = f"the tools {join_names(users)} use this service"
-            raise CatalogError([Problem(origin, "", problem, "remove these tools first")])
+            raise ValueError(
+                f"The service '{excerpt(service)}' was not removed: the tools {join_names(users)} use it. "
+                "Remove these tools first."
+            )
 
 
 def require_kind(kind: str) -> str:

@@ -157,8 +157,8 @@ class TrustGraphConfig:
         that TrustGraph's agents reload all tools. Return whether there was such an item.
 
         Raises:
-            CatalogError: tools use the service.
-            ValueError, ConfigServiceError, TransportError: as :meth:`put`.
+            ValueError: tools use the service; or as :meth:`put`.
+            ConfigServiceError, TransportError: as :meth:`put`.
         """
         return await self._connected_writer.remove(self._one_workspace(workspace), kind, key)
 
