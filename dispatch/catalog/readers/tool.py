@@ -53,7 +53,7 @@ _OUR_KEYS: Final = (
 _SILENT: Final = ("id",)  # TrustGraph's own agent reads it
 _ARGUMENT_KEYS: Final = ("name", "type", "description", "required")
 
-_OTHER_NAMES_OF_TYPES: Final = {
+OTHER_NAMES_OF_TYPES: Final = {
     "str": "string",
     "text": "string",
     "int": "integer",
@@ -65,6 +65,7 @@ _OTHER_NAMES_OF_TYPES: Final = {
     "map": "object",
     "list": "array",
 }
+"""Names of types in other languages, and the type of JSON Schema that they mean."""
 
 _MODEL_NAME: Final = re.compile(rf"[A-Za-z0-9_-]{{1,{MAX_MODEL_NAME_CHARS}}}")
 
@@ -251,7 +252,7 @@ def _argument_type(entry: ObjectReader) -> str:
     given = entry.read_required_text("type", "string")
     if given.strip() and given not in ARGUMENT_TYPES:
         near = find_near_names(given, ARGUMENT_TYPES, 1)
-        meant = _OTHER_NAMES_OF_TYPES.get(given.strip().casefold()) or (near[0] if near else None)
+        meant = OTHER_NAMES_OF_TYPES.get(given.strip().casefold()) or (near[0] if near else None)
         all_types = ", ".join(ARGUMENT_TYPES)
         entry.add_error(
             "type",

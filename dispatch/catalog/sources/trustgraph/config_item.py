@@ -5,23 +5,14 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from dispatch._internal.suggestions import excerpt
 from dispatch.catalog.descriptors import ARGUMENT_TYPES
 from dispatch.catalog.readers.item import Item
+from dispatch.catalog.readers.tool import OTHER_NAMES_OF_TYPES
 
 _log = logging.getLogger("dispatch.catalog")
-
-_OTHER_NAMES_OF_TYPES: Final = {
-    "str": "string",
-    "text": "string",
-    "int": "integer",
-    "float": "number",
-    "bool": "boolean",
-    "dict": "object",
-    "list": "array",
-}
 
 
 def read_config_item(source: str, workspace: str, kind: str, key: str, text: str, namespace: str = "") -> Item:
@@ -99,7 +90,7 @@ def _normalize_argument(entry: Mapping[str, Any], place: str) -> dict[str, Any]:
     if given in (None, ""):
         argument["type"] = "string"
     elif isinstance(given, str) and given not in ARGUMENT_TYPES:
-        argument["type"] = _OTHER_NAMES_OF_TYPES.get(given.strip().casefold(), "string")
+        argument["type"] = OTHER_NAMES_OF_TYPES.get(given.strip().casefold(), "string")
         _log.warning(
             "%s.type: the argument type '%s' is unknown: it is read as '%s'. Fix: write one of %s.",
             place,
