@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -29,6 +30,10 @@ STEP_MS: Final = 50
 
 CHECK_MS: Final = 250
 """Milliseconds between two checks whether the watched directories were replaced; a check takes some 10 µs."""
+
+RESCAN_S: Final = 60.0
+"""Seconds after which a change is reported without any notification: the operating system drops notifications when more than
+16,384 wait (``fs.inotify.max_queued_events``), and a network file system reports none of other machines."""
 
 _threads = DaemonThreads("dispatch-folder")
 
@@ -85,6 +90,7 @@ class FolderWatch:
 
     def _watch(self, notify: RustNotify, paths: WatchedPaths) -> None:
         is_outdated = False
+        reported_at = time.monotonic()
         with notify:
             while not is_outdated and not self._stop.is_set():
                 try:
@@ -94,7 +100,11 @@ class FolderWatch:
                     changes, is_outdated = set(), True
                 changed = set() if isinstance(changes, str) else {path for _, path in changes}
                 is_outdated = is_outdated or not paths.directories.isdisjoint(changed) or not paths.is_current()
-                if is_outdated or any(map(paths.is_relevant, changed)):
+                is_due = (
+                    time.monotonic() - reported_at >= RESCAN_S
+                )  # not a timer of the event loop: its time may be virtual
+                if is_outdated or is_due or any(map(paths.is_relevant, changed)):
+                    reported_at = time.monotonic()
                     try:
                         self._loop.call_soon_threadsafe(self._report, is_outdated)
                     except RuntimeError:  # the event loop was closed without closing the source

@@ -17,6 +17,8 @@ from benchmarks.catalog.folder_edits import EditedFolder, replace_file, update_c
 from dispatch import CatalogError, Folder
 from dispatch.catalog.readers.item import Item
 from dispatch.catalog.sources import folder as folder_module
+from dispatch.catalog.sources import folder_watch
+from dispatch.catalog.sources.watched_paths import WatchedPaths
 from tests.helpers.descriptor_folder import SERVICE, TOOL, make_folder
 from tests.helpers.run_profile import by_profile
 
@@ -216,6 +218,25 @@ async def test_cancellation_leaves_no_thread_and_no_file_descriptor(folder: Path
         async with follow(folder):
             pass
     assert count_descriptors() <= before
+
+
+async def test_a_change_without_a_notification_is_found_later(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folder_watch, "RESCAN_S", 0.5)
+    monkeypatch.setattr(WatchedPaths, "is_relevant", lambda paths, path: False)
+    async with follow(folder) as follower:
+        write_file(folder, "tool/tell-joke.json", CHANGED)
+        await follower.until(lambda: follower.descriptions["tell-joke"] == "Tell another joke")
+
+
+async def test_several_dispatchers_may_follow_one_source(folder: Path) -> None:
+    async with follow(folder) as first:
+        second = Follower(folder)
+        second.source = first.source
+        async with second.running():
+            for number in range(3):
+                write_file(folder, "tool/tell-joke.json", TOOL | {"description": f"Tell joke {number}"})
+                for follower in (first, second):
+                    await follower.until(lambda: follower.descriptions["tell-joke"] == f"Tell joke {number}")  # noqa: B023 - at once
 
 
 def count_descriptors() -> int:
