@@ -342,7 +342,7 @@ def _group_versions(named: Iterable[tuple[str, D]]) -> tuple[dict[str, D], dict[
 
 
 def _search_text(tool: ToolDescriptor) -> str:
-    return "\n".join((tool.name, tool.description, *tool.tags)).casefold()
+    return "\0".join((tool.name, tool.description, *tool.tags)).casefold()
 
 
 def load_items(items: Iterable[Item], problems: Iterable[Problem] = ()) -> Catalog:

@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeVar
 from dispatch._internal.suggestions import excerpt
 from dispatch.catalog.descriptors import ServiceDescriptor, ToolDescriptor
 from dispatch.catalog.errors import CatalogError, Problem
+from dispatch.catalog.frozen_json import join_path
 from dispatch.catalog.readers.item import (
     KINDS,
     Item,
@@ -21,7 +22,7 @@ from dispatch.catalog.readers.item import (
     read_tool_item,
     refuse_item,
 )
-from dispatch.catalog.version_selection import sort_versions
+from dispatch.catalog.version_selection import select_default, sort_versions
 
 Result = TypeVar("Result")
 Key = tuple[str, str, str]
@@ -125,6 +126,7 @@ class ItemReader:
     def read_tools(self, services: Services) -> Iterator[ReadItem]:
         """Yield the tools that are valid with ``services``, or were before. Call it after :meth:`read_services`."""
         origins = _Origins("name", "tool name")
+        in_force: list[ReadItem] = []
         unavailable = Unavailable(frozenset(self._refused_names), self._ids_by_key)
         for index, item in enumerate(self._items):
             if item.kind != "tool" or isinstance(item.raw, Unreadable):
@@ -142,7 +144,9 @@ class ItemReader:
                 continue
             valid = self._choose(key, origins.check(index, read), services)
             if valid is not None and valid.tool is not None and (valid is read or origins.claim_name(index, valid)):
+                in_force.append(valid)
                 yield valid
+        self.problems += _check_rollouts(in_force)
 
     def _choose(self, key: Key, read: ReadItem, services: Services | None = None) -> ReadItem | None:
         """Report ``read`` and return it; or its last valid version, if it is invalid and that may be used."""
@@ -171,6 +175,34 @@ def _key(item: Item) -> Key:
 
 def _is_same(one: Item, other: Item) -> bool:
     return one is other or one == other
+
+
+def _check_rollouts(read: Iterable[ReadItem]) -> Iterator[Problem]:
+    """Yield a warning for each share of a rollout that has no effect, because versions are separate items."""
+    versions: dict[str, list[ReadItem]] = {}
+    for each in read:
+        versions.setdefault(each.name, []).append(each)
+    for name, items in versions.items():
+        tools = [each.tool for each in items if each.tool is not None]
+        if not any(tool.rollout for tool in tools):
+            continue
+        known = {tool.version for tool in tools}
+        default = select_default(sort_versions(tools))
+        for each in items:
+            for target in each.tool.rollout if each.tool is not None else ():
+                at = join_path("rollout", target)
+                if each.tool is not default:
+                    instead = default.version or "the one without a version"
+                    problem = f"the default version is {instead}, so these shares are ignored"
+                    yield Problem(
+                        each.item.origin, "rollout", problem, "move 'rollout' to the default version", "warning"
+                    )
+                    break
+                if target not in known:
+                    problem = (
+                        f"there is no version {target} of '{excerpt(name)}', so its share stays on the default version"
+                    )
+                    yield Problem(each.item.origin, at, problem, "add that version, or remove the share", "warning")
 
 
 class _Origins:

@@ -15,6 +15,7 @@ NAME = re.compile(r'"?[a-z]+(?:-[a-z]+)+"?')
 OTHERS = {
     *("pulsar-client", "prometheus-client", "opentelemetry-api"),  # packages
     *("tool-service", "request-queue", "response-queue", "config-params", "output-schema", "read-only"),  # descriptors
+    *("input-schema", "applicable-states"),  # descriptors
     *("dispatch-overview", "dispatch-tool", "dispatch-instances"),  # uids of dashboards
     *("call-off", "rejected-call"),  # rows of `python -m benchmarks.micro.guards`
     *("forged-agent", "forged-open", "ours-defaults"),  # scenarios and contenders

@@ -11,6 +11,8 @@ import pytest
 import dispatch
 import dispatch.testing
 from dispatch.catalog import load_directory
+from dispatch.catalog.readers.service import SERVICE_KEYS
+from dispatch.catalog.readers.tool import TOOL_KEYS
 from dispatch.cli.app import app
 from dispatch.cli.views.effective_policy import plans
 from dispatch.errors import DispatchError, Outcome
@@ -40,6 +42,14 @@ def test_every_policy_key_that_check_shows_is_described() -> None:
     (plan, *_) = plans(load_directory(ROOT / "examples" / "tools"))
     shown = {part for row in plan.rows for part in row.key.split(".")}
     assert shown - listed == set()
+
+
+def test_the_tables_of_descriptors_have_every_key() -> None:
+    text = (ROOT / "docs" / "reference" / "descriptors.md").read_text(encoding="utf-8")
+    service, tool = text.split("## Tool service")[1].split("## Input schema")[0].split("## Tool\n")
+    for part, keys in ((service, SERVICE_KEYS), (tool, TOOL_KEYS)):
+        listed = [key for row in rows(part) for key in re.findall(r"`([^`]+)`", row[0])]
+        assert sorted(listed) == sorted(keys)
 
 
 def test_every_field_of_a_policy_has_a_description() -> None:

@@ -139,7 +139,7 @@ def read_tool_item(item: Item, services: Services, unavailable: Unavailable = NO
     tool = read_tool(raw, item.key, service, report, item.namespace)
     meant = {tool.service, item.add_namespace(tool.service), ""}
     if service is None and tool.service.strip() and unavailable.refused.isdisjoint(meant):
-        _report_unknown_service(tool.service, services, unavailable, report)
+        _report_unknown_service(item, tool.service, services, unavailable, report)
     problems = tuple(report.problems)
     if report.has_errors:
         return ReadItem(item, None, None, problems, True, tool.name, version=tool.version)
@@ -183,8 +183,12 @@ def _is_tool_service(raw: dict[str, Any], report: Report) -> bool:
     return True
 
 
-def _report_unknown_service(service_id: str, services: Services, unavailable: Unavailable, report: Report) -> None:
-    by_key = unavailable.ids_by_key.get(service_id)
+def _report_unknown_service(
+    item: Item, service_id: str, services: Services, unavailable: Unavailable, report: Report
+) -> None:
+    by_key = unavailable.ids_by_key.get(item.add_namespace(service_id)) or unavailable.ids_by_key.get(service_id)
+    if by_key is not None and item.namespace:
+        by_key = by_key.removeprefix(f"{item.namespace}-")
     near = find_near_names(service_id, [*services, *unavailable.refused], 1)
     if by_key is not None:
         fix = f'write "service": "{excerpt(by_key)}": that is the id in the item \'{excerpt(service_id)}\''

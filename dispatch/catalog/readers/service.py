@@ -13,7 +13,7 @@ from dispatch.catalog.readers.field_validation import MAX_NAME_CHARS, ObjectRead
 from dispatch.catalog.readers.item_key import ItemKey
 from dispatch.catalog.readers.policy_check import check_policy
 
-_KEYS: Final = (
+SERVICE_KEYS: Final = (
     "id",
     "request-queue",
     "response-queue",
@@ -22,8 +22,8 @@ _KEYS: Final = (
     "version",
     "policy",
     "permissions",
-    "requires",
 )
+"""Keys of a service's descriptor."""
 _SILENT: Final = ("description",)  # a note for people
 _PARAM_KEYS: Final = ("name", "required")
 _INSTANCE_KEYS: Final = ("id", "request-queue", "response-queue", "weight", "version")
@@ -36,7 +36,7 @@ def read_service(raw: dict[str, Any], item_key: str, report: Report, namespace: 
     """Return the descriptor in ``raw``; ``item_key`` has the defaults of its id and version, ``namespace`` is the prefix of
     its id. After an error in ``report`` only its id may be used."""
     key = ItemKey.parse(item_key)
-    reader = ObjectReader(raw, report, _KEYS)
+    reader = ObjectReader(raw, report, (*SERVICE_KEYS, "requires"))
     own_id = reader.read_name("id", "joke-service", default=key.name)
     request_queue = reader.read_topic("request-queue", _REQUEST)
     response_queue = reader.read_topic("response-queue", _RESPONSE)

@@ -22,10 +22,11 @@ from dispatch.catalog.readers.item_key import ItemKey
 from dispatch.catalog.readers.policy_check import check_policy
 from dispatch.catalog.readers.schema_check import check_input_schema
 from dispatch.catalog.version_ranges import RANGE_EXAMPLE, parse_range
+from dispatch.catalog.version_selection import select_service
 from dispatch.catalog.versions import is_version
 from dispatch.policy import DEFAULT_POLICY, PolicyError, check_repeats
 
-_TRUSTGRAPH_KEYS: Final = (
+TRUSTGRAPH_KEYS: Final = (
     "type",
     "name",
     "description",
@@ -35,7 +36,7 @@ _TRUSTGRAPH_KEYS: Final = (
     "state",
     "applicable-states",
 )
-_OUR_KEYS: Final = (
+DISPATCH_KEYS: Final = (
     "policy",
     "version",
     "requires",
@@ -50,6 +51,8 @@ _OUR_KEYS: Final = (
     "idempotent",
     "destructive",
 )
+TOOL_KEYS: Final = (*TRUSTGRAPH_KEYS, *DISPATCH_KEYS)
+"""Keys of a tool's descriptor, besides the config parameters of its service."""
 _SILENT: Final = ("id",)  # TrustGraph's own agent reads it
 _ARGUMENT_KEYS: Final = ("name", "type", "description", "required")
 
@@ -81,8 +84,8 @@ def read_tool(
         namespace: prefix of its name.
     """
     params = {param.name: param for param in service.config_params} if service else {}
-    own = {key: value for key, value in raw.items() if key not in params or key not in _OUR_KEYS}
-    reader = ObjectReader(own, report, (*_TRUSTGRAPH_KEYS, *_OUR_KEYS, *params))
+    own = {key: value for key, value in raw.items() if key not in params or key not in DISPATCH_KEYS}
+    reader = ObjectReader(own, report, (*TOOL_KEYS, *params))
     for key in raw:
         if key not in own:
             report.add_warning(
@@ -122,6 +125,8 @@ def read_tool(
             "'read-only' and 'destructive' contradict each other",
             "remove the wrong one: a read-only tool may be called again after a failure",
         )
+    if service is not None and tool.requires is not None and not report.has_errors:
+        _check_requires(reader, tool.requires, service)
     if not report.has_errors:
         try:
             check_repeats(tool, base.merged(tool.policy), tool.policy)
@@ -158,6 +163,18 @@ def _requires(reader: ObjectReader) -> str | None:
     except ValueError as error:
         reader.add_error("requires", str(error), fix)
     return requires
+
+
+def _check_requires(reader: ObjectReader, requires: str, service: ServiceDescriptor) -> None:
+    # Not an error: the version may be started later.
+    if select_service((service,), requires) is None:
+        known = f"has the version {service.version}" if service.version else "declares no version"
+        reader.report.add_warning(
+            "requires",
+            f"no version of the service '{excerpt(service.id)}' satisfies '{excerpt(requires)}' (it {known}), "
+            "so each call is rejected",
+            "correct the range, or declare such a version of the service or of one of its instances",
+        )
 
 
 def _rollout(reader: ObjectReader, version: str | None) -> dict[str, float]:

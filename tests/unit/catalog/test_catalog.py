@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import gc
 import pickle
+import time
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -13,8 +16,9 @@ from dispatch.catalog import (
     ToolDescriptor,
     UnknownServiceError,
     UnknownToolError,
+    load_items,
 )
-from tests.helpers.catalog_items import JOKE_SERVICE, TELL_JOKE
+from tests.helpers.catalog_items import JOKE_SERVICE, TELL_JOKE, service_item, tool_item
 
 STORY = JOKE_SERVICE | {
     "id": "story-service",
@@ -161,3 +165,92 @@ def test_inconsistent_descriptors_are_an_error() -> None:
         Catalog([service, service])
     with pytest.raises(ValueError, match="duplicate service id or tool name"):
         Catalog([service], [tool, tool])
+
+
+@pytest.fixture(scope="module")
+def large() -> Catalog:
+    """10,000 tools."""
+    return Catalog.of(
+        [JOKE_SERVICE],
+        [
+            TELL_JOKE | {"name": f"tool-{n}", "description": f"Does the work number {n} of many. " * 5, "tags": ["all"]}
+            for n in range(10_000)
+        ],
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("TELL-JOKE", ["tell-joke"]),
+        ("story", ["tell-story"]),
+        ("Given Topic", ["tell-joke", "tell-story", "calculate"]),
+        ("SHORT", ["tell-joke"]),
+        ("straße", []),
+        ("", ["tell-joke", "tell-story", "calculate"]),
+        ("tell-joke\ntell", []),
+    ],
+)
+def test_listing_by_a_text_in_name_description_or_tags(catalog: Catalog, text: str, found: list[str]) -> None:
+    assert names(catalog.list(text=text)) == found
+
+
+def test_letters_that_are_equal_in_another_case_are_found() -> None:
+    catalog = Catalog.of([JOKE_SERVICE], [TELL_JOKE | {"description": "Zeigt die STRASSE"}])
+    assert names(catalog.list(text="straße")) == ["tell-joke"]
+
+
+def test_listing_by_a_permission_of_the_tool_or_of_its_service() -> None:
+    catalog = Catalog.of(
+        [JOKE_SERVICE, STORY | {"permissions": ["tools:story"]}],
+        [
+            TELL_JOKE | {"permissions": ["tools:joke", "tools:fun"]},
+            TELL_JOKE | {"name": "tell-story", "service": "story-service", "permissions": ["tools:fun"]},
+            TELL_JOKE | {"name": "calculate"},
+        ],
+    )
+    assert names(catalog.list(permission="tools:fun")) == ["tell-joke", "tell-story"]
+    assert names(catalog.list(permission="tools:story")) == ["tell-story"]
+    assert names(catalog.list(permission="tools:*")) == []
+    assert catalog.permissions_of(catalog.tool("tell-story")) == ("tools:fun", "tools:story")
+    assert catalog.permissions_of(catalog.tool("calculate")) == ()
+
+
+def test_listing_by_source(catalog: Catalog) -> None:
+    assert len(catalog.list(source="code")) == 3
+    assert catalog.list(source="directory") == ()
+
+
+def test_listing_10_000_tools_by_text_is_fast(large: Catalog) -> None:
+    def seconds() -> float:
+        started = time.perf_counter()
+        assert names(large.list(text="NUMBER 777 OF")) == ["tool-777"]
+        return time.perf_counter() - started
+
+    assert min(seconds() for _ in range(10)) < 0.025  # 3 ms, with room for a busy machine
+
+
+def test_a_tool_among_10_000_requires_at_most_4_kib() -> None:
+    raw = [
+        TELL_JOKE | {"name": f"tool-{n}", "description": f"Does the work number {n} of many.", "tags": ["all", "fun"]}
+        for n in range(10_000)
+    ]
+    items = [service_item(), *(tool_item(one, one["name"], one["name"]) for one in raw)]
+    gc.collect()
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        catalog = load_items(items)
+        gc.collect()
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(catalog.tools) == 10_000
+    assert (after - before) / 10_000 <= 1_024  # beside the raw descriptors, which the source keeps
+
+
+def test_descriptors_share_their_empty_values(large: Catalog) -> None:
+    one, other = large.tool("tool-1"), large.tool("tool-2")
+    for attribute in ("policy", "rollout", "permissions", "groups", "applicable_states"):
+        assert getattr(one, attribute) is getattr(other, attribute)
+    assert not gc.is_tracked(one)

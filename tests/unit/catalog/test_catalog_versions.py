@@ -6,7 +6,15 @@ import pickle
 
 import pytest
 
-from dispatch.catalog import Catalog, Item, UnknownServiceError, UnknownToolError, VersionMismatchError, load_items
+from dispatch.catalog import (
+    Catalog,
+    Item,
+    Problem,
+    UnknownServiceError,
+    UnknownToolError,
+    VersionMismatchError,
+    load_items,
+)
 from tests.helpers.catalog_items import JOKE_SERVICE, TELL_JOKE, check, only, service_item, tool_item, without
 
 JOKES = [JOKE_SERVICE | {"version": version} for version in ("1.0.0", "2.0.0", "1.5.0")]
@@ -186,3 +194,53 @@ def test_the_id_of_a_service_has_at_most_256_characters_with_its_namespace() -> 
     problem = only(check(namespaced(service_item(JOKE_SERVICE | {"id": "s" * 253}))))
     assert problem.key == "id"
     assert "257 characters" in problem.problem
+
+
+def test_the_fix_of_a_reference_to_a_key_in_a_namespace_is_the_id_without_its_prefix() -> None:
+    problem = only(
+        check(namespaced(service_item(key="jokes")), namespaced(tool_item(TELL_JOKE | {"service": "jokes"})))
+    )
+    assert problem.fix.startswith('write "service": "joke-service": that is the id in the item \'jokes\'')
+
+
+def rollout_warning(*raws: dict[str, object]) -> Problem:
+    items = [tool_item(raw, f"{index}.json", f"tell-joke@{raw['version']}") for index, raw in enumerate(raws)]
+    return only(check(service_item(), *items, severity="warning"))
+
+
+def test_a_share_for_a_version_that_is_missing_is_a_warning() -> None:
+    warning = rollout_warning(tool("1.0.0", rollout={"2.0.0": 5, "1.5.0": 5}), tool("1.5.0"))
+    assert (warning.file, warning.key) == ("0.json", "rollout['2.0.0']")
+    assert "there is no version 2.0.0 of 'tell-joke'" in warning.problem
+
+
+def test_a_rollout_that_is_not_on_the_default_version_is_a_warning() -> None:
+    warning = rollout_warning(tool("3.0.0"), tool("1.0.0", rollout={"2.0.0": 5, "2.1.0": 5}), tool("2.0.0"))
+    assert (warning.file, warning.key) == ("1.json", "rollout")
+    assert "the default version is 3.0.0" in warning.problem
+
+
+def test_a_rollout_in_force_is_no_warning() -> None:
+    items = [
+        tool_item(tool("1.0.0", rollout={"2.0.0": 5}), "a.json", "a"),
+        tool_item(tool("2.0.0"), "b.json", "b"),
+    ]
+    assert check(service_item(), *items, severity="warning") == []
+
+
+@pytest.mark.parametrize(
+    ("service", "requires", "known"),
+    [({}, "*", "declares no version"), ({"version": "1.0.0"}, "^2", "has the version 1.0.0")],
+)
+def test_a_range_that_no_service_satisfies_is_a_warning(service: dict[str, str], requires: str, known: str) -> None:
+    items = (service_item(JOKE_SERVICE | service), tool_item(TELL_JOKE | {"requires": requires}))
+    warning = only(check(*items, severity="warning"))
+    assert warning.key == "requires"
+    assert known in warning.problem
+    assert "each call is rejected" in warning.problem
+
+
+def test_a_range_that_an_instance_satisfies_is_no_warning() -> None:
+    instance = {"id": "a", "request-queue": "request:tg:a", "version": "2.0.0"}
+    items = (service_item(JOKE_SERVICE | {"instances": [instance]}), tool_item(TELL_JOKE | {"requires": "^2"}))
+    assert check(*items, severity="warning") == []
