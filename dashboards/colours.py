@@ -43,6 +43,7 @@ OUTCOMES: Final = {
 """By outcome of a call."""
 
 REJECTED_BY: Final = {
+    "permissions": "dark-purple",
     "breaker": "dark-blue",
     "rate-limit": "blue",
     "bulkhead": "light-blue",
@@ -50,7 +51,7 @@ REJECTED_BY: Final = {
     "balancer": "semi-dark-blue",
     "exchange": "purple",
 }
-"""By the guard that rejects an attempt, or the service; shades of blue, except for the dispatcher's own pending limit."""
+"""By the part that rejects an attempt; shades of blue, except for permissions and the dispatcher's own pending limit."""
 
 RATE_SCOPES: Final = {"tool": "blue", "user": "light-blue"}
 

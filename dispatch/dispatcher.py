@@ -20,7 +20,7 @@ from dispatch._internal.permit import Randomness
 from dispatch.balancing.snapshot import InstanceView
 from dispatch.calls.call import Calls
 from dispatch.calls.call_state import CallOptions
-from dispatch.calls.live_catalog import LiveCatalog
+from dispatch.calls.resolution.live_catalog import LiveCatalog
 from dispatch.calls.resolution.resolved_tool import ResolvedTool
 from dispatch.calls.runtime import Runtime
 from dispatch.catalog import Catalog
@@ -193,8 +193,9 @@ class Dispatcher:
     async def reload(self, catalog: CatalogLike | None = None, *, policy: Policy | None = None) -> None:
         """Put another catalogue, or another policy, in force.
 
-        Calls in flight go on as they began; breakers keep their state, and measurements of tools and instances stay. What no
-        tool uses any more is closed later. Items that were put stay.
+        Calls in flight go on as they began; breakers keep their state, and measurements of tools and instances stay. The
+        guards, metric series and topics of a removed tool are retained for 60 s, and until its last call has ended.
+        Items that were put stay.
 
         Args:
             catalog: as in :func:`dispatch.connect`; None: the sources in force.

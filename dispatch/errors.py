@@ -69,6 +69,10 @@ class ErrorType(StrEnum):
     """No service in the catalogue has this id; no tool was executed."""
 
     # Rejected by the dispatcher.
+    NOT_PERMITTED = "not-permitted"
+    """The user does not have a permission that the tool or its service requires; the tool was not executed."""
+    PERMISSIONS_UNAVAILABLE = "permissions-unavailable"
+    """The permissions of the user could not be resolved; the tool was not executed."""
     CIRCUIT_OPEN = "circuit-open"
     """The circuit breaker of the tool is open, or half-open with all its trial calls in flight; the tool was not
     executed."""
@@ -178,7 +182,7 @@ class DispatchError(RuntimeError):
         retryable: a repeat is safe *and* could help. False whenever the tool may have been executed, unless the tool is
             declared read-only or idempotent.
         retry_after: seconds to wait before a repeat, or None when unknown.
-        rejected_by: the part that rejected the call (``catalog``, ``service`` …), for REJECTED and THROTTLED.
+        rejected_by: the part that rejected the call (``permissions``, ``service`` …), for REJECTED and THROTTLED.
         alternatives: names of tools that can be used instead.
     """
 

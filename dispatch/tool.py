@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any
 
 from dispatch.catalog import ToolDescriptor
+from dispatch.catalog.frozen_json import thaw
 
 if TYPE_CHECKING:
     from dispatch.dispatcher import Dispatcher
@@ -43,7 +44,11 @@ class Tool:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The arguments as a JSON Schema object, as model APIs expect them."""
+        """The arguments as a JSON Schema object, as model APIs expect them: a copy of the descriptor's ``input-schema``, or
+        a schema of its ``arguments``."""
+        if self._descriptor.input_schema is not None:
+            schema: dict[str, Any] = thaw(self._descriptor.input_schema)
+            return schema
         properties = {a.name: {"type": a.type, "description": a.description} for a in self._descriptor.arguments}
         # TrustGraph's descriptors do not declare `required`: all their arguments are.
         required = [a.name for a in self._descriptor.arguments if a.required is not False]

@@ -15,8 +15,16 @@ ROOT = Path(__file__).resolve().parents[1]
 DISPATCH = ROOT / "dispatch"
 
 LAYERS: dict[int, tuple[str, ...]] = {
-    1: ("errors", "result", "_internal", "policy", "messaging.wire", "telemetry"),
-    2: ("transports", "resilience", "balancing", "catalog"),
+    1: (
+        "errors",
+        "result",
+        "_internal",
+        "policy",
+        "messaging.wire",
+        "permissions.permission_set",
+        "telemetry",
+    ),
+    2: ("transports", "resilience", "balancing", "catalog", "permissions"),
     3: ("messaging",),
     4: ("routing", "serving"),
     5: ("calls",),

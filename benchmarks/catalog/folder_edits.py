@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+LAYOUTS = ("plain", "config-map", "release")
+"""How a folder is deployed: files in place; the volume of a ConfigMap; a symbolic link to the folder of a release."""
 STEADY = "steady"
 """End of the name of the tool that each folder always has, for callers."""
 SMALLEST, LARGEST = 3, 12
@@ -78,8 +80,7 @@ class EditedFolder:
 
     Args:
         path: the folder to create.
-        layout: ``plain``: files in place; ``config-map``: the volume of a ConfigMap; ``release``: a symbolic link to the
-            folder of a release.
+        layout: one of :data:`LAYOUTS`.
         name: begins the names of its tools and of its service.
         randomness: chooses the edits.
     """

@@ -17,10 +17,11 @@ from typing import Any, cast
 from benchmarks.micro.instant_transport import AnsweringTransport
 from dispatch import Catalog, Dispatcher, RejectedError
 from dispatch.calls.admission import Admission
-from dispatch.calls.tool_guards import GuardRegistry
+from dispatch.calls.guard_registry import GuardRegistry
 from dispatch.errors import Outcome
 from dispatch.policy import Balancing, OutlierDetection, Policy
 from dispatch.routing.channel import Channel
+from dispatch.routing.in_flight import InFlight
 from dispatch.routing.instance import Instances
 from dispatch.routing.instance_pool import InstancePool
 from dispatch.telemetry.settings import SILENT, Telemetry
@@ -83,6 +84,7 @@ class _StubChannel:
 
     def __init__(self) -> None:
         self.instances = Instances()
+        self.requests = InFlight()
 
 
 def _chain(instances: int) -> Callable[[], AbstractAsyncContextManager[Call]]:
@@ -114,9 +116,7 @@ def _chain(instances: int) -> Callable[[], AbstractAsyncContextManager[Call]]:
             assert place is not None
             answer = await nothing()
             guards.durations.record(clock() - began)
-            place.pick.finish(Outcome.SUCCESS)
-            if place.probe is not None:
-                place.probe.finish(Outcome.SUCCESS)
+            place.release(Outcome.SUCCESS, retry_after=None)
             admission.finish(Outcome.SUCCESS, sent=True)
             return answer
 

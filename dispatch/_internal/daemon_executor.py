@@ -1,4 +1,4 @@
-"""An executor for blocking calls of pulsar-client, some of which never return."""
+"""An executor for blocking calls that may never return: of pulsar-client, and on network file systems."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class DaemonThreads(Executor):
     """Runs each call in a new daemon thread. Unlike those of a pool, the threads do not delay the exit of the interpreter,
     and a call that never returns blocks no other call.
 
-    The calls are rare (a topic is opened or closed), so that the start of a thread (some 50 µs) does not matter. Callers
-    bound the number of calls.
+    The calls are rare (a topic is opened or closed, a folder has changed), so that the start of a thread (some 50 µs) does
+    not matter. Callers bound the number of calls.
 
     Args:
         name: name of the threads.

@@ -64,7 +64,7 @@ class Calls:
             if isinstance(call, DispatchError):
                 result = self._failure(tool, call, started)
             else:
-                with self._runtime.generations.current:
+                with guards.calls, self._runtime.pool_calls_of(tool):
                     if tool.is_single_flight and options.idempotency_key is None:
                         result = await self._share(call, started)
                     else:
@@ -96,7 +96,7 @@ class Calls:
             if isinstance(call, DispatchError):
                 result, reply = self._failure(tool, call, started), NO_PROPERTIES
             else:
-                with self._runtime.generations.current:
+                with guards.calls, self._runtime.pool_calls_of(tool):
                     attempt = await self._attempts.run(call)
                     try:
                         if attempt.first_chunk is not None:
@@ -120,10 +120,9 @@ class Calls:
     async def _share(self, call: Call, started: float) -> CallResult:
         """Single flight: equal calls in flight at the same time share one exchange."""
         runtime, label = self._runtime, call.tool.label
-        generation = runtime.generations.current  # of the call that begins it: others may join after a reload
 
         async def fly() -> CallResult:
-            with generation:
+            with call.guards.calls, runtime.pool_calls_of(call.tool):
                 attempt = await self._attempts.run(call)
             return self._result(call, attempt, started)
 

@@ -329,9 +329,7 @@ class Attempt(msgspec.Struct, eq=False):
         outcome = self.outcome if not self.is_impatient else _CANCELLED
         if not self.counts_for_instance:
             outcome = _REJECTED  # says nothing about how long a reply takes, either
-        selected.pick.finish(outcome, retry_after=self.retry_after, in_flight=in_flight, outpaced=self.is_outpaced)
-        if selected.probe is not None:
-            selected.probe.finish(outcome, retry_after=self.retry_after)
+        selected.release(outcome, retry_after=self.retry_after, in_flight=in_flight, outpaced=self.is_outpaced)
 
     def finish(self) -> None:
         """Step f: return every permit with the one outcome of the attempt."""

@@ -11,10 +11,12 @@ import msgspec
 from dispatch._internal.permit import Randomness
 from dispatch.balancing.snapshot import InstanceView
 from dispatch.calls.attempt import Attempts
+from dispatch.calls.guard_registry import GuardRegistry
 from dispatch.calls.instance_invoker import InstanceInvoker
 from dispatch.calls.resolution.resolved_tool import ResolvedTool, meter_label
 from dispatch.calls.resolution.resolver import ToolResolver
-from dispatch.calls.tool_guards import GuardRegistry, ToolGuards
+from dispatch.calls.tool_guards import ToolGuards
+from dispatch.catalog.changes import CatalogChanges
 from dispatch.catalog.sources.base import SourceStatus
 from dispatch.messaging.rpc.correlation import Correlator
 from dispatch.messaging.rpc.exchange_outcome import Tally
@@ -23,7 +25,7 @@ from dispatch.resilience.breaker.breaker import State
 from dispatch.resilience.single_flight import SingleFlight
 from dispatch.result import CallResult
 from dispatch.routing.channel_registry import Channels
-from dispatch.routing.in_flight import CatalogGenerations
+from dispatch.routing.in_flight import InFlight
 from dispatch.routing.pool_registry import PoolRegistry
 from dispatch.telemetry.call_observer import DispatcherObserver
 from dispatch.telemetry.names import OTHER
@@ -48,7 +50,7 @@ class Runtime:
         routes: topics and discovery.
         attempts: makes the attempts of calls.
         flights: calls that share an exchange.
-        generations: calls, streams and retries in flight, by the catalogue with which they began.
+        pool_calls_of: returns the counter of calls in flight over the instance pool of a tool.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class Runtime:
     ) -> None:
         self.sources = sources
         self._transport = transport
+        self._tools = tools
         self.observer = observer
         unmatched = observer.observe_service(OTHER).replies
         self.exchange = Correlator(
@@ -69,9 +72,11 @@ class Runtime:
         )
         self.now: Callable[[], float] = self.exchange.now
         self.routes = Channels(transport, self.exchange, name)
-        self.generations = CatalogGenerations(self.exchange.loop, lambda number: self._pools.close_former(number))
-        self._pools = PoolRegistry(self.routes, randomness, tools, self.generations, observer)
-        self._guards = GuardRegistry(self.now, randomness, observer, lambda key: meter_label(key[1], is_tool=key[0]))
+        self._pools = PoolRegistry(self.routes, randomness, tools, observer)
+        self.pool_calls_of: Callable[[ResolvedTool], InFlight] = self._pools.calls_of
+        self._guards = GuardRegistry(
+            self.now, randomness, observer, lambda key: meter_label(key[1], is_tool=key[0]), self._find_policy
+        )
         self.attempts = Attempts(InstanceInvoker(transport, self.exchange, self.routes, self._pools), self.now)
         self.flights: SingleFlight[CallResult] = SingleFlight()
         observer.attach(self)
@@ -90,20 +95,26 @@ class Runtime:
         pools = self._pools.of_service(service)
         return pools[0].instances() if pools else ()
 
-    def renew(self, tools: ToolResolver) -> None:
-        """Apply another catalogue or policy. Topics that it no longer has are closed when the calls in flight have ended."""
+    def _find_policy(self, key: tuple[bool, str]) -> tuple[Policy, bool] | None:
+        tool = self._tools.find(key[1], is_tool=key[0])
+        return None if tool is None else (tool.policy, tool.repeatable)
 
-        def find(key: tuple[bool, str]) -> tuple[Policy, bool] | None:
-            tool = tools.find(key[1], is_tool=key[0])
-            return None if tool is None else (tool.policy, tool.repeatable)
+    def renew(self, tools: ToolResolver, changes: CatalogChanges) -> None:
+        """Apply another catalogue or policy. The time grows with the changes, not with the catalogue, unless the policy of
+        the dispatcher changes.
 
-        catalog = tools.catalog
-        self._guards.renew(find)
-        self._pools.renew(tools)
-        self.generations.begin()
-        self.observer.retain_series(
-            (*catalog.tools, *(meter_label(id, is_tool=False) for id in catalog.services)), catalog.services
-        )
+        Guards, pools, metric series and topics of removed tools are retained (:mod:`dispatch._internal.retention`).
+
+        Args:
+            tools: of the catalogue.
+            changes: between the catalogue in force and that of ``tools``.
+        """
+        former, self._tools = self._tools, tools
+        owners = [(True, name) for name in changes.tools] + [(False, id) for id in changes.services]
+        if tools.policy != former.policy:
+            owners = [*{*owners, *self._guards.keys, *self._pools.owners}]
+        self._guards.renew(self._find_policy, owners)
+        self._pools.renew(tools, owners)
 
     # -- gauges, read by a scrape on any thread -----------------------------------------------------------------
 
@@ -151,10 +162,9 @@ class Runtime:
         async with contextlib.AsyncExitStack() as stack:  # every callback runs, also when the drain is cancelled
             stack.push_async_callback(self.routes.close)
             stack.push_async_callback(self._pools.close)
-            stack.push_async_callback(self.generations.close)
             stack.callback(self.observer.close)
             stack.callback(self.exchange.close)
-            if drain > 0 and self.generations.count:
+            if drain > 0 and self._guards.calls_in_flight:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(drain):
-                        await self.generations.wait_idle()
+                        await self._guards.wait_idle()

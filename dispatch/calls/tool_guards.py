@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dispatch._internal.permit import Clock, Randomness
 from dispatch.messaging.rpc.retransmission import Patience
@@ -12,11 +12,12 @@ from dispatch.resilience.breaker.breaker import CircuitBreaker
 from dispatch.resilience.bulkhead.async_bulkhead import AsyncBulkhead
 from dispatch.resilience.hedging.decision import Hedging
 from dispatch.resilience.latency_histogram import LatencyHistogram, Quantile
-from dispatch.resilience.rate_limit.async_rate_limiter import AsyncRateLimiter, LimiterBucket, user_buckets
+from dispatch.resilience.rate_limit.async_rate_limiter import AsyncRateLimiter, LimiterBucket
 from dispatch.resilience.rate_limit.user_buckets import UserBuckets
 from dispatch.resilience.retry.budget import MIN_REPEATS_PER_S, RetryBudget
 from dispatch.resilience.retry.decision import RetryPolicy
-from dispatch.telemetry.call_observer import NULL_DISPATCHER, NULL_TOOL, DispatcherObserver, ToolObserver
+from dispatch.routing.in_flight import InFlight
+from dispatch.telemetry.call_observer import NULL_TOOL, ToolObserver
 
 if TYPE_CHECKING:
     from dispatch.routing.instance_pool import InstancePool
@@ -48,6 +49,7 @@ class ToolGuards:
     Attributes:
         policy: in force for the tool.
         breaker, bulkhead, rates, retrying, hedging: the guards; None: off.
+        calls: in flight, with streams and retries.
         budget: limits retries and hedges.
         durations: of attempts.
         usual: the usual duration of an attempt (:data:`USUAL_QUANTILE`).
@@ -67,6 +69,7 @@ class ToolGuards:
         "breaker",
         "budget",
         "bulkhead",
+        "calls",
         "clock",
         "durations",
         "hedging",
@@ -100,6 +103,7 @@ class ToolGuards:
         self._instances: dict[str, CircuitBreaker] = {}
         self.policy = policy
         self.repeatable = repeatable
+        self.calls = InFlight()
         self.pool: InstancePool | None = None
         self.answered_by = ""
         self.answered_at = 0.0
@@ -223,76 +227,3 @@ class ToolGuards:
 
 def _limits(policy: Policy) -> tuple[RateLimit | None, RateLimit | None, RateLimit | None]:
     return policy.rate_limit, policy.user_rate_limit, policy.shared_user_rate_limit
-
-
-class GuardRegistry:
-    """The guards of all tools of one dispatcher, created at the first call of each tool.
-
-    Args:
-        clock: the loop's.
-        randomness: see :class:`ToolGuards`.
-        observer: of the dispatcher.
-        label: returns the label of a key in metrics and events.
-    """
-
-    def __init__(
-        self,
-        clock: Clock,
-        randomness: Randomness,
-        observer: DispatcherObserver = NULL_DISPATCHER,
-        label: Callable[[Any], str] = str,
-    ) -> None:
-        self._label = label
-        self._clock = clock
-        self._observer = observer
-        self._randomness = randomness
-        self._guards: dict[Any, ToolGuards] = {}
-        self._users: dict[RateLimit, UserBuckets[LimiterBucket]] = {}
-
-    def of(self, key: Any, policy: Policy, *, repeatable: bool) -> ToolGuards:
-        """Return the guards of ``key``. New ones get that policy; existing ones keep theirs until :meth:`renew`."""
-        guards = self._guards.get(key)
-        if guards is None:
-            label = self._label(key)
-            guards = self._guards[key] = ToolGuards(
-                policy,
-                repeatable=repeatable,
-                clock=self._clock,
-                randomness=self._randomness,
-                shared_users=self._shared,
-                observer=self._observer.observe_tool(label),
-                label=label,
-            )
-        return guards
-
-    def renew(self, find: Callable[[Any], tuple[Policy, bool] | None]) -> None:
-        """Apply another catalogue.
-
-        Args:
-            find: returns the policy of a key and whether its tool is repeatable. None: the guards of that key are dropped;
-                calls in flight finish with those they have.
-        """
-        for key, guards in list(self._guards.items()):
-            found = find(key)
-            if found is None:
-                del self._guards[key]
-            elif found != (guards.policy, guards.repeatable):
-                guards.reconfigure(found[0], repeatable=found[1])
-        shared = {guards.policy.shared_user_rate_limit for guards in self._guards.values()}
-        for rate in [rate for rate in self._users if rate not in shared]:
-            del self._users[rate]
-
-    def all(self) -> list[ToolGuards]:
-        """Return the guards of all tools that were called."""
-        return list(self._guards.values())
-
-    def close(self) -> None:
-        """Reject all calls that wait."""
-        for guards in self._guards.values():
-            guards.close()
-
-    def _shared(self, rate: RateLimit) -> UserBuckets[LimiterBucket]:
-        users = self._users.get(rate)
-        if users is None:
-            users = self._users[rate] = user_buckets(rate)
-        return users

@@ -49,22 +49,30 @@ class CatalogChanges(msgspec.Struct, frozen=True):
 
 
 def compare(former: Catalog, new: Catalog) -> CatalogChanges:
-    """Compare two catalogues. Equal objects cost a lookup only, so that a catalogue that shares its descriptors with the
-    former one is compared in some 100 ns per tool."""
+    """Compare two catalogues with all versions of their entries. Equal objects are compared by identity, so that a catalogue
+    that shares its descriptors with the former one is compared in about 1 µs per tool."""
     if former is new:
         return CatalogChanges()
-    services = _compare(former.services, new.services, lambda service: False)
+    services = _compare(former.services, new.services, former.service_versions, new.service_versions, frozenset())
     changed = frozenset(services.changed)
-    return CatalogChanges(_compare(former.tools, new.tools, lambda tool: tool.service in changed), services)
+    return CatalogChanges(_compare(former.tools, new.tools, former.versions, new.versions, changed), services)
 
 
-def _compare(former: Mapping[str, Any], new: Mapping[str, Any], is_affected: Callable[[Any], bool]) -> NameChanges:
-    """Compare by identity first: most entries are the same objects."""
+def _compare(
+    former: Mapping[str, Any],
+    new: Mapping[str, Any],
+    former_versions: Callable[[str], tuple[Any, ...]],
+    new_versions: Callable[[str], tuple[Any, ...]],
+    services: frozenset[str],
+) -> NameChanges:
+    """Compare the entries; those of changed ``services`` have changed, too."""
     added, changed = [], []
-    for name, entry in new.items():
-        known = former.get(name)
-        if known is None:
+    for name in new:
+        if name not in former:
             added.append(name)
-        elif (known is not entry and known != entry) or is_affected(entry):
+            continue
+        # Tuples compare their elements by identity first.
+        versions = new_versions(name)
+        if versions != former_versions(name) or (services and any(each.service in services for each in versions)):
             changed.append(name)
     return NameChanges(tuple(added), tuple(changed), tuple(name for name in former if name not in new))

@@ -18,7 +18,7 @@ MAX_DEPTH: Final = 32
 MAX_VALUES: Final = 20_000
 """Values in one descriptor. A YAML alias counts each time it is used, as it would be written out."""
 
-_PLAIN_KEY: Final = re.compile(r"[\w-]{1,60}")
+_PLAIN_KEY: Final = re.compile(r"[\w$-]{1,60}")
 
 
 def _reject_change(*_args: Any, **_kwargs: Any) -> NoReturn:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dispatch.messaging.flow.credit import CREDIT_BYTES
 from dispatch.messaging.flow.publisher import Gate
 from dispatch.messaging.wire.properties import Property
+from dispatch.routing.in_flight import InFlight
 from dispatch.routing.instance import Instances
 from dispatch.routing.reply_connections import ReplyConnections
 from dispatch.transports import Publisher
@@ -22,6 +23,7 @@ class Channel:
         acknowledged: replies to ``reply_to`` are acknowledged.
         instances: known instances of dispatch's service base; none on a persistent request topic, which loses no
             messages.
+        requests: in flight; the topics are closed after the last one.
     """
 
     __slots__ = (
@@ -34,6 +36,7 @@ class Channel:
         "replaced",
         "replies",
         "request_queue",
+        "requests",
     )
 
     def __init__(
@@ -44,6 +47,7 @@ class Channel:
         self.replies = replies
         self.acknowledged = acknowledged
         self.instances = Instances()
+        self.requests = InFlight()
         self.hello: Publisher | None = None
         self.hello_at = 0.0
         self.met = asyncio.Event()

@@ -157,20 +157,18 @@ class Channels:
 
     # -- the end ------------------------------------------------------------------------------------------------
 
-    def close_unused(self, is_wanted: Callable[[tuple[str, str]], bool]) -> None:
-        """Close, in the background, each channel that is no longer used, with its unshared subscriptions.
+    def close_unused(self, key: tuple[str, str], is_wanted: Callable[[], bool]) -> None:
+        """Close, in the background, a channel that is no longer used, with its unshared subscriptions.
 
         Args:
-            is_wanted: of a request topic and the response topic that belongs to it.
+            key: the request topic, and the response topic that belongs to it.
+            is_wanted: whether the channel is used again; called at once, or when it has been opened.
         """
-        for key, opening in self._opening.items():
-            if not is_wanted(key):
-                opening.add_done_callback(lambda _: self.close_unused(is_wanted))
-        # A channel that could not be opened may have left subscriptions.
-        users = {user for user in self._subscriptions.users if isinstance(user, tuple)}
-        for key in (self._open.keys() | users) - self._opening.keys():
-            if not is_wanted(key):
-                self._close_route(key)
+        opening = self._opening.get(key)
+        if opening is not None:
+            opening.add_done_callback(lambda _: self.close_unused(key, is_wanted))
+        elif not is_wanted():
+            self._close_route(key)
 
     def _close_route(self, key: tuple[str, str]) -> None:
         route, lanes = self._open.pop(key, None), None

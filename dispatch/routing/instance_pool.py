@@ -16,6 +16,7 @@ import msgspec
 from dispatch._internal.permit import Clock, Randomness
 from dispatch.balancing.balancer import Balancer, Pick
 from dispatch.balancing.snapshot import InstanceView
+from dispatch.errors import Outcome
 from dispatch.messaging.rpc.exchange_outcome import Tally
 from dispatch.policy import Balancing, OutlierDetection
 from dispatch.resilience.breaker.breaker import BreakerPermit, CircuitBreaker
@@ -40,6 +41,8 @@ class SelectedInstance(msgspec.Struct, frozen=True, eq=False, gc=False):
         pick: the balancer's permit, to be finished.
         probe: the permit of the tool's breaker at this instance; None: not acquired.
         observer: of the service.
+
+    :meth:`release` is called once, when the request has ended.
     """
 
     route: Channel
@@ -47,6 +50,15 @@ class SelectedInstance(msgspec.Struct, frozen=True, eq=False, gc=False):
     pick: Pick
     probe: BreakerPermit | None
     observer: ServiceObserver
+
+    def release(
+        self, outcome: Outcome, *, retry_after: float | None, in_flight: int | None = None, outpaced: bool = False
+    ) -> None:
+        """Return the permits of the balancer and of the breaker at this instance; arguments as of :meth:`Pick.finish`."""
+        self.pick.finish(outcome, retry_after=retry_after, in_flight=in_flight, outpaced=outpaced)
+        if self.probe is not None:
+            self.probe.finish(outcome, retry_after=retry_after)
+        self.route.requests.end()
 
     @property
     def topic(self) -> str:
@@ -149,10 +161,13 @@ class InstancePool:
         """Number of instances known by name."""
         return sum(len(route.instances) for _, _, route in self._routes)
 
-    def add(self, name: str, weight: float, route: Channel) -> None:
-        """Add a channel."""
-        self._routes.append((name, weight, route))
-        self._seen = -1
+    def replace_routes(self, routes: Sequence[tuple[str, float, Channel]]) -> None:
+        """Replace the channels by these. Instances that stay keep their state, and removed ones get no further request."""
+        self._routes = list(routes)
+        waited_for = self.new
+        self._refresh(sum(route.instances.version for _, _, route in routes))
+        for instance in waited_for:
+            instance.next_turn()  # requests that wait for a new instance may go to another one
 
     def configure(self, balancing: Balancing, outlier_detection: OutlierDetection | None) -> None:
         """Apply other settings; the state of the instances is kept."""
@@ -202,6 +217,7 @@ class InstancePool:
             return None
         name = pick.instance
         route, instance = self._places[name]
+        route.requests.count += 1
         probe = None
         if len(self._places) > 1:  # for a single instance the tool's own breaker suffices
             breaker = guards.breaker_of(name)

@@ -1,21 +1,31 @@
-"""The instance pools of one dispatcher, opened when a service is first called."""
+"""The instance pools of one dispatcher, opened when a service is first called.
+
+A pool outlives changes of the catalogue: instances are added to and removed from it. The pool of a removed service is
+retained (:mod:`dispatch._internal.retention`) for calls in flight, and for the service to return.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+from collections import Counter
+from collections.abc import Iterable
+from functools import partial
 from typing import Protocol
 
 import msgspec
 
+from dispatch._internal.cancellation import cancel_and_wait
 from dispatch._internal.clock import loop_clock
 from dispatch._internal.permit import Randomness
-from dispatch.catalog import Instance, ServiceDescriptor
+from dispatch._internal.retention import Retention
+from dispatch.catalog import ServiceDescriptor
 from dispatch.errors import ErrorType, TransportError
 from dispatch.policy import Policy
 from dispatch.routing.channel import Channel
 from dispatch.routing.channel_registry import Channels
-from dispatch.routing.in_flight import CatalogGenerations
+from dispatch.routing.in_flight import InFlight
 from dispatch.routing.instance_pool import SHARED, InstancePool
 from dispatch.telemetry.call_observer import NULL_DISPATCHER, NULL_SERVICE, DispatcherObserver
 
@@ -27,6 +37,8 @@ AGAIN_S = 5.0
 
 Topics = tuple[str, str]
 """A request topic and the response topic that belongs to it."""
+Owner = tuple[bool, str]
+"""What the policy of a pool belongs to: (True, a tool's name) or (False, a service's id)."""
 
 
 class PoolKey(msgspec.Struct, frozen=True, cache_hash=True):
@@ -35,19 +47,17 @@ class PoolKey(msgspec.Struct, frozen=True, cache_hash=True):
     Attributes:
         service: its id.
         topics: of the service.
-        instances: those with topics of their own.
         tool: the tool, if its policy has balancing settings of its own; otherwise ``""``.
     """
 
     service: str
     topics: Topics
-    instances: tuple[Instance, ...]
     tool: str = ""
 
     @property
-    def pairs(self) -> tuple[Topics, ...]:
-        """The topics of its instances, or those of the service."""
-        return tuple((each.request_queue, each.response_queue) for each in self.instances) or (self.topics,)
+    def owner(self) -> Owner:
+        """See :data:`Owner`."""
+        return (True, self.tool) if self.tool else (False, self.service)
 
 
 class PoolUser(Protocol):
@@ -69,17 +79,51 @@ class PoolUser(Protocol):
         ...
 
 
-class PoolPolicies(Protocol):
+class PoolUsers(Protocol):
     """The pools of the catalogue in force."""
 
-    @property
-    def topics(self) -> frozenset[Topics]:
-        """All topics of its services."""
+    def pool_user(self, key: PoolKey) -> PoolUser | None:
+        """Return the tool, or the service, whose policy applies to a pool; None if the catalogue has no such pool."""
         ...
 
-    def pool_policy(self, key: PoolKey) -> Policy | None:
-        """Return the policy of a pool; None if the catalogue has no such pool."""
+    def has_service(self, id: str) -> bool:
+        """Return whether the catalogue has the service."""
         ...
+
+
+class _Route(msgspec.Struct, frozen=True):
+    """How an instance is reached, by the catalogue."""
+
+    topics: Topics
+    weight: float
+
+
+class _Entry(msgspec.Struct, eq=False):
+    """A pool with what is known of it.
+
+    Attributes:
+        key: of the pool.
+        user: with the service and the policy that apply.
+        calls: in flight that use the pool.
+        pool: None until a channel is open.
+        wanted: the instances of the service by name, or its own topics as :data:`SHARED`.
+        channels: those of ``wanted`` that are open.
+        missing: those of ``wanted`` that are not.
+        in_pool: the channels that the pool uses. They differ from ``channels`` while every one of these is yet to be opened.
+        again_at: when missing channels are opened again.
+        is_retired: the catalogue in force does not have the pool.
+    """
+
+    key: PoolKey
+    user: PoolUser
+    calls: InFlight
+    pool: InstancePool | None = None
+    wanted: dict[str, _Route] = {}
+    channels: dict[str, Channel] = {}
+    missing: dict[str, _Route] = {}
+    in_pool: dict[str, tuple[Topics, Channel]] = {}
+    again_at: float = 0.0
+    is_retired: bool = False
 
 
 class PoolRegistry:
@@ -88,8 +132,7 @@ class PoolRegistry:
     Args:
         routes: opens topics.
         randomness: of the balancers.
-        policies: of the catalogue in force.
-        generations: of calls in flight.
+        users: of the catalogue in force.
         observer: of the dispatcher.
     """
 
@@ -97,165 +140,259 @@ class PoolRegistry:
         self,
         routes: Channels,
         randomness: Randomness,
-        policies: PoolPolicies,
-        generations: CatalogGenerations,
+        users: PoolUsers,
         observer: DispatcherObserver = NULL_DISPATCHER,
     ) -> None:
         self._observer = observer
         self._routes = routes
         self._randomness = randomness
-        self._policies = policies
-        self._topics = policies.topics
-        self._generations = generations
-        self._former: dict[PoolKey, tuple[InstancePool, int]] = {}
-        """Pools of previous catalogues, each with the last generation of calls that may use it."""
+        self._users = users
         self._clock = loop_clock()
-        self._pools: dict[PoolKey, InstancePool] = {}
-        self._missing: dict[PoolKey, set[str]] = {}
-        self._again_at: dict[PoolKey, float] = {}
+        self._entries: dict[PoolKey, _Entry] = {}
+        self._by_owner: dict[Owner, set[PoolKey]] = {}
+        self._services: Counter[str] = Counter()
+        """The number of pools of each service."""
+        self._holders: Counter[Topics] = Counter()
+        """How often topics are used, by the pools. Unused ones are closed."""
+        self._retention: Retention[PoolKey] = Retention(
+            self._drop, lambda key, callback: self._entries[key].calls.await_idle(callback)
+        )
         self._opening: set[asyncio.Task[None]] = set()
+        self._is_closed = False
 
-    def get(self, target: PoolUser) -> InstancePool | None:
-        """Return the pool of ``target``'s service if it is open."""
-        pool = self._pools.get(target.pool_key)
-        if pool is None:
-            return self._former[target.pool_key][0] if target.pool_key in self._former else None
-        if self._missing and target.pool_key in self._missing:
-            self._seek(target, pool)
-        return pool
+    # -- for each call ------------------------------------------------------------------------------------------
 
-    async def open(self, target: PoolUser, deadline: float) -> InstancePool:
-        """Return the pool of ``target``'s service, opened if necessary with at least one of its topics.
+    def calls_of(self, user: PoolUser) -> InFlight:
+        """Return the counter of the calls that use the pool of ``user``. A pool with calls in flight stays open."""
+        entry = self._entries.get(user.pool_key)
+        return (self._add(user) if entry is None else entry).calls
+
+    def get(self, user: PoolUser) -> InstancePool | None:
+        """Return the pool of ``user``'s service if it is open."""
+        entry = self._entries.get(user.pool_key)
+        if entry is None or not entry.channels:
+            return None
+        if entry.missing:
+            self._seek(entry)
+        return entry.pool
+
+    async def open(self, user: PoolUser, deadline: float) -> InstancePool:
+        """Return the pool of ``user``'s service, opened if necessary with at least one of its topics.
 
         Raises:
             TransportError: the broker is out of reach, or refuses, or takes longer than ``deadline``.
         """
-        service = target.service
-        topics = [(each.id, each.weight, each.request_queue, each.response_queue) for each in service.instances]
-        topics = topics or [(SHARED, 1.0, service.request_queue, service.response_queue)]
-        try:
-            async with asyncio.timeout_at(deadline):
-                opened = await asyncio.gather(
-                    *(self._routes.open(request, response) for _, _, request, response in topics),
-                    return_exceptions=True,
-                )
-        except TimeoutError:
-            raise TransportError(
-                ErrorType.UNREACHABLE,
-                f"The tool was not executed: the broker did not open the topics of '{service.id}' in time. Use another "
-                "tool, or report that the broker is slow; `dispatch doctor` finds the cause.",
-                sent=False,
-            ) from None
-        there: list[tuple[str, float, Channel]] = []
-        missing: set[str] = set()
-        failure: BaseException | None = None
-        for (name, weight, _, _), result in zip(topics, opened, strict=True):
-            if isinstance(result, Channel):
-                there.append((name, weight, result))
-                continue
-            if not isinstance(result, TransportError):
-                raise result
-            failure = result
-            missing.add(name)
-            if len(topics) > 1:
-                logger.warning("instance %s of %s cannot be called: %s", name, service.id, result.message)
-        if not there:
-            assert failure is not None
-            raise failure
-        return self.get(target) or self._add(target, there, missing)
+        entry = self._entries.get(user.pool_key) or self._add(user)
+        service = entry.key.service
+        while not entry.channels:
+            wanted, missing = entry.wanted, entry.missing
+            try:
+                async with asyncio.timeout_at(deadline):
+                    opened = await asyncio.gather(
+                        *(self._routes.open(*route.topics) for route in missing.values()), return_exceptions=True
+                    )
+            except TimeoutError:
+                raise TransportError(
+                    ErrorType.UNREACHABLE,
+                    f"The tool was not executed: the broker did not open the topics of '{service}' in time. Use another "
+                    "tool, or report that the broker is slow; `dispatch doctor` finds the cause.",
+                    sent=False,
+                ) from None
+            failure: TransportError | None = None
+            channels: dict[str, tuple[Topics, Channel]] = {}
+            for (name, route), result in zip(missing.items(), opened, strict=True):
+                if isinstance(result, Channel):
+                    channels[name] = route.topics, result
+                    continue
+                if not isinstance(result, TransportError):
+                    raise result
+                failure = result
+                if len(missing) > 1:
+                    logger.warning("instance %s of %s cannot be called: %s", name, service, result.message)
+            self._add_channels(entry, channels)
+            # Otherwise the catalogue was replaced meanwhile, and other topics are wanted.
+            if failure is not None and not entry.channels and entry.wanted is wanted:
+                raise failure
+        assert entry.pool is not None  # it has channels
+        return entry.pool
 
-    def _add(self, target: PoolUser, there: list[tuple[str, float, Channel]], missing: set[str]) -> InstancePool:
-        key = target.pool_key
-        in_force = self._policies.pool_policy(key)
-        is_former = in_force is None  # the catalogue was reloaded while a call opened it
-        policy = target.policy if in_force is None else in_force
-        pool = InstancePool(
-            there,
+    # -- pools --------------------------------------------------------------------------------------------------
+
+    def _add(self, user: PoolUser) -> _Entry:
+        key = user.pool_key
+        in_force = self._users.pool_user(key)
+        entry = self._entries[key] = _Entry(key, in_force or user, InFlight())
+        self._by_owner.setdefault(key.owner, set()).add(key)
+        self._services[key.service] += 1
+        self._set_wanted(entry)
+        if in_force is None:  # the call began with a former catalogue
+            entry.is_retired = True
+            self._retention.add(key)
+        return entry
+
+    def _drop(self, key: PoolKey) -> None:
+        """Drop a retired pool without calls in flight: its topics are closed unless another pool uses them."""
+        entry = self._entries.pop(key)
+        keys = self._by_owner[key.owner]
+        keys.discard(key)
+        if not keys:
+            del self._by_owner[key.owner]
+        self._services[key.service] -= 1
+        self._release_series(key.service)
+        for topics in [route.topics for route in entry.wanted.values()] + [each for each, _ in entry.in_pool.values()]:
+            self._release(topics)
+
+    def _release_series(self, service: str) -> None:
+        """Remove the metric series of a service that is in no catalogue and has no pool."""
+        if not self._services[service]:
+            del self._services[service]
+            if not self._users.has_service(service):
+                self._observer.release_service(service)
+
+    # -- instances ----------------------------------------------------------------------------------------------
+
+    def _set_wanted(self, entry: _Entry) -> None:
+        """Apply the instances of the service. A removed one gets no further request once another channel is open."""
+        service = entry.user.service
+        wanted = {
+            each.id: _Route((each.request_queue, each.response_queue), each.weight) for each in service.instances
+        } or {SHARED: _Route((service.request_queue, service.response_queue), 1.0)}
+        former = entry.wanted
+        if wanted == former:
+            return
+        for route in wanted.values():
+            self._holders[route.topics] += 1
+        entry.wanted = wanted
+        entry.channels = {
+            name: channel
+            for name, channel in entry.channels.items()
+            if name in wanted and wanted[name].topics == former[name].topics
+        }
+        self._apply(entry)
+        for route in former.values():
+            self._release(route.topics)
+        if entry.pool is not None and entry.missing:
+            self._open_later(entry)
+
+    def _add_channels(self, entry: _Entry, channels: dict[str, tuple[Topics, Channel]]) -> None:
+        """Add open channels unless the catalogue was replaced meanwhile."""
+        added = {
+            name: channel
+            for name, (topics, channel) in channels.items()
+            if name in entry.missing and entry.missing[name].topics == topics
+        }
+        if added:
+            entry.channels |= added
+            self._apply(entry)
+
+    def _apply(self, entry: _Entry) -> None:
+        """Give the pool the open channels. It uses the former ones until the first of the wanted ones is open: an attempt
+        that has the pool already goes to one of those."""
+        entry.missing = {name: route for name, route in entry.wanted.items() if name not in entry.channels}
+        channels = {name: entry.channels[name] for name in entry.wanted if name in entry.channels}
+        if not channels:
+            return
+        routes = [(name, entry.wanted[name].weight, channel) for name, channel in channels.items()]
+        if entry.pool is None:
+            entry.pool = self._create_pool(entry, routes)
+            entry.again_at = self._clock() + AGAIN_S
+        else:
+            entry.pool.replace_routes(routes)
+        former = entry.in_pool
+        entry.in_pool = {name: (entry.wanted[name].topics, channel) for name, channel in channels.items()}
+        for topics, _ in entry.in_pool.values():
+            self._holders[topics] += 1
+        for topics, channel in former.values():
+            release = partial(self._release, topics)
+            if not channel.requests.await_idle(release):
+                release()
+
+    def _create_pool(self, entry: _Entry, routes: list[tuple[str, float, Channel]]) -> InstancePool:
+        policy, is_former = entry.user.policy, entry.is_retired
+        return InstancePool(
+            routes,
             balancing=policy.balancing,
             outlier_detection=policy.outlier_detection,
             clock=self._clock,
             randomness=self._randomness,
             greet=self._routes.discovery.send_due_hello,
-            observer=NULL_SERVICE if is_former else self._observer.observe_service(key.service),
+            observer=NULL_SERVICE if is_former else self._observer.observe_service(entry.key.service),
             is_former=is_former,
         )
-        if is_former:
-            self._former[key] = pool, self._generations.number - self._generations.are_former_pending
-            return pool
-        self._pools[key] = pool
-        if missing:
-            self._missing[key] = missing
-            self._again_at[key] = self._clock() + AGAIN_S
-        return pool
 
-    def _seek(self, target: PoolUser, pool: InstancePool) -> None:
-        if self._clock() < self._again_at[target.pool_key]:
-            return
-        self._again_at[target.pool_key] = self._clock() + AGAIN_S
-        task = asyncio.create_task(self._open_missing(target, pool))
-        self._opening.add(task)
-        task.add_done_callback(self._opening.discard)
+    def _release(self, topics: Topics) -> None:
+        self._holders[topics] -= 1
+        if not self._holders[topics] and not self._is_closed:
+            del self._holders[topics]
+            self._routes.close_unused(topics, lambda: topics in self._holders)
 
-    async def _open_missing(self, target: PoolUser, pool: InstancePool) -> None:
-        missing = self._missing.get(target.pool_key, set())
-        for each in target.service.instances:
-            if each.id in missing:
-                try:
-                    route = await self._routes.open(each.request_queue, each.response_queue)
-                except TransportError:
-                    continue  # next time
-                if each.id in missing:
-                    missing.discard(each.id)
-                    pool.add(each.id, each.weight, route)
-        if not missing:
-            self._missing.pop(target.pool_key, None)
-            self._again_at.pop(target.pool_key, None)
-        self._routes.close_unused(self._is_wanted)  # the catalogue may have been reloaded meanwhile
+    def _seek(self, entry: _Entry) -> None:
+        if self._clock() >= entry.again_at:
+            self._open_later(entry)
+
+    def _open_later(self, entry: _Entry) -> None:
+        """Open the missing channels in the background."""
+        entry.again_at = self._clock() + AGAIN_S
+        for name, route in entry.missing.items():
+            task = asyncio.create_task(self._open_missing(entry, name, route.topics))
+            self._opening.add(task)
+            task.add_done_callback(self._opening.discard)
+
+    async def _open_missing(self, entry: _Entry, name: str, topics: Topics) -> None:
+        with contextlib.suppress(TransportError):  # next time
+            self._add_channels(entry, {name: (topics, await self._routes.open(*topics))})
 
     # -- another catalogue --------------------------------------------------------------------------------------
 
-    def renew(self, policies: PoolPolicies) -> None:
-        """Apply another catalogue. Pools that it does not have stay open for calls in flight."""
-        self._policies = policies
-        self._topics = policies.topics
-        for key, (pool, _) in list(self._former.items()):
-            if policies.pool_policy(key) is not None:
-                del self._former[key]
-                self._pools[key] = pool
-                pool.restore(self._observer.observe_service(key.service))
-        for key, pool in list(self._pools.items()):
-            policy = policies.pool_policy(key)
-            if policy is not None:
-                pool.configure(policy.balancing, policy.outlier_detection)
-            else:
-                del self._pools[key]
-                self._former[key] = pool, self._generations.number
-                pool.retire()
+    def renew(self, users: PoolUsers, owners: Iterable[Owner]) -> None:
+        """Apply another catalogue. Pools that it does not have are retained.
 
-    def close_former(self, generation: int) -> None:
-        """Close the pools that only calls up to ``generation`` could use."""
-        for key, (_, last) in list(self._former.items()):
-            if last <= generation:
-                del self._former[key]
-                self._missing.pop(key, set()).clear()
-                self._again_at.pop(key, None)
-        self._routes.close_unused(self._is_wanted)
+        Args:
+            users: of the catalogue.
+            owners: whose definition or policy has changed.
+        """
+        self._users = users
+        for owner in owners:
+            for key in tuple(self._by_owner.get(owner, ())):
+                self._renew_entry(self._entries[key])
+            if not owner[0]:
+                self._release_series(owner[1])
 
-    def _is_wanted(self, topics: Topics) -> bool:
-        return topics in self._topics or any(topics in key.pairs for key in self._former)
+    def _renew_entry(self, entry: _Entry) -> None:
+        user, pool = self._users.pool_user(entry.key), entry.pool
+        if user is None:
+            if not entry.is_retired:
+                entry.is_retired = True
+                self._retention.add(entry.key)
+                if pool is not None:
+                    pool.retire()
+            return
+        entry.user = user
+        if entry.is_retired:
+            entry.is_retired = False
+            self._retention.restore(entry.key)
+            if pool is not None:
+                pool.restore(self._observer.observe_service(entry.key.service))
+        if pool is not None:
+            pool.configure(user.policy.balancing, user.policy.outlier_detection)
+        self._set_wanted(entry)
+
+    @property
+    def owners(self) -> list[Owner]:
+        """The owners of all pools."""
+        return list(self._by_owner)
 
     def all(self) -> list[tuple[str, InstancePool]]:
-        """Return each pool with its service's id; those of tools with settings of their own last."""
-        pools = sorted(self._pools.copy().items(), key=lambda item: bool(item[0].tool))
-        return [(key.service, pool) for key, pool in pools]
+        """Return each pool of the catalogue with its service's id; those of tools with settings of their own last."""
+        entries = sorted(self._entries.copy().values(), key=lambda entry: bool(entry.key.tool))
+        return [(each.key.service, each.pool) for each in entries if each.pool is not None and not each.is_retired]
 
     def of_service(self, service: str) -> list[InstancePool]:
         """Return the open pools of a service: one, unless tools of it have balancing settings of their own."""
-        return [pool for key, pool in self._pools.items() if key.service == service]
+        return [pool for id, pool in self.all() if id == service]
 
     async def close(self) -> None:
-        """Open no more pools."""
-        for task in list(self._opening):
-            task.cancel()
-        if self._opening:
-            await asyncio.wait(list(self._opening))
+        """Open no more pools, and leave all topics to :meth:`Channels.close`."""
+        self._is_closed = True
+        self._retention.close()
+        await cancel_and_wait(list(self._opening))

@@ -7,7 +7,7 @@ the end of this module are used where telemetry is off, so that the call path ha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from dispatch.errors import DispatchError, Outcome
@@ -168,8 +168,11 @@ class DispatcherObserver(Protocol):
     def catalog(self) -> CatalogObserver:
         """The observer of the dispatcher's catalogue."""
 
-    def retain_series(self, tools: Iterable[str], services: Iterable[str]) -> None:
-        """Remove the series of all other tools (labels) and services (ids)."""
+    def release_tool(self, label: str) -> None:
+        """Remove the series of a tool that was removed from the catalogue."""
+
+    def release_service(self, id: str) -> None:
+        """Remove the series of a service that was removed from the catalogue."""
 
     def close(self) -> None:
         """End the observation."""
@@ -259,7 +262,10 @@ class NullDispatcher:
     def on_unknown_tool(self, name: str, error: DispatchError, now: float) -> None:
         pass
 
-    def retain_series(self, tools: Iterable[str], services: Iterable[str]) -> None:
+    def release_tool(self, label: str) -> None:
+        pass
+
+    def release_service(self, id: str) -> None:
         pass
 
     def close(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from dispatch.errors import DispatchError
@@ -187,21 +187,17 @@ class TelemetryDispatcherObserver:
             shown = name[:MAX_NAME_CHARS].encode("unicode_escape").decode()
             log_call(shown, str(error.outcome), 0.0, call_id="", error_type=error.telemetry_type, trace_id="")
 
-    def retain_series(self, tools: Iterable[str], services: Iterable[str]) -> None:
-        """Drop the series of all other tools and services.
+    def release_tool(self, label: str) -> None:
+        """Remove the series of a tool that was removed from the catalogue."""
+        meter = self._tools.pop(label, None)
+        if meter is not None and self._instruments is not None:
+            self._instruments.release_tool(meter.label, is_removed=True)
 
-        Args:
-            tools: labels.
-            services: ids.
-        """
-        if self._instruments is None:
-            return
-        wanted = {*tools, OTHER}
-        for label in [label for label in self._tools if label not in wanted]:
-            self._instruments.release_tool(self._tools.pop(label).label, is_removed=True)
-        wanted = {*services, OTHER}
-        for id in [id for id in self._services if id not in wanted]:
-            self._instruments.release_service(self._services.pop(id).label, is_removed=True)
+    def release_service(self, id: str) -> None:
+        """Remove the series of a service that was removed from the catalogue."""
+        meter = self._services.pop(id, None)
+        if meter is not None and self._instruments is not None:
+            self._instruments.release_service(meter.label, is_removed=True)
 
     def close(self) -> None:
         """End the observation: gauges are no longer read, counters stay."""

@@ -44,7 +44,7 @@ WRAPPED_POLICY = Policy(timeout=DEFAULT_TIMEOUT_S)
 
 _NO_SERVICE = ServiceDescriptor("", "", "")
 """A wrapped client has topics of its own."""
-_NO_POOL = PoolKey("", ("", ""), ())
+_NO_POOL = PoolKey("", ("", ""))
 
 Ask = Callable[[float], Awaitable[str]]
 """Calls the client, with the seconds that it has."""

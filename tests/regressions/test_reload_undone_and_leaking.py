@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from dispatch import Catalog, Dispatcher, InstanceChanged, ThrottledError, ToolServiceClient
+from dispatch._internal.retention import RETENTION_S
 from dispatch.errors import TransportError
 from dispatch.transports import Handler, Mode, OnFailure, Publisher, Subscription, Ticket
 from dispatch.transports.memory import MemoryTransport
@@ -179,10 +180,10 @@ async def test_reloads_leave_nothing_open() -> None:
                 await dispatcher.reload(services(name, "b"))
                 for tool in "ab":
                     assert (await dispatcher.execute(tool)).ok
-            await asyncio.sleep(1)
+            await asyncio.sleep(RETENTION_S + 1)
             assert transport.left_open == await opened_by(services(names[-1], "b"), "a", "b")
             await dispatcher.reload(Catalog.empty())
-            await asyncio.sleep(1)
+            await asyncio.sleep(RETENTION_S + 1)
             assert transport.left_open == {}
         assert transport.left_open == {}
 
@@ -200,11 +201,11 @@ async def test_calls_that_began_before_a_reload_end_as_they_began() -> None:
         servers("a@2"),
         dispatching(services("a@1"), transport=transport, client_id="d") as dispatcher,
     ):
-        calls = [asyncio.create_task(dispatcher.execute("a")) for _ in range(3)]
+        calls = [asyncio.create_task(dispatcher.execute("a", timeout=300)) for _ in range(3)]
         await asyncio.sleep(1)
         await dispatcher.reload(services("a@2"))
         assert (await dispatcher.execute("a")).ok
-        await asyncio.sleep(1)
+        await asyncio.sleep(RETENTION_S + 1)
         assert any(topic.endswith("/a1") for _, topic in transport.left_open)
         gate.set()
         assert all(result.ok for result in await asyncio.gather(*calls))
@@ -227,7 +228,7 @@ async def test_a_call_that_began_before_a_reload_is_repeated_where_it_began() ->
         _, properties = await peer.request()
         await peer.answer(properties, "done")
         assert (await call).text == "done"
-        await asyncio.sleep(1)
+        await asyncio.sleep(RETENTION_S)
         assert transport.left_open == {}
 
 
@@ -296,12 +297,12 @@ async def test_topics_that_services_share_are_closed_with_the_last_of_them() -> 
                 assert all(result.ok for result in results)
         assert sum("dispatch-reply-" in topic for _, topic in transport.left_open) > 1
         await dispatcher.reload(tools("b"))
-        await asyncio.sleep(1)
+        await asyncio.sleep(RETENTION_S + 1)
         assert ("subscription", shared) in transport.left_open
         assert ("publisher", f"{NAMESPACES[0]}/a") not in transport.left_open
         assert (await dispatcher.execute("b")).ok
         await dispatcher.reload(Catalog.empty())
-        await asyncio.sleep(1)
+        await asyncio.sleep(RETENTION_S + 1)
         assert transport.left_open == {}
         await dispatcher.reload(tools("a"))
         assert (await dispatcher.execute("a")).ok
@@ -319,7 +320,7 @@ async def test_topics_that_are_being_opened_during_a_reload_are_closed_too(then:
         await dispatcher.reload(Catalog.empty())
         if then == "ends":
             assert (await call).ok
-            await asyncio.sleep(5)
+            await asyncio.sleep(RETENTION_S + 5)
             assert transport.left_open == {}
         await dispatcher.close()
         assert (await call).ok == (then == "ends")

@@ -7,7 +7,9 @@ import asyncio
 from typing import Any
 
 import dispatch
+from dispatch._internal.retention import RETENTION_S
 from dispatch.catalog import Catalog
+from dispatch.catalog.changes import compare
 from dispatch.errors import TransportError
 from dispatch.routing.pool_registry import AGAIN_S
 from dispatch.transports.memory import MemoryPublisher, MemoryTransport
@@ -64,22 +66,24 @@ async def test_a_reload_before_the_missing_topics_are_tried_again() -> None:
         await advance(AGAIN_S)
         call = asyncio.create_task(dispatcher.execute("work"))  # decides to try again
         resolver = dispatcher._live.resolver.renewed(another(), dispatcher._live.policy)
-        asyncio.get_running_loop().call_soon(dispatcher._running.renew, resolver)
+        asyncio.get_running_loop().call_soon(
+            dispatcher._running.renew, resolver, compare(dispatcher.catalog, another())
+        )
         assert (await call).ok
         await advance(1)  # an exception that nobody retrieved would fail this test
 
 
-async def test_times_of_the_next_tries_go_with_their_services() -> None:
+async def test_times_of_the_next_tries_are_dropped_with_their_services() -> None:
     async with served(), dispatching(with_a_missing_instance(), transport=Refusing(BROKER)) as dispatcher:
         for number in range(RELOADS):
             await dispatcher.reload(with_a_missing_instance(number))
             assert await dispatcher.call("work") == "done"
             await advance(AGAIN_S)
+        assert retained(dispatcher) == 1
         await dispatcher.reload(another())
-        await advance(1)
-        assert remembered(dispatcher) == 0
+        await advance(RETENTION_S)
+        assert retained(dispatcher) == 0
 
 
-def remembered(dispatcher: dispatch.Dispatcher) -> int:
-    assert dispatcher._runtime is not None
-    return len(dispatcher._runtime._pools._again_at)
+def retained(dispatcher: dispatch.Dispatcher) -> int:
+    return len(dispatcher._running._pools._entries)

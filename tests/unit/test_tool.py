@@ -9,6 +9,13 @@ import pytest
 from dispatch.errors import InvalidArgumentsError, ToolError
 from tests.helpers.dispatcher_and_service import Service, catalog, stand
 
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"topic": {"type": "string", "enum": ["cats", "dogs"]}, "words": {"type": ["integer", "null"]}},
+    "required": ["topic"],
+    "additionalProperties": False,
+}
+
 TOOLS = catalog(
     work={
         "description": "Does work.",
@@ -19,6 +26,7 @@ TOOLS = catalog(
         ],
     },
     bare={},
+    schema={"input-schema": SCHEMA},
 )
 
 
@@ -55,6 +63,16 @@ async def test_its_parameters_are_a_json_schema() -> None:
             "required": ["topic", "style"],
         }
         assert dispatcher.tool("bare").parameters == {"type": "object", "properties": {}, "required": []}
+
+
+async def test_its_parameters_are_a_copy_of_its_input_schema() -> None:
+    async with stand(lambda _: "done", TOOLS) as (dispatcher, _):
+        parameters = dispatcher.tool("schema").parameters
+        assert parameters == SCHEMA
+        assert type(parameters["properties"]["words"]["type"]) is list
+        parameters["properties"].clear()
+        assert dispatcher.tool("schema").parameters == SCHEMA
+        assert await dispatcher.tool("schema").invoke(topic="cats") == "done"
 
 
 async def test_it_raises_what_a_call_raises() -> None:

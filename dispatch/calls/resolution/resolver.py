@@ -12,7 +12,7 @@ from dispatch.catalog import Catalog, ServiceDescriptor, ToolDescriptor, Unknown
 from dispatch.messaging.wire.codec import json_text
 from dispatch.messaging.wire.topic_name import TopicName
 from dispatch.policy import Policy, PolicyError
-from dispatch.routing.pool_registry import PoolKey, Topics
+from dispatch.routing.pool_registry import PoolKey
 
 _BALANCED = frozenset({"balancing", "outlier-detection"})
 """A tool whose own policy has one of these keys gets an instance pool of its own."""
@@ -20,7 +20,7 @@ MAX_ALTERNATIVES = 3
 
 
 def _pool_key(service: ServiceDescriptor, tool: str = "") -> PoolKey:
-    return PoolKey(service.id, (service.request_queue, service.response_queue), service.instances, tool)
+    return PoolKey(service.id, (service.request_queue, service.response_queue), tool)
 
 
 class ToolResolver:
@@ -33,7 +33,7 @@ class ToolResolver:
 
     def __init__(self, catalog: Catalog, policy: Policy) -> None:
         self.catalog = catalog
-        self._policy = policy
+        self.policy = policy
         self._tools: dict[str, ResolvedTool] = {}
         self._services: dict[str, ResolvedTool] = {}
         self._pools: dict[PoolKey, PoolKey] = {}
@@ -47,7 +47,7 @@ class ToolResolver:
         """
         services: dict[str, Policy] = {}
         for service in self.catalog.services.values():
-            services[service.id] = self._merged(self._policy, service.policy, f"the service '{service.id}'")
+            services[service.id] = self._merged(self.policy, service.policy, f"the service '{service.id}'")
         for tool in self.catalog.tools.values():
             if tool.policy:
                 self._merged(services[tool.service], tool.policy, f"the tool '{tool.name}'")
@@ -61,7 +61,7 @@ class ToolResolver:
             PolicyError: as :meth:`check`.
         """
         renewed = ToolResolver(catalog, policy).check()
-        is_same_policy = policy == self._policy
+        is_same_policy = policy == self.policy
         for id, former in self._services.copy().items():
             service = catalog.services.get(id)
             if service is not None and service == former.service:
@@ -99,7 +99,7 @@ class ToolResolver:
             except UnknownToolError as error:
                 raise error_from_unknown_name(error) from None
             service = self.catalog.service_of(descriptor)
-            policy = self._policy.merged(service.policy).merged(descriptor.policy)
+            policy = self.policy.merged(service.policy).merged(descriptor.policy)
             target = self._tools[name] = ResolvedTool(
                 name,
                 service,
@@ -154,7 +154,7 @@ class ToolResolver:
                 id,
                 descriptor,
                 "{}",
-                self._policy.merged(descriptor.policy),
+                self.policy.merged(descriptor.policy),
                 repeatable=False,
                 pool_key=self._pool_key_of(descriptor, ""),
                 is_durable=_is_durable(descriptor),
@@ -168,20 +168,16 @@ class ToolResolver:
             return None
         return self.tool(label) if is_tool else self.service(label)
 
-    def pool_policy(self, key: PoolKey) -> Policy | None:
-        """Return the policy of an instance pool; None: no tool of this catalogue uses it."""
-        service = self.catalog.services.get(key.service)
-        if service is None or _pool_key(service, key.tool) != key:
-            return None
-        if not key.tool:
-            return self.service(service.id).policy
-        target = self.find(key.tool, is_tool=True)
-        return target.policy if target is not None and target.pool_key == key else None
+    def pool_user(self, key: PoolKey) -> ResolvedTool | None:
+        """Return the tool, or the service, whose policy applies to an instance pool; None: the catalogue does not have the
+        pool."""
+        is_tool, label = key.owner
+        target = self.find(label, is_tool=is_tool)
+        return target if target is not None and target.pool_key == key else None
 
-    @property
-    def topics(self) -> frozenset[Topics]:
-        """The request and response topics of all services."""
-        return frozenset(pair for service in self.catalog.services.values() for pair in _pool_key(service).pairs)
+    def has_service(self, id: str) -> bool:
+        """Return whether the catalogue has the service."""
+        return id in self.catalog.services
 
 
 def _is_durable(service: ServiceDescriptor) -> bool:

@@ -23,6 +23,9 @@ MAX_FILE_BYTES: Final = 1024 * 1024
 MAX_FILES: Final = 10_000
 """Descriptor files in one folder."""
 
+MAX_REMEMBERED: Final = 40_000
+"""Files that are remembered while a folder has errors: those of two full folders, and as many that replace them."""
+
 PARTIAL_WRITE_S: Final = 0.2
 """Seconds after which a file that may be partly written is read again. A program that does not replace a file atomically
 truncates it and writes it within milliseconds."""
@@ -93,8 +96,10 @@ class FolderReader:
             items = tuple(scan.read_items())
             problems = tuple(scan.problems)
             has_errors = any(problem.severity == "error" for problem in problems)
-            # After a reading with errors, a file that is not in it may come back unchanged.
-            self._files = {**self._files, **scan.files} if has_errors else scan.files
+            if has_errors and len(self._files) <= MAX_REMEMBERED:
+                self._files = {**self._files, **scan.files}  # a file that is missing now may come back unchanged
+            else:
+                self._files = scan.files
             last = self._last
             if not last.number or not _is_same(last, items, problems):
                 self._last = FolderReading(last.number + 1, items, problems, has_errors, has_errors or scan.is_recent)

@@ -36,7 +36,7 @@ ones."""
 
 EJECTION_REASONS = ("failures", "success-rate")
 """Reasons of ejections (:mod:`dispatch.balancing.outlier_detection`)."""
-REJECTED_BY = ("breaker", "rate-limit", "bulkhead", "balancer", "service", "exchange")
+REJECTED_BY = ("permissions", "breaker", "rate-limit", "bulkhead", "balancer", "service", "exchange")
 """Parts that reject attempts. The catalogue rejects only calls of tools that do not exist, which have no series."""
 
 Inc = Callable[[], None]

@@ -20,6 +20,7 @@ from dispatch import (
     ToolError,
     TransportError,
 )
+from dispatch._internal.retention import RETENTION_S
 from dispatch.errors import Outcome
 from dispatch.messaging.wire.properties import Property
 from dispatch.policy import Breaker, Bulkhead
@@ -469,20 +470,29 @@ async def test_a_new_policy_keeps_the_breaker_and_what_is_under_way() -> None:
         assert await asyncio.gather(running, waiting) == ["done", "done"]
 
 
-async def test_a_tool_that_goes_is_forgotten_and_one_that_comes_is_there() -> None:
+async def test_a_removed_tool_finds_its_guards_again_for_a_time() -> None:
     async with stand(lambda _: "done", catalog(one={}, two={})) as (dispatcher, _):
         assert await dispatcher.call("one") == "done"
         former = dispatcher.breaker("one")
+        former.force_open()
         await dispatcher.reload(catalog(two={}, three={}))
         with pytest.raises(RejectedError, match="no tool 'one'"):
             await dispatcher.call("one")
         assert await dispatcher.call("three") == "done"
+        await advance(RETENTION_S - 1)
         await dispatcher.reload(
             catalog(one={}), policy=Policy(breaker=Breaker(consecutive_failures=4), bulkhead=Bulkhead(max_wait=0))
         )
-        again = dispatcher.breaker("one")
-        assert again is not former
-        assert again.settings.consecutive_failures == 4
+        assert dispatcher.breaker("one") is former
+        assert former.settings.consecutive_failures == 4
+        await advance(RETENTION_S)  # it is no longer removed
+        with pytest.raises(RejectedError, match="operator"):
+            await dispatcher.call("one")
+        await dispatcher.reload(catalog(two={}))
+        await advance(RETENTION_S)
+        await dispatcher.reload(catalog(one={}))
+        assert dispatcher.breaker("one") is not former
+        assert await dispatcher.call("one") == "done"
 
 
 # -- instances ------------------------------------------------------------------------------------------------------

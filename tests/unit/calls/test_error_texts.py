@@ -44,6 +44,8 @@ from dispatch.messaging.rpc.exchange_outcome import (
 )
 from dispatch.messaging.wire.codec import PayloadTooLargeError
 from dispatch.messaging.wire.properties import Refusal
+from dispatch.permissions.error_messages import error_from_decision
+from dispatch.permissions.permission_set import Decision, Reason
 from dispatch.policy import Policy, PolicyError
 from dispatch.serving.reply_sender import REASONS
 from dispatch.telemetry.metrics.exposition import expose_metrics
@@ -121,6 +123,15 @@ def mistaken() -> list[DispatchError]:
     ]
 
 
+def refused() -> list[DispatchError]:
+    reasons: tuple[Reason, ...] = ("not-granted", "denied", "no-grants", "unavailable")
+    return [
+        error_from_decision(Decision(reason, "tools:jokes"), "work", user)
+        for reason in reasons
+        for user in ("alice", "")
+    ]
+
+
 def unsendable() -> list[DispatchError]:
     names = ("MessageTooBig", "Dropped", "AlreadyClosed", "Timeout", "NotConnected", "ConnectError")
     opening = ("TopicNotFound", "AuthorizationError", "Timeout", "ConsumerBusy", "InvalidTopicName", "CryptoError")
@@ -148,7 +159,7 @@ def unsendable() -> list[DispatchError]:
     ]
 
 
-ERRORS = [*rejected(), *exchanged(), *mistaken(), *unsendable()]
+ERRORS = [*rejected(), *refused(), *exchanged(), *mistaken(), *unsendable()]
 IDS = [f"{number}-{error.type}" for number, error in enumerate(ERRORS)]
 EXECUTED = re.compile(r"(was|were|been) (not )?executed|No tool was executed")
 NEXT_STEP = re.compile(

@@ -1,60 +1,48 @@
-"""Calls under way, and the end of those that began with a former catalogue."""
+"""Calls in flight, and their end."""
 
 from __future__ import annotations
 
 import asyncio
 
-from dispatch.routing.in_flight import ActiveCalls, CatalogGenerations
+from dispatch.routing.in_flight import InFlight
 from tests.helpers.clock import idle
 
 
-async def test_all_who_wait_for_the_end_are_told() -> None:
-    calls = ActiveCalls()
+async def test_every_wait_ends_when_nothing_is_in_flight() -> None:
+    calls = InFlight()
     await calls.wait_idle()
     calls.__enter__()
     waiting = [asyncio.create_task(calls.wait_idle()) for _ in range(2)]
     await idle()
-    calls.__exit__()
-    calls.__enter__()  # the next one, before they were woken: they wait for that, too
+    calls.end()
+    calls.__enter__()  # the next one, before the waiting tasks run: they wait for that, too
     await idle()
     assert not any(task.done() for task in waiting)
-    calls.__exit__()
+    calls.end()
     await asyncio.gather(*waiting)
 
 
-async def test_a_generation_ends_with_its_last_call_and_not_before_an_earlier_one() -> None:
-    ended: list[int] = []
-    generations = CatalogGenerations(asyncio.get_running_loop(), ended.append)
-    first = generations.current
-    with first:
-        generations.begin()
-        second = generations.current
-        with second:
-            generations.begin()
-            assert (generations.number, generations.count, generations.are_former_pending) == (3, 2, True)
+async def test_a_cancelled_wait_disturbs_no_other() -> None:
+    calls = InFlight()
+    with calls:
+        waiting = [asyncio.create_task(calls.wait_idle()) for _ in range(2)]
         await idle()
-        assert ended == []
-    await idle()
-    assert ended == [1, 2]
-    generations.begin()
-    await idle()
-    assert ended == [1, 2, 3]
-    assert not generations.are_former_pending
-    await generations.close()
+        waiting[0].cancel()
+        await idle()
+    await waiting[1]
+    assert waiting[0].cancelled()
 
 
-async def test_nothing_is_under_way_when_no_generation_has_a_call() -> None:
-    generations = CatalogGenerations(asyncio.get_running_loop(), lambda _: None)
-    first = generations.current
-    with first:
-        generations.begin()
-        with generations.current:
-            waiting = asyncio.create_task(generations.wait_idle())
-            await idle()
-        await idle()
-        assert not waiting.done()
-    await waiting
-    with generations.current:
-        generations.begin()
-        await idle()
-        await generations.close()
+def test_a_callback_is_called_once_at_the_end() -> None:
+    calls, ends = InFlight(), []
+    assert not calls.await_idle(lambda: ends.append("idle"))
+    with calls:
+        with calls:
+            assert calls.await_idle(lambda: ends.append("first"))
+            assert calls.await_idle(lambda: ends.append("second"))
+            assert calls.count == 2
+        assert ends == []
+    assert ends == ["first", "second"]
+    with calls:
+        pass
+    assert ends == ["first", "second"]

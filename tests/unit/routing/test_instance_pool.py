@@ -12,6 +12,7 @@ from dispatch.errors import Outcome
 from dispatch.messaging.rpc.retransmission import SUSPECT_AFTER
 from dispatch.policy import Balancing, Breaker, Policy
 from dispatch.routing.channel import Channel
+from dispatch.routing.in_flight import InFlight
 from dispatch.routing.instance import Instance, Instances
 from dispatch.routing.instance_pool import SHARED, InstancePool
 from tests.helpers.fakes import FakePublisher
@@ -22,6 +23,7 @@ class Way:
 
     def __init__(self, *names: str) -> None:
         self.instances = Instances()
+        self.requests = InFlight()
         self.greeted = 0
         self.hello: object = self  # whoever is asked who is there
         self.hello_at = 0.0
@@ -58,6 +60,9 @@ class Stand:
             greet=lambda route: cast(Way, route).greet(),
         )
 
+    def replace(self, *ways: tuple[str, float, Way]) -> None:
+        self.pool.replace_routes([(name, weight, cast(Channel, way)) for name, weight, way in ways])
+
     def tool(self, policy: Policy) -> ToolGuards:
         return ToolGuards(
             Policy(breaker=policy.breaker, bulkhead=None),
@@ -72,9 +77,7 @@ class Stand:
     ) -> str:
         place = self.pool.pick(guards or self.guards, tried, **how)
         assert place is not None
-        place.pick.finish(outcome)
-        if place.probe is not None:
-            place.probe.finish(outcome)
+        place.release(outcome, retry_after=None)
         return place.pick.instance
 
     def many(self, count: int, **how: Any) -> Counter[str]:
@@ -106,15 +109,54 @@ def test_who_comes_is_used_and_who_goes_is_not() -> None:
 
 
 def test_instances_with_topics_of_their_own_are_used_in_turn_known_by_name_or_not() -> None:
-    ways = {name: Way() for name in ("x", "y")}
-    stand = Stand(*((name, 1.0, way) for name, way in ways.items()))
+    ways = {name: Way() for name in ("x", "y", "z")}
+    stand = Stand(*((name, 1.0, ways[name]) for name in "xy"))
     assert stand.many(6) == {"x": 3, "y": 3}
     ways["y"].add("y1")
     ways["y"].add("y2")
     assert stand.many(6) == {"x": 2, "y1": 2, "y2": 2}
-    stand.pool.add("z", 1.0, cast(Channel, Way()))
+    stand.replace(*((name, 1.0, way) for name, way in ways.items()))
     assert stand.many(4) == {"x": 1, "y1": 1, "y2": 1, "z": 1}
     assert len(stand.pool.routes) == 3
+
+
+def test_instances_are_added_and_removed_and_keep_what_is_known_of_them() -> None:
+    ways = {name: Way() for name in ("x", "y", "z")}
+    stand = Stand(
+        *((name, 1.0, ways[name]) for name in "xy"),
+        outlier_detection=EjectionRules(consecutive_failures=2, slow_start_window=None),
+    )
+    in_flight = [stand.pool.pick(stand.guards) for _ in range(2)]
+    assert {each.pick.instance for each in in_flight if each is not None} == {"x", "y"}
+    for _ in range(2):
+        stand.next("y", outcome=Outcome.TIMEOUT)  # x is ejected
+    assert stand.many(3) == {"y": 3}
+    stand.replace(("x", 1.0, ways["x"]), ("z", 1.0, ways["z"]))
+    assert stand.many(3) == {"z": 3}
+    stand.replace(*((name, 2.0 if name == "y" else 1.0, way) for name, way in ways.items()))
+    assert stand.many(4) == {"y": 2, "z": 2}
+    assert {view.id: (view.state, view.in_flight, view.weight) for view in stand.pool.instances()} == {
+        "x": ("ejected", 1, 1.0),
+        "y": ("up", 1, 2.0),
+        "z": ("up", 0, 1.0),
+    }
+    for each in in_flight:
+        assert each is not None
+        each.release(Outcome.SUCCESS, retry_after=None)
+    assert [way.requests.count for way in ways.values()] == [0, 0, 0]
+
+
+def test_requests_that_wait_for_a_new_instance_ask_again_when_instances_change() -> None:
+    ways = {name: Way() for name in ("x", "y")}
+    stand = Stand(("x", 1.0, ways["x"]))
+    new = ways["x"].add("a")
+    new.waiting["1-1"] = None
+    assert stand.pool.held() == [new]
+    turns: list[str] = []
+    new.on_turn(lambda: turns.append("a"))
+    stand.replace(("y", 1.0, ways["y"]))
+    assert turns == ["a"]
+    assert stand.pool.held() == []
 
 
 def test_weights_are_those_of_the_topics() -> None:

@@ -70,6 +70,8 @@ VALUES = {"execute_tool", "send", "process", "extension", "pulsar", "_OTHER", "{
 ERROR_TYPES = {
     *("invalid-arguments", "invalid-config", "invalid-timeout", "unknown-priority", "request-too-large"),
     *(
+        "not-permitted",
+        "permissions-unavailable",
         "unknown-tool",
         "unknown-service",
         "circuit-open",
@@ -219,7 +221,7 @@ def test_values_of_labels() -> None:
     }
     assert {str(each) for each in Disposition} == {"matched", "late", "duplicate", "unknown", "malformed"}
     assert INSTANCE_STATES == ("up", "warming", "paused", "ejected")
-    assert REJECTED_BY == ("breaker", "rate-limit", "bulkhead", "balancer", "service", "exchange")
+    assert REJECTED_BY == ("permissions", "breaker", "rate-limit", "bulkhead", "balancer", "service", "exchange")
 
 
 def test_buckets() -> None:

@@ -208,16 +208,19 @@ async def test_files_of_editors_are_no_change(folder: Path) -> None:
 async def test_cancellation_leaves_no_thread_and_no_file_descriptor(folder: Path) -> None:
     async with follow(folder):
         pass
-    for _ in range(20):
-        async with follow(folder):
-            pass
-    names = [thread.name for thread in threading.enumerate() if thread.name == "dispatch-folder"]
-    assert names == []
     before = count_descriptors()
-    for _ in range(20):
-        async with follow(folder):
-            pass
-    assert count_descriptors() <= before
+    for delay in range(40):
+        task = asyncio.create_task(anext(Folder(folder, watch=True).changes(), None))
+        await asyncio.sleep(delay / 1000)  # it is cancelled before, while and after the watch is opened
+        task.cancel()
+        await asyncio.wait([task])
+    async with asyncio.timeout(PATIENCE_S):
+        while watching_threads() or count_descriptors() > before:  # noqa: ASYNC110 - a thread that opens a watch
+            await asyncio.sleep(0.01)
+
+
+def watching_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "dispatch-folder"]
 
 
 async def test_a_change_without_a_notification_is_found_later(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

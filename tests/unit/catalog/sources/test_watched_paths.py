@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from benchmarks.catalog.folder_edits import update_config_map, write_file
-from dispatch.catalog.sources.watched_paths import find_watched_paths, is_editor_file
+from dispatch.catalog.sources.watched_paths import _resolve, find_watched_paths, is_editor_file
 from tests.helpers.descriptor_folder import SERVICE, TOOL, make_folder
 
 
@@ -109,3 +112,37 @@ def test_links_in_a_circle_and_impossible_names(folder: Path) -> None:
     (folder / "tool" / os.fsdecode(b"\xff.json")).symlink_to("/")
     assert str(folder / "tool") in find_watched_paths(str(folder)).directories
     assert find_watched_paths("tools\0").contents
+
+
+NAMES = st.sampled_from("abcd")
+PATHS = st.lists(NAMES | st.sampled_from(["..", ".", ""]), min_size=1, max_size=4).map("/".join)
+
+
+@given(
+    st.lists(
+        st.tuples(st.lists(NAMES, min_size=1, max_size=2), st.none() | st.tuples(st.booleans(), PATHS)), max_size=8
+    ),
+    PATHS,
+)
+def test_symbolic_links_are_resolved_as_by_the_operating_system(
+    tree: list[tuple[list[str], tuple[bool, str] | None]], path: str
+) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        base = os.path.realpath(directory)
+        for parts, target in tree:
+            place = Path(base, *parts)
+            if os.path.lexists(place) or not place.parent.is_dir():
+                continue
+            if target is None:
+                place.mkdir()
+            else:
+                is_absolute, text = target
+                place.symlink_to(f"{base}/{text}" if is_absolute else text or ".")
+        links: set[str] = set()
+        resolved = _resolve(base, path.lstrip("/"), links)
+        try:
+            os.stat(Path(base, path.lstrip("/")))
+        except OSError:
+            return  # missing, or links in a circle: nothing to compare with
+        assert resolved == os.path.realpath(f"{base}/{path.lstrip('/')}")
+        assert all(os.path.islink(link) for link in links)

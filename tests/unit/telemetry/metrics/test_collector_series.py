@@ -15,12 +15,14 @@ from prometheus_client import Counter, Gauge
 from prometheus_client.openmetrics.exposition import generate_latest
 
 from dispatch import Catalog, Telemetry
+from dispatch._internal.retention import RETENTION_S
 from dispatch.telemetry.call_observer import NULL_CALL
 from dispatch.telemetry.dispatcher_observer import TelemetryDispatcherObserver
 from dispatch.telemetry.events import Events
 from dispatch.telemetry.metrics import instruments
 from dispatch.telemetry.metrics.collector import DispatcherCollector
 from dispatch.telemetry.metrics.instruments import Instruments
+from tests.helpers.clock import advance
 from tests.helpers.dispatcher_and_service import UNGUARDED, catalog, read, serving
 from tests.helpers.telemetry_capture import Board, telling
 
@@ -104,6 +106,9 @@ async def test_series_of_a_removed_tool_are_removed() -> None:
         first = set(board.of("one"))
         assert len(first) > 50
         await dispatcher.reload(catalog(two={}))
+        await advance(RETENTION_S - 1)
+        assert set(board.of("one")) == first
+        await advance(1)
         assert board.of("one") == []
         assert board["calls_total two success"] == 1
         assert (await dispatcher.execute("one")).error is not None
@@ -123,6 +128,7 @@ async def test_series_of_a_removed_service_and_its_instances_are_removed() -> No
             board.of("lab")
         )
         await dispatcher.reload(Catalog.empty())
+        await advance(RETENTION_S)
         assert board.of("lab") == []
         assert board.of("work") == []
 
@@ -143,6 +149,7 @@ async def test_series_stay_while_another_dispatcher_has_the_tool() -> None:
         await second.execute("one")
         assert board["calls_total one success"] == 3
         await second.reload(catalog(two={}))
+        await advance(RETENTION_S)
         assert board.of("one") == []
 
 
@@ -168,6 +175,7 @@ async def test_a_tool_is_removed_after_its_last_dispatcher_was_closed() -> None:
         async with telling(board.telemetry(), catalog(work={})) as first:
             await first.execute("work")
         await second.reload(catalog(other={}))
+        await advance(RETENTION_S)
         assert board.of("work") == []
 
 
@@ -179,9 +187,11 @@ async def test_calls_in_flight_end_after_their_tool_was_removed() -> None:
         return "done"
 
     async with serving(slow), telling(board.telemetry(), catalog(one={}, two={})) as dispatcher:
-        call = asyncio.create_task(dispatcher.execute("one"))
+        call = asyncio.create_task(dispatcher.execute("one", timeout=300))
         await asyncio.sleep(0.1)
         await dispatcher.reload(catalog(two={}))
+        await advance(RETENTION_S + 1)
+        assert board["inflight_calls one"] == 1
         gate.set()
         assert (await call).text == "done"
         assert board.of("one") == []
@@ -228,6 +238,7 @@ async def test_tools_services_and_instances_beyond_the_limits_share_series(
             "instance_inflight_calls _OTHER _OTHER",
         ]
         await dispatcher.reload(catalog(**{name: {} for name in names[1:]}))
+        await advance(RETENTION_S)
         await dispatcher.execute("tool-4")
         assert board.of("tool-0") == []
         assert board.of("tool-4") == [], "it has the series that it began with"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 from dispatch._internal.permit import Randomness
 from dispatch.calls.resolution.resolver import ToolResolver
-from dispatch.calls.runtime import Runtime
 from dispatch.catalog import Catalog, CatalogError
-from dispatch.catalog.changes import compare
+from dispatch.catalog.changes import CatalogChanges, compare
 from dispatch.catalog.fingerprint import fingerprint
 from dispatch.catalog.live.activation import Prepared
 from dispatch.catalog.live.approvals import Approvals
@@ -18,9 +18,20 @@ from dispatch.catalog.live.registry import Registry
 from dispatch.catalog.live.source_list import CatalogLike, list_sources
 from dispatch.catalog.sources.base import Source
 from dispatch.policy import Policy, PolicyError
+from dispatch.telemetry.call_observer import DispatcherObserver
 
 MAX_FINGERPRINTS = 1_000
 """Tools whose fingerprints an activation computes for its event: as many as the event names."""
+
+
+class CatalogUser(Protocol):
+    """What a connected dispatcher has for the tools of its catalogue."""
+
+    observer: DispatcherObserver
+
+    def renew(self, tools: ToolResolver, changes: CatalogChanges) -> None:
+        """Apply another catalogue or policy."""
+        ...
 
 
 class LiveCatalog:
@@ -44,12 +55,12 @@ class LiveCatalog:
     def __init__(
         self, catalog: CatalogLike | None, policy: Policy, approvals: str | Path | None, randomness: Randomness
     ) -> None:
-        self._runtime: Runtime | None = None
+        self._runtime: CatalogUser | None = None
         self.policy = policy
         self.resolver = ToolResolver(Catalog.empty(), policy)
         self.registry = Registry(catalog, policy, self, None if approvals is None else Approvals(approvals), randomness)
 
-    async def start(self, runtime: Runtime, connect: Callable[[Source], object]) -> None:
+    async def start(self, runtime: CatalogUser, connect: Callable[[Source], object]) -> None:
         """Follow the sources for a connected dispatcher.
 
         Args:
@@ -83,6 +94,6 @@ class LiveCatalog:
         def activate() -> None:
             self.resolver, self.policy = resolver, merged.policy
             if self._runtime is not None:
-                self._runtime.renew(resolver)
+                self._runtime.renew(resolver, changes)
 
         return Prepared(merged, activate, changes, fingerprints)
