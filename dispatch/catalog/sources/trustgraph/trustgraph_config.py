@@ -88,6 +88,8 @@ class TrustGraphConfig:
 
     def connect(self, broker: Broker) -> None:
         """Use ``broker`` from now on. The dispatcher calls this before the first :meth:`discover`."""
+        if broker is self._broker:
+            return
         self._broker = broker
         self._client = ConfigClient(broker, self.topics)
         self._writer = ConfigWriter(self._client, self.id)
