@@ -75,6 +75,7 @@ class CatalogObserver(Protocol):
         changed: Collection[str] = (),
         removed: Collection[str] = (),
         fingerprints: Mapping[str, str] | None = None,
+        is_reload: bool = False,
     ) -> None:
         """Observe that another catalogue or policy is in force.
 
@@ -83,11 +84,12 @@ class CatalogObserver(Protocol):
             tools: number of tools in force.
             added, changed, removed: names of tools.
             fingerprints: by the name of the tool; only those of ``added`` and ``changed`` are read.
+            is_reload: by :meth:`dispatch.Dispatcher.reload`, so that former reloads that were rejected are made good.
         """
 
-    def on_reload_failed(self, source: str, tools: int, problem: str) -> None:
-        """Observe that :meth:`dispatch.Dispatcher.reload` was rejected because of ``problem``: the previous catalogue and
-        policy, with ``tools`` tools, stay in force."""
+    def on_reload_rejected(self, sources: Collection[str], tools: int, problem: str) -> None:
+        """Observe that :meth:`dispatch.Dispatcher.reload` with these sources was rejected because of ``problem``: the
+        previous catalogue and policy, with ``tools`` tools, stay in force."""
 
     def on_source_changed(self, source: str, old: str, new: str, problem: str = "") -> None:
         """Observe that a source changed its state. Only changes of the state are reported, not each further failure.
@@ -121,10 +123,11 @@ class NullCatalog:
         changed: Collection[str] = (),
         removed: Collection[str] = (),
         fingerprints: Mapping[str, str] | None = None,
+        is_reload: bool = False,
     ) -> None:
         pass
 
-    def on_reload_failed(self, source: str, tools: int, problem: str) -> None:
+    def on_reload_rejected(self, sources: Collection[str], tools: int, problem: str) -> None:
         pass
 
     def on_source_changed(self, source: str, old: str, new: str, problem: str = "") -> None:

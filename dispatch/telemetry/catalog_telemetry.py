@@ -50,6 +50,8 @@ class TelemetryCatalogObserver:
         self._events = events
         self._log = log
         self._labels: dict[str, str] = {}
+        self._rejected: set[str] = set()
+        """Sources of rejected reloads that are not in force, so that they are never removed."""
         self._reported: dict[tuple[type, str], frozenset[object]] = {}
 
     def on_activated(
@@ -61,10 +63,16 @@ class TelemetryCatalogObserver:
         changed: Collection[str] = (),
         removed: Collection[str] = (),
         fingerprints: Mapping[str, str] | None = None,
+        is_reload: bool = False,
     ) -> None:
         """Observe that another catalogue or policy is in force."""
         for source in sources:
             self._count_reload(source, is_successful=True)
+        self._rejected.difference_update(sources)
+        if is_reload:
+            for source in self._rejected:
+                self._forget_source(source)
+            self._rejected.clear()
         shown = join_names(tuple(sources))
         if len(self._events):
             names = [tuple(islice(each, MAX_NAMES)) for each in (added, changed, removed)]
@@ -96,15 +104,19 @@ class TelemetryCatalogObserver:
             removed=len(removed),
         )
 
-    def on_reload_failed(self, source: str, tools: int, problem: str) -> None:
+    def on_reload_rejected(self, sources: Collection[str], tools: int, problem: str) -> None:
         """Observe that a reload was rejected: the previous catalogue and policy stay in force."""
-        self._count_reload(source, is_successful=False)
-        self._publish(CatalogChanged, source=source, ok=False, tools=tools, problem=problem)
+        for source in sources:
+            if source not in self._labels:
+                self._rejected.add(source)
+            self._count_reload(source, is_successful=False)
+        shown = join_names(tuple(sources))
+        self._publish(CatalogChanged, source=shown, ok=False, tools=tools, problem=problem)
         self._log.log(
             logging.WARNING,
-            ("reload", source, problem),
+            ("reload", shown, problem),
             f"catalogue not reloaded, the previous one stays in force: {problem}",
-            source=source,
+            source=shown,
             problem=problem,
         )
 

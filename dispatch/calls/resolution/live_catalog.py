@@ -79,7 +79,7 @@ class LiveCatalog:
                 given = list_sources(catalog) if catalog is not None else self.registry.sources()
                 tools = len(self.resolver.catalog.tools)
                 observer = self._runtime.observer.catalog
-                observer.on_reload_failed(", ".join(each.id for each in given), tools, str(error))
+                observer.on_reload_rejected([each.id for each in given], tools, str(error))
             raise
 
     def prepare(self, merged: Merged) -> Prepared:

@@ -366,6 +366,7 @@ class Registry:
                 changed=changes.changed,
                 removed=changes.removed,
                 fingerprints=prepared.fingerprints,
+                is_reload=is_replaced,
             )
 
 

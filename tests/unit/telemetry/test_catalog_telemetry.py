@@ -97,12 +97,23 @@ def test_a_failed_reload_is_counted_and_reported(bench: Bench) -> None:
     bench.observer.on_activated((FOLDER,), 3)
     bench.read_events()
     bench.read_lines()
-    bench.observer.on_reload_failed(FOLDER, 3, "not JSON")
+    bench.observer.on_reload_rejected((FOLDER,), 3, "not JSON")
     (event,) = bench.read_events()
     assert (event["ok"], event["tools"], event["problem"]) == (False, 3, "not JSON")
     assert bench.read_lines() == [("WARNING", "catalogue not reloaded, the previous one stays in force: not JSON")]
     assert bench.board["catalog_reloads_total folder:tools failed"] == 1
     assert bench.board["catalog_last_reload_successful folder:tools"] == 0
+
+
+def test_the_next_successful_reload_makes_a_rejected_one_good(bench: Bench) -> None:
+    last = "catalog_last_reload_successful"
+    bench.observer.on_source_changed(REMOTE, "", "ok")
+    bench.observer.on_reload_rejected((REMOTE, FOLDER), 3, "not JSON")
+    bench.observer.on_activated((REMOTE,), 3)
+    assert (bench.board[f"{last} trustgraph"], bench.board[f"{last} folder:tools"]) == (1, 0), "it was no reload"
+    bench.observer.on_activated((REMOTE,), 3, is_reload=True)
+    assert bench.board[f"{last} trustgraph"] == 1
+    assert bench.board.of(FOLDER) == [], "it was never in force"
 
 
 def test_the_states_of_a_source_are_reported(bench: Bench) -> None:
@@ -277,7 +288,7 @@ def test_without_metrics_and_listeners_only_lines_are_written(caplog: pytest.Log
     for each in (observer, NULL_CATALOG):
         each.on_source_changed(REMOTE, "", "ok")
         each.on_activated((REMOTE,), 1, added=("find",))
-        each.on_reload_failed(REMOTE, 1, "not JSON")
+        each.on_reload_rejected((REMOTE,), 1, "not JSON")
         each.on_refused_items(REMOTE, (BAD,))
         each.on_shadowed_items(REMOTE, ())
         each.on_held_changes(REMOTE, ())
