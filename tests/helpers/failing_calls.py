@@ -7,7 +7,9 @@ import asyncio
 import contextlib
 import math
 import random
+import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from dispatch import Catalog, Dispatcher, DispatchError, Policy, Telemetry, ToolError, ToolServer, ToolService
@@ -17,6 +19,7 @@ from dispatch.policy import Breaker
 from dispatch.testing import Faults, FaultyTransport
 from dispatch.transports import Publisher
 from dispatch.transports.memory import MemoryTransport
+from tests.helpers.troubled_source import CHANGED, INVALID, SOUND, TroubledSource
 
 BROKER = "memory://troubled"
 MOST = 300
@@ -139,8 +142,15 @@ class Troubled:
         self._tasks: list[asyncio.Task[None]] = []
         odd = Faults(duplicate=0.02, malformed=0.01, drop=0.02, foreign_id=0.01, direction="in", max_delay=0.3, seed=3)
         self.transport = FaultyTransport(MemoryTransport(BROKER), odd)
+        self._source = TroubledSource()
+        folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="dispatch-approvals-"))
         self.dispatcher = Dispatcher(
-            self.transport, catalog(), policy=IMPATIENT, telemetry=telemetry, client_id="troubled"
+            self.transport,
+            [catalog(), self._source],
+            policy=IMPATIENT,
+            approvals=Path(folder) / "approved.json",
+            telemetry=telemetry,
+            client_id="troubled",
         )
 
     def _within(self, begin: float, end: float) -> bool:
@@ -222,11 +232,17 @@ class Troubled:
             await asyncio.sleep(0.05)
             left.cancel()
             await asyncio.gather(left, return_exceptions=True)
-            if turn % 8 == 1:
-                await self.dispatcher.reload(catalog())
+            if turn % 8 == 0:
+                self._source.deliver(SOUND[0], CHANGED, INVALID)
+            elif turn % 8 == 1:
+                await self.dispatcher.reload([catalog(), self._source])
             elif turn % 8 == 3:
                 with contextlib.suppress(CatalogError):
                     await self.dispatcher.reload("no/such/folder")
+            elif turn % 8 == 4:
+                self._source.fail()
+            elif turn % 8 == 5:
+                self._source.deliver(*SOUND)
             elif turn % 8 == 6:
                 self.transport.disconnect(min(1.2, self._round / 30))
 
