@@ -41,11 +41,10 @@ def read_items(items: Iterable[Item]) -> tuple[Contents | None, list[Problem]]:
     """Read the descriptors in ``items``, and report every problem in them. With any error there are no contents. The
     content of an item never raises an exception."""
     reader = ItemReader(items := list(items))
-    found: dict[str, list[ServiceDescriptor]] = {}
+    services: dict[str, list[ServiceDescriptor]] = {}
     for each in reader.read_services():
         if each.service is not None:
-            found.setdefault(each.service.id, []).append(each.service)
-    services = {id: sort_versions(versions) for id, versions in found.items()}
+            services.setdefault(each.service.id, []).append(each.service)
     tools = [each.tool for each in reader.read_tools(services) if each.tool is not None]
     is_readable = not any(isinstance(item.raw, Unreadable) for item in items)
     if reader.refused or not is_readable:
@@ -177,15 +176,16 @@ def _is_same(one: Item, other: Item) -> bool:
     return one is other or one == other
 
 
-def _check_rollouts(read: Iterable[ReadItem]) -> Iterator[Problem]:
+def _check_rollouts(read: Sequence[ReadItem]) -> Iterator[Problem]:
     """Yield a warning for each share of a rollout that has no effect, because versions are separate items."""
-    versions: dict[str, list[ReadItem]] = {}
-    for each in read:
-        versions.setdefault(each.name, []).append(each)
+    versions: dict[str, list[ReadItem]] = {
+        each.name: [] for each in read if each.tool is not None and each.tool.rollout
+    }
+    for each in read if versions else ():
+        if each.name in versions:
+            versions[each.name].append(each)
     for name, items in versions.items():
         tools = [each.tool for each in items if each.tool is not None]
-        if not any(tool.rollout for tool in tools):
-            continue
         known = {tool.version for tool in tools}
         default = select_default(sort_versions(tools))
         for each in items:

@@ -45,7 +45,7 @@ class SourceItems:
     def services(self, reader: ItemReader) -> Iterator[Found[ServiceDescriptor]]:
         """Yield the services with their origins."""
         if self.catalog is not None:
-            for service in self.catalog.services.values():
+            for service in self.catalog.iterate_services():
                 yield self.id, service
         for read in reader.read_services():
             if read.service is not None:
@@ -54,7 +54,7 @@ class SourceItems:
     def tools(self, reader: ItemReader, services: Services) -> Iterator[Found[ToolDescriptor]]:
         """Yield the tools with their origins."""
         if self.catalog is not None:
-            for tool in self.catalog.tools.values():
+            for tool in self.catalog.iterate_tools():
                 yield self.id, tool
         for read in reader.read_tools(services):
             if read.tool is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -14,13 +13,13 @@ from dispatch.catalog.readers.item_key import ItemKey
 from dispatch.catalog.readers.parsing import DocumentError, parse_json
 from dispatch.catalog.readers.service import read_service
 from dispatch.catalog.readers.tool import read_tool
-from dispatch.catalog.version_selection import select_default, select_service
+from dispatch.catalog.version_selection import find_service_version
 
 KINDS: Final = ("tool-service", "tool")
 """Kinds of items: TrustGraph's config types, and the names of the folders."""
 
 Services = Mapping[str, Sequence[ServiceDescriptor]]
-"""The versions of each service by id, the highest first."""
+"""The versions of each service by id, in any order."""
 
 
 class Unreadable:
@@ -149,8 +148,7 @@ def read_tool_item(item: Item, services: Services, unavailable: Unavailable = NO
 def find_service(item: Item, services: Services) -> ServiceDescriptor | None:
     """Return the service in force that a tool refers to, in the version that it requires; None: there is none.
 
-    The service in the tool's namespace precedes the one without a prefix. If no version satisfies ``requires``, the result
-    is the default one: calls of the tool are rejected until there is such a version.
+    The service in the tool's namespace precedes the one without a prefix.
     """
     raw = item.raw
     id = raw.get("service") if isinstance(raw, Mapping) else None
@@ -160,10 +158,7 @@ def find_service(item: Item, services: Services) -> ServiceDescriptor | None:
     if not versions:
         return None
     requires = raw.get("requires")
-    if isinstance(requires, str) and len(versions) > 1:
-        with contextlib.suppress(ValueError):  # reported when the tool is read
-            return select_service(versions, requires) or select_default(versions)
-    return select_default(versions)
+    return find_service_version(versions, requires if isinstance(requires, str) else None)
 
 
 def _is_tool_service(raw: dict[str, Any], report: Report) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from typing import Any, Final
 
 from dispatch._internal.suggestions import excerpt, find_near_names
@@ -253,8 +254,8 @@ def _arguments(reader: ObjectReader) -> tuple[Argument, ...]:
     example = {"name": "topic", "type": "string", "description": "What the joke is about"}
     for entry in reader.read_objects("arguments", _ARGUMENT_KEYS, example):
         argument = Argument(
-            name=entry.read_name("name", "topic"),
-            type=_argument_type(entry),
+            name=sys.intern(entry.read_name("name", "topic")),
+            type=sys.intern(_argument_type(entry)),
             description=entry.read_required_text("description", "What the joke is about", may_be_empty=True),
             required=entry.read_flag("required"),
         )
