@@ -90,11 +90,11 @@ async def test_an_instance_is_added_to_and_removed_from_the_same_pool() -> None:
         )
         assert await answers(dispatcher, 4) == {"a": 2, "b": 2}
         pool = pool_of(dispatcher)
-        dispatcher.reload(listed("a", "b", "c"))
+        await dispatcher.reload(listed("a", "b", "c"))
         await advance(1)  # its topics are opened before a call needs them
         assert request_topics(transport) == {"a-0", "b-0", "c-0"}
         assert await answers(dispatcher, 6) == {"a": 2, "b": 2, "c": 2}
-        dispatcher.reload(listed("c", "b"))
+        await dispatcher.reload(listed("c", "b"))
         assert await answers(dispatcher, 4) == {"b": 2, "c": 2}
         await advance(1)
         assert request_topics(transport) == {"b-0", "c-0"}
@@ -112,7 +112,7 @@ async def test_what_is_known_of_the_other_instances_stays() -> None:
         results = [await dispatcher.execute("work") for _ in range(4)]
         assert Counter(result.outcome for result in results) == {Outcome.SUCCESS: 2, Outcome.TIMEOUT: 2}
         for tools in (listed("a", "b", "c", **policy), listed("a", "c", **policy), listed("b", "a", "c", **policy)):
-            dispatcher.reload(tools)
+            await dispatcher.reload(tools)
             await advance(1)
             assert "a" not in await answers(dispatcher, 6)
             assert {view.id: view.state for view in dispatcher.instances("lab")}["a"] == "ejected"
@@ -129,7 +129,7 @@ async def test_a_removed_instance_gets_no_request_and_its_topics_close_after_its
     async with server("a", wait), serving_all("b"), dispatching(listed("a"), transport=transport) as dispatcher:
         calls = [asyncio.create_task(dispatcher.execute("work", timeout=600)) for _ in range(3)]
         await advance(1)
-        dispatcher.reload(listed("b"))
+        await dispatcher.reload(listed("b"))
         assert await answers(dispatcher, 3) == {"b": 3}
         await advance(2 * RETENTION_S)
         assert request_topics(transport) == {"a-0", "b-0"}
@@ -145,7 +145,7 @@ async def test_no_call_fails_when_all_instances_are_replaced() -> None:
     async with serving_all("a", "b"), dispatching(listed("a"), transport=transport) as dispatcher:
         assert await answers(dispatcher, 1) == {"a": 1}
         transport.slow = 2.0
-        dispatcher.reload(listed("b"))
+        await dispatcher.reload(listed("b"))
         call = asyncio.create_task(dispatcher.execute("work"))
         await advance(1)
         assert not call.done()  # it waits for the topics of the new instance: the removed one gets no request
@@ -158,9 +158,9 @@ async def test_a_call_waits_for_the_latest_of_several_replacements() -> None:
         transport.slow = 2.0
         call = asyncio.create_task(dispatcher.execute("work"))
         await advance(1)
-        dispatcher.reload(listed("b"))
+        await dispatcher.reload(listed("b"))
         await advance(1.5)
-        dispatcher.reload(listed("c"))
+        await dispatcher.reload(listed("c"))
         assert (await call).text == "c"
         await advance(10)
         assert request_topics(transport) == {"c-0"}
@@ -178,13 +178,13 @@ async def test_calls_fail_while_the_topics_of_all_new_instances_are_refused() ->
     transport = Refusing()
     async with serving_all("a", "b"), dispatching(listed("a"), transport=transport) as dispatcher:
         assert await answers(dispatcher, 1) == {"a": 1}
-        dispatcher.reload(listed("b"))
+        await dispatcher.reload(listed("b"))
         for _ in range(2):
             result = await dispatcher.execute("work")
             assert (result.outcome, result.attempts) == (Outcome.TRANSPORT, 0)
         transport.is_refusing = False
         assert await answers(dispatcher, 2) == {"b": 2}
-        dispatcher.reload(listed("a", instance("b", number=1)))
+        await dispatcher.reload(listed("a", instance("b", number=1)))
         transport.is_refusing = True
         assert await answers(dispatcher, 2) == {"a": 2}
         async with server("b", number=1):
@@ -207,9 +207,9 @@ async def test_other_weights_and_topics_of_an_instance_apply() -> None:
     ):
         assert await answers(dispatcher, 4) == {"a": 2, "b": 2}
         pool = pool_of(dispatcher)
-        dispatcher.reload(listed(instance("a", weight=3.0), "b", **policy))
+        await dispatcher.reload(listed(instance("a", weight=3.0), "b", **policy))
         assert await answers(dispatcher, 8) == {"a": 6, "b": 2}
-        dispatcher.reload(listed(instance("a", number=1), "b", **policy))
+        await dispatcher.reload(listed(instance("a", number=1), "b", **policy))
         await advance(1)
         assert await answers(dispatcher, 4) == {"moved": 2, "b": 2}
         assert request_topics(transport) == {"a-1", "b-0"}
@@ -226,9 +226,9 @@ async def test_a_service_changes_between_listed_instances_and_its_own_topics() -
         assert await answers(dispatcher, 2) == {"shared": 2}
         pool = pool_of(dispatcher)
         for _ in range(3):
-            dispatcher.reload(listed("a", "b"))
+            await dispatcher.reload(listed("a", "b"))
             assert await answers(dispatcher, 4) == {"a": 2, "b": 2}
-            dispatcher.reload(listed())
+            await dispatcher.reload(listed())
             assert await answers(dispatcher, 2) == {"shared": 2}
         assert pool_of(dispatcher) is pool
         await advance(1)
@@ -266,7 +266,7 @@ async def test_no_call_fails_and_no_state_is_lost_while_instances_come_and_go_un
         chosen = names
         for _ in range(by_profile(short=200, long=5_000)):
             chosen = drawn.sample(names, drawn.randrange(len(names)))
-            dispatcher.reload(listed(*(instance(name, weight=drawn.choice([1.0, 2.0])) for name in chosen)))
+            await dispatcher.reload(listed(*(instance(name, weight=drawn.choice([1.0, 2.0])) for name in chosen)))
             transport.slow = drawn.choice([0.0, 0.0, 0.05])
             await advance(drawn.uniform(0.0, 0.2))
         is_over = True
@@ -287,20 +287,20 @@ async def test_the_pool_of_a_removed_service_is_retained_for_a_time() -> None:
     async with serving_all("a", "b"), dispatching(listed("a"), transport=transport) as dispatcher:
         assert await answers(dispatcher, 1) == {"a": 1}
         pool = pool_of(dispatcher)
-        dispatcher.reload(Catalog.empty())
+        await dispatcher.reload(Catalog.empty())
         assert dispatcher._running._pools.all() == []
         await advance(RETENTION_S - 0.001)
         assert request_topics(transport) == {"a-0"}
-        dispatcher.reload(listed("a", "b"))  # it returns, with one more instance
+        await dispatcher.reload(listed("a", "b"))  # it returns, with one more instance
         await advance(1)
         assert pool_of(dispatcher) is pool
         assert await answers(dispatcher, 4) == {"a": 2, "b": 2}
         await advance(RETENTION_S)
         assert pool_of(dispatcher) is pool
-        dispatcher.reload(Catalog.empty())
+        await dispatcher.reload(Catalog.empty())
         await advance(RETENTION_S + 1)
         assert (pools_in(dispatcher), transport.left_open) == (0, {})
-        dispatcher.reload(listed("a"))
+        await dispatcher.reload(listed("a"))
         assert await answers(dispatcher, 1) == {"a": 1}
         assert pool_of(dispatcher) is not pool
 
@@ -319,7 +319,7 @@ async def test_the_pool_of_a_removed_service_is_retained_until_its_last_call_has
     async with server("a", work), Dispatcher(transport, tools, randomness=lambda: 0.9) as dispatcher:
         call = asyncio.create_task(dispatcher.execute("work"))
         await advance(0.5)
-        dispatcher.reload(Catalog.empty())
+        await dispatcher.reload(Catalog.empty())
         await advance(100)
         assert (len(requests), dispatcher.pending_requests, call.done()) == (1, 0, False)
         assert request_topics(transport) == {"a-0"}
@@ -337,12 +337,12 @@ async def test_a_tool_with_balancing_settings_of_its_own_has_a_pool_of_its_own(o
         for tool in ("work", "other"):
             await dispatcher.call(tool)
         assert pools_in(dispatcher) == 1 + own
-        dispatcher.reload(without)
+        await dispatcher.reload(without)
         for tool in ("work", "other"):
             await dispatcher.call(tool)
         await advance(RETENTION_S)
         assert pools_in(dispatcher) == 1
-        dispatcher.reload(catalog(other={}))
+        await dispatcher.reload(catalog(other={}))
         await advance(RETENTION_S)
         assert pools_in(dispatcher) == 1
         assert await dispatcher.call("other") == "done"
