@@ -23,6 +23,7 @@ from dispatch.catalog.readers.item import (
     refuse_item,
 )
 from dispatch.catalog.version_selection import select_default, sort_versions
+from dispatch.policy import DEFAULT_POLICY, Policy
 
 Result = TypeVar("Result")
 Key = tuple[str, str, str]
@@ -74,6 +75,7 @@ class ItemReader:
         former: the reader of its former items: an item that did not change is not read again, and with ``keeps_valid`` an
             item that has become invalid is replaced by its last valid version.
         keeps_valid: see ``former``.
+        policy: defaults under the policies of services and tools.
 
     Attributes:
         problems: everything that is to be said about the items.
@@ -81,12 +83,21 @@ class ItemReader:
         others: tools of other runtimes.
     """
 
-    def __init__(self, items: Sequence[Item], former: ItemReader | None = None, *, keeps_valid: bool = False) -> None:
+    def __init__(
+        self,
+        items: Sequence[Item],
+        former: ItemReader | None = None,
+        *,
+        keeps_valid: bool = False,
+        policy: Policy = DEFAULT_POLICY,
+    ) -> None:
+        self._policy = policy
+        is_same_policy = former is not None and policy == former._policy
         self._items = items
         self._read: dict[Key, ReadItem] = {}
         self._uses: dict[Key, ServiceDescriptor | None] = {}
-        self._former_read = {} if former is None else former._read
-        self._former_uses = {} if former is None else former._uses
+        self._former_read = former._read if former is not None and is_same_policy else {}
+        self._former_uses = former._uses if former is not None and is_same_policy else {}
         self._former_valid = former._valid if former is not None and keeps_valid else {}
         self._valid: dict[Key, ReadItem] = {}
         self._refused_names: set[str] = set()
@@ -113,7 +124,7 @@ class ItemReader:
             key = _key(item)
             read = self._former_read.get(key)
             if read is None or not _is_same(read.item, item):
-                read = read_service_item(item)
+                read = read_service_item(item, self._policy)
             self._read[key] = read
             valid = self._choose(key, origins.check(index, read))
             if valid is None or not (valid is read or origins.claim_name(index, valid)):
@@ -135,7 +146,7 @@ class ItemReader:
             uses = find_service(item, services)
             is_same = read is not None and _is_same(read.item, item) and uses is not None
             if read is None or not is_same or self._former_uses.get(key) is not uses:
-                read = read_tool_item(item, services, unavailable)
+                read = read_tool_item(item, services, unavailable, self._policy)
             self._read[key], self._uses[key] = read, uses
             if read.other_type:
                 self._add(read)
@@ -155,7 +166,7 @@ class ItemReader:
             return read
         last = self._former_valid.get(key)
         if last is not None and services is not None:
-            last = read_tool_item(last.item, services)
+            last = read_tool_item(last.item, services, base=self._policy)
             if last.tool is None:
                 return None
         if last is not None:

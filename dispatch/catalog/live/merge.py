@@ -153,10 +153,10 @@ class Merger:
         """
         source = self._sources[id]
         if source.is_atomic:
-            reader = source.begin(items)
+            reader = source.begin(items, self.policy)
             services: _Layer[ServiceDescriptor] = _Layer("tool-service")
             for each in self._sources.values():
-                for origin, service in each.services(reader if each is source else each.begin(each.items)):
+                for origin, service in each.services(reader if each is source else each.begin(each.items, self.policy)):
                     services.add(each.id, origin, service.id, service)
             for _ in source.tools(reader, services.by_name):
                 pass
@@ -184,7 +184,7 @@ class Merger:
         counts: Counter[tuple[str, str]] = Counter()
         first_seen: dict[str, frozenset[str]] = {}
         others: dict[str, OtherTool] = {}
-        readers = {id: source.begin(source.items) for id, source in self._sources.items()}
+        readers = {id: source.begin(source.items, self.policy) for id, source in self._sources.items()}
 
         def fill(
             layer: _Layer[D],

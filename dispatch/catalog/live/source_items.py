@@ -10,6 +10,7 @@ from dispatch.catalog.descriptors import ServiceDescriptor, ToolDescriptor
 from dispatch.catalog.loader import ItemReader
 from dispatch.catalog.readers.item import Item, Services
 from dispatch.catalog.sources.base import OnChange
+from dispatch.policy import Policy
 from dispatch.telemetry.catalog_observer import HeldChange
 
 D = TypeVar("D", ServiceDescriptor, ToolDescriptor)
@@ -38,9 +39,10 @@ class SourceItems:
         self._approved: dict[str, list[Any]] = {}
         """The definitions in force, by kind and name, of a source that holds changes."""
 
-    def begin(self, items: Sequence[Item]) -> ItemReader:
-        """Return a reader of ``items``; what did not change since the last merge is not read again."""
-        return ItemReader(items, self.reader, keeps_valid=not self.is_atomic)
+    def begin(self, items: Sequence[Item], policy: Policy) -> ItemReader:
+        """Return a reader of ``items`` over the defaults ``policy``. What did not change since the last merge is not read
+        again."""
+        return ItemReader(items, self.reader, keeps_valid=not self.is_atomic, policy=policy)
 
     def services(self, reader: ItemReader) -> Iterator[Found[ServiceDescriptor]]:
         """Yield the services with their origins."""

@@ -14,6 +14,7 @@ from dispatch.catalog.readers.parsing import DocumentError, parse_json
 from dispatch.catalog.readers.service import read_service
 from dispatch.catalog.readers.tool import read_tool
 from dispatch.catalog.version_selection import find_service_version
+from dispatch.policy import DEFAULT_POLICY, Policy
 
 KINDS: Final = ("tool-service", "tool")
 """Kinds of items: TrustGraph's config types, and the names of the folders."""
@@ -99,25 +100,28 @@ def refuse_item(item: Item, key: str, problem: str, fix: str) -> ReadItem:
     return ReadItem(item, None, None, (Problem(item.origin, key, problem, fix),), True)
 
 
-def read_service_item(item: Item) -> ReadItem:
-    """Read a tool service. The content of an item never raises an exception."""
+def read_service_item(item: Item, base: Policy = DEFAULT_POLICY) -> ReadItem:
+    """Read a tool service; ``base``: defaults under its policy. The content of an item never raises an exception."""
     report = Report(item.origin)
     raw = _object(item.raw, report)
     if raw is None:
         return ReadItem(item, None, None, tuple(report.problems), True, item.key_name)
-    service = read_service(raw, item.key, report, item.namespace)
+    service = read_service(raw, item.key, report, item.namespace, base)
     problems = tuple(report.problems)
     if report.has_errors:
         return ReadItem(item, None, None, problems, True, service.id, version=service.version)
     return ReadItem(item, service, None, problems, False, service.id, version=service.version)
 
 
-def read_tool_item(item: Item, services: Services, unavailable: Unavailable = NONE_UNAVAILABLE) -> ReadItem:
+def read_tool_item(
+    item: Item, services: Services, unavailable: Unavailable = NONE_UNAVAILABLE, base: Policy = DEFAULT_POLICY
+) -> ReadItem:
     """Read a tool. The content of an item never raises an exception.
 
     Args:
         services: in force.
         unavailable: other names of services, for the report.
+        base: defaults under the policies of the service and the tool.
     """
     report = Report(item.origin)
     raw = _object(item.raw, report)
@@ -135,7 +139,7 @@ def read_tool_item(item: Item, services: Services, unavailable: Unavailable = NO
             other if isinstance(other, str) else "",
         )
     service = find_service(item, services)
-    tool = read_tool(raw, item.key, service, report, item.namespace)
+    tool = read_tool(raw, item.key, service, report, item.namespace, base)
     meant = {tool.service, item.add_namespace(tool.service), ""}
     if service is None and tool.service.strip() and unavailable.refused.isdisjoint(meant):
         _report_unknown_service(item, tool.service, services, unavailable, report)
