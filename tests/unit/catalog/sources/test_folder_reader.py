@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from benchmarks.catalog.folder_edits import replace_file, write_file
 from dispatch.catalog.readers.item import Unreadable
@@ -181,3 +185,72 @@ def test_a_yaml_file_that_was_just_written_may_be_partial(folder: Path) -> None:
     set_age(path, 10)
     write_file(folder, "tool/tell-joke.json", TOOL | {"description": "Tell another joke"})
     assert not reader.read().may_be_partial
+
+
+CONTENTS = ("", "{", json.dumps(TOOL), json.dumps(TOOL | {"description": "Tell a pun!"}), "[1]", "[true]")
+FILES = st.sampled_from(["tool/a.json", "tool/a.yaml", "tool/b@2.json", "tool-service/a.json", "tool/notes.txt"])
+EDITS = st.one_of(
+    st.tuples(st.just("write"), FILES, st.sampled_from(CONTENTS)),
+    st.tuples(st.just("delete"), FILES, st.none()),
+    st.tuples(st.just("link"), FILES, FILES),
+    st.tuples(st.just("rename"), FILES, FILES),
+    st.tuples(st.just("remove folder"), st.none(), st.none()),
+    st.tuples(st.just("read"), st.none(), st.none()),
+)
+
+
+def apply_edit(folder: Path, number: int, edit: tuple[str, str | None, str | None]) -> None:
+    kind, name, value = edit
+    if kind == "remove folder":
+        shutil.rmtree(folder)
+        return
+    if name is None:
+        return
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if kind == "write":
+        path.unlink(missing_ok=True)  # it may be a symbolic link
+        path.write_text(value or "")
+        os.utime(
+            path, ns=(number, number)
+        )  # the time stamp tells two contents apart, as it does for a file that is old
+    elif kind == "delete":
+        path.unlink(missing_ok=True)
+    elif value is not None and value != name:
+        other = folder / value
+        other.parent.mkdir(parents=True, exist_ok=True)
+        if kind == "link":
+            other.unlink(missing_ok=True)
+            other.symlink_to(path)
+        elif os.path.lexists(path):
+            path.replace(other)
+
+
+@pytest.mark.parametrize("racy_ns", [0, 10**18], ids=["time-stamps", "contents"])
+@given(edits=st.lists(EDITS, max_size=12))
+def test_a_reader_finds_what_a_new_reader_finds(racy_ns: int, edits: list[tuple[str, str | None, str | None]]) -> None:
+    with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(folder_reader, "RACY_NS", racy_ns)
+        folder = Path(directory) / "tools"
+        reader = FolderReader(folder)
+        number = 0
+        for at, edit in enumerate(edits, 1):
+            if not folder.exists():
+                make_folder(folder)
+            apply_edit(folder, at, edit)
+            reading, fresh = reader.read(), FolderReader(folder).read()
+            assert describe(reading) == describe(fresh)
+            assert reader.read() is reading
+            assert reading.number in (number, number + 1)
+            number = reading.number
+
+
+def describe(reading: folder_reader.FolderReading) -> tuple[object, ...]:
+    """What a reading holds; a number differs from a truth value."""
+    items = [(item.origin, item.kind, item.key, read_raw(item.raw)) for item in reading.items]
+    problems = [problem for problem in reading.problems if problem.severity != "info"]
+    return items, problems, reading.has_errors
+
+
+def read_raw(raw: object) -> str:
+    return "unreadable" if isinstance(raw, Unreadable) else json.dumps(raw)
