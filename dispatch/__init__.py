@@ -23,6 +23,7 @@ try:
         ToolError,
         TransportError,
     )
+    from dispatch.permissions import Grants, GrantsError
     from dispatch.policy import (
         Annotations,
         Balancing,
@@ -76,6 +77,8 @@ __all__ = [
     "Dispatcher",
     "Event",
     "Folder",
+    "Grants",
+    "GrantsError",
     "InstanceChanged",
     "InvalidArgumentsError",
     "ItemRefused",

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from dispatch.catalog.live.source_list import CatalogLike
 from dispatch.dispatcher import Dispatcher
+from dispatch.permissions import Grants, GrantsFunction
 from dispatch.policy import DEFAULT_POLICY, Policy
 from dispatch.telemetry.settings import DEFAULT_TELEMETRY, Telemetry
 from dispatch.transports import Security, open_transport
@@ -16,6 +17,7 @@ def connect(
     catalog: CatalogLike | None = None,
     *,
     policy: Policy = DEFAULT_POLICY,
+    grants: Grants | GrantsFunction | None = None,
     approvals: str | Path | None = None,
     security: Security | None = None,
     publish_window: int = 64,
@@ -29,6 +31,8 @@ def connect(
         catalog: a :class:`Catalog`, a folder with ``tool-service/ID.json`` and ``tool/NAME.json``, a source
             (:class:`Folder`, :class:`TrustGraphConfig`), or a list of them: of two tools with one name the first is used.
         policy: defaults under the policies of services and tools.
+        grants: permissions of users: :class:`Grants`, or a callable ``user -> list of grants``, also a coroutine function,
+            asked at most once a minute for each user, for at most 1 s. None: tools with permissions are refused.
         approvals: file of the approved definitions of sources with ``on_change="hold"``.
         security: token and TLS settings; None: from the environment (``DISPATCH_TOKEN`` …).
         publish_window: publishes in flight to the broker at once, over the whole connection; further ones are queued. 64
@@ -42,4 +46,12 @@ def connect(
         TransportError: the scheme of ``broker`` is unknown.
     """
     transport = open_transport(broker, security=security, publish_window=publish_window)
-    return Dispatcher(transport, catalog, policy=policy, approvals=approvals, client_id=client_id, telemetry=telemetry)
+    return Dispatcher(
+        transport,
+        catalog,
+        policy=policy,
+        grants=grants,
+        approvals=approvals,
+        client_id=client_id,
+        telemetry=telemetry,
+    )

@@ -11,23 +11,26 @@ import asyncio
 import contextlib
 import os
 import random
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from dispatch._internal.clock import loop_clock
+from dispatch._internal.other_loop import run_on_loop
 from dispatch._internal.permit import Randomness
 from dispatch.balancing.snapshot import InstanceView
 from dispatch.calls.call import Calls
 from dispatch.calls.call_state import CallOptions
 from dispatch.calls.resolution.live_catalog import LiveCatalog
 from dispatch.calls.resolution.resolved_tool import ResolvedTool
+from dispatch.calls.resolution.visibility import list_visible
 from dispatch.calls.runtime import Runtime
-from dispatch.catalog import Catalog
+from dispatch.catalog import Catalog, ToolDescriptor
 from dispatch.catalog.live.registry import Registry
 from dispatch.catalog.live.source_list import CatalogLike
 from dispatch.catalog.sources.base import Source
 from dispatch.errors import DispatchError
+from dispatch.permissions import Authorizer, Grants, GrantsFunction
 from dispatch.policy import DEFAULT_POLICY, Policy
 from dispatch.resilience.breaker.breaker import CircuitBreaker
 from dispatch.result import CallResult
@@ -37,8 +40,6 @@ from dispatch.tool import Tool
 from dispatch.transports import Transport
 from dispatch.trustgraph.config_broker import ConfigBroker
 
-LOOP_POLL_S = 0.1
-"""Seconds between checks whether the dispatcher's event loop still runs, in :meth:`Dispatcher.close` on another loop."""
 NO_ARGUMENTS: Mapping[str, Any] = {}
 OTHER_LOOP = (
     "this dispatcher was started on another event loop and works on that one only; create one for each event loop "
@@ -52,7 +53,7 @@ class Dispatcher:
 
     Args:
         transport: a connection that is not started yet; closed with the dispatcher.
-        catalog, policy, approvals, client_id, telemetry: see :func:`dispatch.connect`.
+        catalog, policy, grants, approvals, client_id, telemetry: see :func:`dispatch.connect`.
         randomness: for backoff, open durations and balancing; tests set it.
     """
 
@@ -62,6 +63,7 @@ class Dispatcher:
         catalog: CatalogLike | None,
         *,
         policy: Policy = DEFAULT_POLICY,
+        grants: Grants | GrantsFunction | None = None,
         approvals: str | Path | None = None,
         client_id: str | None = None,
         telemetry: Telemetry = DEFAULT_TELEMETRY,
@@ -73,6 +75,7 @@ class Dispatcher:
         self._transport = transport
         self._randomness = randomness
         self._live = LiveCatalog(catalog, policy, approvals, randomness)
+        self._authorizer = Authorizer(grants)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._runtime: Runtime | None = None
         self._calls: Calls | None = None
@@ -106,7 +109,8 @@ class Dispatcher:
         except BaseException:
             await self._close(0.0)
             raise
-        self._calls = Calls(runtime, lambda tool: self._live.resolver.alternatives(tool))
+        self._authorizer.start()
+        self._calls = Calls(runtime, self._authorizer, lambda *of: self._live.resolver.alternatives(*of))
 
     async def close(self, *, drain: float = 0.0) -> None:
         """End all calls with a typed error and disconnect. Idempotent.
@@ -122,13 +126,9 @@ class Dispatcher:
         if own_loop is None or own_loop is asyncio.get_running_loop():
             await self._close(drain)
             return
-        if own_loop.is_running():  # in another thread
-            closing = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._close(drain), own_loop))
-            while own_loop.is_running():
-                if (await asyncio.wait([closing], timeout=LOOP_POLL_S))[0]:
-                    closing.result()
-                    return
-            closing.cancel()
+        if await run_on_loop(own_loop, lambda: self._close(drain)):  # in another thread
+            return
+        self._authorizer.abandon()
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(self._transport.close)
             self.registry.abandon()
@@ -141,6 +141,7 @@ class Dispatcher:
         async with contextlib.AsyncExitStack() as stack:
             stack.callback(self._events.close)
             stack.push_async_callback(self._transport.close)
+            stack.push_async_callback(self._authorizer.close)
             if self._runtime is not None:
                 stack.push_async_callback(self._runtime.close, drain)
             if self._broker is not None:
@@ -226,10 +227,25 @@ class Dispatcher:
         """Return a handle on one tool, for agent frameworks: ``await tool.invoke(topic="cats")``.
 
         Raises:
-            RejectedError: there is no such tool; the message has similar names.
+            RejectedError: there is no such tool, and the message has similar names; or ``user`` may not call it. While the
+                answer of a callable in ``grants`` is not cached: ``permissions-unavailable``; use :meth:`tools`.
         """
-        self._live.resolver.tool(name)
+        now = 0.0 if self._runtime is None else self._runtime.now()
+        self._live.resolver.tool_for(name, user, self._authorizer, now)
         return Tool(self, self.catalog.tool(name), user)
+
+    async def tools(self, among: Iterable[ToolDescriptor] | None = None, *, user: str = "") -> tuple[Tool, ...]:
+        """Return handles on those tools that ``user`` may call, in their order.
+
+        Args:
+            among: tools of the catalogue, such as ``dispatcher.catalog.list(category="fun")``; None: all.
+
+        Raises:
+            RejectedError: ``permissions-unavailable``: the permissions of ``user`` could not be resolved.
+        """
+        catalog = self.catalog
+        found = catalog.tools.values() if among is None else among
+        return tuple(Tool(self, each, user) for each in await list_visible(catalog, self._authorizer, user, found))
 
     def _resolve_service(self, service: str) -> ResolvedTool:
         """Resolve a service for calls without a tool, as TrustGraph's client makes them."""
@@ -307,7 +323,7 @@ class Dispatcher:
                 CallTimeoutError, TransportError, RejectedError. The message says what to do next.
             RuntimeError: not started, or started on another event loop.
         """
-        resolved = self._resolve(tool)
+        resolved = self._resolve(tool, user)
         # perf: not by way of execute(), which would cost every call one more coroutine
         options = CallOptions(user, timeout, None, idempotency_key, priority)
         result = await self._running_calls.perform(resolved, arguments, options)
@@ -328,19 +344,23 @@ class Dispatcher:
         """Call a tool as :meth:`call` does and return every outcome as a value; only cancellation is raised."""
         started = self._running.now()
         try:
-            resolved = self._resolve(tool)
+            resolved = self._resolve(tool, user)
         except DispatchError as error:
             return CallResult(tool, error.outcome, error=error)
         options = CallOptions(user, timeout, None, idempotency_key, priority)
         return await self._running_calls.perform(resolved, arguments, options, started=started)
 
-    def _resolve(self, tool: str) -> ResolvedTool:
+    def _resolve(self, tool: str, user: str) -> ResolvedTool:
         """Step 1: resolve the tool; a call of an unknown one is counted."""
         try:
             return self._live.resolver.tool(tool)
         except DispatchError as error:
-            self._running.observer.on_unknown_tool(tool, error, self._running.now())
-            raise
+            raise self._record_unknown_tool(error, tool, user) from None
+
+    def _record_unknown_tool(self, error: DispatchError, tool: str, user: str) -> DispatchError:
+        now = self._running.now()
+        self._running.observer.on_unknown_tool(tool, error, now)
+        return self._live.resolver.hide_names(error, tool, self._authorizer.known_permissions(user, now))
 
     async def stream(
         self,
@@ -363,7 +383,7 @@ class Dispatcher:
             DispatchError: as :meth:`call`; the chunks before it were yielded.
         """
         options = CallOptions(user, timeout, idle_timeout, idempotency_key, priority)
-        chunks = self._running_calls.stream(self._resolve(tool), arguments, options)
+        chunks = self._running_calls.stream(self._resolve(tool, user), arguments, options)
         async with contextlib.aclosing(chunks):  # closing the outer generator closes the inner one at once
             async for chunk in chunks:
                 yield chunk

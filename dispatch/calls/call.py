@@ -15,12 +15,13 @@ import msgspec
 from dispatch.calls.attempt import Attempts
 from dispatch.calls.call_state import NO_OPTIONS, Attempt, Call, CallOptions
 from dispatch.calls.error_messages import add_alternatives, error_from_timeout
-from dispatch.calls.preparation import prepare_call
+from dispatch.calls.preparation import authorize_call, prepare_call
 from dispatch.calls.resolution.resolved_tool import ResolvedTool
 from dispatch.calls.runtime import Runtime
 from dispatch.errors import DispatchError, Outcome
 from dispatch.messaging.rpc.exchange_outcome import Answer, Lost, TimedOut
 from dispatch.messaging.wire.properties import Property
+from dispatch.permissions import Authorizer, PermissionSet
 from dispatch.result import CallResult
 from dispatch.telemetry.call_observer import NO_PROPERTIES
 
@@ -33,10 +34,17 @@ class Calls:
 
     Args:
         runtime: the dispatcher's.
-        alternatives: returns names of tools that could serve instead of one.
+        authorizer: decides which user may call which tool.
+        alternatives: returns names of tools that could serve instead of one, for a user with some permissions.
     """
 
-    def __init__(self, runtime: Runtime, alternatives: Callable[[str], tuple[str, ...]]) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        authorizer: Authorizer,
+        alternatives: Callable[[str, PermissionSet], tuple[str, ...]],
+    ) -> None:
+        self._authorizer = authorizer
         self._runtime = runtime
         self._now = runtime.now
         self._attempts: Attempts = runtime.attempts
@@ -58,11 +66,14 @@ class Calls:
         reply = NO_PROPERTIES
         call: Call | DispatchError | None = None
         try:
-            call = prepare_call(
-                tool, guards, observer, arguments, options, started, self._runtime.max_message_bytes
-            )  # 2 authorize, 3 deadline
+            if tool.requirement is not None:  # 2 authorize
+                call = await authorize_call(self._authorizer, tool, tool.requirement, observer, options, started)
+            if call is None:
+                call = prepare_call(
+                    tool, guards, observer, arguments, options, started, self._runtime.max_message_bytes
+                )  # 3 deadline
             if isinstance(call, DispatchError):
-                result = self._failure(tool, call, started)
+                result = self._failure(tool, call, options.user, started)
             else:
                 with guards.calls, self._runtime.pool_calls_of(tool):
                     if tool.is_single_flight and options.idempotency_key is None:
@@ -90,11 +101,14 @@ class Calls:
         observer = guards.observer.start_call(tool, started)
         call: Call | DispatchError | None = None
         try:
-            call = prepare_call(
-                tool, guards, observer, arguments, options, started, self._runtime.max_message_bytes, is_stream=True
-            )
+            if tool.requirement is not None:
+                call = await authorize_call(self._authorizer, tool, tool.requirement, observer, options, started)
+            if call is None:
+                call = prepare_call(
+                    tool, guards, observer, arguments, options, started, self._runtime.max_message_bytes, is_stream=True
+                )
             if isinstance(call, DispatchError):
-                result, reply = self._failure(tool, call, started), NO_PROPERTIES
+                result, reply = self._failure(tool, call, options.user, started), NO_PROPERTIES
             else:
                 with guards.calls, self._runtime.pool_calls_of(tool):
                     attempt = await self._attempts.run(call)
@@ -130,15 +144,15 @@ class Calls:
             result = await runtime.flights.share((label, call.payload), fly, call.deadline)
             if result is None:
                 late = error_from_timeout(label, call.limit, "call", repeatable=True)
-                return self._failure(call.tool, late, started)
+                return self._failure(call.tool, late, call.options.user, started)
             # A timeout of the call that was joined is none of this call, which may have begun later.
             if result.outcome is not Outcome.TIMEOUT or self._now() >= call.deadline:
                 return msgspec.structs.replace(result, duration=self._now() - started)
 
     def _result(self, call: Call, attempt: Attempt, started: float) -> CallResult:
         tool, line, error = call.tool, attempt.retransmission, attempt.error
-        if error is not None and tool.is_tool and error.outcome not in (Outcome.TOOL_ERROR, Outcome.INVALID_ARGUMENTS):
-            error = add_alternatives(error, self._alternatives(tool.label))
+        if error is not None:
+            error = self._with_alternatives(tool, error, call.options.user)
         now, settled = self._now(), attempt.settled
         answer = settled if type(settled) is Answer else None
         return CallResult(
@@ -155,6 +169,14 @@ class Calls:
             recovery_seconds=0.0 if line is None or line.asked_at is None else now - line.asked_at,
         )
 
-    def _failure(self, tool: ResolvedTool, error: DispatchError, started: float) -> CallResult:
+    def _failure(self, tool: ResolvedTool, error: DispatchError, user: str, started: float) -> CallResult:
         """The result of a call for which nothing was sent."""
+        error = self._with_alternatives(tool, error, user)
         return CallResult(tool.label, error.outcome, error=error, duration=self._now() - started)
+
+    def _with_alternatives(self, tool: ResolvedTool, error: DispatchError, user: str) -> DispatchError:
+        """Add tools to ``error`` that could serve instead and that the user may call."""
+        if not tool.is_tool or error.outcome in (Outcome.TOOL_ERROR, Outcome.INVALID_ARGUMENTS):
+            return error
+        permissions = self._authorizer.known_permissions(user, self._now())
+        return add_alternatives(error, self._alternatives(tool.label, permissions))

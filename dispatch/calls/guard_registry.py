@@ -85,9 +85,7 @@ class GuardRegistry:
     def _drop(self, key: Any) -> None:
         """Drop the guards of a removed tool without calls in flight, and its metric series."""
         guards = self._guards.pop(key)
-        rate = guards.policy.shared_user_rate_limit
-        if rate is not None and self._release_users(rate):
-            del self._users[rate]  # it was retained with the guards
+        self._release_users(guards.policy.shared_user_rate_limit)
         self._observer.release_tool(guards.label)
 
     def renew(self, find: FindPolicy, keys: Iterable[Any]) -> None:
@@ -111,8 +109,7 @@ class GuardRegistry:
                 former = guards.policy.shared_user_rate_limit
                 self._hold_users(found[0].shared_user_rate_limit)
                 guards.reconfigure(found[0], repeatable=found[1])
-                if former is not None and self._release_users(former):
-                    self._user_retention.add(former)
+                self._release_users(former)
 
     def all(self) -> list[ToolGuards]:
         """Return the guards of all tools that were called, with those of tools removed lately."""
@@ -153,10 +150,11 @@ class GuardRegistry:
             self._user_holders[rate] += 1
             self._user_retention.restore(rate)
 
-    def _release_users(self, rate: RateLimit) -> bool:
-        """Count one tool less with that limit. Return whether none has it."""
+    def _release_users(self, rate: RateLimit | None) -> None:
+        """Retain the buckets of users after the last tool with that limit was removed, or has another one."""
+        if rate is None:
+            return
         self._user_holders[rate] -= 1
-        if self._user_holders[rate]:
-            return False
-        del self._user_holders[rate]
-        return True
+        if not self._user_holders[rate]:
+            del self._user_holders[rate]
+            self._user_retention.add(rate)

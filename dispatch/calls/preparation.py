@@ -2,22 +2,67 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
 from dispatch.calls.call_state import Call, CallOptions
-from dispatch.calls.error_messages import error_from_mistake
+from dispatch.calls.error_messages import error_from_closing, error_from_mistake
 from dispatch.calls.resolution.resolved_tool import ResolvedTool
 from dispatch.calls.tool_guards import ToolGuards
 from dispatch.errors import DispatchError
 from dispatch.messaging.wire.codec import PayloadTooLargeError, encode_request, json_text
 from dispatch.messaging.wire.fragments import MAX_PARTS
 from dispatch.messaging.wire.properties import check_property
+from dispatch.permissions import Authorizer, Requirement
+from dispatch.permissions.error_messages import error_from_decision
+from dispatch.permissions.permission_lookup import LOOKUP_TIMEOUT_S
 from dispatch.policy import Policy, PolicyError, check_seconds
 from dispatch.telemetry.call_observer import CallObserver
+from dispatch.telemetry.logs import AUDIT, log_decision
 
+_LIMITS = (int, float)
 MISTAKES = (TypeError, PayloadTooLargeError, PolicyError, UnicodeError)
 """What a caller's own mistakes raise, before anything is sent."""
+
+
+async def authorize_call(
+    authorizer: Authorizer,
+    tool: ResolvedTool,
+    requirement: Requirement,
+    observer: CallObserver,
+    options: CallOptions,
+    started: float,
+) -> DispatchError | None:
+    """Step 2: decide whether the user may call ``tool``, and log the decision. It waits only if the user's permissions
+    are not cached, at most for :data:`LOOKUP_TIMEOUT_S` and the caller's own timeout.
+
+    Args:
+        requirement: of the tool.
+        started: when the call began, on the loop's clock.
+
+    Returns:
+        The error of a refused call; None: the call is allowed.
+    """
+    user = options.user
+    if not isinstance(user, str):
+        return error_from_mistake(tool.label, tool.policy, TypeError(f"user must be a text, not {type(user).__name__}"))
+    decision = authorizer.decide(user, requirement, started)
+    if decision is None:
+        if authorizer.is_closed:
+            return error_from_closing(tool.label)
+        limit, timeout = LOOKUP_TIMEOUT_S, options.timeout
+        if isinstance(timeout, _LIMITS) and timeout < limit:  # checked later, with the deadline
+            limit = timeout
+        decision = await authorizer.resolve(user, requirement, limit)
+    if AUDIT.isEnabledFor(logging.INFO):
+        reason, permission = decision.reason, decision.permission
+        log_decision(user, tool.label, decision.is_allowed, reason, permission=permission, trace_id=observer.trace_id)
+    if decision.is_allowed:
+        return None
+    error = error_from_decision(decision, tool.label, user)
+    observer.on_rejected(error)
+    return error
 
 
 def prepare_call(
@@ -31,7 +76,7 @@ def prepare_call(
     *,
     is_stream: bool = False,
 ) -> Call | DispatchError:
-    """Authorize the call, set its deadline and encode its request.
+    """Set the deadline of the call and encode its request.
 
     Args:
         started: when the call began, on the loop's clock.
@@ -43,7 +88,6 @@ def prepare_call(
     policy = tool.policy
     idle = 0.0
     try:
-        # 2 authorize: reserved; the catalogue refuses descriptors with `permissions`.
         # 3 deadline: one instant on the loop's clock for everything that follows.
         if is_stream:
             limit = policy.stream_timeout if options.timeout is None else check_seconds(options.timeout)

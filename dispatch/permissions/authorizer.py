@@ -55,6 +55,11 @@ class Authorizer:
                 )
             self._lookup = PermissionLookup(grants)
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether no permissions can be asked for any more."""
+        return self._lookup is not None and self._lookup.is_closed
+
     def start(self) -> None:
         """Begin to watch the file of the grants, if they have one."""
         if self._watcher is not None:

@@ -11,9 +11,25 @@ BY = "permissions"
 """The part that rejects the call, in errors and metrics."""
 
 
+def error_from_unknown_permissions(user: str) -> RejectedError:
+    """Return the error of a list of tools for ``user`` whose permissions could not be resolved, or are not cached."""
+    return RejectedError(
+        ErrorType.PERMISSIONS_UNAVAILABLE,
+        f"No tool was executed: the permissions of {_describe_caller(user)} are not known. Use Dispatcher.tools(), which "
+        f"asks for them, in {FAILURE_CACHE_S:g} s or later.",
+        retryable=True,
+        retry_after=FAILURE_CACHE_S,
+        rejected_by=BY,
+    )
+
+
+def _describe_caller(user: str) -> str:
+    return f"user '{excerpt(user)}'" if user else "a call without a user"
+
+
 def error_from_decision(decision: Decision, tool: str, user: str) -> RejectedError:
     """Return the error of a call of ``tool`` that ``decision`` refuses to ``user``."""
-    caller = f"user '{excerpt(user)}'" if user else "a call without a user"
+    caller = _describe_caller(user)
     if decision.reason == "unavailable":
         return RejectedError(
             ErrorType.PERMISSIONS_UNAVAILABLE,

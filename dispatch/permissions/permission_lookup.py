@@ -58,6 +58,9 @@ class PermissionLookup:
 
     Args:
         function: see :data:`GrantsFunction`.
+
+    Attributes:
+        is_closed: no request begins any more.
     """
 
     def __init__(self, function: GrantsFunction) -> None:
@@ -71,7 +74,7 @@ class PermissionLookup:
         self._free_threads = asyncio.Semaphore(MAX_THREADS)
         self._log = TransitionLogger(logger, time.monotonic)
         self._called: set[asyncio.Future[Any]] = set()
-        self._is_closed = False
+        self.is_closed = False
 
     def cached(self, user: str, now: float) -> _Answer | None:
         """Return the answer that is cached for ``user`` at ``now``, on the loop's clock; None: there is none."""
@@ -89,7 +92,7 @@ class PermissionLookup:
             return answer.permissions
         pending = self._pending.get(user)
         if pending is None:
-            if self._is_closed:
+            if self.is_closed:
                 return None
             task = asyncio.get_running_loop().create_task(self._request(user))
             pending = self._pending[user] = _Pending(task, now() + LOOKUP_TIMEOUT_S)
@@ -150,7 +153,7 @@ class PermissionLookup:
 
     async def close(self) -> None:
         """End the requests; their callers get None. A thread that hangs is abandoned."""
-        self._is_closed = True
+        self.is_closed = True
         tasks = [pending.task for pending in self._pending.values()]
         for each in (*tasks, *self._called):
             each.cancel()

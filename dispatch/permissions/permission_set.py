@@ -117,7 +117,7 @@ NO_PERMISSIONS: Final = PermissionSet(frozenset(), frozenset())
 def check_permission(text: str) -> str | None:
     """Return why ``text`` is no permission that a tool can require, or None if it is one."""
     if not text:
-        return "a permission is empty"
+        return "an empty text"
     if len(text) > MAX_PERMISSION_CHARS:
         return f"a permission has {len(text):,} characters, above the limit of {MAX_PERMISSION_CHARS}"
     if not text.isprintable() or any(character.isspace() for character in text):

@@ -67,6 +67,10 @@ class RequestObserver(Protocol):
 class CallObserver(Protocol):
     """Receives the events of one call, in the order in which they happen; it ends with ``on_end`` or ``on_cancel``."""
 
+    @property
+    def trace_id(self) -> str:
+        """The trace that the call is in, as 32 hex digits; empty: none."""
+
     def on_arguments(self, arguments: Mapping[str, Any]) -> None:
         """Observe the valid arguments. They are user data, recorded only if telemetry has ``content`` on."""
 
@@ -192,6 +196,8 @@ class NullRequest:
 class NullCall:
     """Observes nothing."""
 
+    trace_id = ""
+
     def on_arguments(self, arguments: Mapping[str, Any]) -> None:
         pass
 
@@ -283,6 +289,10 @@ class CallDecorator:
 
     def __init__(self, inner: CallObserver) -> None:
         self._inner = inner
+
+    @property
+    def trace_id(self) -> str:
+        return self._inner.trace_id
 
     def on_arguments(self, arguments: Mapping[str, Any]) -> None:
         self._inner.on_arguments(arguments)

@@ -12,12 +12,19 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
+from dispatch._internal.suggestions import excerpt
+
 CALLS = logging.getLogger("dispatch.calls")
 """One line for each call, at DEBUG."""
+
+AUDIT = logging.getLogger("dispatch.audit")
+"""One line for each decision on a tool with permissions, at INFO."""
 
 REPEAT_INTERVAL_S = 10.0
 """Seconds between two lines for the same change of one circuit or instance. A breaker is open for 5 s at first: one that
 flaps writes about one line in two cycles."""
+MAX_USER_CHARS = 256
+"""Characters of a user's name in a line."""
 MAX_KEYS = 1_000
 """Changes whose last line is remembered; beyond that the oldest is evicted, and its next line is written at once."""
 
@@ -77,6 +84,36 @@ def log_exception(logger: logging.Logger, level: int, text: str, error: BaseExce
     else:
         frames = "".join(traceback.format_tb(error.__traceback__)).rstrip()
         logger.log(level, "%s: %s\n%s", text, type(error).__name__, frames)
+
+
+def log_decision(user: str, tool: str, is_allowed: bool, reason: str, *, permission: str, trace_id: str) -> None:
+    """Log whether a user may call a tool. Arguments are never logged here.
+
+    Args:
+        user: on whose behalf the tool is called; empty: the caller gave none.
+        tool: label of the tool.
+        is_allowed: the decision.
+        reason: see :class:`dispatch.permissions.permission_set.Decision`.
+        permission: the first one that the user lacks; empty: none, or not known.
+        trace_id: of the call; empty: it is in no trace.
+    """
+    decision = "allowed" if is_allowed else "refused"
+    facts = {
+        "user": user,
+        "tool": tool,
+        "decision": decision,
+        "reason": reason,
+        "permission": permission,
+        "trace_id": trace_id,
+    }
+    AUDIT.info(
+        "%s: '%s' for user '%s' (%s)",
+        decision,
+        excerpt(tool),
+        excerpt(user, MAX_USER_CHARS),
+        f"{reason} {excerpt(permission)}" if permission else reason,
+        extra={f"dispatch_{name}": fact for name, fact in facts.items()},
+    )
 
 
 def log_call(tool: str, outcome: str, seconds: float, *, call_id: str, error_type: str, trace_id: str) -> None:

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from dispatch.catalog.readers.item import Item
-from dispatch.catalog.sources.base import OnChange
 
 SERVICE = {
     "id": "desk",
@@ -21,16 +20,12 @@ INVALID = Item("tool/staple", "tool", "staple", {**TOOL, "name": "staple", "serv
 
 
 class TroubledSource:
-    """:meth:`deliver` and :meth:`fail` announce a change.
+    """It holds changes. :meth:`deliver` and :meth:`fail` are in force at once."""
 
-    Args:
-        id: of the source.
-        on_change: ``hold`` or ``apply``.
-    """
+    id = "desk"
+    on_change = "hold"
 
-    def __init__(self, id: str = "desk", *, on_change: OnChange = "hold") -> None:
-        self.id = id
-        self.on_change = on_change
+    def __init__(self) -> None:
         self._items: Sequence[Item] | None = SOUND
         self._change = asyncio.Event()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from dispatch.catalog import ServiceDescriptor, ToolDescriptor
+from dispatch.permissions.permission_set import Requirement
 from dispatch.policy import Policy
 from dispatch.routing.pool_registry import PoolKey
 
@@ -29,6 +30,7 @@ class ResolvedTool(msgspec.Struct, frozen=True):
         is_single_flight: equal calls in flight at the same time share one exchange.
         is_tool: a tool of the catalogue, rather than a service that is called without one.
         descriptor: of the tool; None: it is not in the catalogue.
+        requirement: the permissions of the tool and its service; None: it has none, and every user may call it.
     """
 
     label: str
@@ -41,6 +43,7 @@ class ResolvedTool(msgspec.Struct, frozen=True):
     is_single_flight: bool = False
     is_tool: bool = True
     descriptor: ToolDescriptor | None = None
+    requirement: Requirement | None = None
 
     @property
     def description(self) -> str:

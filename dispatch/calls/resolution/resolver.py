@@ -8,9 +8,13 @@ from typing import Any
 
 from dispatch.calls.resolution.resolution_errors import error_from_unknown_name
 from dispatch.calls.resolution.resolved_tool import ResolvedTool
+from dispatch.calls.resolution.visibility import error_from_hidden_name, select_visible
 from dispatch.catalog import Catalog, ServiceDescriptor, ToolDescriptor, UnknownServiceError, UnknownToolError
+from dispatch.errors import DispatchError, ErrorType, RejectedError
 from dispatch.messaging.wire.codec import json_text
 from dispatch.messaging.wire.topic_name import TopicName
+from dispatch.permissions import Authorizer, PermissionSet, require_permissions
+from dispatch.permissions.error_messages import error_from_decision, error_from_unknown_permissions
 from dispatch.policy import Policy, PolicyError
 from dispatch.routing.pool_registry import PoolKey
 
@@ -110,17 +114,51 @@ class ToolResolver:
                 _is_durable(service),
                 policy.single_flight and descriptor.read_only,
                 descriptor=descriptor,
+                requirement=require_permissions(descriptor.permissions, service.permissions),
             )
         return target
+
+    def tool_for(self, name: str, user: str, authorizer: Authorizer, now: float) -> ResolvedTool:
+        """Resolve the tool ``name`` for a list of tools, if ``user`` may call it.
+
+        Args:
+            now: on the clock of ``authorizer``.
+
+        Raises:
+            RejectedError: there is no such tool; the user may not call it; or the user's permissions are not cached.
+        """
+        try:
+            target = self.tool(name)
+        except RejectedError as error:
+            raise self.hide_names(error, name, authorizer.known_permissions(user, now)) from None
+        if target.requirement is not None:
+            decision = authorizer.decide(user, target.requirement, now)
+            if decision is None or decision.reason == "unavailable":
+                raise error_from_unknown_permissions(user)
+            if not decision.is_allowed:
+                raise error_from_decision(decision, name, user)
+        return target
+
+    def hide_names(self, error: DispatchError, name: str, permissions: PermissionSet) -> DispatchError:
+        """Return ``error``, of a call of ``name``, for a user with ``permissions``: the error of an unknown tool names only
+        tools that the user may call."""
+        if error.type != ErrorType.UNKNOWN_TOOL:
+            return error
+        visible = select_visible(self.catalog, permissions)
+        return error if len(visible) == len(self.catalog.tools) else error_from_hidden_name(name, visible)
 
     def _pool_key_of(self, service: ServiceDescriptor, tool: str) -> PoolKey:
         """Return the key of a pool, one object for all tools that share it: less memory to read for each call."""
         key = _pool_key(service, tool)
         return self._pools.setdefault(key, key)
 
-    def alternatives(self, name: str) -> tuple[str, ...]:
+    def alternatives(self, name: str, permissions: PermissionSet) -> tuple[str, ...]:
         """Return tools that could serve instead of ``name``: of its category, or with the most tags in common. Tools of
-        other services come first, because a failure of one tool is often one of its whole service."""
+        other services come first, because a failure of one tool is often one of its whole service.
+
+        Args:
+            permissions: of the user; tools that the user may not call are left out.
+        """
         tool = self.catalog.tools.get(name)
         if tool is None or not (tool.category or tool.tags):
             return ()
@@ -136,7 +174,8 @@ class ToolResolver:
             if other.name != name
             and (not tags.isdisjoint(other.tags) or (tool.category is not None and other.category == tool.category))
         ]
-        return tuple(other.name for other in sorted(near, key=rank)[:MAX_ALTERNATIVES])
+        visible = select_visible(self.catalog, permissions, near)
+        return tuple(other.name for other in sorted(visible, key=rank)[:MAX_ALTERNATIVES])
 
     def service(self, id: str) -> ResolvedTool:
         """Resolve the service ``id``, to be called without a tool.
@@ -159,6 +198,7 @@ class ToolResolver:
                 pool_key=self._pool_key_of(descriptor, ""),
                 is_durable=_is_durable(descriptor),
                 is_tool=False,
+                requirement=require_permissions(descriptor.permissions),
             )
         return target
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -13,6 +12,7 @@ from dispatch.catalog.frozen_json import describe_kind, describe_value, join_pat
 from dispatch.catalog.readers.item_key import ItemKey
 from dispatch.catalog.versions import VERSION_EXAMPLE, is_version
 from dispatch.messaging.wire.topic_name import TopicError, TopicName
+from dispatch.permissions.permission_set import check_permission
 
 MAX_NAME_CHARS: Final = 256
 """Characters of a name or an id: they appear in metric labels, log lines and texts for models."""
@@ -112,8 +112,25 @@ class ObjectReader:
                 self.report.add_error(
                     f"{self.path_of(key)}[{index}]", what, f"write {json.dumps(example)}, or remove it"
                 )
-        # Interned: thousands of tools share a few tags, groups and permissions.
-        return tuple(dict.fromkeys(sys.intern(value) for value in values if isinstance(value, str)))
+        return tuple(dict.fromkeys(value for value in values if isinstance(value, str)))
+
+    def read_permissions(self) -> tuple[str, ...]:
+        """Read the optional key ``permissions``. An empty list is an error: it may be meant as "no user may call it"."""
+        key, example = "permissions", "tools:jokes"
+        values = self._list(key, [example])
+        if self.raw.get(key) == ():
+            self.add_error(
+                key, "the list is empty", f'write "{key}": ["{example}"], or remove it: every user may call then'
+            )
+        for index, value in enumerate(values):
+            problem = (
+                check_permission(value) if isinstance(value, str) else f"{describe_value(value)} instead of a text"
+            )
+            if problem is not None:
+                self.report.add_error(
+                    f"{self.path_of(key)}[{index}]", problem, f'write a permission such as "{example}"'
+                )
+        return tuple(dict.fromkeys(value for value in values if isinstance(value, str)))
 
     def read_version(self, item_key: ItemKey) -> str | None:
         """Read the optional key ``version``. The version in the item's key is its default, and excludes another one."""

@@ -40,6 +40,8 @@ class CallMetrics:
 
     __slots__ = ("_requests", "meter")
 
+    trace_id = ""
+
     def __init__(self, meter: ToolMeter) -> None:
         self.meter = meter
         self._requests: dict[str, RequestObserver] = {

@@ -124,6 +124,10 @@ class _PropagatedCall(CallDecorator):
         super().__init__(inner)
         self._properties = properties
 
+    @property
+    def trace_id(self) -> str:
+        return self._properties.get("traceparent", "")[3:35]
+
     def on_request(self, topic: str, template: str, id: str, number: int, reason: str) -> RequestObserver:
         return _PropagatedRequest(self._properties, self._inner.on_request(topic, template, id, number, reason))
 
@@ -145,6 +149,10 @@ class _RecordedCall(CallDecorator):
         self._exemplar: dict[str, str] | None = None
         if own.trace_flags.sampled:
             self._exemplar = {"trace_id": f"{own.trace_id:032x}", "span_id": f"{own.span_id:016x}"}
+
+    @property
+    def trace_id(self) -> str:
+        return f"{self._span.get_span_context().trace_id:032x}"
 
     def on_arguments(self, arguments: Mapping[str, Any]) -> None:
         self._inner.on_arguments(arguments)
