@@ -30,8 +30,10 @@ ALL_WORKSPACES: Final = "*"
 
 _NOT_CONNECTED: Final = "This source is not connected. Pass it to dispatch.connect(catalog=…) and start the dispatcher."
 
-_Values = dict[tuple[str, str, str], str]
-"""Texts by workspace, type and key."""
+_Values = dict[tuple[str, str], dict[str, str]]
+"""Texts by key, by workspace and type."""
+_Items = dict[tuple[str, str, str], tuple[str, Item]]
+"""Each item with its text, by workspace, type and key."""
 
 
 class TrustGraphConfig:
@@ -84,7 +86,7 @@ class TrustGraphConfig:
         self._subscribing = asyncio.Lock()
         self._is_changed = asyncio.Event()
         self._version: int | None = None
-        self._items: dict[tuple[str, str, str], tuple[str, Item]] = {}
+        self._items: _Items = {}
 
     def connect(self, broker: Broker) -> None:
         """Use ``broker`` from now on. The dispatcher calls this before the first :meth:`discover`."""
@@ -243,7 +245,7 @@ class TrustGraphConfig:
                 for kind in (TOOL, SERVICE):
                     texts, version = await client.get_values(workspace, kind)
                     versions.add(version)
-                    values.update({(workspace, kind, key): text for key, text in texts.items()})
+                    values[workspace, kind] = texts
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -253,16 +255,15 @@ class TrustGraphConfig:
             raise errors.exceptions[0] from None
         return values, versions
 
-    def _read(
-        self, values: _Values, former: Mapping[tuple[str, str, str], tuple[str, Item]]
-    ) -> dict[tuple[str, str, str], tuple[str, Item]]:
-        items = {}
-        for place in sorted(values, key=lambda place: (place[0], place[1] != SERVICE, place[2])):
-            text = values[place]
-            known = former.get(place)
-            if known is None or known[0] != text:
-                known = text, read_config_item(self.id, *place, text, self._namespace_of(place[0]))
-            items[place] = known
+    def _read(self, values: _Values, former: _Items) -> _Items:
+        items: _Items = {}
+        for workspace, kind in sorted(values, key=lambda place: (place[0], place[1] != SERVICE)):
+            namespace = self._namespace_of(workspace)
+            for key, text in sorted(values[workspace, kind].items()):
+                known = former.get((workspace, kind, key))
+                if known is None or known[0] != text:
+                    known = text, read_config_item(self.id, workspace, kind, key, text, namespace)
+                items[workspace, kind, key] = known
         return items
 
     def _namespace_of(self, workspace: str) -> str:
