@@ -37,6 +37,7 @@ class ConfigService:
 
     Attributes:
         requests: every request, as it arrived.
+        ids: of these requests; a repeated request has the same one.
         is_silent: it receives requests and does nothing, as a process that is stopped.
         ignores: an operation to which it does not respond; empty: none.
         copies: responses to each request.
@@ -46,6 +47,7 @@ class ConfigService:
     def __init__(self, store: ConfigStore, transport: MemoryTransport) -> None:
         self.store = store
         self.requests: list[dict[str, Any]] = []
+        self.ids: list[str] = []
         self.is_silent = False
         self.ignores = ""
         self.copies = 1
@@ -90,6 +92,7 @@ class ConfigService:
     def _on_request(self, message: Message) -> None:
         request = json.loads(message.data())
         self.requests.append(request)
+        self.ids.append(message.properties()["id"])
         if self.is_silent or request["operation"] == self.ignores:
             return
         response = {"version": 0, "values": [], "directory": [], "config": {}, "error": self.refusal}

@@ -125,16 +125,10 @@ def read_tool_item(item: Item, services: Services, unavailable: Unavailable = NO
     if raw is None:
         return ReadItem(item, None, None, tuple(report.problems), True, item.key_name)
     if not _is_tool_service(raw, report):
-        other = raw.get("type")
-        return ReadItem(
-            item,
-            None,
-            None,
-            tuple(report.problems),
-            report.has_errors,
-            item.key_name,
-            other if isinstance(other, str) else "",
-        )
+        other, given = raw.get("type"), raw.get("name")
+        name = item.add_namespace(given) if isinstance(given, str) else item.key_name
+        problems = tuple(report.problems)
+        return ReadItem(item, None, None, problems, report.has_errors, name, other if isinstance(other, str) else "")
     service = find_service(item, services)
     tool = read_tool(raw, item.key, service, report, item.namespace)
     meant = {tool.service, item.add_namespace(tool.service), ""}

@@ -20,12 +20,14 @@ from trustgraph.schema import ConfigRequest, ConfigResponse
 
 import dispatch
 from dispatch.catalog.sources.trustgraph import ConfigServiceError, ConfigTopics
+from tests.docs.pages import ROOT, blocks
 from tests.helpers.followed_config import SERVICE, TOOL
 from tests.helpers.python_processes import Running, running
 from tests.helpers.run_profile import by_profile
 
 pytestmark = pytest.mark.pulsar
 
+GUIDE = ROOT / "docs" / "how-to" / "trustgraph-configuration.md"
 DEFAULT_TOPICS = ConfigTopics()
 RETURN_S = 45.0
 """Seconds in which a source that was out of reach is read again: the longest wait between two attempts, and a timeout."""
@@ -130,6 +132,7 @@ async def test_a_change_with_the_published_client_is_in_force_within_a_second(ur
         assert p99 < 1.0, f"p50 {statistics.median(times) * 1000:.0f} ms, p99 {p99 * 1000:.0f} ms of {len(times)}"
 
 
+@pytest.mark.slow
 async def test_a_service_that_is_killed_and_begins_with_an_empty_store(url: str, topics: ConfigTopics) -> None:
     source = dispatch.TrustGraphConfig(topics=topics)
     async with dispatch.connect(url, source) as dispatcher:
@@ -219,6 +222,15 @@ async def test_the_topics_of_one_workspace(url: str, topics: ConfigTopics) -> No
             status = dispatcher.registry.sources()[0]
             assert status.state == "failed"
             assert "refused 'getkeys-all-ws' (bad-operation: Bad operation)" in status.problem
+
+
+async def test_the_program_of_the_guide(url: str, shared_service: Running, capsys: pytest.CaptureFixture[str]) -> None:
+    (block,) = (block for block in blocks(GUIDE) if block.language == "python")
+    program: dict[str, Any] = {"__name__": "follow"}
+    exec(compile(block.code, str(block), "exec"), program)
+    async with asyncio.timeout(20):
+        await program["main"](url)
+    assert capsys.readouterr().out == "('tell-joke',)\n"
 
 
 class Agent(AsyncProcessor):  # type: ignore[misc]  # the package has no type information

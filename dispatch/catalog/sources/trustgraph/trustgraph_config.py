@@ -86,6 +86,7 @@ class TrustGraphConfig:
         self._subscribing = asyncio.Lock()
         self._is_changed = asyncio.Event()
         self._version: int | None = None
+        self._is_in_reach = False
         self._items: _Items = {}
 
     def connect(self, broker: Broker) -> None:
@@ -115,25 +116,29 @@ class TrustGraphConfig:
             RuntimeError: not connected: the source belongs to no started dispatcher.
         """
         client = self._connected_client
+        self._is_in_reach = False
         await self._subscribe()
         for _ in range(MAX_FETCHES):
             values, versions = await self._fetch(client)
             self._version = max(versions)
             if len(versions) == 1:
                 break
+        self._is_in_reach = True
         # Thousands of texts take tens of milliseconds.
         self._items = await asyncio.to_thread(self._read, values, self._items)
         return [item for _, item in self._items.values()]
 
     async def changes(self) -> AsyncIterator[None]:
-        """Yield after each notification that may concern the tools, and when a poll is due."""
+        """Yield after each notification that may concern the tools, and when a poll is due. No poll is due after a failure:
+        the registry tries again in intervals of its own."""
         while True:
             seconds = POLL_S * (1 + POLL_JITTER * (2 * self._randomness() - 1))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await self._is_changed.wait()
-            self._is_changed.clear()
-            yield
+            if self._is_changed.is_set() or self._is_in_reach:
+                self._is_changed.clear()
+                yield
 
     # -- writing ------------------------------------------------------------------------------------------------
 

@@ -156,8 +156,8 @@ def load_published(config: Config) -> dict[str, Any] | None:
     return agent.agents["default"].tools if agent.agents else None
 
 
-def load(config: Config) -> tuple[dict[str, tuple[ToolDescriptor, ServiceDescriptor]], list[tuple[str, str]]]:
-    """Return the tools that dispatch reads item by item, and type and key of those of other types."""
+def load(config: Config) -> tuple[dict[str, tuple[ToolDescriptor, ServiceDescriptor]], set[str]]:
+    """Return the tools that dispatch reads item by item, and the names of those of other types."""
     items = [
         read_config_item("trustgraph", "default", kind, key, text)
         for kind in ("tool-service", "tool")
@@ -166,8 +166,9 @@ def load(config: Config) -> tuple[dict[str, tuple[ToolDescriptor, ServiceDescrip
     reader = ItemReader(items)
     services = {each.service.id: (each.service,) for each in reader.read_services() if each.service is not None}
     tools = {each.tool.name: each.tool for each in reader.read_tools(services) if each.tool is not None}
-    others = [(each.other_type, each.item.key) for each in reader.others]
-    return {name: (tool, services[tool.service][0]) for name, tool in tools.items()}, others
+    return {name: (tool, services[tool.service][0]) for name, tool in tools.items()}, {
+        each.name for each in reader.others
+    }
 
 
 def of_published(tool: Any) -> KnownTool:
@@ -211,9 +212,7 @@ def test_a_configuration_that_the_agent_loads(config: Config) -> None:
     assert {name: of_dispatch(*tool) for name, tool in tools.items()} == {
         name: of_published(tool) for name, tool in published.items() if is_of_service(tool)
     }
-    assert sorted(f"{key}-name" for _, key in others) == sorted(
-        name for name, tool in published.items() if not is_of_service(tool)
-    )
+    assert others == {name for name, tool in published.items() if not is_of_service(tool)}
 
 
 @settings(max_examples=examples(200))

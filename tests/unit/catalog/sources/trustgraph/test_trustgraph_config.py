@@ -9,7 +9,7 @@ import pytest
 
 import dispatch
 from dispatch.catalog.sources.trustgraph import ConfigServiceError, ConfigTopics
-from dispatch.catalog.sources.trustgraph.config_client import TIMEOUT_S
+from dispatch.catalog.sources.trustgraph.config_client import LARGE_BYTES, TIMEOUT_S
 from dispatch.catalog.sources.trustgraph.trustgraph_config import POLL_S
 from tests.helpers.followed_config import SERVICE, TOOL, following, settle
 
@@ -144,6 +144,23 @@ async def test_a_lost_read_is_sent_again() -> None:
         service.requests.clear()
         assert await reading == TOOL
         assert service.operations == [("get", "tool")]
+
+
+async def test_a_large_configuration_is_decoded_in_a_thread() -> None:
+    async with following() as (service, store, source, _):
+        store.write("tool", "large", "x" * LARGE_BYTES)
+        assert len(await source.discover()) == 3
+        service.refusal = {"type": "config-error", "message": "x" * LARGE_BYTES}
+        with pytest.raises(ConfigServiceError, match="config-error"):
+            await source.discover()
+
+
+async def test_an_unreadable_response_is_reported() -> None:
+    async with following() as (service, _, source, _):
+        service.refusal = "not an object"  # type: ignore[assignment]
+        with pytest.raises(ConfigServiceError, match="answered 'getvalues' with an unreadable response") as caught:
+            await source.discover()
+        assert caught.value.type == "bad-response"
 
 
 async def test_a_service_that_does_not_answer_is_an_error_and_its_items_return() -> None:
