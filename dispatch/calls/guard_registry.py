@@ -85,7 +85,9 @@ class GuardRegistry:
     def _drop(self, key: Any) -> None:
         """Drop the guards of a removed tool without calls in flight, and its metric series."""
         guards = self._guards.pop(key)
-        self._release_users(guards.policy.shared_user_rate_limit)
+        rate = guards.policy.shared_user_rate_limit
+        if rate is not None and self._release_users(rate):
+            del self._users[rate]  # it was retained with the guards
         self._observer.release_tool(guards.label)
 
     def renew(self, find: FindPolicy, keys: Iterable[Any]) -> None:
@@ -109,7 +111,8 @@ class GuardRegistry:
                 former = guards.policy.shared_user_rate_limit
                 self._hold_users(found[0].shared_user_rate_limit)
                 guards.reconfigure(found[0], repeatable=found[1])
-                self._release_users(former)
+                if former is not None and self._release_users(former):
+                    self._user_retention.add(former)
 
     def all(self) -> list[ToolGuards]:
         """Return the guards of all tools that were called, with those of tools removed lately."""
@@ -150,11 +153,10 @@ class GuardRegistry:
             self._user_holders[rate] += 1
             self._user_retention.restore(rate)
 
-    def _release_users(self, rate: RateLimit | None) -> None:
-        """Retain the buckets of users after the last tool with that limit was removed, or has another one."""
-        if rate is None:
-            return
+    def _release_users(self, rate: RateLimit) -> bool:
+        """Count one tool less with that limit. Return whether none has it."""
         self._user_holders[rate] -= 1
-        if not self._user_holders[rate]:
-            del self._user_holders[rate]
-            self._user_retention.add(rate)
+        if self._user_holders[rate]:
+            return False
+        del self._user_holders[rate]
+        return True

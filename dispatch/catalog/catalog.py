@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from dispatch._internal.suggestions import excerpt, find_near_names, join_alternatives, join_names
@@ -196,6 +196,16 @@ class Catalog:
         """
         return self._service_versions.get(id) or (self.service(id),)
 
+    def iterate_tools(self) -> Iterator[ToolDescriptor]:
+        """Iterate over all versions of all tools: by name in the order of loading, then the highest version first."""
+        for name, tool in self.tools.items():
+            yield from self._tool_versions.get(name) or (tool,)
+
+    def iterate_services(self) -> Iterator[ServiceDescriptor]:
+        """Iterate over all versions of all services, in the same order."""
+        for id, service in self.services.items():
+            yield from self._service_versions.get(id) or (service,)
+
     def service_of(self, tool: str | ToolDescriptor) -> ServiceDescriptor:
         """Return the service of a tool: the highest version that satisfies the tool's ``requires``, itself or with one of
         its instances; without ``requires`` the default version.
@@ -308,8 +318,7 @@ class Catalog:
         return f"<Catalog: {len(self.services)} services, {len(self.tools)} tools>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        services = [each for id in self.services for each in self.service_versions(id)]
-        tools = [each for name in self.tools for each in self.versions(name)]
+        services, tools = tuple(self.iterate_services()), tuple(self.iterate_tools())
         return _restore, (type(self), services, tools, self.source, self.sources)
 
 

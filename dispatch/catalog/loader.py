@@ -23,6 +23,7 @@ from dispatch.catalog.readers.item import (
     refuse_item,
 )
 from dispatch.catalog.version_selection import select_default, sort_versions
+from dispatch.policy import DEFAULT_POLICY, Policy
 
 Result = TypeVar("Result")
 Key = tuple[str, str, str]
@@ -41,11 +42,10 @@ def read_items(items: Iterable[Item]) -> tuple[Contents | None, list[Problem]]:
     """Read the descriptors in ``items``, and report every problem in them. With any error there are no contents. The
     content of an item never raises an exception."""
     reader = ItemReader(items := list(items))
-    found: dict[str, list[ServiceDescriptor]] = {}
+    services: dict[str, list[ServiceDescriptor]] = {}
     for each in reader.read_services():
         if each.service is not None:
-            found.setdefault(each.service.id, []).append(each.service)
-    services = {id: sort_versions(versions) for id, versions in found.items()}
+            services.setdefault(each.service.id, []).append(each.service)
     tools = [each.tool for each in reader.read_tools(services) if each.tool is not None]
     is_readable = not any(isinstance(item.raw, Unreadable) for item in items)
     if reader.refused or not is_readable:
@@ -75,6 +75,7 @@ class ItemReader:
         former: the reader of its former items: an item that did not change is not read again, and with ``keeps_valid`` an
             item that has become invalid is replaced by its last valid version.
         keeps_valid: see ``former``.
+        policy: defaults under the policies of services and tools.
 
     Attributes:
         problems: everything that is to be said about the items.
@@ -82,12 +83,21 @@ class ItemReader:
         others: tools of other runtimes.
     """
 
-    def __init__(self, items: Sequence[Item], former: ItemReader | None = None, *, keeps_valid: bool = False) -> None:
+    def __init__(
+        self,
+        items: Sequence[Item],
+        former: ItemReader | None = None,
+        *,
+        keeps_valid: bool = False,
+        policy: Policy = DEFAULT_POLICY,
+    ) -> None:
+        self._policy = policy
+        is_same_policy = former is not None and policy == former._policy
         self._items = items
         self._read: dict[Key, ReadItem] = {}
         self._uses: dict[Key, ServiceDescriptor | None] = {}
-        self._former_read = {} if former is None else former._read
-        self._former_uses = {} if former is None else former._uses
+        self._former_read = former._read if former is not None and is_same_policy else {}
+        self._former_uses = former._uses if former is not None and is_same_policy else {}
         self._former_valid = former._valid if former is not None and keeps_valid else {}
         self._valid: dict[Key, ReadItem] = {}
         self._refused_names: set[str] = set()
@@ -114,7 +124,7 @@ class ItemReader:
             key = _key(item)
             read = self._former_read.get(key)
             if read is None or not _is_same(read.item, item):
-                read = read_service_item(item)
+                read = read_service_item(item, self._policy)
             self._read[key] = read
             valid = self._choose(key, origins.check(index, read))
             if valid is None or not (valid is read or origins.claim_name(index, valid)):
@@ -136,7 +146,7 @@ class ItemReader:
             uses = find_service(item, services)
             is_same = read is not None and _is_same(read.item, item) and uses is not None
             if read is None or not is_same or self._former_uses.get(key) is not uses:
-                read = read_tool_item(item, services, unavailable)
+                read = read_tool_item(item, services, unavailable, self._policy)
             self._read[key], self._uses[key] = read, uses
             if read.other_type:
                 self._add(read)
@@ -156,7 +166,7 @@ class ItemReader:
             return read
         last = self._former_valid.get(key)
         if last is not None and services is not None:
-            last = read_tool_item(last.item, services)
+            last = read_tool_item(last.item, services, base=self._policy)
             if last.tool is None:
                 return None
         if last is not None:
@@ -177,15 +187,16 @@ def _is_same(one: Item, other: Item) -> bool:
     return one is other or one == other
 
 
-def _check_rollouts(read: Iterable[ReadItem]) -> Iterator[Problem]:
+def _check_rollouts(read: Sequence[ReadItem]) -> Iterator[Problem]:
     """Yield a warning for each share of a rollout that has no effect, because versions are separate items."""
-    versions: dict[str, list[ReadItem]] = {}
-    for each in read:
-        versions.setdefault(each.name, []).append(each)
+    versions: dict[str, list[ReadItem]] = {
+        each.name: [] for each in read if each.tool is not None and each.tool.rollout
+    }
+    for each in read if versions else ():
+        if each.name in versions:
+            versions[each.name].append(each)
     for name, items in versions.items():
         tools = [each.tool for each in items if each.tool is not None]
-        if not any(tool.rollout for tool in tools):
-            continue
         known = {tool.version for tool in tools}
         default = select_default(sort_versions(tools))
         for each in items:

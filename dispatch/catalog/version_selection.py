@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
@@ -79,6 +80,21 @@ def select_service(versions: Sequence[ServiceDescriptor], requires: str | None) 
     return select_highest(versions, range) or next(
         (each for each in versions if any(_is_in(range, instance.version) for instance in each.instances)), None
     )
+
+
+def find_service_version(versions: Iterable[ServiceDescriptor], requires: str | None) -> ServiceDescriptor:
+    """Return the version of a service that a tool uses: that of :func:`select_service`, or the default one if no version
+    satisfies ``requires``, in which case calls are rejected.
+
+    Args:
+        versions: of the service, at least one, in any order.
+        requires: a range; None, or a text that is no range: the default version.
+    """
+    ordered = sort_versions(versions)
+    if requires is not None and len(ordered) > 1:
+        with contextlib.suppress(ValueError):
+            return select_service(ordered, requires) or select_default(ordered)
+    return select_default(ordered)
 
 
 def _is_in(range: Range, version: str | None) -> bool:

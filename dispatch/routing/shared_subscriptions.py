@@ -38,6 +38,8 @@ class SharedSubscriptions:
         self._name = name
         self._further: dict[int, asyncio.Task[Transport]] = {}
         self._shared: dict[Key, _Shared] = {}
+        self._keys: dict[Hashable, dict[Key, None]] = {}
+        """The subscriptions of each user."""
         self._closing: dict[Key, asyncio.Task[None]] = {}
 
     async def connection(self, number: int) -> Transport:
@@ -58,11 +60,6 @@ class SharedSubscriptions:
                 del self._further[number]
             raise
 
-    @property
-    def users(self) -> set[Hashable]:
-        """The users of all subscriptions."""
-        return set().union(*(shared.users for shared in self._shared.values()))
-
     async def acquire(self, user: Hashable, topic: str, handler: Handler, number: int = 0) -> None:
         """Subscribe to ``topic`` for ``user``; returns when the subscription is open.
 
@@ -79,6 +76,7 @@ class SharedSubscriptions:
             shared = self._shared[key] = _Shared(asyncio.create_task(self._open(key, handler)))
             shared.opening.add_done_callback(_retrieve)
         shared.users.add(user)
+        self._keys.setdefault(user, {})[key] = None
         try:
             await asyncio.shield(shared.opening)
         except Exception:
@@ -98,7 +96,10 @@ class SharedSubscriptions:
         """Remove ``user`` and close subscriptions without users in the background. Return the topics of those on connection
         0."""
         unused = []
-        for key, shared in list(self._shared.items()):
+        for key in self._keys.pop(user, ()):
+            shared = self._shared.get(key)
+            if shared is None:  # it could not be opened
+                continue
             shared.users.discard(user)
             if not shared.users:
                 unused.append(key)

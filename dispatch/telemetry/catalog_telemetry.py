@@ -73,7 +73,7 @@ class TelemetryCatalogObserver:
             for source in self._rejected:
                 self._forget_source(source)
             self._rejected.clear()
-        shown = join_names(tuple(sources))
+        shown = join_names(sorted(sources))
         if len(self._events):
             names = [tuple(islice(each, MAX_NAMES)) for each in (added, changed, removed)]
             known = {} if fingerprints is None else fingerprints
@@ -110,7 +110,7 @@ class TelemetryCatalogObserver:
             if source not in self._labels:
                 self._rejected.add(source)
             self._count_reload(source, is_successful=False)
-        shown = join_names(tuple(sources))
+        shown = join_names(sorted(sources))
         self._publish(CatalogChanged, source=shown, ok=False, tools=tools, problem=problem)
         self._log.log(
             logging.WARNING,

@@ -9,7 +9,8 @@ from typing import Any
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
 from prometheus_client import CollectorRegistry
 
-from dispatch import Catalog, Dispatcher, Telemetry
+from dispatch import Dispatcher, Telemetry
+from dispatch.catalog.live.source_list import CatalogLike
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.dispatcher_and_service import BROKER, catalog
 
@@ -129,7 +130,7 @@ def short(tree: list[str]) -> list[str]:
 
 @contextlib.asynccontextmanager
 async def telling(
-    telemetry: Telemetry, tools: Catalog | None = None, *, broker: str = BROKER, **options: Any
+    telemetry: Telemetry, tools: CatalogLike | None = None, *, broker: str = BROKER, **options: Any
 ) -> AsyncIterator[Dispatcher]:
     """A started dispatcher on the stand's broker that tells what ``telemetry`` says."""
     async with Dispatcher(MemoryTransport(broker), tools or catalog(), telemetry=telemetry, **options) as dispatcher:

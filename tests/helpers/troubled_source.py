@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from dispatch.catalog.readers.item import Item
+from dispatch.catalog.sources.base import OnChange
 
 SERVICE = {
     "id": "desk",
@@ -20,12 +21,16 @@ INVALID = Item("tool/staple", "tool", "staple", {**TOOL, "name": "staple", "serv
 
 
 class TroubledSource:
-    """It holds changes. :meth:`deliver` and :meth:`fail` are in force at once."""
+    """:meth:`deliver` and :meth:`fail` announce a change.
 
-    id = "desk"
-    on_change = "hold"
+    Args:
+        id: of the source.
+        on_change: ``hold`` or ``apply``.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, id: str = "desk", *, on_change: OnChange = "hold") -> None:
+        self.id = id
+        self.on_change = on_change
         self._items: Sequence[Item] | None = SOUND
         self._change = asyncio.Event()
 

@@ -6,98 +6,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
-from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from dispatch import Catalog, Dispatcher, InstanceChanged, ThrottledError, ToolServiceClient
 from dispatch._internal.retention import RETENTION_S
-from dispatch.errors import TransportError
-from dispatch.transports import Handler, Mode, OnFailure, Publisher, Subscription, Ticket
-from dispatch.transports.memory import MemoryTransport
-from tests.helpers.dispatcher_and_service import BROKER, Peer, catalog, dispatching, serving
+from tests.helpers.counted_transport import CountedTransport
+from tests.helpers.dispatcher_and_service import Peer, catalog, dispatching, serving
 from tests.helpers.telemetry_capture import Board, telling
 
 NAMESPACES = "non-persistent://tg/request", "non-persistent://tg/response"
-
-_SESSION_KEY = re.compile("(?<=dispatch-reply-)[0-9a-f]{24}-")
-
-
-class CountedPublisher:
-    """See :class:`dispatch.transports.base.Publisher`."""
-
-    def __init__(self, transport: CountedTransport, inner: Publisher) -> None:
-        self._transport = transport
-        self._inner = inner
-        self.topic = inner.topic
-        self._closed = False
-
-    def publish(self, payload: bytes, properties: Mapping[str, str], *, flow: str, on_failure: OnFailure) -> Ticket:
-        if self._closed:
-            raise TransportError("closed", "The publisher is closed.", sent=False)
-        return self._inner.publish(payload, properties, flow=flow, on_failure=on_failure)
-
-    async def writable(self, flow: str) -> None:
-        await self._inner.writable(flow)
-
-    async def close(self) -> None:
-        assert not self._closed
-        self._closed = True
-        self._transport.open["publisher", self.topic] -= 1
-        await self._inner.close()
-
-
-class CountedSubscription:
-    """See :class:`dispatch.transports.base.Subscription`."""
-
-    def __init__(self, transport: CountedTransport, inner: Subscription) -> None:
-        self._transport = transport
-        self._inner = inner
-        self.topic = inner.topic
-
-    async def close(self) -> None:
-        await asyncio.sleep(0.01)
-        await self._inner.close()
-        self._transport.open[self._transport.kind, self.topic] -= 1
-
-
-class CountedTransport(MemoryTransport):
-    """Counts what is open, over all further connections."""
-
-    def __init__(self) -> None:
-        super().__init__(BROKER)
-        self.open: Counter[tuple[str, str]] = Counter()
-        self.slow = 0.0
-        """Seconds that it takes to open a publisher."""
-        self.kind = "subscription"
-        self.further = 0
-
-    def another(self) -> CountedTransport:
-        further = CountedTransport()
-        further.open = self.open
-        further.kind = f"subscription {1 + self.further}"
-        self.further += 1
-        return further
-
-    async def publisher(self, topic: str) -> CountedPublisher:  # type: ignore[override] # a wrapper around its own
-        await asyncio.sleep(self.slow)
-        self.open["publisher", topic] += 1
-        return CountedPublisher(self, await super().publisher(topic))
-
-    async def subscribe(  # type: ignore[override] # likewise
-        self, topic: str, handler: Handler, *, mode: Mode, name: str
-    ) -> CountedSubscription:
-        assert self.open[self.kind, topic] == 0, "it is not opened before it was closed"
-        self.open[self.kind, topic] += 1
-        return CountedSubscription(self, await super().subscribe(topic, handler, mode=mode, name=name))
-
-    @property
-    def left_open(self) -> dict[tuple[str, str], int]:
-        """What is open; the key of a dispatcher's session, in the names of its reply topics, is left out."""
-        return {(kind, _SESSION_KEY.sub("", topic)): count for (kind, topic), count in self.open.items() if count}
 
 
 def services(*names: str, **tool: Any) -> Catalog:

@@ -19,6 +19,7 @@ from dispatch.catalog.fingerprint import fingerprint, service_fingerprint
 from dispatch.catalog.live.source_items import Found, SourceItems
 from dispatch.catalog.readers.item import Item, ReadItem
 from dispatch.catalog.sources.base import OnChange
+from dispatch.catalog.version_selection import find_service_version
 from dispatch.policy import DEFAULT_POLICY, Policy
 from dispatch.telemetry.catalog_observer import HeldChange, ShadowedItem
 
@@ -152,10 +153,10 @@ class Merger:
         """
         source = self._sources[id]
         if source.is_atomic:
-            reader = source.begin(items)
+            reader = source.begin(items, self.policy)
             services: _Layer[ServiceDescriptor] = _Layer("tool-service")
             for each in self._sources.values():
-                for origin, service in each.services(reader if each is source else each.begin(each.items)):
+                for origin, service in each.services(reader if each is source else each.begin(each.items, self.policy)):
                     services.add(each.id, origin, service.id, service)
             for _ in source.tools(reader, services.by_name):
                 pass
@@ -183,7 +184,7 @@ class Merger:
         counts: Counter[tuple[str, str]] = Counter()
         first_seen: dict[str, frozenset[str]] = {}
         others: dict[str, OtherTool] = {}
-        readers = {id: source.begin(source.items) for id, source in self._sources.items()}
+        readers = {id: source.begin(source.items, self.policy) for id, source in self._sources.items()}
 
         def fill(
             layer: _Layer[D],
@@ -201,7 +202,7 @@ class Merger:
                 counts[layer.kind, source.id] += layer.add(source.id, origin, name_of(descriptor), descriptor)
 
         def fingerprint_tool(tool: ToolDescriptor) -> str:
-            return fingerprint(tool, services.by_name[tool.service][0])
+            return fingerprint(tool, find_service_version(services.by_name[tool.service], tool.requires))
 
         for id, source in self._sources.items():
             fill(services, source, source.services(readers[id]), _id_of, service_fingerprint)
@@ -217,6 +218,7 @@ class Merger:
                 [each for versions in services.by_name.values() for each in versions],
                 [each for versions in tools.by_name.values() for each in versions],
                 source="merged",
+                sources={name: source for name, (source, _) in tools.owners.items()},
             ),
             policy=self.policy,
             reports={

@@ -99,6 +99,7 @@ class Registry:
             observer: of the catalogue.
         """
         self._connect, self._observer = connect, observer
+        self._report_items(self._activator.merged)  # what was found before there was an observer
         self._activator.start()
         for follower in self._followers.values():
             self._start(follower)
@@ -353,13 +354,9 @@ class Registry:
         merged, changes = prepared.merged, prepared.changes.tools
         if merged.first_seen and self._approval_watcher is not None:
             self._approval_watcher.add_first_seen(merged.first_seen)
-        observer = self._observer
-        for id, report in merged.reports.items():
-            observer.on_refused_items(id, [refused for read in report.refused for refused in _describe(id, read)])
-            observer.on_shadowed_items(id, report.shadowed)
-            observer.on_held_changes(id, report.held)
+        self._report_items(merged)
         if prepared.changes or is_replaced:
-            observer.on_activated(
+            self._observer.on_activated(
                 causes,
                 len(merged.catalog.tools),
                 added=changes.added,
@@ -368,6 +365,13 @@ class Registry:
                 fingerprints=prepared.fingerprints,
                 is_reload=is_replaced,
             )
+
+    def _report_items(self, merged: Merged) -> None:
+        for id, report in merged.reports.items():
+            refused = [refused for read in report.refused for refused in _describe(id, read)]
+            self._observer.on_refused_items(id, refused)
+            self._observer.on_shadowed_items(id, report.shadowed)
+            self._observer.on_held_changes(id, report.held)
 
 
 def _set_items(merger: Merger, id: str, items: Sequence[Item]) -> None:

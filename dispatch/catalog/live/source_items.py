@@ -10,6 +10,7 @@ from dispatch.catalog.descriptors import ServiceDescriptor, ToolDescriptor
 from dispatch.catalog.loader import ItemReader
 from dispatch.catalog.readers.item import Item, Services
 from dispatch.catalog.sources.base import OnChange
+from dispatch.policy import Policy
 from dispatch.telemetry.catalog_observer import HeldChange
 
 D = TypeVar("D", ServiceDescriptor, ToolDescriptor)
@@ -38,14 +39,15 @@ class SourceItems:
         self._approved: dict[str, list[Any]] = {}
         """The definitions in force, by kind and name, of a source that holds changes."""
 
-    def begin(self, items: Sequence[Item]) -> ItemReader:
-        """Return a reader of ``items``; what did not change since the last merge is not read again."""
-        return ItemReader(items, self.reader, keeps_valid=not self.is_atomic)
+    def begin(self, items: Sequence[Item], policy: Policy) -> ItemReader:
+        """Return a reader of ``items`` over the defaults ``policy``. What did not change since the last merge is not read
+        again."""
+        return ItemReader(items, self.reader, keeps_valid=not self.is_atomic, policy=policy)
 
     def services(self, reader: ItemReader) -> Iterator[Found[ServiceDescriptor]]:
         """Yield the services with their origins."""
         if self.catalog is not None:
-            for service in self.catalog.services.values():
+            for service in self.catalog.iterate_services():
                 yield self.id, service
         for read in reader.read_services():
             if read.service is not None:
@@ -54,7 +56,7 @@ class SourceItems:
     def tools(self, reader: ItemReader, services: Services) -> Iterator[Found[ToolDescriptor]]:
         """Yield the tools with their origins."""
         if self.catalog is not None:
-            for tool in self.catalog.tools.values():
+            for tool in self.catalog.iterate_tools():
                 yield self.id, tool
         for read in reader.read_tools(services):
             if read.tool is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -112,7 +113,8 @@ class ObjectReader:
                 self.report.add_error(
                     f"{self.path_of(key)}[{index}]", what, f"write {json.dumps(example)}, or remove it"
                 )
-        return tuple(dict.fromkeys(value for value in values if isinstance(value, str)))
+        # Interned: thousands of tools share a few tags, groups and permissions.
+        return tuple(dict.fromkeys(sys.intern(value) for value in values if isinstance(value, str)))
 
     def read_permissions(self) -> tuple[str, ...]:
         """Read the optional key ``permissions``. An empty list is an error: it may be meant as "no user may call it"."""

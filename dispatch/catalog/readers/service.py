@@ -12,6 +12,7 @@ from dispatch.catalog.errors import Report
 from dispatch.catalog.readers.field_validation import MAX_NAME_CHARS, ObjectReader
 from dispatch.catalog.readers.item_key import ItemKey
 from dispatch.catalog.readers.policy_check import check_policy
+from dispatch.policy import DEFAULT_POLICY, Policy
 
 SERVICE_KEYS: Final = (
     "id",
@@ -32,9 +33,11 @@ _REQUEST: Final = "non-persistent://tg/request/joke"
 _RESPONSE: Final = "non-persistent://tg/response/joke"
 
 
-def read_service(raw: dict[str, Any], item_key: str, report: Report, namespace: str = "") -> ServiceDescriptor:
+def read_service(
+    raw: dict[str, Any], item_key: str, report: Report, namespace: str = "", base: Policy = DEFAULT_POLICY
+) -> ServiceDescriptor:
     """Return the descriptor in ``raw``; ``item_key`` has the defaults of its id and version, ``namespace`` is the prefix of
-    its id. After an error in ``report`` only its id may be used."""
+    its id, ``base`` the defaults under its policy. After an error in ``report`` only its id may be used."""
     key = ItemKey.parse(item_key)
     reader = ObjectReader(raw, report, (*SERVICE_KEYS, "requires"))
     own_id = reader.read_name("id", "joke-service", default=key.name)
@@ -47,7 +50,7 @@ def read_service(raw: dict[str, Any], item_key: str, report: Report, namespace: 
         config_params=_config_params(reader),
         instances=_instances(reader, response_queue),
         version=reader.read_version(key),
-        policy=check_policy(reader.read_object("policy", {"timeout": 10}), report),
+        policy=check_policy(reader.read_object("policy", {"timeout": 10}), report, base),
         permissions=reader.read_permissions(),
     )
     if service.version is not None and service.instances:

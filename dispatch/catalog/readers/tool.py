@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from typing import Any, Final
 
 from dispatch._internal.suggestions import excerpt, find_near_names
@@ -24,7 +25,7 @@ from dispatch.catalog.readers.schema_check import check_input_schema
 from dispatch.catalog.version_ranges import RANGE_EXAMPLE, parse_range
 from dispatch.catalog.version_selection import select_service
 from dispatch.catalog.versions import is_version
-from dispatch.policy import DEFAULT_POLICY, PolicyError, check_repeats
+from dispatch.policy import DEFAULT_POLICY, Policy, PolicyError, check_repeats
 
 TRUSTGRAPH_KEYS: Final = (
     "type",
@@ -74,7 +75,12 @@ _MODEL_NAME: Final = re.compile(rf"[A-Za-z0-9_-]{{1,{MAX_MODEL_NAME_CHARS}}}")
 
 
 def read_tool(
-    raw: dict[str, Any], item_key: str, service: ServiceDescriptor | None, report: Report, namespace: str = ""
+    raw: dict[str, Any],
+    item_key: str,
+    service: ServiceDescriptor | None,
+    report: Report,
+    namespace: str = "",
+    defaults: Policy = DEFAULT_POLICY,
 ) -> ToolDescriptor:
     """Return the descriptor in ``raw``. After an error in ``report`` only its name and service may be used.
 
@@ -82,6 +88,7 @@ def read_tool(
         item_key: has the defaults of its name and version.
         service: that it refers to; None: unknown, so that its config is not checked.
         namespace: prefix of its name.
+        defaults: under the policies of the service and the tool.
     """
     params = {param.name: param for param in service.config_params} if service else {}
     own = {key: value for key, value in raw.items() if key not in params or key not in DISPATCH_KEYS}
@@ -93,7 +100,7 @@ def read_tool(
                 f"the service has a config param '{key}', so the value is sent to the service and dispatch ignores it",
                 "rename the service's config param if the tool's own key is meant",
             )
-    base = DEFAULT_POLICY.merged(service.policy) if service else DEFAULT_POLICY
+    base = defaults.merged(service.policy) if service else defaults
     key_parts = ItemKey.parse(item_key)
     version = reader.read_version(key_parts)
     tool = ToolDescriptor(
@@ -253,8 +260,8 @@ def _arguments(reader: ObjectReader) -> tuple[Argument, ...]:
     example = {"name": "topic", "type": "string", "description": "What the joke is about"}
     for entry in reader.read_objects("arguments", _ARGUMENT_KEYS, example):
         argument = Argument(
-            name=entry.read_name("name", "topic"),
-            type=_argument_type(entry),
+            name=sys.intern(entry.read_name("name", "topic")),
+            type=sys.intern(_argument_type(entry)),
             description=entry.read_required_text("description", "What the joke is about", may_be_empty=True),
             required=entry.read_flag("required"),
         )

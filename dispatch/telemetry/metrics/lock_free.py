@@ -100,6 +100,8 @@ class _LockFreeMetric(Collector, Generic[S]):
         self._help = help
         self._labels = tuple(labels)
         self._series: dict[tuple[str, ...], S] = {}
+        self._by_first: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
+        """The series by their first label. A removal must not search thousands of series of other tools."""
         self._lock = threading.Lock()
         registry.register(self)
 
@@ -117,15 +119,34 @@ class _LockFreeMetric(Collector, Generic[S]):
         with self._lock:
             found = self._series.get(values)
             if found is None:
-                found = self._series[values] = self._make_series()
+                found = self._make_series()
+                self._add(values, found)
             return found
 
+    def _add(self, values: tuple[str, ...], series: S) -> None:
+        if values not in self._series:
+            self._by_first.setdefault(values[:1], []).append(values)
+        self._series[values] = series
+
     def remove_by_labels(self, wanted: Mapping[str, str]) -> None:
-        """Remove the series that have all the label values ``wanted``."""
+        """Remove the series that have all the label values ``wanted``, among them the metric's first label.
+
+        Raises:
+            ValueError: the metric has no such label, or the first one is missing.
+        """
         at = [(self._labels.index(name), value) for name, value in wanted.items()]
+        if self._labels[0] not in wanted:
+            raise ValueError(f"name the first label of {self._name}: {self._labels[0]}")
+        first = (wanted[self._labels[0]],)
         with self._lock:
-            for values in [values for values in self._series if all(values[i] == value for i, value in at)]:
-                del self._series[values]
+            remaining = []
+            for values in self._by_first.pop(first, ()):
+                if all(values[i] == value for i, value in at):
+                    del self._series[values]
+                else:
+                    remaining.append(values)
+            if remaining:
+                self._by_first[first] = remaining
 
     def describe(self) -> Iterable[Metric]:
         """Return the family without its series."""
@@ -149,7 +170,7 @@ class LockFreeCounter(_LockFreeMetric[CounterSeries]):
     def mirror(self, histogram: HistogramSeries, *values: str) -> None:
         """Export the number of observations of ``histogram`` as the series with these label values."""
         with self._lock:
-            self._series[values] = histogram  # type: ignore[assignment] # it has a `value`, which is all that is read
+            self._add(values, histogram)  # type: ignore[arg-type] # it has a `value`, which is all that is read
 
     def _make_family(self, series: Callable[[], Sequence[tuple[tuple[str, ...], CounterSeries]]]) -> Metric:
         def values() -> Values:

@@ -59,7 +59,7 @@ def test_the_exposition_equals_that_of_prometheus_clients_metrics(told: list[tup
     assert scraped(ours) == scraped(theirs)
 
 
-def test_series_are_created_once_and_removed_by_any_of_their_labels() -> None:
+def test_series_are_created_once_and_removed_by_their_labels() -> None:
     registry = CollectorRegistry()
     counter = LockFreeCounter("n", "N.", ("tool", "outcome"), registry=registry)
     for tool in "ab":
@@ -74,6 +74,13 @@ def test_series_are_created_once_and_removed_by_any_of_their_labels() -> None:
         counter.labels("a")
     with pytest.raises(ValueError, match="not in tuple"):
         counter.remove_by_labels({"user": "a"})
+    with pytest.raises(ValueError, match="name the first label of n: tool"):
+        counter.remove_by_labels({"outcome": "ok"})
+    counter.labels("b", "bad").inc(3)
+    counter.remove_by_labels({"tool": "b"})
+    assert scraped(registry) == {}
+    counter.labels("b", "bad").inc(5)
+    assert scraped(registry) == {("n_total", (("outcome", "bad"), ("tool", "b"))): 5}
 
 
 def test_a_duplicate_name_is_an_error() -> None:

@@ -1,0 +1,192 @@
+"""Guards of tools that are removed and return, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dispatch import Catalog, Dispatcher
+from dispatch._internal.retention import RETENTION_S
+from dispatch.calls.guard_registry import GuardRegistry
+from dispatch.calls.tool_guards import ToolGuards
+from dispatch.errors import Outcome
+from dispatch.policy import Bulkhead, Policy, RateLimit
+from dispatch.resilience.breaker.breaker import State
+from dispatch.telemetry.call_observer import NullDispatcher
+from tests.helpers.clock import advance
+from tests.helpers.dispatcher_and_service import catalog, dispatching, serving
+
+RATE, BURST = 5, 5
+
+
+class Registry:
+    """A registry over a catalogue that is a dictionary."""
+
+    def __init__(self, **policies: Policy) -> None:
+        self.policies: dict[str, Policy] = policies
+        self.released: list[str] = []
+        observer = NullDispatcher()
+        observer.release_tool = self.released.append  # type: ignore[method-assign] # records the labels
+        self.registry = GuardRegistry(asyncio.get_running_loop().time, random.random, observer, find=self._find)
+
+    def _find(self, key: str) -> tuple[Policy, bool] | None:
+        policy = self.policies.get(key)
+        return None if policy is None else (policy, False)
+
+    def guards_of(self, key: str, policy: Policy | None = None) -> ToolGuards:
+        return self.registry.of(key, policy or self.policies[key], repeatable=False)
+
+    def remove(self, key: str) -> Policy:
+        policy = self.policies.pop(key)
+        self.registry.renew(self._find, [key])
+        return policy
+
+    def put(self, key: str, policy: Policy) -> None:
+        self.policies[key] = policy
+        self.registry.renew(self._find, [key])
+
+
+async def test_a_tool_that_returns_finds_its_guards() -> None:
+    tools = Registry(a=Policy(), b=Policy())
+    guards, other = tools.guards_of("a"), tools.guards_of("b")
+    policy = tools.remove("a")
+    await advance(RETENTION_S - 0.001)
+    assert tools.registry.all() == [guards, other]
+    assert tools.guards_of("a", policy) is guards  # a call that began before the removal
+    tools.put("a", Policy(bulkhead=Bulkhead(3)))
+    assert tools.guards_of("a") is guards
+    assert guards.policy == tools.policies["a"]
+    await advance(2 * RETENTION_S)
+    assert tools.guards_of("a") is guards
+    assert tools.released == []
+
+
+async def test_guards_are_dropped_after_their_time_and_their_last_call() -> None:
+    tools = Registry(a=Policy(), b=Policy())
+    guards = tools.guards_of("a")
+    with tools.guards_of("b").calls:
+        for key in "ab":
+            tools.remove(key)
+        await advance(RETENTION_S)
+        assert tools.released == ["a"]
+        await advance(RETENTION_S)
+        assert tools.released == ["a"]
+        assert tools.registry.calls_in_flight == 1
+    assert tools.released == ["a", "b"]
+    assert tools.registry.all() == []
+    tools.put("a", Policy())
+    assert tools.guards_of("a") is not guards
+
+
+async def test_guards_of_a_call_that_began_long_before_are_dropped_too() -> None:
+    tools = Registry()
+    first = tools.guards_of("a", Policy())  # no catalogue has the tool any more
+    assert tools.guards_of("a", Policy()) is first
+    await advance(RETENTION_S)
+    assert (tools.registry.all(), tools.released) == ([], ["a"])
+
+
+async def test_new_guards_have_the_policy_in_force() -> None:
+    tools = Registry(a=Policy(bulkhead=Bulkhead(3)))
+    assert tools.guards_of("a", Policy(bulkhead=None)).policy == tools.policies["a"]
+
+
+async def test_limits_of_users_that_tools_share_are_retained_as_well() -> None:
+    shared = RateLimit("5/s")
+    tools = Registry(a=Policy(shared_user_rate_limit=shared), b=Policy(shared_user_rate_limit=shared))
+    for key in "ab":
+        tools.guards_of(key)
+    users = tools.registry._users[shared]
+    tools.remove("a")
+    tools.put("b", Policy())  # no tool has the limit now
+    await advance(RETENTION_S - 1)
+    tools.put("b", Policy(shared_user_rate_limit=shared))
+    await advance(2 * RETENTION_S)
+    assert tools.registry._users == {shared: users}
+    tools.put("b", Policy(shared_user_rate_limit=RateLimit("6/s")))
+    await advance(RETENTION_S)
+    assert list(tools.registry._users) == [RateLimit("6/s")]
+    tools.remove("b")
+    await advance(RETENTION_S)
+    assert (tools.registry._users, tools.registry._user_holders) == ({}, {})
+
+
+async def test_the_wait_for_the_last_call_includes_those_of_removed_tools() -> None:
+    tools = Registry(a=Policy(), b=Policy())
+    a, b = tools.guards_of("a"), tools.guards_of("b")
+    with a.calls:
+        with b.calls:
+            tools.remove("a")
+            assert tools.registry.calls_in_flight == 2
+            waiting = asyncio.create_task(tools.registry.wait_idle())
+            await advance(1)
+        await advance(1)
+        assert not waiting.done()
+    await waiting
+    tools.registry.close()
+
+
+# -- through the dispatcher -------------------------------------------------------------------------------------------
+
+
+async def recreate(dispatcher: Dispatcher, tools: Catalog, wait: Callable[[], float]) -> None:
+    """Delete all tools and create them again."""
+    await dispatcher.reload(Catalog.empty())
+    await advance(wait())
+    await dispatcher.reload(tools)
+    await advance(wait())
+
+
+@pytest.mark.parametrize("key", ["rate-limit", "user-rate-limit", "shared-user-rate-limit"])
+async def test_deleting_and_creating_a_tool_raises_no_rate_limit(key: str) -> None:
+    tools = catalog(work={"policy": {key: {"rate": f"{RATE}/s", "burst": BURST, "max-wait": 0}, "retry": 1}})
+    executed: list[float] = []
+    loop, drawn = asyncio.get_running_loop(), random.Random(3)
+
+    def work(_: dict[str, Any]) -> str:
+        executed.append(loop.time())
+        return "done"
+
+    async with serving(work), dispatching(tools) as dispatcher:
+        began = loop.time()
+        for _ in range(1_000):
+            results = await asyncio.gather(*(dispatcher.execute("work", user="alice") for _ in range(4)))
+            assert {result.outcome for result in results} <= {Outcome.SUCCESS, Outcome.THROTTLED, Outcome.REJECTED}
+            await recreate(dispatcher, tools, lambda: drawn.uniform(0.0, 0.1))
+        seconds = loop.time() - began
+        assert len(executed) <= BURST + RATE * seconds
+        assert len(executed) > 0.9 * RATE * seconds  # the limit, and nothing else, held the calls back
+        for first, later in zip(executed, executed[BURST + RATE :], strict=False):
+            assert later - first >= 1.0 - 1e-6  # at most the burst and one second's rate in any second
+
+
+async def test_a_deleted_tool_keeps_its_breaker_its_bulkhead_its_budget_and_its_measurements() -> None:
+    gate = asyncio.Event()
+
+    async def work(_: dict[str, Any]) -> str:
+        await gate.wait()
+        return "done"
+
+    policy = {"bulkhead": {"max-concurrent-calls": 2, "max-wait": 0}, "retry": 1}
+    tools = catalog(work={"idempotent": True, "policy": policy})
+    async with serving(work), dispatching(tools) as dispatcher:
+        calls = [asyncio.create_task(dispatcher.execute("work", timeout=300)) for _ in range(2)]
+        await advance(1)
+        guards = dispatcher._running.guards_of(dispatcher._live.resolver.tool("work"))
+        budget, durations, breaker = guards.budget, guards.durations, dispatcher.breaker("work")
+        for _ in range(10):
+            await recreate(dispatcher, tools, lambda: 1.0)
+            rejected = (await dispatcher.execute("work")).error
+            assert rejected is not None
+            assert rejected.rejected_by == "bulkhead"
+        gate.set()
+        assert all(result.ok for result in await asyncio.gather(*calls))
+        breaker.force_open()
+        await recreate(dispatcher, tools, lambda: 1.0)
+        assert dispatcher.breaker("work").state is State.FORCED_OPEN
+        again = dispatcher._running.guards_of(dispatcher._live.resolver.tool("work"))
+        assert (again, again.budget, again.durations) == (guards, budget, durations)
