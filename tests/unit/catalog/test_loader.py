@@ -1,13 +1,24 @@
 from __future__ import annotations
 
+import contextlib
 import logging
+import pickle
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dispatch.catalog import Catalog, CatalogError, Item, Problem, check_items, load_items
+from dispatch.catalog import (
+    Catalog,
+    CatalogError,
+    Item,
+    Problem,
+    VersionMismatchError,
+    check_items,
+    load_items,
+)
+from dispatch.catalog.fingerprint import fingerprint
 from dispatch.catalog.readers.item import Unreadable
 from tests.helpers.catalog_items import JOKE_SERVICE, TELL_JOKE, check, only, service_item, tool_item, without
 
@@ -197,6 +208,11 @@ OPTIONAL = [
     "destructive",
     "output-schema",
     "category",
+    "rollout",
+    "group",
+    "state",
+    "applicable-states",
+    "input-schema",
 ]
 KEYS = st.sampled_from([*JOKE_SERVICE, *TELL_JOKE, *OPTIONAL, "weight", "timeout", "required"])
 VALUES: st.SearchStrategy[Any] = st.recursive(
@@ -206,7 +222,17 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
     | st.floats()
     | st.text(st.characters(), max_size=8)
     | st.sampled_from(
-        ["tool-service", "joke-service", "string", "request:tg:a", "persistent://a/b/c", "1.0.0", "style"]
+        [
+            "tool-service",
+            "joke-service",
+            "string",
+            "request:tg:a",
+            "persistent://a/b/c",
+            "1.0.0",
+            "style",
+            "^1",
+            "object",
+        ]
     ),
     lambda inner: (
         st.lists(inner, max_size=4) | st.dictionaries(KEYS | st.text(st.characters(), max_size=4), inner, max_size=8)
@@ -227,8 +253,9 @@ RAW = (
             Item,
             st.sampled_from(["a.json", "b.json"]),
             st.sampled_from(["tool-service", "tool", "x"]),
-            st.text(max_size=5),
+            st.text(max_size=5) | st.sampled_from(["a@1.0.0", "a@2.0.0-rc.1"]),
             RAW,
+            st.sampled_from(["", "crm"]),
         ),
         max_size=5,
     )
@@ -242,4 +269,9 @@ def test_the_loader_never_raises_whatever_an_item_holds(items: list[Item]) -> No
         assert problem.fix
         assert str(problem).isprintable()
     if catalog is not None:
-        assert all(tool.service in catalog.services for tool in catalog.tools.values())
+        for tool in catalog.iterate_tools():
+            assert tool.service in catalog.services
+            assert tool in catalog.versions(tool.name)
+            with contextlib.suppress(VersionMismatchError):
+                assert len(fingerprint(tool, catalog.service_of(tool))) == 64
+        assert pickle.loads(pickle.dumps(catalog)) == catalog
