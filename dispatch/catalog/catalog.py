@@ -13,6 +13,7 @@ from dispatch.catalog.loader import read_items, require_valid
 from dispatch.catalog.readers.item import Item
 from dispatch.catalog.version_ranges import Range
 from dispatch.catalog.version_selection import (
+    find_service_version,
     list_versions,
     select_default,
     select_service,
@@ -226,6 +227,15 @@ class Catalog:
             raise VersionMismatchError("tool service", descriptor.service, descriptor.requires, available)
         return selected
 
+    def service_or_default(self, tool: ToolDescriptor) -> ServiceDescriptor:
+        """Return the service of a tool, or its default version if no version satisfies the tool's ``requires``: for what is
+        said about a tool that cannot be called now.
+
+        Raises:
+            UnknownServiceError: the descriptor belongs to another catalogue, and its service is not in this one.
+        """
+        return find_service_version(self.service_versions(tool.service), tool.requires)
+
     def source_of(self, name: str) -> str:
         """Return the id of the source of a tool.
 
@@ -289,10 +299,7 @@ class Catalog:
 
     def permissions_of(self, tool: ToolDescriptor) -> tuple[str, ...]:
         """Return all permissions that a user needs to call a tool: its own and its service's."""
-        try:
-            inherited = self.service_of(tool).permissions
-        except VersionMismatchError:  # each call of the tool is rejected
-            inherited = self.service(tool.service).permissions
+        inherited = self.service_or_default(tool).permissions
         return tuple(dict.fromkeys((*tool.permissions, *inherited))) if inherited else tool.permissions
 
     def __setattr__(self, name: str, value: object) -> None:

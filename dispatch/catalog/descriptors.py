@@ -155,6 +155,18 @@ class ToolDescriptor(msgspec.Struct, frozen=True, gc=False, rename="kebab"):
         """A repeated call has no further effect: see :func:`dispatch.policy.repeatable`."""
         return repeatable(self)
 
+    @property
+    def described_arguments(self) -> tuple[Argument, ...]:
+        """The arguments for display and for command lines: ``arguments``, or the properties of the input schema's root. The
+        type of a property that allows several types, or none by name, is ``any``."""
+        if self.input_schema is None:
+            return self.arguments
+        required = self.input_schema.get("required", ())
+        return tuple(
+            _describe_property(name, schema, name in required)
+            for name, schema in self.input_schema.get("properties", EMPTY).items()
+        )
+
     def is_offered(self, groups: Collection[str] | None = None, state: str | None = None) -> bool:
         """Return whether an agent that asks for ``groups`` in ``state`` is offered the tool, by the rules of TrustGraph's
         ``filter_tools_by_group_and_state``.
@@ -166,3 +178,11 @@ class ToolDescriptor(msgspec.Struct, frozen=True, gc=False, rename="kebab"):
         wanted = DEFAULT_GROUPS if groups is None else groups
         is_in_group = "*" in wanted or any(group in wanted for group in self.groups)
         return is_in_group and ("*" in self.applicable_states or (state or "undefined") in self.applicable_states)
+
+
+def _describe_property(name: str, schema: Mapping[str, Any] | bool, required: bool) -> Argument:
+    fields = schema if isinstance(schema, Mapping) else EMPTY
+    given = fields.get("type")
+    types = [given] if isinstance(given, str) else [each for each in given or () if each != "null"]
+    argument_type = types[0] if len(types) == 1 and types[0] in ARGUMENT_TYPES else "any"
+    return Argument(name, argument_type, fields.get("description", ""), required)

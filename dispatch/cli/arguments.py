@@ -42,7 +42,7 @@ def read_arguments(
         CliError: the input cannot be read, is not an object, or a value does not match its declared type.
     """
     given = {} if document is None else _read_document(document, stdin)
-    declared = {argument.name: argument for argument in tool.arguments}
+    declared = {argument.name: argument for argument in tool.described_arguments}
     seen: set[str] = set()
     for word in words:
         key, value = _parse_word(word, declared)

@@ -89,7 +89,7 @@ class LiveCatalog:
         changes = compare(former.catalog, merged.catalog)
         named = (*changes.tools.added, *changes.tools.changed)[:MAX_FINGERPRINTS]
         tools = [merged.catalog.tools[name] for name in named]
-        fingerprints = {tool.name: fingerprint(tool, merged.catalog.service_of(tool)) for tool in tools}
+        fingerprints = {tool.name: fingerprint(tool, merged.catalog.service_or_default(tool)) for tool in tools}
 
         def activate() -> None:
             self.resolver, self.policy = resolver, merged.policy

@@ -54,7 +54,7 @@ def _as_dict(catalog: Catalog, tool: ToolDescriptor) -> dict[str, Any]:
     import msgspec
 
     value: dict[str, Any] = msgspec.to_builtins(tool)
-    service = catalog.service_of(tool)
+    service = catalog.service_or_default(tool)
     value["request-queue"] = service.request_queue
     value["response-queue"] = service.response_queue
     return value
@@ -62,7 +62,8 @@ def _as_dict(catalog: Catalog, tool: ToolDescriptor) -> dict[str, Any]:
 
 def _arguments(tool: ToolDescriptor) -> str:
     return ", ".join(
-        f"{argument.name}{'?' if argument.required is False else ''}: {argument.type}" for argument in tool.arguments
+        f"{argument.name}{'?' if argument.required is False else ''}: {argument.type}"
+        for argument in tool.described_arguments
     )
 
 
@@ -97,7 +98,7 @@ def _show_list(catalog: Catalog, folder: str) -> None:
 def _show_one(catalog: Catalog, tool: ToolDescriptor) -> None:
     import json
 
-    service = catalog.service_of(tool)
+    service = catalog.service_or_default(tool)
     declared = {True: "yes", False: "no", None: "not declared"}
     rows = [
         ("name", tool.name),
@@ -119,9 +120,9 @@ def _show_one(catalog: Catalog, tool: ToolDescriptor) -> None:
     ):
         if value:
             rows.append((label, make_printable(value if isinstance(value, str) else json.dumps(dict(value)))))
-    for argument in tool.arguments:
+    for argument in tool.described_arguments:
         need = {True: ", required", False: ", optional", None: ""}[argument.required]
         rows.append((f"  {argument.name}", f"{argument.type}{need}: {make_printable(argument.description)}"))
     print_out(align_columns(rows))
     print_out("")
-    print_out(f"dispatch call {tool.name} {' '.join(f'{a.name}=…' for a in tool.arguments)}".rstrip())
+    print_out(f"dispatch call {tool.name} {' '.join(f'{a.name}=…' for a in tool.described_arguments)}".rstrip())

@@ -15,6 +15,8 @@ from dispatch.catalog import (
     VersionMismatchError,
     load_items,
 )
+from dispatch.catalog.live.merge import Merger
+from dispatch.catalog.sources.base import OnChange
 from tests.helpers.catalog_items import JOKE_SERVICE, TELL_JOKE, check, only, service_item, tool_item, without
 
 JOKES = [JOKE_SERVICE | {"version": version} for version in ("1.0.0", "2.0.0", "1.5.0")]
@@ -87,6 +89,8 @@ def test_no_version_of_the_service_satisfies_requires() -> None:
     catalog = Catalog.of([JOKE_SERVICE | {"version": "1.0.0", "instances": [instance]}], [tool(None, requires="^3")])
     with pytest.raises(VersionMismatchError, match=r"tool service 'joke-service' satisfies '\^3'.*: 1.0.0, 1.7.0\.$"):
         catalog.service_of("tell-joke")
+    assert catalog.service_or_default(catalog.tool("tell-joke")).version == "1.0.0"
+    assert len(catalog.list(permission="none")) == 0
 
 
 def test_config_params_are_those_of_the_version_of_the_service_that_is_required() -> None:
@@ -244,3 +248,57 @@ def test_a_range_that_an_instance_satisfies_is_no_warning() -> None:
     instance = {"id": "a", "request-queue": "request:tg:a", "version": "2.0.0"}
     items = (service_item(JOKE_SERVICE | {"instances": [instance]}), tool_item(TELL_JOKE | {"requires": "^2"}))
     assert check(*items, severity="warning") == []
+
+
+def merged(*sources: tuple[str, OnChange, list[Item]]) -> Merger:
+    merger = Merger()
+    for id, on_change, items in sources:
+        merger.add_source(id, on_change=on_change)
+        merger.set_items(id, items)
+    return merger
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+def test_a_merged_tool_uses_the_version_of_the_service_that_it_requires(order: tuple[int, ...]) -> None:
+    services = [service_item(JOKES[index], f"{index}.json", f"s{index}") for index in order]
+    merger = merged(("a", "apply", services), ("b", "apply", [tool_item(TELL_JOKE | {"requires": "^1"})]))
+    catalog = merger.merge().catalog
+    assert catalog.service_of("tell-joke").version == "1.5.0"
+    assert catalog.source_of("tell-joke") == "b"
+    assert len(catalog.list(source="b")) == 1
+    assert catalog.list(source="a") == ()
+
+
+def test_a_service_of_another_version_leaves_the_fingerprint_of_a_tool_unchanged() -> None:
+    moved = JOKE_SERVICE | {"version": "3.0.0", "request-queue": "request:tg:moved"}
+    tools = [tool_item(TELL_JOKE | {"requires": "^1"})]
+    merger = merged(("services", "apply", [service_item(JOKES[0])]), ("tools", "hold", tools))
+    merger.merge()
+    merger.set_items("services", [service_item(moved, "3.json", "s3"), service_item(JOKES[0])])
+    assert merger.merge().reports["tools"].held == ()
+    merger.set_items("services", [service_item(JOKES[0] | {"request-queue": "request:tg:moved"})])
+    assert [held.name for held in merger.merge().reports["tools"].held] == ["tell-joke"]
+
+
+def test_an_unchanged_item_of_several_versions_is_the_same_descriptor_after_a_merge() -> None:
+    items = [
+        tool_item(tool(version), f"{version}.json", f"tell-joke@{version}") for version in ("1.0.0", "2.0.0", "3.0.0")
+    ]
+    merger = merged(("a", "apply", [service_item(), *items]))
+    before = merger.merge().catalog
+    merger.set_items("a", [service_item(), items[0], items[2]])
+    after = merger.merge().catalog
+    assert [each.version for each in after.versions("tell-joke")] == ["3.0.0", "1.0.0"]
+    assert after.tool("tell-joke") is before.tool("tell-joke")
+
+
+def test_versions_of_one_name_come_from_one_source() -> None:
+    one = [service_item(), tool_item(tool("1.0.0"))]
+    other = [tool_item(tool("2.0.0"), "other.json"), tool_item(tool("3.0.0"), "third.json", "third")]
+    merger = merged(("a", "apply", one), ("b", "apply", other))
+    result = merger.merge()
+    assert [each.version for each in result.catalog.versions("tell-joke")] == ["1.0.0"]
+    assert [each.name for each in result.reports["b"].shadowed] == ["tell-joke"]
+    merger.remove_source("a")
+    merger.set_items("b", [service_item(), *other])
+    assert [each.version for each in merger.merge().catalog.versions("tell-joke")] == ["3.0.0", "2.0.0"]

@@ -176,6 +176,43 @@ def test_a_descriptor_without_arguments_says_nothing_about_them() -> None:
     assert read("anything=1", tool=ToolDescriptor("work", "Works.", "service")) == {"anything": "1"}
 
 
+def test_an_input_schema_declares_arguments_and_their_types() -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "topic": {"type": "string", "description": "About."},
+            "count": {"type": ["integer", "null"]},
+            "either": {"type": ["integer", "string"]},
+            "other": {"$ref": "#/$defs/other"},
+            "anything": True,
+        },
+        "required": ["topic"],
+    }
+    tool = ToolDescriptor("work", "Works.", "service", input_schema=schema)
+    assert [(each.name, each.type, each.required) for each in tool.described_arguments] == [
+        ("topic", "string", True),
+        ("count", "integer", False),
+        ("either", "any", False),
+        ("other", "any", False),
+        ("anything", "any", False),
+    ]
+    assert read("topic=1", "count=1", "either=1", "anything:=[1]", tool=tool) == {
+        "topic": "1",
+        "count": 1,
+        "either": "1",
+        "anything": [1],
+    }
+    warnings: list[str] = []
+    read_arguments(tool, ["topc=1"], None, warnings.append)
+    assert "did you mean 'topic'?" in warnings[0]
+    assert warnings[1] == "'work' requires topic, which is missing."
+
+
+def test_an_input_schema_without_properties_says_nothing_about_arguments() -> None:
+    tool = ToolDescriptor("work", "Works.", "service", input_schema={"type": "object"})
+    assert read("anything=1", tool=tool) == {"anything": "1"}
+
+
 @given(st.text())
 def test_any_text_is_a_string_argument_as_it_is(text: str) -> None:
     assert read(f"a-string={text}") == {"a-string": text}
