@@ -82,7 +82,7 @@ def select_service(versions: Sequence[ServiceDescriptor], requires: str | None) 
     )
 
 
-def find_service_version(versions: Iterable[ServiceDescriptor], requires: str | None) -> ServiceDescriptor:
+def find_service_version(versions: Sequence[ServiceDescriptor], requires: str | None) -> ServiceDescriptor:
     """Return the version of a service that a tool uses: that of :func:`select_service`, or the default one if no version
     satisfies ``requires``, in which case calls are rejected.
 
@@ -90,8 +90,10 @@ def find_service_version(versions: Iterable[ServiceDescriptor], requires: str | 
         versions: of the service, at least one, in any order.
         requires: a range; None, or a text that is no range: the default version.
     """
+    if len(versions) == 1:
+        return versions[0]
     ordered = sort_versions(versions)
-    if requires is not None and len(ordered) > 1:
+    if requires is not None:
         with contextlib.suppress(ValueError):
             return select_service(ordered, requires) or select_default(ordered)
     return select_default(ordered)

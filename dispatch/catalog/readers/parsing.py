@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any, Final
 
 from dispatch._internal.suggestions import excerpt
@@ -29,7 +30,7 @@ def parse_json(text: str) -> Any:
     duplicates: dict[str, None] = {}
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        value = dict(pairs)
+        value = {sys.intern(key): inner for key, inner in pairs}  # thousands of descriptors have the same keys
         if len(value) != len(pairs):
             seen: set[str] = set()
             for key, _ in pairs:
