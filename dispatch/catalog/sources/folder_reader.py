@@ -198,7 +198,6 @@ class _Scan:
         return item
 
     def _read_file(self, path: str, kind: str, stem: str, suffix: str, former: _File | None) -> _File | None:
-        key = show_path(stem)
         valid = former.valid if former is not None else None
         signature: Signature | None = None
         digest = b""
@@ -217,7 +216,7 @@ class _Scan:
                 return former._replace(signature=signature)
             if valid is not None and valid[0] == digest:
                 return _File(signature, digest, valid[1], (), valid)
-            item = Item(show_path(path), kind, key, PARSERS[suffix](_decode(content)), self._namespace)
+            item = Item(show_path(path), kind, show_path(stem), PARSERS[suffix](_decode(content)), self._namespace)
             return _File(signature, digest, item, (), (digest, item))
         except OSError as error:
             if isinstance(error, FileNotFoundError) and not os.path.lexists(path):
@@ -231,7 +230,7 @@ class _Scan:
         if former is not None and is_former_unusable:
             item = former.item
         else:
-            item = Item(show_path(path), kind, key, Unreadable(), self._namespace)
+            item = Item(show_path(path), kind, show_path(stem), Unreadable(), self._namespace)
         return _File(signature, digest, item, tuple(problems), valid)
 
     def _add_error(self, path: str, problem: str, fix: str) -> None:
