@@ -7,7 +7,10 @@ from dispatch._internal.suggestions import excerpt, find_near_names, join_altern
 TOOLS = ("tell-joke", "tell-story", "calculate", "query-customers", "query-products")
 
 
-@pytest.mark.parametrize("name", ["Tell-Joke", "tell_joke", "TELL.JOKE", "tell joke"])
+@pytest.mark.parametrize(
+    "name",
+    ["Tell-Joke", "tell_joke", "TELL.JOKE", "tell joke", "tell--joke", "tell_-joke", "tell\tjoke", "tell\u00a0joke"],
+)
 def test_another_case_or_separator_is_the_best_match(name: str) -> None:
     assert find_near_names(name, ("tell-jokes", "tell-joke"))[0] == "tell-joke"
 
