@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import dispatch
-from benchmarks.catalog.folder_edits import write_file
+from benchmarks.catalog.folder_edits import replace_file, write_file
 from dispatch.catalog.live import follower
 from dispatch.catalog.readers.item import Item
 from dispatch.catalog.sources import folder_reader
@@ -42,12 +42,12 @@ class CountedFolder(dispatch.Folder):
 
 
 def write_half(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], object]:
-    write_file(folder, "tool/second.json", "{")
+    replace_file(folder, "tool/second.json", "{")
     return (folder / "tool" / "second.json").unlink
 
 
 def contradict(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], object]:
-    write_file(folder, "tool/second.json", TOOL | {"name": "second", "service": "missing"})
+    replace_file(folder, "tool/second.json", TOOL | {"name": "second", "service": "missing"})
     return (folder / "tool" / "second.json").unlink
 
 
@@ -58,7 +58,7 @@ def remove(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], object
 
 def add_too_many(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], object]:
     monkeypatch.setattr(folder_reader, "MAX_FILES", 1)
-    path = write_file(folder, "tool/second.json", TOOL | {"name": "second"})
+    path = replace_file(folder, "tool/second.json", TOOL | {"name": "second"})
     return path.unlink
 
 

@@ -186,11 +186,11 @@ async def test_a_folder_that_is_missing_for_long_comes_back(folder: Path) -> Non
 async def test_an_error_is_reported_once_and_so_is_its_correction(folder: Path) -> None:
     async with follow(folder) as follower:
         readings = follower.readings
-        write_file(folder, "tool/tell-joke.json", "{")
+        replace_file(folder, "tool/tell-joke.json", "{")
         await follower.until(lambda: len(follower.errors) == 1)
         write_file(folder, "tool/.noise.swp", "")
         write_file(folder, "tool/noise.txt", "")
-        write_file(folder, "tool/tell-joke.json", TOOL)
+        replace_file(folder, "tool/tell-joke.json", TOOL)
         await follower.until(lambda: follower.readings == readings + 2)
         assert len(follower.errors) == 1
 
@@ -200,7 +200,7 @@ async def test_files_of_editors_are_no_change(folder: Path) -> None:
         readings = follower.readings
         for name in (".tell-joke.json.swp", "tell-joke.json~", "tell-joke.json.tmp", ".#tell-joke.json", "4913"):
             write_file(folder, f"tool/{name}", "{").unlink()
-        write_file(folder, "tool/tell-joke.json", CHANGED)
+        replace_file(folder, "tool/tell-joke.json", CHANGED)
         await follower.until(lambda: follower.descriptions["tell-joke"] == "Tell another joke")
         assert follower.readings == readings + 1
 
