@@ -79,6 +79,7 @@ async def test_what_is_shadowed_from_the_start_is_reported_once(caplog: pytest.L
         assert count_lines() == 1
 
 
+@pytest.mark.long
 async def test_series_stay_the_same_over_many_activations() -> None:
     board = Board()
     async with telling(board.telemetry(), catalog(one={})) as dispatcher:
