@@ -13,8 +13,8 @@ from dispatch.telemetry.names import OTHER
 logger = logging.getLogger("dispatch.telemetry")
 
 MAX_SOURCES = 100
-"""Sources with series of their own; later ones share ``_OTHER``. A source is a folder or a connection: a deployment has a
-few."""
+"""Sources with series of their own. Beyond them a source replaces one whose dispatchers are closed; if there is none, it
+shares ``_OTHER``. A source is a folder or a connection: a deployment has a few."""
 
 
 class SourceSeries:
@@ -43,9 +43,13 @@ class SourceSeries:
         with self._lock:
             label = source
             if label not in self._holders and len(self._holders) >= MAX_SOURCES:
-                if OTHER not in self._holders:
-                    logger.warning("more than %d sources: further ones share the series %s", MAX_SOURCES, OTHER)
-                label = OTHER
+                idle = next((each for each, holders in self._holders.items() if not holders and each != OTHER), None)
+                if idle is not None:
+                    self._remove(idle)
+                else:
+                    if OTHER not in self._holders:
+                        logger.warning("more than %d sources: further ones share the series %s", MAX_SOURCES, OTHER)
+                    label = OTHER
             self._holders[label] = self._holders.get(label, 0) + 1
             for result in ("ok", "failed"):
                 self._reloads.labels(label, result)
@@ -61,11 +65,13 @@ class SourceSeries:
         """
         with self._lock:
             self._holders[label] = max(0, self._holders.get(label, 0) - 1)
-            if self._holders[label] or not is_removed or label == OTHER:
-                return
-            del self._holders[label]
-            self._reloads.remove_by_labels({"source": label})
-            self._last_reload_successful.remove(label)
+            if not self._holders[label] and is_removed and label != OTHER:
+                self._remove(label)
+
+    def _remove(self, label: str) -> None:
+        del self._holders[label]
+        self._reloads.remove_by_labels({"source": label})
+        self._last_reload_successful.remove(label)
 
     def record_reload(self, label: str, *, is_successful: bool) -> None:
         """Record an activation, or a reload that was rejected."""

@@ -50,6 +50,19 @@ def test_sources_that_come_and_go_leave_nothing() -> None:
     assert series.labels() == set()
 
 
+def test_a_further_source_replaces_one_whose_dispatchers_are_closed() -> None:
+    board = Board()
+    series = SourceSeries(board.registry)
+    for number in range(MAX_SOURCES):
+        series.acquire(f"source-{number}")
+    for closed in ("source-7", "source-8"):
+        series.record_reload(closed, is_successful=True)
+        series.release(closed, is_removed=False)
+    assert [series.acquire(name) for name in ("new-1", "new-2", "new-3")] == ["new-1", "new-2", OTHER]
+    assert board.of("source-7") == board.of("source-8") == []
+    assert len(series.labels()) == MAX_SOURCES + 1
+
+
 def test_a_closed_dispatcher_keeps_the_counts() -> None:
     board = Board()
     series = SourceSeries(board.registry)
