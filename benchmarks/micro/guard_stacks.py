@@ -19,6 +19,7 @@ from dispatch import Catalog, Dispatcher, RejectedError
 from dispatch.calls.admission import Admission
 from dispatch.calls.guard_registry import GuardRegistry
 from dispatch.errors import Outcome
+from dispatch.permissions import GrantsFunction
 from dispatch.policy import Balancing, OutlierDetection, Policy
 from dispatch.routing.channel import Channel
 from dispatch.routing.in_flight import InFlight
@@ -137,20 +138,38 @@ def catalog(policy: dict[str, Any], **keys: Any) -> Catalog:
 
 
 def whole_call(
-    policy: dict[str, Any], telemetry: Telemetry = SILENT
+    policy: dict[str, Any], telemetry: Telemetry = SILENT, *, grants: GrantsFunction | None = None, **keys: Any
 ) -> Callable[[], AbstractAsyncContextManager[Call]]:
-    """A whole call of dispatch over an instant transport; ``policy`` is that of its tool."""
+    """A whole call of dispatch over an instant transport.
+
+    Args:
+        policy, keys: of its tool.
+        telemetry, grants: of the dispatcher.
+    """
 
     @asynccontextmanager
     async def make() -> AsyncIterator[Call]:
-        async with Dispatcher(AnsweringTransport(), catalog(policy), telemetry=telemetry) as dispatcher:
+        tools = catalog(policy, **keys)
+        async with Dispatcher(AnsweringTransport(), tools, telemetry=telemetry, grants=grants) as dispatcher:
 
             async def call() -> object:
-                return await dispatcher.call("work")
+                return await dispatcher.call("work", user="alice")
 
             yield call
 
     return make
+
+
+@asynccontextmanager
+async def _permitted_call() -> AsyncIterator[Call]:
+    """A call of a tool with permissions. The answer of the callable is cached: it is asked once a minute."""
+
+    async def ask(_user: str) -> list[str]:
+        return [*(f"tools:work:{number}" for number in range(100)), "tools:*", "!tools:admin"]
+
+    permissions = ["tools:work:read", "tools:service"]
+    async with whole_call(ON, grants=ask, permissions=permissions)() as call:
+        yield call
 
 
 @asynccontextmanager
@@ -305,6 +324,7 @@ STACKS = (
     Stack("chain-8", "dispatch's guards, 8 instances, each with a breaker", _chain(8)),
     Stack("call-off", "a whole call of dispatch, no guards", whole_call(OFF)),
     Stack("call", "a whole call of dispatch, all guards", whole_call(ON)),
+    Stack("permission", "the same, of a tool that requires two permissions", _permitted_call),
     Stack("rejected", "dispatch's rejection while the circuit is open", _rejected),
     Stack("rejected-call", "the same, as the error of a call", _rejected_call),
     Stack("call-by-hand", "a whole call of dispatch with the guards of 'by-hand'", _tenacity_around_a_call),

@@ -17,7 +17,17 @@ from benchmarks.harness.report import aligned, number
 from benchmarks.harness.statistics import Spread, ratios, spread
 from benchmarks.micro.guard_behaviours import BEHAVIOURS, Behaviour, Seen
 from benchmarks.micro.guard_stacks import INSTALL, STACKS, Absent, Stack
-from benchmarks.micro.rounds import Costs, add_options, cost_table, left_out, measure, promised, writable
+from benchmarks.micro.rounds import (
+    Costs,
+    Difference,
+    add_options,
+    cost_table,
+    difference_table,
+    left_out,
+    measure,
+    promised,
+    writable,
+)
 
 
 @dataclass(frozen=True)
@@ -52,6 +62,9 @@ RATIOS = (
     Ratio("chain", "hyx"),
     Ratio("chain", "aioresilience"),
 )
+
+
+DIFFERENCES = (Difference("permissions of the user, cached", "permission", "call", 1.0),)
 
 
 @dataclass
@@ -90,6 +103,7 @@ def report(figures: Figures, stacks: Sequence[Stack], behaviours: Sequence[Behav
     rows: list[tuple[str, ...]]
     if figures.costs:
         parts.append(cost_table(figures, stacks))
+        parts.append(difference_table(figures, DIFFERENCES))
         rows = [("", "measured", "promised", "")]
         for ratio in RATIOS:
             found = figures.ratio(ratio)
@@ -112,6 +126,11 @@ def as_dict(figures: Figures) -> dict[str, object]:
     found = {ratio.text: (ratio, figures.ratio(ratio)) for ratio in RATIOS}
     return {
         "costs_us": figures.costs_us(),
+        "differences_us": [
+            {**asdict(each), "rounds": list(rounds.values())}
+            for each in DIFFERENCES
+            if (rounds := figures.differences(each.over, each.under))
+        ],
         "ratios": {
             text: {**asdict(spread), "limit": ratio.limit}
             for text, (ratio, spread) in found.items()

@@ -63,6 +63,22 @@ class Costs:
         return {name: list(rounds.values()) for name, rounds in self.costs.items()}
 
 
+@dataclass(frozen=True)
+class Difference:
+    """Additional cost of one contender over another.
+
+    Attributes:
+        text: label in tables.
+        over, under: names of contenders.
+        limit: the target, in µs, at most; None: no target.
+    """
+
+    text: str
+    over: str
+    under: str
+    limit: float | None = None
+
+
 async def cost(call: Call, calls: int) -> float:
     """µs of CPU time that a call takes, over so many."""
     began = time.process_time_ns()
@@ -107,6 +123,18 @@ def promised(measured: Spread, limit: float | None) -> tuple[str, str, str]:
     if limit is None:
         return shown(measured), "", ""
     return shown(measured), f"≤ {limit:g}", "ok" if measured.median <= limit else "MISSED"
+
+
+def difference_table(found: Costs, differences: Sequence[Difference]) -> str:
+    """The table of the differences that were measured."""
+    rows: list[tuple[str, ...]] = [("", "", "µs", "promised", "")]
+    for each in differences:
+        measured = found.difference(each.over, each.under)
+        if measured is not None:
+            rows.append((each.text, f"{each.over} - {each.under}", *promised(measured, each.limit)))
+    return "Differences (of neighbours in time; formed within a round; the median counts)\n" + aligned(
+        rows, left=(0, 1, 4)
+    )
 
 
 def left_out(found: Costs, install: str) -> str:

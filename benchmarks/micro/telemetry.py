@@ -14,31 +14,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from benchmarks.harness.environment import load
-from benchmarks.harness.report import aligned
 from benchmarks.micro.guard_stacks import Absent, Stack
 from benchmarks.micro.memory import CALLS, NAMES, Retained, retained, table
 from benchmarks.micro.otel_sdk import INSTALL
-from benchmarks.micro.rounds import Costs, add_options, cost_table, left_out, measure, positive, promised, writable
+from benchmarks.micro.rounds import (
+    Costs,
+    Difference,
+    add_options,
+    cost_table,
+    difference_table,
+    left_out,
+    measure,
+    positive,
+    writable,
+)
 from benchmarks.micro.telemetry_stacks import STACKS
 
 BLOCK = 100
 """Calls of one block: more and shorter ones than elsewhere, since what is looked for is a hundredth of a call's cost."""
-
-
-@dataclass(frozen=True)
-class Difference:
-    """Additional cost of one contender over another.
-
-    Attributes:
-        text: label in tables.
-        over, under: names of contenders.
-        limit: the target, in µs, at most; None: no target.
-    """
-
-    text: str
-    over: str
-    under: str
-    limit: float | None = None
 
 
 DIFFERENCES = (
@@ -75,15 +68,7 @@ def report(figures: Figures, stacks: Sequence[Stack]) -> str:
     parts: list[str] = []
     if figures.costs:
         parts.append(cost_table(figures, stacks))
-        rows: list[tuple[str, ...]] = [("", "", "µs", "promised", "")]
-        for each in DIFFERENCES:
-            found = figures.difference(each.over, each.under)
-            if found is not None:
-                rows.append((each.text, f"{each.over} - {each.under}", *promised(found, each.limit)))
-        parts.append(
-            "Differences (of neighbours in time; formed within a round; the median counts)\n"
-            + aligned(rows, left=(0, 1, 4))
-        )
+        parts.append(difference_table(figures, DIFFERENCES))
     if figures.kept:
         parts.append(table(figures.kept))
     parts.append(left_out(figures, INSTALL))

@@ -8,6 +8,7 @@ Step 1, resolve, is :meth:`dispatch.Dispatcher.call`; step 4 is :mod:`dispatch.c
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping
+from logging import INFO
 from typing import Any
 
 import msgspec
@@ -21,9 +22,10 @@ from dispatch.calls.runtime import Runtime
 from dispatch.errors import DispatchError, Outcome
 from dispatch.messaging.rpc.exchange_outcome import Answer, Lost, TimedOut
 from dispatch.messaging.wire.properties import Property
-from dispatch.permissions import Authorizer, PermissionSet
+from dispatch.permissions import GRANTED, Authorizer, PermissionSet
 from dispatch.result import CallResult
 from dispatch.telemetry.call_observer import NO_PROPERTIES
+from dispatch.telemetry.logs import AUDIT
 
 _COUNTING = (Answer, TimedOut, Lost)
 """The ends of an exchange that count the chunks that arrived."""
@@ -67,7 +69,9 @@ class Calls:
         call: Call | DispatchError | None = None
         try:
             if tool.requirement is not None:  # 2 authorize
-                call = await authorize_call(self._authorizer, tool, tool.requirement, observer, options, started)
+                decision = self._authorizer.decide(options.user, tool.requirement, started)
+                if decision is not GRANTED or AUDIT.isEnabledFor(INFO):
+                    call = await authorize_call(self._authorizer, tool, tool.requirement, decision, observer, options)
             if call is None:
                 call = prepare_call(
                     tool, guards, observer, arguments, options, started, self._runtime.max_message_bytes
@@ -102,7 +106,9 @@ class Calls:
         call: Call | DispatchError | None = None
         try:
             if tool.requirement is not None:
-                call = await authorize_call(self._authorizer, tool, tool.requirement, observer, options, started)
+                decision = self._authorizer.decide(options.user, tool.requirement, started)
+                if decision is not GRANTED or AUDIT.isEnabledFor(INFO):
+                    call = await authorize_call(self._authorizer, tool, tool.requirement, decision, observer, options)
             if call is None:
                 call = prepare_call(
                     tool, guards, observer, arguments, options, started, self._runtime.max_message_bytes, is_stream=True

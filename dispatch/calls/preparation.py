@@ -14,7 +14,7 @@ from dispatch.errors import DispatchError
 from dispatch.messaging.wire.codec import PayloadTooLargeError, encode_request, json_text
 from dispatch.messaging.wire.fragments import MAX_PARTS
 from dispatch.messaging.wire.properties import check_property
-from dispatch.permissions import Authorizer, Requirement
+from dispatch.permissions import Authorizer, Decision, Requirement
 from dispatch.permissions.error_messages import error_from_decision
 from dispatch.permissions.permission_lookup import LOOKUP_TIMEOUT_S
 from dispatch.policy import Policy, PolicyError, check_seconds
@@ -30,16 +30,16 @@ async def authorize_call(
     authorizer: Authorizer,
     tool: ResolvedTool,
     requirement: Requirement,
+    decision: Decision | None,
     observer: CallObserver,
     options: CallOptions,
-    started: float,
 ) -> DispatchError | None:
-    """Step 2: decide whether the user may call ``tool``, and log the decision. It waits only if the user's permissions
+    """Step 2: conclude whether the user may call ``tool``, and log the decision. It waits only if the user's permissions
     are not cached, at most for :data:`LOOKUP_TIMEOUT_S` and the caller's own timeout.
 
     Args:
         requirement: of the tool.
-        started: when the call began, on the loop's clock.
+        decision: of the authorizer at once; None: the permissions are not cached.
 
     Returns:
         The error of a refused call; None: the call is allowed.
@@ -47,7 +47,6 @@ async def authorize_call(
     user = options.user
     if not isinstance(user, str):
         return error_from_mistake(tool.label, tool.policy, TypeError(f"user must be a text, not {type(user).__name__}"))
-    decision = authorizer.decide(user, requirement, started)
     if decision is None:
         if authorizer.is_closed:
             return error_from_closing(tool.label)

@@ -10,6 +10,7 @@ from dispatch.permissions.grants import Grants
 from dispatch.permissions.grants_errors import GrantsError, GrantsProblem
 from dispatch.permissions.permission_lookup import GrantsFunction
 from dispatch.permissions.permission_set import (
+    GRANTED,
     NO_PERMISSIONS,
     Decision,
     PermissionSet,
@@ -19,6 +20,7 @@ from dispatch.permissions.permission_set import (
 )
 
 __all__ = [
+    "GRANTED",
     "NO_PERMISSIONS",
     "Authorizer",
     "Decision",

@@ -8,7 +8,7 @@ from typing import Final
 from dispatch.permissions.grants import Grants
 from dispatch.permissions.grants_watcher import GrantsWatcher
 from dispatch.permissions.permission_lookup import LOOKUP_TIMEOUT_S, MAX_CACHED_USERS, GrantsFunction, PermissionLookup
-from dispatch.permissions.permission_set import NO_PERMISSIONS, Decision, PermissionSet, Requirement
+from dispatch.permissions.permission_set import GRANTED, NO_PERMISSIONS, Decision, PermissionSet, Requirement
 
 _UNAVAILABLE: Final = Decision("unavailable")
 
@@ -17,18 +17,18 @@ class _GrantsInForce:
     """Grants, and the permissions of users that have called. A changed file replaces the whole object in one assignment, so
     that no permissions of former grants are used."""
 
-    __slots__ = ("_cached", "grants")
+    __slots__ = ("cached", "grants")
 
     def __init__(self, grants: Grants) -> None:
         self.grants = grants
-        self._cached: OrderedDict[str, PermissionSet] = OrderedDict()
+        self.cached: OrderedDict[str, PermissionSet] = OrderedDict()
 
     def permissions_of(self, user: str) -> PermissionSet:
-        found = self._cached.get(user)
+        found = self.cached.get(user)
         if found is None:
-            found = self._cached[user] = self.grants.permissions_of(user)
-            if len(self._cached) > MAX_CACHED_USERS:
-                self._cached.popitem(last=False)
+            found = self.cached[user] = self.grants.permissions_of(user)
+            if len(self.cached) > MAX_CACHED_USERS:
+                self.cached.popitem(last=False)
         return found
 
 
@@ -82,20 +82,32 @@ class Authorizer:
     # -- decisions on calls -------------------------------------------------------------------------------------
 
     def decide(self, user: str, requirement: Requirement, now: float) -> Decision | None:
-        """Decide at once whether ``user`` may call a tool. None: not cached, use :meth:`resolve`.
+        """Decide at once whether ``user`` may call a tool. None: not cached, use :meth:`resolve`; or ``user`` is no text.
 
         Args:
             now: on the loop's clock.
         """
         in_force, lookup = self._in_force, self._lookup
         if in_force is not None:
-            return in_force.permissions_of(user).decide(requirement)
+            # perf: not by way of permissions_of(), which would cost every call one more function
+            try:
+                permissions = in_force.cached.get(user) or in_force.permissions_of(user)
+            except TypeError:  # it cannot be hashed
+                return None
+            return GRANTED if requirement in permissions.satisfied else permissions.decide(requirement)
         if lookup is None:
             return Decision("no-grants", requirement.permissions[0])
-        answer = lookup.cached(user, now)
-        if answer is None:
+        try:
+            answer = lookup.answers.get(user)
+        except TypeError:
             return None
-        return _UNAVAILABLE if answer.permissions is None else answer.permissions.decide(requirement)
+        if answer is None or now >= answer.expires_at:
+            return None
+        lookup.answers.move_to_end(user)
+        found = answer.permissions
+        if found is None:
+            return _UNAVAILABLE
+        return GRANTED if requirement in found.satisfied else found.decide(requirement)
 
     async def resolve(self, user: str, requirement: Requirement, timeout: float = LOOKUP_TIMEOUT_S) -> Decision:
         """Ask for the permissions of ``user``, for at most ``timeout`` seconds, and decide."""

@@ -90,7 +90,7 @@ class Grants:
         grants = [*self._everyone, *self._users.get(user, ())]
         for each in self._groups.get(user, ()):
             grants += each
-        return PermissionSet.of(grants)
+        return PermissionSet(grants)
 
     def __repr__(self) -> str:
         return f"<Grants: {self.users} users{f', {self.path}' if self.path else ''}>"

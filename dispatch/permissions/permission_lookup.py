@@ -35,7 +35,7 @@ MAX_THREADS: Final = 16
 logger = logging.getLogger("dispatch.permissions")
 
 
-class _Answer(msgspec.Struct):
+class Answer(msgspec.Struct):
     """The permissions of a user, None after a failure, and until when they are used, on the loop's clock."""
 
     permissions: PermissionSet | None
@@ -60,6 +60,7 @@ class PermissionLookup:
         function: see :data:`GrantsFunction`.
 
     Attributes:
+        answers: the cached ones by user, the one that was used longest ago first.
         is_closed: no request begins any more.
     """
 
@@ -68,7 +69,7 @@ class PermissionLookup:
         self._is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
             getattr(function, "__call__", None)  # noqa: B004 - the method of an object, to see whether it is a coroutine
         )
-        self._answers: OrderedDict[str, _Answer] = OrderedDict()
+        self.answers: OrderedDict[str, Answer] = OrderedDict()
         self._pending: dict[str, _Pending] = {}
         self._threads = DaemonThreads("dispatch-permissions")
         self._free_threads = asyncio.Semaphore(MAX_THREADS)
@@ -76,12 +77,12 @@ class PermissionLookup:
         self._called: set[asyncio.Future[Any]] = set()
         self.is_closed = False
 
-    def cached(self, user: str, now: float) -> _Answer | None:
+    def cached(self, user: str, now: float) -> Answer | None:
         """Return the answer that is cached for ``user`` at ``now``, on the loop's clock; None: there is none."""
-        answer = self._answers.get(user)
+        answer = self.answers.get(user)
         if answer is None or now >= answer.expires_at:
             return None
-        self._answers.move_to_end(user)
+        self.answers.move_to_end(user)
         return answer
 
     async def fetch(self, user: str, timeout: float) -> PermissionSet | None:
@@ -110,7 +111,7 @@ class PermissionLookup:
                 grants = self._function(user) if self._is_async else await self._call_in_thread(user)
                 if inspect.isawaitable(grants):
                     grants = await grants
-            permissions = PermissionSet.of(check_answer(grants))
+            permissions = PermissionSet(check_answer(grants))
         except (Exception, SystemExit) as error:
             self._report(error)
         finally:
@@ -137,10 +138,10 @@ class PermissionLookup:
 
     def _store(self, user: str, permissions: PermissionSet | None) -> None:
         duration = FAILURE_CACHE_S if permissions is None else CACHE_S
-        self._answers[user] = _Answer(permissions, loop_clock()() + duration)
-        self._answers.move_to_end(user)
-        if len(self._answers) > MAX_CACHED_USERS:
-            self._answers.popitem(last=False)
+        self.answers[user] = Answer(permissions, loop_clock()() + duration)
+        self.answers.move_to_end(user)
+        if len(self.answers) > MAX_CACHED_USERS:
+            self.answers.popitem(last=False)
 
     def _report(self, error: BaseException) -> None:
         """Log a failure, limited in rate for each type of it: without the user, and without the text of a foreign exception,

@@ -15,6 +15,8 @@ import msgspec
 
 MAX_PERMISSION_CHARS: Final = 256
 """Characters of one permission or grant: it appears in errors and log lines."""
+MAX_SATISFIED: Final = 32
+"""Requirements that are remembered for each user: the memory for 10,000 users stays below 32 MB."""
 DENY: Final = "!"
 WILDCARD: Final = "*"
 SEPARATOR: Final = ":"
@@ -44,13 +46,14 @@ class Decision(msgspec.Struct, frozen=True):
 GRANTED: Final = Decision("granted")
 
 
-class Requirement(msgspec.Struct, frozen=True):
-    """The permissions that a tool requires, all of them. Create it with :func:`require_permissions`.
+class Requirement(msgspec.Struct, frozen=True, eq=False):
+    """The permissions that a tool requires, all of them. Create it with :func:`require_permissions`: equal ones are mostly
+    one object, and are compared as such.
 
     Attributes:
         permissions: without duplicates, those of the tool first.
-        covers: for each permission all grants that match it: itself and each wildcard over it. So a check intersects sets,
-            and its cost depends neither on the number of grants nor on the number of tools.
+        covers: for each permission all grants that match it: itself first, then each wildcard over it. So a check intersects
+            sets, and its cost depends neither on the number of grants nor on the number of tools.
     """
 
     permissions: tuple[str, ...]
@@ -75,35 +78,51 @@ def _list_covers(permission: str) -> tuple[str, ...]:
     return (permission, *reversed(wildcards))
 
 
-class PermissionSet(msgspec.Struct, frozen=True):
-    """The grants of one user.
+class PermissionSet:
+    """The grants of one user. Immutable.
+
+    Args:
+        grants: valid ones (:func:`check_grant`).
 
     Attributes:
-        allowed: grants.
-        denied: denials, without their ``!``.
+        allowed: the grants.
+        denied: the denials, without their ``!``.
+        satisfied: requirements that these grants were found to satisfy, at most :data:`MAX_SATISFIED`.
     """
 
-    allowed: frozenset[str]
-    denied: frozenset[str]
+    __slots__ = ("allowed", "denied", "satisfied")
 
-    @classmethod
-    def of(cls, grants: Iterable[str]) -> PermissionSet:
-        """Return the set of ``grants``, which must be valid (:func:`check_grant`)."""
+    def __init__(self, grants: Iterable[str] = ()) -> None:
         texts = frozenset(grants)
-        denied = frozenset(text[1:] for text in texts if text.startswith(DENY))
-        return cls(frozenset(text for text in texts if not text.startswith(DENY)), denied)
+        self.allowed = frozenset(text for text in texts if not text.startswith(DENY))
+        self.denied = frozenset(text[1:] for text in texts if text.startswith(DENY))
+        self.satisfied: set[Requirement] = set()
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, PermissionSet):
+            return NotImplemented
+        return self.allowed == other.allowed and self.denied == other.denied
+
+    def __hash__(self) -> int:
+        return hash((self.allowed, self.denied))
+
+    def __repr__(self) -> str:
+        return f"PermissionSet({sorted([*self.allowed, *(DENY + text for text in self.denied)])})"
 
     def decide(self, requirement: Requirement | None) -> Decision:
         """Decide whether these grants satisfy ``requirement``. This is the only decision on what a user may see and call:
         calls, lists of tools, alternatives and similar names in errors use it. None: a tool without permissions."""
-        if requirement is None:
+        if requirement is None or requirement in self.satisfied:
             return GRANTED
         allowed, denied = self.allowed, self.denied
-        for index, cover in enumerate(requirement.covers):
+        for cover in requirement.covers:
             if denied and not denied.isdisjoint(cover):
-                return Decision("denied", requirement.permissions[index])
+                return Decision("denied", cover[0])
             if allowed.isdisjoint(cover):
-                return Decision("not-granted", requirement.permissions[index])
+                return Decision("not-granted", cover[0])
+        if len(self.satisfied) >= MAX_SATISFIED:
+            self.satisfied.clear()
+        self.satisfied.add(requirement)
         return GRANTED
 
     def permits(self, requirement: Requirement | None) -> bool:
@@ -111,7 +130,7 @@ class PermissionSet(msgspec.Struct, frozen=True):
         return requirement is None or self.decide(requirement) is GRANTED
 
 
-NO_PERMISSIONS: Final = PermissionSet(frozenset(), frozenset())
+NO_PERMISSIONS: Final = PermissionSet()
 
 
 def check_permission(text: str) -> str | None:

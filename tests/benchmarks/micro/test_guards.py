@@ -12,7 +12,7 @@ from benchmarks.micro.guard_behaviours import BEHAVIOURS, Behaviour, Seen
 from benchmarks.micro.guard_stacks import STACKS, Absent, Stack
 from benchmarks.micro.guards import Figures, Ratio, main, report
 
-OWN = ("bare", "chain", "chain-8", "call-off", "call", "rejected", "rejected-call")
+OWN = ("bare", "chain", "chain-8", "call-off", "call", "permission", "rejected", "rejected-call")
 
 
 @pytest.fixture
@@ -37,6 +37,8 @@ def test_dispatch_is_measured_and_missing_packages_are_reported(
     assert {name: len(costs) for name, costs in written["costs_us"].items()} == dict.fromkeys(OWN, 2)
     assert all(cost > 0 for costs in written["costs_us"].values() for cost in costs)
     assert written["ratios"] == {}, "no other library to compare with"
+    (permission,) = written["differences_us"]
+    assert (permission["over"], permission["limit"], len(permission["rounds"])) == ("permission", 1.0, 2)
     out = capsys.readouterr().out
     assert "pip install 'tool-dispatch[peers]'" in out
     assert "purgatory" in out

@@ -31,7 +31,7 @@ RAW: dict[str, Any] = {
 
 
 def permissions(*grants: str) -> PermissionSet:
-    return PermissionSet.of(grants)
+    return PermissionSet(grants)
 
 
 def test_a_user_has_own_grants_those_of_groups_and_those_of_everyone() -> None:

@@ -60,7 +60,7 @@ def settle(file: Path) -> None:
     os.utime(file, ns=(found.st_atime_ns, found.st_mtime_ns - 10 * 10**9))
 
 
-SECOND = PermissionSet.of(["second"])
+SECOND = PermissionSet(["second"])
 
 
 def test_a_changed_file_is_loaded_once(watched: Watched) -> None:
@@ -83,7 +83,7 @@ def test_a_change_of_the_same_size_and_time_is_noticed(watched: Watched) -> None
     found = watched.file.stat()
     write(watched.file, "fisrt")
     os.utime(watched.file, ns=(found.st_atime_ns, found.st_mtime_ns))
-    assert watched.check() == [PermissionSet.of(["fisrt"])]
+    assert watched.check() == [PermissionSet(["fisrt"])]
 
 
 def test_a_change_within_the_granularity_of_the_files_time_is_noticed(
@@ -92,7 +92,7 @@ def test_a_change_within_the_granularity_of_the_files_time_is_noticed(
     frozen = watched.file.stat()
     monkeypatch.setattr(grants_watcher.os, "stat", lambda _path: frozen)
     write(watched.file, "third")
-    assert watched.check() == [PermissionSet.of(["third"])]
+    assert watched.check() == [PermissionSet(["third"])]
 
 
 def test_an_atomic_rename_is_noticed(watched: Watched) -> None:

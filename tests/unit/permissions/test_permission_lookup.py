@@ -15,7 +15,7 @@ from dispatch.permissions.permission_lookup import CACHE_S, FAILURE_CACHE_S, LOO
 from dispatch.permissions.permission_set import PermissionSet
 from dispatch.testing.clock import VirtualClockLoop
 
-JOKES = PermissionSet.of(["tools:jokes"])
+JOKES = PermissionSet(["tools:jokes"])
 
 
 class Directory:

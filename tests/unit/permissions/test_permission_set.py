@@ -42,8 +42,8 @@ def test_every_permission_must_be_granted_and_none_denied(grants: list[str], req
         for each in required
     )
     requirement = require_permissions(tuple(required))
-    decision = PermissionSet.of(grants).decide(requirement)
-    assert decision.is_allowed == expected == PermissionSet.of(grants).permits(requirement)
+    decision = PermissionSet(grants).decide(requirement)
+    assert decision.is_allowed == expected == PermissionSet(grants).permits(requirement)
     if not expected:
         assert decision.permission in required
         assert (decision.reason == "denied") == any(matches(grant, decision.permission) for grant in denied)
@@ -52,8 +52,8 @@ def test_every_permission_must_be_granted_and_none_denied(grants: list[str], req
 @given(st.lists(GRANTS, max_size=6), PERMISSIONS, GRANTS)
 def test_a_further_denial_never_allows_more(grants: list[str], permission: str, further: str) -> None:
     requirement = require_permissions((permission,))
-    if not PermissionSet.of(grants).permits(requirement):
-        assert not PermissionSet.of([*grants, "!" + further.removeprefix("!")]).permits(requirement)
+    if not PermissionSet(grants).permits(requirement):
+        assert not PermissionSet([*grants, "!" + further.removeprefix("!")]).permits(requirement)
 
 
 @given(GRANTS)
@@ -76,22 +76,22 @@ def test_the_generated_grants_are_valid(grant: str) -> None:
     ],
 )
 def test_wildcards_match_whole_segments(grant: str, permission: str, allowed: bool) -> None:
-    assert PermissionSet.of([grant]).permits(require_permissions((permission,))) is allowed
+    assert PermissionSet([grant]).permits(require_permissions((permission,))) is allowed
 
 
 def test_permissions_of_tool_and_service_add_up() -> None:
     requirement = require_permissions(("tools:jokes",), ("services:humour", "tools:jokes"))
     assert requirement is not None
     assert requirement.permissions == ("tools:jokes", "services:humour")
-    assert PermissionSet.of(["tools:jokes"]).decide(requirement) == Decision("not-granted", "services:humour")
-    assert PermissionSet.of(["*", "!services:*"]).decide(requirement) == Decision("denied", "services:humour")
-    assert PermissionSet.of(["*"]).decide(requirement).is_allowed
+    assert PermissionSet(["tools:jokes"]).decide(requirement) == Decision("not-granted", "services:humour")
+    assert PermissionSet(["*", "!services:*"]).decide(requirement) == Decision("denied", "services:humour")
+    assert PermissionSet(["*"]).decide(requirement).is_allowed
 
 
 def test_a_tool_without_permissions_is_open_to_all() -> None:
     assert require_permissions((), ()) is None
     assert NO_PERMISSIONS.permits(None)
-    assert PermissionSet.of(["!*"]).permits(None)
+    assert PermissionSet(["!*"]).permits(None)
 
 
 def test_equal_requirements_are_one_object() -> None:
