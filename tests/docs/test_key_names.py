@@ -20,6 +20,7 @@ OTHERS = {
     *("call-off", "rejected-call"),  # rows of `python -m benchmarks.micro.guards`
     *("forged-agent", "forged-open", "ours-defaults"),  # scenarios and contenders
     *("item-refused", "item-shadowed", "change-held"),  # kinds of events
+    "getkeys-all-ws",  # an operation of TrustGraph's config service
     "injected-fault",  # the type of a fault's tool error
     "stream-idle",  # a value of `CallTimeoutError.clock`
 }

@@ -5,8 +5,19 @@ from __future__ import annotations
 import json
 import re
 
+import msgspec
+import pytest
+
+from dispatch.catalog.sources.trustgraph.config_messages import (
+    ConfigKey,
+    ConfigPush,
+    ConfigRequest,
+    ConfigResponse,
+    ConfigValue,
+    WorkspaceChanges,
+)
 from dispatch.messaging.wire import topics
-from dispatch.messaging.wire.codec import Reply, encode_reply, encode_request
+from dispatch.messaging.wire.codec import ErrorInfo, Reply, encode_reply, encode_request
 from tests.docs.pages import ROOT
 
 PAGE = (ROOT / "docs" / "reference" / "wire.md").read_text(encoding="utf-8")
@@ -33,3 +44,17 @@ def test_the_payloads_have_the_fields_that_the_code_writes() -> None:
     request, reply = re.findall(r"^\| (?:request|reply) \| `(.+?)`", PAGE, re.MULTILINE)
     assert set(json.loads(encode_request("{}", "{}", "alice"))) == set(re.findall(r'"(\w+)"', request))
     assert set(json.loads(encode_reply(Reply(response="x", end_of_stream=True)))) <= set(re.findall(r'"(\w+)"', reply))
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("config request", ConfigRequest(keys=(ConfigKey(),))),
+        ("config response", ConfigResponse(error=ErrorInfo())),
+        ("config value", ConfigValue()),
+        ("config notification", ConfigPush(workspace_changes=WorkspaceChanges())),
+    ],
+)
+def test_messages_of_the_config_service_have_the_fields_that_the_code_writes(row: str, message: msgspec.Struct) -> None:
+    (shown,) = re.findall(rf"^\| {row} \| `(.+?)`", PAGE, re.MULTILINE)
+    assert re.findall(r'"(\w+)"', shown) == re.findall(r'"(\w+)":', msgspec.json.encode(message).decode())

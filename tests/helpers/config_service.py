@@ -1,6 +1,6 @@
 """TrustGraph's config service on the embedded broker: its operations and notifications, written with plain JSON.
 
-What it has in common with the published service, tests/integration/interop/test_trustgraph_config.py shows.
+tests/integration/interop/test_trustgraph_config.py shows the same with the published service.
 """
 
 from __future__ import annotations

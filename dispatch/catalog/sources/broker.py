@@ -1,4 +1,4 @@
-"""What a source needs of the broker: requests with their responses, and notifications. Sources import no transport."""
+"""The broker as sources see it: requests with their responses, and notifications. Sources import no transport."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from typing import Any
 from dispatch._internal.suggestions import excerpt
 from dispatch.catalog.descriptors import ARGUMENT_TYPES
 from dispatch.catalog.readers.item import Item
+from dispatch.catalog.readers.item_key import ItemKey
 from dispatch.catalog.readers.tool import OTHER_NAMES_OF_TYPES
 
 _log = logging.getLogger("dispatch.catalog")
@@ -21,7 +22,8 @@ def read_config_item(source: str, workspace: str, kind: str, key: str, text: str
 
     TrustGraph's agent is more lenient than the reader of descriptors. Therefore:
 
-    - the id of a service is its key, to which tools refer, whatever ``id`` is inside;
+    - the id of a service is its key, to which tools refer, whatever ``id`` is inside. The key ``NAME@VERSION`` is a version
+      of the service ``NAME``, which a tool that refers to the key requires;
     - a config param may be a plain text, and may be repeated;
     - the description of a tool, and the type and the description of an argument, may be missing (``""``, ``string``);
     - a type of an argument that is not one of JSON Schema is read as the one that it means, otherwise as ``string``, with
@@ -48,7 +50,7 @@ def read_config_item(source: str, workspace: str, kind: str, key: str, text: str
 
 
 def _normalize_service(raw: Mapping[str, Any], key: str) -> dict[str, Any]:
-    service = {**raw, "id": key}
+    service = {**raw, "id": ItemKey.parse(key).name}
     params = raw.get("config-params")
     if isinstance(params, list):
         service["config-params"] = _normalize_params(params)
@@ -73,6 +75,12 @@ def _normalize_tool(raw: Mapping[str, Any], origin: str) -> dict[str, Any]:
     tool = {**raw}
     if tool.get("description") is None:
         tool["description"] = ""
+    service = raw.get("service")
+    if isinstance(service, str):
+        name, version = ItemKey.parse(service)
+        if version is not None:
+            tool["service"] = name
+            tool.setdefault("requires", version)
     arguments = raw.get("arguments")
     if isinstance(arguments, list):
         tool["arguments"] = [

@@ -264,14 +264,27 @@ class TrustGraphConfig:
         items: _Items = {}
         for workspace, kind in sorted(values, key=lambda place: (place[0], place[1] != SERVICE)):
             namespace = self._namespace_of(workspace)
-            for key, text in sorted(values[workspace, kind].items()):
+            found: _Items = {}
+            for key, text in values[workspace, kind].items():
                 known = former.get((workspace, kind, key))
                 if known is None or known[0] != text:
                     known = text, read_config_item(self.id, workspace, kind, key, text, namespace)
-                items[workspace, kind, key] = known
+                found[workspace, kind, key] = known
+            items |= _order_by_precedence(found)
         return items
 
     def _namespace_of(self, workspace: str) -> str:
         if self.workspace != ALL_WORKSPACES:
             return self.namespace
         return f"{self.namespace}-{workspace}" if self.namespace else workspace
+
+
+def _order_by_precedence(found: _Items) -> _Items:
+    """Return the items of one type, sorted by their keys. Of several with one name TrustGraph's agent uses the last one:
+    it comes before the others, which are refused, as in any source."""
+    last: dict[str, tuple[str, str, str]] = {}
+    for place, (_, item) in found.items():
+        name = item.raw.get("name") if isinstance(item.raw, dict) else None
+        last[name if isinstance(name, str) else item.key] = place
+    chosen = set(last.values())
+    return {place: found[place] for place in sorted(found, key=lambda place: (place not in chosen, place))}

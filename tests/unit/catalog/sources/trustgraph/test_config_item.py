@@ -47,6 +47,26 @@ def test_tools_refer_to_the_key_of_a_service(id: object) -> None:
     assert catalog is not None
 
 
+def test_a_key_with_a_version_is_a_version_of_the_service() -> None:
+    texts = {
+        ("tool-service", "joke-service"): SERVICE,
+        ("tool-service", "joke-service@2.0.0"): SERVICE,
+        ("tool", "tell-joke"): TOOL,
+        ("tool", "new"): TOOL | {"name": "new", "service": "joke-service@2.0.0"},
+        ("tool", "any"): TOOL | {"name": "any", "service": "joke-service@2.0.0", "requires": "*"},
+    }
+    catalog, problems = check_items(
+        read_config_item("tg", "default", kind, key, json.dumps(raw)) for (kind, key), raw in texts.items()
+    )
+    assert catalog is not None, problems
+    assert [each.version for each in catalog.service_versions("joke-service")] == ["2.0.0", None]
+    assert [(tool.service, tool.requires) for tool in catalog.tools.values()] == [
+        ("joke-service", None),
+        ("joke-service", "2.0.0"),
+        ("joke-service", "*"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("params", "expected"),
     [

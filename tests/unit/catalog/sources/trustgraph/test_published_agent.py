@@ -6,7 +6,7 @@ import contextlib
 import json
 import logging
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import pytest
@@ -15,12 +15,14 @@ from hypothesis import strategies as st
 from trustgraph.agent.react.service import Processor
 from trustgraph.agent.react.tools import ToolServiceImpl
 
-from dispatch.catalog import ServiceDescriptor, ToolDescriptor
+import dispatch
+from dispatch.catalog import Item, ServiceDescriptor, ToolDescriptor
 from dispatch.catalog.descriptors import ARGUMENT_TYPES
 from dispatch.catalog.frozen_json import thaw
 from dispatch.catalog.loader import ItemReader
 from dispatch.catalog.sources.trustgraph.config_item import read_config_item
 from dispatch.messaging.wire.topic_name import TopicName
+from tests.helpers.config_service import ConfigStore
 from tests.helpers.run_profile import examples
 
 Config = Mapping[str, Mapping[str, str]]
@@ -39,7 +41,7 @@ FLAGS = st.booleans() | st.sampled_from([0, 1, "yes"])
 
 
 class KnownTool(NamedTuple):
-    """What a client of the tool needs."""
+    """The values that a client of the tool needs."""
 
     description: str
     request_queue: str
@@ -117,6 +119,7 @@ OTHER_TOOLS = st.builds(
     ),
     optional(description=WORDS, arguments=ARGUMENTS),
 )
+VALID_SERVICE = {"request-queue": "request:tg:joke", "response-queue": "response:tg:joke"}
 BROKEN_SERVICES = st.sampled_from(
     ["{", "[]", {}, {"request-queue": "request:tg:a"}, {"response-queue": "response:tg:a"}]
 )
@@ -163,7 +166,14 @@ def load(config: Config) -> tuple[dict[str, tuple[ToolDescriptor, ServiceDescrip
         for kind in ("tool-service", "tool")
         for key, text in config[kind].items()
     ]
-    reader = ItemReader(items)
+    return load_items(items)
+
+
+def load_items(
+    items: Iterable[Item],
+) -> tuple[dict[str, tuple[ToolDescriptor, ServiceDescriptor]], set[str]]:
+    """As :func:`load`."""
+    reader = ItemReader(list(items))
     services = {each.service.id: (each.service,) for each in reader.read_services() if each.service is not None}
     tools = {each.tool.name: each.tool for each in reader.read_tools(services) if each.tool is not None}
     return {name: (tool, services[tool.service][0]) for name, tool in tools.items()}, {
@@ -213,6 +223,26 @@ def test_a_configuration_that_the_agent_loads(config: Config) -> None:
         name: of_published(tool) for name, tool in published.items() if is_of_service(tool)
     }
     assert others == {name for name, tool in published.items() if not is_of_service(tool)}
+
+
+@given(tools=st.dictionaries(st.text("abc", min_size=1, max_size=2), TOOLS, min_size=2), names=st.data())
+def test_of_several_tools_with_one_name_the_last_one_is_known(tools: dict[str, Any], names: st.DataObject) -> None:
+    store = ConfigStore()
+    for service in ("a", "b"):
+        store.write("tool-service", service, VALID_SERVICE)
+    for key in sorted(tools):  # the order of TrustGraph's store
+        store.write("tool", key, tools[key] | {"name": names.draw(st.sampled_from(["x", "y"]))})
+    values = {
+        ("default", kind): {key: text for (_, of, key), text in store.texts.items() if of == kind}
+        for kind in ("tool", "tool-service")
+    }
+    published = load_published({kind: texts for (_, kind), texts in values.items()})
+    assert published is not None
+    items = dispatch.TrustGraphConfig()._read(values, {}).values()
+    known, _ = load_items(item for _, item in items)
+    assert {name: of_dispatch(*tool) for name, tool in known.items()} == {
+        name: of_published(tool) for name, tool in published.items()
+    }
 
 
 @settings(max_examples=examples(200))
