@@ -21,21 +21,19 @@ class Retention(Generic[K]):
     """Retains the state of removed things by key, on the running event loop. One timer serves all.
 
     Args:
-        drop: drops the state of a key. It is called once, after :meth:`add` and ``seconds``, when the thing is not in use.
+        drop: drops the state of a key. It is called once, :data:`RETENTION_S` after :meth:`add`, when the thing is not in
+            use.
         await_idle: receives a key and a callback: returns False if the thing is not in use; otherwise returns True and calls
             the callback once when that use has ended.
-        seconds: of the retention.
     """
 
     def __init__(
         self,
         drop: Callable[[K], object],
         await_idle: Callable[[K, Callable[[], object]], bool],
-        seconds: float = RETENTION_S,
     ) -> None:
         self._drop = drop
         self._await_idle = await_idle
-        self._seconds = seconds
         self._due: dict[K, float] = {}
         """When each key expires, the earliest first: all have the same retention."""
         self._busy: dict[K, object] = {}
@@ -53,7 +51,7 @@ class Retention(Generic[K]):
         if key in self:
             return
         loop = asyncio.get_running_loop()
-        self._due[key] = loop.time() + self._seconds
+        self._due[key] = loop.time() + RETENTION_S
         if len(self._due) > MAX_RETAINED:
             self._expire(next(iter(self._due)))
         if self._timer is None:

@@ -96,6 +96,7 @@ def measure() -> int:
     return tracemalloc.get_traced_memory()[0]
 
 
+@pytest.mark.long
 async def test_activations_leave_nothing_behind() -> None:
     board, transport = Board(), CountedTransport()
     topics = {

@@ -235,6 +235,7 @@ async def test_a_service_changes_between_listed_instances_and_its_own_topics() -
         assert request_topics(transport) == set()
 
 
+@pytest.mark.long
 async def test_no_call_fails_and_no_state_is_lost_while_instances_come_and_go_under_load() -> None:
     names = [f"i{number}" for number in range(8)]
     drawn, failed, calls = random.Random(7), list[Any](), 0
