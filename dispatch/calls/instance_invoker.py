@@ -14,6 +14,7 @@ from dispatch.calls.error_messages import (
     error_from_rejection,
     error_from_unfragmentable_request,
 )
+from dispatch.calls.resolution.resolved_tool import ResolvedTool
 from dispatch.errors import Outcome
 from dispatch.messaging.rpc.correlation import Correlator
 from dispatch.messaging.rpc.exchange_outcome import Answer, Lost, Settled
@@ -97,7 +98,7 @@ class InstanceInvoker:
         if (is_large or tool.policy.known_instances_only) and not pool.known:
             await self._await_instance(pool, call.deadline)
         if pool.new and pool.held():
-            await self._await_turn(pool, call.deadline)
+            pool = call.guards.pool = await self._await_turn(tool, pool, call.deadline)
         attempt.start(self._now())
         hops = 0
         while True:
@@ -296,8 +297,9 @@ class InstanceInvoker:
                         async with asyncio.timeout(DISCOVERY_S / 4):
                             await channels[0].met.wait()
 
-    async def _await_turn(self, pool: InstancePool, deadline: float) -> None:
-        """Wait while every instance is new and has not answered its first request."""
+    async def _await_turn(self, tool: ResolvedTool, pool: InstancePool, deadline: float) -> InstancePool:
+        """Wait while every instance is new and has not answered its first request. Return the pool, open: all its instances
+        may have been replaced meanwhile."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):
                 while held := pool.held():
@@ -305,3 +307,5 @@ class InstanceInvoker:
                     for instance in held:
                         instance.on_turn(turn.set)
                     await turn.wait()
+                    pool = self._pools.get(tool) or await self._pools.open(tool, deadline)
+        return pool

@@ -102,6 +102,8 @@ async def test_limits_of_users_that_tools_share_are_retained_as_well() -> None:
         tools.guards_of(key)
     users = tools.registry._users[shared]
     tools.remove("a")
+    await advance(RETENTION_S)
+    assert tools.registry._users == {shared: users}
     tools.put("b", Policy())  # no tool has the limit now
     await advance(RETENTION_S - 1)
     tools.put("b", Policy(shared_user_rate_limit=shared))

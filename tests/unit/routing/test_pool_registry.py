@@ -16,10 +16,12 @@ from dispatch._internal.retention import RETENTION_S
 from dispatch.errors import Outcome, TransportError
 from dispatch.routing.instance_pool import InstancePool
 from dispatch.routing.pool_registry import AGAIN_S
+from dispatch.testing import Faults, FaultyTransport
 from tests.helpers.clock import advance, idle
 from tests.helpers.counted_transport import CountedTransport
 from tests.helpers.dispatcher_and_service import UNGUARDED, catalog, dispatching, serving
 from tests.helpers.run_profile import by_profile
+from tests.helpers.telemetry_capture import Board, telling
 
 REQUESTS, RESPONSES = "non-persistent://tg/request/lab", "non-persistent://tg/response/lab"
 
@@ -149,7 +151,28 @@ async def test_no_call_fails_when_all_instances_are_replaced() -> None:
         call = asyncio.create_task(dispatcher.execute("work"))
         await advance(1)
         assert not call.done()  # it waits for the topics of the new instance: the removed one gets no request
+        # Attempts that have the pool already use its former channel.
+        assert [route.request_queue for route in pool_of(dispatcher).routes] == [f"{REQUESTS}-a-0"]
         assert (await call).text == "b"
+
+
+async def test_a_call_that_waits_for_a_new_instance_goes_to_the_one_that_replaces_it() -> None:
+    """A new instance gets one request at a time until it has answered one."""
+    transport = CountedTransport()
+    slow_replies = Faults(latency=0.02, direction="in", topics="*/dispatch-reply-*")
+    async with (
+        serving_all("a", "b"),
+        dispatching(listed("a"), transport=FaultyTransport(transport, slow_replies)) as dispatcher,
+    ):
+        first = asyncio.create_task(dispatcher.execute("work"))
+        while not dispatcher.pending_requests:
+            await advance(0.001)
+        other = asyncio.create_task(dispatcher.execute("work"))
+        await advance(0.001)
+        assert dispatcher.pending_requests == 1
+        transport.slow = 2.0
+        await dispatcher.reload(listed("b"))
+        assert [(await call).text for call in (first, other)] == ["a", "b"]
 
 
 async def test_a_call_waits_for_the_latest_of_several_replacements() -> None:
@@ -328,6 +351,80 @@ async def test_the_pool_of_a_removed_service_is_retained_until_its_last_call_has
         assert len(requests) == 2
         await advance(RETENTION_S + 1)
         assert (pools_in(dispatcher), transport.left_open) == (0, {})
+
+
+async def test_a_call_that_began_before_the_removal_of_its_service_opens_a_pool_that_is_dropped() -> None:
+    """Its tool was resolved before, and no call had opened the topics, or they have been closed since."""
+    transport = CountedTransport()
+    async with serving_all("a"), dispatching(listed("a"), transport=transport) as dispatcher:
+        tool = dispatcher._live.resolver.tool("work")
+        await dispatcher.reload(Catalog.empty())
+        assert (await dispatcher._running_calls.perform(tool, {})).text == "a"
+        assert dispatcher._running._pools.all() == []
+        assert dispatcher.reply_counts()["matched"] == 1
+        await advance(RETENTION_S + 1)
+        assert (pools_in(dispatcher), transport.left_open) == (0, {})
+        assert dispatcher._running._guards.all() == []
+
+
+async def test_series_of_a_service_stay_while_the_catalogue_has_it() -> None:
+    def moved(number: int) -> Catalog:
+        topics = {"request-queue": f"{REQUESTS}-a-{number}", "response-queue": f"{RESPONSES}-a-{number}"}
+        return catalog(service={**topics, "policy": {}})
+
+    board = Board()
+    async with server("a"), telling(board.telemetry(), moved(0)) as dispatcher:
+        assert await answers(dispatcher, 3) == {"a": 3}
+        await dispatcher.reload(moved(1))  # and no call opens the pool of the new topics
+        await advance(RETENTION_S)
+        assert pools_in(dispatcher) == 0
+        assert board.replies() == {"matched": 3}
+        await dispatcher.reload(Catalog.empty())
+        assert board.of("lab") == []
+
+
+async def test_a_shared_call_keeps_the_pool_with_which_it_began() -> None:
+    gate = asyncio.Event()
+
+    async def wait(_: dict[str, Any]) -> str:
+        await gate.wait()
+        return "done"
+
+    def moved(number: int) -> Catalog:
+        topics = {"request-queue": f"{REQUESTS}-a-{number}", "response-queue": f"{RESPONSES}-a-{number}"}
+        return catalog(service=topics, work={"read-only": True, "policy": {"single-flight": True, "timeout": 600}})
+
+    transport = CountedTransport()
+    async with server("a", wait), dispatching(moved(0), transport=transport) as dispatcher:
+        first = asyncio.create_task(dispatcher.execute("work"))
+        await advance(1)
+        await dispatcher.reload(moved(1))
+        other = asyncio.create_task(dispatcher.execute("work"))  # shares the request of the first one
+        await advance(1)
+        first.cancel()
+        await advance(2 * RETENTION_S)
+        assert request_topics(transport) == {"a-0"}
+        gate.set()
+        assert (await other).ok
+        await advance(1)
+        assert request_topics(transport) == set()
+
+
+async def test_a_dispatcher_is_closed_while_a_removed_instance_runs_a_request() -> None:
+    async def wait(_: dict[str, Any]) -> str:
+        await asyncio.sleep(600)
+        return "late"
+
+    transport = CountedTransport()
+    async with server("a", wait), serving_all("b"), dispatching(listed("a"), transport=transport) as dispatcher:
+        calls = [asyncio.create_task(dispatcher.execute("work", timeout=600)) for _ in range(3)]
+        await advance(1)
+        await dispatcher.reload(listed("b"))
+        assert await answers(dispatcher, 1) == {"b": 1}
+        await dispatcher.close()
+        assert {result.outcome for result in await asyncio.gather(*calls)} == {Outcome.TRANSPORT}
+        await advance(1)
+        assert transport.left_open == {}
 
 
 @pytest.mark.parametrize("own", [False, True])
