@@ -53,7 +53,8 @@ def build_dashboard() -> Dashboard:
         ),
         state_timeline_panel(
             "Circuit breaker state",
-            "States of the tool's circuit breaker, with the number of dispatchers in each state.",
+            "States of the tool's circuit breakers, with the number of breakers in each state: one for each version in each "
+            "dispatcher.",
             "none",
             query(sum_by(series("dispatch_circuit_state", SELECTED_TOOL), "state"), "{{state}}"),
             CIRCUIT_STATES,
@@ -71,6 +72,28 @@ def build_dashboard() -> Dashboard:
             stacked=True,
             colours=CIRCUIT_STATES,
         ),
+    )
+    versions = (
+        line_panel(
+            "Calls by version",
+            "Completed calls per second, by version of the tool. Tools without a declared version have none.",
+            "reqps",
+            query(sum_by(rate("dispatch_version_calls_total", SELECTED_TOOL), "version"), "{{version}}"),
+            stacked=True,
+        ).span(12),
+        line_panel(
+            "Failures by version",
+            "Share of tool errors, timeouts and transport errors among the calls that were sent, by version of the tool: "
+            "compare a version that is rolled out with the former one.",
+            "percentunit",
+            query(
+                ratio(
+                    sum_by(rate("dispatch_version_calls_total", SELECTED_TOOL, 'outcome_class="error"'), "version"),
+                    sum_by(rate("dispatch_version_calls_total", SELECTED_TOOL, 'outcome_class=~"ok|error"'), "version"),
+                ),
+                "{{version}}",
+            ),
+        ).span(12),
     )
     work = (
         line_panel(
@@ -164,6 +187,7 @@ def build_dashboard() -> Dashboard:
         {
             "Durations": duration,
             "Outcomes and circuit breaker": outcome,
+            "Versions": versions,
             "Attempts": work,
             "Queues and limits": queues_and_limits,
         },

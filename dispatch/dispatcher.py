@@ -23,7 +23,7 @@ from dispatch.calls.call import Calls
 from dispatch.calls.call_state import CallOptions
 from dispatch.calls.resolution.live_catalog import LiveCatalog
 from dispatch.calls.resolution.resolved_tool import ResolvedTool
-from dispatch.calls.resolution.visibility import list_visible
+from dispatch.calls.resolution.visibility import find_alternatives, list_visible, resolve_visible
 from dispatch.calls.runtime import Runtime
 from dispatch.catalog import Catalog, ToolDescriptor
 from dispatch.catalog.live.registry import Registry
@@ -110,7 +110,7 @@ class Dispatcher:
             await self._close(0.0)
             raise
         self._authorizer.start()
-        self._calls = Calls(runtime, self._authorizer, lambda *of: self._live.resolver.alternatives(*of))
+        self._calls = Calls(runtime, self._authorizer, lambda *of: find_alternatives(self.catalog, *of))
 
     async def close(self, *, drain: float = 0.0) -> None:
         """End all calls with a typed error and disconnect. Idempotent.
@@ -223,16 +223,22 @@ class Dispatcher:
         """Return how many replies arrived, by disposition: matched, late, duplicate, unknown, malformed."""
         return {str(disposition): count for disposition, count in self._running.exchange.replies.items()}
 
-    def tool(self, name: str, *, user: str = "") -> Tool:
+    def tool(self, name: str, *, user: str = "", version: str | None = None) -> Tool:
         """Return a handle on one tool, for agent frameworks: ``await tool.invoke(topic="cats")``.
 
+        Args:
+            version: range of versions that the handle describes and calls; see :meth:`call`.
+
         Raises:
-            RejectedError: there is no such tool, and the message has similar names; or ``user`` may not call it. While the
-                answer of a callable in ``grants`` is not cached: ``permissions-unavailable``; use :meth:`tools`.
+            RejectedError: there is no such tool or version, and the message has similar names or the versions; or ``user``
+                may not call it. While the answer of a callable in ``grants`` is not cached: ``permissions-unavailable``; use
+                :meth:`tools`.
+            InvalidArgumentsError: ``version`` is no range.
         """
         now = 0.0 if self._runtime is None else self._runtime.now()
-        self._live.resolver.tool_for(name, user, self._authorizer, now)
-        return Tool(self, self.catalog.tool(name), user)
+        resolved = resolve_visible(self._live.resolver, name, version, user, self._authorizer, now)
+        assert resolved.descriptor is not None  # a tool of the catalogue
+        return Tool(self, resolved.descriptor, user, version)
 
     async def tools(self, among: Iterable[ToolDescriptor] | None = None, *, user: str = "") -> tuple[Tool, ...]:
         """Return handles on those tools that ``user`` may call, in their order.
@@ -271,15 +277,18 @@ class Dispatcher:
 
     # -- guards -------------------------------------------------------------------------------------------------
 
-    def breaker(self, tool: str) -> CircuitBreaker:
+    def breaker(self, tool: str, *, version: str | None = None) -> CircuitBreaker:
         """Return the circuit breaker of a tool: ``state``, ``force_open()``, ``disable()``, ``metrics_only()``, ``reset()``.
 
+        Args:
+            version: range of versions, as of :meth:`call`; None: the default version. Each version has a breaker.
+
         Raises:
-            RejectedError: there is no such tool.
+            RejectedError: there is no such tool or version.
             ValueError: the tool's policy has no breaker.
             RuntimeError: not started.
         """
-        breaker = self._running.guards_of(self._live.resolver.tool(tool)).breaker
+        breaker = self._running.guards_of(self._live.resolver.tool(tool, version)).breaker
         if breaker is None:
             raise ValueError(f"the policy of '{tool}' has no breaker: remove \"breaker\": null from it")
         return breaker
@@ -305,6 +314,7 @@ class Dispatcher:
         timeout: float | None = None,
         idempotency_key: str | None = None,
         priority: str | None = None,
+        version: str | None = None,
     ) -> str:
         """Call a tool and return its reply; the chunks of a stream are joined.
 
@@ -317,13 +327,15 @@ class Dispatcher:
                 once, so that the call may be retried there, whatever the tool is declared to be.
             priority: class in the bulkhead's queue, one of its ``priorities``; None: the most urgent one. Another value
                 raises InvalidArgumentsError (``unknown-priority``).
+            version: range of the tool's versions, with node-semver's semantics (``^1.4``): the default version if that is in
+                it, otherwise the highest. None: the default version, or the one that the tool's ``rollout`` assigns.
 
         Raises:
             DispatchError: one class for each way a call can fail: ToolError, InvalidArgumentsError, ThrottledError,
                 CallTimeoutError, TransportError, RejectedError. The message says what to do next.
             RuntimeError: not started, or started on another event loop.
         """
-        resolved = self._resolve(tool, user)
+        resolved = self._resolve(tool, version, user, idempotency_key)
         # perf: not by way of execute(), which would cost every call one more coroutine
         options = CallOptions(user, timeout, None, idempotency_key, priority)
         result = await self._running_calls.perform(resolved, arguments, options)
@@ -340,27 +352,22 @@ class Dispatcher:
         timeout: float | None = None,
         idempotency_key: str | None = None,
         priority: str | None = None,
+        version: str | None = None,
     ) -> CallResult:
         """Call a tool as :meth:`call` does and return every outcome as a value; only cancellation is raised."""
         started = self._running.now()
         try:
-            resolved = self._resolve(tool, user)
+            resolved = self._resolve(tool, version, user, idempotency_key)
         except DispatchError as error:
             return CallResult(tool, error.outcome, error=error)
         options = CallOptions(user, timeout, None, idempotency_key, priority)
         return await self._running_calls.perform(resolved, arguments, options, started=started)
 
-    def _resolve(self, tool: str, user: str) -> ResolvedTool:
-        """Step 1: resolve the tool; a call of an unknown one is counted."""
-        try:
-            return self._live.resolver.tool(tool)
-        except DispatchError as error:
-            raise self._record_unknown_tool(error, tool, user) from None
-
-    def _record_unknown_tool(self, error: DispatchError, tool: str, user: str) -> DispatchError:
-        now = self._running.now()
-        self._running.observer.on_unknown_tool(tool, error, now)
-        return self._live.resolver.hide_names(error, tool, self._authorizer.known_permissions(user, now))
+    def _resolve(self, tool: str, version: str | None, user: str, idempotency_key: str | None) -> ResolvedTool:
+        """Step 1: resolve the tool and its version."""
+        resolver = self._live.resolver
+        resolved = resolver.fixed.get(tool) if version is None else None
+        return resolved or self._running_calls.select_tool(resolver, tool, version, user, idempotency_key)
 
     async def stream(
         self,
@@ -372,6 +379,7 @@ class Dispatcher:
         idle_timeout: float | None = None,
         idempotency_key: str | None = None,
         priority: str | None = None,
+        version: str | None = None,
     ) -> AsyncGenerator[str, None]:
         """Call a tool and yield the chunks of its reply as they arrive. Leaving the loop early cancels the call.
 
@@ -383,7 +391,8 @@ class Dispatcher:
             DispatchError: as :meth:`call`; the chunks before it were yielded.
         """
         options = CallOptions(user, timeout, idle_timeout, idempotency_key, priority)
-        chunks = self._running_calls.stream(self._resolve(tool, user), arguments, options)
+        resolved = self._resolve(tool, version, user, idempotency_key)
+        chunks = self._running_calls.stream(resolved, arguments, options)
         async with contextlib.aclosing(chunks):  # closing the outer generator closes the inner one at once
             async for chunk in chunks:
                 yield chunk

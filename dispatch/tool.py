@@ -19,16 +19,20 @@ class Tool:
         name: name for the model.
         description: text by which the model chooses the tool.
         user: the user on whose behalf the tool is called.
+        version: range of versions that are called; None: see :meth:`Dispatcher.call`.
     """
 
-    __slots__ = ("_descriptor", "_dispatcher", "description", "name", "user")
+    __slots__ = ("_descriptor", "_dispatcher", "description", "name", "user", "version")
 
-    def __init__(self, dispatcher: Dispatcher, descriptor: ToolDescriptor, user: str = "") -> None:
+    def __init__(
+        self, dispatcher: Dispatcher, descriptor: ToolDescriptor, user: str = "", version: str | None = None
+    ) -> None:
         self._dispatcher = dispatcher
         self._descriptor = descriptor
         self.name = descriptor.name
         self.description = descriptor.description
         self.user = user
+        self.version = version
 
     async def invoke(self, /, **arguments: Any) -> str:
         """Call the tool with named arguments and return its result.
@@ -36,11 +40,11 @@ class Tool:
         Raises:
             DispatchError: as :meth:`Dispatcher.call`.
         """
-        return await self._dispatcher.call(self.name, arguments, user=self.user)
+        return await self._dispatcher.call(self.name, arguments, user=self.user, version=self.version)
 
     def stream(self, /, **arguments: Any) -> AsyncGenerator[str, None]:
         """Call the tool and yield the chunks of its result as they arrive."""
-        return self._dispatcher.stream(self.name, arguments, user=self.user)
+        return self._dispatcher.stream(self.name, arguments, user=self.user, version=self.version)
 
     @property
     def parameters(self) -> dict[str, Any]:

@@ -102,7 +102,7 @@ def _chain(instances: int) -> Callable[[], AbstractAsyncContextManager[Call]]:
             randomness=random.random,
             greet=lambda route: None,
         )
-        key = (True, "work")
+        key = (True, "work", None)
 
         async def call() -> object:
             # As Calls.perform and Attempts.call do, without the exchange in between.
@@ -177,7 +177,7 @@ async def _rejected() -> AsyncIterator[Call]:
     """A rejection as a value, as the guards return it."""
     clock = asyncio.get_running_loop().time
     policy = Policy(rate_limit=ON["rate-limit"])
-    guards = GuardRegistry(clock, random.random).of("work", policy, repeatable=False)
+    guards = GuardRegistry(clock, random.random).of((True, "work", None), policy, repeatable=False)
     assert guards.breaker is not None
     guards.breaker.open_until(clock() + 3600.0)
 

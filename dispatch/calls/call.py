@@ -18,6 +18,8 @@ from dispatch.calls.call_state import NO_OPTIONS, Attempt, Call, CallOptions
 from dispatch.calls.error_messages import add_alternatives, error_from_timeout
 from dispatch.calls.preparation import authorize_call, prepare_call
 from dispatch.calls.resolution.resolved_tool import ResolvedTool
+from dispatch.calls.resolution.resolver import ToolResolver
+from dispatch.calls.resolution.visibility import hide_names
 from dispatch.calls.runtime import Runtime
 from dispatch.errors import DispatchError, Outcome
 from dispatch.messaging.rpc.exchange_outcome import Answer, Lost, TimedOut
@@ -51,6 +53,23 @@ class Calls:
         self._now = runtime.now
         self._attempts: Attempts = runtime.attempts
         self._alternatives = alternatives
+
+    def select_tool(
+        self, resolver: ToolResolver, name: str, version: str | None, user: str, idempotency_key: str | None
+    ) -> ResolvedTool:
+        """Select the tool and its version for one call (:meth:`ToolResolver.select`). A call for which there is none is
+        counted.
+
+        Raises:
+            DispatchError: there is none.
+        """
+        runtime, caller = self._runtime, user or idempotency_key or ""
+        try:
+            return resolver.select(name, version, caller, can_admit=runtime.can_admit, randomness=runtime.randomness)
+        except DispatchError as error:
+            runtime.observe_unresolved(name, error)
+            permissions = self._authorizer.known_permissions(user, self._now())
+            raise hide_names(resolver.catalog, error, name, permissions) from None
 
     async def perform(
         self,
@@ -147,7 +166,7 @@ class Calls:
             return self._result(call, attempt, started)
 
         while True:
-            result = await runtime.flights.share((label, call.payload), fly, call.deadline)
+            result = await runtime.flights.share((label, call.tool.version, call.payload), fly, call.deadline)
             if result is None:
                 late = error_from_timeout(label, call.limit, "call", repeatable=True)
                 return self._failure(call.tool, late, call.options.user, started)

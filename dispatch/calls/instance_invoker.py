@@ -14,8 +14,9 @@ from dispatch.calls.error_messages import (
     error_from_rejection,
     error_from_unfragmentable_request,
 )
+from dispatch.calls.resolution.resolution_errors import error_from_requirement
 from dispatch.calls.resolution.resolved_tool import ResolvedTool
-from dispatch.errors import Outcome
+from dispatch.errors import DispatchError, Outcome
 from dispatch.messaging.rpc.correlation import Correlator
 from dispatch.messaging.rpc.exchange_outcome import Answer, Lost, Settled
 from dispatch.messaging.rpc.fragmented_publish import FragmentedRequest
@@ -78,7 +79,11 @@ class InstanceInvoker:
     def has_untried(self, call: Call) -> bool:
         """Whether the service has an instance that no attempt of the call was sent to."""
         pool = self._pools.get(call.tool)
-        return pool is not None and any(view.id not in call.tried for view in pool.instances())
+        if pool is None:
+            return False
+        requires = call.tool.requires
+        names = [view.id for view in pool.instances()] if requires is None else pool.select_versions(requires)
+        return any(name not in call.tried for name in names)
 
     def attribute_failure(self, attempt: Attempt) -> None:
         """See :meth:`Attempt.attribute_failure`."""
@@ -176,9 +181,10 @@ class InstanceInvoker:
             user=options.user,
             refused=call.refused_by,
             parts=is_large,
+            requires=call.tool.requires,
         )
         if selected is None:
-            raise error_from_rejection(_NO_INSTANCE, call.tool.label)
+            raise self._error_without_instance(call.tool, pool)
         attempt.selected = selected
         instance = selected.instance
         if call.key_holder is not None and at_home and instance is not call.key_holder:
@@ -198,6 +204,13 @@ class InstanceInvoker:
         if key is not None and at_home and instance is not None:
             attempt.claim_key(pool, instance)
         return publisher, properties
+
+    @staticmethod
+    def _error_without_instance(tool: ResolvedTool, pool: InstancePool) -> DispatchError:
+        requires = tool.requires
+        if requires is None or pool.select_versions(requires):
+            return error_from_rejection(_NO_INSTANCE, tool.label)
+        return error_from_requirement(tool.label, tool.service_id, requires.text, pool.versions, by="balancer")
 
     def _compose(self, attempt: Attempt, selected: SelectedInstance) -> tuple[Publisher, dict[str, str]]:
         """Return the publisher of the request and its properties; set how it is retransmitted.

@@ -11,13 +11,14 @@ import msgspec
 from dispatch._internal.permit import Randomness
 from dispatch.balancing.snapshot import InstanceView
 from dispatch.calls.attempt import Attempts
-from dispatch.calls.guard_registry import GuardRegistry
+from dispatch.calls.guard_registry import GuardKey, GuardRegistry
 from dispatch.calls.instance_invoker import InstanceInvoker
-from dispatch.calls.resolution.resolved_tool import ResolvedTool, meter_label
+from dispatch.calls.resolution.resolved_tool import ResolvedTool
 from dispatch.calls.resolution.resolver import ToolResolver
 from dispatch.calls.tool_guards import ToolGuards
 from dispatch.catalog.changes import CatalogChanges
 from dispatch.catalog.sources.base import SourceStatus
+from dispatch.errors import DispatchError, ErrorType
 from dispatch.messaging.rpc.correlation import Correlator
 from dispatch.messaging.rpc.exchange_outcome import Tally
 from dispatch.policy import Policy
@@ -27,7 +28,7 @@ from dispatch.result import CallResult
 from dispatch.routing.channel_registry import Channels
 from dispatch.routing.in_flight import InFlight
 from dispatch.routing.pool_registry import PoolRegistry
-from dispatch.telemetry.call_observer import DispatcherObserver
+from dispatch.telemetry.call_observer import NO_PROPERTIES, DispatcherObserver
 from dispatch.telemetry.names import OTHER
 from dispatch.transports import Transport
 
@@ -45,7 +46,7 @@ class Runtime:
 
     Attributes:
         now: the loop's clock.
-        observer, sources: as given.
+        observer, randomness, sources: as given.
         exchange: the requests in flight.
         routes: topics and discovery.
         attempts: makes the attempts of calls.
@@ -63,6 +64,7 @@ class Runtime:
         sources: Callable[[], Iterable[SourceStatus]] = tuple,
     ) -> None:
         self.sources = sources
+        self.randomness = randomness
         self._transport = transport
         self._tools = tools
         self.observer = observer
@@ -74,9 +76,7 @@ class Runtime:
         self.routes = Channels(transport, self.exchange, name)
         self._pools = PoolRegistry(self.routes, randomness, tools, observer)
         self.pool_calls_of: Callable[[ResolvedTool], InFlight] = self._pools.calls_of
-        self._guards = GuardRegistry(
-            self.now, randomness, observer, lambda key: meter_label(key[1], is_tool=key[0]), self._find_policy
-        )
+        self._guards = GuardRegistry(self.now, randomness, observer, self._find_policy)
         self.attempts = Attempts(InstanceInvoker(transport, self.exchange, self.routes, self._pools), self.now)
         self.flights: SingleFlight[CallResult] = SingleFlight()
         observer.attach(self)
@@ -87,16 +87,33 @@ class Runtime:
         return self._transport.max_message_bytes
 
     def guards_of(self, tool: ResolvedTool) -> ToolGuards:
-        """Return the guards of a tool."""
-        return self._guards.of((tool.is_tool, tool.label), tool.policy, repeatable=tool.repeatable)
+        """Return the guards of a version of a tool."""
+        return self._guards.of((tool.is_tool, tool.label, tool.version), tool.policy, repeatable=tool.repeatable)
+
+    def can_admit(self, tool: ResolvedTool) -> bool:
+        """Return whether the circuit breaker of a version of a tool admits calls."""
+        breaker = self.guards_of(tool).breaker
+        return breaker is None or breaker.can_admit()
+
+    def observe_unresolved(self, name: str, error: DispatchError) -> None:
+        """Observe a call for which no tool, or no version of it, was found."""
+        now = self.now()
+        versions = self._tools.catalog.versions(name) if error.type != ErrorType.UNKNOWN_TOOL else ()
+        known = next((found for each in versions if (found := self._tools.find(name, each.version)) is not None), None)
+        if known is None:
+            self.observer.on_unknown_tool(name, error, now)
+            return
+        observer = self.guards_of(known).observer.start_call(known, now)
+        observer.on_end(CallResult(name, error.outcome, error=error), NO_PROPERTIES)
 
     def instances(self, service: str) -> tuple[InstanceView, ...]:
         """Return the state of each instance of a service, as tools without balancing settings of their own see it."""
         pools = self._pools.of_service(service)
         return pools[0].instances() if pools else ()
 
-    def _find_policy(self, key: tuple[bool, str]) -> tuple[Policy, bool] | None:
-        tool = self._tools.find(key[1], is_tool=key[0])
+    def _find_policy(self, key: GuardKey) -> tuple[Policy, bool] | None:
+        is_tool, name, version = key
+        tool = self._tools.find_guarded(name, version, is_tool=is_tool)
         return None if tool is None else (tool.policy, tool.repeatable)
 
     def renew(self, tools: ToolResolver, changes: CatalogChanges) -> None:
@@ -112,7 +129,7 @@ class Runtime:
         former, self._tools = self._tools, tools
         owners = [(True, name) for name in changes.tools] + [(False, id) for id in changes.services]
         if tools.policy != former.policy:
-            owners = [*{*owners, *self._guards.keys, *self._pools.owners}]
+            owners = [*{*owners, *self._guards.owners, *self._pools.owners}]
         self._guards.renew(self._find_policy, owners)
         self._pools.renew(tools, owners)
 
@@ -128,13 +145,13 @@ class Runtime:
         """Requests in flight."""
         return self.exchange.pending
 
-    def circuits(self) -> Mapping[str, State]:
-        """Return the state of each tool's circuit breaker, by the tool's label."""
-        return {each.label: each.breaker.state for each in self._guards.all() if each.breaker is not None}
+    def circuits(self) -> Iterable[tuple[str, State]]:
+        """Return the state of the circuit breaker of each version of each tool, with the tool's label."""
+        return [(each.label, each.breaker.state) for each in self._guards.all() if each.breaker is not None]
 
     def queued(self) -> Mapping[str, int]:
         """Return how many calls wait for a rate limit or the bulkhead, by the tool's label."""
-        return {each.label: each.waiting for each in self._guards.all()}
+        return self._guards.waiting
 
     def pools(self) -> Iterable[tuple[str, tuple[InstanceView, ...]]]:
         """Return the instances of each service, by the service's id. Each instance is listed once, in the state that the

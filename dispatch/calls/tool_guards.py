@@ -12,7 +12,7 @@ from dispatch.resilience.breaker.breaker import CircuitBreaker
 from dispatch.resilience.bulkhead.async_bulkhead import AsyncBulkhead
 from dispatch.resilience.hedging.decision import Hedging
 from dispatch.resilience.latency_histogram import LatencyHistogram, Quantile
-from dispatch.resilience.rate_limit.async_rate_limiter import AsyncRateLimiter, LimiterBucket
+from dispatch.resilience.rate_limit.async_rate_limiter import AsyncRateLimiter, LimiterBucket, user_buckets
 from dispatch.resilience.rate_limit.user_buckets import UserBuckets
 from dispatch.resilience.retry.budget import MIN_REPEATS_PER_S, RetryBudget
 from dispatch.resilience.retry.decision import RetryPolicy
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 SharedUsers = Callable[[RateLimit], UserBuckets[LimiterBucket]]
 """Returns the buckets of users for a rate that several tools share."""
+RateLimits = tuple[RateLimit | None, RateLimit | None, RateLimit | None]
 
 USUAL_QUANTILE = 0.95
 """The usual duration of an attempt is this quantile of the measured ones."""
@@ -42,7 +43,7 @@ class ToolGuards:
         repeatable: the tool may be executed twice for one call.
         clock: the loop's.
         randomness: for backoff and open durations.
-        shared_users: see :data:`SharedUsers`.
+        rates: returns the rate limiter for a policy.
         observer: of the tool.
         label: of the tool in metrics and events.
 
@@ -63,7 +64,7 @@ class ToolGuards:
     __slots__ = (
         "_instances",
         "_randomness",
-        "_shared_users",
+        "_rate_limiter",
         "answered_at",
         "answered_by",
         "breaker",
@@ -91,7 +92,7 @@ class ToolGuards:
         repeatable: bool,
         clock: Clock,
         randomness: Randomness,
-        shared_users: SharedUsers,
+        rates: Callable[[Policy], AsyncRateLimiter | None],
         observer: ToolObserver = NULL_TOOL,
         label: str = "",
     ) -> None:
@@ -99,7 +100,7 @@ class ToolGuards:
         self.label = label
         self.clock = clock
         self._randomness = randomness
-        self._shared_users = shared_users
+        self._rate_limiter = rates
         self._instances: dict[str, CircuitBreaker] = {}
         self.policy = policy
         self.repeatable = repeatable
@@ -114,7 +115,7 @@ class ToolGuards:
         self.patience = Patience(FIRST_RETRANSMISSION_S)
         self.breaker = self._breaker()
         self.bulkhead = None if policy.bulkhead is None else AsyncBulkhead(policy.bulkhead)
-        self.rates = self._rates()
+        self.rates = rates(policy)
         self.retrying = self._retrying()
         self.hedging = self._hedging()
 
@@ -132,8 +133,8 @@ class ToolGuards:
             self.bulkhead = None if policy.bulkhead is None else AsyncBulkhead(policy.bulkhead)
         elif policy.bulkhead != former.bulkhead:
             self.bulkhead.reconfigure(policy.bulkhead)
-        if _limits(policy) != _limits(former):
-            self.rates = self._rates()
+        if rate_limits_of(policy) != rate_limits_of(former):
+            self.renew_rates()
         retry = policy.retry or DEFAULT_RETRY
         self.budget.ratio = retry.budget_ratio
         self.retrying = self._retrying()
@@ -156,12 +157,9 @@ class ToolGuards:
         if self.pool is not None:
             self.pool.balancer.end_ejections()
 
-    def _rates(self) -> AsyncRateLimiter | None:
-        tool_limit, user_limit, shared_limit = _limits(self.policy)
-        if tool_limit is None and user_limit is None and shared_limit is None:
-            return None
-        everywhere = None if shared_limit is None else self._shared_users(shared_limit)
-        return AsyncRateLimiter(tool_limit, user_limit, everywhere=everywhere, shared_rate=shared_limit)
+    def renew_rates(self) -> None:
+        """Apply the rate limiter for the policy: the same one for all versions of a tool."""
+        self.rates = self._rate_limiter(self.policy)
 
     def _retrying(self) -> RetryPolicy | None:
         retry = self.policy.retry
@@ -213,9 +211,13 @@ class ToolGuards:
 
     @property
     def waiting(self) -> int:
-        """Calls that wait for a rate limit or the bulkhead."""
-        waiting = 0 if self.bulkhead is None else self.bulkhead.guard.waiting
-        return waiting if self.rates is None else waiting + self.rates.limiter.waiting
+        """Calls that wait for a rate limit or the bulkhead. For a rate limit, those of all versions of the tool."""
+        return self.waiting_for_bulkhead + (0 if self.rates is None else self.rates.limiter.waiting)
+
+    @property
+    def waiting_for_bulkhead(self) -> int:
+        """Calls that wait for the bulkhead."""
+        return 0 if self.bulkhead is None else self.bulkhead.guard.waiting
 
     def close(self) -> None:
         """Reject the calls that wait; those in flight go on."""
@@ -225,5 +227,19 @@ class ToolGuards:
             self.rates.close()
 
 
-def _limits(policy: Policy) -> tuple[RateLimit | None, RateLimit | None, RateLimit | None]:
+def rate_limits_of(policy: Policy) -> RateLimits:
+    """Return the rate limits of a policy: of the tool, of a user, and of a user over several tools."""
     return policy.rate_limit, policy.user_rate_limit, policy.shared_user_rate_limit
+
+
+def create_rate_limiter(policy: Policy, shared_users: SharedUsers = user_buckets) -> AsyncRateLimiter | None:
+    """Return a rate limiter for the limits of a policy; None: it has none.
+
+    Args:
+        shared_users: returns the buckets of users for the limit that several tools share.
+    """
+    tool_limit, user_limit, shared_limit = rate_limits_of(policy)
+    if tool_limit is None and user_limit is None and shared_limit is None:
+        return None
+    everywhere = None if shared_limit is None else shared_users(shared_limit)
+    return AsyncRateLimiter(tool_limit, user_limit, everywhere=everywhere, shared_rate=shared_limit)

@@ -8,7 +8,7 @@ consumers the broker distributes the requests.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -16,6 +16,8 @@ import msgspec
 from dispatch._internal.permit import Clock, Randomness
 from dispatch.balancing.balancer import Balancer, Pick
 from dispatch.balancing.snapshot import InstanceView
+from dispatch.catalog.version_ranges import Range
+from dispatch.catalog.versions import version_key
 from dispatch.errors import Outcome
 from dispatch.messaging.rpc.exchange_outcome import Tally
 from dispatch.policy import Balancing, OutlierDetection
@@ -28,6 +30,11 @@ from dispatch.telemetry.call_observer import NULL_SERVICE, OnInstanceChange, Ser
 SHARED = "(shared)"
 """The name of a service's own topic among its instances: names of instances have no parentheses."""
 
+Routes = Sequence[tuple[str, float, Channel]]
+"""Channels, each with its name and weight as an instance."""
+MAX_RANGES = 1_000
+"""Ranges of versions whose instances are remembered."""
+NO_VERSIONS: Mapping[str, str | None] = {}
 MAX_LIVES = 512
 """Instances whose last incarnation is remembered: twice the largest number of known instances."""
 
@@ -83,6 +90,7 @@ class InstancePool:
 
     Args:
         routes: the channels, each with its name and weight as an instance.
+        versions: declared versions of the channels, by name.
         balancing, outlier_detection: choice and ejection of instances.
         clock, randomness: of the balancer.
         greet: called with a channel whose next hello is due.
@@ -96,7 +104,7 @@ class InstancePool:
 
     def __init__(
         self,
-        routes: Sequence[tuple[str, float, Channel]],
+        routes: Routes,
         *,
         balancing: Balancing,
         outlier_detection: OutlierDetection | None,
@@ -105,10 +113,14 @@ class InstancePool:
         greet: Callable[[Channel], object],
         observer: ServiceObserver = NULL_SERVICE,
         is_former: bool = False,
+        versions: Mapping[str, str | None] = NO_VERSIONS,
     ) -> None:
         self._observe(observer)
         self._is_former = is_former
         self._routes = list(routes)
+        self._route_versions = versions
+        self._versions: dict[str, str | None] = {}
+        self._in_range: dict[Range, frozenset[str]] = {}
         self._greet = greet
         self._clock = clock
         self._places: dict[str, tuple[Channel, Instance | None]] = {}
@@ -161,9 +173,10 @@ class InstancePool:
         """Number of instances known by name."""
         return sum(len(route.instances) for _, _, route in self._routes)
 
-    def replace_routes(self, routes: Sequence[tuple[str, float, Channel]]) -> None:
+    def replace_routes(self, routes: Routes, versions: Mapping[str, str | None] = NO_VERSIONS) -> None:
         """Replace the channels by these. Instances that stay keep their state, and removed ones get no further request."""
         self._routes = list(routes)
+        self._route_versions = versions
         waited_for = self.new
         self._refresh(sum(route.instances.version for _, _, route in routes))
         for instance in waited_for:
@@ -183,6 +196,7 @@ class InstancePool:
         user: str = "",
         refused: Collection[str] = (),
         parts: bool = False,
+        requires: Range | None = None,
     ) -> SelectedInstance | None:
         """Select the target of the next request of a tool with these ``guards``.
 
@@ -192,6 +206,7 @@ class InstancePool:
                 one that all dispatchers choose (rendezvous hashing).
             refused: names of instances that refused this request with that key; others are preferred.
             parts: only instances that accept fragmented requests qualify.
+            requires: only instances of these versions qualify; None: of all.
 
         Returns:
             None: no instance is available.
@@ -203,14 +218,20 @@ class InstancePool:
             seen += route.instances.version
         if seen != self._seen:
             self._refresh(seen)
-        home = self._only if key is None else self._home(key, user, refused, parts)
+        eligible = None if requires is None else self.select_versions(requires)
+        if eligible is not None and not eligible:
+            return None
+        home = self._only if key is None else self._home(key, user, refused, parts, eligible)
         if home is not None:
             pick = self.balancer.pick_instance(home)
         else:
             self._asking = guards
             if parts:
                 # Where no instance can, the request is refused with the reason by any of them.
-                pick = self.balancer.pick(frozenset(tried), self._taking_parts() or None)
+                accepting = self._taking_parts()
+                eligible = accepting if eligible is None else accepting & eligible or eligible
+            if eligible:
+                pick = self.balancer.pick(frozenset(tried), eligible)
             else:
                 pick = self.balancer.pick(frozenset(tried)) if tried else self.balancer.pick()
         if type(pick) is not Pick:
@@ -229,9 +250,7 @@ class InstancePool:
 
     def held(self) -> list[Instance]:
         """Return all instances if each one is new and has not answered its first request; otherwise none."""
-        seen = sum(route.instances.version for _, _, route in self._routes)
-        if seen != self._seen:
-            self._refresh(seen)
+        self._refresh_if_changed()
         self.new = [each for each in self.new if not each.is_proven]
         held = [each for each in self.new if each.is_held]
         return held if len(held) == len(self._places) else []
@@ -241,17 +260,40 @@ class InstancePool:
             name for name, (_, instance) in self._places.items() if instance is not None and instance.parts
         )
 
-    def _home(self, key: str, user: str, refused: Collection[str], parts: bool) -> str | None:
+    def select_versions(self, requires: Range) -> frozenset[str]:
+        """Return the names of the instances whose version is in the range."""
+        self._refresh_if_changed()
+        found = self._in_range.get(requires)
+        if found is None:
+            if len(self._in_range) >= MAX_RANGES:
+                self._in_range.clear()
+            found = self._in_range[requires] = frozenset(
+                name for name, version in self._versions.items() if version is not None and requires.includes(version)
+            )
+        return found
+
+    @property
+    def versions(self) -> tuple[str, ...]:
+        """The declared versions of the instances, highest first."""
+        self._refresh_if_changed()
+        return tuple(sorted({each for each in self._versions.values() if each}, key=version_key, reverse=True))
+
+    def _home(
+        self, key: str, user: str, refused: Collection[str], parts: bool, eligible: frozenset[str] | None
+    ) -> str | None:
         """Return the name of the instance for ``key``; None if no instance is known by name."""
         holder = self.keys.get(user, key)
-        if holder is not None:
+        if holder is not None and (eligible is None or holder.name in eligible):
             instance = self._places.get(holder.name, (None, None))[1]
             if instance is not None and holder == Holder(instance.name, instance.incarnation):
                 return holder.name
         named = [
             name
             for name, (_, instance) in self._places.items()
-            if instance is not None and (instance.parts or not parts) and not instance.is_held
+            if instance is not None
+            and (instance.parts or not parts)
+            and not instance.is_held
+            and (eligible is None or name in eligible)
         ]
         willing = [name for name in named if name not in refused] or named
         return max(willing, key=lambda name: _weight(name, key)) if willing else None
@@ -263,19 +305,28 @@ class InstancePool:
         guards = self._asking
         return guards is None or guards.admits(name)
 
+    def _refresh_if_changed(self) -> None:
+        seen = sum(route.instances.version for _, _, route in self._routes)
+        if seen != self._seen:
+            self._refresh(seen)
+
     def _refresh(self, seen: int) -> None:
         """Update the balancer after a change of the known instances."""
         self._seen = seen
         places: dict[str, tuple[Channel, Instance | None]] = {}
         weights: dict[str, float] = {}
+        self._versions, self._in_range = {}, {}
         for name, weight, route in self._routes:
+            version = self._route_versions.get(name)
             named = list(route.instances)
             for instance in named:
                 places[instance.name] = route, instance
                 weights[instance.name] = weight
+                self._versions[instance.name] = version
             if not named:
                 places[name] = route, None
                 weights[name] = weight
+                self._versions[name] = version
         there, self._places = self._places, places
         self.new = [each for _, each in places.values() if each is not None and not each.is_proven]
         self._only = next(iter(places)) if len(places) == 1 else None
@@ -305,9 +356,7 @@ class InstancePool:
 
     def instances(self) -> tuple[InstanceView, ...]:
         """Return the state of each instance."""
-        seen = sum(route.instances.version for _, _, route in self._routes)
-        if seen != self._seen:
-            self._refresh(seen)
+        self._refresh_if_changed()
         return self.balancer.instances()
 
 

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Protocol
 
@@ -26,7 +26,7 @@ from dispatch.policy import Policy
 from dispatch.routing.channel import Channel
 from dispatch.routing.channel_registry import Channels
 from dispatch.routing.in_flight import InFlight
-from dispatch.routing.instance_pool import SHARED, InstancePool
+from dispatch.routing.instance_pool import SHARED, InstancePool, Routes
 from dispatch.telemetry.call_observer import NULL_DISPATCHER, NULL_SERVICE, DispatcherObserver
 
 logger = logging.getLogger("dispatch.dispatcher")
@@ -47,12 +47,15 @@ class PoolKey(msgspec.Struct, frozen=True, cache_hash=True):
     Attributes:
         service: its id.
         topics: of the service.
-        tool: the tool, if its policy has balancing settings of its own; otherwise ``""``.
+        version: of the service; None: not declared.
+        tool, tool_version: the tool, if its policy has balancing settings of its own; otherwise ``""``.
     """
 
     service: str
     topics: Topics
+    version: str | None = None
     tool: str = ""
+    tool_version: str | None = None
 
     @property
     def owner(self) -> Owner:
@@ -66,17 +69,14 @@ class PoolUser(Protocol):
     @property
     def pool_key(self) -> PoolKey:
         """The key of the pool."""
-        ...
 
     @property
     def service(self) -> ServiceDescriptor:
         """The service."""
-        ...
 
     @property
     def policy(self) -> Policy:
         """Balancing and outlier detection."""
-        ...
 
 
 class PoolUsers(Protocol):
@@ -84,18 +84,17 @@ class PoolUsers(Protocol):
 
     def pool_user(self, key: PoolKey) -> PoolUser | None:
         """Return the tool, or the service, whose policy applies to a pool; None if the catalogue has no such pool."""
-        ...
 
     def has_service(self, id: str) -> bool:
         """Return whether the catalogue has the service."""
-        ...
 
 
 class _Route(msgspec.Struct, frozen=True):
-    """How an instance is reached, by the catalogue."""
+    """How an instance is reached, by the catalogue, and its version."""
 
     topics: Topics
     weight: float
+    version: str | None
 
 
 class _Entry(msgspec.Struct, eq=False):
@@ -255,8 +254,9 @@ class PoolRegistry:
         """Apply the instances of the service. A removed one gets no further request once another channel is open."""
         service = entry.user.service
         wanted = {
-            each.id: _Route((each.request_queue, each.response_queue), each.weight) for each in service.instances
-        } or {SHARED: _Route((service.request_queue, service.response_queue), 1.0)}
+            each.id: _Route((each.request_queue, each.response_queue), each.weight, each.version)
+            for each in service.instances
+        } or {SHARED: _Route((service.request_queue, service.response_queue), 1.0, service.version)}
         former = entry.wanted
         if wanted == former:
             return
@@ -293,11 +293,12 @@ class PoolRegistry:
         if not channels:
             return
         routes = [(name, entry.wanted[name].weight, channel) for name, channel in channels.items()]
+        versions = {name: entry.wanted[name].version for name in channels}
         if entry.pool is None:
-            entry.pool = self._create_pool(entry, routes)
+            entry.pool = self._create_pool(entry, routes, versions)
             entry.again_at = self._clock() + AGAIN_S
         else:
-            entry.pool.replace_routes(routes)
+            entry.pool.replace_routes(routes, versions)
         former = entry.in_pool
         entry.in_pool = {name: (entry.wanted[name].topics, channel) for name, channel in channels.items()}
         for topics, _ in entry.in_pool.values():
@@ -307,10 +308,11 @@ class PoolRegistry:
             if not channel.requests.await_idle(release):
                 release()
 
-    def _create_pool(self, entry: _Entry, routes: list[tuple[str, float, Channel]]) -> InstancePool:
+    def _create_pool(self, entry: _Entry, routes: Routes, versions: Mapping[str, str | None]) -> InstancePool:
         policy, is_former = entry.user.policy, entry.is_retired
         return InstancePool(
             routes,
+            versions=versions,
             balancing=policy.balancing,
             outlier_detection=policy.outlier_detection,
             clock=self._clock,

@@ -159,8 +159,8 @@ class DispatcherObserver(Protocol):
             dispatcher: a :class:`~dispatch.telemetry.metrics.collector.ObservedDispatcher`.
         """
 
-    def observe_tool(self, label: str) -> ToolObserver:
-        """Return the observer of the tool with that label."""
+    def observe_tool(self, label: str, version: str | None = None) -> ToolObserver:
+        """Return the observer of a version of the tool with that label. None: the tool declares no version."""
 
     def observe_service(self, id: str) -> ServiceObserver:
         """Return the observer of the service ``id``; ``_OTHER``: of replies that belong to no service."""
@@ -174,6 +174,9 @@ class DispatcherObserver(Protocol):
 
     def release_tool(self, label: str) -> None:
         """Remove the series of a tool that was removed from the catalogue."""
+
+    def release_version(self, label: str, version: str) -> None:
+        """Remove the series of a version of a tool that was removed from the catalogue."""
 
     def release_service(self, id: str) -> None:
         """Remove the series of a service that was removed from the catalogue."""
@@ -259,7 +262,7 @@ class NullDispatcher:
     def attach(self, dispatcher: Any) -> None:
         pass
 
-    def observe_tool(self, label: str) -> ToolObserver:
+    def observe_tool(self, label: str, version: str | None = None) -> ToolObserver:
         return NULL_TOOL
 
     def observe_service(self, id: str) -> ServiceObserver:
@@ -269,6 +272,9 @@ class NullDispatcher:
         pass
 
     def release_tool(self, label: str) -> None:
+        pass
+
+    def release_version(self, label: str, version: str) -> None:
         pass
 
     def release_service(self, id: str) -> None:

@@ -25,10 +25,11 @@ from dispatch.telemetry.call_observer import (
 from dispatch.telemetry.catalog_telemetry import TelemetryCatalogObserver
 from dispatch.telemetry.events import CircuitChanged, Event, Events, InstanceChanged
 from dispatch.telemetry.logs import CALLS, TransitionLogger, log_call
-from dispatch.telemetry.metrics.call_metrics import CallMetrics
+from dispatch.telemetry.metrics.call_metrics import CallMetrics, VersionCallMetrics
 from dispatch.telemetry.metrics.collector import DispatcherCollector, ObservedDispatcher
 from dispatch.telemetry.metrics.exposition import registry_of
 from dispatch.telemetry.metrics.instruments import Instruments, ServiceMeter, ToolMeter
+from dispatch.telemetry.metrics.version_series import VersionMeter
 from dispatch.telemetry.names import OTHER
 from dispatch.telemetry.settings import Telemetry
 from dispatch.telemetry.tracing.call_spans import CallTracing
@@ -71,16 +72,23 @@ def _trace_id(exemplar: dict[str, str] | None) -> str:
 
 
 class _ObservedTool:
-    """Observes the calls and circuit breakers of one tool (:class:`~dispatch.telemetry.call_observer.ToolObserver`)."""
+    """Observes the calls and circuit breakers of one version of a tool
+    (:class:`~dispatch.telemetry.call_observer.ToolObserver`)."""
 
-    __slots__ = ("_calls", "_circuits", "_label", "_meter", "_tracing")
+    __slots__ = ("_calls", "_circuits", "_label", "_meter", "_tracing", "_version")
 
     def __init__(
-        self, label: str, meter: ToolMeter | None, tracing: CallTracing | None, circuits: TelemetryDispatcherObserver
+        self,
+        label: str,
+        version: str | None,
+        calls: CallMetrics | None,
+        tracing: CallTracing | None,
+        circuits: TelemetryDispatcherObserver,
     ) -> None:
         self._label = label
-        self._meter = meter
-        self._calls: CallObserver = NULL_CALL if meter is None else CallMetrics(meter)
+        self._version = version
+        self._meter = None if calls is None else calls.meter
+        self._calls: CallObserver = NULL_CALL if calls is None else calls
         self._tracing = tracing
         self._circuits = circuits
 
@@ -96,7 +104,7 @@ class _ObservedTool:
 
     def observe_circuit(self, instance: str | None = None) -> OnCircuitTransition:
         def on_transition(old: State, new: State, reason: str) -> None:
-            self._circuits.on_circuit_transition(self._label, instance, old, new, reason)
+            self._circuits.on_circuit_transition(self._label, self._version, instance, old, new, reason)
 
         return on_transition
 
@@ -139,6 +147,7 @@ class TelemetryDispatcherObserver:
         self._collector: DispatcherCollector | None = None
         self._observed: ObservedDispatcher | None = None
         self._tools: dict[str, ToolMeter] = {}
+        self._versions: dict[tuple[str, str], VersionMeter] = {}
         self._services: dict[str, ServiceMeter] = {}
         if settings.metrics:
             registry = registry_of(settings)
@@ -157,9 +166,20 @@ class TelemetryDispatcherObserver:
 
     # -- tools and services -------------------------------------------------------------------------------------
 
-    def observe_tool(self, label: str) -> _ObservedTool:
-        """Return the observer of a tool (see :attr:`ResolvedTool.meter_label`)."""
-        return _ObservedTool(label, self._tool_meter(label), self._tracing, self)
+    def observe_tool(self, label: str, version: str | None = None) -> _ObservedTool:
+        """Return the observer of a version of a tool (see :attr:`ResolvedTool.meter_label`)."""
+        return _ObservedTool(label, version, self._call_metrics(label, version), self._tracing, self)
+
+    def _call_metrics(self, label: str, version: str | None) -> CallMetrics | None:
+        meter = self._tool_meter(label)
+        if meter is None or self._instruments is None:
+            return None
+        if version is None:
+            return CallMetrics(meter)
+        version_meter = self._versions.get((label, version))
+        if version_meter is None:
+            version_meter = self._versions[label, version] = self._instruments.versions.acquire(meter.label, version)
+        return VersionCallMetrics(meter, version_meter)
 
     def _tool_meter(self, label: str) -> ToolMeter | None:
         meter = self._tools.get(label)
@@ -193,6 +213,12 @@ class TelemetryDispatcherObserver:
         if meter is not None and self._instruments is not None:
             self._instruments.release_tool(meter.label, is_removed=True)
 
+    def release_version(self, label: str, version: str) -> None:
+        """Remove the series of a version of a tool that was removed from the catalogue."""
+        meter = self._versions.pop((label, version), None)
+        if meter is not None and self._instruments is not None:
+            self._instruments.versions.release(meter, is_removed=True)
+
     def release_service(self, id: str) -> None:
         """Remove the series of a service that was removed from the catalogue."""
         meter = self._services.pop(id, None)
@@ -204,28 +230,36 @@ class TelemetryDispatcherObserver:
         if self._collector is not None and self._observed is not None:
             self._collector.remove(self._observed)
         if self._instruments is not None:
+            for version in self._versions.values():
+                self._instruments.versions.release(version, is_removed=False)
             for meter in self._tools.values():
                 self._instruments.release_tool(meter.label, is_removed=False)
             for each in self._services.values():
                 self._instruments.release_service(each.label, is_removed=False)
+        self._versions.clear()
         self._tools.clear()
         self._services.clear()
         self.catalog.close()
 
     # -- changes ------------------------------------------------------------------------------------------------
 
-    def on_circuit_transition(self, tool: str, instance: str | None, old: State, new: State, reason: str) -> None:
-        """Observe a transition of a tool's circuit breaker, or of its breaker at one instance."""
+    def on_circuit_transition(
+        self, tool: str, version: str | None, instance: str | None, old: State, new: State, reason: str
+    ) -> None:
+        """Observe a transition of the circuit breaker of a version of a tool, or of its breaker at one instance."""
         meter = self._tools.get(tool)
         if meter is not None and instance is None:
             meter.transitions[new]()
-        self._publish(CircuitChanged(time.time(), tool, instance, str(old), str(new), reason))
-        where = f"'{tool}'" if instance is None else f"'{tool}' at {instance}"
+        self._publish(CircuitChanged(time.time(), tool, instance, str(old), str(new), reason, version))
+        where = f"'{tool}'" if version is None else f"'{tool}' {version}"
+        if instance is not None:
+            where += f" at {instance}"
         self._transition_log.log(
             logging.WARNING if new in _WARNING_STATES else logging.INFO,
-            ("circuit", tool, instance or "", str(new)),
+            ("circuit", tool, version or "", instance or "", str(new)),
             f"circuit of {where}: {old} to {new} ({reason})",
             tool=tool,
+            version=version,
             instance=instance,
             old=str(old),
             new=str(new),

@@ -44,6 +44,7 @@ class CircuitChanged(Event, frozen=True, tag="circuit"):
         instance: name of the instance if the breaker is the tool's at that instance; None: the tool's own breaker.
         old, new: states (:class:`dispatch.resilience.breaker.breaker.State`).
         reason: of the transition, in a few words.
+        version: of the tool; None: not declared.
     """
 
     tool: str
@@ -51,6 +52,7 @@ class CircuitChanged(Event, frozen=True, tag="circuit"):
     old: str
     new: str
     reason: str
+    version: str | None = None
 
 
 class InstanceChanged(Event, frozen=True, tag="instance"):

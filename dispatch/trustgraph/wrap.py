@@ -14,7 +14,7 @@ from dispatch.calls.attempt import Attempts
 from dispatch.calls.call_state import Attempt, Call, CallOptions
 from dispatch.calls.error_messages import error_from_client_failure, error_from_mistake, error_from_timeout
 from dispatch.calls.resolution.resolved_tool import ResolvedTool
-from dispatch.calls.tool_guards import ToolGuards
+from dispatch.calls.tool_guards import ToolGuards, create_rate_limiter
 from dispatch.catalog import ServiceDescriptor
 from dispatch.catalog.sources.base import SourceStatus
 from dispatch.errors import (
@@ -29,7 +29,6 @@ from dispatch.messaging.wire.codec import json_text
 from dispatch.policy import Annotations, Policy, PolicyError, check_repeats, check_seconds, repeatable
 from dispatch.policy.repeat_safety import UNDECLARED
 from dispatch.resilience.breaker.breaker import CircuitBreaker, State
-from dispatch.resilience.rate_limit.async_rate_limiter import user_buckets
 from dispatch.result import CallResult
 from dispatch.routing.pool_registry import PoolKey
 from dispatch.telemetry.call_observer import NULL_DISPATCHER, DispatcherObserver
@@ -128,7 +127,7 @@ class WrappedClient:
                 repeatable=self._repeatable,
                 clock=loop.time,
                 randomness=random.random,
-                shared_users=user_buckets,
+                rates=create_rate_limiter,
                 observer=self._observer.observe_tool(self.tool),
                 label=self.tool,
             )
@@ -144,10 +143,10 @@ class WrappedClient:
     connected = None
     pending = 0
 
-    def circuits(self) -> Mapping[str, State]:
+    def circuits(self) -> Iterable[tuple[str, State]]:
         """Return the state of the circuit breaker, if there is one."""
         breaker = None if self._tool_guards is None else self._tool_guards.breaker
-        return {} if breaker is None else {self.tool: breaker.state}
+        return () if breaker is None else ((self.tool, breaker.state),)
 
     def queued(self) -> Mapping[str, int]:
         """Return how many calls wait for a rate limit or the bulkhead."""

@@ -37,6 +37,8 @@ SERVICES: Mapping[str, Mapping[str, Any]] = {
 }
 TOOLS: Mapping[str, Mapping[str, Any]] = {
     "look-up": {
+        "version": "1.4.0",
+        "rollout": {"2.0.0": 10},  # one of the users
         "service": "library",
         "read-only": True,
         "policy": {
@@ -86,7 +88,7 @@ def catalog() -> Catalog:
         ],
         [
             {"type": "tool-service", "name": name, "description": f"Does {name}.", **keys}
-            for name, keys in TOOLS.items()
+            for name, keys in (*TOOLS.items(), ("look-up", {**TOOLS["look-up"], "version": "2.0.0", "rollout": {}}))
         ],
     )
 

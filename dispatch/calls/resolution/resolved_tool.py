@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from dispatch.catalog import ServiceDescriptor, ToolDescriptor
+from dispatch.catalog.version_ranges import Range
 from dispatch.permissions.permission_set import Requirement
 from dispatch.policy import Policy
 from dispatch.routing.pool_registry import PoolKey
@@ -31,6 +32,8 @@ class ResolvedTool(msgspec.Struct, frozen=True):
         is_tool: a tool of the catalogue, rather than a service that is called without one.
         descriptor: of the tool; None: it is not in the catalogue.
         requirement: the permissions of the tool and its service; None: it has none, and every user may call it.
+        version: of the tool; None: not declared.
+        requires: range that restricts the instances of the service by their versions; None: calls go to all of them.
     """
 
     label: str
@@ -44,6 +47,8 @@ class ResolvedTool(msgspec.Struct, frozen=True):
     is_tool: bool = True
     descriptor: ToolDescriptor | None = None
     requirement: Requirement | None = None
+    version: str | None = None
+    requires: Range | None = None
 
     @property
     def description(self) -> str:

@@ -1,30 +1,41 @@
-"""Resolves names of tools and services; each one is computed once."""
+"""Resolves names and versions of tools, and ids of services; each one is computed once."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable
 
-from dispatch.calls.resolution.resolution_errors import error_from_unknown_name
+import msgspec
+
+from dispatch._internal.permit import Randomness
+from dispatch.calls.resolution.policy_check import check_policies
+from dispatch.calls.resolution.resolution_errors import (
+    error_from_invalid_range,
+    error_from_requirement,
+    error_from_unknown_name,
+    error_from_version_mismatch,
+)
 from dispatch.calls.resolution.resolved_tool import ResolvedTool
-from dispatch.calls.resolution.visibility import error_from_hidden_name, select_visible
-from dispatch.catalog import Catalog, ServiceDescriptor, ToolDescriptor, UnknownServiceError, UnknownToolError
-from dispatch.errors import DispatchError, ErrorType, RejectedError
+from dispatch.calls.resolution.rollout import BUCKETS, Rollout, hash_bucket
+from dispatch.catalog import (
+    Catalog,
+    ServiceDescriptor,
+    ToolDescriptor,
+    UnknownServiceError,
+    UnknownToolError,
+    VersionMismatchError,
+)
+from dispatch.catalog.version_ranges import Range, parse_range
 from dispatch.messaging.wire.codec import json_text
 from dispatch.messaging.wire.topic_name import TopicName
-from dispatch.permissions import Authorizer, PermissionSet, require_permissions
-from dispatch.permissions.error_messages import error_from_decision, error_from_unknown_permissions
-from dispatch.policy import Policy, PolicyError
+from dispatch.permissions import require_permissions
+from dispatch.policy import Policy
 from dispatch.routing.pool_registry import PoolKey
 
 _BALANCED = frozenset({"balancing", "outlier-detection"})
 """A tool whose own policy has one of these keys gets an instance pool of its own."""
-MAX_ALTERNATIVES = 3
-
-
-def _pool_key(service: ServiceDescriptor, tool: str = "") -> PoolKey:
-    return PoolKey(service.id, (service.request_queue, service.response_queue), tool)
+MAX_RANGES = 4_096
+"""Pairs of a tool and a version range that are remembered. Callers choose the ranges, so that their number is bounded."""
 
 
 class ToolResolver:
@@ -33,14 +44,222 @@ class ToolResolver:
     Args:
         catalog: services and tools.
         policy: defaults under the policies of services and tools.
+
+    Attributes:
+        catalog, policy: as given.
+        fixed: by name, the tools whose calls without a version all go to the default version; filled by :meth:`select`. A
+            call of such a tool costs one lookup.
     """
 
     def __init__(self, catalog: Catalog, policy: Policy) -> None:
         self.catalog = catalog
         self.policy = policy
-        self._tools: dict[str, ResolvedTool] = {}
-        self._services: dict[str, ResolvedTool] = {}
+        self.fixed: dict[str, ResolvedTool] = {}
+        self._tools: dict[tuple[str, str | None], ResolvedTool] = {}
+        self._by_range: dict[tuple[str, str], ResolvedTool] = {}
+        self._rollouts: dict[str, Rollout] = {}
+        self._services: dict[tuple[str, str | None], ResolvedTool] = {}
         self._pools: dict[PoolKey, PoolKey] = {}
+
+    # -- tools --------------------------------------------------------------------------------------------------
+
+    def select(
+        self,
+        name: str,
+        version: str | None,
+        caller: str,
+        *,
+        can_admit: Callable[[ResolvedTool], bool],
+        randomness: Randomness,
+    ) -> ResolvedTool:
+        """Select the version of a tool for one call.
+
+        Args:
+            name: of the tool.
+            version: range of the caller; None: the default version, or the one that the tool's ``rollout`` assigns.
+            caller: the user or the idempotency key, by whose hash ``rollout`` assigns a version; ``""``: at random.
+            can_admit: whether the circuit breaker of a version admits calls. The share of one that does not goes to the
+                default version.
+            randomness: in [0, 1).
+
+        Raises:
+            RejectedError, InvalidArgumentsError: as :meth:`tool`.
+        """
+        default = self.tool(name, version)
+        if version is not None:
+            return default
+        assert default.descriptor is not None  # a tool of the catalogue
+        if not default.descriptor.rollout:
+            self.fixed[name] = default
+            return default
+        rollout = self._rollouts.get(name)
+        if rollout is None:
+            rollout = self._rollouts[name] = Rollout(default.descriptor.rollout)
+        target = rollout.version_of(hash_bucket(name, caller) if caller else int(randomness() * BUCKETS))
+        selected = None if target is None else self.find(name, target)
+        # Lists show the default version: a version with other permissions would reject users to whom the tool is shown.
+        if selected is None or selected.requirement != default.requirement or not can_admit(selected):
+            return default
+        return selected
+
+    def tool(self, name: str, version: str | None = None) -> ResolvedTool:
+        """Resolve the default version of a tool, or the one that :meth:`Catalog.tool` selects in the range ``version``.
+
+        Raises:
+            RejectedError: there is no such tool, no such version of it, or no version of its service that it requires.
+            InvalidArgumentsError: ``version`` is no range.
+        """
+        if version is not None:
+            return self._in_range(name, version)
+        try:
+            descriptor = self.catalog.tool(name)
+            return self._tools.get((name, descriptor.version)) or self._add(descriptor)
+        except UnknownToolError as error:
+            raise error_from_unknown_name(error) from None
+        except VersionMismatchError as error:
+            raise error_from_requirement(name, error.name, error.range, error.available) from None
+
+    def _in_range(self, name: str, version: str) -> ResolvedTool:
+        if not isinstance(version, str):
+            raise error_from_invalid_range(name, f"the version is of the type {type(version).__name__}, not a text")
+        found = self._by_range.get((name, version))
+        if found is not None:
+            return found
+        try:
+            descriptor = self.catalog.tool(name, version)
+        except UnknownToolError as error:
+            raise error_from_unknown_name(error) from None
+        except VersionMismatchError as error:
+            raise error_from_version_mismatch(name, error.range, error.available) from None
+        except ValueError as error:
+            raise error_from_invalid_range(name, str(error)) from None
+        try:
+            found = self._tools.get((name, descriptor.version)) or self._add(descriptor)
+        except VersionMismatchError as error:
+            raise error_from_requirement(name, error.name, error.range, error.available) from None
+        if len(self._by_range) >= MAX_RANGES:
+            self._by_range.clear()
+        self._by_range[name, version] = found
+        return found
+
+    def find(self, name: str, version: str | None) -> ResolvedTool | None:
+        """Return exactly that version of a tool; None: the catalogue has none that can be called."""
+        found = self._tools.get((name, version))
+        if found is None and name in self.catalog.tools:
+            for descriptor in self.catalog.versions(name):
+                if descriptor.version == version:
+                    try:
+                        return self._add(descriptor)
+                    except VersionMismatchError:
+                        return None
+        return found
+
+    def _add(self, descriptor: ToolDescriptor) -> ResolvedTool:
+        """Compute the resolved tool of a descriptor.
+
+        Raises:
+            VersionMismatchError: no version of its service satisfies its ``requires``.
+        """
+        name = descriptor.name
+        service = self.catalog.service_of(descriptor)
+        policy = self._policy_of(descriptor, service)
+        default = self.catalog.tools[name]
+        if default is not descriptor:  # rate limits belong to the name: a canary raises none
+            limits = self._policy_of(default, self._default_service_of(default))
+            policy = msgspec.structs.replace(
+                policy,
+                rate_limit=limits.rate_limit,
+                user_rate_limit=limits.user_rate_limit,
+                shared_user_rate_limit=limits.shared_user_rate_limit,
+            )
+        owns_pool = not _BALANCED.isdisjoint(descriptor.policy)
+        found = self._tools[name, descriptor.version] = ResolvedTool(
+            name,
+            service,
+            sys.intern(json_text(descriptor.config, "config")),
+            policy,
+            descriptor.repeatable,
+            self._pool_key_of(service, descriptor if owns_pool else None),
+            _is_durable(service),
+            policy.single_flight and descriptor.read_only,
+            descriptor=descriptor,
+            version=descriptor.version,
+            requires=_instance_range(descriptor, service),
+            requirement=require_permissions(descriptor.permissions, service.permissions),
+        )
+        return found
+
+    def _default_service_of(self, tool: ToolDescriptor) -> ServiceDescriptor:
+        try:
+            return self.catalog.service_of(tool)
+        except VersionMismatchError:  # the default version of the tool cannot be called, and others may
+            return self.catalog.service(tool.service)
+
+    def _policy_of(self, tool: ToolDescriptor, service: ServiceDescriptor) -> Policy:
+        return self.policy.merged(service.policy).merged(tool.policy)
+
+    # -- services and pools -------------------------------------------------------------------------------------
+
+    def service(self, id: str) -> ResolvedTool:
+        """Resolve the default version of the service ``id``, to be called without a tool.
+
+        Raises:
+            RejectedError: there is no such service; the message has similar names.
+        """
+        try:
+            return self._service_version(self.catalog.service(id))
+        except UnknownServiceError as error:
+            raise error_from_unknown_name(error) from None
+
+    def _service_version(self, descriptor: ServiceDescriptor) -> ResolvedTool:
+        key = descriptor.id, descriptor.version
+        found = self._services.get(key)
+        if found is None:
+            found = self._services[key] = ResolvedTool(
+                descriptor.id,
+                descriptor,
+                "{}",
+                self.policy.merged(descriptor.policy),
+                repeatable=False,
+                pool_key=self._pool_key_of(descriptor, None),
+                is_durable=_is_durable(descriptor),
+                is_tool=False,
+                requirement=require_permissions(descriptor.permissions),
+            )
+        return found
+
+    def _pool_key_of(self, service: ServiceDescriptor, owner: ToolDescriptor | None) -> PoolKey:
+        """Return the key of a pool, one object for all tools that share it: less memory to read for each call."""
+        topics = service.request_queue, service.response_queue
+        tool, tool_version = ("", None) if owner is None else (owner.name, owner.version)
+        key = PoolKey(service.id, topics, service.version, tool, tool_version)
+        return self._pools.setdefault(key, key)
+
+    def find_guarded(self, label: str, version: str | None, *, is_tool: bool) -> ResolvedTool | None:
+        """Return what the guards of that label and version belong to; None: the catalogue does not have it. The versions of
+        a service that is called without a tool have the same guards."""
+        if is_tool:
+            return self.find(label, version)
+        return self.service(label) if label in self.catalog.services else None
+
+    def pool_user(self, key: PoolKey) -> ResolvedTool | None:
+        """Return the tool, or the service, whose policy applies to an instance pool; None: the catalogue does not have the
+        pool."""
+        if key.tool:
+            found = self.find(key.tool, key.tool_version)
+            return found if found is not None and found.pool_key == key else None
+        if key.service in self.catalog.services:
+            for service in self.catalog.service_versions(key.service):
+                found = self._service_version(service)
+                if found.pool_key == key:
+                    return found
+        return None
+
+    def has_service(self, id: str) -> bool:
+        """Return whether the catalogue has the service."""
+        return id in self.catalog.services
+
+    # -- another catalogue --------------------------------------------------------------------------------------
 
     def check(self) -> ToolResolver:
         """Check that each service's and tool's policy is valid over ``policy`` (they were checked over the defaults only);
@@ -49,12 +268,7 @@ class ToolResolver:
         Raises:
             PolicyError: one is not; it names the service or the tool.
         """
-        services: dict[str, Policy] = {}
-        for service in self.catalog.services.values():
-            services[service.id] = self._merged(self.policy, service.policy, f"the service '{service.id}'")
-        for tool in self.catalog.tools.values():
-            if tool.policy:
-                self._merged(services[tool.service], tool.policy, f"the tool '{tool.name}'")
+        check_policies(self.catalog, self.policy)
         return self
 
     def renewed(self, catalog: Catalog, policy: Policy) -> ToolResolver:
@@ -64,160 +278,49 @@ class ToolResolver:
         Raises:
             PolicyError: as :meth:`check`.
         """
-        renewed = ToolResolver(catalog, policy).check()
+        renewed = ToolResolver(catalog, policy)
         is_same_policy = policy == self.policy
-        for id, former in self._services.copy().items():
-            service = catalog.services.get(id)
-            if service is not None and service == former.service:
-                renewed._keep(former, is_same_policy or renewed.service(id) == former)
-        for name, former in self._tools.copy().items():
-            tool = catalog.tools.get(name)
-            if tool is not None and tool == former.descriptor and catalog.service_of(tool) == former.service:
-                renewed._keep(former, is_same_policy or renewed.tool(name) == former)
+        check_policies(catalog, policy, self.catalog if is_same_policy else None)
+        formers = (*self._services.copy().values(), *self._tools.copy().values())
+        renewed._pools = {former.pool_key: former.pool_key for former in formers}
+        for id, version in self._services.copy():
+            for service in catalog.service_versions(id) if id in catalog.services else ():
+                if service.version == version:
+                    former = self._services[id, version]
+                    renewed._services[id, version] = _keep_equal(former, renewed._service_version(service))
+        for (name, version), former in self._tools.copy().items():
+            if is_same_policy and self._has_same_definition(former, catalog):
+                renewed._tools[name, version] = former
+                continue
+            found = renewed.find(name, version)
+            if found is not None:
+                renewed._tools[name, version] = _keep_equal(former, found)
         return renewed
 
-    def _keep(self, former: ResolvedTool, is_unchanged: bool) -> None:
-        if is_unchanged:
-            (self._tools if former.is_tool else self._services)[former.label] = former
-            self._pools.setdefault(former.pool_key, former.pool_key)
+    def _has_same_definition(self, former: ResolvedTool, catalog: Catalog) -> bool:
+        """Return whether the only version of a tool, and its service, are the same objects in both catalogues: most tools
+        at most changes. It is not computed again."""
+        tool = catalog.tools.get(former.label)
+        return (
+            tool is not None
+            and tool is former.descriptor
+            and tool.requires is None
+            and catalog.services[tool.service] is former.service
+            and len(catalog.versions(tool.name)) == len(self.catalog.versions(tool.name)) == 1
+        )
 
-    @staticmethod
-    def _merged(base: Policy, raw: Mapping[str, Any], where: str) -> Policy:
-        try:
-            return base.merged(raw)
-        except PolicyError as error:
-            raise PolicyError(
-                error.key, f"{error.problem} (the policy of {where}, merged with the defaults)", error.fix
-            ) from None
 
-    def tool(self, name: str) -> ResolvedTool:
-        """Resolve the tool ``name``.
+def _keep_equal(former: ResolvedTool, new: ResolvedTool) -> ResolvedTool:
+    return former if former == new else new
 
-        Raises:
-            RejectedError: there is no such tool; the message has similar names.
-        """
-        target = self._tools.get(name)
-        if target is None:
-            try:
-                descriptor = self.catalog.tool(name)
-            except UnknownToolError as error:
-                raise error_from_unknown_name(error) from None
-            service = self.catalog.service_of(descriptor)
-            policy = self.policy.merged(service.policy).merged(descriptor.policy)
-            target = self._tools[name] = ResolvedTool(
-                name,
-                service,
-                sys.intern(json_text(descriptor.config, "config")),
-                policy,
-                descriptor.repeatable,
-                self._pool_key_of(service, "" if _BALANCED.isdisjoint(descriptor.policy) else name),
-                _is_durable(service),
-                policy.single_flight and descriptor.read_only,
-                descriptor=descriptor,
-                requirement=require_permissions(descriptor.permissions, service.permissions),
-            )
-        return target
 
-    def tool_for(self, name: str, user: str, authorizer: Authorizer, now: float) -> ResolvedTool:
-        """Resolve the tool ``name`` for a list of tools, if ``user`` may call it.
-
-        Args:
-            now: on the clock of ``authorizer``.
-
-        Raises:
-            RejectedError: there is no such tool; the user may not call it; or the user's permissions are not cached.
-        """
-        try:
-            target = self.tool(name)
-        except RejectedError as error:
-            raise self.hide_names(error, name, authorizer.known_permissions(user, now)) from None
-        if target.requirement is not None:
-            decision = authorizer.decide(user, target.requirement, now)
-            if decision is None or decision.reason == "unavailable":
-                raise error_from_unknown_permissions(user)
-            if not decision.is_allowed:
-                raise error_from_decision(decision, name, user)
-        return target
-
-    def hide_names(self, error: DispatchError, name: str, permissions: PermissionSet) -> DispatchError:
-        """Return ``error``, of a call of ``name``, for a user with ``permissions``: the error of an unknown tool names only
-        tools that the user may call."""
-        if error.type != ErrorType.UNKNOWN_TOOL:
-            return error
-        visible = select_visible(self.catalog, permissions)
-        return error if len(visible) == len(self.catalog.tools) else error_from_hidden_name(name, visible)
-
-    def _pool_key_of(self, service: ServiceDescriptor, tool: str) -> PoolKey:
-        """Return the key of a pool, one object for all tools that share it: less memory to read for each call."""
-        key = _pool_key(service, tool)
-        return self._pools.setdefault(key, key)
-
-    def alternatives(self, name: str, permissions: PermissionSet) -> tuple[str, ...]:
-        """Return tools that could serve instead of ``name``: of its category, or with the most tags in common. Tools of
-        other services come first, because a failure of one tool is often one of its whole service.
-
-        Args:
-            permissions: of the user; tools that the user may not call are left out.
-        """
-        tool = self.catalog.tools.get(name)
-        if tool is None or not (tool.category or tool.tags):
-            return ()
-        tags = frozenset(tool.tags)
-
-        def rank(other: ToolDescriptor) -> tuple[bool, int]:
-            same = tool.category is not None and other.category == tool.category
-            return other.service == tool.service, -len(tags.intersection(other.tags)) - same
-
-        near = [
-            other
-            for other in self.catalog.tools.values()
-            if other.name != name
-            and (not tags.isdisjoint(other.tags) or (tool.category is not None and other.category == tool.category))
-        ]
-        visible = select_visible(self.catalog, permissions, near)
-        return tuple(other.name for other in sorted(visible, key=rank)[:MAX_ALTERNATIVES])
-
-    def service(self, id: str) -> ResolvedTool:
-        """Resolve the service ``id``, to be called without a tool.
-
-        Raises:
-            RejectedError: there is no such service; the message has similar names.
-        """
-        target = self._services.get(id)
-        if target is None:
-            try:
-                descriptor = self.catalog.service(id)
-            except UnknownServiceError as error:
-                raise error_from_unknown_name(error) from None
-            target = self._services[id] = ResolvedTool(
-                id,
-                descriptor,
-                "{}",
-                self.policy.merged(descriptor.policy),
-                repeatable=False,
-                pool_key=self._pool_key_of(descriptor, ""),
-                is_durable=_is_durable(descriptor),
-                is_tool=False,
-                requirement=require_permissions(descriptor.permissions),
-            )
-        return target
-
-    def find(self, label: str, *, is_tool: bool) -> ResolvedTool | None:
-        """Return the tool, or the service, of that name; None: the catalogue has none."""
-        if label not in (self.catalog.tools if is_tool else self.catalog.services):
-            return None
-        return self.tool(label) if is_tool else self.service(label)
-
-    def pool_user(self, key: PoolKey) -> ResolvedTool | None:
-        """Return the tool, or the service, whose policy applies to an instance pool; None: the catalogue does not have the
-        pool."""
-        is_tool, label = key.owner
-        target = self.find(label, is_tool=is_tool)
-        return target if target is not None and target.pool_key == key else None
-
-    def has_service(self, id: str) -> bool:
-        """Return whether the catalogue has the service."""
-        return id in self.catalog.services
+def _instance_range(tool: ToolDescriptor, service: ServiceDescriptor) -> Range | None:
+    """Return the range that restricts the instances of ``service`` for ``tool``; None: all of them satisfy it."""
+    if tool.requires is None:
+        return None
+    range = parse_range(tool.requires)
+    versions = [each.version for each in service.instances] or [service.version]
+    return None if all(version is not None and range.includes(version) for version in versions) else range
 
 
 def _is_durable(service: ServiceDescriptor) -> bool:

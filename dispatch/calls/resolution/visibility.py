@@ -6,10 +6,14 @@ from collections.abc import Iterable
 
 from dispatch._internal.suggestions import find_near_names
 from dispatch.calls.resolution.resolution_errors import error_from_unknown_name
+from dispatch.calls.resolution.resolved_tool import ResolvedTool
+from dispatch.calls.resolution.resolver import ToolResolver
 from dispatch.catalog import Catalog, ToolDescriptor, UnknownToolError
-from dispatch.errors import RejectedError
+from dispatch.errors import DispatchError, ErrorType, RejectedError
 from dispatch.permissions import Authorizer, PermissionSet, require_permissions
-from dispatch.permissions.error_messages import error_from_unknown_permissions
+from dispatch.permissions.error_messages import error_from_decision, error_from_unknown_permissions
+
+MAX_ALTERNATIVES = 3
 
 
 def select_visible(
@@ -46,7 +50,65 @@ async def list_visible(
     return select_visible(catalog, permissions, found)
 
 
-def error_from_hidden_name(name: str, visible: Iterable[ToolDescriptor]) -> RejectedError:
-    """Return the error of a call of ``name``, which the catalogue does not have. It names only ``visible`` tools."""
+def resolve_visible(
+    resolver: ToolResolver, name: str, version: str | None, user: str, authorizer: Authorizer, now: float
+) -> ResolvedTool:
+    """Resolve a tool for a list of tools, if ``user`` may call it.
+
+    Args:
+        version: see :meth:`ToolResolver.tool`.
+        now: on the clock of ``authorizer``.
+
+    Raises:
+        RejectedError: there is no such tool or version; the user may not call it; or the user's permissions are not cached.
+        InvalidArgumentsError: ``version`` is no range.
+    """
+    try:
+        tool = resolver.tool(name, version)
+    except RejectedError as error:
+        raise hide_names(resolver.catalog, error, name, authorizer.known_permissions(user, now)) from None
+    if tool.requirement is not None:
+        decision = authorizer.decide(user, tool.requirement, now)
+        if decision is None or decision.reason == "unavailable":
+            raise error_from_unknown_permissions(user)
+        if not decision.is_allowed:
+            raise error_from_decision(decision, name, user)
+    return tool
+
+
+def hide_names(catalog: Catalog, error: DispatchError, name: str, permissions: PermissionSet) -> DispatchError:
+    """Return ``error``, of a call of ``name``, for a user with ``permissions``: the error of an unknown tool names only
+    tools that the user may call."""
+    if error.type != ErrorType.UNKNOWN_TOOL:
+        return error
+    visible = select_visible(catalog, permissions)
+    if len(visible) == len(catalog.tools):
+        return error
     names = tuple(tool.name for tool in visible)
     return error_from_unknown_name(UnknownToolError(name, find_near_names(name, names), names))
+
+
+def find_alternatives(catalog: Catalog, name: str, permissions: PermissionSet) -> tuple[str, ...]:
+    """Return tools that could serve instead of ``name``: of its category, or with the most tags in common. Tools of other
+    services come first, because a failure of one tool is often one of its whole service.
+
+    Args:
+        permissions: of the user; tools that the user may not call are left out.
+    """
+    tool = catalog.tools.get(name)
+    if tool is None or not (tool.category or tool.tags):
+        return ()
+    tags = frozenset(tool.tags)
+
+    def rank(other: ToolDescriptor) -> tuple[bool, int]:
+        same = tool.category is not None and other.category == tool.category
+        return other.service == tool.service, -len(tags.intersection(other.tags)) - same
+
+    near = [
+        other
+        for other in catalog.tools.values()
+        if other.name != name
+        and (not tags.isdisjoint(other.tags) or (tool.category is not None and other.category == tool.category))
+    ]
+    visible = select_visible(catalog, permissions, near)
+    return tuple(other.name for other in sorted(visible, key=rank)[:MAX_ALTERNATIVES])

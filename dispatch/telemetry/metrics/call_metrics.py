@@ -10,6 +10,7 @@ from dispatch.result import CallResult
 from dispatch.telemetry.call_observer import NO_PROPERTIES, RequestObserver
 from dispatch.telemetry.metrics.instruments import ToolMeter
 from dispatch.telemetry.metrics.lock_free import CounterSeries
+from dispatch.telemetry.metrics.version_series import VersionMeter
 
 _CANCELLED = Outcome.CANCELLED
 
@@ -80,3 +81,26 @@ class CallMetrics:
 
     def on_cancel(self, seconds: float, attempts: int, exemplar: dict[str, str] | None = None) -> None:
         self.meter.record_call(_CANCELLED, seconds)
+
+
+class VersionCallMetrics(CallMetrics):
+    """Records the metrics of the calls of one version of a tool: those of the tool, and those of the version.
+
+    Args:
+        meter: series of the tool.
+        version: series of the version.
+    """
+
+    __slots__ = ("_version",)
+
+    def __init__(self, meter: ToolMeter, version: VersionMeter) -> None:
+        super().__init__(meter)
+        self._version = version
+
+    def on_end(self, result: CallResult, reply: Mapping[str, str], exemplar: dict[str, str] | None = None) -> None:
+        self.meter.record_call(result.outcome, result.duration, exemplar)
+        self._version.record_call(result.outcome)
+
+    def on_cancel(self, seconds: float, attempts: int, exemplar: dict[str, str] | None = None) -> None:
+        self.meter.record_call(_CANCELLED, seconds)
+        self._version.record_call(_CANCELLED)

@@ -36,8 +36,8 @@ class ObservedDispatcher(Protocol):
     def pending(self) -> int:
         """Requests in flight: sent and without a complete reply."""
 
-    def circuits(self) -> Mapping[str, State]:
-        """Return the state of each tool's circuit breaker, by the tool's label."""
+    def circuits(self) -> Iterable[tuple[str, State]]:
+        """Return the state of each circuit breaker, with the tool's label. Each version of a tool has a breaker."""
 
     def queued(self) -> Mapping[str, int]:
         """Return the number of queued calls, by the tool's label."""
@@ -50,8 +50,8 @@ class ObservedDispatcher(Protocol):
 
 
 class DispatcherCollector(Collector):
-    """Reads the dispatchers that report to one registry. If several have a circuit for one tool, the value of a state is the
-    number of circuits in it: the sum over the states is the number of circuits.
+    """Reads the dispatchers that report to one registry. If there are several circuits for one tool, of dispatchers or of
+    versions, the value of a state is the number of circuits in it: the sum over the states is the number of circuits.
 
     Args:
         instruments: metrics of the same registry.
@@ -119,7 +119,7 @@ class DispatcherCollector(Collector):
         named = self._tool_labels()
         circuits: dict[str, list[State]] = {}
         for each in self._dispatchers():
-            for tool, now in each.circuits().items():
+            for tool, now in each.circuits():
                 circuits.setdefault(_series_label(tool, named), []).append(now)
         return (
             ((tool, label), sum(now is state for now in found))
@@ -199,8 +199,8 @@ _in_flight = _gauge("dispatch_inflight_calls", "Calls in flight, including queue
 _queued = _gauge("dispatch_queued_calls", "Calls that are queued for a rate limit or the bulkhead.", "tool")
 _circuits = _gauge(
     "dispatch_circuit_state",
-    "1 for the state of the tool's circuit breaker, 0 for the others (a state set; with several dispatchers in one process: "
-    "the number of circuits in that state).",
+    "1 for the state of the tool's circuit breaker, 0 for the others (a state set; with several versions of the tool, or "
+    "several dispatchers in one process: the number of circuits in that state).",
     "tool",
     "state",
 )

@@ -22,6 +22,7 @@ from dispatch.messaging.rpc.exchange_outcome import Disposition
 from dispatch.resilience.breaker.breaker import State
 from dispatch.telemetry.metrics.lock_free import CounterSeries, LockFreeCounter, LockFreeHistogram
 from dispatch.telemetry.metrics.source_series import SourceSeries
+from dispatch.telemetry.metrics.version_series import VersionSeries
 from dispatch.telemetry.names import DURATION_BUCKETS, FIRST_CHUNK_BUCKETS, OTHER, WAIT_BUCKETS
 
 logger = logging.getLogger("dispatch.telemetry")
@@ -224,6 +225,7 @@ class Instruments:
             registry=registry,
         )
         self.sources = SourceSeries(registry)
+        self.versions = VersionSeries(registry)
         self.build = Gauge(
             "dispatch_build_info", "Always 1; the label is the version of dispatch.", ("version",), registry=registry
         )
@@ -304,6 +306,7 @@ class Instruments:
             del self._holders[kind, label]
             if kind == "tool":
                 self._tools.pop(label, None)
+                self.versions.remove_tool(label)
             else:
                 self._services.pop(label, None)
                 for pair in [pair for pair in self._instances if pair[0] == label]:

@@ -13,7 +13,7 @@ import pytest
 
 from dispatch._internal.permit import Rejection
 from dispatch.calls.admission import Admission
-from dispatch.calls.tool_guards import ToolGuards
+from dispatch.calls.tool_guards import ToolGuards, create_rate_limiter
 from dispatch.errors import Outcome
 from dispatch.policy import Bulkhead, Policy, RateLimit
 from dispatch.resilience.breaker.breaker import State
@@ -45,7 +45,9 @@ class Crowd:
             repeatable=True,
             clock=self.clock,
             randomness=self.chance.random,
-            shared_users=lambda rate: self.shared.setdefault(rate, user_buckets(rate)),
+            rates=lambda policy: create_rate_limiter(
+                policy, lambda rate: self.shared.setdefault(rate, user_buckets(rate))
+            ),
         )
         self.ends: dict[str, int] = {}
 

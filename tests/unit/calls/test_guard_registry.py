@@ -11,11 +11,12 @@ import pytest
 
 from dispatch import Catalog, Dispatcher
 from dispatch._internal.retention import RETENTION_S
-from dispatch.calls.guard_registry import GuardRegistry
+from dispatch.calls.guard_registry import GuardKey, GuardRegistry
 from dispatch.calls.tool_guards import ToolGuards
 from dispatch.errors import Outcome
 from dispatch.policy import Bulkhead, Policy, RateLimit
 from dispatch.resilience.breaker.breaker import State
+from dispatch.resilience.rate_limit.limiter import RatePermit, Waiter
 from dispatch.telemetry.call_observer import NullDispatcher
 from tests.helpers.clock import advance
 from tests.helpers.dispatcher_and_service import catalog, dispatching, serving
@@ -24,30 +25,36 @@ RATE, BURST = 5, 5
 
 
 class Registry:
-    """A registry over a catalogue that is a dictionary."""
+    """A registry over a catalogue that is a dictionary. A key is the name of a tool, or ``NAME@VERSION``."""
 
     def __init__(self, **policies: Policy) -> None:
         self.policies: dict[str, Policy] = policies
         self.released: list[str] = []
         observer = NullDispatcher()
         observer.release_tool = self.released.append  # type: ignore[method-assign] # records the labels
+        observer.release_version = lambda *of: self.released.append("@".join(of))  # type: ignore[method-assign] # likewise
         self.registry = GuardRegistry(asyncio.get_running_loop().time, random.random, observer, find=self._find)
 
-    def _find(self, key: str) -> tuple[Policy, bool] | None:
-        policy = self.policies.get(key)
+    def _find(self, key: GuardKey) -> tuple[Policy, bool] | None:
+        _, name, version = key
+        policy = self.policies.get(name if version is None else f"{name}@{version}")
         return None if policy is None else (policy, False)
 
     def guards_of(self, key: str, policy: Policy | None = None) -> ToolGuards:
-        return self.registry.of(key, policy or self.policies[key], repeatable=False)
+        name, _, version = key.partition("@")
+        return self.registry.of((True, name, version or None), policy or self.policies[key], repeatable=False)
 
     def remove(self, key: str) -> Policy:
         policy = self.policies.pop(key)
-        self.registry.renew(self._find, [key])
+        self.renew(key)
         return policy
 
     def put(self, key: str, policy: Policy) -> None:
         self.policies[key] = policy
-        self.registry.renew(self._find, [key])
+        self.renew(key)
+
+    def renew(self, key: str) -> None:
+        self.registry.renew(self._find, [(True, key.partition("@")[0])])
 
 
 async def test_a_tool_that_returns_finds_its_guards() -> None:
@@ -130,6 +137,91 @@ async def test_the_wait_for_the_last_call_includes_those_of_removed_tools() -> N
         assert not waiting.done()
     await waiting
     tools.registry.close()
+
+
+# -- versions -------------------------------------------------------------------------------------------------------
+
+ONE, TWO = "a@1.0.0", "a@2.0.0"
+LIMITED = Policy(rate_limit=RateLimit("5/s", burst=5, max_wait=0))
+
+
+def admitted(guards: ToolGuards, calls: int) -> int:
+    """How many of some calls the rate limit of ``guards`` admits now."""
+    assert guards.rates is not None
+    return sum(isinstance(guards.rates.admit("alice", 0.0), RatePermit) for _ in range(calls))
+
+
+async def test_versions_share_their_rate_limits_and_nothing_else() -> None:
+    tools = Registry(**{ONE: LIMITED, TWO: LIMITED})
+    one, two = tools.guards_of(ONE), tools.guards_of(TWO)
+    assert one.rates is two.rates is not None
+    for guard in ("breaker", "bulkhead", "budget", "durations", "calls", "patience"):
+        assert getattr(one, guard) is not getattr(two, guard)
+    assert admitted(one, 3) + admitted(two, 10) == 5
+
+
+async def test_a_version_that_comes_later_raises_no_limit() -> None:
+    tools = Registry(**{ONE: LIMITED})
+    assert admitted(tools.guards_of(ONE), 10) == 5
+    tools.remove(ONE)
+    tools.put(TWO, LIMITED)
+    assert admitted(tools.guards_of(TWO), 10) == 0
+    tools.put(ONE, LIMITED)
+    assert tools.guards_of(ONE).rates is tools.guards_of(TWO).rates
+    tools.registry.close()
+
+
+async def test_another_limit_applies_to_every_version() -> None:
+    tools = Registry(**{ONE: LIMITED, TWO: LIMITED})
+    one, two = tools.guards_of(ONE), tools.guards_of(TWO)
+    other = Policy(rate_limit=RateLimit("7/s", burst=7, max_wait=0))
+    tools.policies = {ONE: other, TWO: other}
+    tools.renew("a")
+    assert one.rates is two.rates
+    assert admitted(one, 4) + admitted(two, 10) == 7
+    tools.policies = {ONE: Policy(), TWO: Policy()}
+    tools.renew("a")
+    assert (one.rates, two.rates) == (None, None)
+
+
+async def test_a_version_that_missed_a_change_of_the_limits_returns_with_the_new_ones() -> None:
+    tools = Registry(**{ONE: LIMITED, TWO: LIMITED})
+    one, two = tools.guards_of(ONE), tools.guards_of(TWO)
+    tools.remove(ONE)
+    tools.put(TWO, Policy(rate_limit=RateLimit("7/s")))
+    assert one.rates is not two.rates
+    tools.policies |= {ONE: LIMITED, TWO: LIMITED}
+    tools.renew("a")
+    assert one.rates is two.rates
+    tools.registry.close()
+
+
+async def test_the_series_of_a_version_end_with_it_and_those_of_the_tool_with_the_last() -> None:
+    tools = Registry(**{ONE: LIMITED, TWO: LIMITED})
+    one = tools.guards_of(ONE)
+    tools.guards_of(TWO)
+    tools.remove(TWO)
+    await advance(RETENTION_S)
+    assert tools.released == [TWO]
+    assert tools.registry.all() == [one]
+    tools.remove(ONE)
+    await advance(RETENTION_S)
+    assert tools.released == [TWO, ONE, "a"]
+    assert tools.registry.owners == []
+
+
+async def test_calls_that_wait_are_counted_once_for_all_versions() -> None:
+    patient = Policy(rate_limit=RateLimit("1/s", burst=1, max_wait=60))
+    tools = Registry(**{ONE: patient, TWO: patient})
+    one, two = tools.guards_of(ONE), tools.guards_of(TWO)
+    assert one.rates is not None
+    deadline = asyncio.get_running_loop().time() + 60
+    answers = [guards.rates.admit("alice", deadline) for guards in (one, two, one) if guards.rates is not None]
+    assert [isinstance(answer, Waiter) for answer in answers] == [False, True, True]
+    assert tools.registry.waiting == {"a": 2}
+    assert one.waiting == 2
+    tools.registry.close()
+    assert tools.registry.waiting == {"a": 0}
 
 
 # -- through the dispatcher -------------------------------------------------------------------------------------------

@@ -145,17 +145,17 @@ async def test_an_activation_touches_only_what_has_changed(monkeypatch: pytest.M
 
     found: list[str] = []
 
-    def find(self: ToolResolver, label: str, *, is_tool: bool) -> ResolvedTool | None:
+    def find(self: ToolResolver, label: str, version: str | None, *, is_tool: bool) -> ResolvedTool | None:
         found.append(label)
-        return genuine(self, label, is_tool=is_tool)
+        return genuine(self, label, version, is_tool=is_tool)
 
     async with Dispatcher(CountedTransport(), tools("Former.", {})) as dispatcher:
         for name in names:
             tool_of = dispatcher._live.resolver.tool(name)
             dispatcher._running.guards_of(tool_of)
             dispatcher._running.pool_calls_of(tool_of)
-        genuine = ToolResolver.find
-        monkeypatch.setattr(ToolResolver, "find", find)
+        genuine = ToolResolver.find_guarded
+        monkeypatch.setattr(ToolResolver, "find_guarded", find)
         await dispatcher.reload(tools("Other.", {}))
         assert set(found) == {"t3"}
         found.clear()

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any, cast
 
 from dispatch.balancing.outlier_detection import EjectionRules
-from dispatch.calls.tool_guards import ToolGuards
+from dispatch.calls.tool_guards import ToolGuards, create_rate_limiter
 from dispatch.errors import Outcome
 from dispatch.messaging.rpc.retransmission import SUSPECT_AFTER
 from dispatch.policy import Balancing, Breaker, Policy
@@ -69,7 +69,7 @@ class Stand:
             repeatable=True,
             clock=lambda: self.now,
             randomness=random.Random(2).random,
-            shared_users=lambda rate: (_ for _ in ()).throw(AssertionError(rate)),
+            rates=create_rate_limiter,
         )
 
     def next(

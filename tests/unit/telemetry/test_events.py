@@ -49,10 +49,10 @@ async def test_transitions_of_a_circuit_are_events() -> None:
         dispatcher.breaker("work").disable()
     assert told(events) == [
         ("instance", "lab", "a", "joined", "here"),
-        ("circuit", "work", None, "closed", "open", "consecutive-failures"),
-        ("circuit", "work", None, "open", "half-open", "open-time-over"),
-        ("circuit", "work", None, "half-open", "open", events[3].reason),  # type: ignore[attr-defined] # a circuit's
-        ("circuit", "work", None, "open", "disabled", "disabled"),
+        ("circuit", "work", None, "closed", "open", "consecutive-failures", None),
+        ("circuit", "work", None, "open", "half-open", "open-time-over", None),
+        ("circuit", "work", None, "half-open", "open", events[3].reason, None),  # type: ignore[attr-defined] # a circuit's
+        ("circuit", "work", None, "open", "disabled", "disabled", None),
     ]
     assert [type(event) for event in events] == [InstanceChanged, *[CircuitChanged] * 4]
     assert all(event.at > 1_600_000_000 for event in events), "seconds since the epoch"
@@ -79,7 +79,7 @@ async def test_changes_of_instances_are_events() -> None:
         ("lab", "stuck", "joined"),
         ("lab", "stuck", "left"),
     }
-    assert ("circuit", "work", "stuck", "closed", "open", "consecutive-failures") in told(events)
+    assert ("circuit", "work", "stuck", "closed", "open", "consecutive-failures", None) in told(events)
     whole = [each for each in told(events) if each[:3] == ("circuit", "work", None)]
     counted = {key: n for key, n in board.read().items() if key.startswith("circuit_transitions_total") and n}
     assert sum(counted.values()) == len(whole), "the metric is of the tool's circuit, not of those at its instances"

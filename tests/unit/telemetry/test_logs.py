@@ -35,6 +35,7 @@ async def test_one_line_for_each_transition_with_its_facts(caplog: pytest.LogCap
         {"dispatch_service": "lab", "dispatch_instance": "a", "dispatch_change": "joined", "dispatch_reason": "here"},
         {
             "dispatch_tool": "work",
+            "dispatch_version": None,
             "dispatch_instance": None,
             "dispatch_old": "closed",
             "dispatch_new": "open",

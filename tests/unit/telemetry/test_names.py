@@ -123,6 +123,7 @@ METRICS = {
     "dispatch_catalog_held_changes": ("gauge", ("source",)),
     "dispatch_catalog_last_reload_successful": ("gauge", ("source",)),
     "dispatch_catalog_reloads": ("counter", ("source", "result")),
+    "dispatch_version_calls": ("counter", ("tool", "version", "outcome_class")),
     "dispatch_build_info": ("gauge", ("version",)),
 }
 """Those of a dispatcher. Counters have ``_total`` after their name in a scrape."""
@@ -200,10 +201,11 @@ def test_telemetry_knows_a_closed_set_of_error_types() -> None:
 
 async def test_metrics_with_their_labels() -> None:
     board = Board()
-    async with serving(lambda _: "done", instance="a"), telling(board.telemetry(), catalog(work={})) as dispatcher:
+    tools = catalog(work={"version": "1.4.0"})
+    async with serving(lambda _: "done", instance="a"), telling(board.telemetry(), tools) as dispatcher:
         await dispatcher.execute("work")
         dispatcher._running.observer.on_instance_change("lab", "a", "ejected", "failures")
-        await dispatcher.reload(catalog(work={}))
+        await dispatcher.reload(catalog(work={"version": "1.4.0"}))
         found = {}
         for family in board.registry.collect():
             labels = {key for sample in family.samples for key in sample.labels} - {"le"}

@@ -112,7 +112,7 @@ def test_a_removed_tool_is_not_kept() -> None:
     first = ToolResolver(catalog(**DESCRIPTORS), Policy())
     first.tool("quick")
     renewed = first.renewed(catalog(plain={}), Policy())
-    assert renewed.find("quick", is_tool=True) is None
+    assert renewed.find("quick", None) is None
     with pytest.raises(RejectedError):
         renewed.tool("quick")
 

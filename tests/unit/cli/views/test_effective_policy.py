@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 
 from dispatch.calls.resolution.resolver import ToolResolver
-from dispatch.calls.tool_guards import ToolGuards
+from dispatch.calls.tool_guards import ToolGuards, create_rate_limiter
 from dispatch.catalog import Catalog
 from dispatch.cli.views.effective_policy import DEFAULT, GUARDS, SERVICE, Row, ToolPlan, plan_of, plans
 from dispatch.errors import RejectedError
 from dispatch.policy import DEFAULT_POLICY, Policy, PolicyError
-from dispatch.resilience.rate_limit.async_rate_limiter import user_buckets
 
 READ_ONLY = {"read-only": True}
 SHARED = "one topic shared by replicas: the broker distributes, unbatched"
@@ -107,7 +106,7 @@ async def test_the_guards_are_those_that_calls_meet(policy: dict[str, Any], decl
         repeatable=target.repeatable,
         clock=asyncio.get_running_loop().time,
         randomness=lambda: 0.5,
-        shared_users=user_buckets,
+        rates=create_rate_limiter,
     )
     met = {
         "retry": guards.retrying,
