@@ -15,7 +15,7 @@ from dispatch.catalog.errors import CatalogError
 from dispatch.catalog.loader import require_valid
 from dispatch.catalog.readers.item import Item
 from dispatch.catalog.sources.base import OnChange
-from dispatch.catalog.sources.folder_reader import PARTIAL_WRITE_S, FolderReader, FolderReading
+from dispatch.catalog.sources.folder_reader import MAX_READINGS, PARTIAL_WRITE_S, FolderReader, FolderReading
 from dispatch.catalog.sources.folder_watch import FolderWatch, is_polling_forced, run_in_thread
 
 POLL_S: Final = 1.0
@@ -69,9 +69,11 @@ class Folder:
             CatalogError: lists all errors in the folder, in its files and in the descriptors.
         """
         reading = self._reader.read()
-        if reading.may_be_partial:
+        for _ in range(MAX_READINGS if reading.may_be_partial else 0):
             time.sleep(PARTIAL_WRITE_S)
-            reading = self._reader.read()
+            former, reading = reading, self._reader.read()
+            if former.is_confirmed_by(reading):
+                break
         self._settled = reading
         if reading.has_errors:
             raise CatalogError([*reading.problems, *check_items(reading.items)[1]])
@@ -106,9 +108,11 @@ class Folder:
 
     async def _read(self) -> FolderReading:
         reading = await run_in_thread(self._reader.read)
-        if reading.may_be_partial and reading is not self._settled:
+        for _ in range(MAX_READINGS if reading.may_be_partial and reading is not self._settled else 0):
             await asyncio.sleep(PARTIAL_WRITE_S)
-            reading = await run_in_thread(self._reader.read)
+            former, reading = reading, await run_in_thread(self._reader.read)
+            if former.is_confirmed_by(reading):
+                break
         self._settled = reading
         return reading
 

@@ -30,6 +30,9 @@ PARTIAL_WRITE_S: Final = 0.2
 """Seconds after which a file that may be partly written is read again. A program that does not replace a file atomically
 truncates it and writes it within milliseconds."""
 
+MAX_READINGS: Final = 10
+"""Readings, each :data:`PARTIAL_WRITE_S` after the former one, of a folder in which every time another file is invalid."""
+
 RACY_NS: Final = 100_000_000
 """Age in nanoseconds below which a time stamp does not prove that a file is unchanged: a second write within the resolution
 of the file system's clock (4 ms on Linux before 6.13, 10 ms on some kernels) leaves the same time stamp."""
@@ -56,6 +59,15 @@ class FolderReading(NamedTuple):
     problems: tuple[Problem, ...]
     has_errors: bool
     may_be_partial: bool
+
+    def is_confirmed_by(self, later: FolderReading) -> bool:
+        """Return whether ``later``, read :data:`PARTIAL_WRITE_S` afterwards, may be used or reported: it has no errors, or
+        one in a file that had one before. A file that is invalid for the first time may be partly written."""
+        return not later.has_errors or not self._files_with_errors.isdisjoint(later._files_with_errors)
+
+    @property
+    def _files_with_errors(self) -> set[str]:
+        return {problem.file for problem in self.problems if problem.severity == "error"}
 
 
 class _File(NamedTuple):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from benchmarks.catalog.folder_edits import write_file
 from dispatch import CatalogError, Folder
 from dispatch.catalog.sources import folder as folder_module
+from dispatch.catalog.sources.folder_reader import FolderReading
 from tests.helpers.descriptor_folder import TOOL, make_folder
 
 pytestmark = pytest.mark.wall_clock
@@ -75,6 +77,43 @@ async def test_a_partly_written_file_is_read_again_before_it_is_reported(folder:
     write_file(folder, "tool/tell-joke.json", TOOL | {"description": "Tell another joke"})
     items = await discovery
     assert items[1].raw == TOOL | {"description": "Tell another joke"}
+
+
+async def test_each_partly_written_file_is_read_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Folder(folder)
+    source.load()
+    read = source._reader.read
+    numbers = itertools.count()
+
+    def read_during_a_copy() -> FolderReading:
+        """Read the folder while another file is half written each time."""
+        number = next(numbers)
+        if number:
+            write_file(folder, f"tool/t{number - 1}.json", TOOL | {"name": f"t{number - 1}"})
+        if number < 3:
+            write_file(folder, f"tool/t{number}.json", "{")
+        return read()
+
+    monkeypatch.setattr(source._reader, "read", read_during_a_copy)
+    assert [item.key for item in await source.discover()] == ["joke-service", "t0", "t1", "t2", "tell-joke"]
+
+
+async def test_a_folder_that_is_never_complete_is_reported(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folder_module, "MAX_READINGS", 2)
+    source = Folder(folder)
+    source.load()
+    read = source._reader.read
+    names = iter("abcdef")
+
+    def read_another() -> FolderReading:
+        for path in folder.glob("tool/?.json"):
+            path.unlink()
+        write_file(folder, f"tool/{next(names)}.json", "{")
+        return read()
+
+    monkeypatch.setattr(source._reader, "read", read_another)
+    with pytest.raises(CatalogError, match=r"c\.json"):
+        await source.discover()
 
 
 async def test_a_partly_written_yaml_file_is_read_again_although_it_is_valid(folder: Path) -> None:
