@@ -95,7 +95,7 @@ def log_decision(user: str, tool: str, is_allowed: bool, reason: str, *, permiss
         is_allowed: the decision.
         reason: see :class:`dispatch.permissions.permission_set.Decision`.
         permission: the first one that the user lacks; empty: none, or not known.
-        trace_id: of the call; empty: it is in no trace.
+        trace_id: of the call; empty: that of the current span, if there is one.
     """
     decision = "allowed" if is_allowed else "refused"
     facts = {
@@ -104,7 +104,7 @@ def log_decision(user: str, tool: str, is_allowed: bool, reason: str, *, permiss
         "decision": decision,
         "reason": reason,
         "permission": permission,
-        "trace_id": trace_id,
+        "trace_id": trace_id or _current_trace_id(),
     }
     AUDIT.info(
         "%s: '%s' for user '%s' (%s)",
@@ -114,6 +114,13 @@ def log_decision(user: str, tool: str, is_allowed: bool, reason: str, *, permiss
         f"{reason} {excerpt(permission)}" if permission else reason,
         extra={f"dispatch_{name}": fact for name, fact in facts.items()},
     )
+
+
+def _current_trace_id() -> str:
+    from opentelemetry.trace import get_current_span  # perf: most processes have no audit log
+
+    context = get_current_span().get_span_context()
+    return f"{context.trace_id:032x}" if context.is_valid else ""
 
 
 def log_call(tool: str, outcome: str, seconds: float, *, call_id: str, error_type: str, trace_id: str) -> None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+import weakref
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from msgspec.structs import replace
 
+from dispatch._internal.suggestions import excerpt
 from dispatch.balancing.snapshot import InstanceView
 from dispatch.calls.attempt import Attempts
 from dispatch.calls.call_state import Attempt, Call, CallOptions
 from dispatch.calls.error_messages import error_from_client_failure, error_from_mistake, error_from_timeout
+from dispatch.calls.preparation import authorize_call
 from dispatch.calls.resolution.resolved_tool import ResolvedTool
 from dispatch.calls.tool_guards import ToolGuards, create_rate_limiter
 from dispatch.catalog import ServiceDescriptor
@@ -26,6 +29,7 @@ from dispatch.errors import (
 )
 from dispatch.messaging.rpc.exchange_outcome import Answer
 from dispatch.messaging.wire.codec import json_text
+from dispatch.permissions import Authorizer, Grants, GrantsFunction, check_permission, require_permissions
 from dispatch.policy import Annotations, Policy, PolicyError, check_repeats, check_seconds, repeatable
 from dispatch.policy.repeat_safety import UNDECLARED
 from dispatch.resilience.breaker.breaker import CircuitBreaker, State
@@ -55,6 +59,8 @@ def wrap(
     tool: str,
     policy: Policy | None = None,
     annotations: Annotations = UNDECLARED,
+    permissions: Collection[str] = (),
+    grants: Grants | GrantsFunction | None = None,
     telemetry: Telemetry = DEFAULT_TELEMETRY,
 ) -> WrappedClient:
     """Put guards around a client of TrustGraph's: circuit breaker, rate limits, bulkhead, retries, hedging, one deadline and
@@ -68,13 +74,17 @@ def wrap(
             messages itself. None: the defaults, with TrustGraph's timeout of 600 s.
         annotations: what the tool is declared to be. Unless it is read-only or idempotent, only rejected calls are retried,
             because the client cannot tell that a request was not sent.
+        permissions: a user needs all of them to call the tool. Empty: every user may.
+        grants: permissions of users, as in :func:`dispatch.connect`. A client in the published dialect gets no user, but
+            a call may name one: ``call(config, arguments, user="alice")``.
         telemetry: settings of metrics. Calls have no spans, because the client's messages carry no trace context.
 
     Raises:
         TypeError: the client has no such ``call``.
         PolicyError: the policy hedges or retries a tool that must not be executed twice.
+        ValueError: a permission is invalid.
     """
-    return WrappedClient(client, tool, policy, annotations, telemetry)
+    return WrappedClient(client, tool, policy, annotations, permissions, grants, telemetry)
 
 
 class WrappedClient:
@@ -87,6 +97,8 @@ class WrappedClient:
         tool: str,
         policy: Policy | None = None,
         annotations: Annotations = UNDECLARED,
+        permissions: Collection[str] = (),
+        grants: Grants | GrantsFunction | None = None,
         telemetry: Telemetry = DEFAULT_TELEMETRY,
     ) -> None:
         self._telemetry = telemetry
@@ -101,7 +113,17 @@ class WrappedClient:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tool_guards: ToolGuards | None = None
         self._observer: DispatcherObserver = NULL_DISPATCHER
-        self._resolved = ResolvedTool(tool, _NO_SERVICE, "{}", self.policy, self._repeatable, _NO_POOL)
+        self._resolved = ResolvedTool(
+            tool,
+            _NO_SERVICE,
+            "{}",
+            self.policy,
+            self._repeatable,
+            _NO_POOL,
+            requirement=require_permissions(_check_permissions(permissions)),
+        )
+        self._grants = grants
+        self._authorizer = Authorizer(grants)
 
     @property
     def breaker(self) -> CircuitBreaker:
@@ -121,6 +143,10 @@ class WrappedClient:
         if self._tool_guards is None or loop is not self._loop:
             self._loop = loop
             self._observer.close()
+            self._authorizer.abandon()
+            self._authorizer = Authorizer(self._grants)  # a callable's answers belong to one loop
+            self._authorizer.start()
+            weakref.finalize(self, self._authorizer.abandon)  # ends the watch of a file
             self._observer = replace(self._telemetry, traces="off").observe_dispatcher(self._events, "", loop.time)
             self._tool_guards = ToolGuards(
                 self.policy,
@@ -211,22 +237,34 @@ class WrappedClient:
             self._resolved,
             guards,
             guards.observer.start_call(self._resolved, now),
-            CallOptions(given["user"]),
+            CallOptions(given["user"], limit),
             b"",
             deadline=now + limit,
             limit=limit,
             is_stream=is_stream,
         )
 
+    async def _authorize(self, call: Call, started: float) -> DispatchError | None:
+        requirement = call.tool.requirement
+        if requirement is None:
+            return None
+        decision = self._authorizer.decide(call.options.user, requirement, started)
+        return await authorize_call(self._authorizer, call.tool, requirement, decision, call.observer, call.options)
+
     async def _perform(self, call: Call, ask: Ask) -> str:
         """Make the attempts of a call, as a dispatcher does, and return the answer or raise the error."""
         now = asyncio.get_running_loop().time
         started = call.deadline - call.limit
         try:
-            attempt = await Attempts(ClientInvoker(ask), now).run(call)
+            refusal = await self._authorize(call, started)
+            if refusal is None:
+                attempt = await Attempts(ClientInvoker(ask), now).run(call)
         except BaseException:
             call.observer.on_cancel(now() - started, call.requests)
             raise
+        if refusal is not None:
+            call.observer.on_end(CallResult(self.tool, refusal.outcome, error=refusal, duration=now() - started), {})
+            raise refusal
         text = attempt.settled.text if isinstance(attempt.settled, Answer) else ""
         error = attempt.error
         outcome = Outcome.SUCCESS if error is None else error.outcome
@@ -234,6 +272,18 @@ class WrappedClient:
         if error is not None:
             raise error
         return text
+
+
+def _check_permissions(permissions: Collection[str]) -> tuple[str, ...]:
+    if isinstance(permissions, str):
+        raise ValueError(f"permissions must be a list of texts, not a text: write ['{permissions}']")
+    for permission in permissions:
+        problem = check_permission(permission)
+        if problem is not None:
+            raise ValueError(
+                f"the permission '{excerpt(permission)}' is invalid ({problem}): write one such as 'tools:jokes'"
+            )
+    return tuple(permissions)
 
 
 class ClientInvoker:

@@ -96,6 +96,7 @@ def list_permitted(catalog: Catalog, raw: dict[str, Any], user: str) -> set[str]
     }
 
 
+@pytest.mark.long
 @pytest.mark.wall_clock
 async def test_every_list_equals_the_set_of_calls_that_are_admitted() -> None:
     seed = random.randrange(10**9)
