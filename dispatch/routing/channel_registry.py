@@ -55,6 +55,10 @@ class Channels:
         self._strangers: dict[str, ThirdPartyReplySizes] = {}
         self.discovery = Discovery(transport, exchange, self._open, self._close_later)
 
+    def get(self, key: tuple[str, str]) -> Channel | None:
+        """Return the channel over a request topic and a response topic if it is open."""
+        return self._open.get(key)
+
     async def open(self, request_queue: str, response_queue: str) -> Channel:
         """Return the channel over these topics, opened if necessary. Concurrent callers share one opening, which the
         cancellation of one of them does not cancel.

@@ -275,11 +275,11 @@ class PoolRegistry:
             self._open_later(entry)
 
     def _add_channels(self, entry: _Entry, channels: dict[str, tuple[Topics, Channel]]) -> None:
-        """Add open channels unless the catalogue was replaced meanwhile."""
+        """Add open channels unless the catalogue was replaced, and the channel perhaps closed, meanwhile."""
         added = {
             name: channel
             for name, (topics, channel) in channels.items()
-            if name in entry.missing and entry.missing[name].topics == topics
+            if name in entry.missing and entry.missing[name].topics == topics and self._routes.get(topics) is channel
         }
         if added:
             entry.channels |= added

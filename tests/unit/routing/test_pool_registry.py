@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from dispatch import Catalog, Dispatcher, InstanceChanged
+from dispatch import Catalog, Dispatcher, InstanceChanged, Policy
 from dispatch._internal.retention import RETENTION_S
+from dispatch.calls.resolution.resolver import ToolResolver
 from dispatch.errors import Outcome, TransportError
 from dispatch.routing.instance_pool import InstancePool
 from dispatch.routing.pool_registry import AGAIN_S
@@ -444,3 +445,23 @@ async def test_a_tool_with_balancing_settings_of_its_own_has_a_pool_of_its_own(o
         await advance(RETENTION_S)
         assert pools_in(dispatcher) == 1
         assert await dispatcher.call("other") == "done"
+
+
+async def test_a_channel_that_was_closed_before_its_opener_resumes_is_opened_again() -> None:
+    transport = CountedTransport()
+    async with serving_all("a", "b"), dispatching(listed("a"), transport=transport) as dispatcher:
+        runtime, loop = dispatcher._running, asyncio.get_running_loop()
+        with_a, with_b = (ToolResolver(listed(name), Policy()) for name in "ab")
+        pools, owner = runtime._pools, (False, "lab")
+        transport.slow = 1.0
+        call = asyncio.create_task(dispatcher.execute("work"))
+        await advance(0.5)
+        (opening,) = runtime.routes._opening.values()
+        # The callbacks of the opening run in this order, all of them before the call resumes.
+        opening.add_done_callback(lambda _: pools.renew(with_b, [owner]))
+        opening.add_done_callback(lambda _: loop.call_soon(pools.renew, with_a, [owner]))
+        result = await call
+        assert result.ok, result.error
+        await advance(5)
+        assert await answers(dispatcher, 2) == {"a": 2}
+        assert request_topics(transport) == {"a-0"}
