@@ -32,6 +32,15 @@ class ConfigBroker:
         self._notifications: set[_Notifications] = set()
         self._is_closed = False
 
+    @property
+    def is_connected(self) -> bool:
+        """See :attr:`dispatch.catalog.sources.broker.Broker.is_connected`."""
+        return self._transport.connected
+
+    def was_disconnected_since(self, instant: float) -> bool:
+        """See :meth:`dispatch.catalog.sources.broker.Broker.was_disconnected_since`."""
+        return self._transport.was_disconnected_since(instant)
+
     async def request(
         self, topic: str, response_topic: str, payload: bytes, *, timeout: float, resend_after: float | None = None
     ) -> bytes:

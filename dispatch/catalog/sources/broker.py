@@ -20,6 +20,16 @@ class BrokerSubscription(Protocol):
 class Broker(Protocol):
     """The broker of a dispatcher, as sources see it. Topic names are complete."""
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether the broker is in reach, as far as is known."""
+        ...
+
+    def was_disconnected_since(self, instant: float) -> bool:
+        """Return whether the broker was known to be out of reach at some time since ``instant`` (on the loop's clock):
+        notifications of that time are lost."""
+        ...
+
     async def request(
         self, topic: str, response_topic: str, payload: bytes, *, timeout: float, resend_after: float | None = None
     ) -> bytes:

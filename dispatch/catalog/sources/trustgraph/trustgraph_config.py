@@ -7,7 +7,7 @@ import contextlib
 import json
 import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from dispatch.catalog.readers.item import Item
 from dispatch.catalog.sources.base import OnChange
@@ -18,17 +18,19 @@ from dispatch.catalog.sources.trustgraph.config_messages import MalformedConfigM
 from dispatch.catalog.sources.trustgraph.config_topics import ConfigTopics
 from dispatch.catalog.sources.trustgraph.config_writer import SERVICE, TOOL, ConfigWriter, require_kind
 
+T = TypeVar("T")
+
 POLL_S: Final = 30.0
 """Seconds between two polls: a notification may be lost."""
 POLL_JITTER: Final = 0.2
 """Share of :data:`POLL_S` by which a poll is earlier or later, so that dispatchers do not poll at the same time."""
+CHECK_S: Final = 1.0
+"""Seconds between two checks whether the connection was lost, and notifications with it."""
 MAX_FETCHES: Final = 3
 """Fetches in a row until both types have the same version; after that the next notification corrects the difference."""
 MAX_CONCURRENT: Final = 8
 """Workspaces that are fetched at the same time."""
 ALL_WORKSPACES: Final = "*"
-
-_NOT_CONNECTED: Final = "This source is not connected. Pass it to dispatch.connect(catalog=…) and start the dispatcher."
 
 _Values = dict[tuple[str, str], dict[str, str]]
 """Texts by key, by workspace and type."""
@@ -115,7 +117,7 @@ class TrustGraphConfig:
             TransportError: the broker is out of reach.
             RuntimeError: not connected: the source belongs to no started dispatcher.
         """
-        client = self._connected_client
+        client = self._connected(self._client)
         self._is_in_reach = False
         await self._subscribe()
         for _ in range(MAX_FETCHES):
@@ -129,14 +131,25 @@ class TrustGraphConfig:
         return [item for _, item in self._items.values()]
 
     async def changes(self) -> AsyncIterator[None]:
-        """Yield after each notification that may concern the tools, and when a poll is due. No poll is due after a failure:
-        the registry tries again in intervals of its own."""
+        """Yield after each notification that may concern the tools, when the connection to the broker has returned, and when
+        a poll is due. No poll is due after a failure: the registry tries again in intervals of its own.
+
+        Raises:
+            RuntimeError: not connected.
+        """
+        broker, loop = self._connected(self._broker), asyncio.get_running_loop()
+        in_reach_at = loop.time()
         while True:
-            seconds = POLL_S * (1 + POLL_JITTER * (2 * self._randomness() - 1))
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await self._is_changed.wait()
-            if self._is_changed.is_set() or self._is_in_reach:
+            due_at = loop.time() + POLL_S * (1 + POLL_JITTER * (2 * self._randomness() - 1))
+            is_lost = False
+            while not (self._is_changed.is_set() or is_lost) and (now := loop.time()) < due_at:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(min(CHECK_S, due_at - now)):
+                        await self._is_changed.wait()
+                if broker.is_connected:
+                    is_lost = broker.was_disconnected_since(in_reach_at)
+                    in_reach_at = loop.time()
+            if self._is_changed.is_set() or is_lost or self._is_in_reach:
                 self._is_changed.clear()
                 yield
 
@@ -159,7 +172,7 @@ class TrustGraphConfig:
             ValueError: ``kind``, key or workspace are missing or unknown.
             ConfigServiceError, TransportError: as :meth:`discover`; the item may have been written.
         """
-        await self._connected_writer.put(self._one_workspace(workspace), kind, raw, key)
+        await self._connected(self._writer).put(self._one_workspace(workspace), kind, raw, key)
 
     async def remove(self, kind: str, key: str, *, workspace: str | None = None) -> bool:
         """Delete an item from TrustGraph's configuration, and write one of the remaining tools with its service again, so
@@ -169,7 +182,7 @@ class TrustGraphConfig:
             ValueError: tools use the service; or as :meth:`put`.
             ConfigServiceError, TransportError: as :meth:`put`.
         """
-        return await self._connected_writer.remove(self._one_workspace(workspace), kind, key)
+        return await self._connected(self._writer).remove(self._one_workspace(workspace), kind, key)
 
     async def get(self, kind: str, key: str, *, workspace: str | None = None) -> Any:
         """Return the descriptor of an item as it is stored: JSON values, or the text if it is not JSON. None: there is none.
@@ -177,7 +190,7 @@ class TrustGraphConfig:
         Raises:
             ValueError, ConfigServiceError, TransportError: as :meth:`put`.
         """
-        text = await self._connected_client.get_value(self._one_workspace(workspace), require_kind(kind), key)
+        text = await self._connected(self._client).get_value(self._one_workspace(workspace), require_kind(kind), key)
         if text is None:
             return None
         try:
@@ -191,7 +204,7 @@ class TrustGraphConfig:
         Raises:
             ValueError, ConfigServiceError, TransportError: as :meth:`put`.
         """
-        return await self._connected_client.list_keys(self._one_workspace(workspace), require_kind(kind))
+        return await self._connected(self._client).list_keys(self._one_workspace(workspace), require_kind(kind))
 
     def _one_workspace(self, workspace: str | None) -> str:
         workspace = self.workspace if workspace is None else workspace
@@ -201,23 +214,18 @@ class TrustGraphConfig:
 
     # -- reading ------------------------------------------------------------------------------------------------
 
-    @property
-    def _connected_client(self) -> ConfigClient:
-        if self._client is None:
-            raise RuntimeError(_NOT_CONNECTED)
-        return self._client
-
-    @property
-    def _connected_writer(self) -> ConfigWriter:
-        if self._writer is None:
-            raise RuntimeError(_NOT_CONNECTED)
-        return self._writer
+    def _connected(self, part: T | None) -> T:
+        if part is None:
+            raise RuntimeError(
+                "This source is not connected. Pass it to dispatch.connect(catalog=…) and start the dispatcher."
+            )
+        return part
 
     async def _subscribe(self) -> None:
         async with self._subscribing:
             if self._subscription is None:
-                assert self._broker is not None
-                self._subscription = await self._broker.subscribe(self.topics.notification, self._on_notification)
+                broker = self._connected(self._broker)
+                self._subscription = await broker.subscribe(self.topics.notification, self._on_notification)
 
     def _on_notification(self, payload: bytes) -> None:
         try:

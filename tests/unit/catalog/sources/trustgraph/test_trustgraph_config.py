@@ -11,6 +11,7 @@ import dispatch
 from dispatch.catalog.sources.trustgraph import ConfigServiceError, ConfigTopics
 from dispatch.catalog.sources.trustgraph.config_client import LARGE_BYTES, TIMEOUT_S
 from dispatch.catalog.sources.trustgraph.trustgraph_config import POLL_S
+from dispatch.trustgraph.config_broker import ConfigBroker
 from tests.helpers.followed_config import SERVICE, TOOL, following, settle
 
 FETCH = [("getvalues", "tool"), ("getvalues", "tool-service")]
@@ -74,6 +75,26 @@ async def test_polls_because_a_notification_may_be_lost() -> None:
         assert ("tool", "new") not in follower.keys
         await asyncio.sleep(2)
         assert ("tool", "new") in follower.keys
+
+
+async def test_fetches_when_the_connection_has_returned(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with following() as (_, store, _, follower):
+        loop = asyncio.get_running_loop()
+        lost_at = loop.time() + 1.5
+        back_at = lost_at + 4
+        # The embedded broker is never lost: the connection says so of itself.
+        monkeypatch.setattr(ConfigBroker, "is_connected", property(lambda _: not lost_at <= loop.time() < back_at))
+        monkeypatch.setattr(
+            ConfigBroker, "was_disconnected_since", lambda _, instant: instant < back_at and loop.time() >= lost_at
+        )
+        store.write("tool", "new", {})
+        await asyncio.sleep(5)
+        assert follower.fetches == 1
+        await asyncio.sleep(2)
+        assert follower.fetches == 2
+        assert ("tool", "new") in follower.keys
+        await asyncio.sleep(POLL_S - 3)
+        assert follower.fetches == 2
 
 
 @pytest.mark.parametrize(("share", "seconds"), [(0.0, 24.0), (0.5, 30.0), (1.0, 36.0)])
@@ -204,3 +225,5 @@ def test_topics_are_configurable() -> None:
 async def test_a_source_without_a_broker_says_so() -> None:
     with pytest.raises(RuntimeError, match="not connected"):
         await dispatch.TrustGraphConfig().discover()
+    with pytest.raises(RuntimeError, match="not connected"):
+        await anext(dispatch.TrustGraphConfig().changes())
