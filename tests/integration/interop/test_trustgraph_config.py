@@ -20,8 +20,11 @@ from trustgraph.schema import ConfigRequest, ConfigResponse
 
 import dispatch
 from dispatch.catalog.sources.trustgraph import ConfigServiceError, ConfigTopics
+from dispatch.catalog.sources.trustgraph.trustgraph_config import POLL_S
+from dispatch.devtools.localbroker import find_free_ports
 from tests.docs.pages import ROOT, blocks
 from tests.helpers.followed_config import SERVICE, TOOL
+from tests.helpers.lossy_proxy import LossyProxy
 from tests.helpers.python_processes import Running, running
 from tests.helpers.run_profile import by_profile
 
@@ -179,6 +182,23 @@ async def test_a_service_that_is_paused(url: str, topics: ConfigTopics) -> None:
             await source.put("tool", TOOL | {"name": "tell-pun"}, key="tell-joke")
             await until(lambda: set(dispatcher.catalog.tools) == {"tell-pun"})
             await until(lambda: dispatcher.registry.sources()[0].state == "ok", RETURN_S)
+
+
+async def test_a_connection_that_is_lost_for_two_seconds(url: str, workspace: str) -> None:
+    """Notifications of that time are lost: the configuration is read again before a poll is due."""
+    (port,) = find_free_ports(1)
+    source = dispatch.TrustGraphConfig(workspace, randomness=lambda: 0.5)
+    async with published_client(url) as client, contextlib.AsyncExitStack() as stack:
+        await client.put(workspace, "tool-service", "joke-service", json.dumps(SERVICE))
+        async with LossyProxy.before(url, port=port) as proxy:
+            dispatcher = await stack.enter_async_context(dispatch.connect(proxy.url, source))
+            assert dispatcher.registry.sources()[0].items == 1
+        await until(lambda: not dispatcher.is_connected)
+        await client.put(workspace, "tool", "tell-joke", json.dumps(TOOL))
+        await asyncio.sleep(2)
+        async with LossyProxy.before(url, port=port):
+            await until(lambda: "tell-joke" in dispatcher.catalog.tools, POLL_S / 2)
+            await dispatcher.close()
 
 
 async def test_all_workspaces(url: str, workspace: str) -> None:
