@@ -261,7 +261,7 @@ class Catalog:
 
         Args:
             category: of the tool.
-            tags_any: it has one of these tags; empty: any or none.
+            tags_any: it has one of these tags, or this one; empty: any or none.
             service: id of its service.
             source: id of its source.
             text: part of its name, its description or one of its tags, in any case of letters.
@@ -282,14 +282,14 @@ class Catalog:
             tools = (tool for tool in selected if tool is not None)
         if category is not None:
             tools = (tool for tool in tools if tool.category == category)
-        if tags := frozenset(tags_any):
+        if tags := _as_set(tags_any):
             tools = (tool for tool in tools if not tags.isdisjoint(tool.tags))
         if service is not None:
             tools = (tool for tool in tools if tool.service == service)
         if source is not None:
             tools = (tool for tool in tools if self.sources.get(tool.name, self.source) == source)
         if groups is not None or state is not None:
-            wanted = None if groups is None else frozenset(groups)
+            wanted = None if groups is None else _as_set(groups)
             tools = (tool for tool in tools if tool.is_offered(wanted, state))
         if permission is not None:
             tools = (tool for tool in tools if permission in self.permissions_of(tool))
@@ -355,6 +355,10 @@ def _group_versions(named: Iterable[tuple[str, D]]) -> tuple[dict[str, D], dict[
             raise ValueError(f"duplicate service id or tool name '{name}': give each its own, or its own version")
         defaults[name] = select_default(versions)
     return defaults, all_versions
+
+
+def _as_set(texts: Iterable[str]) -> frozenset[str]:
+    return frozenset((texts,) if isinstance(texts, str) else texts)
 
 
 def _search_text(tool: ToolDescriptor) -> str:
