@@ -23,7 +23,7 @@ JITTER: Final = 0.2
 """Share by which a wait varies, so that the dispatchers of a fleet do not return at the same instant."""
 MAX_PROBLEM_CHARS: Final = 500
 
-Accept = Callable[[Source, Sequence[Item]], Awaitable[list[Problem]]]
+Accept = Callable[[Source, Sequence[Item]], Awaitable[Sequence[Problem]]]
 """Puts the items of a source into the catalogue; returns the problems for which they are refused as a whole."""
 
 

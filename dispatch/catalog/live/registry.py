@@ -9,13 +9,14 @@ import operator
 import random
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 from dispatch._internal.cancellation import cancel_and_wait
 from dispatch._internal.permit import Randomness
 from dispatch.catalog.catalog import Catalog
 from dispatch.catalog.descriptors import ToolDescriptor
 from dispatch.catalog.errors import CatalogError, Problem
+from dispatch.catalog.list_conditions import ListConditions
 from dispatch.catalog.live.activation import Activator, CatalogTarget, Prepared
 from dispatch.catalog.live.approval_watcher import ApprovalWatcher
 from dispatch.catalog.live.approvals import Approvals, ApprovalsError
@@ -298,6 +299,10 @@ class Registry:
         """
         return self.catalog.tool(name)
 
+    def list(self, **conditions: Unpack[ListConditions]) -> tuple[ToolDescriptor, ...]:
+        """Return the tools in force that meet the conditions of :meth:`Catalog.list`."""
+        return self.catalog.list(**conditions)
+
     @property
     def others(self) -> Mapping[str, OtherTool]:
         """Tools that other runtimes execute, by name, each with its owner."""
@@ -334,7 +339,7 @@ class Registry:
             raise LookupError(f"there is no source '{id}'; the sources are: {known}.")
         return follower
 
-    async def _accept(self, source: Source, items: Sequence[Item]) -> list[Problem]:
+    async def _accept(self, source: Source, items: Sequence[Item]) -> Sequence[Problem]:
         def accept(merger: Merger) -> list[Problem] | None:
             former = merger.items(source.id)
             if len(items) == len(former) and all(map(operator.is_, items, former)):

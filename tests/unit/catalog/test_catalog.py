@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import pickle
 import time
 import tracemalloc
@@ -18,6 +19,7 @@ from dispatch.catalog import (
     UnknownToolError,
     load_items,
 )
+from dispatch.catalog.list_conditions import ListConditions
 from tests.helpers.catalog_items import JOKE_SERVICE, TELL_JOKE, service_item, tool_item
 
 STORY = JOKE_SERVICE | {
@@ -257,3 +259,8 @@ def test_descriptors_share_their_empty_values(large: Catalog) -> None:
     for attribute in ("policy", "rollout", "permissions", "groups", "applicable_states"):
         assert getattr(one, attribute) is getattr(other, attribute)
     assert not gc.is_tracked(one)
+
+
+def test_the_registry_lists_by_the_same_conditions() -> None:
+    arguments = [name for name in inspect.signature(Catalog.list).parameters if name != "self"]
+    assert arguments == [*ListConditions.__annotations__]
