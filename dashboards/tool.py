@@ -93,6 +93,7 @@ def build_dashboard() -> Dashboard:
                 ),
                 "{{version}}",
             ),
+            maximum=1,
         ).span(12),
     )
     work = (

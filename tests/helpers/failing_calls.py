@@ -37,8 +37,6 @@ SERVICES: Mapping[str, Mapping[str, Any]] = {
 }
 TOOLS: Mapping[str, Mapping[str, Any]] = {
     "look-up": {
-        "version": "1.4.0",
-        "rollout": {"2.0.0": 10},  # one of the users
         "service": "library",
         "read-only": True,
         "policy": {
@@ -70,7 +68,12 @@ TOOLS: Mapping[str, Mapping[str, Any]] = {
             "bulkhead": {"max-concurrent-calls": 2, "max-wait": 0.3},
         },
     },
-    "appraise": {"service": "bank", "policy": {"retry": 1}},
+    "appraise": {
+        "version": "1.4.0",
+        "rollout": {"2.0.0": 25},  # one of the users
+        "service": "bank",
+        "policy": {"retry": 1},
+    },
 }
 
 
@@ -88,7 +91,7 @@ def catalog() -> Catalog:
         ],
         [
             {"type": "tool-service", "name": name, "description": f"Does {name}.", **keys}
-            for name, keys in (*TOOLS.items(), ("look-up", {**TOOLS["look-up"], "version": "2.0.0", "rollout": {}}))
+            for name, keys in (*TOOLS.items(), ("appraise", {**TOOLS["appraise"], "version": "2.0.0", "rollout": {}}))
         ],
     )
 
