@@ -11,14 +11,22 @@ import typer
 from typer.core import TyperGroup
 
 from dispatch._internal.version import __version__
-from dispatch.cli.commands import bench, broker, call, check, dashboards, demo, doctor, rules, serve, tools
+from dispatch.cli.commands import bench, broker, call, check, dashboards, demo, doctor, rules, serve
+from dispatch.cli.commands.catalog import approve, tools
 from dispatch.cli.exit_codes import EXIT_CODES_HELP, Exit, list_expected_errors, report_error
 from dispatch.cli.output import escape_unencodable_output, print_err
 from dispatch.cli.settings import Settings, with_settings
 
 
 class ErrorHandlingGroup(TyperGroup):
-    """Converts exceptions of commands to messages and exit codes; typer's own exceptions pass."""
+    """Converts exceptions of commands to messages and exit codes; typer's own exceptions pass. A command may have a name of
+    two words: ``tools approve``, beside ``tools``."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name = " ".join(args[:2])
+        if len(args) > 1 and name in self.commands:
+            return name, self.commands[name], args[2:]
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -72,6 +80,7 @@ def root(
 app.command("demo")(demo.demo)
 app.command("call")(call.call)
 app.command("tools")(tools.tools)
+app.command("tools approve")(approve.approve)
 app.command("check")(check.check)
 app.command("serve")(serve.serve)
 app.command("doctor")(doctor.doctor)

@@ -10,7 +10,7 @@ import functools
 import inspect
 import os
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 DEFAULT_BROKER = "pulsar://localhost:6650"
 DEFAULT_CATALOG = "tools"
+DEFAULT_WORKSPACE = "default"
 
 _PANEL = "Connection"
 _OPTIONS: dict[str, Any] = {
@@ -41,12 +42,12 @@ _OPTIONS: dict[str, Any] = {
         ),
     ],
     "catalog": Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             "--catalog",
             metavar="DIR",
-            help="Folder with tool-service/ID.json and tool/NAME.json. Default: DISPATCH_CATALOG, else tools/ if it "
-            "exists.",
+            help="Folder with tool-service/ID.json and tool/NAME.json. Several: of two tools with one name the first one is "
+            "used. Default: DISPATCH_CATALOG, else tools/ if it exists.",
             show_default=False,
             rich_help_panel=_PANEL,
         ),
@@ -82,11 +83,42 @@ _OPTIONS: dict[str, Any] = {
             rich_help_panel=_PANEL,
         ),
     ],
+    "trustgraph": Annotated[
+        bool,
+        typer.Option(
+            "--trustgraph",
+            help="Use the tools in TrustGraph's configuration, through the broker. They come after those of --catalog.",
+            show_default=False,
+            rich_help_panel=_PANEL,
+        ),
+    ],
+    "workspace": Annotated[
+        str | None,
+        typer.Option(
+            "--workspace",
+            metavar="NAME",
+            help=f"Workspace in TrustGraph's configuration; '*': all. Implies --trustgraph. Default: {DEFAULT_WORKSPACE}.",
+            show_default=False,
+            rich_help_panel=_PANEL,
+        ),
+    ],
+    "approvals": Annotated[
+        str | None,
+        typer.Option(
+            "--approvals",
+            metavar="FILE",
+            help="File of approved definitions, of connect(approvals=FILE). Default: DISPATCH_APPROVALS, else none.",
+            show_default=False,
+            rich_help_panel=_PANEL,
+        ),
+    ],
     "verbose": Annotated[
         bool,
         typer.Option("--verbose", "-v", help="Write the log and tracebacks of errors to stderr.", show_default=False),
     ],
 }
+
+_FLAGS = ("trustgraph", "verbose")
 
 
 @dataclass
@@ -94,10 +126,13 @@ class Settings:
     """The given options, before and after the command; properties resolve environment and defaults."""
 
     broker: str | None = None
-    catalog: str | None = None
+    catalog: Sequence[str] = ()
     policy: str | None = None
     token_file: str | None = None
     trust_certs: str | None = None
+    trustgraph: bool = False
+    workspace: str | None = None
+    approvals: str | None = None
     verbose: bool = False
 
     @property
@@ -121,37 +156,48 @@ class Settings:
         return url
 
     @property
-    def catalog_folder(self) -> str | None:
-        """Return the folder of the descriptors; None if none is given and ``tools/`` does not exist."""
-        given = self.catalog or os.environ.get("DISPATCH_CATALOG")
-        if given:
-            return given
-        return DEFAULT_CATALOG if Path(DEFAULT_CATALOG).is_dir() else None
+    def trustgraph_workspace(self) -> str | None:
+        """Return the workspace in TrustGraph's configuration; None if the configuration is not asked for."""
+        return self.workspace or (DEFAULT_WORKSPACE if self.trustgraph else None)
 
-    def require_catalog_folder(self) -> str:
-        """Return the folder of the descriptors.
+    @property
+    def approvals_file(self) -> str | None:
+        """Return the path of the file of approved definitions; None if none is given."""
+        return self.approvals or os.environ.get("DISPATCH_APPROVALS") or None
+
+    @property
+    def catalog_folders(self) -> tuple[str, ...]:
+        """Return the folders of the descriptors; empty if none is given and ``tools/`` does not exist. With TrustGraph's
+        configuration ``tools/`` is used only if it is given."""
+        given = tuple(self.catalog) or tuple(filter(None, (os.environ.get("DISPATCH_CATALOG"),)))
+        if given or self.trustgraph_workspace is not None:
+            return given
+        return (DEFAULT_CATALOG,) if Path(DEFAULT_CATALOG).is_dir() else ()
+
+    def require_catalog_folders(self) -> tuple[str, ...]:
+        """Return the folders of the descriptors.
 
         Raises:
             CliError: no folder is given and ``tools/`` does not exist.
         """
-        folder = self.catalog_folder
-        if folder is None:
+        folders = self.catalog_folders
+        if not folders:
             raise CliError(
                 f"No catalogue: the folder '{DEFAULT_CATALOG}' does not exist here.",
                 "name the folder with tool-service/ and tool/ with --catalog DIR or DISPATCH_CATALOG",
             )
-        return folder
+        return folders
 
     def load_catalog(self) -> Catalog:
-        """Load the catalogue.
+        """Load the catalogue of all folders: of two tools with one name the first one is used.
 
         Raises:
-            CliError: no folder is given.
+            CliError: no folder is given, or one is given twice.
             CatalogError: the catalogue is invalid.
         """
-        from dispatch.catalog import load_directory
+        from dispatch.cli.catalog.snapshot import load_folders
 
-        return load_directory(self.require_catalog_folder())
+        return load_folders(self.require_catalog_folders())
 
     @property
     def policy_file(self) -> str | None:
@@ -224,8 +270,10 @@ def with_settings(*names: str) -> Callable[[Callable[..., Any]], Callable[..., A
             if parameter.name != "settings"
         ]
         keyword = inspect.Parameter.KEYWORD_ONLY
-        added = [inspect.Parameter(name, keyword, default=None, annotation=_OPTIONS[name]) for name in names]
-        added.append(inspect.Parameter("verbose", keyword, default=False, annotation=_OPTIONS["verbose"]))
+        added = [
+            inspect.Parameter(name, keyword, default=False if name in _FLAGS else None, annotation=_OPTIONS[name])
+            for name in (*names, "verbose")
+        ]
         context = inspect.Parameter("context", keyword, annotation=typer.Context)
         signature = inspect.Signature([p.replace(kind=keyword) for p in own] + added + [context])
 

@@ -1,19 +1,21 @@
-"""``dispatch check``: report every mistake in a folder of descriptors, and each tool's effective policy."""
+"""``dispatch check``: report every mistake in the sources of the catalogue, and each tool's effective policy."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
-from dispatch.cli.output import colorize, format_count, make_printable, print_json, print_out
+from dispatch.cli.output import colorize, make_printable, print_json, print_out
 from dispatch.cli.settings import Settings, with_settings
 
 if TYPE_CHECKING:
     from dispatch.catalog import Catalog, Problem
+    from dispatch.cli.catalog.checked_source import CheckedSource
     from dispatch.cli.views.effective_policy import ToolPlan
 
 _STYLES = {"error": "red", "warning": "yellow", "info": "dim"}
@@ -27,12 +29,12 @@ class PlanDetail(StrEnum):
     NONE = "none"
 
 
-@with_settings("catalog", "policy")
+@with_settings("broker", "catalog", "trustgraph", "workspace", "policy", "token_file", "trust_certs")
 def check(
     settings: Settings,
-    folder: Annotated[
-        str | None,
-        typer.Argument(metavar="DIR", help="Folder of the descriptors. Default: --catalog.", show_default=False),
+    folders: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="DIR", help="Folders of the descriptors. Default: --catalog.", show_default=False),
     ] = None,
     plan: Annotated[
         PlanDetail,
@@ -48,23 +50,32 @@ def check(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print everything as one line of JSON.")] = False,
 ) -> None:
-    """Check a folder of descriptors: report every mistake with file, key and fix; then the effective policy of each tool.
+    """Check the sources of the catalogue: report every mistake with file, key and fix; then each tool's effective policy.
+
+    With several sources it also reports what is shadowed: of two tools with one name, that of the first source is used.
 
     The effective policy lists the guards that are on, the attempts of a call and the reason, the routing of requests, and
     each value with its source: default, user (--policy), service or tool, where later sources override earlier ones.
 
     [bold]dispatch check tools/[/bold]
 
+    [bold]dispatch check tools/ more-tools/ --trustgraph --broker pulsar://localhost:6650[/bold]
+
     [bold]dispatch check tools/ --tool tell-joke --policy mine.json[/bold]
 
-    The exit code is 1 if there is an error; warnings and notes do not count. No broker connection is made.
+    The exit code is 1 if there is an error; warnings and notes do not count. A broker is used only with --trustgraph.
     """
-    from dispatch.catalog import check_directory
+    from dispatch.cli.catalog.checked_source import list_checked_sources
+    from dispatch.cli.catalog.given_sources import read_given_sources
     from dispatch.cli.exit_codes import CliError, Exit
     from dispatch.cli.policy_file import check_policy_file
 
-    where = folder if folder is not None else settings.require_catalog_folder()
-    catalog, problems = check_directory(where)
+    if folders:
+        settings.catalog = folders
+    snapshot = read_given_sources(settings, "dispatch check")
+    sources = list_checked_sources(snapshot)
+    problems: list[Problem] = []
+    catalog = None if snapshot.failures else snapshot.catalog
     user: Mapping[str, Any] | None = {}
     if settings.policy_file is not None:
         user, wrong = check_policy_file(settings.policy_file)
@@ -81,18 +92,21 @@ def check(
         wanted = [tool] if tool is not None else list(catalog.tools)
         plans, wrong = _build_plans(catalog, wanted, user, settings.policy_file or "")
         problems += wrong
-    failed = any(problem.severity == "error" for problem in problems)
+    everything = [problem for source in sources for problem in source.problems] + problems
+    failed = any(problem.severity == "error" for problem in everything)
     if plan is PlanDetail.NONE:
         plans = None
     if json:
-        _put_json(where, catalog, problems, plans, failed=failed)
+        _put_json(sources, catalog, problems, plans, failed=failed)
     else:
+        for source in sources:
+            for problem in source.problems:
+                _show(problem)
+            if len(sources) > 1:
+                print_out(source.summary(source.problems))
         for problem in problems:
             _show(problem)
-        counts = {severity: sum(p.severity == severity for p in problems) for severity in _STYLES}
-        print_out(
-            _format_summary(where, counts, None if catalog is None else (len(catalog.services), len(catalog.tools)))
-        )
+        print_out(sources[0].summary(everything) if len(sources) == 1 else _format_total(catalog, everything))
         if plans:
             _show_plans(plans, full=plan is PlanDetail.FULL or tool is not None)
     if failed:
@@ -124,19 +138,25 @@ def _build_plans(
 
 
 def _put_json(
-    where: str, catalog: Catalog | None, problems: list[Problem], plans: list[ToolPlan] | None, *, failed: bool
+    sources: Sequence[CheckedSource],
+    catalog: Catalog | None,
+    problems: list[Problem],
+    plans: list[ToolPlan] | None,
+    *,
+    failed: bool,
 ) -> None:
     from dispatch.cli.views.policy import as_json
 
     print_json(
         {
-            "folder": where,
+            "sources": [source.as_dict() for source in sources],
             "ok": not failed,
             "services": None if catalog is None else len(catalog.services),
             "tools": None if catalog is None else len(catalog.tools),
             "problems": [
-                {"file": p.file, "key": p.key, "problem": p.problem, "fix": p.fix, "severity": p.severity}
-                for p in problems
+                {"source": id, **msgspec.to_builtins(problem)}
+                for id, found in (*((source.id, source.problems) for source in sources), ("", problems))
+                for problem in found
             ],
             "plan": as_json(plans),
         }
@@ -150,17 +170,11 @@ def _show(problem: Problem) -> None:
     print_out(f"  fix: {make_printable(problem.fix)}")
 
 
-def _format_summary(folder: str, counts: dict[str, int], loaded: tuple[int, int] | None) -> str:
-    found = [
-        f"{number} {name}{'' if number == 1 else 's'}"
-        for name, number in zip(("error", "warning", "note"), counts.values(), strict=True)
-        if number
-    ]
-    text = ", ".join(found) or "no mistakes"
-    if loaded is None:
-        return f"{make_printable(folder)}: {text}. The catalogue cannot be loaded until the errors are fixed."
-    services, tools = loaded
-    return f"{make_printable(folder)}: {format_count(services, 'service')}, {format_count(tools, 'tool')}, {text}."
+def _format_total(catalog: Catalog | None, problems: list[Problem]) -> str:
+    from dispatch.cli.catalog.checked_source import format_summary
+
+    counts = None if catalog is None else (len(catalog.services), len(catalog.tools))
+    return format_summary("all sources", problems, counts)
 
 
 def _show_plans(plans: list[ToolPlan], *, full: bool) -> None:

@@ -149,22 +149,24 @@ def doctor(
 
 
 def _load_catalog(settings: Settings) -> tuple[Catalog | None, CheckResult | None]:
-    from dispatch.catalog import check_directory
+    from dispatch.catalog import CatalogError
     from dispatch.cli.views.check_result import CheckResult
 
-    folder = settings.catalog_folder
-    if folder is None:
+    folders = settings.catalog_folders
+    if not folders:
         return None, None
-    catalog, problems = check_directory(folder)
-    if catalog is None:
-        errors = sum(problem.severity == "error" for problem in problems)
+    where = ", ".join(folders)
+    try:
+        catalog = settings.load_catalog()
+    except CatalogError as error:
+        errors = sum(problem.severity == "error" for problem in error.problems)
         return None, CheckResult(
-            "catalogue", "failed", f"{folder}: {format_count(errors, 'mistake')}", f"dispatch check {folder}"
+            "catalogue", "failed", f"{where}: {format_count(errors, 'mistake')}", f"dispatch check {' '.join(folders)}"
         )
     return catalog, CheckResult(
         "catalogue",
         "ok",
-        f"{folder}: {format_count(len(catalog.services), 'service')}, {format_count(len(catalog.tools), 'tool')}",
+        f"{where}: {format_count(len(catalog.services), 'service')}, {format_count(len(catalog.tools), 'tool')}",
     )
 
 

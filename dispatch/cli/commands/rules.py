@@ -87,7 +87,7 @@ def _collect_slos(settings: Settings) -> Mapping[str, Slo] | None:
     from dispatch.telemetry.alerting.burn_rate import collect_slos
 
     user = settings.policy_keys()
-    return None if settings.catalog_folder is None else collect_slos(settings.load_catalog(), user=user)
+    return collect_slos(settings.load_catalog(), user=user) if settings.catalog_folders else None
 
 
 def _print_slos(slos: Mapping[str, Slo] | None, file: Path, *, stale: bool) -> None:

@@ -16,6 +16,7 @@ from dispatch.cli import main
 VARIABLES = (
     "DISPATCH_BROKER",
     "DISPATCH_CATALOG",
+    "DISPATCH_APPROVALS",
     "DISPATCH_POLICY",
     "DISPATCH_TOKEN",
     "DISPATCH_TOKEN_FILE",

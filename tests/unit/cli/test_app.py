@@ -35,9 +35,9 @@ def interrupt(*_arguments: object, **_options: object) -> None:
 @pytest.mark.parametrize(
     ("arguments", "at_work"),
     [
-        (("tools",), "dispatch.catalog.load_directory"),
-        (("check", "."), "dispatch.catalog.check_directory"),
-        (("call", "tell-joke"), "dispatch.catalog.load_directory"),
+        (("tools",), "dispatch.cli.catalog.snapshot.FolderReader"),
+        (("check", "."), "dispatch.cli.catalog.snapshot.FolderReader"),
+        (("call", "tell-joke"), "dispatch.cli.catalog.snapshot.load_directory"),
         (("doctor",), "dispatch.devtools.localbroker.status"),
         (("serve", "jokes:Joke", "--service", "joke"), "dispatch.cli.service_loader.load_service"),
         (("bench",), "dispatch.cli.commands.bench.find_checkout"),
@@ -66,7 +66,7 @@ def test_a_fault_of_ours_is_told_in_a_line_and_with_verbose_in_full(
         raise KeyError("oops")
 
     write_catalog(tmp_path / "tools")
-    monkeypatch.setattr("dispatch.catalog.load_directory", fault)
+    monkeypatch.setattr("dispatch.cli.catalog.snapshot.FolderReader.read", fault)
     short, long = run("tools"), run("tools", "--verbose")
     assert (short.code, long.code) == (70, 70)
     assert "Error: dispatch failed unexpectedly: KeyError: 'oops'" in short.err

@@ -41,7 +41,7 @@ def test_json_has_them_all(run: Run, catalog_folder: Path) -> None:
     assert end.json["plan"] is None
     errors = [problem for problem in end.json["problems"] if problem["severity"] == "error"]
     assert {Path(problem["file"]).name for problem in errors} == {"joke-service.json", "broken.json"}
-    assert all(set(problem) == {"file", "key", "problem", "fix", "severity"} for problem in errors)
+    assert all(set(problem) == {"source", "file", "key", "problem", "fix", "severity"} for problem in errors)
 
 
 def test_warnings_are_shown_and_are_no_failure(run: Run, catalog_folder: Path) -> None:
@@ -63,3 +63,38 @@ def test_a_folder_that_is_not_there(run: Run) -> None:
     end = run("check", "nowhere")
     assert end.code == 1
     assert "nowhere: there is no such folder" in end.out
+
+
+def test_several_sources_with_what_is_shadowed(run: Run, tmp_path: Path) -> None:
+    one, two = write_catalog(tmp_path / "one"), write_catalog(tmp_path / "two")
+    end = run("check", str(one), str(two), "--plan", "none")
+    assert (end.code, end.err) == (0, "")
+    assert f"{one}: 1 service, 1 tool, no mistakes.\n" in end.out
+    assert "warning: " in end.out
+    assert f"'tell-joke' is shadowed: the earlier source folder:{one} has it" in end.out
+    assert f"{two}: 0 services, 0 tools, 2 warnings.\n" in end.out
+    assert end.out.endswith("all sources: 1 service, 1 tool, 2 warnings.\n")
+    value = run("check", "--catalog", str(one), "--catalog", str(two), "--json").json
+    assert [(source["source"], source["ok"], source["tools"]) for source in value["sources"]] == [
+        (f"folder:{one}", True, 1),
+        (f"folder:{two}", True, 0),
+    ]
+    assert {problem["source"] for problem in value["problems"]} == {f"folder:{two}"}
+
+
+def test_a_mistake_in_one_of_several_sources(run: Run, tmp_path: Path) -> None:
+    one, two = write_catalog(tmp_path / "one"), write_catalog(tmp_path / "two", "other")
+    break_it(two)
+    value = run("check", str(one), str(two), "--json").json
+    assert [source["ok"] for source in value["sources"]] == [True, False]
+    assert (value["ok"], value["plan"]) == (False, None)
+    end = run("check", str(one), str(two))
+    assert end.code == 1
+    assert f"{one}: 1 service, 1 tool, no mistakes.\n" in end.out
+
+
+def test_a_tool_may_use_the_service_of_an_earlier_source(run: Run, tmp_path: Path) -> None:
+    one, two = write_catalog(tmp_path / "one"), write_catalog(tmp_path / "two", name="sing")
+    (two / "tool-service" / "joke-service.json").unlink()
+    assert run("check", str(one), str(two), "--plan", "none").code == 0
+    assert run("check", str(two), str(one), "--plan", "none").code == 1

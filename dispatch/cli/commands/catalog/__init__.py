@@ -1,0 +1,1 @@
+"""Commands on the catalogue: its tools, their approval, and their items."""
