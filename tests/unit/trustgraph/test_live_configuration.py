@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import dispatch
 from dispatch.catalog.sources.base import SourceStatus
 from dispatch.transports.memory import MemoryTransport
+from tests.helpers.clock import run
 from tests.helpers.config_service import ConfigService, ConfigStore, config_service
 from tests.helpers.followed_config import SERVICE, TOOL, URL, settle
+from tests.helpers.run_profile import examples
 
 
 class Joke(dispatch.ToolService):
@@ -139,3 +144,68 @@ async def test_reload_with_the_same_source_and_removal_leave_one_and_no_subscrip
         assert (notified(), each.tools) == (1, ["tell-joke"])
         await each.dispatcher.registry.remove_source("trustgraph")
         assert (notified(), each.tools) == (0, [])
+
+
+SERVICES_OF = {"t1": "a", "t2": "a", "t3": "b"}
+STEPS = st.one_of(
+    st.tuples(st.just("write"), st.sampled_from(["a", "b", "t1", "t2", "t3"]), st.booleans()),
+    st.tuples(st.just("remove"), st.sampled_from(["a", "b", "t1", "t2", "t3"]), st.booleans()),
+    st.tuples(st.just("wait"), st.sampled_from([0.0, 0.04, 0.3, 7.0, 40.0]), st.just(True)),
+    st.tuples(st.just("silent"), st.booleans(), st.just(True)),
+    st.tuples(st.just("refuse"), st.booleans(), st.just(True)),
+    st.tuples(st.just("copies"), st.integers(1, 3), st.just(True)),
+    st.tuples(st.just("restart"), st.none(), st.booleans()),
+)
+
+
+async def perform(each: Live, step: tuple[str, Any, bool], number: int) -> None:
+    """Perform a step; with false as its last value the notification is lost."""
+    action, value, is_announced = step
+    service, store = each.service, each.store
+    kind = "tool" if value in SERVICES_OF else "tool-service"
+    match action:
+        case "write" if kind == "tool":
+            tool = {"name": value, "service": SERVICES_OF[value], "description": str(number)}
+            store.write(kind, value, TOOL | tool)
+        case "write":
+            store.write(kind, value, SERVICE)
+        case "remove":
+            store.texts.pop(("default", kind, value), None)
+            store.version += 1
+        case "wait":
+            await asyncio.sleep(value)
+        case "silent":
+            service.is_silent = value
+        case "refuse":
+            service.refusal = {"type": "config-error", "message": "refused"} if value else None
+        case "copies":
+            service.copies = value
+        case "restart":
+            store.texts.clear()
+            store.version = 0
+    if action in ("write", "remove") and is_announced:
+        service.push({kind: ["default"]})
+    elif action == "restart" and is_announced:
+        service.push({})
+
+
+@settings(max_examples=examples(150))
+@given(steps=st.lists(STEPS, min_size=1, max_size=25))
+def test_the_configuration_is_in_force_whatever_happened_before(steps: list[tuple[str, Any, bool]]) -> None:
+    async def scenario() -> None:
+        async with live() as each:
+            for number, step in enumerate(steps):
+                await perform(each, step, number)
+            each.service.is_silent, each.service.refusal = False, None
+            await asyncio.sleep(80)  # a poll, or the longest wait of the registry after a failure
+            expected = {
+                raw["name"]: raw["description"]
+                for (_, kind, _), text in each.store.texts.items()
+                if kind == "tool"
+                for raw in [json.loads(text)]
+                if ("default", "tool-service", raw["service"]) in each.store.texts
+            }
+            assert {name: tool.description for name, tool in each.dispatcher.catalog.tools.items()} == expected
+            assert each.status.state == "ok"
+
+    run(scenario)
