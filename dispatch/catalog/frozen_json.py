@@ -26,7 +26,8 @@ def _reject_change(*_args: Any, **_kwargs: Any) -> NoReturn:
 
 
 class FrozenDict(dict[str, V]):
-    """An immutable ``dict``; a subclass of ``dict``, so that every JSON encoder accepts it."""
+    """An immutable ``dict``; a subclass of ``dict``, so that every JSON encoder accepts it. Two of them are equal if they
+    are the same JSON: 1, 1.0 and ``true`` differ, as they do for a tool that receives them."""
 
     __slots__ = ()
 
@@ -39,6 +40,14 @@ class FrozenDict(dict[str, V]):
     setdefault = _reject_change
     update = _reject_change
 
+    def __eq__(self, other: object) -> bool:
+        is_equal = dict.__eq__(self, other)
+        return _is_same_json(self, other) if is_equal is True and isinstance(other, FrozenDict) else is_equal
+
+    def __ne__(self, other: object) -> bool:
+        is_equal = self.__eq__(other)
+        return is_equal if is_equal is NotImplemented else not is_equal
+
     def __hash__(self) -> int:  # type: ignore[override]  # None in dict, which is mutable
         return hash(frozenset(self.items()))
 
@@ -50,6 +59,17 @@ class FrozenDict(dict[str, V]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (dict(self),)
+
+
+def _is_same_json(one: Any, other: Any) -> bool:
+    """Return whether equal values have equal types, at every depth."""
+    if one is other:
+        return True
+    if isinstance(one, dict):
+        return isinstance(other, dict) and all(_is_same_json(value, other[key]) for key, value in one.items())
+    if isinstance(one, tuple):
+        return isinstance(other, tuple) and all(map(_is_same_json, one, other))
+    return type(one) is type(other)
 
 
 def freeze_json(value: object, report: Report) -> Any:

@@ -184,7 +184,8 @@ def _key(item: Item) -> Key:
 
 
 def _is_same(one: Item, other: Item) -> bool:
-    return one is other or one == other
+    # In Python 1 == True == 1.0; in JSON these are three values.
+    return one is other or (one == other and repr(one.raw) == repr(other.raw))
 
 
 def _check_rollouts(read: Sequence[ReadItem]) -> Iterator[Problem]:
