@@ -67,7 +67,7 @@ def _show_version(wanted: bool) -> None:
 
 
 @app.callback()
-@with_settings("broker", "catalog", "policy", "token_file", "trust_certs")
+@with_settings("broker", "catalog", "policy", "grants", "token_file", "trust_certs")
 def root(
     settings: Settings,
     version: Annotated[

@@ -22,6 +22,7 @@ from dispatch.cli.logs import show_logs
 
 if TYPE_CHECKING:
     from dispatch.catalog import Catalog
+    from dispatch.permissions import Grants
     from dispatch.policy import Policy
     from dispatch.transports import Security
 
@@ -59,6 +60,17 @@ _OPTIONS: dict[str, Any] = {
             metavar="FILE",
             help="JSON file with your policy; policies of services and tools override it (docs/how-to/choose-a-policy.md). "
             "Default: DISPATCH_POLICY, else none.",
+            show_default=False,
+            rich_help_panel=_PANEL,
+        ),
+    ],
+    "grants": Annotated[
+        str | None,
+        typer.Option(
+            "--grants",
+            metavar="FILE",
+            help="JSON file with the permissions of users (docs/how-to/permissions.md). "
+            "Default: DISPATCH_GRANTS, else none: tools with permissions are refused.",
             show_default=False,
             rich_help_panel=_PANEL,
         ),
@@ -128,6 +140,7 @@ class Settings:
     broker: str | None = None
     catalog: Sequence[str] = ()
     policy: str | None = None
+    grants: str | None = None
     token_file: str | None = None
     trust_certs: str | None = None
     trustgraph: bool = False
@@ -224,6 +237,26 @@ class Settings:
         from dispatch.policy import DEFAULT_POLICY
 
         return DEFAULT_POLICY.merged(self.policy_keys())
+
+    @property
+    def grants_file(self) -> str | None:
+        """Return the path of the grants; None if none is given."""
+        return self.grants or os.environ.get("DISPATCH_GRANTS") or None
+
+    def load_grants(self) -> Grants | None:
+        """Load the grants; None if none are given.
+
+        Raises:
+            CliError: the file is invalid; the message lists every mistake.
+        """
+        from dispatch.permissions import Grants, GrantsError
+
+        if self.grants_file is None:
+            return None
+        try:
+            return Grants.load(self.grants_file)
+        except GrantsError as error:
+            raise CliError(str(error)) from None
 
     def security(self) -> Security:
         """Load token and TLS settings.

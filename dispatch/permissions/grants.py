@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from dispatch._internal.suggestions import excerpt, find_near_names
 from dispatch.permissions.grants_errors import GrantsError, GrantsProblem, GrantsReport
-from dispatch.permissions.permission_set import PermissionSet, check_grant
+from dispatch.permissions.permission_set import DENY, PermissionSet, check_grant
 
 MAX_FILE_BYTES: Final = 4 * 1024 * 1024
 """Bytes of a file with grants: about 100,000 users with one grant each, which are parsed in some 50 ms. A larger user base
@@ -85,6 +85,12 @@ class Grants:
         """
         return parse_grants(read_grants_file(Path(file)), Path(file))
 
+    @property
+    def allowed(self) -> frozenset[str]:
+        """All grants of any user, without the denials."""
+        lists = [self._everyone, *self._users.values(), *(each for groups in self._groups.values() for each in groups)]
+        return frozenset(text for grants in lists for text in grants if not text.startswith(DENY))
+
     def permissions_of(self, user: str) -> PermissionSet:
         """Return the permissions of ``user``."""
         grants = [*self._everyone, *self._users.get(user, ())]
@@ -103,6 +109,8 @@ def read_grants_file(path: Path) -> bytes:
         GrantsError: it cannot be read, or is too large.
     """
     try:
+        if path.exists() and not path.is_file():  # reading a pipe could block without a limit
+            raise OSError("not a regular file")
         with path.open("rb") as file:
             content = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
@@ -124,7 +132,7 @@ def parse_grants(content: bytes, path: Path) -> Grants:
         GrantsError: they are invalid.
     """
     try:
-        raw = json.loads(content.decode(), object_pairs_hook=_reject_duplicates)
+        raw = json.loads(content.decode("utf-8-sig"), object_pairs_hook=_reject_duplicates)
     except _DuplicateKeyError as error:
         fix = "merge the two values: of two equal keys JSON readers drop one"
         raise GrantsError(str(path), [GrantsProblem(excerpt(str(error)), "the key occurs twice", fix)]) from None

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dispatch.result import CallResult
 
 
-@with_settings("broker", "catalog", "policy", "token_file", "trust_certs")
+@with_settings("broker", "catalog", "policy", "grants", "token_file", "trust_certs")
 def call(
     settings: Settings,
     tool: Annotated[
@@ -94,7 +94,13 @@ def call(
     else:
         given = read_arguments(descriptor, words or (), arguments, print_warning)
         service = catalog.service_of(descriptor)
-        dispatcher = connect(broker, catalog, policy=settings.load_policy(), security=settings.security())
+        dispatcher = connect(
+            broker,
+            catalog,
+            policy=settings.load_policy(),
+            grants=settings.load_grants(),
+            security=settings.security(),
+        )
         if stream:
             result = run_async(stream_tool(dispatcher, tool, given, user=user, timeout=timeout, json=json))
         else:

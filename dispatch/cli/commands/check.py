@@ -29,7 +29,7 @@ class PlanDetail(StrEnum):
     NONE = "none"
 
 
-@with_settings("broker", "catalog", "trustgraph", "workspace", "policy", "token_file", "trust_certs")
+@with_settings("broker", "catalog", "trustgraph", "workspace", "policy", "grants", "token_file", "trust_certs")
 def check(
     settings: Settings,
     folders: Annotated[
@@ -56,6 +56,7 @@ def check(
 
     The effective policy lists the guards that are on, the attempts of a call and the reason, the routing of requests, and
     each value with its source: default, user (--policy), service or tool, where later sources override earlier ones.
+    Tools with permissions that no grant (--grants) matches are reported.
 
     [bold]dispatch check tools/[/bold]
 
@@ -69,6 +70,7 @@ def check(
     from dispatch.cli.catalog.given_sources import read_given_sources
     from dispatch.cli.exit_codes import CliError, Exit
     from dispatch.cli.policy_file import check_policy_file
+    from dispatch.cli.views.grants_check import check_grants
 
     if folders:
         settings.catalog = folders
@@ -80,6 +82,8 @@ def check(
     if settings.policy_file is not None:
         user, wrong = check_policy_file(settings.policy_file)
         problems += wrong
+    if catalog is not None:
+        problems += check_grants(catalog, settings.grants_file)
     if catalog is not None and tool is not None and tool not in catalog.tools:
         from dispatch.catalog import UnknownToolError
 

@@ -89,8 +89,8 @@ def test_a_change_of_the_same_size_and_time_is_noticed(watched: Watched) -> None
 def test_a_change_within_the_granularity_of_the_files_time_is_noticed(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    frozen = watched.file.stat()
-    monkeypatch.setattr(grants_watcher.os, "stat", lambda _path: frozen)
+    frozen = watched.watcher._sign()
+    monkeypatch.setattr(watched.watcher, "_sign", lambda: frozen)
     write(watched.file, "third")
     assert watched.check() == [PermissionSet(["third"])]
 
