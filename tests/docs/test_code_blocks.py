@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from dispatch import Catalog
+from dispatch import Catalog, Grants
 from dispatch.cli import main
 from dispatch.policy import parse_policy
 from tests.docs.pages import EXPECTED, PAGES, README, ROOT, TUTORIAL, Block, blocks, page_id
@@ -34,7 +34,7 @@ EACH = [pytest.param(block, id=str(block)) for page in PAGES for block in blocks
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty folder of a user without settings, from which Python imports modules."""
-    for name in ("BROKER", "CATALOG", "POLICY", "TOKEN", "TOKEN_FILE", "TRUST_CERTS", "ADMIN"):
+    for name in ("BROKER", "CATALOG", "POLICY", "GRANTS", "TOKEN", "TOKEN_FILE", "TRUST_CERTS", "ADMIN"):
         monkeypatch.delenv(f"DISPATCH_{name}", raising=False)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -110,6 +110,8 @@ class Reader:
             parse_policy(value["policy"])
         if "request-queue" in value:
             Catalog.of([value])
+        elif "users" in value:
+            Grants.of(value)
         elif "type" not in value and "policy" not in value:
             parse_policy(value)
 

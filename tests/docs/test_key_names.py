@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from dispatch.permissions.permission_set import Reason
 from dispatch.resilience.breaker.breaker import State
 from docs.generators.extension import GENERATORS
 from tests.docs.pages import PAGES, page_id, prose
@@ -29,7 +31,12 @@ OTHERS = {
 def known() -> set[str]:
     """The names of the generated reference, and those of :data:`OTHERS`."""
     reference = "\n".join(make() for name, make in GENERATORS.items() if name != "changelog")
-    return {name.strip('"`') for name in re.findall(r"`[^`\n]+`", reference)} | {str(state) for state in State} | OTHERS
+    return (
+        {name.strip('"`') for name in re.findall(r"`[^`\n]+`", reference)}
+        | {str(state) for state in State}
+        | OTHERS
+        | {*get_args(Reason)}
+    )
 
 
 @pytest.fixture(scope="module")

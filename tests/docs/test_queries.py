@@ -15,7 +15,9 @@ from tests.docs.pages import PAGES, page_id
 METRIC = re.compile(r"\b(?:[a-z_]+:)?dispatch_[a-z_]+(?::[a-z_0-9]+)?\b")
 OTHER_NAMES = ("dispatch_broker",)
 """A fixture of pytest."""
-OTHERS = re.compile(r"dispatch_(?:tool|new|reason|call_id|outcome|error_type|trace_id|seconds)")
+OTHERS = re.compile(
+    r"dispatch_(?:tool|new|reason|call_id|outcome|error_type|trace_id|seconds|user|decision|permission)"
+)
 """Attributes of log records."""
 
 
