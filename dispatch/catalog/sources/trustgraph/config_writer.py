@@ -59,13 +59,13 @@ class ConfigWriter:
                 values = [*(await self._find_services(workspace))[:1], value]
             await self._client.put_values(workspace, values)
 
-    async def remove(self, workspace: str, kind: str, key: str) -> bool:
+    async def remove(self, workspace: str, kind: str, key: str, *, force: bool = False) -> bool:
         """Delete an item, see :meth:`TrustGraphConfig.remove`."""
         require_kind(kind)
         async with self._lock:
             if await self._client.get_value(workspace, kind, key) is None:
                 return False
-            if kind == SERVICE:
+            if kind == SERVICE and not force:
                 await self._require_unused(workspace, key)
             await self._client.delete_value(workspace, kind, key)
             services = await self._find_services(workspace)

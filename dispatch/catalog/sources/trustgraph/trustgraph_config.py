@@ -174,15 +174,20 @@ class TrustGraphConfig:
         """
         await self._connected(self._writer).put(self._one_workspace(workspace), kind, raw, key)
 
-    async def remove(self, kind: str, key: str, *, workspace: str | None = None) -> bool:
+    async def remove(self, kind: str, key: str, *, workspace: str | None = None, force: bool = False) -> bool:
         """Delete an item from TrustGraph's configuration, and write one of the remaining tools with its service again, so
         that TrustGraph's agents reload all tools. Return whether there was such an item.
 
+        Args:
+            kind, key: of the item.
+            workspace: None: that of the source.
+            force: remove a service that tools use; TrustGraph's agents have no tools until these are removed or it is back.
+
         Raises:
-            ValueError: tools use the service; or as :meth:`put`.
+            ValueError: tools use the service, without ``force``; or as :meth:`put`.
             ConfigServiceError, TransportError: as :meth:`put`.
         """
-        return await self._connected(self._writer).remove(self._one_workspace(workspace), kind, key)
+        return await self._connected(self._writer).remove(self._one_workspace(workspace), kind, key, force=force)
 
     async def get(self, kind: str, key: str, *, workspace: str | None = None) -> Any:
         """Return the descriptor of an item as it is stored: JSON values, or the text if it is not JSON. None: there is none.

@@ -1,0 +1,1 @@
+"""Items that commands write: their names, their texts, and their stores."""
