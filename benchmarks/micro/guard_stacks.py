@@ -86,6 +86,7 @@ class _StubChannel:
     def __init__(self) -> None:
         self.instances = Instances()
         self.requests = InFlight()
+        self.unaddressed = 0
 
 
 def _chain(instances: int) -> Callable[[], AbstractAsyncContextManager[Call]]:

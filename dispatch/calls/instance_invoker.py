@@ -238,7 +238,9 @@ class InstanceInvoker:
             properties[Property.ACK] = "1"  # the next request waits for its acknowledgement
         if channel.replies.mean_reply_bytes >= PLAIN_FROM:
             properties[Property.PLAIN] = "1"
-        settled = instance.settled(attempt.request_id)
+        # An earlier request on the shared topic may arrive at this instance later than this one. If this one settled it,
+        # the instance would refuse it.
+        settled = None if channel.unaddressed else instance.settled(attempt.request_id)
         if settled is not None:
             properties[Property.SETTLED] = settled
         repair = Repair(now, call.guards.patience.seconds, policy.instance_timeout)

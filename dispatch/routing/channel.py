@@ -24,6 +24,7 @@ class Channel:
         instances: known instances of dispatch's service base; none on a persistent request topic, which loses no
             messages.
         requests: in flight; the topics are closed after the last one.
+        unaddressed: number of requests in flight on the topic that all instances share.
     """
 
     __slots__ = (
@@ -37,6 +38,7 @@ class Channel:
         "replies",
         "request_queue",
         "requests",
+        "unaddressed",
     )
 
     def __init__(
@@ -48,6 +50,7 @@ class Channel:
         self.acknowledged = acknowledged
         self.instances = Instances()
         self.requests = InFlight()
+        self.unaddressed = 0
         self.hello: Publisher | None = None
         self.hello_at = 0.0
         self.met = asyncio.Event()

@@ -65,6 +65,8 @@ class SelectedInstance(msgspec.Struct, frozen=True, eq=False, gc=False):
         self.pick.finish(outcome, retry_after=retry_after, in_flight=in_flight, outpaced=outpaced)
         if self.probe is not None:
             self.probe.finish(outcome, retry_after=retry_after)
+        if self.instance is None:
+            self.route.unaddressed -= 1
         self.route.requests.end()
 
     @property
@@ -239,6 +241,8 @@ class InstancePool:
         name = pick.instance
         route, instance = self._places[name]
         route.requests.count += 1
+        if instance is None:
+            route.unaddressed += 1
         probe = None
         if len(self._places) > 1:  # for a single instance the tool's own breaker suffices
             breaker = guards.breaker_of(name)

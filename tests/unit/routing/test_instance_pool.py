@@ -24,6 +24,7 @@ class Way:
     def __init__(self, *names: str) -> None:
         self.instances = Instances()
         self.requests = InFlight()
+        self.unaddressed = 0
         self.greeted = 0
         self.hello: object = self  # whoever is asked who is there
         self.hello_at = 0.0
