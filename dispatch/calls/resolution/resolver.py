@@ -154,18 +154,35 @@ class ToolResolver:
                         return None
         return found
 
+    def describe(self, name: str) -> ResolvedTool:
+        """Return the default version of a tool for a report, also if no version of its service satisfies its ``requires``
+        and each call is rejected.
+
+        Raises:
+            RejectedError: there is no such tool.
+        """
+        try:
+            descriptor = self.catalog.tool(name)
+        except UnknownToolError as error:
+            raise error_from_unknown_name(error) from None
+        return self._compute(descriptor, self.catalog.service_or_default(descriptor))
+
     def _add(self, descriptor: ToolDescriptor) -> ResolvedTool:
-        """Compute the resolved tool of a descriptor.
+        """Compute the resolved tool of a descriptor, once.
 
         Raises:
             VersionMismatchError: no version of its service satisfies its ``requires``.
         """
+        found = self._compute(descriptor, self.catalog.service_of(descriptor))
+        self._tools[descriptor.name, descriptor.version] = found
+        return found
+
+    def _compute(self, descriptor: ToolDescriptor, service: ServiceDescriptor) -> ResolvedTool:
         name = descriptor.name
-        service = self.catalog.service_of(descriptor)
         policy = self._policy_of(descriptor, service)
         default = self.catalog.tools[name]
         if default is not descriptor:  # rate limits belong to the name: a canary raises none
-            limits = self._policy_of(default, self._default_service_of(default))
+            limits = self._policy_of(default, self.catalog.service_or_default(default))
             policy = msgspec.structs.replace(
                 policy,
                 rate_limit=limits.rate_limit,
@@ -173,7 +190,7 @@ class ToolResolver:
                 shared_user_rate_limit=limits.shared_user_rate_limit,
             )
         owns_pool = not _BALANCED.isdisjoint(descriptor.policy)
-        found = self._tools[name, descriptor.version] = ResolvedTool(
+        return ResolvedTool(
             name,
             service,
             sys.intern(json_text(descriptor.config, "config")),
@@ -187,13 +204,6 @@ class ToolResolver:
             requires=_instance_range(descriptor, service),
             requirement=require_permissions(descriptor.permissions, service.permissions),
         )
-        return found
-
-    def _default_service_of(self, tool: ToolDescriptor) -> ServiceDescriptor:
-        try:
-            return self.catalog.service_of(tool)
-        except VersionMismatchError:  # the default version of the tool cannot be called, and others may
-            return self.catalog.service(tool.service)
 
     def _policy_of(self, tool: ToolDescriptor, service: ServiceDescriptor) -> Policy:
         return self.policy.merged(service.policy).merged(tool.policy)

@@ -93,7 +93,7 @@ def call(
         service = None
     else:
         given = read_arguments(descriptor, words or (), arguments, print_warning)
-        service = catalog.service_of(descriptor)
+        service = catalog.service_or_default(descriptor)
         dispatcher = connect(
             broker,
             catalog,

@@ -103,7 +103,7 @@ def plans(
     """Yield the plan of each tool, in the order of the catalogue. Arguments and errors: see :func:`plan_of`."""
     targets = ToolResolver(catalog, base.merged(user))
     for name in catalog.tools:
-        yield _plan(catalog, targets.tool(name), _differing(base), user)
+        yield _plan(catalog, targets.describe(name), _differing(base), user)
 
 
 def plan_of(
@@ -122,7 +122,7 @@ def plan_of(
         RejectedError: there is no such tool.
         PolicyError: ``user`` is invalid, alone or together with the policy of the service or the tool.
     """
-    return _plan(catalog, ToolResolver(catalog, base.merged(user)).tool(tool), _differing(base), user)
+    return _plan(catalog, ToolResolver(catalog, base.merged(user)).describe(tool), _differing(base), user)
 
 
 def _plan(catalog: Catalog, target: ResolvedTool, base: Mapping[str, Any], user: Mapping[str, Any]) -> ToolPlan:

@@ -98,7 +98,7 @@ def collect_slos(
     """
     targets = ToolResolver(catalog, base.merged(user)).check()
     served = {tool.service for tool in catalog.tools.values()}
-    every = [targets.tool(name) for name in catalog.tools]
+    every = [targets.describe(name) for name in catalog.tools]
     every += [targets.service(id) for id in catalog.services if id not in served]
     return {each.meter_label: each.policy.slo for each in every if each.policy.slo is not None}
 

@@ -143,6 +143,7 @@ def test_a_requirement_that_no_service_satisfies_rejects_each_call() -> None:
             tools.tool("joke", version)
         assert (caught.value.type, caught.value.rejected_by) == ("version-mismatch", "catalog")
     assert tools.find("joke", "1.0.0") is None
+    assert tools.describe("joke").version == "1.0.0", "for a report"
     assert tools.tool("joke", "0.9.0").version == "0.9.0"
 
 
