@@ -17,6 +17,8 @@ async def run_on_loop(loop: asyncio.AbstractEventLoop, function: Callable[[], Co
     result = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(function(), loop))
     while loop.is_running():
         if (await asyncio.wait([result], timeout=LOOP_POLL_S))[0]:
+            if result.cancelled():  # a loop that ends cancels its tasks
+                return False
             result.result()
             return True
     result.cancel()

@@ -19,6 +19,7 @@ from dispatch.permissions import GrantsFunction
 from dispatch.permissions.permission_lookup import CACHE_S, FAILURE_CACHE_S, LOOKUP_TIMEOUT_S
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.dispatcher_and_service import BROKER, Service, catalog, serving
+from tests.helpers.telemetry_capture import Spans
 
 GRANTS = Grants.of(
     {"users": {"alice": ["tools:*"], "mallory": ["tools:*", "!tools:jokes"]}, "everyone": ["tools:time"]}
@@ -455,3 +456,22 @@ async def test_a_changed_file_is_in_force_within_seconds_and_a_broken_one_is_not
         assert not (await dispatcher.execute("jokes", user="alice")).ok
         file.write_text(json.dumps({"users": {"alice": ["tools:jokes"]}}))
         await becomes(True)
+
+
+async def test_a_line_names_the_trace_of_the_call(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "dispatch.audit")
+    spans = Spans()
+    async with permitting(GRANTS, telemetry=spans.telemetry()) as dispatcher:
+        await dispatcher.execute("jokes", user="bob")
+    context = spans.one("execute_tool").context
+    assert context is not None
+    (record,) = caplog.records
+    assert vars(record)["dispatch_trace_id"] == f"{context.trace_id:032x}"
+    caplog.clear()
+    with spans.provider.get_tracer("agent").start_as_current_span("agent") as span:
+        async with permitting(GRANTS, telemetry=Telemetry(traces="off", metrics=False)) as dispatcher:
+            await dispatcher.execute("jokes", user="bob")
+        async with permitting(GRANTS, telemetry=Telemetry(traces="propagation-only", metrics=False)) as dispatcher:
+            await dispatcher.execute("jokes", user="bob")
+    traces = {vars(record)["dispatch_trace_id"] for record in caplog.records}
+    assert traces == {f"{span.get_span_context().trace_id:032x}"}
