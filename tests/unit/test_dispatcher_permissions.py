@@ -112,7 +112,7 @@ async def test_a_refused_call_sends_nothing_and_charges_no_guard(kind: str, user
         assert guards.bulkhead.guard.granted == 0
         read = registry.get_sample_value
         assert read("dispatch_rejections_total", {"tool": "jokes", "by": "permissions"}) == 50
-        assert read("dispatch_calls_total", {"tool": "jokes", "outcome": "rejected"}) == 50
+        assert read("dispatch_calls_total", {"tool": "jokes", "outcome": "rejected"}) == 0, "no objective counts it"
         assert read("dispatch_attempts_total", {"tool": "jokes", "reason": "first"}) == 0
         assert read("dispatch_inflight_calls", {"tool": "jokes"}) == 0
 
@@ -212,9 +212,10 @@ async def test_a_synchronous_callable_is_accepted() -> None:
 
 
 async def test_a_callable_that_fails_refuses_calls_until_it_answers() -> None:
-    directory, transport = Directory(), SpyTransport()
+    directory, transport, registry = Directory(), SpyTransport(), CollectorRegistry()
     directory.error = RuntimeError("down")
-    async with serving(lambda _: "done"), permitting(directory, transport) as dispatcher:
+    telemetry = Telemetry(registry=registry)
+    async with serving(lambda _: "done"), permitting(directory, transport, telemetry=telemetry) as dispatcher:
         sent = transport.messages
         for _ in range(3):
             result = await dispatcher.execute("jokes", user="alice")
@@ -224,6 +225,7 @@ async def test_a_callable_that_fails_refuses_calls_until_it_answers() -> None:
             assert (error.retryable, error.retry_after) == (True, FAILURE_CACHE_S)
         assert directory.asked == ["alice"]
         assert transport.messages == sent
+        assert registry.get_sample_value("dispatch_calls_total", {"tool": "jokes", "outcome": "rejected"}) == 3
         directory.error = None
         await asyncio.sleep(FAILURE_CACHE_S)
         assert await dispatcher.call("jokes", user="alice") == "done"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dispatch.errors import DispatchError, Outcome
+from dispatch.errors import DispatchError, ErrorType, Outcome
 from dispatch.result import CallResult
 from dispatch.telemetry.call_observer import NO_PROPERTIES, RequestObserver
 from dispatch.telemetry.metrics.instruments import ToolMeter
@@ -13,6 +13,12 @@ from dispatch.telemetry.metrics.lock_free import CounterSeries
 from dispatch.telemetry.metrics.version_series import VersionMeter
 
 _CANCELLED = Outcome.CANCELLED
+
+
+def _is_refused(result: CallResult) -> bool:
+    """Whether the user may not call the tool. Such a call is counted as a rejection and not by its outcome: it says nothing
+    about the tool, and must not use up the error budget of an objective."""
+    return result.error is not None and result.error.type == ErrorType.NOT_PERMITTED
 
 
 class _RequestMetrics:
@@ -77,7 +83,10 @@ class CallMetrics:
         pass
 
     def on_end(self, result: CallResult, reply: Mapping[str, str], exemplar: dict[str, str] | None = None) -> None:
-        self.meter.record_call(result.outcome, result.duration, exemplar)
+        if _is_refused(result):
+            self.meter.in_flight -= 1
+        else:
+            self.meter.record_call(result.outcome, result.duration, exemplar)
 
     def on_cancel(self, seconds: float, attempts: int, exemplar: dict[str, str] | None = None) -> None:
         self.meter.record_call(_CANCELLED, seconds)
@@ -98,8 +107,9 @@ class VersionCallMetrics(CallMetrics):
         self._version = version
 
     def on_end(self, result: CallResult, reply: Mapping[str, str], exemplar: dict[str, str] | None = None) -> None:
-        self.meter.record_call(result.outcome, result.duration, exemplar)
-        self._version.record_call(result.outcome)
+        super().on_end(result, reply, exemplar)
+        if not _is_refused(result):
+            self._version.record_call(result.outcome)
 
     def on_cancel(self, seconds: float, attempts: int, exemplar: dict[str, str] | None = None) -> None:
         self.meter.record_call(_CANCELLED, seconds)

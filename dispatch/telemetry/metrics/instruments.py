@@ -146,7 +146,10 @@ class Instruments:
     def __init__(self, registry: CollectorRegistry) -> None:
         by_tool = ("tool",)
         self.calls = LockFreeCounter(
-            "dispatch_calls", "Calls that have ended, by outcome.", (*by_tool, "outcome"), registry=registry
+            "dispatch_calls",
+            "Calls that have ended, by outcome, except those that were refused because of the user's permissions.",
+            (*by_tool, "outcome"),
+            registry=registry,
         )
         self.duration = LockFreeHistogram(
             "dispatch_call_duration_seconds",

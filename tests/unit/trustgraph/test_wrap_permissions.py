@@ -47,7 +47,7 @@ async def test_only_a_permitted_user_reaches_the_client() -> None:
     assert str(guarded.breaker.state) == "closed"
     read = registry.get_sample_value
     assert read("dispatch_rejections_total", {"tool": "work", "by": "permissions"}) == 40
-    assert read("dispatch_calls_total", {"tool": "work", "outcome": "rejected"}) == 40
+    assert read("dispatch_calls_total", {"tool": "work", "outcome": "rejected"}) == 0
     assert read("dispatch_inflight_calls", {"tool": "work"}) == 0
 
 
