@@ -6,15 +6,15 @@ import asyncio
 import contextlib
 import secrets
 import sys
-from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from dispatch.catalog import Folder
 from dispatch.catalog.sources.base import Source
 from dispatch.catalog.sources.trustgraph import ConfigServiceError, TrustGraphConfig
-from dispatch.cli.catalog.snapshot import Snapshot, SnapshotReader, error_of_config_service
+from dispatch.cli.catalog.snapshot import Snapshot, SnapshotReader, error_of_config_service, require_distinct
 from dispatch.cli.exit_codes import CliError
-from dispatch.cli.output import is_terminal, print_err
+from dispatch.cli.output import colorize, print_err
 from dispatch.cli.run_async import run_async
 from dispatch.errors import DispatchError
 from dispatch.transports import open_transport
@@ -33,11 +33,12 @@ def list_sources(settings: Settings, *, watch: bool = False) -> list[Source]:
     """Return the sources, the highest precedence first. TrustGraph's configuration is not connected yet.
 
     Raises:
-        CliError: there is none, or the workspace is reserved.
+        CliError: there is none, or one is given twice, or the workspace is reserved.
     """
     workspace = settings.trustgraph_workspace
     folders = settings.require_catalog_folders() if workspace is None else settings.catalog_folders
     sources: list[Source] = [Folder(path, watch=watch) for path in folders]
+    require_distinct(sources)
     if workspace is not None:
         sources.append(make_trustgraph_config(workspace))
     return sources
@@ -100,31 +101,30 @@ def read_given_sources(settings: Settings, command: str) -> Snapshot:
     return reader.merge()
 
 
-def run_with_progress(main: Coroutine[Any, Any, T], text: str) -> T:
+def run_with_progress(main: Coroutine[Any, Any, T], text: str, has_started: Callable[[], bool] | None = None) -> T:
     """Run ``main``. If it takes longer than :data:`PROGRESS_AFTER_S`, print ``text`` to stderr.
+
+    Args:
+        main: to run.
+        text: for people.
+        has_started: whether the text would be late, although ``main`` has not ended.
 
     Raises:
         CliError: TrustGraph's config service does not answer, or with an error.
     """
 
+    def announce() -> None:
+        if has_started is None or not has_started():
+            print_err(colorize(text, "dim", sys.stderr))
+
     async def run() -> T:
-        with _announce_later(text):
+        timer = asyncio.get_running_loop().call_later(PROGRESS_AFTER_S, announce)
+        try:
             return await main
+        finally:
+            timer.cancel()
 
     try:
         return run_async(run())
     except ConfigServiceError as error:
         raise error_of_config_service(error) from None
-
-
-@contextlib.contextmanager
-def _announce_later(text: str) -> Iterator[None]:
-    timer = asyncio.get_running_loop().call_later(PROGRESS_AFTER_S, _print_progress, text)
-    try:
-        yield
-    finally:
-        timer.cancel()
-
-
-def _print_progress(text: str) -> None:
-    print_err(f"\x1b[2m{text}\x1b[0m" if is_terminal(sys.stderr) else text)

@@ -73,9 +73,8 @@ class SnapshotReader:
         self._merger = Merger()
         self._failures: dict[str, ReadError] = {}
         self._folder_problems: dict[str, Sequence[Problem]] = {}
+        require_distinct(sources)
         for source in sources:
-            if source.id in self._merger.order:
-                raise CliError(f"'{source.id}' is given twice.", "give each source once")
             self._merger.add_source(source.id, is_atomic=bool(getattr(source, "is_atomic", False)))
         for source in sources:
             if isinstance(source, Folder):
@@ -150,6 +149,18 @@ def load_folders(folders: Sequence[str]) -> Catalog:
     if len(folders) == 1:
         return load_directory(folders[0])
     return read_folders(folders).require_all().log_warnings().catalog
+
+
+def require_distinct(sources: Sequence[Source]) -> None:
+    """Check that no source is given twice.
+
+    Raises:
+        CliError: one is.
+    """
+    ids = [source.id for source in sources]
+    for id in ids:
+        if ids.count(id) > 1:
+            raise CliError(f"'{id}' is given twice.", "give each source once")
 
 
 def error_of_config_service(error: ConfigServiceError) -> CliError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from dispatch.catalog import Catalog
@@ -12,8 +13,12 @@ from dispatch.cli.output import align_columns, make_printable
 _DECLARED = {True: "yes", False: "no", None: "not declared"}
 
 
-def describe_tool(catalog: Catalog, listed: ListedTool) -> str:
-    """Return the details of a tool, and the command that calls it."""
+def describe_tool(catalog: Catalog, listed: ListedTool, circuits: Mapping[str, str] | None = None) -> str:
+    """Return the details of a tool, and the command that calls it.
+
+    Args:
+        circuits: state of the circuit by the tool's name; None: it is not shown.
+    """
     tool = listed.tool
     service = catalog.service_or_default(tool)
     versions = catalog.versions(tool.name)
@@ -31,6 +36,8 @@ def describe_tool(catalog: Catalog, listed: ListedTool) -> str:
         ("idempotent", _DECLARED[tool.idempotent]),
         ("destructive", _DECLARED[tool.destructive]),
     ]
+    if circuits is not None:
+        rows.append(("circuit", circuits.get(tool.name, "unknown")))
     others = [each.version or "without a version" for each in versions if each is not tool]
     for label, value in (
         ("other versions", ", ".join(others)),

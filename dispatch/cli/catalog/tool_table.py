@@ -51,26 +51,28 @@ def print_unused(items: Sequence[UnusedItem]) -> None:
     print_out("")
     if not items:
         print_out("Everything is in force.")
-        return
-    rows = [
-        tuple(
-            make_printable(" ".join(cell.split()))
-            for cell in (each.status, each.name or "-", each.source or "-", each.origin, each.reason, each.fix)
-        )
-        for each in items
-    ]
-    if not is_terminal(sys.stdout):
-        print_out(align_columns([tuple(heading.upper() for heading in UNUSED_HEADINGS), *rows]))
-        return
+    elif is_terminal(sys.stdout):
+        console().print(make_unused_table(items))
+    else:
+        print_out(align_columns([tuple(heading.upper() for heading in UNUSED_HEADINGS), *map(_unused_cells, items)]))
+
+
+def make_unused_table(items: Sequence[UnusedItem]) -> Table:
+    """Return everything that is not in force as a table for a terminal."""
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in UNUSED_HEADINGS:
         table.add_column(heading, style="yellow" if heading == "Not in force" else "", overflow="fold")
-    for row in rows:
-        table.add_row(*map(Text, row))
-    console().print(table)
+    for each in items:
+        table.add_row(*map(Text, _unused_cells(each)))
+    return table
+
+
+def _unused_cells(each: UnusedItem) -> tuple[str, ...]:
+    cells = (each.status, each.name or "-", each.source or "-", each.origin, each.reason, each.fix)
+    return tuple(make_printable(" ".join(cell.split())) for cell in cells)
 
 
 def _cells(each: ListedTool, circuits: Mapping[str, str] | None) -> tuple[str, ...]:

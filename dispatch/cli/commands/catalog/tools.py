@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import sys
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dispatch.cli.output import print_json, print_out
+from dispatch.cli.output import console, is_terminal, print_json, print_out
 from dispatch.cli.settings import Settings, with_settings
 
 if TYPE_CHECKING:
     from dispatch.catalog import Catalog, ToolDescriptor
+    from dispatch.cli.catalog.listed_tool import ListedTool
     from dispatch.cli.catalog.snapshot import Snapshot
+    from dispatch.cli.catalog.tool_filter import ToolFilter
+    from dispatch.cli.catalog.tool_watch import WatchDisplay
 
 _FILTERS = "Filters"
 
@@ -96,6 +103,23 @@ def tools(
             rich_help_panel=_FILTERS,
         ),
     ] = None,
+    watch: Annotated[
+        bool,
+        typer.Option(
+            "--watch",
+            "-w",
+            help="Follow the sources and show each change, until Ctrl-C. With --json: one line for each event.",
+        ),
+    ] = False,
+    metrics: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--metrics",
+            metavar="URL",
+            help="Show the state of the circuits of running agents: their metrics endpoints, http://HOST:PORT/metrics.",
+            show_default=False,
+        ),
+    ] = None,
     json: Annotated[
         bool, typer.Option("--json", help="Print descriptors as one line of JSON: a list, or that of NAME.")
     ] = False,
@@ -111,53 +135,51 @@ def tools(
 
     [bold]dispatch tools tell-joke[/bold]
 
+    Each change as it comes into force: [bold]dispatch tools --catalog tools --trustgraph --watch[/bold]
+
+    With the circuits of an agent: [bold]dispatch tools --metrics http://localhost:9464/metrics[/bold]
+
     Approve a changed definition: [bold]dispatch tools approve tell-joke --approvals approvals.json[/bold]
     """
     from dispatch.cli.catalog.approval import load_approved
+    from dispatch.cli.catalog.circuits import read_circuits
     from dispatch.cli.catalog.given_sources import read_given_sources
     from dispatch.cli.catalog.listed_tool import list_tool, list_unused
     from dispatch.cli.catalog.tool_details import describe_tool
+    from dispatch.cli.catalog.tool_filter import ToolFilter
     from dispatch.cli.catalog.tool_table import print_tools, print_unused
 
     approved = load_approved(settings.approvals_file)
+    wanted = ToolFilter(category, tag or (), service, source, text, permission, group, state, version)
+    if watch:
+        _watch(settings, wanted, metrics or (), name, shows_unused=all, json=json)
+        return
     snapshot = read_given_sources(settings, "dispatch tools")
     if not all:
         snapshot.require_all()
     catalog = snapshot.log_warnings().catalog
+    circuits = read_circuits(metrics) if metrics else None
     if name is not None:
         found = list_tool(catalog, _find_tool(catalog, name, version))
         if json:
-            print_json(found.as_dict(catalog))
+            print_json(found.as_dict(catalog) | _circuit_of(found, circuits))
         else:
-            print_out(describe_tool(catalog, found))
+            print_out(describe_tool(catalog, found, circuits))
         return
-    is_filtered = bool(category or tag or service or source or text or permission or group or state or version)
-    selected = _select(
-        catalog,
-        category=category,
-        tags_any=tag or (),
-        service=service,
-        source=source,
-        text=text,
-        permission=permission,
-        groups=group,
-        state=state,
-        version=version,
-    )
-    listed = [list_tool(catalog, tool) for tool in selected]
-    unused = [each for each in list_unused(snapshot, approved) if _is_wanted(each.name, each.source, text, source)]
+    listed = wanted.select(catalog)
+    unused = wanted.select_unused(list_unused(snapshot, approved))
     if json:
-        rows = [each.as_dict(catalog) for each in listed]
+        rows = [each.as_dict(catalog) | _circuit_of(each, circuits) for each in listed]
         if all:
             rows = [row | {"status": "in-force"} for row in rows] + [each._asdict() for each in unused]
         print_json(rows)
         return
     if listed:
-        print_tools(listed)
-    elif is_filtered:
-        print_out("No tool meets these conditions.")
-    else:
+        print_tools(listed, circuits)
+    elif wanted.is_empty:
         print_out(f"{_name_sources(snapshot)} contains no tools.")
+    else:
+        print_out("No tool meets these conditions.")
     if all:
         print_unused(unused)
     else:
@@ -168,6 +190,41 @@ _NOTABLE = ("held", "shadowed", "refused")
 """Of which a list without ``--all`` prints the number."""
 
 
+def _watch(
+    settings: Settings, wanted: ToolFilter, metrics: Sequence[str], name: str | None, *, shows_unused: bool, json: bool
+) -> None:
+    from dispatch.cli.catalog.given_sources import list_sources, run_with_progress
+    from dispatch.cli.catalog.tool_watch import ToolWatch
+    from dispatch.cli.catalog.watch_display import JsonDisplay, LineDisplay, LiveDisplay
+    from dispatch.cli.exit_codes import CliError
+    from dispatch.cli.logs import show_logs
+    from dispatch.connection import connect
+
+    if name is not None:
+        raise CliError("--watch follows the list of tools.", f"select the tool with --text {name}")
+    needs_broker = settings.trustgraph_workspace is not None
+    broker = settings.require_pulsar_url("dispatch tools") if needs_broker else "memory://"
+    dispatcher = connect(broker, list_sources(settings, watch=True), security=settings.security())
+    show_logs(settings.verbose, logging.ERROR)  # its warnings are among the events that are shown
+    with contextlib.ExitStack() as stack:
+        display: WatchDisplay
+        if json:
+            display = JsonDisplay(lambda: dispatcher.catalog)
+        elif is_terminal(sys.stdout):
+            from rich.live import Live
+
+            live = Live(console=console(), auto_refresh=False, vertical_overflow="ellipsis")
+            display = LiveDisplay(stack.enter_context(live), shows_unused)
+        else:
+            display = LineDisplay(shows_unused)
+        watch = ToolWatch(dispatcher, wanted, settings.approvals_file, metrics, display)
+        run_with_progress(watch.run(), f"Reading the sources through {broker} …", lambda: watch.is_started)
+
+
+def _circuit_of(listed: ListedTool, circuits: Mapping[str, str] | None) -> dict[str, str | None]:
+    return {} if circuits is None else {"circuit": circuits.get(listed.tool.name)}
+
+
 def _find_tool(catalog: Catalog, name: str, version: str | None) -> ToolDescriptor:
     from dispatch.catalog import UnknownToolError, VersionMismatchError
     from dispatch.cli.exit_codes import CliError
@@ -176,19 +233,6 @@ def _find_tool(catalog: Catalog, name: str, version: str | None) -> ToolDescript
         return catalog.tool(name, version)
     except (UnknownToolError, VersionMismatchError, ValueError) as error:
         raise CliError(str(error)) from None
-
-
-def _select(catalog: Catalog, **conditions: object) -> tuple[ToolDescriptor, ...]:
-    from dispatch.cli.exit_codes import CliError
-
-    try:
-        return catalog.list(**conditions)  # type: ignore[arg-type] # the options of the command, by their names
-    except ValueError as error:
-        raise CliError(str(error)) from None
-
-
-def _is_wanted(name: str, source: str, text: str, wanted_source: str | None) -> bool:
-    return text.casefold() in name.casefold() and wanted_source in (None, source)
 
 
 def _name_sources(snapshot: Snapshot) -> str:
