@@ -256,6 +256,7 @@ async def test_a_requirement_restricts_the_instances_of_one_service() -> None:
 # -- a rollout under load -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 async def test_a_share_of_calls_without_a_user_and_no_user_on_both_versions() -> None:
     async with services() as made, dispatcher_of(versions(5)) as dispatcher:
         seen: dict[str, set[str]] = {}
@@ -280,6 +281,7 @@ async def test_a_share_of_calls_without_a_user_and_no_user_on_both_versions() ->
         assert abs(share - 0.05) < by_profile(short=0.0065, long=0.003)  # three standard deviations, or 4.3
 
 
+@pytest.mark.long
 async def test_a_rollout_from_0_to_100_and_back_under_load_fails_no_call() -> None:
     """64 callers with and without users, while the share is changed and a version is removed and returns."""
     async with services() as made, dispatcher_of(versions(0)) as dispatcher:

@@ -203,6 +203,13 @@ def test_the_share_of_a_version_that_cannot_be_called_stays_with_the_default(req
     assert selection.version("alice") == "1.4.0"
 
 
+@pytest.mark.parametrize(("permissions", "version"), [(["tools:puns"], "1.4.0"), (["tools:jokes"], "2.0.0")])
+def test_a_version_with_other_permissions_than_lists_show_gets_no_share(permissions: list[str], version: str) -> None:
+    default = tool("1.4.0", rollout={"2.0.0": 100}, permissions=permissions)
+    tools = resolver(default, tool("2.0.0", permissions=["tools:jokes"]))
+    assert Selection(tools).version("alice") == version
+
+
 def test_a_call_with_a_version_takes_part_in_no_rollout() -> None:
     selection = Selection(canary(100))
     assert selection.version("alice", "^1") == "1.4.0"
