@@ -29,7 +29,7 @@ def test_every_edit_is_in_force_and_no_call_fails() -> None:
 
 def test_the_report_and_its_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "figures.json"
-    assert main(["--edits", "3", "--callers", "2", "--seed", "7", "--json", str(path)]) == 0
+    assert main(["--only", "folder", "--edits", "3", "--callers", "2", "--seed", "7", "--json", str(path)]) == 0
     written = json.loads(path.read_text())["folder"]
     assert (written["seed"], len(written["activations"]), written["lost"]) == (7, 3, [])
     assert "3 edits in force, 0 lost" in capsys.readouterr().out
