@@ -18,7 +18,7 @@ from dispatch.calls.resolution.resolver import ToolResolver
 from dispatch.calls.tool_guards import ToolGuards
 from dispatch.catalog.changes import CatalogChanges
 from dispatch.catalog.sources.base import SourceStatus
-from dispatch.errors import DispatchError, ErrorType
+from dispatch.errors import DispatchError
 from dispatch.messaging.rpc.correlation import Correlator
 from dispatch.messaging.rpc.exchange_outcome import Tally
 from dispatch.policy import Policy
@@ -97,8 +97,8 @@ class Runtime:
 
     def observe_unresolved(self, name: str, error: DispatchError) -> None:
         """Observe a call for which no tool, or no version of it, was found."""
-        now = self.now()
-        versions = self._tools.catalog.versions(name) if error.type != ErrorType.UNKNOWN_TOOL else ()
+        now, catalog = self.now(), self._tools.catalog
+        versions = catalog.versions(name) if name in catalog.tools else ()
         known = next((found for each in versions if (found := self._tools.find(name, each.version)) is not None), None)
         if known is None:
             self.observer.on_unknown_tool(name, error, now)
@@ -107,9 +107,9 @@ class Runtime:
         observer.on_end(CallResult(name, error.outcome, error=error), NO_PROPERTIES)
 
     def instances(self, service: str) -> tuple[InstanceView, ...]:
-        """Return the state of each instance of a service, as tools without balancing settings of their own see it."""
-        pools = self._pools.of_service(service)
-        return pools[0].instances() if pools else ()
+        """Return the state of each instance of all versions of a service, as tools without balancing settings of their own
+        see it."""
+        return tuple(view for pool in self._pools.of_service(service) for view in pool.instances())
 
     def _find_policy(self, key: GuardKey) -> tuple[Policy, bool] | None:
         is_tool, name, version = key
@@ -157,8 +157,8 @@ class Runtime:
         """Return the instances of each service, by the service's id. Each instance is listed once, in the state that the
         service's own pool has of it; pools of tools with balancing settings of their own may differ."""
         services: dict[str, dict[str, InstanceView]] = {}
-        for service, pool in self._pools.all():
-            views = services.setdefault(service, {})
+        for key, pool in self._pools.all():
+            views = services.setdefault(key.service, {})
             for view in pool.glimpse():
                 known = views.get(view.id)
                 if known is not None:

@@ -34,7 +34,6 @@ logger = logging.getLogger("dispatch.dispatcher")
 AGAIN_S = 5.0
 """Seconds between attempts to open the topics of an instance, while its service is called."""
 
-
 Topics = tuple[str, str]
 """A request topic and the response topic that belongs to it."""
 Owner = tuple[bool, str]
@@ -384,14 +383,15 @@ class PoolRegistry:
         """The owners of all pools."""
         return list(self._by_owner)
 
-    def all(self) -> list[tuple[str, InstancePool]]:
-        """Return each pool of the catalogue with its service's id; those of tools with settings of their own last."""
+    def all(self) -> list[tuple[PoolKey, InstancePool]]:
+        """Return each pool of the catalogue with its key; those of tools with settings of their own last."""
         entries = sorted(self._entries.copy().values(), key=lambda entry: bool(entry.key.tool))
-        return [(each.key.service, each.pool) for each in entries if each.pool is not None and not each.is_retired]
+        return [(each.key, each.pool) for each in entries if each.pool is not None and not each.is_retired]
 
     def of_service(self, service: str) -> list[InstancePool]:
-        """Return the open pools of a service: one, unless tools of it have balancing settings of their own."""
-        return [pool for id, pool in self.all() if id == service]
+        """Return the open pools of a service, one for each version; without any, the first one that belongs to a tool."""
+        pools = [(key, pool) for key, pool in self.all() if key.service == service]
+        return [pool for key, pool in pools if not key.tool] or [pool for _, pool in pools[:1]]
 
     async def close(self) -> None:
         """Open no more pools, and leave all topics to :meth:`Channels.close`."""

@@ -91,6 +91,7 @@ async def test_a_call_selects_a_version() -> None:
         assert (handle.version, await handle.invoke()) == ("^2", TWO)
         assert [chunk async for chunk in handle.stream()] == [TWO]
         assert await dispatcher.tool("work").invoke() == ONE
+        assert {view.id for view in dispatcher.instances("lab")} == {f"i-{ONE}", f"i-{TWO}"}
 
 
 async def test_a_version_that_does_not_exist_is_named_with_those_that_do() -> None:
@@ -102,6 +103,8 @@ async def test_a_version_that_does_not_exist_is_named_with_those_that_do() -> No
         assert (await dispatcher.execute("work", version="^3")).outcome is Outcome.REJECTED
         with pytest.raises(InvalidArgumentsError, match="Correct 'version'"):
             await dispatcher.call("work", version="newest")
+        unknown = await dispatcher.execute("wrok", version=1.4)  # type: ignore[arg-type] # a mistake of the caller
+        assert unknown.outcome is Outcome.INVALID_ARGUMENTS
         with pytest.raises(RejectedError, match=r"'\^3'"):
             dispatcher.tool("work", version="^3")
         assert (board["calls_total work rejected"], board["calls_total work invalid_arguments"]) == (2, 1)
