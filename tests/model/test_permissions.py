@@ -20,6 +20,8 @@ from tests.helpers.run_profile import by_profile
 
 USERS, TOOLS, SERVICES, GROUPS = 10_000, 1_000, 20, 50
 CHECKED_USERS = by_profile(short=25, long=USERS)
+CALLING_EVERY = by_profile(short=1, long=20)
+"""Every so many of the checked users also call each tool: all 10,000 took 10 minutes."""
 AREAS = [f"area-{number}" for number in range(20)]
 ACTIONS = ["read", "write", "admin"]
 PERMISSIONS = [f"{area}:{action}" for area in AREAS for action in ACTIONS]
@@ -108,8 +110,12 @@ async def test_every_list_equals_the_set_of_calls_that_are_admitted() -> None:
     ]
     sizes = set()
     async with Dispatcher(AnsweringTransport(), catalog, grants=Grants.of(raw), telemetry=SILENT) as dispatcher:
-        for user in users:
+        for number, user in enumerate(users):
             listed = [tool.name for tool in await dispatcher.tools(user=user)]
+            assert set(listed) == list_permitted(catalog, raw, user), (seed, user)
+            sizes.add(len(listed))
+            if number % CALLING_EVERY:
+                continue
             admitted = []
             for name in catalog.tools:
                 result = await dispatcher.execute(name, user=user)
@@ -119,8 +125,6 @@ async def test_every_list_equals_the_set_of_calls_that_are_admitted() -> None:
                     assert result.error is not None
                     assert result.error.type == "not-permitted", result.error
             assert listed == admitted, (seed, user)
-            assert set(listed) == list_permitted(catalog, raw, user), (seed, user)
-            sizes.add(len(listed))
     assert len(sizes) > 5, "users differ"
 
 
