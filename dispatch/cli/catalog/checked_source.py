@@ -1,4 +1,4 @@
-"""What ``dispatch check`` says about one source."""
+"""The problems of one source, for ``dispatch check``."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ ReadError = CatalogError | ConfigServiceError | DispatchError
 
 
 class Snapshot(NamedTuple):
-    """What several sources deliver at one moment.
+    """The items of several sources at one moment.
 
     Attributes:
         merged: the catalogue, with a report for each source.

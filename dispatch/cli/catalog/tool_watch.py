@@ -32,7 +32,7 @@ _SHOWN: Final = (CatalogChanged, SourceChanged, ItemRefused, ItemShadowed, Chang
 
 
 class WatchedState(NamedTuple):
-    """What is shown at one moment.
+    """The tools and sources at one moment.
 
     Attributes:
         tools: in force, by name, in the order of the catalogue.

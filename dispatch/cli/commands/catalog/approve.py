@@ -34,7 +34,7 @@ def approve(
     (connect(approvals=FILE)) put it in force within two seconds. The former approval of the name is withdrawn. A changed
     service of a tool is approved with the tool.
 
-    What is held: [bold]dispatch tools --approvals approvals.json --all[/bold]
+    List the held definitions: [bold]dispatch tools --approvals approvals.json --all[/bold]
 
     [bold]dispatch tools approve tell-joke --approvals approvals.json[/bold]
 

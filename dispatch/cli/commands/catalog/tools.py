@@ -129,7 +129,7 @@ def tools(
 
     [bold]dispatch tools --catalog examples/tools[/bold]
 
-    What is not in force, and why: [bold]dispatch tools --catalog tools --trustgraph --all[/bold]
+    Also the items that are not in force: [bold]dispatch tools --catalog tools --trustgraph --all[/bold]
 
     [bold]dispatch tools --text joke --version '^1.4'[/bold]
 

@@ -230,7 +230,8 @@ def store(monkeypatch: pytest.MonkeyPatch) -> ConfigStore:
         transport = MemoryTransport(URL)
         await transport.start()
         broker = ConfigBroker(transport, "cli")
-        async with config_service(URL, store):
+        async with config_service(URL, store) as service:
+            service.is_silent = store.version < 0
             for source in sources:
                 if isinstance(source, dispatch.TrustGraphConfig):
                     source.connect(broker)
@@ -307,3 +308,19 @@ def test_no_broker_is_exit_code_4(run: Run, folder: Path) -> None:
         assert (end.code, end.out) == (4, "")
     value = run("check", "tools", "--trustgraph", "--broker", "pulsar://127.0.0.1:1", "--json").json
     assert [source["ok"] for source in value["sources"]] == [True, False]
+
+
+def test_a_config_service_that_does_not_answer(
+    run: Run, store: ConfigStore, give: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dispatch.catalog.sources.trustgraph.config_client.TIMEOUT_S", 0.2)
+    monkeypatch.setattr("dispatch.cli.catalog.given_sources.PROGRESS_AFTER_S", 0.01)
+    store.version = -1
+    for words in (("get", "tool/sing"), ("put", "tool/sing", "-"), ("tools",)):
+        give(SING)
+        end = run(*words, "--trustgraph")
+        assert (end.code, end.out) == (4, "")
+        assert " TrustGraph's config" in end.err.splitlines()[0]
+        assert end.err.splitlines()[0].endswith("…")
+        assert "fix: check with 'dispatch doctor'" in end.err
+    assert run("tools", "--trustgraph", "--all", "--json").json[0]["status"] == "refused"
