@@ -47,6 +47,12 @@ PURE = (
     "resilience.retry.decision",
     "resilience.hedging.decision",
     "balancing",
+    "toolkit.action",
+    "toolkit.chain",
+    "toolkit.graph",
+    "toolkit.recommendation",
+    "toolkit.tool",
+    "toolkit.toolkit",
     "errors",
     "policy",
 )
@@ -150,6 +156,8 @@ def test_the_local_broker_stands_alone() -> None:
         ("opentelemetry", ("telemetry",)),
         ("prometheus_client", ("telemetry",)),
         ("semver", ("catalog.versions", "catalog.version_ranges")),
+        ("networkx", ("toolkit",)),
+        ("matplotlib", ("toolkit",)),
     ],
 )
 def test_a_library_is_imported_in_one_place(library: str, modules: tuple[str, ...]) -> None:
@@ -170,6 +178,7 @@ HEAVY = {
     "semver",
     "yaml",
     "matplotlib",
+    "networkx",
     "trustgraph",
 }
 

@@ -1,0 +1,33 @@
+"""A graph of actions and tools that recommends the tools of the next step, with the names of Chat2Graph. Needs networkx: the
+extra ``toolkit``."""
+
+from dispatch.toolkit.action import Action
+from dispatch.toolkit.graph import Graph
+from dispatch.toolkit.service import ToolkitService
+from dispatch.toolkit.tool import FunctionCallResult, FunctionCallStatus, Tool, ToolType
+from dispatch.toolkit.tool_group import (
+    ToolConnection,
+    ToolGroup,
+    ToolGroupConfig,
+    ToolGroupType,
+    ToolkitWarning,
+    ToolPackage,
+)
+from dispatch.toolkit.toolkit import Toolkit
+
+__all__ = [
+    "Action",
+    "FunctionCallResult",
+    "FunctionCallStatus",
+    "Graph",
+    "Tool",
+    "ToolConnection",
+    "ToolGroup",
+    "ToolGroupConfig",
+    "ToolGroupType",
+    "ToolPackage",
+    "ToolType",
+    "Toolkit",
+    "ToolkitService",
+    "ToolkitWarning",
+]

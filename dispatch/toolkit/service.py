@@ -1,0 +1,191 @@
+"""The toolkit service: adds actions, tools and groups, and recommends."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+
+from dispatch.toolkit import recommendation
+from dispatch.toolkit.action import Action
+from dispatch.toolkit.chain import ChainItem, lay_out_chain
+from dispatch.toolkit.run_coroutine import run_coroutine
+from dispatch.toolkit.tool import DispatchTool, Tool
+from dispatch.toolkit.tool_group import ToolGroup, ToolkitWarning
+from dispatch.toolkit.toolkit import Toolkit
+
+ScoredActions = Sequence[tuple[Action, float]]
+"""Actions with the scores of their edges."""
+
+
+class ToolkitService:
+    """Builds a toolkit, and recommends actions and tools of it.
+
+    Args:
+        toolkit: None: an empty one.
+    """
+
+    def __init__(self, toolkit: Toolkit | None = None) -> None:
+        self._toolkit = Toolkit() if toolkit is None else toolkit
+
+    def get_toolkit(self) -> Toolkit:
+        """Return the toolkit itself."""
+        return self._toolkit
+
+    def add_tool(self, tool: Tool | DispatchTool, connected_actions: ScoredActions) -> None:
+        """Add a tool with a Call edge from each action. A tool that no action of the toolkit calls is refused with a
+        :class:`ToolkitWarning`, unless it is in the toolkit already.
+
+        Args:
+            tool: a Tool, or a :class:`dispatch.Tool`: its id is its name.
+            connected_actions: the actions that call it, with scores.
+
+        Raises:
+            ValueError: a score is not in [0, 1].
+        """
+        tool = Tool.of(tool)
+        known = self._select_known(connected_actions, f"tool {tool.name!r}")
+        toolkit = self._toolkit
+        if not toolkit.has_vertex(tool.id):
+            if not known:
+                _warn(f"Tool {tool.name!r} is not added: no action of the toolkit calls it. Add an action first.")
+                return
+            toolkit.add_vertex(tool.id, data=tool)
+        self._connect(((action.id, tool.id, score) for action, score in known))
+
+    def add_tool_group(self, tool_group: ToolGroup, connected_actions: ScoredActions) -> None:
+        """Add a group and its tools, or refresh a group: tools that it no longer lists are removed, whichever actions call
+        them; those with a known name keep their vertex and edges. Every tool gets a Call edge from each action.
+
+        The tools are listed on an event loop in another thread; this thread waits for it. If the listing fails, the toolkit
+        is unchanged.
+
+        Raises:
+            Exception: of ``tool_group.list_tools``.
+            ValueError: a score is not in [0, 1].
+        """
+        toolkit, group = self._toolkit, tool_group.get_id()
+        known = self._select_known(connected_actions, f"group {tool_group.name!r}")
+        if not known and not toolkit.is_tool_group(group):
+            _warn(f"Group {tool_group.name!r} is not added: no action of the toolkit calls it. Add an action first.")
+            return
+        tools = run_coroutine(tool_group.list_tools())
+        if not tools:
+            _warn(f"Group {tool_group.name!r} lists no tools, and a group without tools is not in the toolkit.")
+            toolkit.remove_vertex(group)
+            return
+        former = {}
+        if toolkit.is_tool_group(group):
+            former = {tool.name: id for id in toolkit.successors(group) if (tool := toolkit.get_tool(id)) is not None}
+        toolkit.add_vertex(group, data=tool_group)
+        ids = set()
+        for tool in tools:
+            id = former.get(tool.name, tool.id)
+            toolkit.add_vertex(id, data=tool if tool.id == id else tool.with_id(id))
+            self._connect([(group, id, 1.0), *((action.id, id, score) for action, score in known)])
+            ids.add(id)
+        for id in former.values():
+            if id not in ids:
+                self._remove_from_group(group, id)
+
+    def add_action(self, action: Action, next_actions: ScoredActions, prev_actions: ScoredActions) -> None:
+        """Add an action with Next edges to and from actions of the toolkit; unknown ones are ignored.
+
+        Raises:
+            ValueError: a score is not in [0, 1].
+        """
+        toolkit = self._toolkit
+        _check_scores([*next_actions, *prev_actions])
+        if not toolkit.has_vertex(action.id):
+            toolkit.add_vertex(action.id, data=action)
+        self._connect((action.id, each.id, score) for each, score in next_actions if toolkit.has_vertex(each.id))
+        self._connect((each.id, action.id, score) for each, score in prev_actions if toolkit.has_vertex(each.id))
+
+    def chain(self, *item_chain: ChainItem) -> ToolkitService:
+        """Add actions that follow each other, each with its tools: ``chain(action, (tool, group), action2)``. Every edge has
+        the score 1.0. Nothing is added if an item is at fault. Returns this service.
+
+        A tool or group belongs to the action directly before it. A tuple that begins with an action is laid out in line;
+        another tuple holds tools and groups of the action before it.
+
+        Raises:
+            ValueError: the order of the items breaks these rules.
+            TypeError: an item is of another type.
+        """
+        previous: list[tuple[Action, float]] = []
+        for action, tools in lay_out_chain(item_chain):
+            self.add_action(action, next_actions=[], prev_actions=previous)
+            previous = [(action, 1.0)]
+            for each in tools:
+                if isinstance(each, ToolGroup):
+                    self.add_tool_group(each, connected_actions=previous)
+                else:
+                    self.add_tool(each, connected_actions=previous)
+        return self
+
+    def get_action(self, action_id: str) -> Action:
+        """Return a copy of an action. Raises ValueError: there is no such action."""
+        action = self._toolkit.get_action(action_id)
+        if action is None:
+            raise ValueError(f"Action {action_id} not found in the toolkit graph")
+        return action
+
+    def remove_tool(self, tool_id: str) -> None:
+        """Remove a tool, and its group if it was the last one of it."""
+        self._toolkit.remove_vertex(tool_id)
+
+    def remove_action(self, action_id: str) -> None:
+        """Remove an action and the tools that no other vertex points to."""
+        self._toolkit.remove_vertex(action_id)
+
+    def recommend_subgraph(self, actions: Iterable[Action], threshold: float = 0.5, hops: int = 0) -> Toolkit:
+        """Return the actions and tools within reach of ``actions``, as a new toolkit.
+
+        Next edges with a score ≥ ``threshold`` are followed for ``hops`` steps; then the tools are added that one of these
+        actions calls with a score ≥ ``threshold``. Unknown actions are ignored; edges below the threshold are omitted.
+
+        Args:
+            threshold: 0.5 as in Chat2Graph.
+            hops: 0 as in Chat2Graph: the tools of ``actions`` alone.
+        """
+        return recommendation.recommend_subgraph(self._toolkit, [action.id for action in actions], threshold, hops)
+
+    def recommend_tools_actions(
+        self, actions: Iterable[Action], threshold: float = 0.5, hops: int = 0
+    ) -> tuple[list[Tool], list[Action]]:
+        """Return the tools and the actions of :meth:`recommend_subgraph`, both in topological order."""
+        subgraph = self.recommend_subgraph(actions, threshold, hops)
+        found = [subgraph.get_data(id) for id in subgraph.vertices()]
+        return [each for each in found if isinstance(each, Tool)], [each for each in found if isinstance(each, Action)]
+
+    def _select_known(self, actions: ScoredActions, what: str) -> list[tuple[Action, float]]:
+        _check_scores(actions)
+        known = []
+        for action, score in actions:
+            if self._toolkit.is_action(action.id):
+                known.append((action, score))
+            else:
+                _warn(f"Action {action.name!r} ({action.id}) of {what} is ignored: it is not in the toolkit.", depth=4)
+        return known
+
+    def _connect(self, edges: Iterable[tuple[str, str, float]]) -> None:
+        for u, v, score in edges:
+            self._toolkit.add_edge(u, v)
+            self._toolkit.set_score(u, v, score)
+
+    def _remove_from_group(self, group: str, tool: str) -> None:
+        """Remove a tool that a group no longer lists; if another group has it, only the edge."""
+        toolkit = self._toolkit
+        toolkit.remove_edge(group, tool)
+        if not any(toolkit.is_tool_group(each) for each in toolkit.predecessors(tool)):
+            toolkit.remove_vertex(tool)
+
+
+def _check_scores(actions: ScoredActions) -> None:
+    for action, score in actions:
+        if not 0 <= score <= 1:
+            raise ValueError(f"The score {score!r} of action {action.name!r} is not in [0, 1]. Give one that is.")
+
+
+def _warn(text: str, depth: int = 3) -> None:
+    """Warn with the place of the user's call, ``depth`` frames above."""
+    warnings.warn(text, ToolkitWarning, stacklevel=depth)

@@ -1,0 +1,165 @@
+"""The toolkit: a graph of actions, tools and groups of tools."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from dispatch.toolkit.action import Action
+from dispatch.toolkit.graph import Graph
+from dispatch.toolkit.tool import Tool, ToolType
+from dispatch.toolkit.tool_group import ToolGroup
+
+Vertex = Action | Tool | ToolGroup
+DATA: Final = "data"
+"""Attribute of a vertex in the networkx graph."""
+
+
+class Toolkit(Graph):
+    """A directed graph with three kinds of edges, each with a score in [0, 1]:
+
+    - Next: Action → Action
+    - Call: Action → Tool
+    - Group_Has_Tool: ToolGroup → Tool
+    """
+
+    def add_vertex(self, id: str, **properties: Any) -> None:
+        """Add a vertex, or replace the data of an existing one; its edges remain.
+
+        Args:
+            id: of the vertex.
+            properties: ``data``: an Action, Tool, ToolGroup or :class:`dispatch.Tool`.
+
+        Raises:
+            ValueError: ``data`` is missing or of another type.
+        """
+        data = properties.get(DATA)
+        if not isinstance(data, Action | Tool | ToolGroup):
+            if data is None or not hasattr(data, "invoke"):
+                raise ValueError(f"The vertex {id!r} cannot be added: 'data' must be an Action, Tool or ToolGroup.")
+            data = Tool.of(data)
+        self._graph.add_node(id, **{DATA: data})
+
+    def vertices_data(self) -> list[tuple[str, dict[str, Vertex]]]:
+        """Return each vertex with ``{"data": …}``, as :meth:`get_action`, :meth:`get_tool` or :meth:`get_tool_group` returns
+        it. Vertices without data (from a plain networkx graph) are omitted."""
+        found = ((id, self.get_data(id)) for id in self._graph)
+        return [(id, {DATA: data}) for id, data in found if data is not None]
+
+    def update(self, other: Graph) -> None:
+        """Add the vertices and edges of another toolkit. The data of an existing vertex is replaced; an existing edge keeps
+        its score.
+
+        Raises:
+            TypeError: ``other`` is no Toolkit.
+        """
+        if not isinstance(other, Toolkit):
+            raise TypeError(f"A toolkit can be updated from a Toolkit only, not from {type(other).__name__}.")
+        for id, properties in other._graph.nodes(data=True):
+            self._graph.add_node(id, **properties)
+        for u, v, properties in other._graph.edges(data=True):
+            if not self._graph.has_edge(u, v):
+                self._graph.add_edge(u, v, **properties)
+
+    def subgraph(self, ids: Iterable[str]) -> Toolkit:
+        """Return a new toolkit with those of the vertices ``ids`` that exist, and the edges between them with scores."""
+        return Toolkit(self._graph.subgraph(ids).copy())
+
+    def remove_vertex(self, id: str) -> None:
+        """Remove a vertex; an unknown id is ignored.
+
+        An Action is removed with the tools that no other vertex points to, the last tool of a group with the group, and a
+        group with its tools.
+        """
+        if id not in self._graph:
+            return
+        data = self._graph.nodes[id].get(DATA)
+        successors = list(self._graph.successors(id))
+        predecessors = list(self._graph.predecessors(id))
+        self._graph.remove_node(id)
+        if isinstance(data, ToolGroup):
+            for tool in successors:
+                self.remove_vertex(tool)
+        elif isinstance(data, Action):
+            for tool in successors:
+                if self._is(tool, Tool) and not self._graph.in_degree(tool):
+                    self.remove_vertex(tool)
+        for group in predecessors:
+            if self._is(group, ToolGroup) and not self._graph.out_degree(group):
+                self._graph.remove_node(group)
+
+    def get_data(self, id: str) -> Vertex | None:
+        """Return what the vertex is: a copy of its Action or Tool, or its ToolGroup; None: unknown, or without data."""
+        if id not in self._graph:
+            return None
+        data: Vertex | None = self._graph.nodes[id].get(DATA)
+        if isinstance(data, Tool):
+            # A subclass may create a tool with a new id in copy(), as those of Chat2Graph do.
+            copied = data.copy()
+            copied._id = id
+            return copied
+        return data.copy() if isinstance(data, Action) else data
+
+    def get_action(self, id: str) -> Action | None:
+        """Return a copy of the action; None: there is no such action."""
+        data = self.get_data(id)
+        return data if isinstance(data, Action) else None
+
+    def get_tool(self, id: str) -> Tool | None:
+        """Return a copy of the tool, with the id of its vertex; None: there is no such tool."""
+        data = self.get_data(id)
+        return data if isinstance(data, Tool) else None
+
+    def get_tool_group(self, id: str) -> ToolGroup | None:
+        """Return the group itself; None: there is no such group."""
+        data = self.get_data(id)
+        return data if isinstance(data, ToolGroup) else None
+
+    def is_action(self, id: str) -> bool:
+        """Return whether the vertex is an action."""
+        return self._is(id, Action)
+
+    def is_tool(self, id: str) -> bool:
+        """Return whether the vertex is a tool."""
+        return self._is(id, Tool)
+
+    def is_tool_group(self, id: str) -> bool:
+        """Return whether the vertex is a group."""
+        return self._is(id, ToolGroup)
+
+    def _is(self, id: str, kind: type[Vertex]) -> bool:
+        return id in self._graph and isinstance(self._graph.nodes[id].get(DATA), kind)
+
+    def _describe_vertex(self, id: str) -> dict[str, Any]:
+        data = self.get_data(id)
+        if isinstance(data, Action):
+            return {"id": id, "kind": "action", "name": data.name, "description": data.description}
+        if isinstance(data, Tool):
+            kind = data.tool_type.value
+            return {"id": id, "kind": "tool", "name": data.name, "description": data.description, "type": kind}
+        return {"id": id}
+
+    def _restore_vertex(self, vertex: dict[str, Any]) -> None:
+        id, kind = vertex["id"], vertex.get("kind")
+        if kind == "action":
+            self.add_vertex(id, data=Action(id, vertex["name"], vertex["description"]))
+        elif kind == "tool":
+            unbound = UnboundFunction(vertex["name"])
+            tool_type = ToolType(vertex["type"])
+            self.add_vertex(id, data=Tool(vertex["name"], vertex["description"], unbound, tool_type, id=id))
+        else:
+            super()._restore_vertex(vertex)
+
+
+class UnboundFunction:
+    """Function of a tool whose description alone was stored."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __call__(self, **_arguments: Any) -> Any:
+        """Raise RuntimeError: there is no function."""
+        raise RuntimeError(
+            f"The tool {self.name!r} was not executed: JSON holds the graph, not the functions of its tools. "
+            "Add the tool with its function (add_vertex), or store the toolkit with save()."
+        )
