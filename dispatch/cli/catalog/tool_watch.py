@@ -8,6 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from dispatch._internal.cancellation import cancel_and_wait
+from dispatch.catalog.live.approvals import Approvals
+from dispatch.catalog.live.merge import Merged
+from dispatch.catalog.sources.base import SourceStatus
 from dispatch.cli.catalog.approval import load_approved
 from dispatch.cli.catalog.circuits import read_circuits
 from dispatch.cli.catalog.listed_tool import ListedTool, UnusedItem, list_unused
@@ -73,8 +76,11 @@ class WatchDisplay(Protocol):
             state: after the event.
         """
 
-    def show_note(self, note: str) -> None:
-        """Show a note that is no event."""
+    def show_note(self, note: str, state: WatchedState) -> None:
+        """Show a note that is no event, with the state after it."""
+
+    def show_state(self, state: WatchedState) -> None:
+        """Show that the state differs without an event: circuits became known."""
 
 
 class ToolWatch:
@@ -104,8 +110,9 @@ class ToolWatch:
         self._approvals = approvals
         self._metrics = metrics
         self._display = display
-        self._circuits: Mapping[str, str] | None = None
+        self._known_circuits: dict[str, str] = {}
         self._metrics_problem = ""
+        self._read: tuple[Merged, tuple[SourceStatus, ...], tuple[int, ...] | None] | None = None
         self.is_started = False
 
     async def run(self) -> None:
@@ -115,11 +122,11 @@ class ToolWatch:
             TransportError: no broker answers.
             CliError: the metrics cannot be read at the start.
         """
-        if self._metrics:
-            self._circuits = await asyncio.to_thread(read_circuits, self._metrics)
+        circuits = await asyncio.to_thread(read_circuits, self._metrics) if self._metrics else None
+        self._known_circuits.update(circuits or {})
         events = self._dispatcher.events()
         async with self._dispatcher:
-            state = self._read_state()
+            state = self._read_state(WatchedState({}, (), {}, circuits))
             self.is_started = True
             self._display.show_start(state)
             await self._follow(events, state)
@@ -136,17 +143,22 @@ class ToolWatch:
                         return
                     event = asyncio.create_task(_await_event(events))
                     if isinstance(found, _SHOWN):
-                        former, state = state, self._read_state()
+                        former, state = state, self._read_state(state)
                         self._display.show_event(found, state.list_changes(former), state)
                 if circuits.done():
-                    self._show_circuits(circuits.result(), state)
+                    state = self._show_circuits(circuits.result(), state)
                     circuits = asyncio.create_task(self._await_circuits())
         finally:
             await cancel_and_wait((event, circuits))
 
-    def _read_state(self) -> WatchedState:
+    def _read_state(self, former: WatchedState) -> WatchedState:
+        """Return ``former`` if nothing has changed: one activation is reported by up to a thousand events."""
         registry = self._dispatcher.registry
         statuses = registry.sources()
+        read = registry.merged, statuses, None if self._approvals is None else Approvals(self._approvals).modified()
+        if self._read is not None and read[0] is self._read[0] and read[1:] == self._read[1:]:
+            return former
+        self._read = read
         failed = [
             UnusedItem("refused", "source", "", each.id, each.id, each.problem, "correct it; it is read again")
             for each in statuses
@@ -157,7 +169,7 @@ class ToolWatch:
             {each.tool.name: each for each in self._wanted.select(registry.catalog)},
             self._wanted.select_unused(unused),
             {each.id: each.state for each in statuses},
-            self._circuits,
+            former.circuits,
         )
 
     async def _await_circuits(self) -> Mapping[str, str] | CliError:
@@ -169,20 +181,23 @@ class ToolWatch:
         except CliError as error:
             return error
 
-    def _show_circuits(self, found: Mapping[str, str] | CliError, state: WatchedState) -> None:
+    def _show_circuits(self, found: Mapping[str, str] | CliError, state: WatchedState) -> WatchedState:
+        """Show changed circuits, and return the state with them. While the metrics cannot be read, they are unknown."""
         problem = found.message if isinstance(found, CliError) else ""
-        if problem and problem != self._metrics_problem:
-            self._display.show_note(problem)
-        self._metrics_problem = problem
-        former = self._circuits or {}
-        self._circuits = {} if isinstance(found, CliError) else found
-        if problem:
-            return
-        for tool, now in self._circuits.items():
-            if tool in state.tools and former.get(tool, now) != now:
-                event = CircuitChanged(time.time(), tool, None, former[tool], now, "read from the metrics")
-                line = f"circuit of {tool}: {former[tool]} → {now}"
-                self._display.show_event(event, [line], state._replace(circuits=self._circuits))
+        circuits = {} if isinstance(found, CliError) else found
+        now = state._replace(circuits=circuits)
+        if problem != self._metrics_problem:
+            self._metrics_problem = problem
+            self._display.show_note(problem or "The metrics are read again.", now)
+        elif circuits != state.circuits:
+            self._display.show_state(now)
+        for tool, circuit in circuits.items():
+            former = self._known_circuits.get(tool, circuit)
+            if tool in state.tools and former != circuit:
+                event = CircuitChanged(time.time(), tool, None, former, circuit, "read from the metrics")
+                self._display.show_event(event, [f"circuit of {tool}: {former} → {circuit}"], now)
+        self._known_circuits.update(circuits)
+        return now
 
 
 async def _await_event(events: EventStream) -> Event | None:

@@ -63,8 +63,11 @@ class JsonDisplay:
     def show_event(self, event: Event, changes: Sequence[str], state: WatchedState) -> None:
         print_json(event.as_dict())
 
-    def show_note(self, note: str) -> None:
-        print_json({"event": "note", "at": time.time(), "problem": note})
+    def show_note(self, note: str, state: WatchedState) -> None:
+        print_json({"event": "note", "at": time.time(), "note": note})
+
+    def show_state(self, state: WatchedState) -> None:
+        pass
 
 
 class LineDisplay:
@@ -87,8 +90,11 @@ class LineDisplay:
         for line in describe_event(event, changes):
             print_out(line)
 
-    def show_note(self, note: str) -> None:
+    def show_note(self, note: str, state: WatchedState) -> None:
         print_out(f"{time.strftime('%H:%M:%S')}  {make_printable(note)}")
+
+    def show_state(self, state: WatchedState) -> None:
+        pass
 
 
 class LiveDisplay:
@@ -103,28 +109,22 @@ class LiveDisplay:
         self._live = live
         self._shows_unused = shows_unused
         self._lines: deque[str] = deque(maxlen=MAX_LINES)
-        self._state: WatchedState | None = None
 
     def show_start(self, state: WatchedState) -> None:
-        self._state = state
-        self._refresh()
+        self.show_state(state)
 
     def show_event(self, event: Event, changes: Sequence[str], state: WatchedState) -> None:
-        self._state = state
         self._lines.extend(describe_event(event, changes))
-        self._refresh()
+        self.show_state(state)
 
-    def show_note(self, note: str) -> None:
+    def show_note(self, note: str, state: WatchedState) -> None:
         self._lines.append(f"{time.strftime('%H:%M:%S')}  {make_printable(note)}")
-        self._refresh()
+        self.show_state(state)
 
-    def _refresh(self) -> None:
+    def show_state(self, state: WatchedState) -> None:
         from rich.console import Group
         from rich.text import Text
 
-        state = self._state
-        if state is None:
-            return
         parts: list[RenderableType] = [make_tool_table(list(state.tools.values()), state.circuits)]
         if self._shows_unused and state.unused:
             parts += ["", make_unused_table(state.unused)]
