@@ -6,12 +6,15 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
+import msgspec
+
 from dispatch._internal.suggestions import excerpt
 from dispatch.catalog.descriptors import ServiceDescriptor, ToolDescriptor
 from dispatch.catalog.errors import CatalogError, Problem
 from dispatch.catalog.frozen_json import join_path
 from dispatch.catalog.readers.item import (
     KINDS,
+    NONE_UNAVAILABLE,
     Item,
     ReadItem,
     Services,
@@ -41,16 +44,18 @@ class Contents(NamedTuple):
 def read_items(items: Iterable[Item]) -> tuple[Contents | None, list[Problem]]:
     """Read the descriptors in ``items``, and report every problem in them. With any error there are no contents. The
     content of an item never raises an exception."""
-    reader = ItemReader(items := list(items))
-    services: dict[str, list[ServiceDescriptor]] = {}
-    for each in reader.read_services():
+    items = list(items)
+    services = read_services(items)
+    versions: dict[str, list[ServiceDescriptor]] = {}
+    for each in services.in_force:
         if each.service is not None:
-            services.setdefault(each.service.id, []).append(each.service)
-    tools = [each.tool for each in reader.read_tools(services) if each.tool is not None]
-    is_readable = not any(isinstance(item.raw, Unreadable) for item in items)
-    if reader.refused or not is_readable:
-        return None, reader.problems
-    return Contents([each for versions in services.values() for each in versions], tools), reader.problems
+            versions.setdefault(each.service.id, []).append(each.service)
+    tools = read_tools(items, versions, services.unavailable)
+    problems = [*services.problems, *tools.problems]
+    if services.refused or tools.refused or any(isinstance(item.raw, Unreadable) for item in items):
+        return None, problems
+    found = [each.tool for each in tools.in_force if each.tool is not None]
+    return Contents([each for several in versions.values() for each in several], found), problems
 
 
 def require_valid(result: Result | None, problems: list[Problem]) -> Result:
@@ -67,125 +72,205 @@ def require_valid(result: Result | None, problems: list[Problem]) -> Result:
     return result
 
 
-class ItemReader:
-    """Reads the items of one source: services first, then tools with the services in force, which may be of other sources.
+class _Entry(msgspec.Struct, frozen=True, gc=False):
+    """What an item holds.
+
+    Attributes:
+        key: that the versions of an item share.
+        read: the item as it is now.
+        uses: the service to which a tool refers; None: it is unknown.
+        valid: the item, or its last valid version; None: it was never valid.
+    """
+
+    key: Key
+    read: ReadItem
+    uses: ServiceDescriptor | None = None
+    valid: ReadItem | None = None
+
+
+class Reading:
+    """What the items of one kind of one source hold. Unchanged after its creation, except by the functions of this module
+    that make it.
 
     Args:
         items: of the source.
-        former: the reader of its former items: an item that did not change is not read again, and with ``keeps_valid`` an
-            item that has become invalid is replaced by its last valid version.
-        keeps_valid: see ``former``.
         policy: defaults under the policies of services and tools.
+        former: the reading of its former items: an item that did not change is not read again.
+        keeps_valid: an item that has become invalid is replaced by its last valid version.
 
     Attributes:
+        in_force: the valid items, or their last valid versions.
         problems: everything that is to be said about the items.
         refused: the items that are invalid, each with its problems.
         others: tools of other runtimes.
+        services: the services of which tools were read.
+        unavailable: names of services that a tool may refer to by mistake.
     """
 
     def __init__(
-        self,
-        items: Sequence[Item],
-        former: ItemReader | None = None,
-        *,
-        keeps_valid: bool = False,
-        policy: Policy = DEFAULT_POLICY,
+        self, items: Sequence[Item], policy: Policy, former: Reading | None = None, *, keeps_valid: bool = False
     ) -> None:
-        self._policy = policy
-        is_same_policy = former is not None and policy == former._policy
-        self._items = items
-        self._read: dict[Key, ReadItem] = {}
-        self._uses: dict[Key, ServiceDescriptor | None] = {}
-        self._former_read = former._read if former is not None and is_same_policy else {}
-        self._former_uses = former._uses if former is not None and is_same_policy else {}
-        self._former_valid = former._valid if former is not None and keeps_valid else {}
-        self._valid: dict[Key, ReadItem] = {}
-        self._refused_names: set[str] = set()
-        self._ids_by_key: dict[str, str] = {}
+        self.items = items
+        self.policy = policy
+        self.in_force: list[ReadItem] = []
         self.problems: list[Problem] = []
         self.refused: list[ReadItem] = []
         self.others: list[ReadItem] = []
-        for item in items:
-            if item.kind not in KINDS:
-                kinds = " or ".join(KINDS)
-                self._add(
-                    refuse_item(item, "", f"{excerpt(repr(item.kind))} is not a kind of descriptor", f"use {kinds}")
-                )
+        self.services: Services = {}
+        self.unavailable = NONE_UNAVAILABLE
+        self._former = former
+        self._keeps_valid = keeps_valid
+        self._entries: dict[int, _Entry] = {}
+        """By the identities of ``items``, which live as long."""
+        self._by_key: dict[Key, _Entry] = {}
 
-    def read_services(self) -> Iterator[ReadItem]:
-        """Yield the services that are valid, or were before."""
-        origins = _Origins("id", "service id")
-        for index, item in enumerate(self._items):
-            if item.kind != "tool-service":
-                continue
-            if isinstance(item.raw, Unreadable):
-                self._refused_names.add(item.key_name)
-                continue
-            key = _key(item)
-            read = self._former_read.get(key)
-            if read is None or not _is_same(read.item, item):
-                read = read_service_item(item, self._policy)
-            self._read[key] = read
-            valid = self._choose(key, origins.check(index, read))
-            if valid is None or not (valid is read or origins.claim_name(index, valid)):
-                self._refused_names |= {read.name, item.key_name or read.name}
-            else:
-                self._ids_by_key.setdefault(item.key_name, valid.name)
-                yield valid
+    def reuse(self) -> dict[int, _Entry]:
+        """Return the former entries by the identity of their items, as far as the policy is the same."""
+        former = self._former
+        return former._entries if former is not None and former.policy == self.policy else {}
 
-    def read_tools(self, services: Services) -> Iterator[ReadItem]:
-        """Yield the tools that are valid with ``services``, or were before. Call it after :meth:`read_services`."""
-        origins = _Origins("name", "tool name")
-        in_force: list[ReadItem] = []
-        unavailable = Unavailable(frozenset(self._refused_names), self._ids_by_key)
-        for index, item in enumerate(self._items):
-            if item.kind != "tool" or isinstance(item.raw, Unreadable):
-                continue
-            key = _key(item)
-            read = self._former_read.get(key)
-            uses = find_service(item, services)
-            is_same = read is not None and _is_same(read.item, item) and uses is not None
-            if read is None or not is_same or self._former_uses.get(key) is not uses:
-                read = read_tool_item(item, services, unavailable, self._policy)
-            self._read[key], self._uses[key] = read, uses
-            if read.other_type:
-                self._add(read)
-                self.others.append(read)
-                continue
-            valid = self._choose(key, origins.check(index, read), services)
-            if valid is not None and valid.tool is not None and (valid is read or origins.claim_name(index, valid)):
-                in_force.append(valid)
-                yield valid
-        self.problems += _check_rollouts(in_force)
+    def find_equal(self, item: Item, key: Key) -> _Entry | None:
+        """Return the former entry of an equal item, as far as the policy is the same."""
+        former = self._former
+        if former is None or former.policy != self.policy:
+            return None
+        found = former._entries.get(id(item)) or former._find(key)
+        return found if found is not None and (found.read.item is item or found.read.item == item) else None
 
-    def _choose(self, key: Key, read: ReadItem, services: Services | None = None) -> ReadItem | None:
-        """Report ``read`` and return it; or its last valid version, if it is invalid and that may be used."""
-        self._add(read)
-        if not read.is_refused:
-            self._valid[key] = read
-            return read
-        last = self._former_valid.get(key)
-        if last is not None and services is not None:
-            last = read_tool_item(last.item, services, base=self._policy)
-            if last.tool is None:
-                return None
-        if last is not None:
-            self._valid[key] = last
-        return last
+    def _find(self, key: Key) -> _Entry | None:
+        if not self._by_key:
+            self._by_key = {entry.key: entry for entry in self._entries.values()}
+        return self._by_key.get(key)
 
-    def _add(self, read: ReadItem) -> None:
+    def last_valid(self, key: Key) -> ReadItem | None:
+        """Return the last valid version of an item that may be used in its place."""
+        found = self._former._find(key) if self._former is not None and self._keeps_valid else None
+        return None if found is None else found.valid
+
+    def accept(self, item: Item, entry: _Entry) -> ReadItem:
+        """Put a valid item in force."""
+        read = entry.read
+        if entry.valid is not read:
+            entry = _Entry(entry.key, read, entry.uses, read)
+        self._entries[id(item)] = entry
+        if read.problems:
+            self.problems += read.problems
+        self.in_force.append(read)
+        return read
+
+    def refuse(self, item: Item, entry: _Entry, read: ReadItem, valid: ReadItem | None) -> None:
+        """Record ``read``, an item that is not in force, and its last valid version."""
+        self._entries[id(item)] = _Entry(entry.key, entry.read, entry.uses, valid)
+        self.add(read)
+
+    def add(self, read: ReadItem) -> None:
+        """Record the problems of an item."""
         self.problems += read.problems
         if read.is_refused:
             self.refused.append(read)
 
+    def add_other(self, item: Item, entry: _Entry) -> None:
+        """Record a tool of another runtime."""
+        self._entries[id(item)] = entry
+        self.add(entry.read)
+        self.others.append(entry.read)
+
+    def seal(self) -> Reading:
+        """Release the former reading; return this one."""
+        self._former = None
+        return self
+
+
+def read_services(
+    items: Sequence[Item], policy: Policy = DEFAULT_POLICY, former: Reading | None = None, *, keeps_valid: bool = False
+) -> Reading:
+    """Read the services among ``items``; see :class:`Reading`. Items of an unknown kind are refused."""
+    reading = Reading(items, policy, former, keeps_valid=keeps_valid)
+    reused = reading.reuse()
+    origins = _Origins("id", "service id")
+    refused_names: set[str] = set()
+    ids_by_key: dict[str, str] = {}
+    for index, item in enumerate(items):
+        if item.kind == "tool":
+            continue
+        if item.kind not in KINDS:
+            fix = f"use {' or '.join(KINDS)}"
+            reading.add(refuse_item(item, "", f"{excerpt(repr(item.kind))} is not a kind of descriptor", fix))
+            continue
+        if isinstance(item.raw, Unreadable):
+            refused_names.add(item.key_name)
+            continue
+        entry = reused.get(id(item))
+        if entry is None:
+            key = _key(item)
+            entry = reading.find_equal(item, key) or _Entry(key, read_service_item(item, policy))
+        read: ReadItem | None = entry.read
+        checked = origins.check(index, entry.read)
+        if not checked.is_refused:
+            read = reading.accept(item, entry)
+        else:
+            read = reading.last_valid(entry.key)
+            reading.refuse(item, entry, checked, read)
+            if read is not None and origins.claim_name(index, read):
+                reading.in_force.append(read)
+            else:
+                refused_names |= {checked.name, item.key_name or checked.name}
+                continue
+        ids_by_key.setdefault(item.key_name, read.name)
+    reading.unavailable = Unavailable(frozenset(refused_names), ids_by_key)
+    return reading.seal()
+
+
+def read_tools(
+    items: Sequence[Item],
+    services: Services,
+    unavailable: Unavailable = NONE_UNAVAILABLE,
+    policy: Policy = DEFAULT_POLICY,
+    former: Reading | None = None,
+    *,
+    keeps_valid: bool = False,
+) -> Reading:
+    """Read the tools among ``items`` with the services in force, which may be of other sources; see :class:`Reading`.
+
+    Args:
+        unavailable: of the reading of the services.
+    """
+    reading = Reading(items, policy, former, keeps_valid=keeps_valid)
+    reading.services, reading.unavailable = services, unavailable
+    has_same_services = former is not None and former.services is services and former.unavailable == unavailable
+    reused = reading.reuse() if has_same_services else {}
+    origins = _Origins("name", "tool name")
+    for index, item in enumerate(items):
+        entry = reused.get(id(item))
+        if entry is None:
+            if item.kind != "tool" or isinstance(item.raw, Unreadable):
+                continue
+            uses = find_service(item, services)
+            key = _key(item)
+            entry = reading.find_equal(item, key)
+            if entry is None or uses is None or entry.uses is not uses:
+                valid = None if entry is None else entry.valid
+                entry = _Entry(key, read_tool_item(item, services, unavailable, policy), uses, valid)
+        if entry.read.other_type:
+            reading.add_other(item, entry)
+            continue
+        checked = origins.check(index, entry.read)
+        if not checked.is_refused and checked.tool is not None:
+            reading.accept(item, entry)
+            continue
+        valid = reading.last_valid(entry.key)  # also of a valid tool whose service is refused
+        if valid is not None:
+            now = read_tool_item(valid.item, services, base=policy)
+            if now.tool is not None and origins.claim_name(index, now):
+                reading.in_force.append(now)
+                valid = now
+        reading.refuse(item, entry, checked, valid)
+    reading.problems += _check_rollouts(reading.in_force)
+    return reading.seal()
+
 
 def _key(item: Item) -> Key:
     return item.kind, item.namespace, item.key or item.origin
-
-
-def _is_same(one: Item, other: Item) -> bool:
-    # In Python 1 == True == 1.0; in JSON these are three values.
-    return one is other or (one == other and repr(one.raw) == repr(other.raw))
 
 
 def _check_rollouts(read: Sequence[ReadItem]) -> Iterator[Problem]:

@@ -5,9 +5,9 @@ Pure: no input or output and no clock. One thread at a time uses a :class:`Merge
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
+from itertools import chain
 from typing import Final, Generic, TypeVar
 
 import msgspec
@@ -16,7 +16,7 @@ from dispatch.catalog.catalog import Catalog
 from dispatch.catalog.descriptors import ServiceDescriptor, ToolDescriptor
 from dispatch.catalog.errors import Problem
 from dispatch.catalog.fingerprint import fingerprint, service_fingerprint
-from dispatch.catalog.live.source_items import Found, SourceItems
+from dispatch.catalog.live.source_items import Definitions, SourceItems
 from dispatch.catalog.readers.item import Item, ReadItem
 from dispatch.catalog.sources.base import OnChange
 from dispatch.catalog.version_selection import find_service_version
@@ -85,23 +85,42 @@ class Merged(msgspec.Struct, frozen=True):
 
 
 class _Layer(Generic[D]):
-    """The descriptors in force of one kind; a name of an earlier source shadows the same name of a later one."""
+    """The definitions in force of one kind; a name of an earlier source shadows the same name of a later one.
 
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
-        self.by_name: dict[str, list[D]] = {}
-        self.owners: dict[str, tuple[str, str]] = {}
-        self.shadowed: dict[str, dict[str, ShadowedItem]] = {}
+    Args:
+        parts: the definitions of each source by its id.
+        former: the layer of the last merge, whose parts are reused.
+    """
 
-    def add(self, source: str, origin: str, name: str, descriptor: D) -> bool:
-        owner = self.owners.setdefault(name, (source, origin))
-        if owner[0] == source:
-            self.by_name.setdefault(name, []).append(descriptor)
-            return True
-        shadowed = self.shadowed.setdefault(source, {})
-        if len(shadowed) < MAX_REPORTED:
-            shadowed.setdefault(name, ShadowedItem(name, source, origin, *owner))
-        return False
+    def __init__(self, parts: dict[str, Definitions[D]], former: _Layer[D] | None = None) -> None:
+        self.parts: dict[str, Definitions[D]] = parts
+        self.by_name: dict[str, tuple[D, ...]] = {}
+        self.owners: dict[str, str] = {}
+        self.counts: dict[str, int] = {}
+        self.shadowed: dict[str, list[ShadowedItem]] = {}
+        for id, part in parts.items():
+            visible = part.by_name
+            if clashes := self.by_name.keys() & visible.keys():
+                names = [name for name in visible if name in clashes]
+                self.shadowed[id] = [self._shadow(id, name) for name in names[:MAX_REPORTED]]
+                visible = {name: versions for name, versions in visible.items() if name not in clashes}
+            self.by_name.update(visible)
+            self.owners.update(dict.fromkeys(visible, id))
+            self.counts[id] = sum(map(len, visible.values()))
+        if former is not None and former.by_name == self.by_name:
+            self.by_name = former.by_name  # the same object: what was read with it is not read again
+
+    def _shadow(self, id: str, name: str) -> ShadowedItem:
+        owner = self.owners[name]
+        return ShadowedItem(name, id, self.parts[id].origins[name], owner, self.parts[owner].origins[name])
+
+    def is_of(self, parts: dict[str, Definitions[D]]) -> bool:
+        """Return whether the layer is made of the same parts in the same order."""
+        return [*self.parts] == [*parts] and all(part is parts[id] for id, part in self.parts.items())
+
+    def flatten(self) -> Iterator[D]:
+        """Iterate over all definitions."""
+        return chain.from_iterable(self.by_name.values())
 
 
 class Merger:
@@ -116,6 +135,9 @@ class Merger:
         self.approved: Mapping[str, frozenset[str]] = {}
         """Approved fingerprints by ``tool/NAME`` and ``tool-service/ID``, for sources that hold changes."""
         self._sources: dict[str, SourceItems] = {}
+        self._services: _Layer[ServiceDescriptor] = _Layer({})
+        self._tools: _Layer[ToolDescriptor] = _Layer({})
+        """Of the last merge."""
 
     @property
     def order(self) -> tuple[str, ...]:
@@ -145,32 +167,41 @@ class Merger:
         """Return the items of a source."""
         return self._sources[id].items
 
-    def set_items(self, id: str, items: Sequence[Item]) -> list[Problem]:
-        """Replace the items of a source.
+    def set_items(self, id: str, items: Sequence[Item], required: Item | None = None) -> list[Problem]:
+        """Replace the items of a source, unless they are refused as a whole.
+
+        Args:
+            required: an item that must be valid, also of a source that is not atomic.
 
         Returns:
-            The problems of an atomic source whose items are refused as a whole: the former ones stay in force.
+            The problems for which the items are refused: the former ones stay in force.
         """
-        source = self._sources[id]
-        if source.is_atomic:
-            reader = source.begin(items, self.policy)
-            services: _Layer[ServiceDescriptor] = _Layer("tool-service")
-            for each in self._sources.values():
-                for origin, service in each.services(reader if each is source else each.begin(each.items, self.policy)):
-                    services.add(each.id, origin, service.id, service)
-            for _ in source.tools(reader, services.by_name):
-                pass
-            if reader.refused:
-                return reader.problems
-        source.items = items
+        former = self._sources[id]
+        source = copy(former)
+        source.items = tuple(items)  # the source may change its list
+        if source.is_atomic or required is not None:
+            # The definitions of another source that hold changes are those in force; a new source has none yet.
+            parts = {
+                id: source.services(self.policy) if each is former else self._services_in_force(each)
+                for id, each in self._sources.items()
+            }
+            services = self._services if self._services.is_of(parts) else _Layer(parts, self._services)
+            source.tools(self.policy, services.by_name)
+            refused = [read for reading in source.readings for read in reading.refused]
+            if source.is_atomic and refused:
+                return [problem for reading in source.readings for problem in reading.problems]
+            # An equal item that was read before may stand for the required one.
+            if problems := [problem for read in refused if read.item == required for problem in read.problems]:
+                return problems
+            if not source.holds:  # otherwise the layer has definitions that wait for approval
+                self._services = services
+        self._sources[id] = source
         return []
 
-    def find_problems(self, id: str, items: Sequence[Item], changed: Item) -> list[Problem]:
-        """Return the errors of one item of a source if it had ``items``; nothing changes."""
-        trial = self.copy(self._sources, self.policy)
-        trial._sources[id].items = items
-        refused = trial.merge().reports[id].refused
-        return [problem for read in refused if read.item is changed for problem in read.problems]
+    def _services_in_force(self, source: SourceItems) -> Definitions[ServiceDescriptor]:
+        if source.holds and source.id in self._services.parts:
+            return self._services.parts[source.id]
+        return source.services(self.policy)
 
     def set_catalog(self, id: str, catalog: Catalog) -> None:
         """Replace the items of a source by the descriptors of a catalogue."""
@@ -178,68 +209,71 @@ class Merger:
 
     def merge(self) -> Merged:
         """Return the catalogue of all sources."""
-        services: _Layer[ServiceDescriptor] = _Layer("tool-service")
-        tools: _Layer[ToolDescriptor] = _Layer("tool")
-        held: dict[str, list[HeldChange]] = {id: [] for id in self._sources}
-        counts: Counter[tuple[str, str]] = Counter()
         first_seen: dict[str, frozenset[str]] = {}
+        services = self._merge_services(first_seen)
+        tools = self._merge_tools(services, first_seen)
+        self._services, self._tools = services, tools
+        if first_seen:
+            self.approved = {**self.approved, **first_seen}
         others: dict[str, OtherTool] = {}
-        readers = {id: source.begin(source.items, self.policy) for id, source in self._sources.items()}
-
-        def fill(
-            layer: _Layer[D],
-            source: SourceItems,
-            found: Iterable[Found[D]],
-            name_of: Callable[[D], str],
-            fingerprint_of: Callable[[D], str],
-        ) -> None:
-            if source.holds:
-                found, waiting = source.hold_changes(
-                    layer.kind, found, name_of, fingerprint_of, self.approved, first_seen
-                )
-                held[source.id] += waiting[:MAX_REPORTED]
-            for origin, descriptor in found:
-                counts[layer.kind, source.id] += layer.add(source.id, origin, name_of(descriptor), descriptor)
-
-        def fingerprint_tool(tool: ToolDescriptor) -> str:
-            return fingerprint(tool, find_service_version(services.by_name[tool.service], tool.requires))
-
         for id, source in self._sources.items():
-            fill(services, source, source.services(readers[id]), _id_of, service_fingerprint)
-        for id, source in self._sources.items():
-            fill(tools, source, source.tools(readers[id], services.by_name), _name_of, fingerprint_tool)
-            for read in readers[id].others:
+            for read in source.tool_reading.others if source.tool_reading is not None else ():
                 others.setdefault(read.name, OtherTool(read.name, read.other_type, id, read.item.origin))
-        for id, source in self._sources.items():
-            source.reader = readers[id]
-        self.approved = {**self.approved, **first_seen}
         return Merged(
-            catalog=Catalog(
-                [each for versions in services.by_name.values() for each in versions],
-                [each for versions in tools.by_name.values() for each in versions],
-                source="merged",
-                sources={name: source for name, (source, _) in tools.owners.items()},
-            ),
+            catalog=Catalog(services.flatten(), tools.flatten(), source="merged", sources=tools.owners),
             policy=self.policy,
-            reports={
-                id: SourceReport(
-                    items=counts["tool-service", id] + counts["tool", id],
-                    tools=counts["tool", id],
-                    refused=tuple(reader.refused[:MAX_REPORTED]),
-                    shadowed=(*services.shadowed.get(id, {}).values(), *tools.shadowed.get(id, {}).values()),
-                    held=tuple(held[id]),
-                )
-                for id, reader in readers.items()
-            },
+            reports={id: self._report(source, services, tools) for id, source in self._sources.items()},
             others=others,
-            problems=tuple(problem for reader in readers.values() for problem in reader.problems),
+            problems=tuple(
+                problem
+                for source in self._sources.values()
+                for reading in source.readings
+                for problem in reading.problems
+            ),
             first_seen=first_seen,
         )
 
+    def _merge_services(self, first_seen: dict[str, frozenset[str]]) -> _Layer[ServiceDescriptor]:
+        parts = {}
+        for id, source in self._sources.items():
+            part = source.services(self.policy)
+            if source.holds:
+                part = source.hold_changes(
+                    "tool-service", part, service_fingerprint, _is_usable, self.approved, first_seen
+                )
+            parts[id] = part
+        return self._services if self._services.is_of(parts) else _Layer(parts, self._services)
 
-def _id_of(service: ServiceDescriptor) -> str:
-    return service.id
+    def _merge_tools(
+        self, services: _Layer[ServiceDescriptor], first_seen: dict[str, frozenset[str]]
+    ) -> _Layer[ToolDescriptor]:
+        def fingerprint_of(tool: ToolDescriptor) -> str:
+            return fingerprint(tool, find_service_version(services.by_name[tool.service], tool.requires))
+
+        def services_of(tool: ToolDescriptor) -> tuple[ServiceDescriptor, ...] | None:
+            return services.by_name.get(tool.service)
+
+        parts = {}
+        for id, source in self._sources.items():
+            part = source.tools(self.policy, services.by_name)
+            if source.holds:
+                part = source.hold_changes("tool", part, fingerprint_of, services_of, self.approved, first_seen)
+            parts[id] = part
+        return self._tools if self._tools.is_of(parts) else _Layer(parts, self._tools)
+
+    def _report(
+        self, source: SourceItems, services: _Layer[ServiceDescriptor], tools: _Layer[ToolDescriptor]
+    ) -> SourceReport:
+        id = source.id
+        held = [*services.parts[id].held[:MAX_REPORTED], *tools.parts[id].held[:MAX_REPORTED]]
+        return SourceReport(
+            items=services.counts[id] + tools.counts[id],
+            tools=tools.counts[id],
+            refused=tuple(read for reading in source.readings for read in reading.refused)[:MAX_REPORTED],
+            shadowed=(*services.shadowed.get(id, ()), *tools.shadowed.get(id, ())),
+            held=tuple(held),
+        )
 
 
-def _name_of(tool: ToolDescriptor) -> str:
-    return tool.name
+def _is_usable(service: ServiceDescriptor) -> bool:
+    return True

@@ -21,10 +21,9 @@ def put_item(merger: Merger, kind: str, raw: Mapping[str, Any]) -> None:
     key = _key_of(kind, raw)
     item = Item(f"{PUT}:{kind}/{key}", kind, key, dict(raw))
     items = [*_without(merger, kind, key), item]
-    problems = merger.find_problems(PUT, items, item)
+    problems = merger.set_items(PUT, items, item)
     if problems:
         raise CatalogError(problems)
-    merger.set_items(PUT, items)
 
 
 def remove_item(merger: Merger, kind: str, key: str) -> None:

@@ -19,7 +19,7 @@ import dispatch
 from dispatch.catalog import Item, ServiceDescriptor, ToolDescriptor
 from dispatch.catalog.descriptors import ARGUMENT_TYPES
 from dispatch.catalog.frozen_json import thaw
-from dispatch.catalog.loader import ItemReader
+from dispatch.catalog.loader import read_services, read_tools
 from dispatch.catalog.sources.trustgraph.config_item import read_config_item
 from dispatch.messaging.wire.topic_name import TopicName
 from tests.helpers.config_service import ConfigStore
@@ -173,11 +173,13 @@ def load_items(
     items: Iterable[Item],
 ) -> tuple[dict[str, tuple[ToolDescriptor, ServiceDescriptor]], set[str]]:
     """As :func:`load`."""
-    reader = ItemReader(list(items))
-    services = {each.service.id: (each.service,) for each in reader.read_services() if each.service is not None}
-    tools = {each.tool.name: each.tool for each in reader.read_tools(services) if each.tool is not None}
+    items = list(items)
+    read = read_services(items)
+    services = {each.service.id: (each.service,) for each in read.in_force if each.service is not None}
+    reading = read_tools(items, services, read.unavailable)
+    tools = {each.tool.name: each.tool for each in reading.in_force if each.tool is not None}
     return {name: (tool, services[tool.service][0]) for name, tool in tools.items()}, {
-        each.name for each in reader.others
+        each.name for each in reading.others
     }
 
 

@@ -1,0 +1,316 @@
+"""The merge of several sources: precedence, shadowing, last valid versions, atomic refusal, held changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dispatch import Catalog
+from dispatch.catalog.fingerprint import fingerprint
+from dispatch.catalog.live.merge import MAX_REPORTED, Merged, Merger
+from dispatch.catalog.readers.item import Item
+from dispatch.policy import Policy
+
+
+def service(id: str = "desk", **changes: Any) -> Item:
+    raw = {
+        "id": id,
+        "request-queue": f"persistent://tg/request/{id}",
+        "response-queue": f"persistent://tg/response/{id}",
+    }
+    return Item(f"tool-service/{id}", "tool-service", id, raw | changes)
+
+
+def tool(name: str = "stamp", service: str = "desk", **changes: Any) -> Item:
+    raw = {"type": "tool-service", "name": name, "description": f"Does {name}.", "service": service}
+    key = f"{name}@{changes['version']}" if "version" in changes else name
+    return Item(f"tool/{key}", "tool", key, raw | {each.replace("_", "-"): value for each, value in changes.items()})
+
+
+def merger_of(**sources: list[Item]) -> Merger:
+    merger = Merger()
+    for id, items in sources.items():
+        merger.add_source(id)
+        assert merger.set_items(id, items) == []
+    return merger
+
+
+def described(merged: Merged) -> dict[str, str]:
+    return {name: each.description for name, each in merged.catalog.tools.items()}
+
+
+def refused(merged: Merged, id: str) -> list[str]:
+    return [read.item.origin for read in merged.reports[id].refused]
+
+
+# -- precedence ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_earlier_source_shadows_a_later_one_until_its_item_is_removed() -> None:
+    merger = merger_of(
+        a=[service(), tool(description="of a")], b=[service("other"), tool(service="other", description="of b")]
+    )
+    merged = merger.merge()
+    assert described(merged) == {"stamp": "of a"}
+    (shadowed,) = merged.reports["b"].shadowed
+    assert (shadowed.name, shadowed.source, shadowed.origin) == ("stamp", "b", "tool/stamp")
+    assert (shadowed.active_source, shadowed.active_origin) == ("a", "tool/stamp")
+    assert (merged.reports["a"].tools, merged.reports["b"].tools, merged.reports["b"].items) == (1, 0, 1)
+    assert merged.catalog.source_of("stamp") == "a"
+
+    merger.set_items("a", [service()])
+    merged = merger.merge()
+    assert described(merged) == {"stamp": "of b"}
+    assert merged.reports["b"].shadowed == ()
+    assert merged.catalog.source_of("stamp") == "b"
+
+
+def test_the_versions_of_a_name_come_from_one_source() -> None:
+    ours = [service(), tool(version="1.0.0"), tool(version="2.0.0")]
+    theirs = [tool(version="3.0.0", description="of b")]
+    merged = merger_of(a=ours, b=theirs).merge()
+    assert [each.version for each in merged.catalog.versions("stamp")] == ["2.0.0", "1.0.0"]
+    assert merged.reports["a"].tools == 2
+    assert [each.name for each in merged.reports["b"].shadowed] == ["stamp"]
+
+
+def test_another_order_is_another_precedence() -> None:
+    merger = merger_of(a=[service(), tool(description="of a")], b=[tool(description="of b")])
+    merger.merge()
+    merger.set_order(("b", "a"))
+    assert merger.order == ("b", "a")
+    assert described(merger.merge()) == {"stamp": "of b"}
+
+
+def test_a_tool_uses_the_service_in_force_of_any_source() -> None:
+    merger = merger_of(a=[tool(style="pun")], b=[service(**{"config-params": [{"name": "style"}]})])
+    assert merger.merge().catalog.tools["stamp"].config == {"style": "pun"}
+    merger.remove_source("b")
+    merged = merger.merge()
+    assert (described(merged), refused(merged, "a")) == ({}, ["tool/stamp"])
+    merger.add_source("b")
+    merger.set_items("b", [service()])
+    assert merger.merge().catalog.tools["stamp"].config == {}
+
+
+def test_a_limited_number_of_shadowed_items_is_reported() -> None:
+    tools = [tool(f"t{at}") for at in range(MAX_REPORTED + 5)]
+    report = merger_of(a=[service(), *tools], b=tools).merge().reports["b"]
+    assert (len(report.shadowed), report.items) == (MAX_REPORTED, 0)
+
+
+def test_tools_of_other_runtimes_are_listed_with_their_owner() -> None:
+    other = Item("tool/ask", "tool", "ask", {"type": "prompt", "name": "ask"})
+    merger = merger_of(a=[other], b=[service(), other])
+    found = merger.merge().others["ask"]
+    assert (found.name, found.type, found.source, found.origin) == ("ask", "prompt", "a", "tool/ask")
+    merger.set_items("a", [])
+    assert merger.merge().others["ask"].source == "b"
+
+
+def test_a_catalogue_is_a_source() -> None:
+    merger = merger_of(a=[tool("second")])
+    merger.add_source("code")
+    merger.set_catalog("code", Catalog.of([service().raw], [tool().raw]))  # type: ignore[list-item]  # raw is any JSON
+    merged = merger.merge()
+    assert set(merged.catalog.tools) == {"second", "stamp"}
+    assert (merged.reports["code"].items, merged.catalog.source_of("stamp")) == (2, "code")
+
+
+# -- invalid items ------------------------------------------------------------------------------------------------------
+
+
+def test_an_invalid_item_keeps_its_last_valid_version() -> None:
+    merger = merger_of(a=[service(), tool(description="first"), tool("second", color=3)])
+    merged = merger.merge()
+    merger.set_items("a", [service(), tool(description=7), tool("second")])
+    merged = merger.merge()
+    assert described(merged) == {"stamp": "first", "second": "Does second."}
+    assert refused(merged, "a") == ["tool/stamp"]
+    assert [problem.key for problem in merged.problems] == ["description"]
+    for _ in range(2):
+        assert described(merger.merge()) == {"stamp": "first", "second": "Does second."}
+    merger.set_items("a", [service(), tool(description=8)])
+    assert described(merger.merge()) == {"stamp": "first"}
+    merger.set_items("a", [service(), tool(description="valid again")])
+    merged = merger.merge()
+    assert (described(merged), refused(merged, "a")) == ({"stamp": "valid again"}, [])
+
+
+def test_a_last_valid_version_survives_the_absence_of_its_service() -> None:
+    merger = merger_of(a=[tool(description="first")], b=[service()])
+    merger.merge()
+    merger.set_items("a", [tool(description=7)])
+    merger.set_items("b", [])
+    assert described(merger.merge()) == {}
+    merger.set_items("b", [service()])
+    assert described(merger.merge()) == {"stamp": "first"}
+
+
+def test_an_invalid_service_keeps_its_last_valid_version_and_its_tools() -> None:
+    merger = merger_of(a=[service(), tool()])
+    before = merger.merge().catalog
+    merger.set_items("a", [service(**{"request-queue": 7}), tool()])
+    merged = merger.merge()
+    assert merged.catalog == before
+    assert refused(merged, "a") == ["tool-service/desk"]
+
+
+def test_an_item_of_an_unknown_kind_is_refused() -> None:
+    merged = merger_of(a=[Item("x", "toolbox", "x", {}), service(), tool()]).merge()
+    assert (refused(merged, "a"), set(merged.catalog.tools)) == (["x"], {"stamp"})
+
+
+def test_the_items_of_an_atomic_source_are_refused_as_a_whole() -> None:
+    merger = Merger()
+    merger.add_source("folder", is_atomic=True)
+    assert merger.set_items("folder", [service(), tool(description="first")]) == []
+    before = merger.merge()
+    problems = merger.set_items("folder", [service(), tool(description="second"), tool("third", description=7)])
+    assert [problem.file for problem in problems] == ["tool/third"]
+    after = merger.merge()
+    assert (described(after), refused(after, "folder")) == ({"stamp": "first"}, [])
+    assert after.catalog == before.catalog
+    assert len(merger.items("folder")) == 2
+
+
+def test_a_required_item_is_refused_although_it_was_accepted_before() -> None:
+    merger = merger_of(a=[tool(style="pun")], b=[service(**{"config-params": [{"name": "style"}]})])
+    merger.merge()
+    merger.set_items("b", [service(**{"config-params": [{"name": "style"}, {"name": "size", "required": True}]})])
+    assert described(merger.merge()) == {}
+    assert merger.set_items("a", [tool(style="pun")], tool(style="pun"))
+    assert merger.set_items("a", [tool(style="pun", size=2)], tool(style="pun", size=2)) == []
+    assert described(merger.merge()) == {"stamp": "Does stamp."}
+
+
+def test_a_policy_is_checked_again_when_the_defaults_change() -> None:
+    merger = merger_of(a=[service(), tool(policy={"timeout": 20})])
+    unchanged = merger.merge().catalog.tools["stamp"]
+    other = merger.copy(merger.order, Policy(timeout=5))
+    assert other.merge().catalog.tools["stamp"] == unchanged
+    assert merger.merge().catalog.tools["stamp"] is unchanged
+
+
+# -- identity -----------------------------------------------------------------------------------------------------------
+
+
+def test_unchanged_items_keep_their_descriptors() -> None:
+    items = [service(), tool(), tool("second")]
+    merger = merger_of(a=items, b=[service("other"), tool("third", "other")])
+    before = merger.merge().catalog
+    merger.set_items("a", [service(), tool(), tool("second", description="changed")])  # equal, but other objects
+    after = merger.merge().catalog
+    for name in ("stamp", "third"):
+        assert after.tools[name] is before.tools[name]
+    assert after.services["desk"] is before.services["desk"]
+    assert after.tools["second"].description == "changed"
+
+
+def test_a_source_that_changes_its_list_in_place_changes_nothing_before_it_delivers_it() -> None:
+    items = [service(), tool()]
+    merger = merger_of(a=items)
+    del items[1]
+    items.append(tool("second"))
+    assert set(merger.merge().catalog.tools) == {"stamp"}
+    merger.set_items("a", items)
+    assert set(merger.merge().catalog.tools) == {"second"}
+
+
+# -- held changes -------------------------------------------------------------------------------------------------------
+
+
+def holding(*items: Item, id: str = "a") -> Merger:
+    merger = Merger()
+    merger.add_source(id, on_change="hold")
+    merger.set_items(id, items)
+    return merger
+
+
+def fingerprint_in(merged: Merged, name: str = "stamp") -> str:
+    found = merged.catalog.tools[name]
+    return fingerprint(found, merged.catalog.service_of(found))
+
+
+def test_a_changed_definition_waits_for_its_approval() -> None:
+    merger = holding(service(), tool(description="first"))
+    merged = merger.merge()
+    first = fingerprint_in(merged)
+    assert merged.first_seen["tool/stamp"] == {first}
+    assert set(merged.first_seen) == {"tool/stamp", "tool-service/desk"}
+
+    merger.set_items("a", [service(), tool(description="second")])
+    merged = merger.merge()
+    assert (described(merged), merged.first_seen) == ({"stamp": "first"}, {})
+    (held,) = merged.reports["a"].held
+    assert (held.source, held.name, held.old) == ("a", "stamp", first)
+    assert described(merger.merge()) == {"stamp": "first"}
+
+    merger.approved = {**merger.approved, "tool/stamp": frozenset({held.new})}
+    merged = merger.merge()
+    assert (described(merged), merged.reports["a"].held) == ({"stamp": "second"}, ())
+    assert fingerprint_in(merged) == held.new
+
+
+def test_a_definition_with_a_former_approval_waits_from_the_start() -> None:
+    merger = holding(service(), tool())
+    merger.approved = {"tool/stamp": frozenset({"0" * 64})}
+    merged = merger.merge()
+    assert described(merged) == {}
+    assert [each.old for each in merged.reports["a"].held] == [""]
+    merger.approved = {"tool/stamp": frozenset()}
+    assert described(merger.merge()) == {}
+
+
+def test_a_definition_is_approved_by_its_first_appearance_in_one_source_only() -> None:
+    merger = holding(service(), tool(description="of a"))
+    merger.add_source("b", on_change="hold")
+    merger.set_items("b", [tool(description="of b")])
+    first = merger.merge()
+    assert first.first_seen["tool/stamp"] == {fingerprint_in(first)}
+    for merged in (first, merger.merge()):
+        assert (described(merged), merged.reports["a"].held) == ({"stamp": "of a"}, ())
+        assert [each.name for each in merged.reports["b"].held] == ["stamp"]
+    merger.set_items("a", [service()])
+    assert described(merger.merge()) == {}
+
+
+def test_a_held_definition_is_not_in_force_without_its_service() -> None:
+    merger = holding(tool(description="first"))
+    merger.add_source("b")
+    merger.set_items("b", [service(), service("other")])
+    merger.merge()
+    merger.set_items("a", [tool(service="other", description="second")])
+    merger.set_items("b", [service("other")])
+    merged = merger.merge()
+    assert described(merged) == {}
+    assert [each.old for each in merged.reports["a"].held] == [""]
+    merger.set_items("b", [service(), service("other")])
+    assert described(merger.merge()) == {"stamp": "first"}
+
+
+def test_a_changed_service_holds_its_tools_of_the_same_source() -> None:
+    merger = holding(service(), tool())
+    before = merger.merge().catalog
+    merger.set_items("a", [service(**{"request-queue": "persistent://tg/request/elsewhere"}), tool()])
+    merged = merger.merge()
+    assert merged.catalog == before
+    assert [each.name for each in merged.reports["a"].held] == ["desk"]
+
+
+def test_an_unchanged_definition_is_not_fingerprinted_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dispatch.catalog.live import merge
+
+    counted: list[str] = []
+
+    def count(found: Any, used: Any) -> str:
+        counted.append(found.name)
+        return fingerprint(found, used)
+
+    monkeypatch.setattr(merge, "fingerprint", count)
+    merger = holding(service(), tool(), tool("second"))
+    merger.merge()
+    merger.set_items("a", [service(), tool(), tool("second", category="desk work")])
+    merger.merge()
+    assert counted == ["stamp", "second", "second"]
