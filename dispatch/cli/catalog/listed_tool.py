@@ -48,7 +48,7 @@ class UnusedItem(NamedTuple):
     """An item that is not in force.
 
     Attributes:
-        status: ``held``, ``shadowed``, ``refused``, ``other`` (of another runtime) or ``version`` (not the default one).
+        status: ``held``, ``shadowed``, ``refused``, ``foreign`` (of another runtime) or ``version`` (not the default one).
         kind: ``tool`` or ``tool-service``.
         name: of the tool, or id of the service; empty: unknown.
         source: id of its source.
@@ -158,7 +158,7 @@ def _list_versions(catalog: Catalog) -> Iterator[UnusedItem]:
 def _list_others(snapshot: Snapshot) -> Iterator[UnusedItem]:
     for name, other in snapshot.merged.others.items():
         reason = f"another runtime executes tools of the type '{other.type}'"
-        yield UnusedItem("other", "tool", name, other.source, other.origin, reason)
+        yield UnusedItem("foreign", "tool", name, other.source, other.origin, reason)
 
 
 def format_arguments(tool: ToolDescriptor) -> str:

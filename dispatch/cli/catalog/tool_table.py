@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 HEADINGS: Final = ("Tool", "Version", "Service", "Source", "Fingerprint", "Circuit", "Arguments", "Description")
 UNUSED_HEADINGS: Final = ("Not in force", "Name", "Source", "Where", "Why", "Fix")
+MIN_DESCRIPTION: Final = 12
+"""Characters of a description that a terminal shows, however wide the other columns are."""
+_GAP: Final = 2
 _CIRCUIT: Final = HEADINGS.index("Circuit")
 
 
@@ -36,13 +39,17 @@ def make_tool_table(tools: Sequence[ListedTool], circuits: Mapping[str, str] | N
     from rich.table import Table
     from rich.text import Text
 
+    headings = [each for each in _select_columns(HEADINGS, circuits) if each != "Arguments"]
+    rows = [dict(zip(HEADINGS, _cells(each, circuits), strict=True)) for each in tools]
+    *others, last = headings
+    used = sum(_GAP + max(len(heading), *(len(row[heading]) for row in rows), 0) for heading in others)
+    limit = max(MIN_DESCRIPTION, console().width - used)
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in _select_columns(HEADINGS, circuits):
+    for heading in headings:
         table.add_column(heading, style="cyan" if heading == "Tool" else "", overflow="fold")
-    for each in tools:
-        *cells, description = _select_columns(_cells(each, circuits), circuits)
-        # The first sentence only: 'tools NAME' and --json show the rest.
-        table.add_row(*map(Text, [*cells, description.partition(". ")[0]]))
+    for row in rows:
+        # One line for each tool: 'tools NAME' and --json show the arguments and the whole description.
+        table.add_row(*(Text(row[heading]) for heading in others), Text(make_printable(row[last], limit)))
     return table
 
 

@@ -15,7 +15,7 @@ from dispatch.cli.settings import Settings, with_settings
 
 if TYPE_CHECKING:
     from dispatch.catalog import Catalog, ToolDescriptor
-    from dispatch.cli.catalog.listed_tool import ListedTool
+    from dispatch.cli.catalog.listed_tool import ListedTool, UnusedItem
     from dispatch.cli.catalog.snapshot import Snapshot
     from dispatch.cli.catalog.tool_filter import ToolFilter
     from dispatch.cli.catalog.tool_watch import WatchDisplay
@@ -160,7 +160,7 @@ def tools(
     catalog = snapshot.log_warnings().catalog
     circuits = read_circuits(metrics) if metrics else None
     if name is not None:
-        found = list_tool(catalog, _find_tool(catalog, name, version))
+        found = list_tool(catalog, _find_tool(catalog, name, version, list_unused(snapshot, approved)))
         if json:
             print_json(found.as_dict(catalog) | _circuit_of(found, circuits))
         else:
@@ -225,13 +225,18 @@ def _circuit_of(listed: ListedTool, circuits: Mapping[str, str] | None) -> dict[
     return {} if circuits is None else {"circuit": circuits.get(listed.tool.name)}
 
 
-def _find_tool(catalog: Catalog, name: str, version: str | None) -> ToolDescriptor:
+def _find_tool(catalog: Catalog, name: str, version: str | None, unused: Sequence[UnusedItem]) -> ToolDescriptor:
     from dispatch.catalog import UnknownToolError, VersionMismatchError
     from dispatch.cli.exit_codes import CliError
 
     try:
         return catalog.tool(name, version)
-    except (UnknownToolError, VersionMismatchError, ValueError) as error:
+    except UnknownToolError as error:
+        for each in unused:
+            if each.name == name and each.kind == "tool":
+                raise CliError(f"The tool '{name}' is {each.status}: {each.origin}: {each.reason}.", each.fix) from None
+        raise CliError(str(error)) from None
+    except (VersionMismatchError, ValueError) as error:
         raise CliError(str(error)) from None
 
 

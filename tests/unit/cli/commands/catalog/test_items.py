@@ -294,7 +294,7 @@ def test_tools_and_check_read_trustgraphs_configuration(run: Run, store: ConfigS
         ("shadowed", "trustgraph", "tell-joke"),
         ("shadowed", "trustgraph", "joke-service"),
         ("refused", "trustgraph", "broken"),
-        ("other", "trustgraph", "search"),
+        ("foreign", "trustgraph", "search"),
     }
     end = run("check", "tools", "--trustgraph", "--plan", "none")
     assert end.code == 1

@@ -151,13 +151,13 @@ def test_all_names_what_is_not_in_force_with_reason_and_fix(run: Run, tmp_path: 
         ("shadowed", "joke-service"),
         ("shadowed", "tell-joke"),
         ("version", "sing"),
-        ("other", "search"),
+        ("foreign", "search"),
         ("refused", ""),
     }
     assert unused["shadowed", "tell-joke"]["kind"] == "tool"
     assert unused["shadowed", "joke-service"]["kind"] == "tool-service"
     assert "5 % of the calls" in unused["version", "sing"]["reason"]
-    assert "mcp-tool" in unused["other", "search"]["reason"]
+    assert "mcp-tool" in unused["foreign", "search"]["reason"]
     assert unused["refused", ""]["fix"].startswith('write "service": "joke-service"')
     text = run("tools", *options)
     assert text.code == 0
@@ -183,3 +183,23 @@ def test_held_definitions_are_listed(run: Run, tmp_path: Path) -> None:
     broken = run("tools", "--approvals", "approved.json")
     assert broken.code == 1
     assert "is not a file of approvals" in broken.err
+
+
+def test_a_tool_that_is_not_in_force_says_why(run: Run, tmp_path: Path) -> None:
+    folder = write_catalog(tmp_path / "tools")
+    (folder / "tool" / "search.json").write_text('{"type": "mcp-tool", "name": "search"}')
+    end = run("tools", "search")
+    assert (end.code, end.out) == (2, "")
+    assert "The tool 'search' is foreign: tools/tool/search.json: another runtime executes" in end.err
+
+
+def test_a_terminal_shows_one_line_for_each_tool(tmp_path: Path) -> None:
+    write_tool(write_catalog(tmp_path / "tools"), "sing", description="Sing about a topic. " * 20)
+    for columns in ("80", "120"):
+        code, out, _ = ended("tools", "--catalog", "tools", terminal=True, cwd=tmp_path, COLUMNS=columns, NO_COLOR="1")
+        assert code == 0
+        header, sing, joke = out.splitlines()
+        assert "Fingerprint" in header
+        assert sing.startswith("sing ")
+        assert sing.rstrip().endswith("…")
+        assert joke.startswith("tell-joke ")
