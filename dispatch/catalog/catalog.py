@@ -267,7 +267,7 @@ class Catalog:
             text: part of its name, its description or one of its tags, in any case of letters.
             permission: a user needs it to call the tool, for the tool's own sake or its service's.
             groups, state: an agent in this state that asks for these groups is offered the tool; see
-                :meth:`ToolDescriptor.is_offered`. Both None: in any group and state. If one of them is given, the other has
+                ``ToolDescriptor.is_offered``. Both None: in any group and state. If one of them is given, the other has
                 TrustGraph's default: the group ``default``, the state ``undefined``.
             version: a range. Of each tool the version that :meth:`tool` selects; a tool without one is left out. None: the
                 default version.
