@@ -2,7 +2,9 @@
 extra ``toolkit``."""
 
 from dispatch.toolkit.action import Action
+from dispatch.toolkit.files.toolkit_file import Operator
 from dispatch.toolkit.graph import Graph
+from dispatch.toolkit.mcp_service import McpConfig, McpService, McpTransportConfig, McpTransportType
 from dispatch.toolkit.service import ToolkitService
 from dispatch.toolkit.tool import FunctionCallResult, FunctionCallStatus, Tool, ToolType
 from dispatch.toolkit.tool_group import (
@@ -20,6 +22,11 @@ __all__ = [
     "FunctionCallResult",
     "FunctionCallStatus",
     "Graph",
+    "McpConfig",
+    "McpService",
+    "McpTransportConfig",
+    "McpTransportType",
+    "Operator",
     "Tool",
     "ToolConnection",
     "ToolGroup",

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 from dispatch.toolkit.action import Action
+from dispatch.toolkit.files.reader import read_file
+from dispatch.toolkit.files.toolkit_file import Operator, ToolkitFile
+from dispatch.toolkit.files.toolkit_file import Vertex as FileVertex
+from dispatch.toolkit.files.writer import write_file
 from dispatch.toolkit.graph import Graph
+from dispatch.toolkit.mcp_service import ConnectMcp
 from dispatch.toolkit.tool import Tool, ToolType
 from dispatch.toolkit.tool_group import ToolGroup
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 Vertex = Action | Tool | ToolGroup
 DATA: Final = "data"
 """Attribute of a vertex in the networkx graph."""
+DEFINITION: Final = "definition"
+"""Attribute of a vertex in the networkx graph: its object in the file."""
 
 
 class Toolkit(Graph):
@@ -21,7 +32,60 @@ class Toolkit(Graph):
     - Next: Action → Action
     - Call: Action → Tool
     - Group_Has_Tool: ToolGroup → Tool
+
+    Attributes:
+        operators: steps of agents that use its actions, as the file declares them; empty without a file.
     """
+
+    def __init__(self, graph: nx.DiGraph[str] | None = None) -> None:
+        super().__init__(graph)
+        self.operators: tuple[Operator, ...] = ()
+        self._file = ToolkitFile()
+
+    @classmethod
+    def load(cls, file: str | Path, *, connect_mcp: ConnectMcp | None = None) -> Toolkit:
+        """Read a YAML file in the form of Chat2Graph. Needs PyYAML: the extra ``yaml``.
+
+        Each row of ``toolkit`` is a chain of its own. A tool or MCP server that several actions use is one vertex. Nothing
+        is imported and no server is contacted before a tool is called: a server has one tool with its name, which stands
+        for those that :meth:`ToolkitService.add_tool_group` lists later.
+
+        Args:
+            connect_mcp: opens a connection to an MCP server; None: calls of its tools fail.
+
+        Raises:
+            CatalogError: mistakes in the file, each with its key and fix; or PyYAML is missing.
+            OSError: the file cannot be read.
+        """
+        content = read_file(file, connect_mcp)
+        toolkit = cls()
+        for vertex in content.vertices:
+            toolkit.add_vertex(vertex.id, data=vertex.data)
+            if vertex.definition is not None:
+                toolkit._graph.nodes[vertex.id][DEFINITION] = vertex.definition
+        for (u, v), score in content.scores.items():
+            toolkit.add_edge(u, v)
+            toolkit.set_score(u, v, score)
+        toolkit.operators = tuple(content.operators)
+        toolkit._file = content
+        return toolkit
+
+    def save(self, file: str | Path) -> None:
+        """Write a YAML file that :meth:`load` reads as the same toolkit, and Chat2Graph without its scores. Keys of a loaded
+        file that a toolkit does not use are written again.
+
+        Raises:
+            ValueError: a function or a group cannot be named in a file; the message names it.
+            ImportError: PyYAML is missing.
+            OSError: the file cannot be written.
+        """
+        vertices = [
+            FileVertex(id, properties[DATA], properties.get(DEFINITION))
+            for id, properties in self._graph.nodes(data=True)
+            if DATA in properties
+        ]
+        scores = {(u, v): self.get_score(u, v) for u, v in self._graph.edges}
+        write_file(file, ToolkitFile(vertices, scores, self._file.chains, [], self._file.rest))
 
     def add_vertex(self, id: str, **properties: Any) -> None:
         """Add a vertex, or replace the data of an existing one; its edges remain.

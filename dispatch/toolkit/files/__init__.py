@@ -1,0 +1,1 @@
+"""Toolkits in YAML, in the form of Chat2Graph."""
