@@ -1,0 +1,389 @@
+"""Find the calls in one text, from left to right, each place once.
+
+The scanner is a pure function of text and state. Where the end of the text decides and more may follow (``is_final`` false),
+it stops before the mark in question and says which mark can end the wait.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from msgspec import structs
+
+from dispatch.calling.call_objects import Place, convert_value, finish_call, quote_around, write_error
+from dispatch.calling.json_reader import JsonFaultError, JsonValue, read_json
+from dispatch.calling.mark_finder import MarkFinder, find_comment_end
+from dispatch.calling.parsed_call import MAX_CALLS, CallForm, ParsedCall
+
+_MARK: Final = re.compile(
+    r"<(?P<tag>function_call|tool_call)>"
+    r"|```(?P<fence>[A-Za-z_]{0,13})"
+    r"|<(?P<thinking>think|thinking|shallow_thinking|deep_thinking)>"
+    r"|^[ \t]{0,8}(?P<line>Thought|Action|Observation|Final Answer):",
+    re.MULTILINE,
+)
+LONGEST_MARK: Final = 24
+"""Characters of the longest mark, without the ones that a wait may hold back."""
+_TAG_FORMS: Final = {"function_call": CallForm.FUNCTION_CALL, "tool_call": CallForm.TOOL_CALL}
+_QUOTES: Final = frozenset("`'\"“\u2018«")
+_MAX_BROKEN_FENCES: Final = 16
+"""Code blocks that are invalid JSON and no call. Later ones are not read: reading each costs the length of the text."""
+_BLANK: Final = re.compile(r"\s*+")
+_INNER_FENCE: Final = re.compile(r"```[a-z]*+\s*+")
+_EXTRA: Final = re.compile(r"[\s}\];`]*+")
+_ACTION_NAME: Final = re.compile(r"[ \t]*+[\"'`*]{0,2}([^\s\"'`*<>{}()]{1,128})[\"'`*]{0,2}[ \t\r]*+(?=\n|\Z)")
+_ARGS_LINE: Final = re.compile(r"\s*+(?:Args|Action Input):[ \t]*+")
+_REACT_ENDS: Final = ("Observation:", "Thought:", "Final Answer:", "Action:", "```")
+_OBJECTIVE: Final = "call_objective"
+_FENCE_END: Final = "```"
+
+
+class NeedMoreError(Exception):
+    """More text is needed from ``start``; ``mark`` can end the wait."""
+
+    def __init__(self, start: int, mark: str) -> None:
+        super().__init__(mark)
+        self.start = start
+        self.mark = mark
+
+
+class TextScanner:
+    """Finds the calls of one text, which may come in parts.
+
+    Attributes:
+        count: calls so far, those with errors included.
+        is_over: the limit of calls is reached; the rest is not read.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.is_over = False
+        self._has_thought = False
+        self._is_react_over = False
+        self._broken_fences = 0
+        self._origin = Place(0, 1, 1)
+        self._calls: list[ParsedCall] = []
+        self._finder = MarkFinder("")
+        self._is_final = False
+
+    def scan(self, text: str, start: int, *, is_final: bool) -> tuple[list[ParsedCall], int, str | None]:
+        """Read ``text`` from ``start``.
+
+        Returns:
+            The calls, the index behind everything that is read, and the mark that a wait is for (None: any text).
+        """
+        self._calls = []
+        self._finder = MarkFinder(text)
+        self._is_final = is_final
+        position = start
+        try:
+            while not self.is_over:
+                found = _MARK.search(text, position)
+                if found is None:
+                    position = len(text) if is_final else max(position, len(text) - LONGEST_MARK)
+                    break
+                if not is_final and found.end() == len(text):
+                    position = found.start()
+                    break
+                position = self._read_mark(found)
+        except NeedMoreError as wait:
+            return self._calls, wait.start, wait.mark
+        return self._calls, len(text) if self.is_over else position, None
+
+    def drop(self, text: str, count: int) -> None:
+        """Note that the first ``count`` characters of ``text`` are dropped: later places count from behind them."""
+        self._origin = self._locate(text, count)
+
+    def _locate(self, text: str, position: int) -> Place:
+        origin = self._origin
+        lines = text.count("\n", 0, position)
+        column = position - text.rfind("\n", 0, position) if lines else origin.column + position
+        return Place(origin.position + position, origin.line + lines, column)
+
+    def _read_mark(self, found: re.Match[str]) -> int:
+        if found["tag"] is not None:
+            return self._read_tag(found)
+        if found["fence"] is not None:
+            return self._read_fence(found)
+        if found["thinking"] is not None:
+            return self._skip_thinking(found)
+        return self._read_line(found)
+
+    def _wait(self, start: int, mark: str) -> None:
+        """Stop here unless the text is complete."""
+        if not self._is_final:
+            raise NeedMoreError(start, mark)
+
+    def _add(self, call: ParsedCall) -> None:
+        if self.is_over:
+            return
+        self.count += 1
+        if self.count > MAX_CALLS:
+            self.is_over = True
+            reason = f"a text may have at most {MAX_CALLS} calls, and this one and all later ones are rejected"
+            message = f"The call at line {call.line}, column {call.column} was not executed: {reason}. "
+            error = f"{message}Write the calls that are still needed after the results of the others."
+            call = structs.replace(call, args={}, error=error)
+        self._calls.append(call)
+
+    def _add_fault(
+        self, form: CallForm, start: int, reason: str, position: int, end: int, *, truncated: bool = False
+    ) -> None:
+        """Add the error of the call at ``start``, with its fault at ``position``; the error shows nothing behind ``end``."""
+        text = self._finder.text
+        place, fault = self._locate(text, start), self._locate(text, position)
+        self._add(
+            ParsedCall(
+                name="",
+                form=form,
+                position=place.position,
+                line=place.line,
+                column=place.column,
+                truncated=truncated,
+                error=write_error(form, fault, reason, quote_around(text, position, start, end)),
+            )
+        )
+
+    def _read(self, start: int, position: int, ends: tuple[str, ...], mark: str) -> JsonValue:
+        """Read the value at ``position`` of the call at ``start``; wait where its end is not certain yet."""
+        try:
+            read = read_json(self._finder, position, ends)
+        except JsonFaultError as fault:
+            if fault.is_open or fault.position >= len(self._finder.text) - LONGEST_MARK:
+                self._wait(start, mark)
+            raise
+        if read.truncated:
+            self._wait(start, mark)
+        return read
+
+    # Tags
+
+    def _read_tag(self, found: re.Match[str]) -> int:
+        text, start = self._finder.text, found.start()
+        closing = f"</{found['tag']}>"
+        form = _TAG_FORMS[found["tag"]]
+        if start and text[start - 1] in _QUOTES:
+            return found.end()
+        position = self._skip_blank(found.end())
+        fence = _INNER_FENCE.match(text, position)
+        if fence is not None:
+            position = fence.end()
+        if position == len(text):
+            self._wait(start, closing)
+            if self._is_line_start(start):
+                self._add_fault(form, start, "the text ends inside it", start, len(text), truncated=True)
+            return len(text)
+        if text[position] not in "{[":
+            return self._read_other_tag(found, form, closing)
+        try:
+            return self._read_tag_values(start, position, form, closing)
+        except JsonFaultError as fault:
+            end = self._finder.find(closing, fault.position)
+            if end == len(text):
+                self._wait(start, closing)
+            end = min(end + len(closing), len(text))
+            self._add_fault(form, start, fault.reason, fault.position, end)
+            return end
+
+    def _read_other_tag(self, found: re.Match[str], form: CallForm, closing: str) -> int:
+        """Read a tag without JSON: at the beginning of a line with its closing tag it is a call, otherwise prose."""
+        text, start = self._finder.text, found.start()
+        if not self._is_line_start(start):
+            return found.end()
+        end = self._finder.find(closing, found.end())
+        if end == len(text):
+            self._wait(start, closing)
+            return found.end()
+        self._add_fault(form, start, "its content is not a JSON object", self._skip_blank(found.end()), end)
+        return end + len(closing)
+
+    def _read_tag_values(self, start: int, position: int, form: CallForm, closing: str) -> int:
+        """Read the objects up to the closing tag; usually it is one."""
+        text = self._finder.text
+        place = self._locate(text, start)
+        calls: list[ParsedCall] = []
+        while True:
+            read = self._read(start, position, (closing,), closing)
+            if not calls and text.startswith(closing, read.end) and not read.repaired:
+                calls = convert_value(read, form, place)  # perf: the most frequent case needs nothing of what follows
+                behind = read.end
+                break
+            if read.truncated or read.repaired:
+                self._check_for_tags(read, position, closing)
+            behind, is_extra = self._skip_extra(read.end, closing)
+            if behind == len(text) or text.startswith(closing, behind):
+                if behind == len(text):
+                    self._wait(start, closing)
+                read = read._replace(repaired=read.repaired or is_extra)
+                calls += convert_value(read, form, place)
+                break
+            calls += convert_value(read, form, place)
+            comma = text.startswith(",", behind)
+            position = self._skip_blank(behind + 1) if comma else behind
+            if is_extra or not text.startswith(("{", "["), position):
+                if text.startswith((f"<{form_tag(form)}>",), behind) and not is_extra:
+                    break  # the next call begins: the closing tag is missing
+                if behind >= len(text) - LONGEST_MARK:
+                    self._wait(start, closing)
+                raise JsonFaultError("text follows behind the end of the JSON object", behind)
+        for call in calls:
+            self._add(call)
+        return behind + len(closing) if text.startswith(closing, behind) else behind
+
+    def _check_for_tags(self, read: JsonValue, position: int, closing: str) -> None:
+        """Refuse a cut-off value in which the closing tag is part of a string: a quote is missing before the tag."""
+        if read.truncated and self._finder.find(closing, position) < read.end:
+            raise JsonFaultError("a string or bracket has no end", position)
+
+    def _skip_extra(self, position: int, closing: str) -> tuple[int, bool]:
+        """Skip blanks, comments and superfluous end brackets; return the index and whether there was more than blanks."""
+        text = self._finder.text
+        is_extra = False
+        while True:
+            found = _EXTRA.match(text, position)
+            end = position if found is None else found.end()
+            is_extra = is_extra or bool(text[position:end].strip().strip("`"))
+            behind = find_comment_end(self._finder, end, (closing,))
+            if behind == end:
+                return end, is_extra
+            position = behind
+            is_extra = True
+
+    # Code blocks
+
+    def _read_fence(self, found: re.Match[str]) -> int:
+        text, start = self._finder.text, found.start()
+        is_tool_call = found["fence"] in _TAG_FORMS
+        if found["fence"] != "json" and not is_tool_call:
+            return found.end()
+        position = self._skip_blank(found.end())
+        if position == len(text):
+            self._wait(start, _FENCE_END)
+            return position
+        if text[position] not in "{[":
+            return found.end()
+        if not is_tool_call:
+            # perf: JSON that is not a call is skipped unread. The objective precedes the arguments, which may hold fences.
+            end = self._finder.find(_FENCE_END, position)
+            if self._broken_fences == _MAX_BROKEN_FENCES or self._finder.find(_OBJECTIVE, position) >= end:
+                if end == len(text):
+                    self._wait(start, _FENCE_END)
+                return min(end + len(_FENCE_END), len(text))
+        try:
+            read = self._read(start, position, (_FENCE_END,), _FENCE_END)
+        except JsonFaultError as fault:
+            end = self._finder.find(_FENCE_END, fault.position)
+            if end == len(text):
+                self._wait(start, _FENCE_END)
+            end = min(end + len(_FENCE_END), len(text))
+            self._add_fault(CallForm.FENCE, start, fault.reason, fault.position, end)
+            return end
+        values = read.value if isinstance(read.value, list) else [read.value]
+        if is_tool_call or (values and all(_has_keys(value, read) for value in values)):
+            for call in convert_value(read, CallForm.FENCE, self._locate(text, start)):
+                self._add(call)
+        elif read.repaired:
+            self._broken_fences += 1
+        end = self._skip_blank(read.end)
+        return end + len(_FENCE_END) if text.startswith(_FENCE_END, end) else read.end
+
+    # Lines
+
+    def _read_line(self, found: re.Match[str]) -> int:
+        text, start, word = self._finder.text, found.start(), found["line"]
+        if word == "Thought":
+            self._has_thought = True
+        elif word == "Final Answer" or (word == "Observation" and self._has_thought):
+            # An observation in a model's text is invented, and so are the actions behind it.
+            self._is_react_over = True
+        if word != "Action" or self._is_react_over:
+            return found.end()
+        name = _ACTION_NAME.match(text, found.end())
+        if name is None or name.end() == len(text):
+            self._wait_for_line(start, found.end())
+        if name is None:
+            return found.end()
+        args = _ARGS_LINE.match(text, name.end())
+        behind = self._skip_blank(name.end() if args is None else args.end())
+        if behind >= len(text) - LONGEST_MARK:
+            self._wait(start, "\n" if args is None else "}")
+        if args is None:
+            return self._add_bare_action(start, name)
+        self._has_thought = True
+        place = self._locate(text, start)
+        call = ParsedCall(
+            name=name[1], form=CallForm.REACT, position=place.position, line=place.line, column=place.column
+        )
+        fence = _INNER_FENCE.match(text, behind)
+        behind = behind if fence is None else fence.end()
+        if behind == len(text) or text[behind] != "{":
+            return self._add_without_object(call, args, behind)
+        try:
+            read = self._read(start, behind, _REACT_ENDS, "}")
+        except JsonFaultError as fault:
+            self._add_fault(CallForm.REACT, start, fault.reason, fault.position, fault.position + LONGEST_MARK)
+            return fault.position
+        call = structs.replace(call, repaired=read.repaired, truncated=read.truncated)
+        self._add(finish_call(call, read.value))
+        return read.end
+
+    def _add_bare_action(self, start: int, name: re.Match[str]) -> int:
+        """Add an action without arguments. Without a thought before it, 'Action: …' is prose."""
+        if self._has_thought:
+            place = self._locate(self._finder.text, start)
+            self._add(
+                ParsedCall(
+                    name=name[1], form=CallForm.REACT, position=place.position, line=place.line, column=place.column
+                )
+            )
+        return name.end()
+
+    def _add_without_object(self, call: ParsedCall, args: re.Match[str], behind: int) -> int:
+        text = self._finder.text
+        start = call.position - self._origin.position
+        self._wait_for_line(start, args.end())
+        line_end = self._finder.find("\n", args.end())
+        rest = text[args.end() : min(line_end, args.end() + 80)].strip()
+        if rest.lower() in ("", "none", "null", "n/a"):
+            self._add(call)
+        else:
+            self._add_fault(CallForm.REACT, start, "its arguments are no JSON object", args.end(), line_end)
+        return line_end
+
+    def _wait_for_line(self, start: int, position: int) -> None:
+        if self._finder.find("\n", position) == len(self._finder.text):
+            self._wait(start, "\n")
+
+    def _skip_thinking(self, found: re.Match[str]) -> int:
+        """Skip a model's reasoning: calls in it are drafts."""
+        if found.start() and self._finder.text[found.start() - 1] in _QUOTES:
+            return found.end()
+        closing = f"</{found['thinking']}>"
+        end = self._finder.find(closing, found.end())
+        if end == len(self._finder.text):
+            self._wait(found.start(), closing)
+            return end
+        return end + len(closing)
+
+    # Places
+
+    def _skip_blank(self, position: int) -> int:
+        found = _BLANK.match(self._finder.text, position)
+        return position if found is None else found.end()
+
+    def _is_line_start(self, position: int) -> bool:
+        text = self._finder.text
+        before = text[max(0, position - 40) : position]
+        return not before.rpartition("\n")[2].strip()
+
+
+def form_tag(form: CallForm) -> str:
+    """Return the tag of a tagged form."""
+    return form.value.replace("-", "_")
+
+
+def _has_keys(value: object, read: JsonValue) -> bool:
+    if not isinstance(value, dict) or not {"name", "call_objective"} <= value.keys():
+        return False
+    return "args" in value or read.truncated

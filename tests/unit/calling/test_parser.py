@@ -1,0 +1,375 @@
+"""Calls in texts: forms, repairs, faults of other parsers, limits, and any division into chunks."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatch.calling import MAX_CALLS, MAX_DEPTH, MAX_TEXT_CHARS, CallForm, ParsedCall, Parser, parse
+from tests.helpers.run_profile import by_profile
+from tests.unit.calling.chunks import parse_in_chunks
+
+A_CALL = '<function_call>{"name": "a", "args": {}}</function_call>'
+
+
+def tagged(args: str) -> str:
+    return f'<function_call>{{"name": "f", "call_objective": "o", "args": {args}}}</function_call>'
+
+
+def parse_one(text: str) -> ParsedCall:
+    (call,) = parse(text)
+    return call
+
+
+# Faults of other parsers
+
+
+@pytest.mark.parametrize("value", ["a = [1, 2,]", "d = {'a': 1}", "// no comment", "/* none */ # none", "{'a': [1,],}"])
+def test_data_inside_strings_is_never_changed(value: str) -> None:
+    call = parse_one(tagged(json.dumps({"a": value})))
+    assert (call.args, call.repaired) == ({"a": value}, False)
+    repaired = parse_one(tagged(json.dumps({"a": value})[:-1] + ",}"))
+    assert (repaired.args, repaired.repaired) == ({"a": value}, True)
+
+
+def test_two_calls_on_one_line_are_both_found() -> None:
+    assert [call.name for call in parse(A_CALL + " and " + A_CALL.replace('"a"', '"b"'))] == ["a", "b"]
+
+
+def test_a_closing_tag_in_a_string_or_payload_is_data() -> None:
+    code = 'x = "</function_call>"\n"__PAYLOAD_END__"'
+    assert parse_one(tagged(json.dumps({"c": code}))).args == {"c": code}
+    assert parse_one(tagged(f'{{"c": __PAYLOAD_START__{code}__PAYLOAD_END__}}')).args == {"c": code}
+    assert parse_one(tagged(f'{{"c": __PAYLOAD_START__{code}__PAYLOAD_END__,}}')).repaired
+
+
+def test_quoted_payload_markers_are_data() -> None:
+    text = "write __PAYLOAD_START__ and __PAYLOAD_END__"
+    assert parse_one(tagged(json.dumps({"c": text}))).args == {"c": text}
+
+
+def test_a_code_block_inside_a_tag_is_one_call() -> None:
+    text = '<function_call>\n```json\n{"name": "f", "call_objective": "o", "args": {}}\n```\n</function_call>'
+    assert parse_one(text).form is CallForm.FUNCTION_CALL
+    assert not parse_one(text).repaired
+
+
+def test_a_path_that_is_cut_off_is_marked_truncated() -> None:
+    call = parse_one('<function_call>{"name": "rm", "args": {"path":"/srv/da')
+    assert (call.name, call.args, call.truncated) == ("rm", {"path": "/srv/da"}, True)
+
+
+def test_a_missing_quote_before_the_closing_tag_is_an_error() -> None:
+    call = parse_one('<function_call>{"name": "rm", "args": {"path":"/srv/da</function_call> done')
+    assert call.error is not None
+    assert "closing quote" in call.error
+
+
+# Forms
+
+
+@pytest.mark.parametrize(
+    ("text", "form"),
+    [
+        ('<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>', CallForm.TOOL_CALL),
+        ('```tool_call\n{"name": "f", "arguments": {"a": 1}}\n```', CallForm.FENCE),
+        ('Thought: I need it.\nAction: f\nArgs: {\n  "a": 1\n}', CallForm.REACT),
+        ('Thought: I need it.\nAction: "f"\nArgs:\n{"a": 1}\n', CallForm.REACT),
+        (
+            'Thought: x\nAction: f\nAction Input: {"a": 1}\nObservation: made up\nThought: y\nAction: g\n',
+            CallForm.REACT,
+        ),
+        ('<tool_call>{"name": "f", "arguments": "{\\"a\\": 1}"}</tool_call>', CallForm.TOOL_CALL),
+        ('<tool_call>{"type": "function", "function": {"name": "f", "parameters": {"a": 1}}}', CallForm.TOOL_CALL),
+    ],
+)
+def test_forms(text: str, form: CallForm) -> None:
+    call = parse_one(text)
+    assert (call.name, call.args, call.form, call.repaired, call.error) == ("f", {"a": 1}, form, False, None)
+
+
+def test_an_action_without_arguments() -> None:
+    assert [(call.name, call.args) for call in parse("Thought: status first\nAction: status\n")] == [("status", {})]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The syntax is `<function_call>{…}</function_call>` in one line.",
+        'Write "<function_call>{"name": "f", "args": {}}</function_call>" to call f.',
+        "Action: required\n",
+        "Action: I will call f.\nArgs: none",
+        "<think>maybe " + A_CALL + " or not</think>No.",
+        '```json\n{"name": "John", "age": 3}\n```',
+        'Thought: done\nFinal Answer: {"a": 1}\nAction: f\nArgs: {}\n',
+        "Use <function_call> for calls.",
+    ],
+)
+def test_prose_is_no_call(text: str) -> None:
+    assert parse(text) == []
+
+
+def test_several_objects_in_one_tag() -> None:
+    two = '{"name": "a", "arguments": {}}, {"name": "b", "arguments": {}}'
+    assert [call.name for call in parse(f"<tool_call>{two}</tool_call>")] == ["a", "b"]
+    assert [call.name for call in parse(f"<tool_call>[{two}]</tool_call>")] == ["a", "b"]
+
+
+def test_a_missing_closing_tag_before_the_next_call() -> None:
+    text = '<function_call>{"name": "a", "args": {}}\n<function_call>{"name": "b", "args": {}}</function_call>'
+    assert [(call.name, call.error) for call in parse(text)] == [("a", None), ("b", None)]
+
+
+# Repairs
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        ('{"a": [1, 2,],}', {"a": [1, 2]}),
+        ('{"a": 1 /* one */, # two\n "b": 2}', {"a": 1, "b": 2}),
+        ("{'a': 'it\\'s \"b\"'}", {"a": 'it\'s "b"'}),
+        ('{"a": "one\ntwo\tthree"}', {"a": "one\ntwo\tthree"}),
+        ('{"a": [1, {"b": 2}', {"a": [1, {"b": 2}]}),
+        ("{'a': True, 'b': None, 'c': False}", {"a": True, "b": None, "c": False}),
+        ("{'a': 'b', 'c': 'd', 'e': 'f',}", {"a": "b", "c": "d", "e": "f"}),
+        ('{"a": 1, "b": [1, 2, 3, {"c": "d"},]}', {"a": 1, "b": [1, 2, 3, {"c": "d"}]}),
+    ],
+)
+def test_repairs(args: str, expected: dict[str, Any]) -> None:
+    call = parse_one(tagged(args))
+    assert (call.args, call.repaired, call.truncated, call.error) == (expected, True, False, None)
+
+
+def test_superfluous_end_brackets_are_dropped() -> None:
+    call = parse_one('<function_call>{"name": "f", "args": {"a": 1}}}</function_call>')
+    assert (call.args, call.repaired, call.error) == ({"a": 1}, True, None)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("f(a=1)", "not a JSON object"),
+        ('{"name": "f", "args": {"a": 1}}, "b": 2}', "text follows"),
+        ('{"name": "f", "args": {"a" 1}}', "':' is missing after 'a'"),
+        ('{"name": "f", "args": {a: 1}}', "a name in double quotes"),
+        ('{"name": "f", "args": {"a": NaN}}', "a JSON value is missing"),
+        ('{"name": "f", "args": {"a": "\\d+"}}', "invalid escape"),
+        ('{"name": "f", "args": [1]}', "are a list and not an object"),
+        ('{"args": {}}', "the key 'name'"),
+        ("[1]", "it is a number and not an object"),
+        ('{"name": "f", "args": {"a": ' + "9" * 5000 + ",}}", "too many digits"),
+        ('{"name": "f", "args": ' + '{"a":' * MAX_DEPTH + "1" + "}" * MAX_DEPTH + "}", "inside each other"),
+        ('{"name": "f", "args": ' + '{"a":' * 5000, "inside each other"),
+    ],
+)
+def test_errors_give_place_reason_and_form(content: str, reason: str) -> None:
+    call = parse_one(f"One line.\n  <function_call>{content}</function_call>")
+    assert (call.args, call.line, call.column) == ({}, 2, 3)
+    assert call.error is not None
+    assert call.error.startswith("The call at line 2, column ")
+    assert reason in call.error
+    assert call.error.endswith(
+        'Write the whole call again as <function_call>{"name": "…", "call_objective": "…", "args": {…}}</function_call> '
+        "with valid JSON."
+    )
+    assert len(call.error) < 480
+
+
+def test_the_call_behind_an_invalid_one_is_found() -> None:
+    broken = '<function_call>{"name": "x", "args": {"a" 1}}</function_call>'
+    assert [(call.name, call.error is None) for call in parse(broken + A_CALL)] == [("", False), ("a", True)]
+
+
+# Limits
+
+
+def test_calls_beyond_the_limit_are_rejected_and_reported_once() -> None:
+    calls = parse(A_CALL * (MAX_CALLS + 5))
+    assert [call.error for call in calls[:MAX_CALLS]] == [None] * MAX_CALLS
+    (rest,) = calls[MAX_CALLS:]
+    assert rest.error is not None
+    assert "all later ones are rejected" in rest.error
+
+
+def test_text_beyond_the_limit_is_rejected_and_reported() -> None:
+    text = A_CALL + "x" * MAX_TEXT_CHARS + A_CALL
+    for calls in (parse(text), parse_in_chunks(text, 100_000)):
+        assert [call.name for call in calls] == ["a", ""]
+        assert calls[1].error is not None
+        assert "1,048,576" in calls[1].error
+
+
+def test_a_closed_parser_accepts_nothing() -> None:
+    parser = Parser()
+    parser.close()
+    with pytest.raises(ValueError, match="closed"):
+        parser.feed("x")
+
+
+HEAD = '<function_call>{"name": "f", "args": {"a": '
+SLOW = [
+    *("\n", "<function_call>", "<function_call>\n", "<function_call>{", "```json\n", '```json\n{"', "```json{/*"),
+    *(
+        "```json[[",
+        '```json{"call_objective":',
+        "```json{'call_objective': __PAYLOAD_START__",
+        "Action: ",
+        "Action: a\n",
+    ),
+    *("Thought:\nAction: a\nArgs:\n\n", "<think>", "`", " \t", "        Action", "<tool_call>{}", "```json{}"),
+    *(HEAD + "\n" * 100_000, HEAD + "[" * 100_000, HEAD + '"' * 100_000, HEAD + '"' + "\\" * 100_000),
+    *(HEAD + "'" + "\\'" * 50_000, HEAD + "//" * 50_000, HEAD + "//\n" * 33_000, HEAD + "[" + "1," * 50_000),
+    *(HEAD + "[" + '"a",' * 25_000, HEAD + "[" + "'a'," * 25_000, HEAD + "__PAYLOAD_START__" * 6_000),
+    *(HEAD + "__PAYLOAD_START__" + "__PAYLOAD_END__ " * 6_000, HEAD + "1" * 100_000, HEAD + '{"a":' * 20_000),
+    *(HEAD + '"' + "</function_call>" * 6_000, "<function_call>{}" + "}" * 100_000, "<function_call>{} //" * 5_000),
+]
+
+
+@pytest.mark.parametrize("text", SLOW, ids=lambda text: repr(text[:60]))
+def test_100_kilobytes_cost_linear_time(text: str) -> None:
+    text = (text * (100_000 // len(text) + 1))[:100_000]
+    durations = []
+    for _ in range(5):
+        start = time.thread_time()
+        parse(text)
+        durations.append(time.thread_time() - start)
+    # The bound is 50 ms, measured by benchmarks/micro/calling.py on a quiet machine; quadratic time needs seconds.
+    assert min(durations) < 0.25
+
+
+# Any text
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+ARGUMENTS = st.dictionaries(st.text(max_size=8), JSON, max_size=5)
+NAMES = st.text("abcXYZ019_-.", min_size=1, max_size=20)
+FORMS = {
+    CallForm.FUNCTION_CALL: '<function_call>{{"name": "{0}", "args": {1}}}</function_call>',
+    CallForm.TOOL_CALL: '<tool_call>\n{{"name": "{0}", "arguments": {1}}}\n</tool_call>',
+    CallForm.FENCE: '```json\n{{"name": "{0}", "call_objective": "", "args": {1}}}\n```\n',
+    CallForm.REACT: "Thought: now\nAction: {0}\nArgs: {1}\n",
+}
+
+
+@given(
+    calls=st.lists(st.tuples(NAMES, ARGUMENTS), min_size=1, max_size=4),
+    form=st.sampled_from(list(FORMS)),
+    is_ascii=st.booleans(),
+    indent=st.sampled_from([None, 2]),
+    size=st.integers(1, 40),
+)
+def test_valid_calls_are_read_unchanged(
+    calls: list[tuple[str, dict[str, Any]]], form: CallForm, is_ascii: bool, indent: int | None, size: int
+) -> None:
+    text = "\n".join(
+        FORMS[form].format(name, json.dumps(args, ensure_ascii=is_ascii, indent=indent)) for name, args in calls
+    )
+    found = parse(text)
+    assert [(call.name, call.args, call.form) for call in found] == [(name, args, form) for name, args in calls]
+    assert not any(call.repaired or call.truncated or call.error for call in found)
+    assert parse_in_chunks(text, size) == found
+
+
+@given(args=ARGUMENTS, payload=st.text(), size=st.integers(1, 40))
+def test_payloads_are_read_unchanged(args: dict[str, Any], payload: str, size: int) -> None:
+    text = tagged(f'{{"other": {json.dumps(args)}, "raw": __PAYLOAD_START__{payload}__PAYLOAD_END__}}')
+    assert parse_one(text).args == {"other": args, "raw": payload}
+    assert parse_in_chunks(text, size) == parse(text)
+
+
+@given(args=ARGUMENTS, cut=st.floats(0, 1), size=st.integers(1, 40))
+def test_a_cut_off_call_never_reads_as_a_whole_one(args: dict[str, Any], cut: float, size: int) -> None:
+    text = tagged(json.dumps(args)).removesuffix("</function_call>")
+    part = text[: len("<function_call>") + int(cut * (len(text) - len("<function_call>") - 1))]
+    assert all(call.truncated for call in parse(part))
+    assert parse_in_chunks(part, size) == parse(part)
+
+
+def render_carelessly(value: Any, draw: random.Random) -> str:
+    """JSON with trailing commas, comments, single quotes and Python's words, chosen by ``draw``."""
+    if isinstance(value, dict | list):
+        pairs = value.items() if isinstance(value, dict) else ((None, each) for each in value)
+        items = [
+            ("" if key is None else render_carelessly(key, draw) + draw.choice([":", " : "]))
+            + render_carelessly(each, draw)
+            for key, each in pairs
+        ]
+        inner = draw.choice([",", ", ", ", // note\n", " /* note */ ,"]).join(items)
+        comma = draw.choice(["", ","]) if items else ""
+        brackets = "{}" if isinstance(value, dict) else "[]"
+        return f"{brackets[0]}{inner}{comma}{brackets[1]}"
+    if isinstance(value, str) and draw.random() < 0.4:
+        return "'" + json.dumps(value)[1:-1].replace('\\"', '"').replace("'", "\\'") + "'"
+    return str(value) if (value is None or isinstance(value, bool)) and draw.random() < 0.5 else json.dumps(value)
+
+
+@given(args=ARGUMENTS, seed=st.integers(0, 2**32), size=st.integers(1, 40))
+def test_repairs_keep_every_value(args: dict[str, Any], seed: int, size: int) -> None:
+    text = tagged(render_carelessly(args, random.Random(seed)))
+    call = parse_one(text)
+    assert (call.args, call.error) == (args, None)
+    assert parse_in_chunks(text, size) == [call]
+
+
+@given(st.text(), st.integers(1, 40))
+def test_any_text_is_read_without_an_exception(text: str, size: int) -> None:
+    assert parse_in_chunks(text, size) == parse(text)
+
+
+SEEDS = [
+    *(A_CALL, tagged('{"a": [1, 2, {"b": "c"}], "d": null}'), tagged("{'a': 'b',} // c\n")),
+    tagged('{"a": __PAYLOAD_START__x = "</function_call>"\n__PAYLOAD_END__}'),
+    *(template.format("f", '{"a": "b \\" \\u00e9", "c": -1.5e3}') for template in FORMS.values()),
+    "<think>x</think>Thought: a\nAction: f\nArgs: {}\nObservation: b\nFinal Answer: c",
+    json.dumps({"tool_calls": [{"id": "c1", "function": {"name": "f", "arguments": '{"a": 1}'}}]}),
+    json.dumps({"content": [{"type": "tool_use", "id": "t1", "name": "f", "input": {"a": [1]}}]}),
+]
+TOKENS = [
+    *"{}[]\"'\\,:#/*\n\t `<>0-eé\U0001f600\x00\ud800",
+    "//",
+    "__PAYLOAD_START__",
+    "__PAYLOAD_END__",
+    "```json\n",
+    "null",
+]
+TOKENS += [
+    "<function_call>",
+    "</function_call>",
+    "<tool_call>",
+    "</tool_call>",
+    "Action: f\n",
+    "Args: ",
+    "<think>",
+    "True",
+]
+
+
+def mutate(text: str, draw: random.Random) -> str:
+    for _ in range(draw.randint(1, 6)):
+        start = draw.randint(0, len(text))
+        end = min(len(text), start + draw.choice([0, 0, 1, 3, 20]))
+        text = text[:start] + draw.choice([*TOKENS, "", "", text[end : end + 30]]) + text[end:]
+    return text
+
+
+@pytest.mark.long
+def test_mutated_texts_are_read_without_an_exception() -> None:
+    draw = random.Random(15)
+    for number in range(by_profile(short=10_000, long=1_000_000)):
+        text = mutate(draw.choice(SEEDS), draw)
+        calls = parse(text)
+        assert len(calls) <= MAX_CALLS + 1
+        assert all(isinstance(call.args, dict) and (call.name or call.error) for call in calls)
+        if number % 10 == 0 and not text.lstrip().startswith(("{", "[")):
+            assert parse_in_chunks(text, draw.randint(1, 30)) == calls, text
