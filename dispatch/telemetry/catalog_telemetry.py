@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
-from dispatch._internal.suggestions import excerpt, join_names
+from dispatch._internal.suggestions import excerpt
 from dispatch.telemetry.catalog_observer import HeldChange, RefusedItem, ShadowedItem
 from dispatch.telemetry.events import (
     MAX_NAMES,
@@ -73,7 +73,7 @@ class TelemetryCatalogObserver:
             for source in self._rejected:
                 self._forget_source(source)
             self._rejected.clear()
-        shown = join_names(sorted(sources))
+        shown = ", ".join(sorted(sources))
         if len(self._events):
             names = [tuple(islice(each, MAX_NAMES)) for each in (added, changed, removed)]
             known = {} if fingerprints is None else fingerprints
@@ -110,7 +110,7 @@ class TelemetryCatalogObserver:
             if source not in self._labels:
                 self._rejected.add(source)
             self._count_reload(source, is_successful=False)
-        shown = join_names(sorted(sources))
+        shown = ", ".join(sorted(sources))
         self._publish(CatalogChanged, source=shown, ok=False, tools=tools, problem=problem)
         self._log.log(
             logging.WARNING,

@@ -411,7 +411,7 @@ class World:
         self._rests()
         credit_is_back(refused)
         for dispatcher in self.dispatchers:
-            most = 3 * dispatcher._policy.retry.max_attempts
+            most = 3 * dispatcher._live.policy.retry.max_attempts
             assert correlator_of(dispatcher).tombstones <= most, "what ended long ago is forgotten"
 
     def _rests(self) -> None:
