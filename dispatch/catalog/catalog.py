@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import Any, TypeVar
 
 from dispatch._internal.suggestions import excerpt, find_near_names, join_alternatives, join_names
@@ -196,6 +196,16 @@ class Catalog:
             UnknownServiceError: there is no service with that id.
         """
         return self._service_versions.get(id) or (self.service(id),)
+
+    @property
+    def several_tool_versions(self) -> Set[str]:
+        """The names of tools that have several versions."""
+        return self._tool_versions.keys()
+
+    @property
+    def several_service_versions(self) -> Set[str]:
+        """The ids of services that have several versions."""
+        return self._service_versions.keys()
 
     def iterate_tools(self) -> Iterator[ToolDescriptor]:
         """Iterate over all versions of all tools: by name in the order of loading, then the highest version first."""

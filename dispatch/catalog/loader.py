@@ -322,7 +322,8 @@ class _Origins:
             f"the {self._what} '{excerpt(read.name)}'{of_version} is already used by {first}",
             f"give one of the two another {self._key} or version, or remove it",
         )
-        return read._replace(service=None, tool=None, problems=(*read.problems, problem), is_refused=True)
+        problems = (*read.problems, problem)
+        return msgspec.structs.replace(read, service=None, tool=None, problems=problems, is_refused=True)
 
     def claim_name(self, index: int, read: ReadItem) -> bool:
         """Claim the name and version of ``read`` for the item at ``index``; return False if another item has them."""

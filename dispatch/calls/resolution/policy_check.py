@@ -28,19 +28,21 @@ def check_policies(catalog: Catalog, policy: Policy, checked: Catalog | None = N
         return merged[key]
 
     changed = set()
+    several = catalog.several_tool_versions | (checked.several_tool_versions if checked is not None else frozenset())
     for id in catalog.services:
         versions = catalog.service_versions(id)
         if checked is None or id not in checked.services or checked.service_versions(id) != versions:
             changed.add(id)
             for service in versions:
                 policy_of(service)
-    for name in catalog.tools:
+    for name, default in catalog.tools.items():
+        if checked is not None and not changed and checked.tools.get(name) is default and name not in several:
+            continue  # perf: most tools at most activations
         tools = catalog.versions(name)
         is_checked = checked is not None and name in checked.tools and checked.versions(name) == tools
         for tool in tools:
             if tool.policy and not (is_checked and tool.service not in changed):
-                for service in catalog.service_versions(tool.service):
-                    _merge(policy_of(service), tool.policy, f"the tool '{name}'")
+                _merge(policy_of(catalog.service_or_default(tool)), tool.policy, f"the tool '{name}'")
 
 
 def _merge(base: Policy, raw: Mapping[str, Any], where: str) -> Policy:

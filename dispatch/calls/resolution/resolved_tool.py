@@ -17,7 +17,7 @@ def meter_label(name: str, *, is_tool: bool) -> str:
     return name if is_tool else f"service:{name}"
 
 
-class ResolvedTool(msgspec.Struct, frozen=True):
+class ResolvedTool(msgspec.Struct, frozen=True, gc=False):  # it is in no cycle
     """A tool with everything that a call of it needs.
 
     Attributes:

@@ -298,8 +298,9 @@ class ToolResolver:
                 if service.version == version:
                     former = self._services[id, version]
                     renewed._services[id, version] = _keep_equal(former, renewed._service_version(service))
+        has_same_definition = self._compare_definitions(catalog)
         for (name, version), former in self._tools.copy().items():
-            if is_same_policy and self._has_same_definition(former, catalog):
+            if is_same_policy and has_same_definition(former):
                 renewed._tools[name, version] = former
                 continue
             found = renewed.find(name, version)
@@ -307,17 +308,23 @@ class ToolResolver:
                 renewed._tools[name, version] = _keep_equal(former, found)
         return renewed
 
-    def _has_same_definition(self, former: ResolvedTool, catalog: Catalog) -> bool:
-        """Return whether the only version of a tool, and its service, are the same objects in both catalogues: most tools
-        at most changes. It is not computed again."""
-        tool = catalog.tools.get(former.label)
-        return (
-            tool is not None
-            and tool is former.descriptor
-            and tool.requires is None
-            and catalog.services[tool.service] is former.service
-            and len(catalog.versions(tool.name)) == len(self.catalog.versions(tool.name)) == 1
-        )
+    def _compare_definitions(self, catalog: Catalog) -> Callable[[ResolvedTool], bool]:
+        """Return a function that returns whether the only version of a tool, and its service, are the same objects in both
+        catalogues: most tools at most changes. They are not computed again."""
+        tools, services = catalog.tools, catalog.services
+        several = self.catalog.several_tool_versions | catalog.several_tool_versions
+
+        def has_same_definition(former: ResolvedTool) -> bool:
+            tool = former.descriptor
+            return (
+                tool is not None
+                and tools.get(tool.name) is tool
+                and tool.requires is None
+                and services[tool.service] is former.service
+                and tool.name not in several
+            )
+
+        return has_same_definition
 
 
 def _keep_equal(former: ResolvedTool, new: ResolvedTool) -> ResolvedTool:

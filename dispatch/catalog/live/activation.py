@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -71,6 +71,8 @@ class Activator:
         self._worker: ThreadPoolExecutor | None = None
         """One thread: while there is one, it alone uses the merger."""
         self._activating = asyncio.Lock()
+        self._merging = asyncio.Lock()
+        """Held while the merger is used, and until a replacement of it is in force."""
         self._changed = asyncio.Event()
         self._causes: set[str] = set()
         self._waiting: list[asyncio.Future[None]] = []
@@ -88,12 +90,11 @@ class Activator:
         self._task = asyncio.create_task(self._activate_changes(), name="dispatch-catalog-activation")
 
     async def close(self) -> None:
-        """Activate nothing more."""
+        """Activate nothing more. A change that is not in force yet fails with RuntimeError."""
         await cancel_and_wait((self._task,))
         self.abandon()
         waiting, self._waiting = self._waiting, []
-        for waiter in waiting:
-            waiter.cancel()
+        _fail(waiting, _closed())
 
     def abandon(self) -> None:
         """Release the thread."""
@@ -103,10 +104,25 @@ class Activator:
 
     async def run(self, function: Callable[[Merger], T]) -> T:
         """Return ``function(merger)``. It runs in the thread of the merger, before the start and after the close in the
-        caller's."""
+        caller's.
+
+        Raises:
+            RuntimeError: the dispatcher was closed before the function began.
+        """
+        async with self._merging:
+            return await self._run(function)
+
+    async def _run(self, function: Callable[[Merger], T]) -> T:
         if self._worker is None:
             return function(self._merger)
-        return await asyncio.get_running_loop().run_in_executor(self._worker, lambda: function(self._merger))
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._worker, function, self._merger)
+        except asyncio.CancelledError:
+            if (
+                self._worker is None and not _is_cancelling()
+            ):  # the close has cancelled the future, rather than this task
+                raise _closed() from None
+            raise
 
     async def activate(self, source: str) -> None:
         """Return when all changes until now are in force; ``source`` has caused them."""
@@ -120,21 +136,21 @@ class Activator:
         await waiter
 
     async def replace(self, build: Callable[[Merger], Merger], sources: Collection[str]) -> None:
-        """Put the catalogue of another merger in force. An exception leaves everything as it is.
+        """Put the catalogue of another merger in force. An exception or a cancellation leaves everything as it is.
 
         Args:
             build: makes the other merger from the former one, which it does not change.
             sources: ids of its sources.
         """
 
-        def prepare(former: Merger) -> Prepared:
+        def prepare(former: Merger) -> tuple[Merger, Prepared]:
             merger = build(former)
-            prepared = self._prepare(merger)
-            self._merger = merger
-            return prepared
+            return merger, self._prepare(merger)
 
-        async with self._activating:  # what is prepared next refers to what is in force
-            self._put_in_force(await self.run(prepare), sources, is_replaced=True)
+        async with self._activating, self._merging:  # what is prepared next refers to what is in force
+            merger, prepared = await self._run(prepare)
+            self._merger = merger
+            self._put_in_force(prepared, sources, is_replaced=True)
 
     def _prepare(self, merger: Merger) -> Prepared:
         return self._target.prepare(merger.merge())
@@ -164,13 +180,27 @@ class Activator:
             except Exception as error:  # the next change must still be activated
                 logger.exception("the changed catalogue cannot be activated; the former one stays in force")
                 self._schedule.record_activation(loop.time())
-                for waiter in waiting:
-                    if not waiter.done():
-                        waiter.set_exception(error)
+                _fail(waiting, error)
             else:
                 for waiter in waiting:
                     if not waiter.done():
                         waiter.set_result(None)
             finally:
-                for waiter in waiting:
-                    waiter.cancel()
+                _fail(waiting, _closed())  # those that are not done: the task is cancelled
+
+
+def _fail(waiting: Iterable[asyncio.Future[None]], error: Exception) -> None:
+    for waiter in waiting:
+        if not waiter.done():
+            waiter.set_exception(error)
+
+
+def _closed() -> RuntimeError:
+    return RuntimeError(
+        "the dispatcher was closed before the change of its catalogue was in force. Fix: repeat the change after connect()."
+    )
+
+
+def _is_cancelling() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Final
 
 from dispatch._internal.cancellation import cancel_and_wait
@@ -15,6 +16,8 @@ from dispatch._internal.suggestions import excerpt
 from dispatch.catalog.errors import CatalogError, Problem
 from dispatch.catalog.readers.item import Item
 from dispatch.catalog.sources.base import Source, SourceState
+
+logger = logging.getLogger("dispatch.catalog")
 
 FIRST_RETRY_S: Final = 0.5
 """Seconds until a source that is out of reach is tried again; doubled each time."""
@@ -61,6 +64,7 @@ class SourceFollower:
         self._has_items = False
         self._attempt = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
+        self._wait = FIRST_RETRY_S
 
     def set_ready(self) -> None:
         """Record that the items are in force already."""
@@ -73,44 +77,54 @@ class SourceFollower:
         self._task = asyncio.create_task(self._follow(), name=f"dispatch-catalog-{self.source.id}")
 
     async def close(self) -> None:
-        """Stop following the source and close it."""
-        await cancel_and_wait((self._task,))
-        close = getattr(self.source, "close", None)
-        if close is not None:
-            closing = close()
-            if inspect.isawaitable(closing):
-                await closing
+        """Stop following the source and close it. An error of its ``close()`` is written to the log."""
+        try:
+            await cancel_and_wait((self._task,))
+        finally:
+            self.is_ready.set()  # an add_source() that waits for the first items
+            try:
+                closing = getattr(self.source, "close", _do_nothing)()
+                if inspect.isawaitable(closing):
+                    await closing
+            except Exception as error:  # of a source, which may raise anything; the others are still to be closed
+                logger.warning("the source '%s' cannot be closed: %s", self.source.id, describe_error(error))
 
     async def _follow(self) -> None:
-        wait = FIRST_RETRY_S
+        loop = asyncio.get_running_loop()
         while True:
-            changes = aiter(self.source.changes())
-            change = asyncio.create_task(_await_change(changes))
+            began = loop.time()
             try:
-                await asyncio.sleep(0)  # the iteration begins before the discovery: no change is missed
-                while True:
-                    await self.discover()
-                    if self.error is None:
-                        wait = FIRST_RETRY_S
-                        if await change is _END:
-                            return  # it announces no changes
-                    else:
-                        pause = wait * (1 - JITTER + 2 * JITTER * self._randomness())
-                        wait = min(wait * 2, MAX_RETRY_S)
-                        done, _ = await asyncio.wait((change,), timeout=pause)
-                        if not done:
-                            continue
-                        wait = FIRST_RETRY_S
-                        if change.result() is _END:
-                            await asyncio.sleep(pause)
-                            break
-                    change = asyncio.create_task(_await_change(changes))
+                await self._follow_changes()
             except Exception as error:  # of a source, which may raise anything; it is reported
                 self.record(error)
-                await asyncio.sleep(wait * (1 - JITTER + 2 * JITTER * self._randomness()))
-                wait = min(wait * 2, MAX_RETRY_S)
-            finally:
-                await _end_iteration(changes, change)
+                self.is_ready.set()
+            if loop.time() - began >= MAX_RETRY_S:  # otherwise it fails again and again
+                self._wait = FIRST_RETRY_S
+            await asyncio.sleep(self._next_wait())
+
+    async def _follow_changes(self) -> None:
+        """Discover the items now and after each change, until the source announces no more changes."""
+        changes = aiter(self.source.changes())
+        change = asyncio.create_task(_await_change(changes))
+        try:
+            await asyncio.sleep(0)  # the iteration begins before the discovery: no change is missed
+            while True:
+                await self.discover()
+                if self.error is not None:
+                    done, _ = await asyncio.wait((change,), timeout=self._next_wait())
+                    if not done:
+                        continue
+                if await change is _END:
+                    return
+                self._wait = FIRST_RETRY_S  # the source is in reach
+                change = asyncio.create_task(_await_change(changes))
+        finally:
+            await _end_iteration(changes, change)
+
+    def _next_wait(self) -> float:
+        """Return the seconds until the next attempt; the one after it is later."""
+        wait, self._wait = self._wait, min(self._wait * 2, MAX_RETRY_S)
+        return wait * (1 - JITTER + 2 * JITTER * self._randomness())
 
     async def discover(self) -> None:
         """Discover the items now; ``error`` says how it went."""
@@ -140,6 +154,13 @@ class SourceFollower:
             self._on_state(self, former)
 
 
+async def close_followers(followers: Iterable[SourceFollower]) -> None:
+    """Close ``followers``, every one also when this is cancelled."""
+    async with contextlib.AsyncExitStack() as stack:
+        for follower in followers:
+            stack.push_async_callback(follower.close)
+
+
 def describe_error(error: Exception) -> str:
     """Return the reason of a failure in one line."""
     if isinstance(error, CatalogError):
@@ -151,6 +172,10 @@ def describe_error(error: Exception) -> str:
 
 
 _END: Final = object()
+
+
+def _do_nothing() -> None:
+    """Close a source that has no ``close()``."""
 
 
 async def _await_change(changes: AsyncIterator[object]) -> object:

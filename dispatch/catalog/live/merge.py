@@ -14,14 +14,14 @@ import msgspec
 
 from dispatch.catalog.catalog import Catalog
 from dispatch.catalog.descriptors import ServiceDescriptor, ToolDescriptor
-from dispatch.catalog.errors import Problem
+from dispatch.catalog.errors import CatalogError, Problem
 from dispatch.catalog.fingerprint import fingerprint, service_fingerprint
 from dispatch.catalog.live.source_items import Definitions, SourceItems
 from dispatch.catalog.readers.item import Item, ReadItem
 from dispatch.catalog.sources.base import OnChange
 from dispatch.catalog.version_selection import find_service_version
 from dispatch.policy import DEFAULT_POLICY, Policy
-from dispatch.telemetry.catalog_observer import HeldChange, ShadowedItem
+from dispatch.telemetry.catalog_observer import HeldChange, RefusedItem, ShadowedItem
 
 D = TypeVar("D", ServiceDescriptor, ToolDescriptor)
 
@@ -61,6 +61,12 @@ class SourceReport(msgspec.Struct, frozen=True):
     refused: tuple[ReadItem, ...] = ()
     shadowed: tuple[ShadowedItem, ...] = ()
     held: tuple[HeldChange, ...] = ()
+
+    def describe_refused(self, source: str) -> list[RefusedItem]:
+        """Return the first error of each refused item."""
+        errors = ([each for each in read.problems if each.severity == "error"] for read in self.refused)
+        firsts = (each[0] for each in errors if each)
+        return [RefusedItem(source, each.file, each.key, each.problem, each.fix) for each in firsts]
 
 
 class Merged(msgspec.Struct, frozen=True):
@@ -202,6 +208,15 @@ class Merger:
         if source.holds and source.id in self._services.parts:
             return self._services.parts[source.id]
         return source.services(self.policy)
+
+    def load_items(self, id: str, items: Sequence[Item]) -> None:
+        """Replace the items of a source.
+
+        Raises:
+            CatalogError: they are refused as a whole; the former ones stay in force.
+        """
+        if problems := self.set_items(id, items):
+            raise CatalogError(problems)
 
     def set_catalog(self, id: str, catalog: Catalog) -> None:
         """Replace the items of a source by the descriptors of a catalogue."""

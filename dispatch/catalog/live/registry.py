@@ -20,21 +20,22 @@ from dispatch.catalog.list_conditions import ListConditions
 from dispatch.catalog.live.activation import Activator, CatalogTarget, Prepared
 from dispatch.catalog.live.approval_watcher import ApprovalWatcher
 from dispatch.catalog.live.approvals import Approvals, ApprovalsError
-from dispatch.catalog.live.follower import SourceFollower
+from dispatch.catalog.live.follower import SourceFollower, close_followers
 from dispatch.catalog.live.merge import Merged, Merger, OtherTool
 from dispatch.catalog.live.put_items import put_item, remove_item
 from dispatch.catalog.live.source_list import (
     PUT,
     CatalogLike,
     FixedCatalog,
+    check_items,
     check_source,
     list_sources,
     on_change_of,
 )
-from dispatch.catalog.readers.item import Item, ReadItem
+from dispatch.catalog.readers.item import Item
 from dispatch.catalog.sources.base import Source, SourceState, SourceStatus
 from dispatch.policy import Policy
-from dispatch.telemetry.catalog_observer import NULL_CATALOG, CatalogObserver, RefusedItem
+from dispatch.telemetry.catalog_observer import NULL_CATALOG, CatalogObserver
 
 logger = logging.getLogger("dispatch.catalog")
 
@@ -74,6 +75,8 @@ class Registry:
         self._put_since = time.time()
         self._followers: dict[str, SourceFollower] = {}
         self._approval_watcher: ApprovalWatcher | None = None
+        self._changing = asyncio.Lock()
+        """Held while the list of sources changes."""
         merger = Merger(policy)
         merger.add_source(PUT)
         if approvals is not None:
@@ -82,7 +85,7 @@ class Registry:
             self._add_to(merger, source)
             follower = self._followers[source.id] = self._follower_of(source)
             if hasattr(source, "load"):
-                _set_items(merger, source.id, source.load())
+                merger.load_items(source.id, source.load())
             if hasattr(source, "load") or isinstance(source, FixedCatalog):
                 follower.set_ready()
         self._activator = Activator(merger, target, self._on_activated)
@@ -117,8 +120,7 @@ class Registry:
         """Stop following the sources, and close them. The catalogue stays as it is."""
         async with contextlib.AsyncExitStack() as stack:  # every callback runs, also when the close is cancelled
             stack.push_async_callback(self._activator.close)
-            for follower in self._followers.values():
-                stack.push_async_callback(follower.close)
+            stack.push_async_callback(close_followers, tuple(self._followers.values()))
             if self._approval_watcher is not None:
                 stack.push_async_callback(self._approval_watcher.close)
 
@@ -157,14 +159,15 @@ class Registry:
             ValueError: there is a source with that id, or its ``on_change`` is unknown.
             ApprovalsError: it holds changes, and there is no file of approvals.
         """
-        check_source(source, tuple(self._followers))
-        self._check_approvals(source)
-        follower = self._followers[source.id] = self._follower_of(source)
-        await self._activator.run(lambda merger: self._add_to(merger, source))
-        self._observer.on_source_changed(source.id, "", follower.state, follower.problem)
-        if self._activator.is_running:
-            self._start(follower)
-        else:
+        async with self._changing:
+            check_source(source, tuple(self._followers))
+            self._check_approvals(source)
+            await self._activator.run(lambda merger: self._add_to(merger, source))
+            follower = self._followers[source.id] = self._follower_of(source)
+            self._observer.on_source_changed(source.id, "", follower.state, follower.problem)
+            if self._activator.is_running:
+                self._start(follower)
+        if not self._activator.is_running:
             await follower.discover()
         await follower.is_ready.wait()
 
@@ -174,12 +177,15 @@ class Registry:
         Raises:
             LookupError: there is none.
         """
-        follower = self._find(id)
-        del self._followers[id]
-        await follower.close()
-        await self._activator.run(lambda merger: merger.remove_source(id))
-        await self._activator.activate(id)
-        self._observer.on_source_changed(id, follower.state, "removed")
+        async with self._changing:
+            follower = self._find(id)
+            await self._activator.run(lambda merger: merger.remove_source(id))
+            del self._followers[id]
+            try:
+                await self._activator.activate(id)
+            finally:
+                self._observer.on_source_changed(id, follower.state, "removed")
+                await follower.close()
 
     async def refresh(self, id: str) -> None:
         """Read a source again now. What it delivers is in force on return.
@@ -195,7 +201,8 @@ class Registry:
             raise follower.error
 
     async def replace(self, catalog: CatalogLike | None, policy: Policy) -> None:
-        """Replace all sources and the policy. Items that were put stay. Nothing changes if it raises.
+        """Replace all sources and the policy. Items that were put stay. Nothing changes if it raises, and new sources are
+        closed.
 
         Args:
             catalog: None: the sources stay as they are.
@@ -207,8 +214,29 @@ class Registry:
         if catalog is None:
             await self._activator.replace(lambda merger: merger.copy(merger.order, policy), tuple(self._followers))
             return
-        sources = list_sources(catalog)
-        followers: dict[str, SourceFollower] = {}
+        async with self._changing:
+            former = self._followers
+            followers: dict[str, SourceFollower] = {}
+            try:
+                await self._replace_sources(list_sources(catalog), policy, followers)
+            except BaseException:
+                await close_followers(each for id, each in followers.items() if former.get(id) is not each)
+                raise
+            for id, each in followers.items():
+                if self._activator.is_running and former.get(id) is not each:
+                    old = former[id].state if id in former else ""
+                    if each.state != old:
+                        self._observer.on_source_changed(id, old, each.state, each.problem)
+                    self._start(each)
+            for id, each in former.items():
+                if id not in followers:
+                    self._observer.on_source_changed(id, each.state, "removed")
+            await close_followers(each for id, each in former.items() if followers.get(id) is not each)
+
+    async def _replace_sources(
+        self, sources: Sequence[Source], policy: Policy, followers: dict[str, SourceFollower]
+    ) -> None:
+        """Put the items of ``sources`` in force, and fill ``followers``. Nothing else changes if it raises."""
         found: dict[str, Sequence[Item]] = {}
         for source in sources:
             self._check_approvals(source)
@@ -233,24 +261,12 @@ class Registry:
             for source in sources:
                 if source.id not in kept:
                     self._add_to(merger, source)
-                    _set_items(merger, source.id, found.get(source.id, ()))
+                    merger.load_items(source.id, found.get(source.id, ()))
             merger.set_order((PUT, *followers))
             return merger
 
         await self._activator.replace(build, tuple(followers))
-        former, self._followers = self._followers, followers
-        for id, each in former.items():
-            if followers.get(id) is not each:
-                await each.close()
-                if id not in followers:
-                    self._observer.on_source_changed(id, each.state, "removed")
-        if self._activator.is_running:
-            for id, each in followers.items():
-                if former.get(id) is not each:
-                    old = former[id].state if id in former else ""
-                    if each.state != old:
-                        self._observer.on_source_changed(id, old, each.state, each.problem)
-                    self._start(each)
+        self._followers = followers  # in the same turn of the loop: no items of a former source are accepted in between
 
     # -- items --------------------------------------------------------------------------------------------------
 
@@ -341,6 +357,10 @@ class Registry:
 
     async def _accept(self, source: Source, items: Sequence[Item]) -> Sequence[Problem]:
         def accept(merger: Merger) -> list[Problem] | None:
+            follower = self._followers.get(source.id)
+            if follower is None or follower.source is not source:
+                raise LookupError(f"the source '{source.id}' was removed meanwhile.")
+            check_items(source, items)
             former = merger.items(source.id)
             if len(items) == len(former) and all(map(operator.is_, items, former)):
                 return None
@@ -373,18 +393,6 @@ class Registry:
 
     def _report_items(self, merged: Merged) -> None:
         for id, report in merged.reports.items():
-            refused = [refused for read in report.refused for refused in _describe(id, read)]
-            self._observer.on_refused_items(id, refused)
+            self._observer.on_refused_items(id, report.describe_refused(id))
             self._observer.on_shadowed_items(id, report.shadowed)
             self._observer.on_held_changes(id, report.held)
-
-
-def _set_items(merger: Merger, id: str, items: Sequence[Item]) -> None:
-    problems = merger.set_items(id, items)
-    if problems:
-        raise CatalogError(problems)
-
-
-def _describe(source: str, read: ReadItem) -> list[RefusedItem]:
-    errors = [problem for problem in read.problems if problem.severity == "error"]
-    return [RefusedItem(source, each.file, each.key, each.problem, each.fix) for each in errors[:1]]

@@ -86,6 +86,24 @@ def check_source(source: Source, ids: Sequence[str]) -> None:
         raise ValueError(f"the source '{source.id}' has an unknown on_change. Fix: use 'apply' or 'hold'.")
 
 
+def check_items(source: Source, items: Sequence[object]) -> None:
+    """Check what a source delivers.
+
+    Raises:
+        TypeError: one is no :class:`Item`, or its fields have other types than declared.
+    """
+    for item in items:
+        if not isinstance(item, Item):
+            problem = f"{type(item).__name__}, which is no Item"
+        elif not all(isinstance(text, str) for text in (item.origin, item.kind, item.key, item.namespace)):
+            problem = f"the item {item.origin!r:.80} with an origin, kind, key or namespace that is no text"
+        else:
+            continue
+        raise TypeError(
+            f"the source '{source.id}' delivers {problem}. Fix: return dispatch.catalog.Item objects in discover()."
+        )
+
+
 def on_change_of(source: Source) -> OnChange:
     """Return what happens with changed definitions of a source."""
     return "hold" if getattr(source, "on_change", "apply") == "hold" else "apply"

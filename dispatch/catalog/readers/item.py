@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from dispatch._internal.suggestions import excerpt, find_near_names, join_names
 from dispatch.catalog.descriptors import ServiceDescriptor, ToolDescriptor
 from dispatch.catalog.errors import Problem, Report
@@ -28,7 +30,11 @@ class Unreadable:
     error are not reported as tools without a service. With the key ``""`` it stands for any number of items."""
 
 
-class Item(NamedTuple):
+# Items and readings form no cycles: gc=False excludes them from garbage collection, whose longest pause grows with the
+# number of objects and stops every thread.
+
+
+class Item(msgspec.Struct, frozen=True, gc=False):
     """A raw descriptor as a source delivers it.
 
     Attributes:
@@ -56,7 +62,7 @@ class Item(NamedTuple):
         return f"{self.namespace}-{name}" if self.namespace and name else name
 
 
-class ReadItem(NamedTuple):
+class ReadItem(msgspec.Struct, frozen=True, gc=False):
     """What an item holds.
 
     Attributes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 
+import msgspec
 import pytest
 
 from dispatch.catalog import (
@@ -155,7 +156,7 @@ def test_a_tool_is_offered_once_by_name_and_listed_with_its_source() -> None:
 
 
 def namespaced(item: Item, namespace: str = "crm") -> Item:
-    return item._replace(namespace=namespace)
+    return msgspec.structs.replace(item, namespace=namespace)
 
 
 def test_a_namespace_is_the_prefix_of_names_ids_and_services() -> None:
