@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import msgspec
+import pulsar
 import pytest
 from hypothesis import is_hypothesis_test
 
@@ -26,6 +27,7 @@ from dispatch.devtools.localbroker import (
     read_environment,
 )
 from dispatch.resilience.breaker.rules import complete_rules
+from dispatch.transports.pulsar.client_logging import client_logger
 from tests.helpers.prometheus_binaries import PrometheusMissing, find
 from tests.helpers.run_profile import IN_CI, is_long_profile, load_profile
 
@@ -65,6 +67,12 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     if is_broker_started and choose_launcher() == "process" and find_distribution() is None:
         # The controller downloads Pulsar once; the workers would do it at the same time, and cannot show progress.
         fetch_distribution(_print_progress)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def pulsar_client_log() -> None:
+    """pulsar-client logs where the first client of a process wants it: that must not be a client of a peer."""
+    pulsar.Client("pulsar://127.0.0.1:1", logger=client_logger()).close()  # without a connection
 
 
 def _print_progress(line: str) -> None:
