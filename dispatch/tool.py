@@ -47,6 +47,16 @@ class Tool:
         return self._dispatcher.stream(self.name, arguments, user=self.user, version=self.version)
 
     @property
+    def read_only(self) -> bool:
+        """The tool is declared to change nothing."""
+        return self._descriptor.read_only
+
+    @property
+    def destructive(self) -> bool | None:
+        """The tool is declared to destroy something (true) or not (false); None: not declared."""
+        return self._descriptor.destructive
+
+    @property
     def parameters(self) -> dict[str, Any]:
         """The arguments as a JSON Schema object, as model APIs expect them: a copy of the descriptor's ``input-schema``, or
         a schema of its ``arguments``."""

@@ -1,12 +1,13 @@
 """A graph of actions and tools that recommends the tools of the next step, with the names of Chat2Graph. Needs networkx: the
 extra ``toolkit``."""
 
+from dispatch.calling.function_call_result import FunctionCallResult, FunctionCallStatus
 from dispatch.toolkit.action import Action
 from dispatch.toolkit.files.toolkit_file import Operator
 from dispatch.toolkit.graph import Graph
 from dispatch.toolkit.mcp_service import McpConfig, McpService, McpTransportConfig, McpTransportType
 from dispatch.toolkit.service import ToolkitService
-from dispatch.toolkit.tool import FunctionCallResult, FunctionCallStatus, Tool, ToolType
+from dispatch.toolkit.tool import Tool, ToolType
 from dispatch.toolkit.tool_group import (
     ToolConnection,
     ToolGroup,

@@ -1,10 +1,9 @@
-"""Tools of a toolkit, and results of function calls, with the names of Chat2Graph."""
+"""Tools of a toolkit, with the names of Chat2Graph."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 from uuid import uuid4
@@ -19,36 +18,6 @@ class ToolType(Enum):
     """A tool of an MCP server."""
     DISPATCH_TOOL = "DISPATCH_TOOL"
     """A tool of a dispatcher's catalogue. Not in Chat2Graph."""
-
-
-class FunctionCallStatus(Enum):
-    """How a function call ended."""
-
-    SUCCEEDED = "SUCCEEDED"
-    FAILED = "FAILED"
-
-
-@dataclass
-class FunctionCallResult:
-    """Result of one function call in the text of a model.
-
-    Attributes:
-        func_name: name of the tool; empty: the call could not be read.
-        func_args: arguments by name.
-        call_objective: the purpose that the model gave.
-        output: result or error, as text for the model.
-    """
-
-    func_name: str
-    func_args: dict[str, Any]
-    call_objective: str
-    output: str
-    status: FunctionCallStatus = FunctionCallStatus.SUCCEEDED
-
-    @classmethod
-    def error(cls, error_message: str) -> FunctionCallResult:
-        """Return the result of a call that could not be read."""
-        return cls("", {}, "", error_message, FunctionCallStatus.FAILED)
 
 
 class DispatchTool(Protocol):

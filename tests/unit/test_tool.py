@@ -38,6 +38,7 @@ async def test_a_tool_is_called_with_named_arguments_on_behalf_of_its_user() -> 
         assert [chunk async for chunk in tool.stream(topic="dogs")] == ["about dogs"]
         assert service.requests == [({}, {"topic": "cats"}, "alice"), ({}, {"topic": "dogs"}, "alice")]
         assert (tool.name, tool.description, tool.user) == ("work", "Does work.", "alice")
+        assert (tool.read_only, tool.destructive) == (False, None)
         assert repr(tool) == "Tool('work')"
 
 

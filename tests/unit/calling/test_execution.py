@@ -1,0 +1,291 @@
+"""Calls of a model's output are executed; results and errors are values, in order."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import dispatch
+from dispatch.calling import (
+    MAX_CALLS,
+    CallForm,
+    FunctionCallStatus,
+    call_function,
+    current_context,
+    format_answers,
+    function_calling_prompt,
+    parse,
+)
+from dispatch.errors import ThrottledError
+from tests.helpers.dispatcher_and_service import Service, catalog, stand
+
+SUCCEEDED, FAILED = FunctionCallStatus.SUCCEEDED, FunctionCallStatus.FAILED
+
+
+class LocalTool:
+    def __init__(self, name: str, function: Callable[..., Any], *, read_only: bool = False, destructive: bool = False):
+        self.name = name
+        self.description = f"Runs {name}."
+        self.parameters: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "integer"}}}
+        self.invoke = function
+        self.read_only = read_only
+        self.destructive = destructive
+
+
+def call(name: str, /, **args: Any) -> str:
+    content = {"name": name, "call_objective": "because", "args": args}
+    return f"<function_call>{json.dumps(content)}</function_call>\n"
+
+
+def add(a: int, b: int = 0) -> int:
+    return a + b
+
+
+async def test_results_in_the_order_of_the_calls() -> None:
+    async def greet(name: str) -> str:
+        return f"hello {name}"
+
+    tools = [LocalTool("add", add), LocalTool("greet", greet)]
+    first, second = await call_function(tools, "Now " + call("greet", name="你好") + call("add", a=1, b=2)) or []
+    assert (first.func_name, first.func_args, first.call_objective) == ("greet", {"name": "你好"}, "because")
+    assert (first.output, first.status) == ("hello 你好", SUCCEEDED)
+    assert (second.output, second.status) == ("3", SUCCEEDED)
+
+
+async def test_a_text_without_calls_is_none() -> None:
+    assert await call_function([LocalTool("add", add)], "I have no questions.") is None
+
+
+@pytest.mark.parametrize(
+    ("result", "output"),
+    [("é\n", "é\n"), ({"a": "é"}, '{\n  "a": "é"\n}'), (None, "null"), ({1, 2} - {2}, "{1}"), ([1], "[\n  1\n]")],
+)
+async def test_results_are_text(result: object, output: str) -> None:
+    (found,) = await call_function([LocalTool("f", lambda: result)], call("f")) or []
+    assert found.output == output
+
+
+async def test_errors_are_results() -> None:
+    def divide(a: int) -> float:
+        return 1 / a
+
+    async def throttle() -> str:
+        raise ThrottledError("rate-limited", "Tool 'x' was not executed: its rate limit is reached.", retry_after=3)
+
+    tools = [LocalTool("divide", divide), LocalTool("throttle", throttle), LocalTool("add", add)]
+    text = call("divide", a=0) + call("throttle") + call("add", c=1) + "<function_call>{'a' 1}</function_call>"
+    results = await call_function(tools, text) or []
+    assert [each.status for each in results] == [FAILED] * 4
+    assert results[0].output == "Tool 'divide' failed with ZeroDivisionError: division by zero"
+    assert results[1].output == "Tool 'x' was not executed: its rate limit is reached."
+    assert "unexpected keyword argument 'c'" in results[2].output
+    assert (results[3].func_name, results[3].func_args) == ("", {})
+    assert results[3].output.startswith("The call at line 4, column ")
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "message"),
+    [
+        (
+            "get_wether",
+            ["get_weather", "put_file"],
+            "No tool was executed: there is no tool 'get_wether'. Use 'get_weather'.",
+        ),
+        ("xyz", ["add"], "No tool was executed: there is no tool 'xyz'. Use one of: add."),
+        ("xyz", [], "No tool was executed: there is no tool 'xyz', and no other one. Answer without tools."),
+    ],
+)
+async def test_an_unknown_name_lists_the_near_ones(name: str, known: list[str], message: str) -> None:
+    (found,) = await call_function([LocalTool(each, add) for each in known], call(name)) or []
+    assert (found.output, found.status) == (message, FAILED)
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+async def test_a_call_that_is_cut_off_runs_only_if_its_tool_is_read_only(read_only: bool) -> None:
+    paths: list[str] = []
+    tools = [LocalTool("open", paths.append, read_only=read_only)]
+    tools[0].invoke = lambda path: paths.append(path)
+    (found,) = await call_function(tools, '<function_call>{"name": "open", "args": {"path":"/srv/da') or []
+    assert paths == (["/srv/da"] if read_only else [])
+    assert ("the text ended inside its call" in found.output) is not read_only
+
+
+@pytest.mark.parametrize("destructive", [False, True])
+async def test_a_repaired_call_runs_only_if_its_tool_is_not_destructive(destructive: bool) -> None:
+    tools = [LocalTool("add", add, destructive=destructive)]
+    (found,) = await call_function(tools, call("add", a=1).replace("}}", ",}}")) or []
+    assert (found.status, "it is destructive" in found.output) == (FAILED if destructive else SUCCEEDED, destructive)
+
+
+async def test_read_only_calls_run_concurrently_and_the_others_in_order() -> None:
+    log: list[str] = []
+    both = asyncio.Barrier(2)
+
+    async def read(key: str) -> str:
+        await both.wait()
+        log.append("read")
+        return key
+
+    async def write(key: str) -> str:
+        log.append(f"start {key}")
+        await asyncio.sleep(0)
+        log.append(f"end {key}")
+        return key
+
+    tools = [LocalTool("read", read, read_only=True), LocalTool("write", write)]
+    text = "".join(
+        call(*each[:1], key=each[1]) for each in [("write", "a"), ("write", "b"), ("read", "c"), ("read", "d")]
+    )
+    async with asyncio.timeout(5):
+        results = await call_function(tools, text + call("write", key="e")) or []
+    assert [each.output for each in results] == list("abcde")
+    assert log == ["start a", "end a", "start b", "end b", "read", "read", "start e", "end e"]
+
+
+async def test_calls_beyond_the_limit_are_not_executed() -> None:
+    ran: list[int] = []
+    results = await call_function([LocalTool("f", lambda: ran.append(1))], call("f") * (MAX_CALLS + 3)) or []
+    assert (len(ran), len(results)) == (MAX_CALLS, MAX_CALLS + 1)
+    assert "rejected" in results[-1].output
+
+
+async def test_cancelling_the_caller_cancels_the_calls() -> None:
+    cancelled: list[int] = []
+    started = asyncio.Event()
+
+    async def hang() -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.append(1)
+
+    tools = [LocalTool("hang", hang, read_only=True)]
+    task = asyncio.create_task(call_function(tools, call("hang") * 3))
+    await started.wait()
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert cancelled == [1, 1, 1]
+
+
+async def test_a_tool_that_cancels_itself_is_a_failed_call() -> None:
+    def cancel() -> None:
+        raise asyncio.CancelledError
+
+    results = await call_function([LocalTool("f", cancel, read_only=True)], call("f") * 2) or []
+    assert [(each.status, "was cancelled" in each.output) for each in results] == [(FAILED, True)] * 2
+
+
+async def test_tools_read_the_context() -> None:
+    (found,) = await call_function([LocalTool("who", current_context)], call("who"), context="alice") or []
+    assert found.output == "alice"
+    assert current_context() is None
+
+
+async def test_tools_of_a_dispatcher_are_called_with_its_guards() -> None:
+    def work(arguments: dict[str, Any]) -> str:
+        if "path" in arguments:
+            raise dispatch.ToolError("no-such-file", "There is no file.")
+        return f"did {arguments}"
+
+    service = Service(work)
+    async with stand(service, catalog(read={"read-only": True}, remove={"destructive": True})) as (dispatcher, _):
+        text = call("read", n=1) + call("remove", n=2).replace("}}", ",}}") + call("remove", path="/") + call("raed")
+        results = await call_function(dispatcher.tools(user="alice"), text) or []
+    assert [each.status for each in results] == [SUCCEEDED, FAILED, FAILED, FAILED]
+    assert results[0].output == "did {'n': 1}"
+    assert "it is destructive" in results[1].output
+    assert "There is no file." in results[2].output
+    assert "Use 'read'" in results[3].output
+    assert service.requests == [({}, {"n": 1}, "alice"), ({}, {"path": "/"}, "alice")]
+
+
+# Answers
+
+
+def native(form: CallForm) -> object:
+    bad = '{"a" 1}'
+    return {
+        CallForm.OPENAI_CHAT: {
+            "tool_calls": [
+                {"id": "c1", "function": {"name": "add", "arguments": '{"a": 1}'}},
+                {"id": "c2", "function": {"name": "add", "arguments": bad}},
+            ]
+        },
+        CallForm.OPENAI_RESPONSES: [
+            {"type": "function_call", "call_id": "c1", "name": "add", "arguments": '{"a": 1}'},
+            {"type": "function_call", "call_id": "c2", "name": "add", "arguments": bad},
+        ],
+        CallForm.ANTHROPIC: {
+            "content": [
+                {"type": "tool_use", "id": "c1", "name": "add", "input": {"a": 1}},
+                {"type": "tool_use", "id": "c2", "name": "add", "input": bad},
+            ]
+        },
+        CallForm.GEMINI: [
+            {"functionCall": {"name": "add", "args": {"a": 1}}},
+            {"functionCall": {"id": "c2", "name": "add", "args": bad}},
+        ],
+    }[form]
+
+
+async def test_answers_in_native_forms_have_the_ids_of_the_calls() -> None:
+    answers = {}
+    errors = {}
+    for form in (CallForm.OPENAI_CHAT, CallForm.OPENAI_RESPONSES, CallForm.ANTHROPIC, CallForm.GEMINI):
+        results = await call_function([LocalTool("add", add)], native(form)) or []
+        errors[form] = results[1].output
+        answers[form] = format_answers(results)
+    assert answers[CallForm.OPENAI_CHAT] == [
+        {"role": "tool", "tool_call_id": "c1", "content": "1"},
+        {"role": "tool", "tool_call_id": "c2", "content": errors[CallForm.OPENAI_CHAT]},
+    ]
+    assert answers[CallForm.OPENAI_RESPONSES] == [
+        {"type": "function_call_output", "call_id": "c1", "output": "1"},
+        {"type": "function_call_output", "call_id": "c2", "output": errors[CallForm.OPENAI_RESPONSES]},
+    ]
+    (message,) = answers[CallForm.ANTHROPIC]
+    assert [(block["tool_use_id"], block["is_error"]) for block in message["content"]] == [("c1", False), ("c2", True)]
+    (message,) = answers[CallForm.GEMINI]
+    assert message["parts"] == [
+        {"functionResponse": {"name": "add", "response": {"output": "1"}}},
+        {"functionResponse": {"id": "c2", "name": "add", "response": {"error": errors[CallForm.GEMINI]}}},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        (
+            '<tool_call>{"name": "f", "arguments": {}}</tool_call>',
+            '<tool_response>\n{"name": "f", "content": "<\\/tool_response> <\\/function_call_result>"}\n</tool_response>',
+        ),
+        (
+            call("f").strip(),
+            '<function_call_result>\n{"name": "f", "call_objective": "because", "status": "SUCCEEDED", "output": '
+            '"<\\/tool_response> <\\/function_call_result>"}\n</function_call_result>',
+        ),
+        ("Thought: x\nAction: f\nArgs: {}\n", "Observation: </tool_response> </function_call_result>"),
+    ],
+)
+async def test_answers_in_texts(text: str, answer: str) -> None:
+    tools = [LocalTool("f", lambda: "</tool_response> </function_call_result>")]
+    results = await call_function(tools, text) or []
+    assert format_answers(results) == [{"role": "user", "content": answer}]
+
+
+# The prompt
+
+
+def test_the_prompt_shows_each_tool_and_is_no_call_except_for_its_example() -> None:
+    prompt = function_calling_prompt([LocalTool("add", add), LocalTool("sub", add)])
+    for line in prompt.splitlines()[2:4]:
+        assert json.loads(line)["parameters"]["properties"] == {"a": {"type": "integer"}}
+    assert [each.name for each in parse(prompt)] == ["TOOL"]
+    assert function_calling_prompt([]) == "No tools are available. Answer without calls.\n"
