@@ -33,6 +33,7 @@ SERVICE = {
     "id": "desk",
     "request-queue": "non-persistent://tg/request/desk",
     "response-queue": "non-persistent://tg/response/desk",
+    "config-params": [{"name": "text"}],
 }
 SETTLE_S = 1.0
 """Until a change of a source is in force, at most."""
@@ -43,13 +44,13 @@ contents = st.dictionaries(st.sampled_from(NAMES), texts)
 
 
 def tool(name: str, text: object) -> dict[str, Any]:
-    return {"type": "tool-service", "name": name, "service": "desk", "description": text}
+    return {"type": "tool-service", "name": name, "service": "desk", "description": text, "text": str(text)}
 
 
 class Echo(ToolService):
-    async def invoke(self, config: object, arguments: object, user: str = "") -> str:
+    async def invoke(self, config: Mapping[str, str], arguments: object, user: str = "") -> str:
         await asyncio.sleep(0.05)
-        return "done"
+        return config["text"]
 
 
 class ChangingSource:
@@ -146,7 +147,7 @@ class LiveCatalogMachine(RuleBasedStateMachine):
             result = await self.dispatcher.execute(name)
             self.calls += 1
             outcome = Outcome.SUCCESS if name in seen else Outcome.REJECTED
-            if result.outcome is not outcome:
+            if result.outcome is not outcome or (name in seen and result.text != seen[name][1]):
                 self.problems.append(f"a call of '{name}' had the outcome {result.outcome}: {result}")
             await asyncio.sleep(self.randomness.uniform(0.05, 0.4))
 

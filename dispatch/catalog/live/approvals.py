@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -62,22 +64,26 @@ class Approvals:
         Raises:
             ApprovalsError: the file cannot be read or written.
         """
-        known = {**self.load(), **approved}
-        text = json.dumps({"approved": {key: sorted(known[key]) for key in sorted(known)}}, indent=1) + "\n"
         try:
-            descriptor, temporary = tempfile.mkstemp(prefix=f".{self.path.name}.", dir=self.path.parent)
-            try:
-                with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                    file.write(text)
-                    file.flush()
-                    os.fsync(file.fileno())
-                os.replace(temporary, self.path)
-            except BaseException:
-                os.unlink(temporary)
-                raise
+            with lock_folder(self.path.parent):  # a dispatcher and `dispatch tools approve` may write at the same time
+                known = {**self.load(), **approved}
+                self._write(known)
         except OSError as error:
             raise self._error(f"cannot be written: {error.strerror or error}", "make its folder writable") from None
         return known
+
+    def _write(self, known: Fingerprints) -> None:
+        text = json.dumps({"approved": {key: sorted(known[key]) for key in sorted(known)}}, indent=1) + "\n"
+        descriptor, temporary = tempfile.mkstemp(prefix=f".{self.path.name}.", dir=self.path.parent)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, self.path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
 
     def modified(self) -> tuple[int, int, int]:
         """Return a value that changes when the file is replaced or written; zeros if there is none."""
@@ -89,6 +95,17 @@ class Approvals:
 
     def _error(self, problem: str, fix: str) -> ApprovalsError:
         return ApprovalsError(f"The file of approved definitions {self.path} {problem}. Fix: {fix}.")
+
+
+@contextlib.contextmanager
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Exclude other threads and processes that lock the same folder. A lock of the folder leaves no file behind."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _check(print: object) -> str:
