@@ -21,7 +21,7 @@ from dispatch.catalog.live.activation import Activator, CatalogTarget, Prepared
 from dispatch.catalog.live.approval_watcher import ApprovalWatcher
 from dispatch.catalog.live.approvals import Approvals, ApprovalsError
 from dispatch.catalog.live.follower import SourceFollower, close_followers
-from dispatch.catalog.live.merge import Merged, Merger, OtherTool
+from dispatch.catalog.live.merge import Merged, Merger, OtherTool, SourceReport
 from dispatch.catalog.live.put_items import put_item, remove_item
 from dispatch.catalog.live.source_list import (
     PUT,
@@ -133,7 +133,8 @@ class Registry:
     def sources(self) -> tuple[SourceStatus, ...]:
         """Return the state of each source, the highest precedence first."""
         found = []
-        for id, report in self._activator.merged.reports.items():
+        unread = {id: SourceReport(0, 0) for id in self._followers if id not in self._activator.merged.reports}
+        for id, report in {**self._activator.merged.reports, **unread}.items():
             follower = self._followers.get(id)
             counts = report.items, report.tools
             if follower is not None:

@@ -83,7 +83,7 @@ async def started() -> AsyncIterator[tuple[Activator, Target]]:
 
 
 async def add(activator: Activator, name: str, source: str = "a") -> None:
-    await activator.run(put(name))  # type: ignore[arg-type]  # a function of the merger
+    await activator.run(put(name))
     await activator.activate(source)
 
 

@@ -112,7 +112,7 @@ def test_tools_of_other_runtimes_are_listed_with_their_owner() -> None:
 def test_a_catalogue_is_a_source() -> None:
     merger = merger_of(a=[tool("second")])
     merger.add_source("code")
-    merger.set_catalog("code", Catalog.of([service().raw], [tool().raw]))  # type: ignore[list-item]  # raw is any JSON
+    merger.set_catalog("code", Catalog.of([service().raw], [tool().raw]))
     merged = merger.merge()
     assert set(merged.catalog.tools) == {"second", "stamp"}
     assert (merged.reports["code"].items, merged.catalog.source_of("stamp")) == (2, "code")
