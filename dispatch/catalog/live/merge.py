@@ -209,14 +209,29 @@ class Merger:
             return self._services.parts[source.id]
         return source.services(self.policy)
 
-    def load_items(self, id: str, items: Sequence[Item]) -> None:
-        """Replace the items of a source.
+    def load_items(self, found: Mapping[str, Sequence[Item]], *, others_follow: bool = False) -> tuple[str, ...]:
+        """Replace the items of several sources, whose tools may use each other's services.
+
+        Args:
+            found: items by the id of their source.
+            others_follow: further sources deliver their items later.
+
+        Returns:
+            Ids of sources that have no items yet: their tools use services that a further source may deliver.
 
         Raises:
-            CatalogError: they are refused as a whole; the former ones stay in force.
+            CatalogError: items are refused.
         """
-        if problems := self.set_items(id, items):
-            raise CatalogError(problems)
+        waiting = tuple(found)
+        while waiting:
+            refused = {id: problems for id in waiting if (problems := self.set_items(id, found[id]))}
+            if len(refused) == len(waiting):  # none of them helps another one
+                problems = [problem for each in refused.values() for problem in each]
+                if others_follow and all(each.key == "service" for each in problems if each.severity == "error"):
+                    break
+                raise CatalogError(problems)
+            waiting = tuple(refused)
+        return waiting
 
     def set_catalog(self, id: str, catalog: Catalog) -> None:
         """Replace the items of a source by the descriptors of a catalogue."""

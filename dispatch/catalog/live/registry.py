@@ -81,13 +81,14 @@ class Registry:
         merger.add_source(PUT)
         if approvals is not None:
             merger.approved = approvals.load()
-        for source in list_sources(catalog):
+        sources = list_sources(catalog)
+        for source in sources:
             self._add_to(merger, source)
-            follower = self._followers[source.id] = self._follower_of(source)
-            if hasattr(source, "load"):
-                merger.load_items(source.id, source.load())
-            if hasattr(source, "load") or isinstance(source, FixedCatalog):
-                follower.set_ready()
+            self._followers[source.id] = self._follower_of(source)
+        found = {source.id: source.load() for source in sources if hasattr(source, "load")}
+        known = {source.id for source in sources if isinstance(source, FixedCatalog)}.union(found)
+        for id in known.difference(merger.load_items(found, others_follow=len(known) < len(sources))):
+            self._followers[id].set_ready()
         self._activator = Activator(merger, target, self._on_activated)
         if approvals is not None:
             self._approval_watcher = ApprovalWatcher(approvals, self._activator)
@@ -262,7 +263,7 @@ class Registry:
             for source in sources:
                 if source.id not in kept:
                     self._add_to(merger, source)
-                    merger.load_items(source.id, found.get(source.id, ()))
+            merger.load_items(found)
             merger.set_order((PUT, *followers))
             return merger
 

@@ -76,16 +76,18 @@ class SnapshotReader:
         require_distinct(sources)
         for source in sources:
             self._merger.add_source(source.id, is_atomic=bool(getattr(source, "is_atomic", False)))
-        for source in sources:
-            if isinstance(source, Folder):
-                self._read_folder(source)
+        found = {source.id: items for source in sources if (items := self._read_folder(source)) is not None}
+        waiting: Sequence[str] = tuple(found)
+        while waiting:  # a folder may use services of another one
+            refused = [id for id in waiting if not self._set_items(id, found[id])]
+            waiting = refused if len(refused) < len(waiting) else ()
 
     async def read_remote(self) -> None:
         """Read the sources that need the broker; they are connected."""
         for source in self._sources:
             if not isinstance(source, Folder):
                 try:
-                    self._set_items(source, await source.discover())
+                    self._set_items(source.id, await source.discover())
                 except (CatalogError, ConfigServiceError, DispatchError) as error:
                     self._failures[source.id] = error
 
@@ -112,22 +114,27 @@ class SnapshotReader:
             problems[sources[problem.file]].append(problem)
         return Snapshot(merged, problems, self._failures)
 
-    def _read_folder(self, folder: Folder) -> None:
-        reader = FolderReader(folder.path, folder.namespace)
+    def _read_folder(self, source: Source) -> Sequence[Item] | None:
+        if not isinstance(source, Folder):
+            return None
+        reader = FolderReader(source.path, source.namespace)
         reading = reader.read()
         if reading.may_be_partial:
             time.sleep(PARTIAL_WRITE_S)
             reading = reader.read()
-        self._folder_problems[folder.id] = reading.problems
+        self._folder_problems[source.id] = reading.problems
         if reading.has_errors:
-            self._failures[folder.id] = CatalogError([*reading.problems, *check_items(reading.items)[1]])
-            return
-        self._set_items(folder, reading.items)
+            self._failures[source.id] = CatalogError([*reading.problems, *check_items(reading.items)[1]])
+            return None
+        return reading.items
 
-    def _set_items(self, source: Source, items: Sequence[Item]) -> None:
-        problems = self._merger.set_items(source.id, items)
+    def _set_items(self, id: str, items: Sequence[Item]) -> bool:
+        problems = self._merger.set_items(id, items)
         if problems:
-            self._failures[source.id] = CatalogError([*self._folder_problems.get(source.id, ()), *problems])
+            self._failures[id] = CatalogError([*self._folder_problems.get(id, ()), *problems])
+            return False
+        self._failures.pop(id, None)
+        return True
 
 
 def read_folders(folders: Sequence[str]) -> Snapshot:

@@ -93,8 +93,8 @@ def test_a_mistake_in_one_of_several_sources(run: Run, tmp_path: Path) -> None:
     assert f"{one}: 1 service, 1 tool, no mistakes.\n" in end.out
 
 
-def test_a_tool_may_use_the_service_of_an_earlier_source(run: Run, tmp_path: Path) -> None:
+def test_a_tool_may_use_the_service_of_another_source(run: Run, tmp_path: Path) -> None:
     one, two = write_catalog(tmp_path / "one"), write_catalog(tmp_path / "two", name="sing")
     (two / "tool-service" / "joke-service.json").unlink()
     assert run("check", str(one), str(two), "--plan", "none").code == 0
-    assert run("check", str(two), str(one), "--plan", "none").code == 1
+    assert run("check", str(two), str(one), "--plan", "none").code == 0
