@@ -1,8 +1,16 @@
 """A graph of actions and tools that recommends the tools of the next step, with the names of Chat2Graph. Needs networkx: the
 extra ``toolkit``."""
 
+try:
+    import networkx  # noqa: F401 - all modules of the package need it
+except ImportError:
+    raise ImportError(
+        "dispatch.toolkit needs networkx, which is not installed. Install it: pip install 'tool-dispatch[toolkit]'"
+    ) from None
+
 from dispatch.calling.function_call_result import FunctionCallResult, FunctionCallStatus
 from dispatch.toolkit.action import Action
+from dispatch.toolkit.drawing.text_formats import render_graphml, render_mermaid
 from dispatch.toolkit.files.toolkit_file import Operator
 from dispatch.toolkit.graph import Graph
 from dispatch.toolkit.mcp_service import McpConfig, McpService, McpTransportConfig, McpTransportType
@@ -38,4 +46,6 @@ __all__ = [
     "Toolkit",
     "ToolkitService",
     "ToolkitWarning",
+    "render_graphml",
+    "render_mermaid",
 ]

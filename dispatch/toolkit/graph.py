@@ -6,12 +6,7 @@ import json
 from collections.abc import Iterable
 from typing import Any, Final
 
-try:
-    import networkx as nx
-except ImportError:
-    raise ImportError(
-        "dispatch.toolkit needs networkx, which is not installed. Install it: pip install 'tool-dispatch[toolkit]'"
-    ) from None
+import networkx as nx
 
 DEFAULT_SCORE: Final = 1.0
 """Score of an edge without a written one."""

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from dispatch.toolkit import recommendation
 from dispatch.toolkit.action import Action
 from dispatch.toolkit.chain import ChainItem, lay_out_chain
+from dispatch.toolkit.drawing.figure import draw_figure
 from dispatch.toolkit.run_coroutine import run_coroutine
 from dispatch.toolkit.tool import DispatchTool, Tool
 from dispatch.toolkit.tool_group import ToolGroup, ToolkitWarning
 from dispatch.toolkit.toolkit import Toolkit
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 ScoredActions = Sequence[tuple[Action, float]]
 """Actions with the scores of their edges."""
@@ -137,7 +142,9 @@ class ToolkitService:
         """Remove an action and the tools that no other vertex points to."""
         self._toolkit.remove_vertex(action_id)
 
-    def recommend_subgraph(self, actions: Iterable[Action], threshold: float = 0.5, hops: int = 0) -> Toolkit:
+    def recommend_subgraph(
+        self, actions: Iterable[Action], threshold: float = 0.5, hops: int = 0, *, user: str = ""
+    ) -> Toolkit:
         """Return the actions and tools within reach of ``actions``, as a new toolkit.
 
         Next edges with a score ≥ ``threshold`` are followed for ``hops`` steps; then the tools are added that one of these
@@ -146,16 +153,45 @@ class ToolkitService:
         Args:
             threshold: 0.5 as in Chat2Graph.
             hops: 0 as in Chat2Graph: the tools of ``actions`` alone.
+            user: of the tools of a live catalogue, only those that this user may call are recommended, and their functions
+                call them on the user's behalf.
+
+        Raises:
+            ValueError: ``hops`` is negative, or ``threshold`` is not a number.
+            RejectedError: ``permissions-unavailable``: the permissions of ``user`` come from a callable, and its answer is
+                not cached. ``await dispatcher.tools(user=user)`` asks for them.
         """
-        return recommendation.recommend_subgraph(self._toolkit, [action.id for action in actions], threshold, hops)
+        ids = [action.id for action in actions]
+        follower = self._toolkit.follower
+        if follower is None:
+            return recommendation.recommend_subgraph(self._toolkit, ids, threshold, hops)
+        found = recommendation.recommend_subgraph(
+            self._toolkit, ids, threshold, hops, lambda tool: follower.is_visible(tool, user)
+        )
+        for id in filter(follower.has_tool, list(found.get_graph())):
+            found.add_vertex(id, data=follower.bind_tool(id, user))
+        return found
 
     def recommend_tools_actions(
-        self, actions: Iterable[Action], threshold: float = 0.5, hops: int = 0
+        self, actions: Iterable[Action], threshold: float = 0.5, hops: int = 0, *, user: str = ""
     ) -> tuple[list[Tool], list[Action]]:
         """Return the tools and the actions of :meth:`recommend_subgraph`, both in topological order."""
-        subgraph = self.recommend_subgraph(actions, threshold, hops)
+        subgraph = self.recommend_subgraph(actions, threshold, hops, user=user)
         found = [subgraph.get_data(id) for id in subgraph.vertices()]
         return [each for each in found if isinstance(each, Tool)], [each for each in found if isinstance(each, Action)]
+
+    def visualize(self, graph: Toolkit, title: str, show: bool = False) -> Figure:
+        """Draw a toolkit of at most 500 vertices with matplotlib, the extra ``draw``. Nothing remains in ``pyplot``: the
+        figure is freed with its last reference.
+
+        Args:
+            show: open the picture with the desktop's viewer or browser.
+
+        Raises:
+            ValueError: the toolkit has too many vertices.
+            ImportError: matplotlib is missing.
+        """
+        return draw_figure(graph, title, show)
 
     def _select_known(self, actions: ScoredActions, what: str) -> list[tuple[Action, float]]:
         _check_scores(actions)

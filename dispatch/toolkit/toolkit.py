@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from dispatch.toolkit.action import Action
+from dispatch.toolkit.catalog_follower import CatalogFollower
 from dispatch.toolkit.files.reader import read_file
 from dispatch.toolkit.files.toolkit_file import Operator, ToolkitFile
 from dispatch.toolkit.files.toolkit_file import Vertex as FileVertex
@@ -18,6 +19,8 @@ from dispatch.toolkit.tool_group import ToolGroup
 
 if TYPE_CHECKING:
     import networkx as nx
+
+    from dispatch.dispatcher import Dispatcher
 
 Vertex = Action | Tool | ToolGroup
 DATA: Final = "data"
@@ -41,6 +44,29 @@ class Toolkit(Graph):
         super().__init__(graph)
         self.operators: tuple[Operator, ...] = ()
         self._file = ToolkitFile()
+        self._follower: CatalogFollower | None = None
+
+    @classmethod
+    def of(cls, dispatcher: Dispatcher) -> Toolkit:
+        """Return a toolkit with the tools of a dispatcher's catalogue; see :meth:`follow`."""
+        return cls().follow(dispatcher)
+
+    def follow(self, dispatcher: Dispatcher) -> Toolkit:
+        """Make the tools of a dispatcher's live catalogue tools of this toolkit, with their names as ids, and follow every
+        change of the catalogue. Call it on the dispatcher's event loop. Returns this toolkit.
+
+        A tool that is removed from the catalogue is removed here; when it comes back, it has its edges again. A
+        recommendation contains only those that its user may call. A second dispatcher replaces the first one.
+        """
+        if self._follower is not None:
+            self._follower.close()
+        self._follower = CatalogFollower(self, dispatcher)
+        return self
+
+    @property
+    def follower(self) -> CatalogFollower | None:
+        """The connection to a live catalogue; None: without one."""
+        return self._follower
 
     @classmethod
     def load(cls, file: str | Path, *, connect_mcp: ConnectMcp | None = None) -> Toolkit:
@@ -133,7 +159,7 @@ class Toolkit(Graph):
         """Remove a vertex; an unknown id is ignored.
 
         An Action is removed with the tools that no other vertex points to, the last tool of a group with the group, and a
-        group with its tools.
+        group with its tools. Tools of a live catalogue remain.
         """
         if id not in self._graph:
             return
@@ -141,6 +167,8 @@ class Toolkit(Graph):
         successors = list(self._graph.successors(id))
         predecessors = list(self._graph.predecessors(id))
         self._graph.remove_node(id)
+        if self._follower is not None:
+            successors = [each for each in successors if not self._follower.has_tool(each)]
         if isinstance(data, ToolGroup):
             for tool in successors:
                 self.remove_vertex(tool)

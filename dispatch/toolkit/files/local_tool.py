@@ -23,6 +23,17 @@ class LocalTool(Tool):
         self.module_path = module_path
 
 
+def create_unbound_tool(name: str, description: str, id: str) -> Tool:
+    """Return a tool of a dispatcher's catalogue, for a toolkit that follows no dispatcher yet."""
+
+    def refuse(**_arguments: Any) -> Any:
+        raise RuntimeError(
+            f"The tool {name!r} was not executed: the toolkit does not follow a dispatcher. Call toolkit.follow(dispatcher)."
+        )
+
+    return Tool(name, description, refuse, ToolType.DISPATCH_TOOL, id=id)
+
+
 class _ImportedFunction:
     """Imports at the first call. Returns what the function returns: a coroutine, if it is one."""
 

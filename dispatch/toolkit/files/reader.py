@@ -11,13 +11,13 @@ from dispatch.catalog.errors import CatalogError, Report
 from dispatch.catalog.frozen_json import describe_kind, describe_value
 from dispatch.catalog.readers.parsing import DocumentError, parse_yaml
 from dispatch.toolkit.action import Action
-from dispatch.toolkit.files.local_tool import LocalTool
+from dispatch.toolkit.files.local_tool import LocalTool, create_unbound_tool
 from dispatch.toolkit.files.toolkit_file import Operator, ToolkitFile, Vertex
 from dispatch.toolkit.files.transport_reader import read_transport
 from dispatch.toolkit.mcp_service import ConnectMcp, McpService, McpTool
 
 OWN_KEYS: Final = ("tools", "actions", "toolkit", "scores")
-TOOL_TYPES: Final = ("LOCAL_TOOL", "MCP")
+TOOL_TYPES: Final = ("LOCAL_TOOL", "MCP", "DISPATCH_TOOL")
 GROUP_PREFIX: Final = "group:"
 """Prefix of the id of an MCP server; the tool that stands for its tools while they are not listed has the name as id."""
 
@@ -101,6 +101,10 @@ class _Reader:
             return
         id = self._id(raw, key, name if name not in self._ids else TOOL_PREFIX + name)
         description = self._text(raw, "desc", key)
+        if kind == "DISPATCH_TOOL":
+            self._tools[name] = [id]
+            self._file.vertices.append(Vertex(id, create_unbound_tool(name, description, id), raw))
+            return
         if kind == "LOCAL_TOOL":
             module = self._text(raw, "module_path", key, is_required=True)
             self._tools[name] = [id]

@@ -15,7 +15,7 @@ from dispatch.toolkit.files.local_tool import LocalTool
 from dispatch.toolkit.files.reader import GROUP_PREFIX, TOOL_PREFIX
 from dispatch.toolkit.files.toolkit_file import ToolkitFile, Vertex
 from dispatch.toolkit.mcp_service import McpService, McpTool
-from dispatch.toolkit.tool import Tool
+from dispatch.toolkit.tool import Tool, ToolType
 
 
 def write_file(path: str | Path, file: ToolkitFile) -> None:
@@ -103,7 +103,9 @@ class _Writer:
 
     def _build_tool(self, vertex: Vertex, tool: Tool) -> dict[str, Any]:
         raw = self._definition(vertex)
-        if raw is None:
+        if raw is None and tool.tool_type is ToolType.DISPATCH_TOOL:
+            raw = {"name": tool.name, "type": "DISPATCH_TOOL", "desc": tool.description}
+        elif raw is None:
             module, name = _find_implementation(tool)
             raw = {"name": name, "type": "LOCAL_TOOL", "module_path": module}
             if tool.description:

@@ -1,0 +1,1 @@
+"""Pictures and exchange formats of toolkits."""
