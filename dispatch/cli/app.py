@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from dispatch._internal.version import __version__
-from dispatch.cli.commands import bench, broker, call, check, dashboards, demo, doctor, rules, serve
+from dispatch.cli.commands import bench, broker, call, check, dashboards, demo, doctor, rules, serve, toolkit
 from dispatch.cli.commands.catalog import approve, items, tools
 from dispatch.cli.exit_codes import EXIT_CODES_HELP, Exit, list_expected_errors, report_error
 from dispatch.cli.output import escape_unencodable_output, print_err
@@ -90,6 +90,7 @@ app.command("doctor")(doctor.doctor)
 app.add_typer(broker.app, name="broker")
 app.add_typer(dashboards.app, name="dashboards")
 app.add_typer(rules.app, name="rules")
+app.add_typer(toolkit.app, name="toolkit")
 app.command("bench", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(bench.bench)
 
 

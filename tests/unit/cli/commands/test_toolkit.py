@@ -1,0 +1,88 @@
+"""``dispatch toolkit show|recommend|draw``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.conftest import Run
+
+FILE = """
+tools: [{name: find, module_path: shop}, {name: pages, type: MCP}]
+actions:
+  - {name: ask, desc: Ask.}
+  - {name: research, desc: Research., tools: [find, pages]}
+  - {name: answer, desc: Answer., tools: [find]}
+toolkit: [[ask, research, answer]]
+scores: [{from: research, to: find, score: 0.4}]
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = tmp_path / "toolkit.yml"
+    path.write_text(FILE)
+    return str(path)
+
+
+def test_show(run: Run, file: str) -> None:
+    end = run("toolkit", "show", file)
+    assert end.code == 0
+    assert end.out.splitlines() == [
+        "ask",
+        "  next   1.00  research",
+        "research",
+        "  next   1.00  answer",
+        "  tools  1.00  pages",
+        "  tools  0.40  find",
+        "answer",
+        "  tools  1.00  find",
+        "pages (group): pages",
+        "3 actions, 2 tools, 1 group",
+    ]
+
+
+def test_recommend(run: Run, file: str) -> None:
+    end = run("toolkit", "recommend", file, "ask", "--hops", "1", "--json")
+    assert end.code == 0
+    assert end.json == {
+        "actions": [
+            {"id": "ask", "name": "ask", "next": [{"name": "research", "score": 1.0}], "tools": []},
+            {"id": "research", "name": "research", "next": [], "tools": [{"name": "pages", "score": 1.0}]},
+        ],
+        "tools": ["pages"],
+        "groups": {},
+    }
+
+
+def test_an_unknown_action_has_a_suggestion(run: Run, file: str) -> None:
+    end = run("toolkit", "recommend", file, "reserch")
+    assert end.code == 2
+    assert "There is no action 'reserch'" in end.err
+    assert "write 'research'" in end.err
+
+
+@pytest.mark.parametrize(
+    ("name", "start"),
+    [("t.png", b"\x89PNG"), ("t.svg", b"<?xml"), ("t.mmd", b"flowchart LR"), ("t.graphml", b"<")],
+)
+def test_draw(run: Run, file: str, name: str, start: bytes) -> None:
+    end = run("toolkit", "draw", file, "--output", name)
+    assert (end.code, end.out) == (0, f"{name}: written\n")
+    assert Path(name).read_bytes().startswith(start)
+
+
+def test_draw_writes_beside_the_file(run: Run, file: str) -> None:
+    assert run("toolkit", "draw", file).code == 0
+    assert Path(file).with_suffix(".svg").is_file()
+
+
+def test_mistakes(run: Run, file: str) -> None:
+    end = run("toolkit", "draw", file, "--output", "t.gif")
+    assert end.code == 2
+    assert "'.gif' is no format of pictures" in end.err
+    Path(file).write_text("toolkit: [[nothing]]")
+    end = run("toolkit", "show", file)
+    assert end.code == 2
+    assert "toolkit[0][0]: there is no action 'nothing'" in end.err
