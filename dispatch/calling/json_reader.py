@@ -19,8 +19,8 @@ PAYLOAD_END: Final = "__PAYLOAD_END__"
 _BLANKS: Final = re.compile(r"[ \t\r\n\ufeff\u00a0\u200b\u3000]*+")
 # perf: 100 kB of comments or of short values must take less than 50 ms; a step of the reader takes 3 µs.
 _PLAIN_COMMENTS: Final = re.compile(r"(?:[ \t\r\n]*+(?://|#)[^\n<`:]*+\n)++")
-_SIMPLE: Final = r'(?:"[^"\\\x00-\x1f]*+"|-?(?:0|[1-9][0-9]{0,300}+)(?:\.[0-9]++)?|true|false|null)'
-_QUOTED: Final = r"'[^'\"\\\x00-\x1f]*+'"
+_SIMPLE: Final = r'(?:"(?:[^"\\\x00-\x1f]++|\\.)*+"|-?(?:0|[1-9][0-9]{0,300}+)(?:\.[0-9]++)?|true|false|null|\[\]|\{\})'
+_QUOTED: Final = r"'(?:[^'\\\x00-\x1f]++|\\.)*+'"
 _SIMPLE_ITEMS: Final = re.compile(rf"(?:[ \t\r\n]*+{_SIMPLE}[ \t\r\n]*+,)++")
 _QUOTED_ITEMS: Final = re.compile(rf"(?:[ \t\r\n]*+{_QUOTED}[ \t\r\n]*+,)++")
 _SIMPLE_MEMBERS: Final = re.compile(
@@ -29,6 +29,8 @@ _SIMPLE_MEMBERS: Final = re.compile(
 _QUOTED_MEMBERS: Final = re.compile(rf"(?:[ \t\r\n]*+{_QUOTED}[ \t\r\n]*+:[ \t\r\n]*+{_QUOTED}[ \t\r\n]*+,)++")
 _SINGLE_QUOTED: Final = re.compile(r"'((?:[^'\\]|\\.)*+)'", re.DOTALL)
 _NEXT_QUOTE_OR_ESCAPE: Final = re.compile(r'\\.|"', re.DOTALL)
+_ANY_QUOTE_OR_ESCAPE: Final = re.compile(r"\\.|[\"']")
+_REQUOTED: Final = {"\\'": "'", '"': '\\"', "'": '"'}
 _CONTROL: Final = re.compile(r"[\x00-\x1f]")
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?(?![\w.])")
 _WORD: Final = re.compile(r"[A-Za-z_]++")
@@ -139,6 +141,7 @@ class _Reader:
         self._is_truncated = False
         self._is_stopped = False
         self._strict_failures = 0
+        self._has_runs = True
 
     def read(self) -> JsonValue:
         value = self._read_value()
@@ -262,16 +265,26 @@ class _Reader:
 
     def _read_run(self, simple: re.Pattern[str], quoted: re.Pattern[str], brackets: str) -> Any:
         """Read many simple values, each with its comma, in one step; None where the next value is not simple."""
+        if not self._has_runs:
+            return None
         run = simple.match(self._text, self._position)
-        content = run[0] if run is not None else ""
+        content = "" if run is None else run[0]
         if run is None:
             run = quoted.match(self._text, self._position)
             if run is None:
                 return None
-            content = run[0].replace("'", '"')
-            self._is_repaired = True
+            content = _ANY_QUOTE_OR_ESCAPE.sub(lambda found: _REQUOTED.get(found[0], found[0]), run[0])
+            is_requoted = True
+        else:
+            is_requoted = False
+        try:
+            values = json.loads(f"{brackets[0]}{content[:-1]}{brackets[1]}")
+        except ValueError:  # an invalid escape sequence: found one by one, and no run is tried again
+            self._has_runs = False
+            return None
         self._position = run.end()
-        return json.loads(f"{brackets[0]}{content[:-1]}{brackets[1]}")
+        self._is_repaired = self._is_repaired or is_requoted
+        return values
 
     def _is_closed(self, has_comma: bool) -> bool:
         if self._skip():

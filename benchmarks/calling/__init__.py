@@ -1,0 +1,1 @@
+"""Benchmarks of reading the calls in a model's output."""

@@ -1,0 +1,130 @@
+"""Read the calls in models' outputs: right, wrong and missed calls of a corpus, and time.
+
+``python -m benchmarks.calling``; no broker, half a minute.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from benchmarks.calling.contenders import Reader, contenders
+from benchmarks.calling.corpus import Case, make_corpus
+from benchmarks.harness.environment import load
+from benchmarks.micro.rounds import positive, writable
+from dispatch.calling import parse
+
+HEAD = '<function_call>{"name": "f", "args": {"a": '
+HOSTILE = (
+    *(
+        "\n",
+        "<function_call>",
+        "<function_call>{",
+        '```json\n{"',
+        '```json{"call_objective":',
+        "Action: a\n",
+        "<think>",
+    ),
+    *(HEAD + "\n" * 100_000, HEAD + "[" * 100_000, HEAD + '"' + "\\" * 100_000, HEAD + "//\n" * 33_000),
+    *(HEAD + "[" + "1," * 50_000, HEAD + "[" + "'a'," * 25_000, HEAD + "[" + "'a\\n'," * 16_000),
+    *(HEAD + "[" + "{'a':1}," * 12_000, HEAD + "[" + "[]," * 33_000, HEAD + "[" + "{'':{'':[]}}," * 8_000),
+    *(HEAD + "__PAYLOAD_START__" + "__PAYLOAD_END__ " * 6_000, HEAD + '"' + "</function_call>" * 6_000),
+    *("<function_call>[" + '{"name":"a"},' * 8_000, HEAD + "[" + "True," * 20_000, HEAD + "[" + "1/**/," * 16_000),
+)
+"""Repeated or cut to 100 kB."""
+
+
+@dataclass
+class Rates:
+    """Calls of one contender on the corpus; ``wrong``: executed and not meant, or with other arguments."""
+
+    contender: str
+    meant: int = 0
+    right: int = 0
+    missed: int = 0
+    wrong: int = 0
+
+
+def count_calls(name: str, read: Reader, corpus: Sequence[Case]) -> Rates:
+    """Compare the calls of each case with those that are meant."""
+    rates = Rates(name)
+    for case in corpus:
+        remaining = list(case.calls)
+        rates.meant += len(remaining)
+        for call in read(case.text):
+            if call in remaining:
+                remaining.remove(call)
+                rates.right += 1
+            else:
+                rates.wrong += 1
+        rates.missed += len(remaining)
+    return rates
+
+
+def measure(function: Callable[[], object], repeats: int) -> float:
+    """Return the least milliseconds of CPU time."""
+    durations = []
+    for _ in range(repeats):
+        start = time.thread_time()
+        function()
+        durations.append(time.thread_time() - start)
+    return min(durations) * 1e3
+
+
+def clean_ratio(calls: int, size: int, repeats: int) -> float:
+    """Time to parse a text of valid calls, over ``json.loads`` of their contents."""
+    body = json.dumps(
+        {"name": "search_web", "call_objective": "find", "args": {"query": "x" * size, "limit": 5, "in": [1]}}
+    )
+    text = f"Text.\n<function_call>{body}</function_call>\n" * calls
+    return measure(lambda: [parse(text) for _ in range(100)], repeats) / measure(
+        lambda: [json.loads(body) for _ in range(100 * calls)], repeats
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run. Returns the exit code: 0 done, whatever the figures; 2 the results cannot be written."""
+    made = argparse.ArgumentParser(prog="python -m benchmarks.calling", description=__doc__)
+    made.add_argument("--repeats", type=positive, default=9, metavar="N", help="of each measurement (default 9)")
+    made.add_argument("--json", type=Path, metavar="FILE", help="write every figure there")
+    options = made.parse_args(arguments)
+    if not writable(options.json):
+        return 2
+    print(f"load before: {load()}", file=sys.stderr)
+    corpus = make_corpus()
+    tagged = [
+        case for case in corpus if any(mark in case.text for mark in ("<function_call>", "<tool_call>", "```json"))
+    ]
+    rates = {
+        title: [count_calls(name, read, cases) for name, read in contenders().items()]
+        for title, cases in (("all forms", corpus), ("tags and code blocks", tagged))
+    }
+    for title, found in rates.items():
+        print(f"{title:22} meant  right missed  wrong")
+        for each in found:
+            print(f"  {each.contender:20} {each.meant:5} {each.right:6} {each.missed:6} {each.wrong:6}")
+    slowest: dict[str, float] = {}
+    for part in HOSTILE:
+        text = (part * (100_000 // len(part) + 1))[:100_000]
+        slowest[part[:60]] = measure(lambda text=text: parse(text), options.repeats)  # type: ignore[misc]  # bound now
+    name = max(slowest, key=lambda part: slowest[part])
+    print(f"\nslowest of {len(slowest)} hostile texts of 100 kB: {slowest[name]:.1f} ms, goal 50 ms: {name!r}")
+    ratios = {f"{calls} calls": clean_ratio(calls, 40, options.repeats) for calls in (1, 4, 16)}
+    print("clean calls, times json.loads (goal 5): " + ", ".join(f"{key} {value:.1f}" for key, value in ratios.items()))
+    if options.json is not None:
+        figures = {
+            "rates": {title: [asdict(each) for each in found] for title, found in rates.items()},
+            "hostile_ms": slowest,
+            "clean_ratios": ratios,
+        }
+        options.json.write_text(json.dumps(figures, indent=2), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
