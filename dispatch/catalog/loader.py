@@ -135,7 +135,7 @@ class Reading:
         if former is None or former.policy != self.policy:
             return None
         found = former._entries.get(id(item)) or former._find(key)
-        return found if found is not None and (found.read.item is item or found.read.item == item) else None
+        return found if found is not None and _is_same(found.read.item, item) else None
 
     def _find(self, key: Key) -> _Entry | None:
         if not self._by_key:
@@ -271,6 +271,11 @@ def read_tools(
 
 def _key(item: Item) -> Key:
     return item.kind, item.namespace, item.key or item.origin
+
+
+def _is_same(one: Item, other: Item) -> bool:
+    # In Python 1 == True == 1.0; in JSON these are three values.
+    return one is other or (one == other and repr(one.raw) == repr(other.raw))
 
 
 def _check_rollouts(read: Sequence[ReadItem]) -> Iterator[Problem]:
