@@ -35,6 +35,8 @@ CATALOGS = {
     "without the tool": catalog(idle={}),
 }
 EXACT = Policy(breaker=BreakerRules(jitter=0.0, half_open_rounds=1))
+CLOCK_ERROR_S = 1e-6
+"""Sums of waits in different orders differ by so much, at most."""
 CALLS = ("succeed", "fail", "time out", "leave")
 CHOICES = ("force_open", "disable", "metrics_only", "reset", "open_until")
 
@@ -97,7 +99,7 @@ class Circuits:
                 self._former[each] = each.breaker("work")
             except RejectedError:
                 removed_at = self._removed_at.setdefault(each, now)
-                if now - removed_at >= RETENTION_S:
+                if now - removed_at >= RETENTION_S - CLOCK_ERROR_S:
                     self._former.pop(each, None)
             except ValueError:  # its policy has none
                 self._former.pop(each, None)
