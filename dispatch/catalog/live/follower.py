@@ -23,7 +23,7 @@ FIRST_RETRY_S: Final = 0.5
 """Seconds until a source that is out of reach is tried again; doubled each time."""
 MAX_RETRY_S: Final = 30.0
 JITTER: Final = 0.2
-"""Share by which a wait varies, so that the dispatchers of a fleet do not return at the same instant."""
+"""Share by which a wait varies, so that many dispatchers do not retry at the same instant."""
 MAX_PROBLEM_CHARS: Final = 500
 
 Accept = Callable[[Source, Sequence[Item]], Awaitable[Sequence[Problem]]]

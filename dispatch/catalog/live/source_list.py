@@ -36,7 +36,7 @@ class FixedCatalog:
         return ()
 
     async def changes(self) -> AsyncGenerator[None, None]:
-        """Yield nothing, for ever."""
+        """Yield nothing and never end."""
         await asyncio.get_running_loop().create_future()
         yield
 
