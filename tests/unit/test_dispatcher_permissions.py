@@ -143,6 +143,18 @@ async def test_without_grants_only_tools_with_permissions_are_refused() -> None:
         assert caught.value.type == "not-permitted"
 
 
+async def test_a_version_mismatch_names_versions_to_permitted_users_only() -> None:
+    tools = catalog(jokes={"permissions": ["tools:jokes"], "version": "1.4.2"})
+    async with Dispatcher(MemoryTransport(BROKER), tools, grants=GRANTS) as dispatcher:
+        for user, is_named in (("alice", True), ("bob", False), ("mallory", False), ("", False)):
+            error = (await dispatcher.execute("jokes", user=user, version="^3")).error
+            assert error is not None
+            assert (error.type, "1.4.2" in error.message) == ("version-mismatch", is_named)
+            with pytest.raises(RejectedError) as raised:
+                dispatcher.tool("jokes", user=user, version="^3")
+            assert ("1.4.2" in str(raised.value)) == is_named
+
+
 async def test_permissions_of_a_service_apply_to_all_its_tools_and_to_calls_without_a_tool() -> None:
     tools = catalog(service={"permissions": ["services:lab"]}, work={"permissions": ["tools:work"]}, open={})
     grants = Grants.of(

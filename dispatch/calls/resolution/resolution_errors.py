@@ -45,6 +45,15 @@ def error_from_version_mismatch(tool: str, range: str, available: Sequence[str])
     )
 
 
+def error_from_hidden_versions(tool: str) -> RejectedError:
+    """Return the error of a version mismatch for a user without permission to call the tool: it names no versions."""
+    return RejectedError(
+        ErrorType.VERSION_MISMATCH,
+        f"Tool '{tool}' was not executed: no version that the user may call satisfies the call. Use another tool.",
+        rejected_by="catalog",
+    )
+
+
 def error_from_requirement(
     tool: str, service: str, range: str, available: Sequence[str], *, by: str = "catalog"
 ) -> RejectedError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dispatch._internal.suggestions import find_near_names
-from dispatch.calls.resolution.resolution_errors import error_from_unknown_name
+from dispatch.calls.resolution.resolution_errors import error_from_hidden_versions, error_from_unknown_name
 from dispatch.calls.resolution.resolved_tool import ResolvedTool
 from dispatch.calls.resolution.resolver import ToolResolver
 from dispatch.catalog import Catalog, ToolDescriptor, UnknownToolError
@@ -77,8 +77,10 @@ def resolve_visible(
 
 
 def hide_names(catalog: Catalog, error: DispatchError, name: str, permissions: PermissionSet) -> DispatchError:
-    """Return ``error``, of a call of ``name``, for a user with ``permissions``: the error of an unknown tool names only
-    tools that the user may call."""
+    """Return ``error``, of a call of ``name``, for a user with ``permissions``: it names only tools that the user may call,
+    and no versions of others."""
+    if error.type == ErrorType.VERSION_MISMATCH and not select_visible(catalog, permissions, [catalog.tools[name]]):
+        return error_from_hidden_versions(name)
     if error.type != ErrorType.UNKNOWN_TOOL:
         return error
     visible = select_visible(catalog, permissions)
