@@ -47,6 +47,8 @@ PURE = (
     "resilience.retry.decision",
     "resilience.hedging.decision",
     "balancing",
+    "search.bm25_index",
+    "search.tokenizer",
     "toolkit.action",
     "toolkit.chain",
     "toolkit.graph",
