@@ -1,0 +1,1 @@
+"""Learning the scores of a toolkit's edges from use."""
