@@ -56,9 +56,10 @@ def recommend(
     """
     from dispatch._internal.suggestions import find_near_names
     from dispatch.cli.exit_codes import CliError
-    from dispatch.toolkit import ToolkitService
 
     toolkit = _load(file)
+    from dispatch.toolkit import ToolkitService
+
     known = {id: action for id, _ in toolkit.vertices_data() if (action := toolkit.get_action(id)) is not None}
     by_name = {action.name: action for action in known.values()} | known
     for name in actions:
@@ -91,9 +92,10 @@ def draw(
     [bold]dispatch toolkit draw toolkit.yml --output toolkit.png[/bold]
     """
     from dispatch.cli.exit_codes import CliError
-    from dispatch.toolkit import ToolkitService, render_graphml, render_mermaid
 
     toolkit = _load(file)
+    from dispatch.toolkit import ToolkitService, render_graphml, render_mermaid
+
     target = Path(output) if output else Path(file).with_suffix(".svg")
     if target.suffix == ".mmd":
         target.write_text(render_mermaid(toolkit), encoding="utf-8")
@@ -112,6 +114,7 @@ def draw(
 
 
 def _load(file: str) -> Toolkit:
+    """Read a file. Call it before an import of the package: it reports a missing extra."""
     from dispatch.cli.exit_codes import CliError
 
     try:

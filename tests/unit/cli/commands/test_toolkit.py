@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -86,3 +88,34 @@ def test_mistakes(run: Run, file: str) -> None:
     end = run("toolkit", "show", file)
     assert end.code == 2
     assert "toolkit[0][0]: there is no action 'nothing'" in end.err
+
+
+@pytest.mark.parametrize(
+    ("library", "arguments", "extra"),
+    [
+        ("networkx", ("show",), "toolkit"),
+        ("networkx", ("recommend", "ask"), "toolkit"),
+        ("networkx", ("draw",), "toolkit"),
+        ("matplotlib", ("draw",), "draw"),
+        ("yaml", ("show",), "yaml"),
+    ],
+)
+def test_a_missing_extra_is_named(file: str, library: str, arguments: tuple[str, ...], extra: str) -> None:
+    command, *actions = arguments
+    script = (
+        f"import sys\nsys.modules[{library!r}] = None\nfrom dispatch.cli import main\n"
+        f"sys.exit(main(['toolkit', {command!r}, {file!r}, *{actions!r}]))"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 2
+    assert f"tool-dispatch[{extra}]" in ended.stderr.replace("\n", "")
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_picture_without_matplotlib_is_mermaid_or_graphml(file: str) -> None:
+    script = (
+        "import sys\nsys.modules['matplotlib'] = None\nfrom dispatch.cli import main\n"
+        f"sys.exit(main(['toolkit', 'draw', {file!r}, '--output', 't.mmd']))"
+    )
+    subprocess.run([sys.executable, "-c", script], timeout=60, check=True)
+    assert Path("t.mmd").read_text().startswith("flowchart LR")
