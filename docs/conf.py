@@ -22,8 +22,12 @@ extensions = [
 ]
 exclude_patterns = ["generators"]
 nitpicky = True  # a reference to an object that does not exist is an error (`docs/generators/extension.py`)
-nitpick_ignore_regex = [("py:class", r"collections\.abc\.Callable\[.*")]  # Sphinx splits the type at its comma
-nitpick_ignore = [("py:attr", "injector")]  # set in __init__: the class does not have it
+nitpick_ignore_regex = [("py:class", r"(collections\.abc\.Callable|dict)\[.*")]  # Sphinx splits the type at its comma
+nitpick_ignore = [
+    ("py:attr", "injector"),  # set in __init__: the class does not have it
+    ("py:class", "nx.DiGraph"),  # libraries of extras, imported for type checkers only
+    ("py:class", "Figure"),
+]
 
 myst_heading_anchors = 4
 myst_enable_extensions = ["colon_fence"]

@@ -10,6 +10,7 @@ import pytest
 
 import dispatch
 import dispatch.testing
+import dispatch.toolkit
 from dispatch.catalog import load_directory
 from dispatch.catalog.readers.service import SERVICE_KEYS
 from dispatch.catalog.readers.tool import TOOL_KEYS
@@ -117,8 +118,9 @@ def test_the_api_has_every_public_name_once() -> None:
         text = page.read_text(encoding="utf-8")
         (module,) = re.findall(r"^\.\. currentmodule:: ([\w.]+)$", text, re.MULTILINE) or ("",)
         entries.extend(f"{module}.{name}" for name in re.findall(r"^\.\. auto\w+:: (\w+)$", text, re.MULTILINE))
-    public = [f"dispatch.{name}" for name in dispatch.__all__ if name != "__version__"]
-    assert sorted(entries) == sorted([*public, *(f"dispatch.testing.{name}" for name in dispatch.testing.__all__)])
+    packages = (dispatch, dispatch.testing, dispatch.toolkit)
+    public = [f"{package.__name__}.{name}" for package in packages for name in package.__all__]
+    assert sorted(entries) == sorted(name for name in public if name != "dispatch.__version__")
 
 
 def test_every_marker_of_a_page_has_a_generator_and_every_generator_a_page() -> None:
