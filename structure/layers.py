@@ -22,6 +22,7 @@ LAYERS: dict[int, tuple[str, ...]] = {
         "policy",
         "messaging.wire",
         "permissions.permission_set",
+        "schemas",
         "telemetry",
     ),
     2: ("transports", "resilience", "balancing", "catalog", "permissions"),

@@ -57,6 +57,7 @@ PURE = (
     "toolkit.toolkit",
     "errors",
     "policy",
+    "schemas",
 )
 IMPURE = ("asyncio", "time", "datetime", "random", "secrets", "threading", "socket", "os", "logging", "pulsar")
 
@@ -159,6 +160,7 @@ def test_the_local_broker_stands_alone() -> None:
         ("prometheus_client", ("telemetry",)),
         ("semver", ("catalog.versions", "catalog.version_ranges")),
         ("networkx", ("toolkit",)),
+        ("jsonschema_rs", ("schemas",)),
         ("matplotlib", ("toolkit",)),
     ],
 )
@@ -181,6 +183,7 @@ HEAVY = {
     "yaml",
     "matplotlib",
     "networkx",
+    "jsonschema_rs",
     "trustgraph",
 }
 
