@@ -10,8 +10,9 @@ try:
     from dispatch._internal.version import __version__
     from dispatch.catalog import Catalog, CatalogError, Folder
     from dispatch.catalog.sources.trustgraph import TrustGraphConfig
-    from dispatch.connection import connect
     from dispatch.dispatcher import Dispatcher
+    from dispatch.dispatcher.connection import connect
+    from dispatch.dispatcher.tool import Tool
     from dispatch.errors import (
         CallTimeoutError,
         DispatchError,
@@ -50,7 +51,6 @@ try:
         SourceChanged,
     )
     from dispatch.telemetry.settings import Telemetry
-    from dispatch.tool import Tool
     from dispatch.transports import Security
     from dispatch.trustgraph.client import ToolServiceClient
     from dispatch.trustgraph.wrap import WrappedClient, wrap

@@ -27,7 +27,7 @@ import cycles    groups of modules (packages) that import each other in a loop, 
 largest …        files of one folder; lines of one file
 policy keys      a policy's keys, those of each part once, and short forms
 banned verbs     functions whose whole name is a verb or participle that says nothing (style), also as _name
-conditionals     tests of an object of telemetry (is None, is not None, truth) in dispatcher.py, calls/, routing/,
+conditionals     tests of an object of telemetry (is None, is not None, truth) in dispatcher/, calls/, routing/,
                  resilience/ and trustgraph/
 private words    words of structure/vocabulary.py in comments, texts and Markdown of {", ".join(PROSE)}
 """

@@ -32,7 +32,7 @@ LIMITS: dict[str, Limit] = {
     "package_cycles": Limit(0),
     "largest_package": Limit(12),
     "largest_file": Limit(400),
-    "policy_keys": Limit(50),
+    "policy_keys": Limit(52),  # 50 of the call path, and two of what models write and read
     "banned_verbs": Limit(0),
     "telemetry_conditionals": Limit(0),
     "misnamed_exceptions": Limit(0),

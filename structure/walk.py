@@ -24,10 +24,10 @@ visit    a function of a file of dispatch/ is called while the innermost functio
 return   a visit of a file that was visited before.
 
 Three lists are counted. The chain: the functions that have not returned when the request is sent, outermost first; what a
-reader follows from the call to the wire. The pipeline: all visits of dispatcher.py, calls/ and routing/, that is the steps
+reader follows from the call to the wire. The pipeline: all visits of dispatcher/, calls/ and routing/, that is the steps
 of the call (permission, admission, choice of an instance). All: the guards, formats and helpers too.
 """
-PIPELINE = ("dispatch/dispatcher.py", "dispatch/calls/", "dispatch/routing/")
+PIPELINE = ("dispatch/dispatcher/dispatcher.py", "dispatch/calls/", "dispatch/routing/")
 """Files and folders of the steps of a call."""
 SENDS = ("publish", "send")
 """Names of the method of a transport that is given a message."""

@@ -6,6 +6,9 @@ half-open call must not hold its place while it waits.
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import msgspec
 
 from dispatch._internal.permit import Rejection
@@ -113,6 +116,12 @@ class Admission(msgspec.Struct, eq=False):
         half-open call."""
         if self._breaker is not None:
             self._breaker.finish(_SUCCESS)
+
+    def keep_place(self, until: asyncio.Future[Any]) -> None:
+        """Keep the place in the bulkhead until the future is done: the tool goes on after its attempt."""
+        place, self._place = self._place, None
+        if place is not None:
+            until.add_done_callback(lambda _: place.finish(_CANCELLED))
 
     def finish(self, outcome: Outcome, *, sent: bool, retry_after: float | None = None, counts: bool = True) -> None:
         """Return every permit with the outcome of the attempt; a second call does nothing.

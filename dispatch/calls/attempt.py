@@ -12,7 +12,7 @@ and every permit gets exactly one outcome, whatever happens.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Protocol
 
@@ -33,8 +33,8 @@ _TIMED = ANSWERED | {_TIMEOUT}
 
 
 class Invoker(Protocol):
-    """Steps d and e of an attempt: sends its request and waits for the reply. A dispatcher's sends to an instance of the
-    tool's service; a wrapped client's calls that client."""
+    """Steps d and e of an attempt: has the tool executed. A dispatcher's sends the request to an instance of the tool's
+    service, or executes a local tool; a wrapped client's calls that client."""
 
     @property
     def is_connected(self) -> bool:
@@ -47,7 +47,7 @@ class Invoker(Protocol):
             TransportError: there is none. No guard was asked.
         """
 
-    async def invoke(self, attempt: Attempt) -> None:
+    def invoke(self, attempt: Attempt) -> Awaitable[None]:
         """Send the request of an admitted attempt and :meth:`~Attempt.conclude` it: with the whole reply, or with the first
         chunk of a stream.
 

@@ -16,6 +16,7 @@ import msgspec
 from dispatch.calls.attempt import Attempts
 from dispatch.calls.call_state import NO_OPTIONS, Attempt, Call, CallOptions
 from dispatch.calls.error_messages import add_alternatives, error_from_timeout
+from dispatch.calls.finished_call import CallListeners, FinishedCall
 from dispatch.calls.preparation import authorize_call, prepare_call
 from dispatch.calls.resolution.resolved_tool import ResolvedTool
 from dispatch.calls.resolution.resolver import ToolResolver
@@ -40,6 +41,7 @@ class Calls:
         runtime: the dispatcher's.
         authorizer: decides which user may call which tool.
         alternatives: returns names of tools that could serve instead of one, for a user with some permissions.
+        listeners: of the ends of calls.
     """
 
     def __init__(
@@ -47,7 +49,9 @@ class Calls:
         runtime: Runtime,
         authorizer: Authorizer,
         alternatives: Callable[[str, PermissionSet], tuple[str, ...]],
+        listeners: CallListeners,
     ) -> None:
+        self._listeners = listeners
         self._authorizer = authorizer
         self._runtime = runtime
         self._now = runtime.now
@@ -109,6 +113,8 @@ class Calls:
             observer.on_cancel(self._now() - started, call.requests if isinstance(call, Call) else 0)
             raise
         observer.on_end(result, reply)  # 6 observe
+        if self._listeners.current:
+            self._listeners.publish(FinishedCall(tool.label, options.user, result, options.by_model))
         return result
 
     async def stream(
@@ -153,6 +159,8 @@ class Calls:
             observer.on_cancel(self._now() - started, call.requests if isinstance(call, Call) else 0)
             raise
         observer.on_end(result, reply)
+        if self._listeners.current:
+            self._listeners.publish(FinishedCall(tool.label, options.user, result, options.by_model))
         if result.error is not None:
             raise result.error
 

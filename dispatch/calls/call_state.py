@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from typing import Any, Protocol
+
 import msgspec
 
 from dispatch.calls.admission import Admission
@@ -10,7 +13,6 @@ from dispatch.calls.resolution.resolved_tool import ResolvedTool
 from dispatch.calls.tool_guards import ToolGuards
 from dispatch.errors import DispatchError, ErrorType, Origin, Outcome, TransportError
 from dispatch.messaging.rpc.exchange_outcome import Answer, Settled, TimedOut
-from dispatch.messaging.rpc.pending import ReplyStream
 from dispatch.messaging.rpc.retransmittable_request import RetransmittableRequest
 from dispatch.messaging.wire.properties import Property, whole_number
 from dispatch.resilience.attempt_timeout import attempt_deadline
@@ -40,6 +42,8 @@ class CallOptions(msgspec.Struct, frozen=True):
         idempotency_key: the caller's name for this piece of work: an instance does it once.
         priority: class in the bulkhead's queue; None: the most urgent.
         config: JSON text of the config values; None: those of the tool's descriptor.
+        by_model: a model has written the arguments.
+        context: any value, for tools of this process (:class:`dispatch.CallContext`).
     """
 
     user: str = ""
@@ -48,9 +52,26 @@ class CallOptions(msgspec.Struct, frozen=True):
     idempotency_key: str | None = None
     priority: str | None = None
     config: str | None = None
+    by_model: bool = False
+    context: Any = None
 
 
 NO_OPTIONS = CallOptions()
+
+
+class Replies(Protocol):
+    """The chunks of a stream, in order. After the last one, ``settled`` says how the stream ended."""
+
+    @property
+    def settled(self) -> Settled | None:
+        """How the stream ended; None: it has not."""
+
+    def __aiter__(self) -> AsyncIterator[str]: ...
+
+    async def __anext__(self) -> str: ...
+
+    def close(self) -> None:
+        """End the stream early."""
 
 
 class Call(msgspec.Struct, eq=False):
@@ -147,7 +168,7 @@ class Attempt(msgspec.Struct, eq=False):
     request: RequestObserver = NULL_REQUEST
     retransmission: RetransmittableRequest | None = None
     sent: bool = False
-    replies: ReplyStream | None = None
+    replies: Replies | None = None
     first_chunk: str | None = None
     settled: Settled | None = None
     outcome: Outcome = Outcome.CANCELLED

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -12,7 +13,10 @@ from dispatch._internal.permit import Randomness
 from dispatch.balancing.snapshot import InstanceView
 from dispatch.calls.attempt import Attempts
 from dispatch.calls.guard_registry import GuardKey, GuardRegistry
-from dispatch.calls.instance_invoker import InstanceInvoker
+from dispatch.calls.invokers.instance_invoker import InstanceInvoker
+from dispatch.calls.invokers.local_executor import LocalExecutor
+from dispatch.calls.invokers.local_invoker import LocalInvoker
+from dispatch.calls.invokers.tool_invoker import ToolInvoker
 from dispatch.calls.resolution.resolved_tool import ResolvedTool
 from dispatch.calls.resolution.resolver import ToolResolver
 from dispatch.calls.tool_guards import ToolGuards
@@ -50,6 +54,7 @@ class Runtime:
         exchange: the requests in flight.
         routes: topics and discovery.
         attempts: makes the attempts of calls.
+        executors: of local tools, by the request topics of their services; their sources own them.
         flights: calls that share an exchange.
         pool_calls_of: returns the counter of calls in flight over the instance pool of a tool.
     """
@@ -77,7 +82,10 @@ class Runtime:
         self._pools = PoolRegistry(self.routes, randomness, tools, observer)
         self.pool_calls_of: Callable[[ResolvedTool], InFlight] = self._pools.calls_of
         self._guards = GuardRegistry(self.now, randomness, observer, self._find_policy)
-        self.attempts = Attempts(InstanceInvoker(transport, self.exchange, self.routes, self._pools), self.now)
+        self.executors: WeakValueDictionary[str, LocalExecutor] = WeakValueDictionary()
+        instances = InstanceInvoker(transport, self.exchange, self.routes, self._pools)
+        self._local = LocalInvoker(self.executors, self.now, self.exchange.new_id)
+        self.attempts = Attempts(ToolInvoker(instances, self._local), self.now)
         self.flights: SingleFlight[CallResult] = SingleFlight()
         observer.attach(self)
 
@@ -181,6 +189,7 @@ class Runtime:
             stack.push_async_callback(self._pools.close)
             stack.callback(self.observer.close)
             stack.callback(self.exchange.close)
+            stack.push_async_callback(self._local.close)
             if drain > 0 and self._guards.calls_in_flight:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(drain):

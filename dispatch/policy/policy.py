@@ -7,7 +7,7 @@ Policies merge key by key, also within a part: defaults ← service ← tool ←
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -20,6 +20,9 @@ from dispatch.policy.rate_limit import RateLimit, parse_rate_limit
 from dispatch.policy.retry import DEFAULT_RETRY, Retry, parse_retry
 from dispatch.policy.slo import Slo, parse_slo
 from dispatch.policy.validation import PolicyError, check_flag, check_seconds, merge_keys
+
+CHECKS: Final = ("model", "always", "never")
+"""Values of ``check-arguments``."""
 
 
 class Policy(msgspec.Struct, frozen=True, rename="kebab"):
@@ -69,6 +72,11 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
             False: two replies to equal calls may be meant to differ.
         slo: Service level objectives of the tool, for alerts (``dispatch rules export``); a number alone is
             ``availability``. None: no objective. Default None: only the operator of the service knows.
+        check_arguments: Calls whose arguments are checked against the tool's schema before anything is sent. ``model``:
+            those that a model has written, and all of tools that this process executes; ``always``; ``never``. Default
+            ``model``: models invent arguments, and a program's own calls are checked by the service.
+        max_result_chars: Characters of a result that a model is shown at once; the rest is read with ``read_result``.
+            Default 50000: about 12,000 tokens, a tenth of the context of a usual model.
     """
 
     timeout: float = 30.0
@@ -90,6 +98,8 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
     outlier_detection: OutlierDetection | None = OutlierDetection()
     single_flight: bool = False
     slo: Slo | None = None
+    check_arguments: Literal["model", "always", "never"] = "model"
+    max_result_chars: int = 50_000
 
     def __post_init__(self) -> None:
         for key in (
@@ -113,7 +123,11 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
             value = getattr(self, key)
             if not isinstance(value, kind):  # Policy(rate_limit="100/s", retry=2): as a descriptor has it
                 msgspec.structs.force_setattr(self, key, parse(value, None))
-        for key in ("max_response_bytes", "max_request_bytes"):
+        if self.check_arguments not in CHECKS:
+            raise PolicyError(
+                "check-arguments", f"{self.check_arguments!r:.80} is unknown", f"give one of {', '.join(CHECKS)}"
+            )
+        for key in ("max_response_bytes", "max_request_bytes", "max_result_chars"):
             value = getattr(self, key)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise PolicyError(

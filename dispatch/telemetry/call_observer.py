@@ -43,6 +43,10 @@ class ObservedTool(Protocol):
     def description(self) -> str:
         """The description for models."""
 
+    @property
+    def tool_type(self) -> str:
+        """The type of the tool, as OpenTelemetry names it in ``gen_ai.tool.type``."""
+
 
 class RequestObserver(Protocol):
     """Receives the end of one request of a call."""
@@ -50,6 +54,9 @@ class RequestObserver(Protocol):
     @property
     def properties(self) -> Mapping[str, str]:
         """Message properties that the request carries: the trace context."""
+
+    def activate(self) -> None:
+        """Make the request's span the current one of the running task, in which this process executes the tool."""
 
     def on_end(
         self, outcome: Outcome, error: DispatchError | None, *, instance: str, transmissions: int, sent: bool
@@ -81,11 +88,11 @@ class CallObserver(Protocol):
         """Observe that an attempt was rejected before the tool was executed; ``error.rejected_by`` names the part."""
 
     def on_request(self, topic: str, template: str, id: str, number: int, reason: str) -> RequestObserver:
-        """Observe a request before it is sent.
+        """Observe a request before it is sent, or before this process executes the tool.
 
         Args:
             topic, template: topic of the request; ``template`` is the service's request topic, of which instances' topics
-                derive.
+                derive. Both ``""``: this process executes the tool.
             id: of the request.
             number: of the attempt, from 1.
             reason: ``first``, ``retry`` or ``hedge``.
@@ -189,6 +196,9 @@ class NullRequest:
     """Observes nothing."""
 
     properties = NO_PROPERTIES
+
+    def activate(self) -> None:
+        pass
 
     def on_end(
         self, outcome: Outcome, error: DispatchError | None, *, instance: str, transmissions: int, sent: bool

@@ -29,6 +29,8 @@ OTHER: Final = "_OTHER"
 # -- spans ------------------------------------------------------------------------------------------------------
 
 EXECUTE_TOOL: Final = "execute_tool"
+EXECUTE_LOCALLY: Final = "attempt"
+"""An attempt that this process executes; others are ``send`` spans."""
 SEND: Final = "send"
 PROCESS: Final = "process"
 

@@ -57,7 +57,7 @@ SMALL: dict[str, dict[str, int]] = {
         "dispatch.serving.deduplication.deduplication.MAX_RESENT": 3,
     },
     "messages": {
-        "dispatch.calls.instance_invoker.PLAIN_FROM": 20,
+        "dispatch.calls.invokers.instance_invoker.PLAIN_FROM": 20,
         "dispatch.serving.reply_sender.PLAIN_FROM": 20,
         "dispatch.routing.channel.CREDIT_BYTES": 6_000,
         "dispatch.serving.reply_destinations.CREDIT_BYTES": 6_000,
@@ -75,7 +75,10 @@ SMALL: dict[str, dict[str, int]] = {
         "dispatch.routing.reply_connections.SUSTAINED": 3,
     },
     "keys": {"dispatch.serving.deduplication.idempotency_keys.MAX_ANSWER_BYTES": 300},
-    "waiting": {"dispatch.messaging.rpc.pending.MAX_AHEAD": 4, "dispatch.calls.instance_invoker.STREAM_BUFFER": 3},
+    "waiting": {
+        "dispatch.messaging.rpc.pending.MAX_AHEAD": 4,
+        "dispatch.calls.invokers.instance_invoker.STREAM_BUFFER": 3,
+    },
     "peers": {
         "dispatch.serving.reply_destinations.MAX_REPLY_TOPICS": 2,
         "dispatch.messaging.flow.ack_sender.MAX_INSTANCES": 1,

@@ -8,7 +8,7 @@ from unittest import mock
 
 import pytest
 
-from dispatch.calls.instance_invoker import InstanceInvoker
+from dispatch.calls.invokers.instance_invoker import InstanceInvoker
 from dispatch.messaging.flow.ack_sender import AckSender
 from dispatch.messaging.flow.credit import Credit
 from dispatch.messaging.rpc.exchange_outcome import Answer
@@ -118,7 +118,7 @@ FAULTS: dict[str, Callable[..., Any]] = {
     "dispatch.serving.deduplication.deduplication.Deduplicator._repeat": a_question_runs_the_tool,
     "dispatch.serving.deduplication.deduplication.Deduplicator.check_request": the_incarnation_is_not_looked_at,
     "dispatch.resilience.retry.loop.may_have_run": what_may_have_run_is_repeated,
-    "dispatch.calls.instance_invoker.InstanceInvoker._is_declined": another_may_run_what_a_former_life_had,
+    "dispatch.calls.invokers.instance_invoker.InstanceInvoker._is_declined": another_may_run_what_a_former_life_had,
     "dispatch.serving.deduplication.idempotency_keys.IdempotencyKeys.claim": a_key_is_always_new,
     "dispatch.messaging.flow.credit.Credit.acknowledge": credit_never_comes_back,
     "dispatch.messaging.flow.ack_sender.AckSender.wanted": nothing_is_acknowledged,

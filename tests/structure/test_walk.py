@@ -114,7 +114,7 @@ async def test_the_chain_is_what_has_not_returned(walked: Path) -> None:
 
 def test_a_call_of_the_joke_service_reaches_the_transport() -> None:
     walk = walk_call()
-    assert walk.chain[0].path == "dispatch/dispatcher.py"
+    assert walk.chain[0].path == "dispatch/dispatcher/dispatcher.py"
     assert walk.chain[-1].path == "dispatch/transports/memory.py"
     figures = figures_of(walk)
     assert figures["chain"]["files"] <= figures["all"]["files"]

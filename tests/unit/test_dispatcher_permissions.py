@@ -323,7 +323,7 @@ async def test_a_user_sees_the_tools_that_the_user_may_call(user: str, is_callab
         tools = await dispatcher.tools(user=user)
         assert [tool.name for tool in tools] == VISIBLE[user]
         assert {tool.user for tool in tools} == {user}
-        found = await dispatcher.tools(dispatcher.catalog.list(text="joke"), user=user)
+        found = await dispatcher.tools(text="joke", user=user)
         assert [tool.name for tool in found] == [name for name in VISIBLE[user] if "joke" in name]
         for tool in ("jokes", "time", "jokers"):
             if tool in VISIBLE[user]:
@@ -384,7 +384,7 @@ async def test_a_list_fails_if_permissions_are_needed_and_unavailable() -> None:
         with pytest.raises(RejectedError) as caught:
             await dispatcher.tools(user="alice")
         assert caught.value.type == "permissions-unavailable"
-        found = await dispatcher.tools([dispatcher.catalog.tool("jokers")], user="alice")
+        found = await dispatcher.tools(text="jokers", user="alice")
         assert [tool.name for tool in found] == ["jokers"]
     async with permitting(None) as dispatcher:
         assert [tool.name for tool in await dispatcher.tools(user="alice")] == ["jokers"]

@@ -38,7 +38,7 @@ async def test_chunks_come_as_they_are_made() -> None:
 
 
 async def test_a_long_stream_arrives_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dispatch.calls.instance_invoker.STREAM_BUFFER", 5_000)
+    monkeypatch.setattr("dispatch.calls.invokers.instance_invoker.STREAM_BUFFER", 5_000)
     async with stand(story(5_000)) as (dispatcher, _):
         assert [chunk async for chunk in dispatcher.stream("work")] == [f"<{n}>" for n in range(5_000)]
 
@@ -177,7 +177,7 @@ async def test_a_stream_that_is_never_read_was_never_asked_for() -> None:
 async def test_a_reader_that_falls_behind_gets_what_was_kept_and_then_a_clear_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("dispatch.calls.instance_invoker.STREAM_BUFFER", 10)
+    monkeypatch.setattr("dispatch.calls.invokers.instance_invoker.STREAM_BUFFER", 10)
     got: list[str] = []
     async with stand(story(50)) as (dispatcher, _):
         chunks = dispatcher.stream("work")

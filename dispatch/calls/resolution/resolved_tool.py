@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from dispatch.calls.resolution.local_queues import tool_type_of
 from dispatch.catalog import ServiceDescriptor, ToolDescriptor
 from dispatch.catalog.version_ranges import Range
 from dispatch.permissions.permission_set import Requirement
@@ -34,6 +35,7 @@ class ResolvedTool(msgspec.Struct, frozen=True, gc=False):  # it is in no cycle
         requirement: the permissions of the tool and its service; None: it has none, and every user may call it.
         version: of the tool; None: not declared.
         requires: range that restricts the instances of the service by their versions; None: calls go to all of them.
+        is_local: this process executes the tool.
     """
 
     label: str
@@ -49,6 +51,7 @@ class ResolvedTool(msgspec.Struct, frozen=True, gc=False):  # it is in no cycle
     requirement: Requirement | None = None
     version: str | None = None
     requires: Range | None = None
+    is_local: bool = False
 
     @property
     def description(self) -> str:
@@ -59,6 +62,11 @@ class ResolvedTool(msgspec.Struct, frozen=True, gc=False):  # it is in no cycle
     def service_id(self) -> str:
         """The id of the service."""
         return self.service.id
+
+    @property
+    def tool_type(self) -> str:
+        """The type of the tool, as OpenTelemetry names it."""
+        return tool_type_of(self.service.request_queue)
 
     @property
     def meter_label(self) -> str:

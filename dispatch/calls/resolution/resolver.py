@@ -8,6 +8,7 @@ from collections.abc import Callable
 import msgspec
 
 from dispatch._internal.permit import Randomness
+from dispatch.calls.resolution.local_queues import is_local_queue
 from dispatch.calls.resolution.policy_check import check_policies
 from dispatch.calls.resolution.resolution_errors import (
     error_from_invalid_range,
@@ -203,6 +204,7 @@ class ToolResolver:
             version=descriptor.version,
             requires=_instance_range(descriptor, service),
             requirement=require_permissions(descriptor.permissions, service.permissions),
+            is_local=is_local_queue(service.request_queue),
         )
 
     def _policy_of(self, tool: ToolDescriptor, service: ServiceDescriptor) -> Policy:

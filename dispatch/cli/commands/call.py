@@ -79,7 +79,7 @@ def call(
     from dispatch.calls.resolution.resolution_errors import error_from_unknown_name
     from dispatch.catalog import UnknownToolError
     from dispatch.cli.arguments import read_arguments
-    from dispatch.connection import connect
+    from dispatch.dispatcher.connection import connect
     from dispatch.result import CallResult
 
     broker = settings.require_pulsar_url("dispatch call")

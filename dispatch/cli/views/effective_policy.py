@@ -25,6 +25,7 @@ DEFAULT, USER, SERVICE, TOOL = "default", "user", "service", "tool"
 GUARDS: Mapping[str, tuple[str, ...]] = {
     "deadline": ("timeout", "attempt_timeout", "stream_timeout", "stream_idle_timeout"),
     "sizes": ("max_request_bytes", "max_response_bytes"),
+    "models": ("check_arguments", "max_result_chars"),
     "delivery": ("instance_timeout", "known_instances_only"),
     "retry": ("retry",),
     "hedging": ("hedging",),

@@ -31,6 +31,9 @@ class _RequestMetrics:
     def __init__(self, count: CounterSeries) -> None:
         self._count = count
 
+    def activate(self) -> None:
+        pass
+
     def on_end(
         self, outcome: Outcome, error: DispatchError | None, *, instance: str, transmissions: int, sent: bool
     ) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from opentelemetry import trace
-from opentelemetry.context import Context, get_current
+from opentelemetry.context import Context, attach, get_current
 from opentelemetry.trace import (
     Span,
     SpanKind,
@@ -34,6 +34,7 @@ from dispatch.telemetry.names import (
     ATTEMPTS,
     CHUNKS,
     ERROR_TYPE,
+    EXECUTE_LOCALLY,
     EXECUTE_TOOL,
     EXTENSION,
     FIRST_CHUNK,
@@ -87,6 +88,9 @@ class _RecordedRequest:
         self._inner = inner
         self.properties = encode_context(span)
 
+    def activate(self) -> None:
+        attach(set_span_in_context(self._span))
+
     def on_end(
         self, outcome: Outcome, error: DispatchError | None, *, instance: str, transmissions: int, sent: bool
     ) -> None:
@@ -108,6 +112,9 @@ class _PropagatedRequest:
     def __init__(self, properties: Mapping[str, str], inner: RequestObserver) -> None:
         self.properties = properties
         self._inner = inner
+
+    def activate(self) -> None:
+        pass  # the task has the context of the caller
 
     def on_end(
         self, outcome: Outcome, error: DispatchError | None, *, instance: str, transmissions: int, sent: bool
@@ -160,6 +167,10 @@ class _RecordedCall(CallDecorator):
             self._record_content("arguments", json_text(arguments, "arguments"))
 
     def on_request(self, topic: str, template: str, id: str, number: int, reason: str) -> RequestObserver:
+        if not topic:
+            known: dict[str, str | int] = {ATTEMPT: number, ATTEMPT_REASON: reason}
+            span = self._tracing.tracer.start_span(EXECUTE_LOCALLY, self._context, SpanKind.INTERNAL, known)
+            return _RecordedRequest(span, self._inner.on_request(topic, template, id, number, reason))
         attributes: dict[str, str | int] = {
             MESSAGING_SYSTEM: PULSAR,
             MESSAGING_OPERATION: SEND,
@@ -288,7 +299,7 @@ class CallTracing:
         elif self._sample < 1.0 and self._random() >= self._sample:
             return _PropagatedCall({"traceparent": self._unsampled()}, inner)
         # perf: attributes at the start of a span are cheap; each one that is set later costs 1 µs
-        known = {SERVICE: tool.service_id}
+        known = {SERVICE: tool.service_id, TOOL_TYPE: tool.tool_type}
         if tool.description:
             known[TOOL_DESCRIPTION] = tool.description
         span = self._start(tool.label, tool.label, context, known)
@@ -301,7 +312,7 @@ class CallTracing:
             f"{EXECUTE_TOOL} {shown}",
             context,
             SpanKind.INTERNAL,
-            {OPERATION: EXECUTE_TOOL, TOOL_NAME: tool[:MAX_NAME_CHARS], TOOL_TYPE: EXTENSION, **known},
+            {OPERATION: EXECUTE_TOOL, TOOL_NAME: tool[:MAX_NAME_CHARS], **known},
         )
 
     def record_unknown_tool(self, tool: str, error: DispatchError, now: float) -> None:
@@ -314,7 +325,10 @@ class CallTracing:
         parent = get_current_span(context).get_span_context()
         if not parent.is_valid and self._sample < 1.0 and self._random() >= self._sample:
             return
-        span = self._start(OTHER, tool.encode(errors="replace").decode(), context)  # any text, with surrogates too
+        known = {TOOL_TYPE: EXTENSION}
+        span = self._start(
+            OTHER, tool.encode(errors="replace").decode(), context, known
+        )  # any text, with surrogates too
         span.set_attribute(OUTCOME, str(error.outcome))
         _conclude(span, error.outcome, error)
         span.end()

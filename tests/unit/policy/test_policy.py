@@ -49,6 +49,8 @@ PARTS = (
     "outlier-detection",
     "single-flight",
     "slo",
+    "check-arguments",
+    "max-result-chars",
 )
 
 

@@ -211,7 +211,7 @@ async def calls(dispatcher: Dispatcher, *, size: int, at_once: int, rounds: int 
 async def test_a_dispatcher_opens_and_uses_them(
     size: int, most: int, connections: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dispatch.calls.instance_invoker.MAX_REPLY_CONNECTIONS", most)
+    monkeypatch.setattr("dispatch.calls.invokers.instance_invoker.MAX_REPLY_CONNECTIONS", most)
     transport = Counting(BROKER)
     async with (
         serving(Large()) as server,

@@ -31,6 +31,7 @@ from tests.helpers.telemetry_capture import Board, telling
 
 SPANS = {
     "execute_tool {tool}": "INTERNAL",
+    "attempt": "INTERNAL",
     "send {request topic}": "PRODUCER",
     "process {request topic}": "CONSUMER",
     "send {reply topic}": "PRODUCER",
@@ -66,7 +67,7 @@ ATTRIBUTES = {
     "dispatch.wait.seconds",
 }
 EVENTS = {"dispatch.retry", "dispatch.hedge", "dispatch.rejected"}
-VALUES = {"execute_tool", "send", "process", "extension", "pulsar", "_OTHER", "{reply-to}"}
+VALUES = {"execute_tool", "attempt", "send", "process", "extension", "pulsar", "_OTHER", "{reply-to}"}
 ERROR_TYPES = {
     *("invalid-arguments", "invalid-config", "invalid-timeout", "unknown-priority", "request-too-large"),
     *(

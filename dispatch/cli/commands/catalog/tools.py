@@ -198,7 +198,7 @@ def _watch(
     from dispatch.cli.catalog.watch_display import JsonDisplay, LineDisplay, LiveDisplay
     from dispatch.cli.exit_codes import CliError
     from dispatch.cli.logs import show_logs
-    from dispatch.connection import connect
+    from dispatch.dispatcher.connection import connect
 
     if name is not None:
         raise CliError("--watch follows the list of tools.", f"select the tool with --text {name}")

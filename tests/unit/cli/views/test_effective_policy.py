@@ -72,9 +72,9 @@ def test_every_field_of_a_policy_is_of_one_guard() -> None:
     assert sorted(fields) == sorted(Policy.__struct_fields__)
 
 
-def test_a_part_is_a_guard_of_its_own_name_and_the_rest_is_three_groups() -> None:
+def test_a_part_is_a_guard_of_its_own_name_and_the_rest_is_four_groups() -> None:
     single = {guard for guard, fields in GUARDS.items() if fields == (guard.replace("-", "_"),)}
-    assert set(GUARDS) - single == {"deadline", "sizes", "delivery"}
+    assert set(GUARDS) - single == {"deadline", "sizes", "models", "delivery"}
 
 
 def test_without_a_word_everything_is_a_default() -> None:

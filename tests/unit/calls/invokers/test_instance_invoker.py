@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from dispatch import Dispatcher, Policy
-from dispatch.calls.instance_invoker import DISCOVERY_S
+from dispatch.calls.invokers.instance_invoker import DISCOVERY_S
 from dispatch.errors import CallTimeoutError, RejectedError
 from dispatch.routing.discovery import HELLO_WAIT_S
 from dispatch.transports.memory import MemoryTransport

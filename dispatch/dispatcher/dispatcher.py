@@ -7,48 +7,37 @@ Step 1 is :meth:`Dispatcher.call`; the others are :meth:`dispatch.calls.call.Cal
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import os
 import random
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, Unpack
 
-from dispatch._internal.clock import loop_clock
-from dispatch._internal.other_loop import run_on_loop
 from dispatch._internal.permit import Randomness
 from dispatch.balancing.snapshot import InstanceView
-from dispatch.calls.call import Calls
 from dispatch.calls.call_state import CallOptions
-from dispatch.calls.resolution.live_catalog import LiveCatalog
+from dispatch.calls.finished_call import FinishedCall
 from dispatch.calls.resolution.resolved_tool import ResolvedTool
-from dispatch.calls.resolution.visibility import find_alternatives, list_visible, resolve_visible
-from dispatch.calls.runtime import Runtime
-from dispatch.catalog import Catalog, ToolDescriptor
+from dispatch.calls.resolution.visibility import list_visible, resolve_visible
+from dispatch.catalog import Catalog
+from dispatch.catalog.list_conditions import ListConditions
 from dispatch.catalog.live.registry import Registry
 from dispatch.catalog.live.source_list import CatalogLike
-from dispatch.catalog.sources.base import Source
+from dispatch.dispatcher.lifecycle import DispatcherLifecycle
+from dispatch.dispatcher.tool import NO_ARGUMENTS, Tool
 from dispatch.errors import DispatchError
-from dispatch.permissions import Authorizer, Grants, GrantsFunction
+from dispatch.permissions import Grants, GrantsFunction
 from dispatch.policy import DEFAULT_POLICY, Policy
 from dispatch.resilience.breaker.breaker import CircuitBreaker
 from dispatch.result import CallResult
-from dispatch.telemetry.events import Event, Events, EventStream
+from dispatch.telemetry.events import Event, EventStream
 from dispatch.telemetry.settings import DEFAULT_TELEMETRY, Telemetry
-from dispatch.tool import Tool
 from dispatch.transports import Transport
-from dispatch.trustgraph.config_broker import ConfigBroker
 
-NO_ARGUMENTS: Mapping[str, Any] = {}
-OTHER_LOOP = (
-    "this dispatcher was started on another event loop and works on that one only; create one for each event loop "
-    "(every asyncio.run() has a loop of its own). close() works on any loop."
-)
-NOT_STARTED = "the dispatcher is not started; use 'async with dispatch.connect(...)' or await start()"
+T = TypeVar("T")
 
 
-class Dispatcher:
+class Dispatcher(DispatcherLifecycle):
     """Calls tools by name over one connection. One per process and event loop is enough for any number of callers.
 
     Args:
@@ -69,115 +58,16 @@ class Dispatcher:
         telemetry: Telemetry = DEFAULT_TELEMETRY,
         randomness: Randomness = random.random,
     ) -> None:
-        self.telemetry = telemetry
-        self._events = Events()
-        self.client_id = client_id or os.urandom(6).hex()
-        self._transport = transport
-        self._randomness = randomness
-        self._live = LiveCatalog(catalog, policy, approvals, randomness)
-        self._authorizer = Authorizer(grants)
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._runtime: Runtime | None = None
-        self._calls: Calls | None = None
-        self._broker: ConfigBroker | None = None
-
-    # -- life cycle ---------------------------------------------------------------------------------------------
-
-    async def start(self) -> None:
-        """Connect to the broker.
-
-        Raises:
-            RuntimeError: started already.
-            TransportError: no broker answers; the message names the fix.
-        """
-        if self._runtime is not None:
-            raise RuntimeError("this dispatcher is started already")
-        try:
-            await self._transport.start()
-        except BaseException:
-            await self._transport.close()
-            raise
-        observer = self.telemetry.observe_dispatcher(self._events, self.client_id, loop_clock())
-        runtime = Runtime(
-            self._transport, self.client_id, self._randomness, self._live.resolver, observer, self.registry.sources
+        super().__init__(
+            transport,
+            catalog,
+            policy=policy,
+            grants=grants,
+            approvals=approvals,
+            client_id=client_id,
+            telemetry=telemetry,
+            randomness=randomness,
         )
-        self._loop = asyncio.get_running_loop()
-        self._runtime = runtime
-        self._broker = ConfigBroker(self._transport, self.client_id)
-        try:
-            await self._live.start(runtime, self._connect_source)
-        except BaseException:
-            await self._close(0.0)
-            raise
-        self._authorizer.start()
-        self._calls = Calls(runtime, self._authorizer, lambda *of: find_alternatives(self.catalog, *of))
-
-    async def close(self, *, drain: float = 0.0) -> None:
-        """End all calls with a typed error and disconnect. Idempotent.
-
-        A timeout around it, or its cancellation, ends the drain; the connection is closed before either is raised. It works
-        on any event loop, also when the loop of the dispatcher has ended; nothing is drained then.
-
-        Args:
-            drain: seconds that calls in flight may still take. Calls in a queue and new calls are rejected at once; nothing
-                is retried.
-        """
-        own_loop = self._loop
-        if own_loop is None or own_loop is asyncio.get_running_loop():
-            await self._close(drain)
-            return
-        if await run_on_loop(own_loop, lambda: self._close(drain)):  # in another thread
-            return
-        self._authorizer.abandon()
-        async with contextlib.AsyncExitStack() as stack:
-            stack.push_async_callback(self._transport.close)
-            self.registry.abandon()
-            if self._runtime is not None:
-                await self._runtime.abandon()
-        with contextlib.suppress(RuntimeError):  # an event stream may wait on a closed event loop
-            self._events.close()
-
-    async def _close(self, drain: float) -> None:
-        async with contextlib.AsyncExitStack() as stack:
-            stack.callback(self._events.close)
-            stack.push_async_callback(self._transport.close)
-            stack.push_async_callback(self._authorizer.close)
-            if self._runtime is not None:
-                stack.push_async_callback(self._runtime.close, drain)
-            if self._broker is not None:
-                stack.push_async_callback(self._broker.close)
-            await self.registry.close()
-
-    async def __aenter__(self) -> Dispatcher:
-        await self.start()
-        return self
-
-    async def __aexit__(self, *_exc: object) -> None:
-        await self.close()
-
-    @property
-    def _running(self) -> Runtime:
-        if self._runtime is None:
-            raise RuntimeError(NOT_STARTED)
-        return self._runtime
-
-    @property
-    def _running_calls(self) -> Calls:
-        """The pipeline of calls; :class:`dispatch.ToolServiceClient` uses it with :meth:`_resolve_service`.
-
-        Raises:
-            RuntimeError: not started, or started on another event loop than the running one.
-        """
-        if self._calls is None:
-            raise RuntimeError(NOT_STARTED)
-        if asyncio.get_running_loop() is not self._loop:
-            raise RuntimeError(OTHER_LOOP)
-        return self._calls
-
-    def _connect_source(self, source: Source) -> None:
-        connect = getattr(source, "connect", None)
-        if connect is not None:
-            connect(self._broker)
 
     # -- the catalogue ------------------------------------------------------------------------------------------
 
@@ -240,18 +130,31 @@ class Dispatcher:
         assert resolved.descriptor is not None  # a tool of the catalogue
         return Tool(self, resolved.descriptor, user, version)
 
-    async def tools(self, among: Iterable[ToolDescriptor] | None = None, *, user: str = "") -> tuple[Tool, ...]:
-        """Return handles on those tools that ``user`` may call, in their order.
+    async def tools(self, *, user: str = "", **filters: Unpack[ListConditions]) -> tuple[Tool, ...]:
+        """Return handles on the tools that ``user`` may call, in the order of the catalogue.
 
         Args:
-            among: tools of the catalogue, such as ``dispatcher.catalog.list(category="fun")``; None: all.
+            filters: conditions, as of :meth:`dispatch.Catalog.list`, such as ``category="fun"``.
 
         Raises:
             RejectedError: ``permissions-unavailable``: the permissions of ``user`` could not be resolved.
         """
-        catalog = self.catalog
-        found = catalog.tools.values() if among is None else among
-        return tuple(Tool(self, each, user) for each in await list_visible(catalog, self._authorizer, user, found))
+        catalog, version = self.catalog, filters.get("version")
+        found = catalog.list(**filters) if filters else catalog.tools.values()
+        visible = await list_visible(catalog, self._authorizer, user, found)
+        return tuple(Tool(self, each, user, None if version is None else each.version) for each in visible)
+
+    def provide(self, type: type[T], provider: T | Callable[[], T]) -> None:
+        """Provide parameters with the annotation ``type`` to functions that are tools; models see no such parameter.
+
+        Args:
+            type: the annotation, also within ``X | None`` and ``Annotated``.
+            provider: an instance; or a function without parameters that returns one, called for each call of a tool.
+
+        Raises:
+            TypeError: ``type`` is no class, or ``provider`` neither its instance nor a function.
+        """
+        self._providers.add(type, provider)
 
     def _resolve_service(self, service: str) -> ResolvedTool:
         """Resolve a service for calls without a tool, as TrustGraph's client makes them."""
@@ -274,6 +177,11 @@ class Dispatcher:
         """Return a stream of the same changes, until the dispatcher is closed: ``async for event in dispatcher.events()``.
         A reader that is more than 1,000 events behind misses the oldest; ``missed`` counts them."""
         return self._events.open_stream()
+
+    def on_call(self, listener: Callable[[FinishedCall], object]) -> Callable[[], None]:
+        """Call ``listener`` at the end of every call of a tool, unless it was cancelled. It must not block; an exception
+        that it raises is logged. Returns a function that removes the listener."""
+        return self._on_call.subscribe(listener)
 
     # -- guards -------------------------------------------------------------------------------------------------
 
@@ -353,14 +261,21 @@ class Dispatcher:
         idempotency_key: str | None = None,
         priority: str | None = None,
         version: str | None = None,
+        by_model: bool = False,
+        context: Any = None,
     ) -> CallResult:
-        """Call a tool as :meth:`call` does and return every outcome as a value; only cancellation is raised."""
+        """Call a tool as :meth:`call` does and return every outcome as a value; only cancellation is raised.
+
+        Args:
+            by_model: a model has written the arguments: they are checked, unless the policy's ``check-arguments`` is never.
+            context: any value, for functions of this process (:class:`dispatch.CallContext`).
+        """
         started = self._running.now()
         try:
             resolved = self._resolve(tool, version, user, idempotency_key)
         except DispatchError as error:
             return CallResult(tool, error.outcome, error=error)
-        options = CallOptions(user, timeout, None, idempotency_key, priority)
+        options = CallOptions(user, timeout, None, idempotency_key, priority, None, by_model, context)
         return await self._running_calls.perform(resolved, arguments, options, started=started)
 
     def _resolve(self, tool: str, version: str | None, user: str, idempotency_key: str | None) -> ResolvedTool:

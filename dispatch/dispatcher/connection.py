@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dispatch.catalog.live.source_list import CatalogLike
-from dispatch.dispatcher import Dispatcher
+from dispatch.dispatcher.dispatcher import Dispatcher
 from dispatch.permissions import Grants, GrantsFunction
 from dispatch.policy import DEFAULT_POLICY, Policy
 from dispatch.telemetry.settings import DEFAULT_TELEMETRY, Telemetry

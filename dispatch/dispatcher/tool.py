@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dispatch.catalog import ToolDescriptor
 from dispatch.catalog.frozen_json import thaw
+from dispatch.result import CallResult
 
 if TYPE_CHECKING:
-    from dispatch.dispatcher import Dispatcher
+    from dispatch.dispatcher.dispatcher import Dispatcher
+
+NO_ARGUMENTS: Mapping[str, Any] = {}
 
 
 class Tool:
@@ -41,6 +44,27 @@ class Tool:
             DispatchError: as :meth:`Dispatcher.call`.
         """
         return await self._dispatcher.call(self.name, arguments, user=self.user, version=self.version)
+
+    async def execute(
+        self,
+        arguments: Mapping[str, Any] = NO_ARGUMENTS,
+        *,
+        by_model: bool = False,
+        timeout: float | None = None,
+        idempotency_key: str | None = None,
+        context: Any = None,
+    ) -> CallResult:
+        """Call the tool and return every outcome as a value; see :meth:`Dispatcher.execute`."""
+        return await self._dispatcher.execute(
+            self.name,
+            arguments,
+            user=self.user,
+            timeout=timeout,
+            idempotency_key=idempotency_key,
+            version=self.version,
+            by_model=by_model,
+            context=context,
+        )
 
     def stream(self, /, **arguments: Any) -> AsyncGenerator[str, None]:
         """Call the tool and yield the chunks of its result as they arrive."""

@@ -1,0 +1,1 @@
+"""What executes an attempt: an instance of the tool's service, or this process."""

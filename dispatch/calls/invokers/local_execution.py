@@ -1,0 +1,247 @@
+"""The execution of one attempt in this process, in a task of its own.
+
+The caller waits for the task no longer than its deadline: a tool that ignores its cancellation, or a thread, which cannot be
+cancelled, delays no caller. It keeps its place in the bulkhead until it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from typing import Any
+
+from dispatch._internal.cancellation import retrieve_error
+from dispatch.calls.invokers.local_executor import LocalCall, LocalExecutor, RefusedCallError
+from dispatch.errors import DispatchError, ErrorType
+from dispatch.messaging.rpc.exchange_outcome import Answer, Overflow, Settled, TimedOut
+from dispatch.messaging.wire.properties import utf8_size
+from dispatch.telemetry.call_observer import NO_PROPERTIES
+
+MAX_CHUNKS_AHEAD = 64
+"""Chunks that a stream may be ahead of its reader; then its tool waits. In one process more would save nothing."""
+
+KeepPlace = Callable[[asyncio.Future[Any]], object]
+"""Keeps the place of an attempt in the bulkhead until the future is done."""
+
+
+class LocalExecution:
+    """One attempt: await :meth:`wait` for its end, or iterate over its chunks. ``settled`` then says how it ended.
+
+    Args:
+        executor: of the tool's service.
+        call: the attempt.
+        clock: name of the limit that ``call.context.deadline`` is.
+        max_bytes: of the whole result, as UTF-8.
+        is_stream: chunks are read as they come; otherwise they are joined.
+        idle: seconds that may pass without a chunk; 0: any.
+        keep_place: called when the execution goes on after its caller.
+        activate: called in the task before the tool.
+
+    Attributes:
+        settled: how the attempt ended; None: it has not.
+        refused: the error of an executor that did not execute the tool.
+        task: executes the tool.
+    """
+
+    __slots__ = (
+        "_call",
+        "_chunks",
+        "_count",
+        "_idle",
+        "_idle_timer",
+        "_is_stream",
+        "_keep_place",
+        "_loop",
+        "_max_bytes",
+        "_size",
+        "_space",
+        "_timer",
+        "_waiter",
+        "refused",
+        "settled",
+        "task",
+    )
+
+    def __init__(
+        self,
+        executor: LocalExecutor,
+        call: LocalCall,
+        *,
+        clock: str,
+        max_bytes: int,
+        is_stream: bool,
+        idle: float,
+        keep_place: KeepPlace,
+        activate: Callable[[], object],
+    ) -> None:
+        self.settled: Settled | None = None
+        self.refused: DispatchError | None = None
+        self._call = call
+        self._max_bytes = max_bytes
+        self._is_stream = is_stream
+        self._idle = idle
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._keep_place = keep_place
+        self._chunks: deque[str] = deque()
+        self._count = 0
+        self._size = 0
+        self._waiter: asyncio.Future[None] | None = None
+        self._space: asyncio.Event | None = None
+        loop = self._loop = asyncio.get_running_loop()
+        self._timer = loop.call_at(call.context.deadline, self._expire, clock)
+        self.task = loop.create_task(self._run(executor, activate))
+
+    # -- the caller ---------------------------------------------------------------------------------------------
+
+    async def wait(self) -> Settled:
+        """Wait for the end. A cancellation cancels the tool."""
+        try:
+            while self.settled is None:
+                await self._wake_up()
+        except asyncio.CancelledError:
+            self.close()
+            raise
+        return self.settled
+
+    def __aiter__(self) -> LocalExecution:
+        return self
+
+    async def __anext__(self) -> str:
+        while not self._chunks:
+            if self.settled is not None:
+                raise StopAsyncIteration
+            await self._wake_up()
+        if self._space is not None:
+            self._space.set()
+        return self._chunks.popleft()
+
+    async def _wake_up(self) -> None:
+        self._waiter = self._loop.create_future()
+        await self._waiter
+
+    def close(self) -> None:
+        """Cancel the tool; its caller has gone."""
+        self.settle(TimedOut("abandoned", sent=True, chunks=self._count))
+
+    def settle(self, settled: Settled) -> None:
+        """End the attempt; only the first call counts. A tool that still runs is cancelled, and keeps its place until it
+        has ended."""
+        if self.settled is not None:
+            return
+        self.settled = settled
+        self._timer.cancel()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        task = self.task
+        if asyncio.current_task(self._loop) is not task and not task.done():
+            task.cancel()
+            ended = self._loop.create_future()
+            task.add_done_callback(partial(self._await_thread, ended))
+            self._keep_place(ended)
+        self._wake()
+
+    def _wake(self) -> None:
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    def _expire(self, clock: str) -> None:
+        self.settle(TimedOut(clock, sent=True, chunks=self._count))
+
+    # -- the tool -----------------------------------------------------------------------------------------------
+
+    async def _run(self, executor: LocalExecutor, activate: Callable[[], object]) -> None:
+        try:
+            activate()
+            result = await executor.execute(self._call)
+            text = result if isinstance(result, str) else await self._read(result)
+            if self.settled is None:
+                self._end(text)
+        except RefusedCallError as refused:
+            self.refused = refused.error
+            self._fail(refused.error.type, refused.error.message)
+        except asyncio.CancelledError:
+            if self.settled is None:  # nothing in dispatch has cancelled it
+                self._fail(
+                    ErrorType.CANCELLED, "The tool was cancelled while it ran, and may have been executed in part."
+                )
+        except DispatchError as error:
+            self._fail(error.type, error.message)
+        except BaseException as error:  # one that leaves the task, such as SystemExit, would end the event loop
+            if isinstance(error, GeneratorExit):
+                raise  # the coroutine is being closed
+            self._fail(type(error).__name__, str(error))
+
+    async def _read(self, chunks: AsyncIterator[str]) -> str:
+        """Read the chunks of a stream; return the whole text unless its caller reads them."""
+        texts: list[str] = []
+        try:
+            self._start_idle_timer()
+            async for chunk in chunks:
+                if self.settled is not None:
+                    break
+                self._count += 1
+                if not self._fits(chunk):
+                    break
+                if not self._is_stream:
+                    texts.append(chunk)
+                elif chunk:
+                    await self._push(chunk)
+                self._start_idle_timer()
+        finally:
+            close = getattr(chunks, "aclose", None)
+            if close is not None:
+                await close()
+        return "".join(texts)
+
+    def _end(self, text: str) -> None:
+        if self._count:  # a stream
+            self.settle(Answer(text, None, "", NO_PROPERTIES, self._count))
+        elif self._fits(text):
+            if self._is_stream and text:
+                self._chunks.append(text)
+            self.settle(Answer(text, None, "", NO_PROPERTIES))
+
+    def _fits(self, text: str) -> bool:
+        self._size += utf8_size(text)
+        if self._size <= self._max_bytes:
+            return True
+        self.settle(Overflow("max-response-bytes"))
+        return False
+
+    async def _push(self, chunk: str) -> None:
+        """Give a chunk to the reader, and wait while the reader is far behind."""
+        self._chunks.append(chunk)
+        self._wake()
+        if len(self._chunks) >= MAX_CHUNKS_AHEAD:
+            self._space = self._space or asyncio.Event()
+            if self._idle_timer is not None:
+                self._idle_timer.cancel()
+            while len(self._chunks) >= MAX_CHUNKS_AHEAD:
+                self._space.clear()
+                await self._space.wait()
+
+    def _start_idle_timer(self) -> None:
+        if self._idle:
+            if self._idle_timer is not None:
+                self._idle_timer.cancel()
+            self._idle_timer = self._loop.call_later(self._idle, self._expire, "stream-idle")
+
+    def _fail(self, type: str, message: str) -> None:
+        self.settle(Answer("", type, message, NO_PROPERTIES, self._count + 1))
+
+    def _await_thread(self, ended: asyncio.Future[None], task: asyncio.Task[None]) -> None:
+        """Complete ``ended`` when the cancelled task has ended, and a thread that it had started, too."""
+        retrieve_error(task)
+        occupied = self._call.occupied
+        if occupied is None or occupied.done():
+            _complete(ended)
+        else:
+            occupied.add_done_callback(lambda _: _complete(ended))
+
+
+def _complete(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
