@@ -162,6 +162,8 @@ def test_the_local_broker_stands_alone() -> None:
         ("networkx", ("toolkit",)),
         ("jsonschema_rs", ("schemas",)),
         ("matplotlib", ("toolkit",)),
+        ("docstring_parser", ("functions.docstrings",)),
+        ("pydantic", ()),
     ],
 )
 def test_a_library_is_imported_in_one_place(library: str, modules: tuple[str, ...]) -> None:
@@ -184,6 +186,8 @@ HEAVY = {
     "matplotlib",
     "networkx",
     "jsonschema_rs",
+    "docstring_parser",
+    "pydantic",
     "trustgraph",
 }
 
