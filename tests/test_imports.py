@@ -49,6 +49,9 @@ PURE = (
     "balancing",
     "search.bm25_index",
     "search.tokenizer",
+    "search.tool_index",
+    "search.tool_text",
+    "search.vector_index",
     "toolkit.action",
     "toolkit.chain",
     "toolkit.graph",
@@ -164,6 +167,8 @@ def test_the_local_broker_stands_alone() -> None:
         ("matplotlib", ("toolkit",)),
         ("docstring_parser", ("functions.docstrings",)),
         ("pydantic", ()),
+        ("numpy", ("search.vector_index", "search.wordllama_embedder")),
+        ("wordllama", ("search.wordllama_embedder",)),
     ],
 )
 def test_a_library_is_imported_in_one_place(library: str, modules: tuple[str, ...]) -> None:
@@ -188,6 +193,8 @@ HEAVY = {
     "jsonschema_rs",
     "docstring_parser",
     "pydantic",
+    "numpy",
+    "wordllama",
     "trustgraph",
 }
 

@@ -57,6 +57,10 @@ class BM25Index:
                 del self._postings[term]
         self._total_length -= self._lengths.pop(key)
 
+    def has_term(self, key: int, term: str) -> bool:
+        """Return whether the entry ``key`` has ``term``."""
+        return term in self._terms.get(key, ())
+
     def weigh_term(self, term: str) -> float:
         """Return the inverse document frequency of ``term``; 0 if no entry has it."""
         found = len(self._postings.get(term, ()))
