@@ -1,6 +1,6 @@
 """Read the calls in models' outputs: right, wrong and missed calls of a corpus, and time.
 
-``python -m benchmarks.calling``; no broker, half a minute.
+``python -m benchmarks.calling``; no broker, seconds. ``--search`` looks for texts that cost more time.
 """
 
 from __future__ import annotations
@@ -15,28 +15,10 @@ from pathlib import Path
 
 from benchmarks.calling.contenders import Reader, contenders
 from benchmarks.calling.corpus import Case, make_corpus
+from benchmarks.calling.hostile import HOSTILE, SIZE, Hostile, find_slowest, measure_text
 from benchmarks.harness.environment import load
 from benchmarks.micro.rounds import positive, writable
 from dispatch.calling import parse
-
-HEAD = '<function_call>{"name": "f", "args": {"a": '
-HOSTILE = (
-    *(
-        "\n",
-        "<function_call>",
-        "<function_call>{",
-        '```json\n{"',
-        '```json{"call_objective":',
-        "Action: a\n",
-        "<think>",
-    ),
-    *(HEAD + "\n" * 100_000, HEAD + "[" * 100_000, HEAD + '"' + "\\" * 100_000, HEAD + "//\n" * 33_000),
-    *(HEAD + "[" + "1," * 50_000, HEAD + "[" + "'a'," * 25_000, HEAD + "[" + "'a\\n'," * 16_000),
-    *(HEAD + "[" + "{'a':1}," * 12_000, HEAD + "[" + "[]," * 33_000, HEAD + "[" + "{'':{'':[]}}," * 8_000),
-    *(HEAD + "__PAYLOAD_START__" + "__PAYLOAD_END__ " * 6_000, HEAD + '"' + "</function_call>" * 6_000),
-    *("<function_call>[" + '{"name":"a"},' * 8_000, HEAD + "[" + "True," * 20_000, HEAD + "[" + "1/**/," * 16_000),
-)
-"""Repeated or cut to 100 kB."""
 
 
 @dataclass
@@ -87,10 +69,23 @@ def clean_ratio(calls: int, size: int, repeats: int) -> float:
     )
 
 
+def describe(text: Hostile) -> str:
+    return f"{text.head[-40:]}…{text.part}…"
+
+
+def print_slowest(title: str, slowest: Sequence[tuple[float, Hostile]]) -> None:
+    duration, text = max(slowest)
+    print(f"\nslowest {title}, {SIZE // 1000} kB each: {duration:.1f} ms, goal 50 ms: {describe(text)!r}")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run. Returns the exit code: 0 done, whatever the figures; 2 the results cannot be written."""
     made = argparse.ArgumentParser(prog="python -m benchmarks.calling", description=__doc__)
     made.add_argument("--repeats", type=positive, default=9, metavar="N", help="of each measurement (default 9)")
+    made.add_argument(
+        "--search", type=float, default=0, metavar="S", help="seconds to search for slower texts (default 0)"
+    )
+    made.add_argument("--seed", type=int, default=1, metavar="N", help="of the search (default 1)")
     made.add_argument("--json", type=Path, metavar="FILE", help="write every figure there")
     options = made.parse_args(arguments)
     if not writable(options.json):
@@ -108,18 +103,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{title:22} meant  right missed  wrong")
         for each in found:
             print(f"  {each.contender:20} {each.meant:5} {each.right:6} {each.missed:6} {each.wrong:6}")
-    slowest: dict[str, float] = {}
-    for part in HOSTILE:
-        text = (part * (100_000 // len(part) + 1))[:100_000]
-        slowest[part[:60]] = measure(lambda text=text: parse(text), options.repeats)  # type: ignore[misc]  # bound now
-    name = max(slowest, key=lambda part: slowest[part])
-    print(f"\nslowest of {len(slowest)} hostile texts of 100 kB: {slowest[name]:.1f} ms, goal 50 ms: {name!r}")
+    slowest = sorted(((measure_text(each.text, options.repeats), each) for each in HOSTILE), reverse=True)
+    print_slowest(f"of {len(HOSTILE)} hostile texts", slowest)
+    if options.search:
+        slowest += find_slowest(options.search, options.seed)
+        print_slowest(f"found in {options.search:g} s", slowest[len(HOSTILE) :])
     ratios = {f"{calls} calls": clean_ratio(calls, 40, options.repeats) for calls in (1, 4, 16)}
     print("clean calls, times json.loads (goal 5): " + ", ".join(f"{key} {value:.1f}" for key, value in ratios.items()))
     if options.json is not None:
         figures = {
             "rates": {title: [asdict(each) for each in found] for title, found in rates.items()},
-            "hostile_ms": slowest,
+            "hostile_ms": {describe(each): duration for duration, each in slowest},
             "clean_ratios": ratios,
         }
         options.json.write_text(json.dumps(figures, indent=2), encoding="utf-8")

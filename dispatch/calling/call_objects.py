@@ -9,8 +9,10 @@ from typing import Any, Final, NamedTuple
 from msgspec import structs
 
 from dispatch._internal.suggestions import excerpt
-from dispatch.calling.json_reader import JsonFaultError, JsonValue, read_json
-from dispatch.calling.mark_finder import MarkFinder
+from dispatch.calling.json_reading.json_fault import JsonFaultError
+from dispatch.calling.json_reading.json_reader import read_json
+from dispatch.calling.json_reading.mark_finder import MarkFinder
+from dispatch.calling.json_reading.translation import JsonValue
 from dispatch.calling.parsed_call import MAX_CALLS, MAX_EXCERPT_CHARS, CallForm, ParsedCall
 
 SHAPES: Final = {

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from dispatch.calling.call_objects import finish_call
-from dispatch.calling.json_reader import is_deeper
+from dispatch.calling.json_reading.json_reader import is_deeper
 from dispatch.calling.parsed_call import MAX_CALLS, MAX_DEPTH, CallForm, ParsedCall
 
 _LENGTH_REASONS: Final = frozenset({"length", "max_tokens", "MAX_TOKENS", "incomplete", "max_output_tokens"})

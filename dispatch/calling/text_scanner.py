@@ -12,8 +12,10 @@ from typing import Final
 from msgspec import structs
 
 from dispatch.calling.call_objects import Place, convert_value, finish_call, quote_around, write_error
-from dispatch.calling.json_reader import JsonFaultError, JsonValue, read_json
-from dispatch.calling.mark_finder import MarkFinder, find_comment_end
+from dispatch.calling.json_reading.json_fault import JsonFaultError
+from dispatch.calling.json_reading.json_reader import read_json
+from dispatch.calling.json_reading.mark_finder import MarkFinder, find_comment_end
+from dispatch.calling.json_reading.translation import JsonValue
 from dispatch.calling.parsed_call import MAX_CALLS, CallForm, ParsedCall
 
 _MARK: Final = re.compile(
@@ -175,6 +177,8 @@ class TextScanner:
                 self._add_fault(form, start, "the text ends inside it", start, len(text), truncated=True)
             return len(text)
         if text[position] not in "{[":
+            if len(text) - position < len(_FENCE_END) and text.startswith("`", position):
+                self._wait(start, "`")
             return self._read_other_tag(found, form, closing)
         try:
             return self._read_tag_values(start, position, form, closing)
@@ -218,7 +222,12 @@ class TextScanner:
                 read = read._replace(repaired=read.repaired or is_extra)
                 calls += convert_value(read, form, place)
                 break
-            calls += convert_value(read, form, place)
+            found = convert_value(read, form, place)
+            calls += found
+            if self.count + len(calls) > MAX_CALLS:
+                break  # all later ones are rejected unread
+            if not found:
+                raise JsonFaultError("an empty list is in front of another value", position)
             comma = text.startswith(",", behind)
             position = self._skip_blank(behind + 1) if comma else behind
             if is_extra or not text.startswith(("{", "["), position):

@@ -240,7 +240,7 @@ def test_100_kilobytes_cost_linear_time(text: str) -> None:
         start = time.thread_time()
         parse(text)
         durations.append(time.thread_time() - start)
-    # The bound is 50 ms, measured by benchmarks/micro/calling.py on a quiet machine; quadratic time needs seconds.
+    # The bound is 50 ms, measured by benchmarks/calling on a quiet machine; quadratic time needs seconds.
     assert min(durations) < 0.25
 
 

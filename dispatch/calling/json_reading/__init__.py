@@ -1,0 +1,1 @@
+"""JSON in a model's output, with repairs."""
