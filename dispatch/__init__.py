@@ -8,6 +8,7 @@ import sys
 
 try:
     from dispatch._internal.version import __version__
+    from dispatch.calls.invokers.call_context import CallContext
     from dispatch.catalog import Catalog, CatalogError, Folder
     from dispatch.catalog.sources.trustgraph import TrustGraphConfig
     from dispatch.dispatcher import Dispatcher
@@ -24,6 +25,7 @@ try:
         ToolError,
         TransportError,
     )
+    from dispatch.functions import Functions, ToolPackage, tool
     from dispatch.permissions import Grants, GrantsError
     from dispatch.policy import (
         Annotations,
@@ -66,6 +68,7 @@ __all__ = [
     "Balancing",
     "Breaker",
     "Bulkhead",
+    "CallContext",
     "CallResult",
     "CallTimeoutError",
     "Catalog",
@@ -77,6 +80,7 @@ __all__ = [
     "Dispatcher",
     "Event",
     "Folder",
+    "Functions",
     "Grants",
     "GrantsError",
     "InstanceChanged",
@@ -98,6 +102,7 @@ __all__ = [
     "ThrottledError",
     "Tool",
     "ToolError",
+    "ToolPackage",
     "ToolServer",
     "ToolService",
     "ToolServiceClient",
@@ -107,5 +112,6 @@ __all__ = [
     "__version__",
     "connect",
     "serve",
+    "tool",
     "wrap",
 ]

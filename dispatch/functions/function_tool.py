@@ -64,6 +64,10 @@ class FunctionTool:
                 given.append(parameter)
             else:
                 self.injected[parameter.name] = injected
+                if parameter.by_position:
+                    self.report.add_error(
+                        parameter.name, "an injected parameter is passed by name", "remove the '/' behind it"
+                    )
         self.arguments = Arguments(given, self._docstring.parameters, self.report)
         if is_provided is not None:
             self._report_unprovided()

@@ -42,11 +42,16 @@ class ToolExecutor(Executor):
     Args:
         max_threads: threads at most. Each is started when a call finds no idle thread, and kept for the next call.
         name: prefix of the threads' names.
+        idle_s: seconds after which an idle thread ends; None: never.
+
+    Attributes:
+        max_threads: may be changed; a lower number ends no thread.
     """
 
-    def __init__(self, max_threads: int, name: str) -> None:
-        self._max_threads = max_threads
+    def __init__(self, max_threads: int, name: str, *, idle_s: float | None = None) -> None:
+        self.max_threads = max_threads
         self._name = name
+        self._idle_s = idle_s
         self._changed = threading.Condition()
         self._calls: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._threads = 0
@@ -98,7 +103,7 @@ class ToolExecutor(Executor):
             self._calls.append((future, partial(function, *args, **kwargs)))
             if self._idle >= len(self._calls):
                 self._changed.notify()
-            elif self._threads < self._max_threads:
+            elif self._threads < self.max_threads:
                 self._start_thread()
         return future
 
@@ -132,8 +137,12 @@ class ToolExecutor(Executor):
                     self._threads -= 1
                     return None
                 self._idle += 1
-                self._changed.wait()
+                is_notified = self._changed.wait(self._idle_s)
                 self._idle -= 1
+                # A call that came while the wait ended finds this thread still among the idle ones.
+                if not is_notified and not self._calls:
+                    self._threads -= 1
+                    return None
             return self._calls.popleft()
 
     def close(self) -> None:

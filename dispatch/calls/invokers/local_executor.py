@@ -20,6 +20,7 @@ class LocalCall(msgspec.Struct, eq=False):
         arguments: JSON values, a copy for this attempt.
         config: values of the tool's config params.
         context: of the call.
+        concurrency: the limit of the tool's bulkhead; None: it has none.
         occupied: set by the executor before it raises ``CancelledError`` while a thread still executes the tool: the call
             keeps its place in the bulkhead until this future is done.
     """
@@ -28,6 +29,7 @@ class LocalCall(msgspec.Struct, eq=False):
     arguments: dict[str, Any]
     config: dict[str, Any]
     context: CallContext
+    concurrency: int | None = None
     occupied: asyncio.Future[Any] | None = None
 
 

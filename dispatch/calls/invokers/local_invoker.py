@@ -78,9 +78,11 @@ class LocalInvoker:
         )
         attempt.sent = True
         call.requests += 1
+        bulkhead = tool.policy.bulkhead
+        concurrency = None if bulkhead is None else bulkhead.max_concurrent_calls
         execution = LocalExecution(
             executor,
-            LocalCall(tool.label, given.arguments, given.config, context),
+            LocalCall(tool.label, given.arguments, given.config, context, concurrency),
             clock=attempt.clock,
             max_bytes=tool.policy.max_response_bytes,
             is_stream=call.is_stream,

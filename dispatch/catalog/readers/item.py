@@ -30,6 +30,12 @@ class Unreadable:
     error are not reported as tools without a service. With the key ``""`` it stands for any number of items."""
 
 
+class Refused(msgspec.Struct, frozen=True):
+    """Content of a tool that its source refuses, with the reasons."""
+
+    problems: tuple[Problem, ...]
+
+
 # Items and readings form no cycles: gc=False excludes them from garbage collection, whose longest pause grows with the
 # number of objects and stops every thread.
 
@@ -42,7 +48,7 @@ class Item(msgspec.Struct, frozen=True, gc=False):
         kind: one of :data:`KINDS`.
         key: the key under which it is stored (a file's stem): ``NAME`` or ``NAME@VERSION``, the defaults of its id or name
             and of its version; ``""``: none.
-        raw: the descriptor as JSON values; or an :class:`Unreadable`.
+        raw: the descriptor as JSON values; or an :class:`Unreadable`, or a :class:`Refused`.
         namespace: prefix of its name or id, and of the service that it refers to: ``crm`` makes ``find`` into ``crm-find``.
     """
 
@@ -129,6 +135,8 @@ def read_tool_item(
         unavailable: other names of services, for the report.
         base: defaults under the policies of the service and the tool.
     """
+    if isinstance(item.raw, Refused):
+        return ReadItem(item, None, None, item.raw.problems, True, item.key_name)
     report = Report(item.origin)
     raw = _object(item.raw, report)
     if raw is None:
