@@ -67,6 +67,8 @@ class ErrorType(StrEnum):
     """No tool in the catalogue has this name; no tool was executed."""
     UNKNOWN_SERVICE = "unknown-service"
     """No service in the catalogue has this id; no tool was executed."""
+    UNKNOWN_RESULT = "unknown-result"
+    """No stored result of the user has this handle; no tool was executed."""
 
     # Rejected by the dispatcher.
     NOT_PERMITTED = "not-permitted"
@@ -123,6 +125,8 @@ class ErrorType(StrEnum):
     """The service could not send the result because it is too large; the tool was executed."""
     INVALID_RESULT = "invalid-result"
     """The service could not send the result because it is not valid text; the tool was executed."""
+    INVALID_OUTPUT = "invalid-output"
+    """The answer does not match the tool's ``output-schema``; the tool was executed, and its answer is preserved."""
     TOOL_ERROR = "tool-error"
     """The tool's own error, where the tool gives no type, and in spans and logs; the tool was executed."""
     CANCELLED = "cancelled"

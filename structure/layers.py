@@ -30,7 +30,7 @@ LAYERS: dict[int, tuple[str, ...]] = {
     4: ("routing", "serving"),
     5: ("calls",),
     6: (
-        *("dispatcher", "functions", "toolkit", "trustgraph", "calling", "search"),
+        *("dispatcher", "functions", "toolkit", "trustgraph", "calling", "results", "search"),
         *("telemetry.dispatcher_observer", "telemetry.catalog_telemetry", "telemetry.server_observer"),
         *("telemetry.metrics", "telemetry.tracing", "telemetry.alerting"),
     ),

@@ -30,6 +30,7 @@ from dispatch.permissions import Grants, GrantsFunction
 from dispatch.policy import DEFAULT_POLICY, Policy
 from dispatch.resilience.breaker.breaker import CircuitBreaker
 from dispatch.result import CallResult
+from dispatch.results import ResultStore
 from dispatch.telemetry.events import Event, EventStream
 from dispatch.telemetry.settings import DEFAULT_TELEMETRY, Telemetry
 from dispatch.transports import Transport
@@ -143,6 +144,21 @@ class Dispatcher(DispatcherLifecycle):
         found = catalog.list(**filters) if filters else catalog.tools.values()
         visible = await list_visible(catalog, self._authorizer, user, found)
         return tuple(Tool(self, each, user, None if version is None else each.version) for each in visible)
+
+    @property
+    def results(self) -> ResultStore:
+        """Whole results that were cut for a model, by their handles, for an hour."""
+        return self._results
+
+    def _format_result(self, tool: Tool, result: CallResult) -> dict[str, Any]:
+        """Return ``result`` as content for a model; see :meth:`Tool.format_result`."""
+        try:
+            policy = self._live.resolver.tool(tool.name, tool.version).policy
+        except DispatchError:  # removed from the catalogue after the call
+            policy = self._live.resolver.policy
+        return self._result_formatter.format(
+            result, tool.descriptor.output_schema, max_chars=policy.max_result_chars, user=tool.user
+        )
 
     def provide(self, type: type[T], provider: T | Callable[[], T]) -> None:
         """Provide parameters with the annotation ``type`` to functions that are tools; models see no such parameter.

@@ -22,6 +22,7 @@ from dispatch.catalog.sources.base import Source
 from dispatch.functions.providers import Providers
 from dispatch.permissions import Authorizer, Grants, GrantsFunction
 from dispatch.policy import Policy
+from dispatch.results import ResultFormatter, ResultStore
 from dispatch.telemetry.events import Events
 from dispatch.telemetry.settings import Telemetry
 from dispatch.transports import Transport
@@ -62,6 +63,8 @@ class DispatcherLifecycle:
         self._broker: ConfigBroker | None = None
         self._providers = Providers()
         self._on_call: CallListeners = CallListeners()
+        self._results = ResultStore()
+        self._result_formatter = ResultFormatter(self._results)
 
     async def start(self) -> None:
         """Connect to the broker.

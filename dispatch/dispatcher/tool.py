@@ -66,6 +66,12 @@ class Tool:
             context=context,
         )
 
+    def format_result(self, result: CallResult) -> dict[str, Any]:
+        """Return a result of this tool as content for a model (:meth:`dispatch.results.ResultFormatter.format`): validated
+        against the tool's ``output-schema``, and cut as the policy's ``max-result-chars`` says. The whole text of a cut
+        result is in :attr:`Dispatcher.results`."""
+        return self._dispatcher._format_result(self, result)
+
     def stream(self, /, **arguments: Any) -> AsyncGenerator[str, None]:
         """Call the tool and yield the chunks of its result as they arrive."""
         return self._dispatcher.stream(self.name, arguments, user=self.user, version=self.version)
@@ -79,6 +85,11 @@ class Tool:
     def destructive(self) -> bool | None:
         """The tool is declared to destroy something (true) or not (false); None: not declared."""
         return self._descriptor.destructive
+
+    @property
+    def descriptor(self) -> ToolDescriptor:
+        """The tool's descriptor."""
+        return self._descriptor
 
     @property
     def parameters(self) -> dict[str, Any]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Any
 
 import pytest
 
+from dispatch import CallResult, Outcome
 from dispatch.errors import InvalidArgumentsError, ToolError
 from tests.helpers.dispatcher_and_service import Service, catalog, stand
 
@@ -27,6 +30,7 @@ TOOLS = catalog(
     },
     bare={},
     schema={"input-schema": SCHEMA},
+    report={"output-schema": {"type": "array", "items": {"type": "string"}}, "policy": {"max-result-chars": 400}},
 )
 
 
@@ -86,3 +90,28 @@ async def test_it_raises_what_a_call_raises() -> None:
             await tool.invoke()
         with pytest.raises(InvalidArgumentsError):
             await tool.invoke(topic=object())
+
+
+async def test_its_results_are_formatted_for_a_model() -> None:
+    answers = iter(['[ "a" ]', "[7]", json.dumps(["word"] * 500)])
+    async with stand(lambda _: next(answers), TOOLS) as (dispatcher, _):
+        tool = dispatcher.tool("report", user="alice")
+        assert tool.format_result(await tool.execute()) == {"content": [{"type": "text", "text": '["a"]'}]}
+        error, answer = tool.format_result(await tool.execute())["content"]
+        assert json.loads(error["text"])["error"] == "invalid-output"
+        assert "/0 must be a string, not an integer" in error["text"]
+        assert answer["text"] == "[7]"
+        (part,) = tool.format_result(await tool.execute())["content"]
+        assert len(part["text"]) <= 400
+        found = re.search(r'read_result\(handle="(.+)", offset=(\d+)\)', part["text"])
+        assert found is not None
+        handle, offset = found[1], int(found[2])
+        rest = dispatcher.results.read(handle, offset=offset, user="alice")
+        assert json.loads(part["text"][:offset] + rest.text) == ["word"] * 500
+        assert await dispatcher.results.tool("alice").invoke(handle=handle, offset=offset) == rest.text
+        with pytest.raises(InvalidArgumentsError, match="no stored result has this handle"):
+            dispatcher.results.read(handle, user="bob")
+        unknown = tool.format_result(await dispatcher.execute("missing"))
+        assert unknown["isError"]
+        await dispatcher.reload(catalog())  # the tool is removed
+        assert len(tool.format_result(CallResult("report", Outcome.SUCCESS, '["a", "b"]'))["content"]) == 1

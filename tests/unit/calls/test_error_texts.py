@@ -31,7 +31,7 @@ from dispatch.calls.resolution.resolution_errors import (
     error_from_version_mismatch,
 )
 from dispatch.catalog import UnknownServiceError, UnknownToolError
-from dispatch.errors import CallTimeoutError, DispatchError, ErrorType, TransportError
+from dispatch.errors import CallTimeoutError, DispatchError, ErrorType, InvalidArgumentsError, TransportError
 from dispatch.messaging.rpc.exchange_outcome import (
     Answer,
     Closed,
@@ -47,6 +47,9 @@ from dispatch.messaging.wire.properties import Refusal
 from dispatch.permissions.error_messages import error_from_decision
 from dispatch.permissions.permission_set import Decision, Reason
 from dispatch.policy import Policy, PolicyError
+from dispatch.results import ResultStore
+from dispatch.results.result_formatter import error_from_invalid_output
+from dispatch.schemas import Mistake
 from dispatch.serving.reply_sender import REASONS
 from dispatch.telemetry.metrics.exposition import expose_metrics
 from dispatch.telemetry.settings import Telemetry
@@ -159,7 +162,13 @@ def unsendable() -> list[DispatchError]:
     ]
 
 
-ERRORS = [*rejected(), *refused(), *exchanged(), *mistaken(), *unsendable()]
+def formatted() -> list[DispatchError]:
+    with pytest.raises(InvalidArgumentsError) as unknown:
+        ResultStore().read("gone")
+    return [unknown.value, error_from_invalid_output("Tool 'work'", [Mistake("/a", "is required")])]
+
+
+ERRORS = [*rejected(), *refused(), *exchanged(), *mistaken(), *unsendable(), *formatted()]
 IDS = [f"{number}-{error.type}" for number, error in enumerate(ERRORS)]
 EXECUTED = re.compile(r"(was|were|been) (not )?executed|No tool was executed")
 NEXT_STEP = re.compile(
@@ -192,7 +201,7 @@ def test_the_text_says_whether_the_tool_was_executed_and_agrees_with_the_flags(e
     elif isinstance(error, CallTimeoutError):
         assert surely_not is (error.type == ErrorType.EXPIRED)
     else:
-        assert surely_not is (error.type != ErrorType.TOOL_ERROR)
+        assert surely_not is (error.type not in (ErrorType.TOOL_ERROR, ErrorType.INVALID_OUTPUT))
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=IDS)

@@ -84,6 +84,7 @@ ERROR_TYPES = {
     ),
     *("timeout", "attempt-timeout", "idle-timeout", "send-timeout", "expired"),
     *("overloaded", "draining", "invalid-request", "service-refused", "instance-lost", "instance-restarted"),
+    *("invalid-output", "unknown-result"),
     *("reply-evicted", "malformed-reply", "response-limit-exceeded", "result-too-large", "invalid-result"),
     *("tool-error", "cancelled", "client-failed", "closed", "disconnected", "connection-lost", "unreachable"),
     *("connection-refused", "unauthorized", "untrusted", "wrong-protocol", "bad-address", "bad-topic"),
