@@ -34,14 +34,15 @@ LAYERS: dict[int, tuple[str, ...]] = {
         *("telemetry.dispatcher_observer", "telemetry.catalog_telemetry", "telemetry.server_observer"),
         *("telemetry.metrics", "telemetry.tracing", "telemetry.alerting"),
     ),
-    7: ("cli", "devtools", "testing", "__main__", ""),
+    7: ("mcp", "cli", "devtools", "testing", "__main__", ""),
 }
 """A package of one line may import those of lower layers, and within layers 1, 6 and 7 each other."""
 MAY_MEET = (1, 6, 7)
 LAYER_OF = {package: layer for layer, packages in LAYERS.items() for package in packages}
 
-FACTORIES = {"telemetry.settings"}
-"""Modules that import an implementation when it is asked for: ``Telemetry.observe_dispatcher`` and ``observe_server``."""
+FACTORIES = {"telemetry.settings": "telemetry", "dispatcher.dispatcher": "mcp"}
+"""Modules that import an implementation, from the package beside them, when it is asked for:
+``Telemetry.observe_dispatcher`` and ``observe_server``, ``Dispatcher.mcp_server``."""
 
 
 class Import(NamedTuple):
@@ -55,7 +56,8 @@ class Import(NamedTuple):
     @property
     def is_factory(self) -> bool:
         """An implementation that one of :data:`FACTORIES` imports when it is asked for it."""
-        return self.module in FACTORIES and package_of(self.target) != package_of(self.module)
+        package = package_of(self.target)
+        return package.split(".")[0] == FACTORIES.get(self.module) and package != package_of(self.module)
 
 
 class ImportedName(NamedTuple):

@@ -11,7 +11,6 @@ import pytest
 
 import dispatch
 from structure.layers import (
-    FACTORIES,
     LAYER_OF,
     MAY_MEET,
     find_imports,
@@ -95,12 +94,13 @@ def test_every_package_has_a_layer() -> None:
 
 def test_imports_point_downwards() -> None:
     upwards = []
-    for module, target, _is_type in IMPORTS:
+    for each in IMPORTS:
+        module, target = each.module, each.target
         importer, imported = package_of(module), package_of(target)
         here, there = LAYER_OF[importer], LAYER_OF[imported]
         if importer == imported or there < here or (there == here and here in MAY_MEET):
             continue
-        if module in FACTORIES and imported.startswith("telemetry"):
+        if each.is_factory:
             continue
         upwards.append(f"{module} -> {target}")
     assert upwards == []
@@ -108,11 +108,10 @@ def test_imports_point_downwards() -> None:
 
 def test_packages_form_no_cycle() -> None:
     graph: dict[str, set[str]] = {}
-    for module, target, is_type in IMPORTS:
-        importer, imported = package_of(module), package_of(target)
-        if (
-            importer != imported and imported and not is_type and module not in FACTORIES
-        ):  # users import `dispatch` itself
+    for each in IMPORTS:
+        importer, imported = package_of(each.module), package_of(each.target)
+        # Users import `dispatch` itself.
+        if importer != imported and imported and not each.is_type and not each.is_factory:
             graph.setdefault(importer, set()).add(imported)
     graphlib.TopologicalSorter(graph).prepare()  # raises CycleError
 
@@ -167,6 +166,9 @@ def test_the_local_broker_stands_alone() -> None:
         ("matplotlib", ("toolkit",)),
         ("docstring_parser", ("functions.docstrings",)),
         ("pydantic", ()),
+        ("mcp", ("mcp",)),
+        ("mcp_types", ("mcp",)),
+        ("uvicorn", ("mcp.server",)),
         ("numpy", ("search.vector_index", "search.wordllama_embedder")),
         ("wordllama", ("search.wordllama_embedder",)),
     ],
@@ -192,6 +194,9 @@ HEAVY = {
     "networkx",
     "jsonschema_rs",
     "docstring_parser",
+    "mcp",
+    "mcp_types",
+    "uvicorn",
     "pydantic",
     "numpy",
     "wordllama",

@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from dispatch._internal.version import __version__
-from dispatch.cli.commands import bench, broker, call, check, dashboards, demo, doctor, rules, serve, toolkit
+from dispatch.cli.commands import bench, broker, call, check, dashboards, demo, doctor, mcp, rules, serve, toolkit
 from dispatch.cli.commands.catalog import approve, items, tools
 from dispatch.cli.exit_codes import EXIT_CODES_HELP, Exit, list_expected_errors, report_error
 from dispatch.cli.output import escape_unencodable_output, print_err
@@ -86,6 +86,7 @@ app.command("put")(items.put)
 app.command("rm")(items.rm)
 app.command("get")(items.get)
 app.command("serve")(serve.serve)
+app.command("mcp")(mcp.mcp)
 app.command("doctor")(doctor.doctor)
 app.add_typer(broker.app, name="broker")
 app.add_typer(dashboards.app, name="dashboards")

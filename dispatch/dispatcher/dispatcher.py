@@ -11,7 +11,7 @@ import contextlib
 import random
 from collections.abc import AsyncGenerator, Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from dispatch._internal.permit import Randomness
 from dispatch.balancing.snapshot import InstanceView
@@ -34,6 +34,9 @@ from dispatch.results import ResultStore
 from dispatch.telemetry.events import Event, EventStream
 from dispatch.telemetry.settings import DEFAULT_TELEMETRY, Telemetry
 from dispatch.transports import Transport
+
+if TYPE_CHECKING:
+    from dispatch.mcp.server.mcp_server import McpServer, McpServerOptions
 
 T = TypeVar("T")
 
@@ -171,6 +174,17 @@ class Dispatcher(DispatcherLifecycle):
             TypeError: ``type`` is no class, or ``provider`` neither its instance nor a function.
         """
         self._providers.add(type, provider)
+
+    def mcp_server(self, **options: Unpack[McpServerOptions]) -> McpServer:
+        """Return an MCP server over the tools of this dispatcher (extra ``mcp``): ``await server.serve_stdio()``, or
+        ``server.app()`` for an ASGI application.
+
+        Args:
+            options: see :class:`dispatch.mcp.server.McpServer`.
+        """
+        from dispatch.mcp.server import McpServer
+
+        return McpServer(self, **options)
 
     def _resolve_service(self, service: str) -> ResolvedTool:
         """Resolve a service for calls without a tool, as TrustGraph's client makes them."""
@@ -311,17 +325,20 @@ class Dispatcher(DispatcherLifecycle):
         idempotency_key: str | None = None,
         priority: str | None = None,
         version: str | None = None,
+        by_model: bool = False,
+        context: Any = None,
     ) -> AsyncGenerator[str, None]:
         """Call a tool and yield the chunks of its reply as they arrive. Leaving the loop early cancels the call.
 
         Args:
             timeout: seconds for the whole stream; None: the policy's ``stream_timeout``.
             idle_timeout: seconds that may pass without a chunk; None: the policy's ``stream_idle_timeout``.
+            by_model, context: see :meth:`execute`.
 
         Raises:
             DispatchError: as :meth:`call`; the chunks before it were yielded.
         """
-        options = CallOptions(user, timeout, idle_timeout, idempotency_key, priority)
+        options = CallOptions(user, timeout, idle_timeout, idempotency_key, priority, None, by_model, context)
         resolved = self._resolve(tool, version, user, idempotency_key)
         chunks = self._running_calls.stream(resolved, arguments, options)
         async with contextlib.aclosing(chunks):  # closing the outer generator closes the inner one at once

@@ -1,0 +1,1 @@
+"""MCP (Model Context Protocol) in both directions. Needs the extra ``mcp``."""

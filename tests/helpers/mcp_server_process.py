@@ -1,0 +1,41 @@
+"""An MCP server on stdin and stdout with a tool service in the same process: ``python -m`` this."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from typing import Any
+
+from dispatch import Policy, ToolError
+from tests.helpers.dispatcher_and_service import catalog, stand
+
+TOPIC = {"name": "topic", "type": "string", "description": "What about.", "required": True}
+TOOLS = catalog(
+    work={"arguments": [TOPIC], "read-only": True},
+    broken={},
+    noisy={},
+)
+
+
+async def work(arguments: dict[str, Any]) -> str:
+    """Do what the arguments say."""
+    if "print" in arguments:
+        print("stray output")  # noqa: T201 - it must not reach the protocol
+        await asyncio.to_thread(subprocess.run, ["echo", "stray output of a child"], check=True)
+        os.write(1, b"stray bytes\n")
+    if "topic" not in arguments:
+        raise ToolError("no-topic", "there is no topic")
+    return f"about {arguments['topic']}"
+
+
+async def main() -> None:
+    """Serve until stdin is closed."""
+    async with stand(work, TOOLS, policy=Policy()) as (dispatcher, _):
+        await dispatcher.mcp_server(user="alice").serve_stdio()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
+    sys.exit(0)
