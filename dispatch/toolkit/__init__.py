@@ -13,6 +13,8 @@ from dispatch.toolkit.action import Action
 from dispatch.toolkit.drawing.text_formats import render_graphml, render_mermaid
 from dispatch.toolkit.files.toolkit_file import Operator
 from dispatch.toolkit.graph import Graph
+from dispatch.toolkit.learning.evidence import Evidence, Observation
+from dispatch.toolkit.learning.learner import LearnedScore, Learner
 from dispatch.toolkit.mcp_service import McpConfig, McpService, McpTransportConfig, McpTransportType
 from dispatch.toolkit.service import ToolkitService
 from dispatch.toolkit.tool import Tool, ToolType
@@ -28,13 +30,17 @@ from dispatch.toolkit.toolkit import Toolkit
 
 __all__ = [
     "Action",
+    "Evidence",
     "FunctionCallResult",
     "FunctionCallStatus",
     "Graph",
+    "LearnedScore",
+    "Learner",
     "McpConfig",
     "McpService",
     "McpTransportConfig",
     "McpTransportType",
+    "Observation",
     "Operator",
     "Tool",
     "ToolConnection",

@@ -10,6 +10,8 @@ import networkx as nx
 
 DEFAULT_SCORE: Final = 1.0
 """Score of an edge without a written one."""
+DATA: Final = "data"
+"""Attribute of a vertex in the networkx graph."""
 SCORE: Final = "score"
 """Attribute of an edge in the networkx graph. The score disappears with its edge."""
 

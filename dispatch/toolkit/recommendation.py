@@ -8,9 +8,12 @@ from typing import Any
 import networkx as nx
 
 from dispatch.toolkit.action import Action
-from dispatch.toolkit.graph import DEFAULT_SCORE, SCORE
+from dispatch.toolkit.graph import DATA, DEFAULT_SCORE, SCORE
 from dispatch.toolkit.tool import Tool
-from dispatch.toolkit.toolkit import DATA, Toolkit
+from dispatch.toolkit.toolkit import Toolkit
+
+ReadScores = Callable[[str, Mapping[str, dict[str, Any]]], Mapping[str, float]]
+"""From the id of an action and its edges (attributes by target) to learned scores by target, of some of these edges."""
 
 
 def recommend_subgraph(
@@ -19,6 +22,7 @@ def recommend_subgraph(
     threshold: float,
     hops: int,
     is_visible: Callable[[str], bool] = lambda _tool: True,
+    read_scores: ReadScores | None = None,
 ) -> Toolkit:
     """Return the part of ``toolkit`` within reach of given actions, as a new toolkit.
 
@@ -28,6 +32,7 @@ def recommend_subgraph(
 
     Args:
         is_visible: whether the result may contain the tool of this id.
+        read_scores: returns scores that are used instead of the written ones, also in the result; None: the written ones.
 
     Raises:
         ValueError: ``hops`` is negative, or ``threshold`` is not a number.
@@ -43,8 +48,10 @@ def recommend_subgraph(
     for _ in range(hops):
         reached = []
         for action in newest:
-            for id, edge in adjacent[action].items():
-                if id in kept or edge.get(SCORE, DEFAULT_SCORE) < threshold:
+            edges_of = adjacent[action]
+            learned = read_scores(action, edges_of) if read_scores is not None else {}
+            for id, edge in edges_of.items():
+                if id in kept or (learned[id] if id in learned else edge.get(SCORE, DEFAULT_SCORE)) < threshold:
                     continue
                 if isinstance(nodes[id].get(DATA), Action):
                     kept[id] = None
@@ -55,8 +62,11 @@ def recommend_subgraph(
     hidden: set[str] = set()
     edges = []
     for action in list(kept):
-        for id, edge in adjacent[action].items():
-            if edge.get(SCORE, DEFAULT_SCORE) < threshold or id in hidden:
+        edges_of = adjacent[action]
+        learned = read_scores(action, edges_of) if read_scores is not None else {}
+        for id, edge in edges_of.items():
+            score = learned[id] if id in learned else edge.get(SCORE, DEFAULT_SCORE)
+            if score < threshold or id in hidden:
                 continue
             if id not in kept:
                 if not isinstance(nodes[id].get(DATA), Tool):
@@ -65,12 +75,12 @@ def recommend_subgraph(
                     hidden.add(id)
                     continue
                 kept[id] = None
-            edges.append((action, id, edge))
+            edges.append((action, id, edge, score))
     return Toolkit(_build_graph(kept, edges, nodes))
 
 
 def _build_graph(
-    ids: Iterable[str], edges: Iterable[tuple[str, str, dict[str, Any]]], nodes: Mapping[str, dict[str, Any]]
+    ids: Iterable[str], edges: Iterable[tuple[str, str, dict[str, Any], float]], nodes: Mapping[str, dict[str, Any]]
 ) -> nx.DiGraph[str]:
     """Return a new graph. ``add_nodes_from`` and ``add_edges_from`` check every vertex and edge, and take three times as
     long."""
@@ -81,6 +91,7 @@ def _build_graph(
         own_nodes[id] = nodes[id].copy()
         successors[id] = {}
         predecessors[id] = {}
-    for u, v, attributes in edges:
-        successors[u][v] = predecessors[v][u] = attributes.copy()
+    for u, v, attributes, score in edges:
+        successors[u][v] = predecessors[v][u] = copied = attributes.copy()
+        copied[SCORE] = score
     return graph

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dispatch.toolkit import recommendation
 from dispatch.toolkit.action import Action
 from dispatch.toolkit.chain import ChainItem, lay_out_chain
 from dispatch.toolkit.drawing.figure import draw_figure
+from dispatch.toolkit.learning.learner import LearnedScore
 from dispatch.toolkit.run_coroutine import run_coroutine
 from dispatch.toolkit.tool import DispatchTool, Tool
 from dispatch.toolkit.tool_group import ToolGroup, ToolkitWarning
@@ -162,14 +163,19 @@ class ToolkitService:
                 not cached. ``await dispatcher.tools(user=user)`` asks for them.
         """
         ids = [action.id for action in actions]
-        follower = self._toolkit.follower
-        if follower is None:
-            return recommendation.recommend_subgraph(self._toolkit, ids, threshold, hops)
-        found = recommendation.recommend_subgraph(
-            self._toolkit, ids, threshold, hops, lambda tool: follower.is_visible(tool, user)
-        )
-        for id in filter(follower.has_tool, list(found.get_graph())):
-            found.add_vertex(id, data=follower.bind_tool(id, user))
+        follower, learner = self._toolkit.follower, self._toolkit.learner
+        options: dict[str, Any] = {}
+        if follower is not None:
+            options["is_visible"] = lambda tool: follower.is_visible(tool, user)
+        if learner is not None:
+            learner.refresh()
+            options["read_scores"] = learner.read_scores
+        found = recommendation.recommend_subgraph(self._toolkit, ids, threshold, hops, **options)
+        if follower is not None:
+            for id in filter(follower.has_tool, list(found.get_graph())):
+                found.add_vertex(id, data=follower.bind_tool(id, user))
+        if learner is not None:
+            learner.record_recommendation(ids, found, user)
         return found
 
     def recommend_tools_actions(
@@ -179,6 +185,44 @@ class ToolkitService:
         subgraph = self.recommend_subgraph(actions, threshold, hops, user=user)
         found = [subgraph.get_data(id) for id in subgraph.vertices()]
         return [each for each in found if isinstance(each, Tool)], [each for each in found if isinstance(each, Action)]
+
+    def update_action(self, text: str, called_tools: Iterable[Tool | DispatchTool], *, user: str = "") -> Action | None:
+        """Learn that the agent called exactly these tools in one action, with success: their scores rise, and those of
+        recommended tools that were not called fall. If the toolkit does not learn yet, it begins to, in memory.
+
+        Not needed for calls that a learner observes (:meth:`Toolkit.learn`); such calls are not counted twice.
+
+        Args:
+            text: id or name of an action; else the action of the last recommendation in this context is meant, else the
+                one whose name and description are most similar.
+            called_tools: none: no tool was called.
+            user: of the recommendation.
+
+        Returns:
+            The action; None, with a :class:`ToolkitWarning`: the text is similar to no action, and nothing is learned.
+        """
+        toolkit = self._toolkit
+        learner = toolkit.learner or toolkit.learn()
+        action = learner.record_interaction(text, [Tool.of(tool).id for tool in called_tools], user)
+        if action is None:
+            _warn(f"Nothing is learned from {text[:80]!r}: it is similar to no action. Give the id or name of one.")
+            return None
+        return self.get_action(action)
+
+    def tune(self, *, min_observations: float = 1.0, add_edges_from: float | None = None) -> list[LearnedScore]:
+        """Write learned scores into the toolkit, so that :meth:`Toolkit.save` saves them. Their evidence is reset:
+        learning starts again at the new written scores.
+
+        Args:
+            min_observations: decayed weight of the evidence below which an edge is skipped.
+            add_edges_from: learned score from which an edge is added for tools and actions that were used without being
+                recommended; None: no edge is added.
+
+        Returns:
+            The scores that were written.
+        """
+        learner = self._toolkit.learner
+        return [] if learner is None else learner.write_scores(min_observations, add_edges_from)
 
     def visualize(self, graph: Toolkit, title: str, show: bool = False) -> Figure:
         """Draw a toolkit of at most 500 vertices with matplotlib, the extra ``draw``. Nothing remains in ``pyplot``: the

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,7 +12,8 @@ from dispatch.toolkit.files.reader import read_file
 from dispatch.toolkit.files.toolkit_file import Operator, ToolkitFile
 from dispatch.toolkit.files.toolkit_file import Vertex as FileVertex
 from dispatch.toolkit.files.writer import write_file
-from dispatch.toolkit.graph import Graph
+from dispatch.toolkit.graph import DATA, Graph
+from dispatch.toolkit.learning.learner import HALF_LIFE_DAYS, Learner
 from dispatch.toolkit.mcp_service import ConnectMcp
 from dispatch.toolkit.tool import Tool, ToolType
 from dispatch.toolkit.tool_group import ToolGroup
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from dispatch.dispatcher import Dispatcher
 
 Vertex = Action | Tool | ToolGroup
-DATA: Final = "data"
-"""Attribute of a vertex in the networkx graph."""
 DEFINITION: Final = "definition"
 """Attribute of a vertex in the networkx graph: its object in the file."""
 
@@ -45,6 +44,7 @@ class Toolkit(Graph):
         self.operators: tuple[Operator, ...] = ()
         self._file = ToolkitFile()
         self._follower: CatalogFollower | None = None
+        self._learner: Learner | None = None
 
     @classmethod
     def of(cls, dispatcher: Dispatcher) -> Toolkit:
@@ -67,6 +67,43 @@ class Toolkit(Graph):
     def follower(self) -> CatalogFollower | None:
         """The connection to a live catalogue; None: without one."""
         return self._follower
+
+    def learn(
+        self,
+        dispatcher: Dispatcher | None = None,
+        *,
+        store: str | Path | None = None,
+        half_life_days: float = HALF_LIFE_DAYS,
+        clock: Callable[[], float] | None = None,
+    ) -> Learner:
+        """Learn the scores of the edges from use: recommendations use learned scores from now on. The written scores,
+        which :meth:`get_score` returns and :meth:`save` writes, remain.
+
+        A second call replaces the learner: the former one is closed.
+
+        Args:
+            dispatcher: its calls are observed; None: :meth:`ToolkitService.update_action` and the methods of the learner
+                record what was called.
+            store: file of the evidence, which several processes may share; None: in memory alone.
+            half_life_days: after which an observation counts half.
+            clock: seconds since 1970; None: the time of the system.
+
+        Raises:
+            ValueError: the half-life is not positive, or the file is a database of another application.
+            OSError: the folder of the file does not exist, or it cannot be read.
+        """
+        learner = Learner(self, store, half_life_days=half_life_days, clock=clock)
+        if self._learner is not None:
+            self._learner.close()
+        self._learner = learner
+        if dispatcher is not None:
+            learner.observe(dispatcher)
+        return learner
+
+    @property
+    def learner(self) -> Learner | None:
+        """The learner of :meth:`learn`; None: the written scores are used."""
+        return self._learner
 
     @classmethod
     def load(cls, file: str | Path, *, connect_mcp: ConnectMcp | None = None) -> Toolkit:
@@ -135,6 +172,16 @@ class Toolkit(Graph):
         it. Vertices without data (from a plain networkx graph) are omitted."""
         found = ((id, self.get_data(id)) for id in self._graph)
         return [(id, {DATA: data}) for id, data in found if data is not None]
+
+    def set_score(self, u: str, v: str, score: float) -> None:
+        """Set the written score of an edge.
+
+        Raises:
+            ValueError: the edge does not exist, or the score is not in [0, 1].
+        """
+        super().set_score(u, v, score)
+        if self._learner is not None:
+            self._learner.forget_written(u)
 
     def update(self, other: Graph) -> None:
         """Add the vertices and edges of another toolkit. The data of an existing vertex is replaced; an existing edge keeps

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import random
 import sys
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from dispatch.toolkit.learning.evidence import Evidence
@@ -17,8 +16,8 @@ EDGE_BYTES: Final = 200
 SOURCE_BYTES: Final = 200
 """Memory of the dictionary of a vertex that has edges."""
 SAMPLE: Final = 64
-"""Edges that an eviction compares: the evicted one is among the weakest 2 % on average, and the cost of an eviction (30 µs)
-does not depend on the number of edges."""
+"""Edges that an eviction compares: the evicted one is among the weakest 2 % on average, and the cost of an eviction (30
+µs) does not depend on the number of edges."""
 MAX_EXPONENT: Final = 500.0
 """Half-lives after which all counts are divided, long before the range of floating-point numbers (1,023) is exhausted."""
 
@@ -34,7 +33,6 @@ class EvidenceTable:
         now: present time in seconds, for the epoch.
         max_edges: beyond it the weakest edges are evicted.
         max_bytes: beyond it, too; an estimate that is above the true size.
-        choose: returns a random number below its argument; of the sample for an eviction.
     """
 
     def __init__(
@@ -44,13 +42,12 @@ class EvidenceTable:
         *,
         max_edges: int = MAX_EDGES,
         max_bytes: int = MAX_BYTES,
-        choose: Callable[[int], int] = random.randrange,
     ) -> None:
         self._half_life = half_life
         self._epoch = now
         self._max_edges = max_edges
         self._max_bytes = max_bytes
-        self._choose = choose
+        self._evictions = 0
         self._bytes = 0
         self._places: dict[str, dict[str, int]] = {}
         self._sources: list[str] = []
@@ -153,9 +150,11 @@ class EvidenceTable:
         return places[v]
 
     def _evict(self) -> None:
+        """Remove the weakest edge of a sample that is spread over the table; each sample is another one."""
         count = len(self)
-        sample = range(count) if count <= SAMPLE else [self._choose(count) for _ in range(SAMPLE)]
-        self._remove_at(min(sample, key=self._weight.__getitem__))
+        stride = max(count // SAMPLE, 1)
+        self._remove_at(min(range(self._evictions % stride, count, stride), key=self._weight.__getitem__))
+        self._evictions += 1
 
     def _remove_at(self, place: int) -> None:
         """Remove an edge; the last one moves to its place."""

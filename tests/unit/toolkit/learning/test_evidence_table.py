@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import tracemalloc
 from collections import defaultdict
 
@@ -83,7 +82,7 @@ def test_counts_survive_thousands_of_half_lives_and_a_clock_that_is_set_back() -
 
 
 def test_a_full_table_evicts_weak_edges_and_retains_strong_ones() -> None:
-    table = EvidenceTable(DAY, now=0.0, max_edges=1000, choose=random.Random(7).randrange)
+    table = EvidenceTable(DAY, now=0.0, max_edges=1000)
     for number in range(200):
         table.add("strong", f"tool-{number}", Evidence(success=50.0), 0.0)
     for number in range(20_000):
