@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from dispatch.calls.argument_check import ArgumentCheck
 from dispatch.calls.attempt import Attempts
 from dispatch.calls.call_state import NO_OPTIONS, Attempt, Call, CallOptions
 from dispatch.calls.error_messages import add_alternatives, error_from_timeout
@@ -57,6 +58,7 @@ class Calls:
         self._now = runtime.now
         self._attempts: Attempts = runtime.attempts
         self._alternatives = alternatives
+        self._argument_check = ArgumentCheck()
 
     def select_tool(
         self, resolver: ToolResolver, name: str, version: str | None, user: str, idempotency_key: str | None
@@ -96,9 +98,8 @@ class Calls:
                 if decision is not GRANTED or AUDIT.isEnabledFor(INFO):
                     call = await authorize_call(self._authorizer, tool, tool.requirement, decision, observer, options)
             if call is None:
-                call = prepare_call(
-                    tool, guards, observer, arguments, options, started, self._runtime.max_message_bytes
-                )  # 3 deadline
+                limit, check = self._runtime.max_message_bytes, self._argument_check
+                call = prepare_call(tool, guards, observer, arguments, options, started, limit, check)  # 3 deadline
             if isinstance(call, DispatchError):
                 result = self._failure(tool, call, options.user, started)
             else:
@@ -135,9 +136,8 @@ class Calls:
                 if decision is not GRANTED or AUDIT.isEnabledFor(INFO):
                     call = await authorize_call(self._authorizer, tool, tool.requirement, decision, observer, options)
             if call is None:
-                call = prepare_call(
-                    tool, guards, observer, arguments, options, started, self._runtime.max_message_bytes, is_stream=True
-                )
+                limit, check = self._runtime.max_message_bytes, self._argument_check
+                call = prepare_call(tool, guards, observer, arguments, options, started, limit, check, is_stream=True)
             if isinstance(call, DispatchError):
                 result, reply = self._failure(tool, call, options.user, started), NO_PROPERTIES
             else:

@@ -7,6 +7,7 @@ says "try again": a model that reads this repeats the call hundreds of times.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from dispatch._internal.permit import Rejection
 from dispatch._internal.suggestions import first_sentence
@@ -35,6 +36,8 @@ from dispatch.messaging.rpc.exchange_outcome import (
 from dispatch.messaging.wire.codec import PayloadTooLargeError
 from dispatch.messaging.wire.properties import Property, Refusal, whole_number
 from dispatch.policy import Policy, PolicyError
+from dispatch.schemas import Mistake
+from dispatch.schemas.mistake import join_mistakes
 
 _CIRCUIT = {
     "open": "its circuit breaker is open because too many of its calls failed",
@@ -313,6 +316,15 @@ def error_from_mistake(tool: str, policy: Policy, mistake: Exception) -> Invalid
     return InvalidArgumentsError(
         ErrorType.INVALID_ARGUMENTS,
         f"Tool '{tool}' was not executed: {first_sentence(str(mistake))}. Correct the arguments.",
+    )
+
+
+def error_from_argument_mistakes(tool: str, mistakes: Sequence[Mistake]) -> InvalidArgumentsError:
+    """Return the error of a call whose arguments do not match the tool's schema. The tool was not executed."""
+    count = "a mistake" if len(mistakes) == 1 else f"{len(mistakes)} mistakes"
+    return InvalidArgumentsError(
+        ErrorType.INVALID_ARGUMENTS,
+        f"Tool '{tool}' was not executed: its arguments have {count} ({join_mistakes(mistakes)}). Correct the arguments.",
     )
 
 

@@ -6,8 +6,9 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+from dispatch.calls.argument_check import ArgumentCheck, must_check_arguments
 from dispatch.calls.call_state import Call, CallOptions
-from dispatch.calls.error_messages import error_from_closing, error_from_mistake
+from dispatch.calls.error_messages import error_from_argument_mistakes, error_from_closing, error_from_mistake
 from dispatch.calls.resolution.resolved_tool import ResolvedTool
 from dispatch.calls.tool_guards import ToolGuards
 from dispatch.errors import DispatchError
@@ -72,14 +73,16 @@ def prepare_call(
     options: CallOptions,
     started: float,
     max_message_bytes: int,
+    argument_check: ArgumentCheck,
     *,
     is_stream: bool = False,
 ) -> Call | DispatchError:
-    """Set the deadline of the call and encode its request.
+    """Set the deadline of the call, encode its request, and check its arguments where the policy says so.
 
     Args:
         started: when the call began, on the loop's clock.
         max_message_bytes: the largest message that the broker accepts.
+        argument_check: of the dispatcher.
 
     Returns:
         An error, if a mistake of the caller leaves nothing to send.
@@ -100,6 +103,8 @@ def prepare_call(
             check_priority(options.priority, policy)
         config = tool.config_text if options.config is None else options.config
         payload = request_payload(config, arguments, options.user, policy, max_message_bytes)
+        if must_check_arguments(tool, options) and (mistakes := argument_check.find_mistakes(tool, arguments)):
+            return error_from_argument_mistakes(tool.label, mistakes)
     except MISTAKES as mistake:
         return error_from_mistake(tool.label, policy, mistake)
     observer.on_arguments(arguments)

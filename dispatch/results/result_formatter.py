@@ -34,7 +34,7 @@ class ResultFormatter:
 
     def __init__(self, store: ResultStore | None = None) -> None:
         self._store = store
-        self._validators = ValidatorCache()
+        self._validators: ValidatorCache[Mapping[str, Any] | bool] = ValidatorCache(lambda schema: schema)
         self._has_warned = False
 
     def format(

@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 from dispatch._internal.permit import Rejection
 from dispatch.calls.error_messages import (
     add_alternatives,
+    error_from_argument_mistakes,
     error_from_client_failure,
     error_from_closing,
     error_from_disconnection,
@@ -122,6 +123,11 @@ def mistaken() -> list[DispatchError]:
         error_from_requirement("work", "lab", "^3", ("2.0.0", "1.4.0")),
         error_from_invalid_range("work", "'latest' is not a version range: cannot read 'latest'"),
         error_from_unfragmentable_request("work", 5_000, 1_000),
+        error_from_argument_mistakes("work", [Mistake("/a", "is required")]),
+        error_from_argument_mistakes(
+            "work",
+            [Mistake("", "must be an object, not null"), Mistake("/u", "must be one of the allowed values", ("1",))],
+        ),
         config.value,
     ]
 
