@@ -13,7 +13,9 @@ from dispatch._internal.suggestions import excerpt, find_near_names, join_altern
 from dispatch.calling.function_call_result import FunctionCallResult, FunctionCallStatus
 from dispatch.calling.parsed_call import ParsedCall
 from dispatch.calling.parser import parse
-from dispatch.errors import DispatchError
+from dispatch.dispatcher.tool import Tool
+from dispatch.errors import DispatchError, ErrorType, InvalidArgumentsError, RejectedError, ToolError
+from dispatch.results import ResultFormatter
 
 _CONTEXT: Final[ContextVar[Any]] = ContextVar("dispatch_calling_context", default=None)
 
@@ -51,112 +53,152 @@ def current_context() -> Any:
     return _CONTEXT.get()
 
 
+def add_result_reader(tools: Iterable[CallableTool]) -> list[CallableTool]:
+    """Return ``tools``, with ``read_result`` if they are tools of a dispatcher, which cuts long results."""
+    found = list(tools)
+    owned = next((tool for tool in found if isinstance(tool, Tool)), None)
+    if owned is not None and all(tool.name != owned.result_reader.name for tool in found):
+        found.append(owned.result_reader)
+    return found
+
+
 async def call_function(tools: Tools, text: str | Any, context: Any = None) -> list[FunctionCallResult] | None:
     """Execute the calls in a model's output.
 
     Consecutive calls of read-only tools run concurrently; every other call runs alone, in order. A call that was cut off
     runs only if its tool is read-only, and a repaired one only if its tool is not declared destructive.
 
+    Tools of a dispatcher take the path of every call, and their arguments are checked against their schemas. With them
+    errors are JSON with ``error``, ``message``, ``retryable``, ``retry_after`` and ``alternatives``, and the model may call
+    ``read_result`` for the rest of a result that was cut; without them errors are plain texts.
+
     Args:
         tools: the tools that the user may call.
         text: the model's output, as for :func:`parse`.
-        context: any value; tools in this process read it with :func:`current_context`.
+        context: any value; functions that are tools read it as :attr:`dispatch.CallContext.context`, other tools in this
+            process with :func:`current_context`.
 
     Returns:
         One result for each call, failed ones included; None when the output calls nothing.
     """
-    known: dict[str, CallableTool] = {}
-    for tool in await tools if isinstance(tools, Awaitable) else tools:
-        known.setdefault(tool.name, tool)
+    offered = await tools if isinstance(tools, Awaitable) else tools
     calls = parse(text)
     if not calls:
         return None
     token = _CONTEXT.set(context)
     try:
-        return await _execute_all(calls, known)
+        return await _Execution(offered, context).run(calls)
     finally:
         _CONTEXT.reset(token)
 
 
-async def _execute_all(calls: Sequence[ParsedCall], known: dict[str, CallableTool]) -> list[FunctionCallResult]:
-    results: list[FunctionCallResult] = []
-    start = 0
-    while start < len(calls):
-        end = start + 1
-        if _is_concurrent(calls[start], known):
-            while end < len(calls) and _is_concurrent(calls[end], known):
-                end += 1
-        if end == start + 1:
-            results.append(await _execute(calls[start], known))
-        else:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(_execute(call, known)) for call in calls[start:end]]
-            results += [task.result() for task in tasks]
-        start = end
-    return results
+class _Execution:
+    """The calls of one text."""
 
+    def __init__(self, tools: Iterable[CallableTool], context: Any) -> None:
+        self._context = context
+        self._tools: dict[str, CallableTool] = {}
+        for tool in add_result_reader(tools):
+            self._tools.setdefault(tool.name, tool)
+        self._has_dispatcher = any(isinstance(tool, Tool) for tool in self._tools.values())
 
-def _is_concurrent(call: ParsedCall, known: dict[str, CallableTool]) -> bool:
-    """Return whether the call changes nothing: its tool is read-only, or it is not executed at all."""
-    tool = known.get(call.name)
-    return call.error is not None or tool is None or _is_read_only(tool)
+    async def run(self, calls: Sequence[ParsedCall]) -> list[FunctionCallResult]:
+        results: list[FunctionCallResult] = []
+        start = 0
+        while start < len(calls):
+            end = start + 1
+            if self._is_concurrent(calls[start]):
+                while end < len(calls) and self._is_concurrent(calls[end]):
+                    end += 1
+            if end == start + 1:
+                results.append(await self._execute(calls[start]))
+            else:
+                async with asyncio.TaskGroup() as group:
+                    tasks = [group.create_task(self._execute(call)) for call in calls[start:end]]
+                results += [task.result() for task in tasks]
+            start = end
+        return results
 
+    def _is_concurrent(self, call: ParsedCall) -> bool:
+        """Return whether the call changes nothing: its tool is read-only, or it is not executed at all."""
+        tool = self._tools.get(call.name)
+        return call.error is not None or tool is None or _is_read_only(tool)
 
-async def _execute(call: ParsedCall, known: dict[str, CallableTool]) -> FunctionCallResult:
-    tool = known.get(call.name)
-    if call.error is not None:
-        return _fail(call, call.error)
-    if tool is None:
-        return _fail(call, _describe_unknown(call.name, known))
-    if call.truncated and not _is_read_only(tool):
-        return _fail(
-            call,
-            f"Tool {tool.name!r} was not executed: the text ended inside its call. Write the whole call again, "
-            "with shorter arguments if the length of a text is limited.",
+    async def _execute(self, call: ParsedCall) -> FunctionCallResult:
+        tool = self._tools.get(call.name)
+        if call.error is not None:
+            return self._fail(call, InvalidArgumentsError(ErrorType.INVALID_ARGUMENTS, call.error))
+        if tool is None:
+            return self._fail(call, _error_from_unknown_name(call.name, list(self._tools)))
+        mistake = _find_mistake(call, tool)
+        if mistake is not None:
+            return self._fail(call, InvalidArgumentsError(ErrorType.INVALID_ARGUMENTS, mistake))
+        try:
+            if isinstance(tool, Tool):
+                return await self._execute_dispatched(call, tool)
+            result = tool.invoke(**call.args)
+            if inspect.isawaitable(result):
+                result = await result
+        except DispatchError as error:
+            return self._fail(call, error)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            message = f"Tool {tool.name!r} was cancelled, and may have been executed in part."
+            return self._fail(call, ToolError(ErrorType.CANCELLED, message))
+        except Exception as error:  # a tool's own error is a result for the model
+            detail = excerpt(" ".join(str(error).split()), 500)
+            message = f"Tool {tool.name!r} failed with {type(error).__name__}: {detail}"
+            return self._fail(call, ToolError(type(error).__name__, message))
+        return _finish(call, _write_output(result), FunctionCallStatus.SUCCEEDED)
+
+    async def _execute_dispatched(self, call: ParsedCall, tool: Tool) -> FunctionCallResult:
+        result = await tool.execute(call.args, by_model=True, context=self._context)
+        content = tool.format_result(result)
+        output = "\n".join(part["text"] for part in content["content"])
+        return _finish(
+            call, output, FunctionCallStatus.FAILED if content.get("isError") else FunctionCallStatus.SUCCEEDED
         )
-    if call.repaired and getattr(tool, "destructive", None) is True:
-        return _fail(
-            call,
-            f"Tool {tool.name!r} was not executed: it is destructive, and its arguments were not valid JSON. "
-            "Write the whole call again with valid JSON.",
-        )
-    try:
-        result = tool.invoke(**call.args)
-        if inspect.isawaitable(result):
-            result = await result
-    except DispatchError as error:
-        return _fail(call, error.message)
-    except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
-            raise
-        return _fail(call, f"Tool {tool.name!r} was cancelled, and may have been executed in part.")
-    except Exception as error:  # a tool's own error is a result for the model
-        detail = excerpt(" ".join(str(error).split()), 500)
-        return _fail(call, f"Tool {tool.name!r} failed with {type(error).__name__}: {detail}")
-    return _finish(call, _write_output(result), FunctionCallStatus.SUCCEEDED)
+
+    def _fail(self, call: ParsedCall, error: DispatchError) -> FunctionCallResult:
+        output = ResultFormatter.format_error(error) if self._has_dispatcher else error.message
+        return _finish(call, output, FunctionCallStatus.FAILED)
 
 
 def _is_read_only(tool: CallableTool) -> bool:
     return getattr(tool, "read_only", False) is True
 
 
-def _fail(call: ParsedCall, message: str) -> FunctionCallResult:
-    return _finish(call, message, FunctionCallStatus.FAILED)
+def _find_mistake(call: ParsedCall, tool: CallableTool) -> str | None:
+    """Return why the call is not executed although it could be read."""
+    if call.truncated and not _is_read_only(tool):
+        return (
+            f"Tool {tool.name!r} was not executed: the text ended inside its call. Write the whole call again, "
+            "with shorter arguments if the length of a text is limited."
+        )
+    if call.repaired and getattr(tool, "destructive", None) is True:
+        return (
+            f"Tool {tool.name!r} was not executed: it is destructive, and its arguments were not valid JSON. "
+            "Write the whole call again with valid JSON."
+        )
+    return None
 
 
 def _finish(call: ParsedCall, output: str, status: FunctionCallStatus) -> FunctionCallResult:
     return FunctionCallResult(call.name, call.args, call.call_objective, output, status, call.form, call.call_id)
 
 
-def _describe_unknown(name: str, known: dict[str, CallableTool]) -> str:
-    shown = repr(excerpt(name))
+def _error_from_unknown_name(name: str, known: Sequence[str]) -> RejectedError:
     near = find_near_names(name, known)
+    reason = f"No tool was executed: there is no tool {excerpt(name)!r}"
     if near:
-        return f"No tool was executed: there is no tool {shown}. Use {join_alternatives(near)}."
-    if known:
-        return f"No tool was executed: there is no tool {shown}. Use one of: {join_names(list(known))}."
-    return f"No tool was executed: there is no tool {shown}, and no other one. Answer without tools."
+        message = f"{reason}. Use {join_alternatives(near)}."
+    elif known:
+        message = f"{reason}. Use one of: {join_names(known)}."
+    else:
+        message = f"{reason}, and no other one. Answer without tools."
+    return RejectedError(ErrorType.UNKNOWN_TOOL, message, rejected_by="catalog", alternatives=near)
 
 
 def _write_output(result: Any) -> str:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from typing import Final
 
-from dispatch.calling.execution import CallableTool
+from dispatch.calling.execution import CallableTool, add_result_reader
 from dispatch.calling.parsed_call import MAX_CALLS
 
 _RULES: Final = f"""\
@@ -28,12 +28,15 @@ __PAYLOAD_END__}}
 
 
 def function_calling_prompt(tools: Iterable[CallableTool]) -> str:
-    """Return the rules of writing calls, and for each tool a line of JSON: name, description, schema of the arguments."""
+    """Return the rules of writing calls, and for each tool a line of JSON: name, description, schema of the arguments.
+
+    With tools of a dispatcher, which cuts long results, ``read_result`` is among them.
+    """
     lines = [
         json.dumps(
             {"name": tool.name, "description": tool.description, "parameters": tool.parameters}, ensure_ascii=False
         )
-        for tool in tools
+        for tool in add_result_reader(tools)
     ]
     if not lines:
         return "No tools are available. Answer without calls.\n"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dispatch.catalog import ToolDescriptor
 from dispatch.catalog.frozen_json import thaw
 from dispatch.result import CallResult
+from dispatch.results.read_result_tool import ReadResultTool
 
 if TYPE_CHECKING:
     from dispatch.dispatcher.dispatcher import Dispatcher
@@ -71,6 +72,11 @@ class Tool:
         against the tool's ``output-schema``, and cut as the policy's ``max-result-chars`` says. The whole text of a cut
         result is in :attr:`Dispatcher.results`."""
         return self._dispatcher._format_result(self, result)
+
+    @property
+    def result_reader(self) -> ReadResultTool:
+        """The tool ``read_result``, by which a model reads the rest of the results of this handle's user."""
+        return self._dispatcher.results.tool(self.user)
 
     def stream(self, /, **arguments: Any) -> AsyncGenerator[str, None]:
         """Call the tool and yield the chunks of its result as they arrive."""
