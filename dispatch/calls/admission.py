@@ -15,12 +15,35 @@ from dispatch._internal.permit import Rejection
 from dispatch.calls.tool_guards import ToolGuards
 from dispatch.errors import Outcome
 from dispatch.resilience.breaker.breaker import BreakerPermit
-from dispatch.resilience.bulkhead.bulkhead import BulkheadPermit
+from dispatch.resilience.bulkhead.bulkhead import BulkheadGuard, BulkheadPermit
 from dispatch.resilience.rate_limit.limiter import RatePermit, Waiter
 
 _SUCCESS = Outcome.SUCCESS
 _CANCELLED = Outcome.CANCELLED
 _REJECTED = Outcome.REJECTED
+
+OCCUPIED_AFTER_S = 1.0
+"""Seconds after the end of a call from which a thread that still executes its tool counts as hanging: the default of
+``bulkhead.max-wait``. Until then other calls wait for its place."""
+
+
+class _OccupiedPlace:
+    """A place in a bulkhead that a thread has after the end of its call."""
+
+    def __init__(self, guard: BulkheadGuard) -> None:
+        self._guard = guard
+        self._is_counted = False
+
+    def begin(self) -> None:
+        """Count the place."""
+        self._is_counted = True
+        self._guard.occupied += 1
+
+    def end(self, timer: asyncio.TimerHandle) -> None:
+        """Count the place no longer; ``timer`` would begin it."""
+        timer.cancel()
+        if self._is_counted:
+            self._guard.occupied -= 1
 
 
 class Admission(msgspec.Struct, eq=False):
@@ -122,6 +145,15 @@ class Admission(msgspec.Struct, eq=False):
         place, self._place = self._place, None
         if place is not None:
             until.add_done_callback(lambda _: place.finish(_CANCELLED))
+
+    def mark_occupied(self, until: asyncio.Future[Any]) -> None:
+        """Count the place in the bulkhead as occupied until the future is done, by a thread that cannot be stopped; from
+        :data:`OCCUPIED_AFTER_S` on."""
+        bulkhead = self._guards.bulkhead
+        if bulkhead is not None:
+            count = _OccupiedPlace(bulkhead.guard)
+            timer = until.get_loop().call_later(OCCUPIED_AFTER_S, count.begin)
+            until.add_done_callback(lambda _: count.end(timer))
 
     def finish(self, outcome: Outcome, *, sent: bool, retry_after: float | None = None, counts: bool = True) -> None:
         """Return every permit with the outcome of the attempt; a second call does nothing.

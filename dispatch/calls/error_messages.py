@@ -51,6 +51,7 @@ _BULKHEAD = {
     "too-long": "the wait in the queue would exceed bulkhead.max-wait",
     "overload": "calls arrive faster than they complete",
     "full": "a hedge does not wait",
+    "occupied": "all these calls have ended for their callers but still run, because a thread cannot be stopped",
 }
 _RATE = {
     "too-large": "one call costs more than the burst of {limit}",

@@ -37,6 +37,7 @@ class LocalExecution:
         is_stream: chunks are read as they come; otherwise they are joined.
         idle: seconds that may pass without a chunk; 0: any.
         keep_place: called when the execution goes on after its caller.
+        mark_occupied: called when a thread goes on after its cancellation, with what is done when the thread is.
         activate: called in the task before the tool.
 
     Attributes:
@@ -54,6 +55,7 @@ class LocalExecution:
         "_is_stream",
         "_keep_place",
         "_loop",
+        "_mark_occupied",
         "_max_bytes",
         "_size",
         "_space",
@@ -74,6 +76,7 @@ class LocalExecution:
         is_stream: bool,
         idle: float,
         keep_place: KeepPlace,
+        mark_occupied: KeepPlace,
         activate: Callable[[], object],
     ) -> None:
         self.settled: Settled | None = None
@@ -84,6 +87,7 @@ class LocalExecution:
         self._idle = idle
         self._idle_timer: asyncio.TimerHandle | None = None
         self._keep_place = keep_place
+        self._mark_occupied = mark_occupied
         self._chunks: deque[str] = deque()
         self._count = 0
         self._size = 0
@@ -239,6 +243,7 @@ class LocalExecution:
         if occupied is None or occupied.done():
             _complete(ended)
         else:
+            self._mark_occupied(occupied)
             occupied.add_done_callback(lambda _: _complete(ended))
 
 

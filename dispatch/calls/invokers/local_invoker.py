@@ -88,6 +88,7 @@ class LocalInvoker:
             is_stream=call.is_stream,
             idle=call.idle,
             keep_place=attempt.admission.keep_place,
+            mark_occupied=attempt.admission.mark_occupied,
             activate=request.activate,
         )
         self._running.add(execution)

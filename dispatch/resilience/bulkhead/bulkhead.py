@@ -106,8 +106,10 @@ class BulkheadGuard:
         limits: of the wait queue.
         granted: permits granted so far.
         in_flight: calls in flight.
+        occupied: those of them whose callers have gone, while a thread, which cannot be stopped, still executes the tool.
 
-    Rejections have the reasons ``full`` (no permit, and this call does not wait), ``queue-full``, ``too-late`` (the wait
+    Rejections have the reasons ``full`` (no permit, and this call does not wait), ``occupied`` (no permit, and when one
+    becomes free is unknown, because threads without callers have all of them), ``queue-full``, ``too-late`` (the wait
     would exceed, or has exceeded, the call's deadline), ``too-long`` (it would exceed, or has exceeded, ``max-wait``),
     ``overload`` (calls with more time left were served first), and ``closed``.
     """
@@ -122,6 +124,7 @@ class BulkheadGuard:
         "in_flight",
         "limit",
         "limits",
+        "occupied",
         "settings",
     )
 
@@ -132,6 +135,7 @@ class BulkheadGuard:
         self.limits = QUEUE_LIMITS if limits is None else limits
         self.granted = 0
         self.in_flight = 0
+        self.occupied = 0
         self._apply(settings)
         self._queue = self._new_queue()
 
@@ -176,7 +180,9 @@ class BulkheadGuard:
             self.granted += 1
             self.in_flight += 1
             return BulkheadPermit(self, self._clock())
-        return Rejection(BY, "closed") if self._closed else self._rejection("full")
+        if self._closed:
+            return Rejection(BY, "closed")
+        return Rejection(BY, "occupied") if self.occupied >= self.limit else self._rejection("full")
 
     def enqueue(
         self, decide: Decide, *, deadline: float | None = None, priority: str | None = None
@@ -190,7 +196,7 @@ class BulkheadGuard:
             priority: one of the settings' priorities; None: the most urgent. One that a reload has removed is the least
                 urgent.
         """
-        if self._closed or self.in_flight < self.limit:
+        if self._closed or self.in_flight < self.limit or self.occupied >= self.limit:
             return self.admit()
         now = self._clock()
         queue = self._queue

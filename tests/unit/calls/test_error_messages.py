@@ -25,7 +25,7 @@ REASONS = {
     "breaker": ("open", "paused", "probing", "forced-open"),
     "rate-limit": ("too-late", "queue-full", "too-large", "left"),
     "user-rate-limit": ("too-late", "queue-full", "too-large"),
-    "bulkhead": ("full", "queue-full", "too-late", "too-long", "overload"),
+    "bulkhead": ("full", "queue-full", "too-late", "too-long", "overload", "occupied"),
     "balancer": ("no-instance",),
 }
 ALL = [(by, reason) for by, reasons in REASONS.items() for reason in reasons]

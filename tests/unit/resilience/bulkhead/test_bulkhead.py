@@ -27,6 +27,20 @@ def test_permits_are_granted_up_to_the_limit_and_again_after_a_release() -> None
     assert guard.in_flight == 2
 
 
+def test_no_call_waits_while_threads_without_callers_have_all_permits() -> None:
+    bench = Bench(max_concurrent_calls=2)
+    guard = bench.guard
+    permits = [bench.acquire(), bench.acquire()]
+    guard.occupied = 1
+    assert guard.admit() == Rejection("bulkhead", "full", None)
+    assert not isinstance(bench.enqueue("a"), Rejection)
+    guard.occupied = 2
+    assert guard.admit() == bench.enqueue("b") == Rejection("bulkhead", "occupied", None)
+    guard.occupied = 1
+    permits[0].finish(OK)
+    assert (guard.in_flight, guard.waiting) == (2, 0), "the permit went to the call that had waited"
+
+
 @pytest.mark.parametrize("outcome", list(Outcome))
 def test_permit_is_released_once_for_every_outcome(outcome: Outcome) -> None:
     bench = Bench()

@@ -1,0 +1,280 @@
+"""Functions on the whole path of a call, over the embedded transport: twelve scenarios, spans, and a function that hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, Literal
+
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+import dispatch
+from dispatch.calls.admission import OCCUPIED_AFTER_S
+from dispatch.functions.executor import MAX_THREADS
+from tests.helpers.run_profile import by_profile
+
+CALLS = by_profile(short=1_000, long=10_000)
+
+
+@dispatch.tool(read_only=True)
+async def add(a: int, b: int = 0, mode: Literal["exact", "fast"] = "exact") -> int:
+    """Add two whole numbers."""
+    return a + b
+
+
+async def count(to: int) -> AsyncIterator[str]:
+    """Count."""
+    for number in range(to):
+        await asyncio.sleep(0.1)
+        yield f"{number} "
+
+
+def withdraw(amount: int) -> str:
+    """Withdraw money."""
+    raise dispatch.ToolError("no-funds", "The account has no funds.")
+
+
+@dispatch.tool(policy={"bulkhead": {"max-concurrent-calls": 1, "max-wait": 0}})
+async def print_page() -> str:
+    """Print a page."""
+    await asyncio.sleep(1)
+    return "printed"
+
+
+@dispatch.tool(policy={"timeout": 0.5, "breaker": {"consecutive-failures": 2, "open-duration": 60}})
+async def sleep() -> str:
+    """Sleep for a minute."""
+    await asyncio.sleep(60)
+    return "slept"
+
+
+@dispatch.tool(permissions=["tools:admin"])
+def shut_down() -> str:
+    """Shut down."""
+    return "done"
+
+
+@dispatch.tool(policy={"max-response-bytes": 2_000_000})
+def read_file(chars: int) -> str:
+    """Read a file."""
+    return "é" * chars
+
+
+async def greet(name: str) -> dict[str, str]:
+    """Grüße: こんにちは."""
+    return {"grüße": f"こんにちは、{name} 👋"}
+
+
+@pytest.fixture
+def dispatcher() -> dispatch.Dispatcher:
+    functions = dispatch.Functions(add, count, withdraw, print_page, sleep, shut_down, read_file, greet)
+    grants = dispatch.Grants.of({"users": {"root": ["tools:*"]}})
+    return dispatch.connect("memory://", catalog=[functions], grants=grants)
+
+
+async def test_success(dispatcher: dispatch.Dispatcher) -> None:
+    async with dispatcher:
+        result = await dispatcher.execute("add", {"a": 2, "b": 3})
+        assert (result.outcome, result.text, result.attempts) == ("success", "5", 1)
+
+
+async def test_stream(dispatcher: dispatch.Dispatcher) -> None:
+    async with dispatcher:
+        assert [chunk async for chunk in dispatcher.stream("count", {"to": 3})] == ["0 ", "1 ", "2 "]
+        result = await dispatcher.execute("count", {"to": 3})
+        assert (result.text, result.chunks) == ("0 1 2 ", 3)
+
+
+async def test_tool_error(dispatcher: dispatch.Dispatcher) -> None:
+    async with dispatcher:
+        error = (await dispatcher.execute("withdraw", {"amount": 1})).error
+        assert isinstance(error, dispatch.ToolError)
+        assert (error.type, error.message) == ("no-funds", "The account has no funds.")
+
+
+async def test_throttled(dispatcher: dispatch.Dispatcher) -> None:
+    async with dispatcher:
+        results = await asyncio.gather(*(dispatcher.execute("print_page") for _ in range(3)))
+        assert [result.outcome for result in results] == ["success", "throttled", "throttled"]
+        assert [error.rejected_by for result in results if (error := result.error)] == ["bulkhead", "bulkhead"]
+
+
+async def test_timeout_and_open_circuit(dispatcher: dispatch.Dispatcher) -> None:
+    async with dispatcher:
+        began = asyncio.get_running_loop().time()
+        for _ in range(2):
+            result = await dispatcher.execute("sleep")
+            assert result.outcome == "timeout"
+        assert asyncio.get_running_loop().time() - began == pytest.approx(1)
+        result = await dispatcher.execute("sleep")
+        assert (result.outcome, result.error and result.error.type) == ("rejected", "circuit-open")
+        assert dispatcher.breaker("sleep").state == "open"
+        assert (await dispatcher.execute("add", {"a": 1})).outcome == "success"
+
+
+async def test_cancel(dispatcher: dispatch.Dispatcher) -> None:
+    ends: list[str] = []
+
+    async def work() -> None:
+        """Work."""
+        try:
+            await asyncio.sleep(10)
+        finally:
+            ends.append("cancelled")
+
+    async with dispatcher:
+        await dispatcher.registry.add_source(dispatch.Functions(work, id="work"))
+        task = asyncio.create_task(dispatcher.call("work"))
+        await asyncio.sleep(1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.sleep(0)
+        assert ends == ["cancelled"]
+
+
+@pytest.mark.parametrize(
+    "arguments", [{}, {"a": "1"}, {"a": 1, "c": 2}, {"a": 1, "mode": "slow"}, {"a": None}, {"a": [1]}]
+)
+async def test_bad_arguments(dispatcher: dispatch.Dispatcher, arguments: dict[str, Any]) -> None:
+    async with dispatcher:
+        for by_model in (False, True):
+            result = await dispatcher.execute("add", arguments, by_model=by_model)
+            assert isinstance(result.error, dispatch.InvalidArgumentsError)
+            assert (result.error.type, result.attempts) == ("invalid-arguments", 0)
+            assert "Tool 'add' was not executed" in result.error.message
+
+
+async def test_unknown_tool(dispatcher: dispatch.Dispatcher) -> None:
+    async with dispatcher:
+        error = (await dispatcher.execute("ad", {"a": 1})).error
+        assert isinstance(error, dispatch.RejectedError)
+        assert (error.type, error.alternatives) == ("unknown-tool", ("add",))
+
+
+async def test_permission(dispatcher: dispatch.Dispatcher) -> None:
+    async with dispatcher:
+        assert (await dispatcher.execute("shut_down", user="root")).text == "done"
+        result = await dispatcher.execute("shut_down", user="alice")
+        assert (result.outcome, result.error and result.error.rejected_by) == ("rejected", "permissions")
+        assert "shut_down" not in {tool.name for tool in await dispatcher.tools(user="alice")}
+
+
+async def test_large_result(dispatcher: dispatch.Dispatcher) -> None:
+    async with dispatcher:
+        assert len((await dispatcher.execute("read_file", {"chars": 1_000_000})).text) == 1_000_000
+        result = await dispatcher.execute("read_file", {"chars": 1_000_001})
+        assert (result.outcome, result.error and result.error.type) == ("transport", "response-limit-exceeded")
+
+
+async def test_unicode(dispatcher: dispatch.Dispatcher) -> None:
+    async with dispatcher:
+        assert dispatcher.tool("greet").description == "Grüße: こんにちは."
+        text = await dispatcher.call("greet", {"name": "Zoë 🦊 \u202e"})
+        assert text == '{"grüße": "こんにちは、Zoë 🦊 \u202e 👋"}'
+
+
+async def test_spans_name_the_type_of_the_tool() -> None:
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    seen: list[dispatch.CallContext] = []
+
+    def trace(context: dispatch.CallContext) -> None:
+        seen.append(context)
+
+    telemetry = dispatch.Telemetry(tracer_provider=provider)
+    async with dispatch.connect("memory://", [dispatch.Functions(trace)], telemetry=telemetry) as dispatcher:
+        await dispatcher.call("trace")
+    spans = [dict(span.attributes or {}) for span in exporter.get_finished_spans()]
+    assert {span["gen_ai.tool.type"] for span in spans if "gen_ai.tool.type" in span} == {"function"}
+    assert seen[0].traceparent.startswith(f"00-{seen[0].trace_id}-")
+
+
+class Hanging:
+    """A function that returns when the test ends."""
+
+    def __init__(self) -> None:
+        self.release = threading.Event()
+
+    def hang(self) -> str:
+        """Hang."""
+        self.release.wait(60)
+        return "released"
+
+
+@pytest.fixture
+def hanging() -> Iterator[Hanging]:
+    hanging = Hanging()
+    yield hanging
+    hanging.release.set()
+
+
+def count_threads(tool: str) -> int:
+    return sum(thread.name.startswith(f"dispatch-{tool}-") for thread in threading.enumerate())
+
+
+async def await_threads(functions: dispatch.Functions, number: int) -> None:
+    async with asyncio.timeout(10):
+        while functions.abandoned_threads != number:  # noqa: ASYNC110 - of threads
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.wall_clock
+@pytest.mark.long
+@pytest.mark.parametrize("bulkhead", [4, None])
+async def test_a_function_that_hangs_occupies_a_bounded_number_of_threads(
+    hanging: Hanging, bulkhead: int | None
+) -> None:
+    limit = MAX_THREADS if bulkhead is None else bulkhead
+    places = {"max-concurrent-calls": bulkhead, "max-wait": 0.1} if bulkhead else None
+    policy = {"timeout": 0.2, "breaker": None, "bulkhead": places}
+    name = f"hang-in-{limit}"
+    functions = dispatch.Functions(dispatch.tool(name=name, policy=policy)(lambda: hanging.hang()), add, read_file)
+    async with dispatch.connect("memory://", catalog=[functions]) as dispatcher:
+        hung = asyncio.gather(*(dispatcher.execute(name) for _ in range(CALLS)))
+        assert await dispatcher.call("read_file", {"chars": 1}) == "é"
+        outcomes = [result.outcome for result in await hung]
+        assert set(outcomes) <= {"timeout", "throttled"}
+        await await_threads(functions, limit)
+        assert count_threads(name) == limit
+        await asyncio.sleep(OCCUPIED_AFTER_S)
+
+        began = time.perf_counter()
+        rejected = [await dispatcher.execute(name) for _ in range(CALLS)]
+        assert {result.outcome for result in rejected} == {"throttled"}, "at once: no thread becomes free"
+        assert {error.rejected_by for result in rejected if (error := result.error)} == {"bulkhead"}
+        assert time.perf_counter() - began < CALLS * 0.01
+        assert await dispatcher.call("add", {"a": 1}) == "1"
+        assert await dispatcher.call("read_file", {"chars": 1}) == "é"
+        assert count_threads(name) == limit
+
+        hanging.release.set()
+        await await_threads(functions, 0)
+        assert await dispatcher.call(name) == "released"
+
+
+@pytest.mark.wall_clock
+async def test_a_cancelled_call_of_a_thread_keeps_its_place_until_the_function_returns(hanging: Hanging) -> None:
+    policy = {"bulkhead": {"max-concurrent-calls": 1, "max-wait": 0.05}}
+    functions = dispatch.Functions(dispatch.tool(name="hang", policy=policy)(lambda: hanging.hang()))
+    async with dispatch.connect("memory://", catalog=[functions]) as dispatcher:
+        task = asyncio.create_task(dispatcher.call("hang"))
+        await asyncio.sleep(0.1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await await_threads(functions, 1)
+        result = await dispatcher.execute("hang")
+        assert result.error is not None
+        assert result.error.message.startswith(
+            "Tool 'hang' was not executed: the dispatcher's limit of calls in flight"
+        )
+        hanging.release.set()
+        await await_threads(functions, 0)
+        assert await dispatcher.call("hang") == "released"
