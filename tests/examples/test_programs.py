@@ -91,6 +91,12 @@ def test_the_agent_loop_needs_no_broker() -> None:
     assert ended.stdout.endswith("All 5 tasks are done.\n")
 
 
+def test_function_calls_need_no_broker() -> None:
+    ended = finish("examples/function_calls.py")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.endswith("I have not removed it.\n")
+
+
 @pytest.mark.pulsar
 def test_the_agent_loop_with_services_elsewhere(url: str) -> None:
     here = finish("examples/agent_loop.py")
@@ -145,5 +151,5 @@ def test_help_teaches(program: str) -> None:
 
 
 def test_every_example_is_known_to_these_tests() -> None:
-    others = {"agent_loop", "trustgraph_agent", "trustgraph_service"}
+    others = {"agent_loop", "function_calls", "trustgraph_agent", "trustgraph_service"}
     assert set(PROGRAMS) == {f"{name}.py" for name in set(SERVICES) | others}

@@ -253,7 +253,6 @@ async def test_cancel(kind: str, form: CallForm) -> None:
         assert cancelled == ["hang"]
 
 
-@pytest.mark.parametrize("kind", ["functions"])
 @pytest.mark.parametrize("args", [{"to": "three"}, {}])
 async def test_bad_arguments(kind: str, form: CallForm, args: dict[str, Any]) -> None:
     async with connect(kind) as dispatcher:
