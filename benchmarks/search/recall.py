@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from benchmarks.search.dataset import Dataset
 from benchmarks.search.query_map import learn_query_map
 from dispatch.search.tool_index import ToolIndex
-from dispatch.search.tool_text import describe_tool, list_terms, weigh_terms
+from dispatch.search.tool_text import describe_tool, weigh_query, weigh_terms
 from dispatch.search.vector_index import VectorIndex
 from dispatch.search.wordllama_embedder import WordLlamaEmbedder
 
@@ -48,24 +48,22 @@ class Evaluation:
     def __init__(self, data: Dataset, embedder: WordLlamaEmbedder) -> None:
         self.data = data
         self.answers = np.array(data.answers)
-        self.query_terms = [list_terms(query) for query in data.queries]
+        self.query_terms = [weigh_query(query) for query in data.queries]
         self.queries: Array = embedder.encode(data.queries)
         self.tools: Array = embedder.encode([describe_tool(tool) for tool in data.tools])
 
     def rank(self, contender: str, queries: Iterable[int], tools: Sequence[int], query_map: Array | None) -> Recall:
         """Search each of ``queries`` among ``tools``."""
         index = ToolIndex()
-        if contender != BM25:
-            index.vectors = VectorIndex("benchmark")
+        vectors = VectorIndex("benchmark")
         for tool in tools:
             index.add(str(tool), {} if contender == WORDLLAMA else weigh_terms(self.data.tools[tool]))
-            if index.vectors is not None:
-                index.set_vector(str(tool), self.tools[tool], index.vectors)
+            index.set_vector(str(tool), self.tools[tool], vectors)
         recall = Recall()
         for query in queries:
             vector = self.queries[query] if query_map is None else self.queries[query] @ query_map
             answer = str(self.answers[query])
-            matches = index.rank(self.query_terms[query], None if contender == BM25 else vector)
+            matches = index.rank(self.query_terms[query], None if contender == BM25 else vector, vectors)
             names = [match.name for match in matches]
             recall.ranks.append(names.index(answer) if answer in names else float("inf"))
         return recall

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
@@ -31,6 +32,7 @@ from dispatch.policy import DEFAULT_POLICY, Policy
 from dispatch.resilience.breaker.breaker import CircuitBreaker
 from dispatch.result import CallResult
 from dispatch.results import ResultStore
+from dispatch.search.tool_search import DEFAULT_LIMIT, Found
 from dispatch.telemetry.events import Event, EventStream
 from dispatch.telemetry.settings import DEFAULT_TELEMETRY, Telemetry
 from dispatch.transports import Transport
@@ -134,10 +136,13 @@ class Dispatcher(DispatcherLifecycle):
         assert resolved.descriptor is not None  # a tool of the catalogue
         return Tool(self, resolved.descriptor, user, version)
 
-    async def tools(self, *, user: str = "", **filters: Unpack[ListConditions]) -> tuple[Tool, ...]:
+    async def tools(
+        self, *, user: str = "", find: str | None = None, **filters: Unpack[ListConditions]
+    ) -> tuple[Tool, ...]:
         """Return handles on the tools that ``user`` may call, in the order of the catalogue.
 
         Args:
+            find: a query: only the five tools that fit it best, as :meth:`find` orders them.
             filters: conditions, as of :meth:`dispatch.Catalog.list`, such as ``category="fun"``.
 
         Raises:
@@ -145,7 +150,14 @@ class Dispatcher(DispatcherLifecycle):
         """
         catalog, version = self.catalog, filters.get("version")
         found = catalog.list(**filters) if filters else catalog.tools.values()
-        visible = await list_visible(catalog, self._authorizer, user, found)
+        if find is not None:
+            by_name = {tool.name: tool for tool in found} if filters else catalog.tools
+            ranked = await self.search.rank(
+                find, by_name, select_visible=partial(list_visible, catalog, self._authorizer, user)
+            )
+            visible = tuple(each.descriptor for each in ranked)
+        else:
+            visible = await list_visible(catalog, self._authorizer, user, found)
         return tuple(Tool(self, each, user, None if version is None else each.version) for each in visible)
 
     @property
@@ -162,6 +174,37 @@ class Dispatcher(DispatcherLifecycle):
         return self._result_formatter.format(
             result, tool.descriptor.output_schema, max_chars=policy.max_result_chars, user=tool.user
         )
+
+    async def find(
+        self,
+        query: str,
+        limit: int = DEFAULT_LIMIT,
+        *,
+        user: str = "",
+        context: object = None,
+        category: str | None = None,
+        tags_any: Iterable[str] | None = None,
+    ) -> list[Found]:
+        """Return the tools that fit a query best, among those that ``user`` may call. If none matches: the most used ones,
+        with score 0. Empty only if ``user`` may call no such tool.
+
+        Args:
+            query: what a tool should do, in words.
+            limit: of the result, 1 or more.
+            context: a text, or an action with ``name`` and ``description``: decides between tools that fit alike.
+            category, tags_any: conditions, as of :meth:`dispatch.Catalog.list`.
+
+        Raises:
+            RejectedError: ``permissions-unavailable``: the permissions of ``user`` could not be resolved.
+            TypeError, ValueError: ``query`` is no text, or ``limit`` below 1.
+        """
+        catalog = self.catalog
+        tools = catalog.tools
+        if category is not None or tags_any:
+            tools = {tool.name: tool for tool in catalog.list(category=category, tags_any=tags_any or ())}
+        select_visible = partial(list_visible, catalog, self._authorizer, user)
+        found = await self.search.rank(query, tools, limit, context=context, select_visible=select_visible)
+        return [Found(tool.name, score, why, Tool(self, tool, user)) for tool, score, why in found]
 
     def provide(self, type: type[T], provider: T | Callable[[], T]) -> None:
         """Provide parameters with the annotation ``type`` to functions that are tools; models see no such parameter.

@@ -23,7 +23,8 @@ from dispatch.functions.providers import Providers
 from dispatch.permissions import Authorizer, Grants, GrantsFunction
 from dispatch.policy import Policy
 from dispatch.results import ResultFormatter, ResultStore
-from dispatch.telemetry.events import Events
+from dispatch.search.tool_search import ToolSearch
+from dispatch.telemetry.events import CatalogChanged, Events
 from dispatch.telemetry.settings import Telemetry
 from dispatch.transports import Transport
 from dispatch.trustgraph.config_broker import ConfigBroker
@@ -65,6 +66,7 @@ class DispatcherLifecycle:
         self._on_call: CallListeners = CallListeners()
         self._results = ResultStore()
         self._result_formatter = ResultFormatter(self._results)
+        self._search: ToolSearch | None = None
 
     async def start(self) -> None:
         """Connect to the broker.
@@ -135,6 +137,8 @@ class DispatcherLifecycle:
             stack.callback(self._events.close)
             stack.push_async_callback(self._transport.close)
             stack.push_async_callback(self._authorizer.close)
+            if self._search is not None:
+                stack.push_async_callback(self._search.close)
             if self._runtime is not None:
                 stack.push_async_callback(self._runtime.close, drain)
             if self._broker is not None:
@@ -147,6 +151,15 @@ class DispatcherLifecycle:
 
     async def __aexit__(self, *_exc: object) -> None:
         await self.close()
+
+    @property
+    def search(self) -> ToolSearch:
+        """The search of :meth:`find`: ``use_embedder`` and ``refresh``. Its first use starts it."""
+        if self._search is None:
+            search = self._search = ToolSearch(lambda: self._live.resolver.catalog)
+            self._on_call.subscribe(search.record_call)
+            self._events.subscribe(lambda event: search.request_update() if isinstance(event, CatalogChanged) else None)
+        return self._search
 
     @property
     def _running(self) -> Runtime:

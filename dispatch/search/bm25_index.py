@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 SATURATION = 1.2
 """BM25's k1: how soon further occurrences of a term add little. The usual value (Robertson and Zaragoza, 2009)."""
@@ -66,19 +66,23 @@ class BM25Index:
         found = len(self._postings.get(term, ()))
         return math.log(1 + (len(self._terms) - found + 0.5) / (found + 0.5)) if found else 0.0
 
-    def score(self, terms: Iterable[str]) -> dict[int, float]:
-        """Return the BM25 scores of all entries that have one of ``terms``, each above 0. A repeated term counts once."""
+    def score(self, terms: Mapping[str, float]) -> dict[int, float]:
+        """Return the BM25 scores of all entries that have one of ``terms``, each above 0.
+
+        Args:
+            terms: weights of the terms of a query, each above 0; usually 1.
+        """
         scores: dict[int, float] = {}
         if not self._terms:
             return scores
         fixed = SATURATION * (1 - LENGTH_NORMALIZATION)
         per_length = SATURATION * LENGTH_NORMALIZATION * len(self._terms) / max(self._total_length, 1e-9)
         lengths = self._lengths
-        for term in dict.fromkeys(terms):
+        for term, query_weight in terms.items():
             posting = self._postings.get(term)
             if not posting:
                 continue
-            factor = self.weigh_term(term) * (SATURATION + 1)
+            factor = query_weight * self.weigh_term(term) * (SATURATION + 1)
             for key, weight in posting.items():
                 gain = factor * weight / (weight + fixed + per_length * lengths[key])
                 scores[key] = scores.get(key, 0.0) + gain

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from dispatch.search.bm25_index import BM25Index
@@ -39,11 +39,11 @@ class ToolIndex:
     """Terms and vectors of tools by name. Changing one tool costs time linear in its text.
 
     Attributes:
-        vectors: of the tools that are embedded; None: lexical search alone.
+        vectors: by embedder; a tool that changes or is removed loses its vector in all of them.
     """
 
     def __init__(self) -> None:
-        self.vectors: VectorIndex | None = None
+        self.vectors: list[VectorIndex] = []
         self._terms = BM25Index()
         self._slots: dict[str, int] = {}
         self._names: list[str | None] = []
@@ -57,7 +57,7 @@ class ToolIndex:
         return name in self._slots
 
     def add(self, name: str, terms: Mapping[str, float]) -> None:
-        """Add the tool ``name`` with its weighted terms, or replace it; its vector is removed."""
+        """Add the tool ``name`` with its weighted terms, or replace it; its vectors are removed."""
         slot = self._slots.get(name)
         if slot is None:
             slot = self._free.pop() if self._free else len(self._names)
@@ -66,13 +66,16 @@ class ToolIndex:
                 self._names.append(name)
             else:
                 self._names[slot] = name
-        elif self.vectors is not None:
-            self.vectors.clear_vector(slot)
+        else:
+            self._clear_vectors(slot)
         self._terms.add(slot, terms)
 
     def set_vector(self, name: str, vector: Any, vectors: VectorIndex) -> None:
-        """Put the vector of a tool into ``vectors``, which may not be in use yet. Nothing happens if the tool was removed
-        meanwhile."""
+        """Put the vector of a tool into ``vectors``, one of :attr:`vectors`. Nothing happens if the tool was removed.
+
+        Raises:
+            ValueError: the vector does not fit the others.
+        """
         slot = self._slots.get(name)
         if slot is not None:
             vectors.set_vector(slot, vector)
@@ -83,32 +86,38 @@ class ToolIndex:
         if slot is None:
             return
         self._terms.remove(slot)
-        if self.vectors is not None:
-            self.vectors.clear_vector(slot)
+        self._clear_vectors(slot)
         self._names[slot] = None
         self._free.append(slot)
 
-    def rank(self, terms: Sequence[str], vector: Any = None) -> Iterator[Match]:
+    def rank(
+        self, terms: Mapping[str, float], vector: Any = None, vectors: VectorIndex | None = None
+    ) -> Iterator[Match]:
         """Iterate over the tools that match a query, best first.
 
         Args:
-            terms: of the query.
-            vector: of the query, if :attr:`vectors` is in use; None: lexical search.
+            terms: weights of the terms of the query.
+            vector: of the query; None: lexical search.
+            vectors: of the embedder that ``vector`` is from.
 
         Raises:
             ValueError: the vector does not fit those in the index.
         """
         scores = self._terms.score(terms)
         lexical = {slot: score / (score + HALF_SCORE) for slot, score in scores.items()}
-        if vector is None or self.vectors is None:
+        if vector is None or vectors is None:
             return self._rank_lexical(lexical)
-        return self._rank_both(lexical, self.vectors.score(vector, len(self._names)))
+        return self._rank_both(lexical, vectors.score(vector, len(self._names)))
 
-    def find_common_terms(self, name: str, terms: Sequence[str]) -> tuple[str, ...]:
+    def find_common_terms(self, name: str, terms: Iterable[str]) -> tuple[str, ...]:
         """Return those of ``terms`` that the tool ``name`` has, the rarest first."""
         slot = self._slots.get(name)
-        found = [term for term in dict.fromkeys(terms) if slot is not None and self._terms.has_term(slot, term)]
+        found = [term for term in terms if slot is not None and self._terms.has_term(slot, term)]
         return tuple(sorted(found, key=self._terms.weigh_term, reverse=True))
+
+    def _clear_vectors(self, slot: int) -> None:
+        for vectors in self.vectors:
+            vectors.clear_vector(slot)
 
     def _rank_lexical(self, lexical: dict[int, float]) -> Iterator[Match]:
         for slot in sorted(lexical, key=lambda slot: (-lexical[slot], slot)):

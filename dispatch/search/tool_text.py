@@ -16,6 +16,10 @@ NAME_WEIGHT: Final = 3.0
 ARGUMENT_WEIGHT: Final = 0.5
 """Weight of a term of an argument: arguments say how a tool is called, rarely what it is for."""
 
+CONTEXT_WEIGHT: Final = 0.3
+"""Weight of the context of a query beside the query: it decides between tools that fit the query alike. Not measured: no
+public data has queries with a context."""
+
 MAX_CHARS: Final = 4_000
 """Characters of each text that are indexed, which bounds the cost of one tool."""
 
@@ -36,8 +40,13 @@ def weigh_terms(tool: ToolDescriptor) -> dict[str, float]:
 
 
 def list_terms(text: str) -> list[str]:
-    """Return the terms of a text, or of a query, as they are in the index."""
+    """Return the terms of a text as they are in the index."""
     return [strip_plural(term) for term in split_terms(text[:MAX_CHARS])]
+
+
+def weigh_query(query: str, context: str = "") -> dict[str, float]:
+    """Return the weights of the terms of a query: 1, and :data:`CONTEXT_WEIGHT` for those of its context alone."""
+    return {**dict.fromkeys(list_terms(context), CONTEXT_WEIGHT), **dict.fromkeys(list_terms(query), 1.0)}
 
 
 def describe_tool(tool: ToolDescriptor) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,16 @@ class VectorIndex:
             grown[:rows, :dimensions] = self._matrix
             self._matrix = grown
         self._matrix[slot] = row
+
+    @staticmethod
+    def mix_rows(rows: Any, weights: Sequence[float]) -> Vectors:
+        """Return the sum of rows as unit vectors, each with its weight: the vector of a query and its context.
+
+        Raises:
+            ValueError: see :func:`to_unit_rows`.
+        """
+        mixed: Vectors = np.asarray(weights[: len(rows)], np.float32) @ to_unit_rows(rows)
+        return mixed
 
     def clear_vector(self, slot: int) -> None:
         """Remove the vector of ``slot``, if there is one."""

@@ -21,6 +21,10 @@ def make_index(entries: dict[int, dict[str, float]]) -> BM25Index:
     return index
 
 
+def weigh(query: str) -> dict[str, float]:
+    return dict.fromkeys(query, 1.0)
+
+
 def compute_score(entries: dict[int, dict[str, float]], key: int, query: str) -> float:
     """BM25 by its definition (k1 = 1.2, b = 0.75)."""
     average = sum(sum(terms.values()) for terms in entries.values()) / len(entries)
@@ -36,7 +40,7 @@ def compute_score(entries: dict[int, dict[str, float]], key: int, query: str) ->
 
 
 def test_an_empty_index_has_no_scores() -> None:
-    assert BM25Index().score(["a"]) == {}
+    assert BM25Index().score({"a": 1.0}) == {}
 
 
 def test_rare_terms_weigh_more() -> None:
@@ -45,22 +49,28 @@ def test_rare_terms_weigh_more() -> None:
     assert index.weigh_term("unknown") == 0
 
 
+def test_terms_of_a_query_have_weights() -> None:
+    index = make_index({1: {"a": 1.0}, 2: {"b": 1.0}})
+    whole = index.score({"a": 1.0, "b": 1.0})
+    assert index.score({"a": 1.0, "b": 0.5}) == pytest.approx({1: whole[1], 2: whole[2] / 2})
+
+
 def test_short_entries_score_higher() -> None:
-    scores = make_index({1: {"a": 1.0}, 2: {"a": 1.0, "b": 1.0, "c": 1.0}}).score(["a"])
+    scores = make_index({1: {"a": 1.0}, 2: {"a": 1.0, "b": 1.0, "c": 1.0}}).score({"a": 1.0})
     assert scores[1] > scores[2]
 
 
 def test_an_entry_without_terms_is_an_entry() -> None:
     index = make_index({1: {}, 2: {"a": 1.0}})
     assert len(index) == 2
-    assert index.score(["a"]).keys() == {2}
+    assert index.score({"a": 1.0}).keys() == {2}
     index.remove(2)
-    assert index.score(["a"]) == {}
+    assert index.score({"a": 1.0}) == {}
 
 
 @given(st.dictionaries(st.integers(0, 9), TERMS, min_size=1), st.text("abcdefgh", max_size=6))
 def test_scores_are_those_of_the_definition(entries: dict[int, dict[str, float]], query: str) -> None:
-    scores = make_index(entries).score(query)
+    scores = make_index(entries).score(weigh(query))
     assert scores.keys() == {key for key, terms in entries.items() if set(terms) & set(query)}
     for key, score in scores.items():
         assert score == pytest.approx(compute_score(entries, key, query))
@@ -81,4 +91,4 @@ def test_changes_one_at_a_time_give_the_index_of_the_result(
             entries[key] = terms
         assert len(index) == len(entries)
         assert (key in index) is (key in entries)
-    assert index.score(query) == pytest.approx(make_index(entries).score(query))
+    assert index.score(weigh(query)) == pytest.approx(make_index(entries).score(weigh(query)))

@@ -9,11 +9,13 @@ from dispatch.catalog.descriptors import Argument
 from dispatch.search.tokenizer import strip_plural
 from dispatch.search.tool_text import (
     ARGUMENT_WEIGHT,
+    CONTEXT_WEIGHT,
     MAX_CHARS,
     NAME_WEIGHT,
     describe_context,
     describe_tool,
     list_terms,
+    weigh_query,
     weigh_terms,
 )
 
@@ -61,6 +63,13 @@ def test_texts_are_bounded() -> None:
 )
 def test_plurals(term: str, singular: str) -> None:
     assert strip_plural(term) == singular
+
+
+def test_a_context_weighs_less_than_the_query() -> None:
+    assert weigh_query("Book a trip", "trips to cities") == {
+        **dict.fromkeys(("book", "a", "trip"), 1.0),
+        **dict.fromkeys(("to", "city"), CONTEXT_WEIGHT),
+    }
 
 
 class Action:

@@ -1,0 +1,252 @@
+"""The index of the catalogue in force, and the task that updates it, one tool at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from dispatch._internal.cancellation import cancel_and_wait
+from dispatch.catalog import Catalog, ToolDescriptor
+from dispatch.search.embedder import Embedder
+from dispatch.search.embedder_thread import EmbedderThread, run_in_thread
+from dispatch.search.tool_index import ToolIndex
+from dispatch.search.tool_text import CONTEXT_WEIGHT, describe_tool, weigh_terms
+
+if TYPE_CHECKING:
+    from dispatch.search.vector_index import VectorIndex
+
+logger = logging.getLogger("dispatch.search")
+
+BATCH: Final = 20
+"""Tools whose terms are indexed in one turn of the event loop: about 2 ms. As many may change before a search waits for
+nothing: a search applies so few changes itself."""
+
+EMBEDDED_BATCH: Final = 32
+"""Tools that are embedded in one call of the embedder; between two calls queries have their turn."""
+
+QUERY_TIMEOUT_S: Final = 0.05
+"""Seconds that a search waits for the vector of its query; then it is lexical."""
+
+RETRY_S: Final = 10.0
+"""Seconds after a failure of the embedder until a search has it called again for the tools."""
+
+EXTRA_MISSING: Final = "the extra 'search' is not installed"
+NOT_READY: Final = "the tools are not embedded yet"
+TOO_SLOW: Final = f"the embedder takes more than {QUERY_TIMEOUT_S * 1000:.0f} ms"
+
+
+class VectorUnavailableError(Exception):
+    """The vector of a query is not available; the text says why."""
+
+
+@dataclass(slots=True)
+class _Embedded:
+    """The vectors of one embedder, and the tools that have one."""
+
+    thread: EmbedderThread
+    vectors: VectorIndex
+    tools: dict[str, ToolDescriptor] = field(default_factory=dict)
+
+
+class LiveIndex:
+    """Terms and vectors of the tools of a catalogue that changes.
+
+    Args:
+        catalog: returns the catalogue in force.
+        load_embedder: loads the embedder, in a thread; an ImportError means that it is not installed. None: lexical only.
+    """
+
+    def __init__(self, catalog: Callable[[], Catalog], load_embedder: Callable[[], Embedder] | None) -> None:
+        self.index = ToolIndex()
+        self._catalog = catalog
+        self._indexed: dict[str, ToolDescriptor] = {}
+        self._target: Catalog | None = None
+        """The catalogue that the terms are brought to."""
+        self._is_indexed = asyncio.Event()
+        """The terms of a whole catalogue are in the index."""
+        self._load_embedder = load_embedder
+        self._thread: EmbedderThread | None = None
+        self._active: _Embedded | None = None
+        self._staged: _Embedded | None = None
+        """Becomes active when all tools are embedded."""
+        self._problem = NOT_READY
+        self._retry_at = 0.0
+        self._task: asyncio.Task[None] | None = None
+        self._is_closed = False
+
+    def use_embedder(self, load_embedder: Callable[[], Embedder] | None) -> None:
+        """Replace the embedder. The tools are embedded in the background; meanwhile the former one is in use."""
+        self._load_embedder, self._thread, self._retry_at = load_embedder, None, 0.0
+        if load_embedder is None:
+            self._drop(self._active)
+            self._active = None
+        self._problem = NOT_READY
+        if self._is_indexed.is_set():
+            self.request_update()
+
+    async def close(self) -> None:
+        """End the task. Searches go on with the index as it is."""
+        self._is_closed = True
+        await cancel_and_wait([self._task])
+
+    # -- searches -----------------------------------------------------------------------------------------------
+
+    async def prepare(self) -> None:
+        """Bring the index to the catalogue in force before a search: few changes at once, many in the background. Waits only
+        for the terms of the first catalogue."""
+        catalog = self._catalog()
+        if not self._is_indexed.is_set() and not self._is_closed:
+            self.request_update()
+            await self._is_indexed.wait()
+        elif self._target is not catalog:
+            if len(list(self._find_changes(catalog))) <= BATCH:
+                for _ in self._index_terms(catalog):
+                    pass
+            self.request_update()
+
+    async def embed_query(self, query: str, context: str) -> tuple[Any, VectorIndex]:
+        """Return the vector of a query, and the vectors that it is comparable with.
+
+        Raises:
+            VectorUnavailableError: there is none; the text says why.
+        """
+        active = self._active
+        if self._load_embedder is None:
+            raise VectorUnavailableError("no embedder is set")
+        if 0 < self._retry_at <= asyncio.get_running_loop().time():
+            self.request_update()
+        if active is None or active.thread.embedder.id != active.vectors.embedder_id:
+            self.request_update()
+            raise VectorUnavailableError(self._problem if active is None else NOT_READY)
+        texts = [query, context] if context else [query]
+        try:
+            async with asyncio.timeout(QUERY_TIMEOUT_S):
+                rows = await active.thread.encode_queries(texts)
+            return active.vectors.mix_rows(rows, (1.0, CONTEXT_WEIGHT)), active.vectors
+        except TimeoutError:
+            raise VectorUnavailableError(TOO_SLOW) from None
+        except Exception as error:  # of an embedder, which may be any program
+            raise VectorUnavailableError(f"the embedder failed with {type(error).__name__}") from error
+
+    # -- updates ------------------------------------------------------------------------------------------------
+
+    def request_update(self) -> None:
+        """Start the task that brings the index to the catalogue in force, unless it runs."""
+        if not self._is_closed and (self._task is None or self._task.done()):
+            self._task = asyncio.get_running_loop().create_task(self._update(), name="dispatch-search")
+
+    async def wait_until_current(self) -> None:
+        """Wait until the terms of the catalogue in force are indexed, and its tools embedded unless the embedder fails."""
+        self.request_update()
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    async def _update(self) -> None:
+        try:
+            catalog = load_embedder = None
+            while catalog is not self._catalog() or load_embedder is not self._load_embedder:
+                catalog, load_embedder = self._catalog(), self._load_embedder
+                if self._target is not catalog:
+                    for _ in self._index_terms(catalog):
+                        await asyncio.sleep(0)
+                if self._target is catalog:
+                    self._is_indexed.set()
+                    await self._embed_tools()
+        except Exception:
+            self._target = None  # the next update begins again
+            logger.exception("the index of tools could not be updated")
+        finally:
+            self._is_indexed.set()  # searches do not wait for an index that fails
+
+    def _find_changes(self, catalog: Catalog) -> Iterator[tuple[str, ToolDescriptor | None]]:
+        """Each tool that differs from the index, with None for a removed one."""
+        tools, indexed = catalog.tools, self._indexed
+        for name in indexed.keys() - tools.keys():
+            yield name, None
+        for name, tool in tools.items():
+            known = indexed.get(name)
+            if known is not tool and known != tool:
+                yield name, tool
+
+    def _index_terms(self, catalog: Catalog) -> Iterator[None]:
+        """Bring the terms to ``catalog``, in steps; ends early if another catalogue became the target meanwhile."""
+        self._target = catalog
+        for number, (name, tool) in enumerate(list(self._find_changes(catalog)), start=1):
+            if tool is None:
+                del self._indexed[name]
+                self.index.remove(name)
+            else:
+                self._indexed[name] = tool
+                self.index.add(name, weigh_terms(tool))
+            if number % BATCH == 0:
+                yield
+                if self._target is not catalog:
+                    return
+
+    async def _embed_tools(self) -> None:
+        load_embedder = self._load_embedder
+        if load_embedder is None or asyncio.get_running_loop().time() < self._retry_at:
+            return
+        try:
+            if self._thread is None:
+                self._thread = EmbedderThread(await run_in_thread(lambda: _load(load_embedder)))
+            embedded = self._select_vectors(self._thread)
+            await self._embed_pending(embedded)
+        except ImportError:
+            self._report_problem(EXTRA_MISSING, retry_s=float("inf"))
+            logger.info("tools are searched by their words alone, since %s", EXTRA_MISSING)
+        except Exception as error:  # of an embedder, which may be any program
+            self._report_problem(f"the embedder failed with {type(error).__name__}", retry_s=RETRY_S)
+            logger.warning("tools are searched by their words alone: the embedder failed", exc_info=error)
+        else:
+            self._retry_at = 0.0
+            if self._thread is embedded.thread and embedded is self._staged:
+                self._drop(self._active)
+                self._active, self._staged = embedded, None
+
+    def _report_problem(self, problem: str, *, retry_s: float) -> None:
+        self._problem, self._retry_at = problem, asyncio.get_running_loop().time() + retry_s
+        self._drop(self._staged)
+        self._staged = None
+
+    def _select_vectors(self, thread: EmbedderThread) -> _Embedded:
+        """The vectors of the embedder: those in use, those that are being made, or new ones."""
+        from dispatch.search.vector_index import VectorIndex  # needs numpy
+
+        for each in (self._active, self._staged):
+            if each is not None and each.vectors.embedder_id == thread.embedder.id:
+                each.thread = thread
+                return each
+        self._drop(self._staged)
+        self._staged = _Embedded(thread, VectorIndex(thread.embedder.id))
+        self.index.vectors.append(self._staged.vectors)
+        return self._staged
+
+    async def _embed_pending(self, embedded: _Embedded) -> None:
+        for name in embedded.tools.keys() - self._indexed.keys():
+            del embedded.tools[name]
+        pending = [name for name, tool in self._indexed.items() if embedded.tools.get(name) is not tool]
+        for start in range(0, len(pending), EMBEDDED_BATCH):
+            batch = {
+                name: self._indexed[name] for name in pending[start : start + EMBEDDED_BATCH] if name in self._indexed
+            }
+            rows = await embedded.thread.encode([describe_tool(tool) for tool in batch.values()])
+            if self._thread is not embedded.thread:  # the embedder was replaced meanwhile
+                return
+            for (name, tool), row in zip(batch.items(), rows, strict=True):
+                if self._indexed.get(name) is tool:
+                    self.index.set_vector(name, row, embedded.vectors)
+                    embedded.tools[name] = tool
+
+    def _drop(self, embedded: _Embedded | None) -> None:
+        if embedded is not None:
+            self.index.vectors.remove(embedded.vectors)
+
+
+def _load(load_embedder: Callable[[], Embedder]) -> Embedder:
+    import dispatch.search.vector_index  # noqa: F401 - numpy takes 100 ms to import: not on the event loop
+
+    return load_embedder()
