@@ -34,7 +34,7 @@ class ActionFinder:
         if named:
             return named[0]
         self._update(current)
-        scores = self._index.score(split_terms(text))
+        scores = self._index.score(dict.fromkeys(split_terms(text), 1.0))
         return self._actions[max(scores, key=lambda key: (scores[key], -key))].id if scores else None
 
     def _update(self, current: dict[str, Action]) -> None:
