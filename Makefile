@@ -2,7 +2,7 @@
 # make test   run every test in its short form, against a Pulsar broker; needs Java 17 and Maven too (or PULSAR_URL)
 # make test-long  run the tests that have a long form: 10,000 scenarios, a million calls, ten times the property tests' examples
 # make setup  create .venv with all development tools; then: . .venv/bin/activate
-# make bench  run the benchmarks: guards against other libraries, reading a model's calls, then calls through a Pulsar broker
+# make bench  run the benchmarks: guards against other libraries, functions as tools, reading a model's calls, then calls through a Pulsar broker
 # make dashboards  write the dashboards' JSON and draw their pictures from live runs; needs prometheus
 # make simulate  simulate failing services in virtual time: without guards, with naive guards, with dispatch; no broker
 # make mutation  run mutation tests of breaker, budget, limiter and correlation; select with ARGS='dispatch.resilience.retry.budget*'
@@ -85,6 +85,7 @@ docs-serve: $(VENV)/.dev
 bench: $(VENV)/.dev $(VENV)/.peers
 	@$(BIN)/python -m benchmarks.micro.guards
 	@$(BIN)/python -m benchmarks.micro.telemetry
+	@$(BIN)/python -m benchmarks.functions
 	@$(BIN)/python -m benchmarks.calling
 	@$(BIN)/python -m benchmarks $(ARGS)
 

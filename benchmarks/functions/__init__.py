@@ -1,0 +1,1 @@
+"""Cost of calls of Python functions."""
