@@ -5,6 +5,10 @@ async with dispatch.connect("pulsar://localhost:6650", catalog="tools/") as disp
 """
 
 import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dispatch.mcp.client.servers import McpServers
 
 try:
     from dispatch._internal.version import __version__
@@ -87,6 +91,7 @@ __all__ = [
     "InvalidArgumentsError",
     "ItemRefused",
     "ItemShadowed",
+    "McpServers",
     "Origin",
     "Outcome",
     "OutlierDetection",
@@ -115,3 +120,15 @@ __all__ = [
     "tool",
     "wrap",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what needs an extra on its first use."""
+    if name == "McpServers":
+        from dispatch.mcp.extra import require_extra
+
+        require_extra()
+        from dispatch.mcp.client.servers import McpServers
+
+        return McpServers
+    raise AttributeError(f"module 'dispatch' has no attribute '{name}'")

@@ -133,6 +133,8 @@ class ErrorType(StrEnum):
     """The caller cancelled the call, or the service stopped while the tool ran; the tool may have been executed."""
     CLIENT_FAILED = "client-failed"
     """A client around which dispatch is wrapped raised an unexpected exception; the tool may have been executed."""
+    SERVER_FAILED = "server-failed"
+    """The tool's MCP server answered with an error of the protocol; the tool may have been executed."""
 
     # From the connection and the broker.
     CLOSED = "closed"

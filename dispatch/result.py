@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -9,6 +10,18 @@ import msgspec
 from dispatch.errors import DispatchError, Outcome
 
 _SUCCESS = Outcome.SUCCESS
+
+
+class ResultContent(msgspec.Struct, frozen=True):
+    """What a result has besides its text, as JSON values in the form of MCP.
+
+    Attributes:
+        blocks: all parts of the result in their order: texts, images, audio, links and embedded resources.
+        structured: the result as a JSON value; None: there is none.
+    """
+
+    blocks: tuple[Mapping[str, Any], ...] = ()
+    structured: Any = None
 
 
 class CallResult(msgspec.Struct, frozen=True):
@@ -26,6 +39,9 @@ class CallResult(msgspec.Struct, frozen=True):
         chunks: messages of the reply.
         request_id: the property ``id`` of the last attempt, ``""`` when nothing was sent.
         instance: id of the service instance that replied, None when it gives none.
+        content: all parts of the result in their order, as content blocks of MCP (texts, images, audio, links); empty unless
+            the tool is one of an MCP server. ``text`` has the parts that a model reads.
+        structured_content: the result as a JSON value, from a tool of an MCP server; None: there is none.
     """
 
     tool: str
@@ -39,6 +55,8 @@ class CallResult(msgspec.Struct, frozen=True):
     instance: str | None = None
     transmissions: int = 1
     recovery_seconds: float = 0.0
+    content: tuple[Mapping[str, Any], ...] = ()
+    structured_content: Any = None
 
     @property
     def ok(self) -> bool:
@@ -59,4 +77,6 @@ class CallResult(msgspec.Struct, frozen=True):
             "instance": self.instance,
             "transmissions": self.transmissions,
             "recovery_seconds": round(self.recovery_seconds, 6),
+            "content": [dict(block) for block in self.content],
+            "structured_content": self.structured_content,
         }

@@ -173,6 +173,8 @@ def test_the_local_broker_stands_alone() -> None:
         ("mcp", ("mcp",)),
         ("mcp_types", ("mcp",)),
         ("uvicorn", ("mcp.server",)),
+        ("httpx2", ("mcp",)),
+        ("anyio", ("mcp",)),
         ("numpy", ("search.vector_index", "search.wordllama_embedder")),
         ("wordllama", ("search.wordllama_embedder",)),
     ],
@@ -186,6 +188,7 @@ def test_a_library_is_imported_in_one_place(library: str, modules: tuple[str, ..
 
 
 HEAVY = {
+    "mcp",
     "pulsar",
     "_pulsar",
     "prometheus_client",
@@ -198,7 +201,6 @@ HEAVY = {
     "networkx",
     "jsonschema_rs",
     "docstring_parser",
-    "mcp",
     "mcp_types",
     "uvicorn",
     "pydantic",

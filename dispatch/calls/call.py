@@ -27,10 +27,11 @@ from dispatch.errors import DispatchError, Outcome
 from dispatch.messaging.rpc.exchange_outcome import Answer, Lost, TimedOut
 from dispatch.messaging.wire.properties import Property
 from dispatch.permissions import GRANTED, Authorizer, PermissionSet
-from dispatch.result import CallResult
+from dispatch.result import CallResult, ResultContent
 from dispatch.telemetry.call_observer import NO_PROPERTIES
 from dispatch.telemetry.logs import AUDIT
 
+NO_CONTENT = ResultContent()
 _COUNTING = (Answer, TimedOut, Lost)
 """The ends of an exchange that count the chunks that arrived."""
 
@@ -188,6 +189,7 @@ class Calls:
             error = self._with_alternatives(tool, error, call.options.user)
         now, settled = self._now(), attempt.settled
         answer = settled if type(settled) is Answer else None
+        content = NO_CONTENT if answer is None or answer.content is None else answer.content
         return CallResult(
             tool.label,
             Outcome.SUCCESS if error is None else error.outcome,
@@ -200,6 +202,8 @@ class Calls:
             instance=None if answer is None else answer.properties.get(Property.INSTANCE),
             transmissions=1 if line is None else line.repair.transmissions,
             recovery_seconds=0.0 if line is None or line.asked_at is None else now - line.asked_at,
+            content=content.blocks,
+            structured_content=content.structured,
         )
 
     def _failure(self, tool: ResolvedTool, error: DispatchError, user: str, started: float) -> CallResult:

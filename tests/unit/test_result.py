@@ -24,6 +24,8 @@ def test_a_result_as_plain_values() -> None:
         "instance": "one",
         "transmissions": 1,
         "recovery_seconds": 0.0,
+        "content": [],
+        "structured_content": None,
     }
     assert (CallResult("work", Outcome.SUCCESS).attempts, CallResult("work", Outcome.SUCCESS).chunks) == (0, 0)
     failed = CallResult("work", Outcome.TOOL_ERROR, error=ToolError("Odd", "no"))

@@ -12,11 +12,19 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from dispatch._internal.cancellation import retrieve_error
-from dispatch.calls.invokers.local_executor import LocalCall, LocalExecutor, RefusedCallError
+from dispatch.calls.invokers.local_executor import (
+    FailedCallError,
+    LocalCall,
+    LocalExecutor,
+    LocalResult,
+    RefusedCallError,
+)
 from dispatch.errors import DispatchError, ErrorType
 from dispatch.messaging.rpc.exchange_outcome import Answer, Overflow, Settled, TimedOut
-from dispatch.messaging.wire.properties import utf8_size
+from dispatch.messaging.wire.properties import Property, utf8_size
 from dispatch.telemetry.call_observer import NO_PROPERTIES
 
 MAX_CHUNKS_AHEAD = 64
@@ -160,12 +168,17 @@ class LocalExecution:
         try:
             activate()
             result = await executor.execute(self._call)
+            if isinstance(result, LocalResult):
+                self._end_with_content(result)
+                return
             text = result if isinstance(result, str) else await self._read(result)
             if self.settled is None:
                 self._end(text)
         except RefusedCallError as refused:
             self.refused = refused.error
             self._fail(refused.error.type, refused.error.message)
+        except FailedCallError as failed:
+            self.settle(failed.error)
         except asyncio.CancelledError:
             if self.settled is None:  # nothing in dispatch has cancelled it
                 self._fail(
@@ -207,6 +220,17 @@ class LocalExecution:
             if self._is_stream and text:
                 self._chunks.append(text)
             self.settle(Answer(text, None, "", NO_PROPERTIES))
+
+    def _end_with_content(self, result: LocalResult) -> None:
+        content, properties = result.content, NO_PROPERTIES
+        if result.instance:
+            properties = {Property.INSTANCE: result.instance}
+        if content is not None:
+            self._size += len(msgspec.json.encode(content))
+        if self._fits(result.text):
+            if self._is_stream and result.text:
+                self._chunks.append(result.text)
+            self.settle(Answer(result.text, None, "", properties, content=content))
 
     def _fits(self, text: str) -> bool:
         self._size += utf8_size(text)

@@ -12,6 +12,7 @@ from dispatch.calls.error_messages import error_from_rejection
 from dispatch.calls.invokers.call_context import CallContext
 from dispatch.calls.invokers.local_execution import LocalExecution
 from dispatch.calls.invokers.local_executor import LocalCall, LocalExecutor
+from dispatch.errors import TransportError
 from dispatch.messaging.rpc.exchange_outcome import Closed
 from dispatch.messaging.wire.codec import decode_request
 
@@ -103,6 +104,8 @@ class LocalInvoker:
             attempt.sent = False
             call.requests -= 1
             raise execution.refused
+        if isinstance(execution.settled, TransportError):
+            execution.settled.retryable = tool.repeatable
         if call.is_stream:
             attempt.conclude_stream()
         else:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncGenerator, Sequence
-from typing import Final
+from typing import Final, cast
 
 from dispatch.catalog.catalog import Catalog
 from dispatch.catalog.readers.item import Item
-from dispatch.catalog.sources.base import OnChange, Source
+from dispatch.catalog.sources.base import OnChange, Source, SourceGroup
 from dispatch.catalog.sources.folder import Folder
 
-Given = Catalog | str | os.PathLike[str] | Source
+Given = Catalog | str | os.PathLike[str] | Source | SourceGroup
 CatalogLike = Given | Sequence[Given]
 """A catalogue, a folder, a source, or several of them: of two items with one name the first one is in force."""
 
@@ -53,17 +53,24 @@ def list_sources(given: CatalogLike | None) -> list[Source]:
     several = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
     sources: list[Source] = []
     for each in several:
-        source: Source
+        found: Sequence[Source]
         if isinstance(each, Catalog):
             number = 1 + sum(isinstance(other, FixedCatalog) for other in sources)
-            source = FixedCatalog(each, each.source if number == 1 else f"{each.source}-{number}")
+            found = [FixedCatalog(each, each.source if number == 1 else f"{each.source}-{number}")]
         elif isinstance(each, (str, os.PathLike)):
-            source = Folder(each)
+            found = [Folder(each)]
         else:
-            source = each
-        check_source(source, [other.id for other in sources])
-        sources.append(source)
+            found = sources_in(each)
+        for source in found:
+            check_source(source, [other.id for other in sources])
+            sources.append(source)
     return sources
+
+
+def sources_in(given: Source | SourceGroup) -> Sequence[Source]:
+    """Return the sources of a group, or the one source."""
+    group: Sequence[Source] | None = getattr(given, "sources", None)
+    return [cast(Source, given)] if group is None else group
 
 
 def check_source(source: Source, ids: Sequence[str]) -> None:

@@ -44,6 +44,15 @@ class Source(Protocol):
         ...
 
 
+class SourceGroup(Protocol):
+    """Several sources that are given as one, such as the servers in one file."""
+
+    @property
+    def sources(self) -> Sequence[Source]:
+        """The sources, the highest precedence first."""
+        ...
+
+
 class SourceStatus(msgspec.Struct, frozen=True):
     """The state of one source.
 

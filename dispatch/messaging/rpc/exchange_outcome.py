@@ -10,6 +10,7 @@ import msgspec
 
 from dispatch._internal.permit import Rejection
 from dispatch.errors import TransportError
+from dispatch.result import ResultContent
 
 
 class Disposition(StrEnum):
@@ -57,13 +58,15 @@ GIVEN_UP: Final[Fate] = (Disposition.LATE, None)
 
 
 class Answer(msgspec.Struct, frozen=True, gc=False):
-    """A complete answer: the texts of all its chunks, or the service's error; ``properties`` of the last message."""
+    """A complete answer: the texts of all its chunks, or the service's error; ``properties`` of the last message;
+    ``content``: what a local tool returned besides the text."""
 
     text: str
     error_type: str | None
     error_message: str
     properties: Mapping[str, str]
     chunks: int = 1
+    content: ResultContent | None = None
 
 
 class TimedOut(msgspec.Struct, frozen=True):

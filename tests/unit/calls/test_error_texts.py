@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 
 import pytest
+from mcp import MCPError
+from mcp.types import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND
 from prometheus_client import CollectorRegistry
 
 from dispatch._internal.permit import Rejection
@@ -33,6 +35,12 @@ from dispatch.calls.resolution.resolution_errors import (
 )
 from dispatch.catalog import UnknownServiceError, UnknownToolError
 from dispatch.errors import CallTimeoutError, DispatchError, ErrorType, InvalidArgumentsError, TransportError
+from dispatch.mcp.client.results import (
+    error_from_loss,
+    error_from_mcp_error,
+    error_from_missing_session,
+    error_from_unreadable_result,
+)
 from dispatch.messaging.rpc.exchange_outcome import (
     Answer,
     Closed,
@@ -174,7 +182,17 @@ def formatted() -> list[DispatchError]:
     return [unknown.value, error_from_invalid_output("Tool 'work'", [Mistake("/a", "is required")])]
 
 
-ERRORS = [*rejected(), *refused(), *exchanged(), *mistaken(), *unsendable(), *formatted()]
+def of_mcp_servers() -> list[DispatchError]:
+    answers = (MCPError(code, "It broke. Badly.") for code in (INVALID_PARAMS, METHOD_NOT_FOUND, INTERNAL_ERROR))
+    return [
+        *(error_from_mcp_error(each, "work", "server").error for each in answers),
+        error_from_loss("work", "server").error,
+        error_from_unreadable_result("work", "server", ValueError("No. Content.")).error,
+        error_from_missing_session("work", 3.0).error,
+    ]
+
+
+ERRORS = [*rejected(), *refused(), *exchanged(), *mistaken(), *unsendable(), *formatted(), *of_mcp_servers()]
 IDS = [f"{number}-{error.type}" for number, error in enumerate(ERRORS)]
 EXECUTED = re.compile(r"(was|were|been) (not )?executed|No tool was executed")
 NEXT_STEP = re.compile(

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 import dispatch
-from dispatch.calls.invokers.local_executor import LocalCall, RefusedCallError
+from dispatch.calls.invokers.local_executor import FailedCallError, LocalCall, LocalResult, RefusedCallError
 from dispatch.calls.resolution.local_queues import local_queue, local_reply_queue
 from dispatch.catalog.readers.item import Item
 from dispatch.errors import ErrorType
+from dispatch.result import ResultContent
 
 Execute = Callable[[LocalCall], Awaitable[Any]]
 
@@ -26,6 +27,7 @@ class Local:
     def __init__(self, execute: Execute, **policy: Any) -> None:
         self._execute = execute
         self.policy = policy
+        self.keys: dict[str, Any] = {}
         self.executor = self
         self.request_queue = local_queue("local", "function")
 
@@ -44,6 +46,7 @@ class Local:
             "description": "Runs.",
             "service": "local",
             "policy": self.policy,
+            **self.keys,
         }
         return [Item("local", "tool-service", "local", service), Item("run", "tool", "run", tool)]
 
@@ -126,6 +129,74 @@ def test_a_refusal_is_no_execution() -> None:
             result = await dispatcher.execute("run")
         assert isinstance(result.error, dispatch.InvalidArgumentsError)
         assert result.attempts == 0
+
+    run(test)
+
+
+def test_a_failed_connection_is_a_transport_error_and_nothing_is_repeated() -> None:
+    count = 0
+
+    async def execute(call: LocalCall) -> str:
+        nonlocal count
+        count += 1
+        raise FailedCallError(dispatch.TransportError(ErrorType.INSTANCE_LOST, "The server ended."))
+
+    async def test() -> None:
+        async with connect(execute) as dispatcher:
+            result = await dispatcher.execute("run")
+            with pytest.raises(dispatch.TransportError, match="server ended"):
+                [each async for each in dispatcher.stream("run")]
+        assert isinstance(result.error, dispatch.TransportError)
+        assert (result.error.sent, result.error.retryable, result.attempts, count) == (True, False, 1, 2)
+
+    run(test)
+
+
+def test_a_failed_connection_of_a_repeatable_tool_is_retried() -> None:
+    count = 0
+
+    async def execute(call: LocalCall) -> str:
+        nonlocal count
+        count += 1
+        if count == 1:
+            raise FailedCallError(dispatch.TransportError(ErrorType.INSTANCE_LOST, "The server ended."))
+        return "done"
+
+    async def test() -> None:
+        source = Local(execute)
+        source.keys = {"read-only": True}
+        async with dispatch.connect("memory://", [source]) as dispatcher:
+            assert (await dispatcher.execute("run", timeout=5)).text == "done"
+        assert count == 2
+
+    run(test)
+
+
+def test_a_result_with_content() -> None:
+    blocks = ({"type": "text", "text": "a cat"}, {"type": "image", "data": "AAAA", "mimeType": "image/png"})
+
+    async def execute(call: LocalCall) -> LocalResult:
+        return LocalResult("a cat", ResultContent(blocks, {"animal": "cat"}), "server-1")
+
+    async def test() -> None:
+        async with connect(execute) as dispatcher:
+            result = await dispatcher.execute("run")
+            assert [each async for each in dispatcher.stream("run")] == ["a cat"]
+        assert (result.text, result.content, result.structured_content) == ("a cat", blocks, {"animal": "cat"})
+        assert result.instance == "server-1"
+
+    run(test)
+
+
+def test_content_beyond_the_limit_is_refused() -> None:
+    async def execute(call: LocalCall) -> LocalResult:
+        return LocalResult("", ResultContent(({"type": "image", "data": "A" * 2_000},)))
+
+    async def test() -> None:
+        async with connect(execute, **{"max-response-bytes": 1_000}) as dispatcher:
+            result = await dispatcher.execute("run")
+        assert result.error is not None
+        assert result.error.type == ErrorType.RESPONSE_LIMIT_EXCEEDED
 
     run(test)
 

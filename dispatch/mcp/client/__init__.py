@@ -1,0 +1,1 @@
+"""MCP servers as sources of the catalogue (:class:`dispatch.McpServers`)."""

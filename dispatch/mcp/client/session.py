@@ -1,0 +1,211 @@
+"""One session with an MCP server: connected, supervised and restarted."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Final
+
+from mcp import Client, MCPError, types
+
+from dispatch._internal.cancellation import cancel_and_wait
+from dispatch._internal.permit import Randomness
+from dispatch._internal.suggestions import excerpt
+from dispatch._internal.version import __version__
+from dispatch.mcp.client.callbacks import Callbacks
+from dispatch.mcp.client.tool_list import ToolList
+
+logger = logging.getLogger("dispatch.mcp")
+
+HANDSHAKE_S: Final = 10.0
+"""Seconds that the start of a server, the handshake and its first list of tools may take."""
+FIRST_RETRY_S: Final = 0.5
+"""Seconds until a server that has ended is started again; doubled each time."""
+MAX_RETRY_S: Final = 30.0
+STABLE_S: Final = 10.0
+"""Seconds after which a session that ends begins with :data:`FIRST_RETRY_S` again."""
+JITTER: Final = 0.2
+"""Share by which a wait is shorter at most, so that sessions with one server do not connect at the same instant."""
+
+SessionTransport = AbstractAsyncContextManager[Any]
+"""A transport of :class:`mcp.Client`; ``ended`` of its process, if it has one, is set when the process has ended."""
+
+
+class SessionEndedError(Exception):
+    """A session cannot be opened, or has ended; ``str()`` says why."""
+
+
+class McpSession:
+    """A session with one server, which is opened again whenever it ends.
+
+    Args:
+        name: of the instance, unique in the server; for messages and results.
+        open_transport: returns a new transport, and an event that is set when it is of no use any more; None: it raises.
+        callbacks: answers to requests of the server.
+        on_change: called after each change of the state or of the tools.
+        poll: the list of tools is also read from time to time, whatever the server announces.
+        randomness: of the waits.
+
+    Attributes:
+        tools: of the server; None: never read. They stay while the server is out of reach.
+        problem: why there is no session; empty: there is one.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        open_transport: Callable[[], tuple[SessionTransport, Callable[[], Awaitable[object]] | None]],
+        callbacks: Callbacks,
+        on_change: Callable[[], object],
+        *,
+        poll: bool,
+        randomness: Randomness = random.random,
+    ) -> None:
+        self.name = name
+        self.tools: tuple[types.Tool, ...] | None = None
+        self.problem = "not connected yet"
+        self._open_transport = open_transport
+        self._callbacks = callbacks
+        self._on_change = on_change
+        self._poll = poll
+        self._randomness = randomness
+        self._client: Client | None = None
+        self._is_broken = asyncio.Event()
+        self._retry_at = 0.0
+        self._first = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    # -- life cycle ---------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Open the session, and keep it open, in a task."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._supervise(), name=f"dispatch-mcp-{self.name}")
+
+    async def close(self) -> None:
+        """End the session; the process of the server ends with it."""
+        task, self._task = self._task, None
+        await cancel_and_wait((task,))
+
+    async def wait_first(self) -> None:
+        """Wait until the first attempt to connect has succeeded or failed."""
+        await self._first.wait()
+
+    # -- use ----------------------------------------------------------------------------------------------------
+
+    @property
+    def client(self) -> Client | None:
+        """The client of the SDK; None: there is no session."""
+        return self._client
+
+    @property
+    def retry_after(self) -> float:
+        """Seconds until the next attempt to connect, at least 0.1."""
+        return max(0.1, self._retry_at - asyncio.get_running_loop().time())
+
+    def report_broken(self) -> None:
+        """Open a new session: the server does not know this one any more."""
+        self._client = None
+        self._is_broken.set()
+
+    # -- supervision --------------------------------------------------------------------------------------------
+
+    async def _supervise(self) -> None:
+        loop = asyncio.get_running_loop()
+        wait = FIRST_RETRY_S
+        while True:
+            began = loop.time()
+            self._retry_at = began + FIRST_RETRY_S
+            try:
+                await self._run()
+            except Exception as error:  # of a server or of the SDK, which may raise anything; it is reported
+                self.problem = describe_failure(error)
+            if loop.time() - began >= STABLE_S:
+                wait = FIRST_RETRY_S
+            delay = wait * (1 - JITTER * self._randomness())
+            self._retry_at = loop.time() + delay
+            logger.warning("%s: %s; it is started again in %.1f s", self.name, self.problem, delay)
+            self._first.set()
+            self._on_change()
+            await asyncio.sleep(delay)
+            wait = min(2 * wait, MAX_RETRY_S)
+
+    async def _run(self) -> None:
+        """Open a session and wait for its end.
+
+        Raises:
+            Exception: why it has ended. It always has a reason.
+        """
+        loop = asyncio.get_running_loop()
+        ready: asyncio.Future[Client] = loop.create_future()
+        self._is_broken.clear()
+        tools = ToolList(poll=self._poll)
+        holder = asyncio.create_task(self._hold(ready, tools))
+        opening = asyncio.create_task(self._open(ready, tools))
+        tasks: list[asyncio.Task[Any]] = [holder, opening]
+        try:
+            done, _ = await asyncio.wait(tasks, timeout=HANDSHAKE_S, return_when=asyncio.FIRST_COMPLETED)
+            if opening not in done:
+                if holder in done:
+                    holder.result()
+                raise SessionEndedError(f"no handshake within {HANDSHAKE_S:g} s")
+            opening.result()
+            broken = asyncio.create_task(self._is_broken.wait())
+            following = asyncio.create_task(tools.follow(ready.result(), self._set_tools))
+            tasks += [broken, following]
+            done, _ = await asyncio.wait((holder, broken, following), return_when=asyncio.FIRST_COMPLETED)
+            self._client = None
+            for task in (holder, following):
+                if task in done:
+                    task.result()
+            raise SessionEndedError(
+                "the server does not know the session any more" if broken in done else "it has ended"
+            )
+        finally:
+            self._client = None
+            await cancel_and_wait(tasks)
+
+    async def _hold(self, ready: asyncio.Future[Client], tools: ToolList) -> None:
+        """Hold the client of one session, whose context one task must enter and leave."""
+        transport, wait_ended = self._open_transport()
+        client = Client(
+            transport,
+            mode="auto",
+            message_handler=tools.on_message,
+            client_info=types.Implementation(name="dispatch", version=__version__),
+            cache=None,  # lists are read when the server says that they have changed
+            **self._callbacks.as_options(),
+        )
+        async with client:
+            ready.set_result(client)
+            if wait_ended is None:
+                await asyncio.get_running_loop().create_future()
+            else:
+                await wait_ended()
+        raise SessionEndedError("the server has ended")
+
+    async def _open(self, ready: asyncio.Future[Client], tools: ToolList) -> None:
+        client = await ready
+        found = await tools.read(client)
+        self.problem = ""
+        self._client = client
+        self._set_tools(found)
+        self._first.set()
+        logger.info("%s: connected, protocol %s, %d tools", self.name, client.protocol_version, len(found))
+
+    def _set_tools(self, tools: Sequence[types.Tool]) -> None:
+        self.tools = tuple(tools)
+        self._on_change()
+
+
+def describe_failure(error: BaseException) -> str:
+    """Return the reason of a failure in one line; of a group of errors, the first one's."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    text = " ".join(str(error).split())
+    if isinstance(error, (SessionEndedError, MCPError)):
+        return excerpt(text, 300)
+    return excerpt(f"{type(error).__name__}: {text}" if text else type(error).__name__, 300)

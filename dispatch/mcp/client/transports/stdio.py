@@ -1,0 +1,281 @@
+"""An MCP server as a child process: messages on stdin and stdout, stderr in the log.
+
+The SDK's own transport waits for the end of the output, which the children of a server that was killed keep open, and ends
+only the server itself if it obeys. This one observes the process, and ends its whole group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import logging
+import os
+import signal
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Final, Self, cast
+
+import anyio
+from mcp.client.stdio import get_default_environment
+from mcp.shared.message import SessionMessage
+from mcp_types import jsonrpc_message_adapter
+
+from dispatch._internal.clock import loop_clock
+from dispatch.mcp.client.transports.stderr_log import StderrLog
+
+logger = logging.getLogger("dispatch.mcp")
+
+MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
+"""Bytes of a message of a server. One that is longer ends the connection: its end cannot be found."""
+MAX_UNREAD: Final = 1_000
+"""Messages that may wait for the session; then the pipe is not read until half of them are read."""
+EXIT_S: Final = 1.0
+"""Seconds that a server has to end after its stdin was closed, as MCP wants it; then its group receives SIGTERM."""
+TERM_S: Final = 1.0
+"""Seconds that it has after SIGTERM; then its group receives SIGKILL."""
+
+LAST_OUTPUT_S: Final = 0.05
+"""Seconds to read what a server wrote before it ended, where its children keep the pipe open."""
+
+_groups: set[int] = set()
+"""Process groups of running servers, for a Python process that ends without closing its dispatchers."""
+
+
+class StdioTransport:
+    """A transport of :class:`mcp.Client`: starts the process on entry, and ends it with its children on exit.
+
+    Args:
+        server: name, for the log.
+        command, args, env, cwd: of the process; ``env`` is added to what the SDK lets a server inherit.
+    """
+
+    def __init__(self, server: str, command: str, args: Sequence[str], env: Mapping[str, str], cwd: str | None) -> None:
+        self._server = server
+        self._command = command, *args
+        self._env = get_default_environment() | dict(env)
+        self._cwd = cwd
+        self._process: ServerProcess | None = None
+
+    async def __aenter__(self) -> tuple[ServerProcess, ServerProcess]:
+        loop = asyncio.get_running_loop()
+        log = StderrLog(logger, self._server, loop_clock())
+        _, protocol = await loop.subprocess_exec(
+            lambda: ServerProcess(self._server, log),
+            *self._command,
+            env=self._env,
+            cwd=self._cwd,
+            start_new_session=True,  # a group of its own, which can be ended as a whole; and no Ctrl-C of this terminal
+        )
+        self._process = protocol
+        return protocol, protocol
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._process is not None:
+            await self._process.end()
+
+    @property
+    def process(self) -> ServerProcess:
+        """The process; it exists while the context is entered."""
+        assert self._process is not None
+        return self._process
+
+
+class ServerProcess(asyncio.SubprocessProtocol):
+    """A running server, as the two streams that a session of the SDK reads and writes.
+
+    Attributes:
+        ended: set when the process has ended, or its connection is of no use any more.
+        pid: of the process and of its group.
+    """
+
+    def __init__(self, server: str, log: StderrLog) -> None:
+        self.ended = asyncio.Event()
+        self.pid = 0
+        self._server = server
+        self._log = log
+        self._transport: asyncio.SubprocessTransport | None = None
+        self._stdin: asyncio.WriteTransport | None = None
+        self._exited = asyncio.Event()
+        self._may_write = asyncio.Event()
+        self._may_write.set()
+        self._unread: deque[SessionMessage] = deque()
+        self._parts: list[bytes] = []
+        """Parts of a message whose end has not arrived."""
+        self._size = 0
+        self._is_paused = False
+        self._reader: asyncio.Future[None] | None = None
+
+    # -- the process --------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See :class:`asyncio.SubprocessProtocol`; likewise the other callbacks."""
+        process = self._transport = cast(asyncio.SubprocessTransport, transport)
+        self.pid = process.get_pid()
+        _groups.add(self.pid)
+        self._stdin = cast(asyncio.WriteTransport, process.get_pipe_transport(0))
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        if fd == 2:
+            self._log.feed(data)
+        elif not self.ended.is_set():
+            self._feed(data)
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        if fd != 2:
+            self._finish()
+
+    def process_exited(self) -> None:
+        self._exited.set()
+        asyncio.get_running_loop().call_later(LAST_OUTPUT_S, self._finish)  # unless the output ends before
+
+    def pause_writing(self) -> None:
+        self._may_write.clear()
+
+    def resume_writing(self) -> None:
+        self._may_write.set()
+
+    def _finish(self) -> None:
+        self.ended.set()
+        self._may_write.set()
+        self._wake()
+
+    async def end(self) -> None:
+        """End the process and its children. Finishes also when it is cancelled: a process would remain otherwise."""
+        task = asyncio.ensure_future(self._end())
+        is_cancelled = False
+        while not task.done():
+            try:
+                await asyncio.shield(task)
+            except asyncio.CancelledError:
+                is_cancelled = True
+        if is_cancelled:
+            raise asyncio.CancelledError
+
+    async def _end(self) -> None:
+        assert self._transport is not None
+        self._finish()
+        if self._stdin is not None:
+            self._stdin.close()
+        if not await self._has_exited(EXIT_S):
+            signal_group(self.pid, signal.SIGTERM)
+            if not await self._has_exited(TERM_S):
+                signal_group(self.pid, signal.SIGKILL)
+                await self._has_exited(TERM_S)
+        signal_group(self.pid, signal.SIGKILL)  # its children
+        _groups.discard(self.pid)
+        self._transport.close()
+        self._log.close()
+
+    async def _has_exited(self, timeout: float) -> bool:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self._exited.wait()
+        return self._exited.is_set()
+
+    # -- messages from the server -------------------------------------------------------------------------------
+
+    def _feed(self, data: bytes) -> None:
+        first, *others = data.split(b"\n")
+        self._parts.append(first)
+        self._size += len(first)
+        if self._size > MAX_MESSAGE_BYTES:
+            logger.warning("%s: a message of more than %d bytes; the server is restarted", self._server, self._size)
+            self._finish()
+            return
+        if not others:
+            return
+        *lines, rest = others
+        self._read_line(b"".join(self._parts))
+        for line in lines:
+            self._read_line(line)
+        self._parts, self._size = [rest], len(rest)
+        if len(self._unread) > MAX_UNREAD and not self._is_paused:
+            self._set_paused(True)
+        self._wake()
+
+    def _read_line(self, line: bytes) -> None:
+        if not line.strip():
+            return
+        try:
+            self._unread.append(SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False)))
+        except ValueError:  # a server that writes its log to stdout
+            self._log.feed(b"(stdout) " + line + b"\n")
+
+    def _set_paused(self, is_paused: bool) -> None:
+        assert self._transport is not None
+        stdout = cast(asyncio.ReadTransport, self._transport.get_pipe_transport(1))
+        self._is_paused = is_paused
+        if is_paused:
+            stdout.pause_reading()
+        else:
+            stdout.resume_reading()
+
+    def _wake(self) -> None:
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
+
+    # -- the streams of the SDK ---------------------------------------------------------------------------------
+
+    async def receive(self) -> SessionMessage | Exception:
+        """Return the next message of the server.
+
+        Raises:
+            anyio.EndOfStream: the process has ended.
+        """
+        while not self._unread:
+            if self.ended.is_set():
+                raise anyio.EndOfStream
+            self._reader = asyncio.get_running_loop().create_future()
+            await self._reader
+        if self._is_paused and len(self._unread) < MAX_UNREAD // 2:
+            self._set_paused(False)
+        return self._unread.popleft()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> SessionMessage | Exception:
+        try:
+            return await self.receive()
+        except anyio.EndOfStream:
+            raise StopAsyncIteration from None
+
+    async def send(self, item: SessionMessage, /) -> None:
+        """Write a message to the server, and wait while its pipe is full.
+
+        Raises:
+            anyio.BrokenResourceError: the process has ended.
+        """
+        await self._may_write.wait()
+        if self.ended.is_set() or self._stdin is None:
+            raise anyio.BrokenResourceError
+        self._stdin.write(item.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+
+    async def aclose(self) -> None:
+        """Do nothing: the transport ends the process."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+def signal_group(pid: int, number: int) -> None:
+    """Send a signal to the process group of a server. Does nothing if all its processes have ended."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, number)
+
+
+def _end_groups() -> None:
+    for pid in tuple(_groups):
+        signal_group(pid, signal.SIGKILL)
+
+
+atexit.register(_end_groups)

@@ -1,0 +1,1 @@
+"""MCP servers for tests, each a program."""
