@@ -70,7 +70,7 @@ def clean_ratio(calls: int, size: int, repeats: int) -> float:
 
 
 def describe(text: Hostile) -> str:
-    return f"{text.head[-40:]}…{text.part}…"
+    return f"{text.head[-40:]}…{text.part}…{text.tail}"
 
 
 def print_slowest(title: str, slowest: Sequence[tuple[float, Hostile]]) -> None:

@@ -15,13 +15,16 @@ HEAD: Final = '<function_call>{"name": "f", "args": {"a": '
 
 
 class Hostile(NamedTuple):
-    """``head``, and ``part`` repeated up to :data:`SIZE` characters."""
+    """``head``, and ``part`` repeated up to :data:`SIZE` characters; with ``tail``, only whole parts are in front of it."""
 
     head: str
     part: str
+    tail: str = ""
 
     @property
     def text(self) -> str:
+        if self.tail:
+            return self.head + self.part * ((SIZE - len(self.head + self.tail)) // len(self.part)) + self.tail
         return (self.head + self.part * (SIZE // max(len(self.part), 1) + 1))[:SIZE]
 
 
@@ -44,6 +47,12 @@ HOSTILE: Final[Sequence[Hostile]] = (
     Hostile(HEAD + "__PAYLOAD_START__", "__PAYLOAD_END__ "),
     Hostile("<function_call>[", '{"name":"a"},'),
     Hostile("<tool_call>", "{} "),
+    *(
+        Hostile('[{"tool_calls":[]}', part, "]")
+        for part in (",{}", ",[]", ',{"type":1}', ',{"parts":[]}', ",[[[[[[[[[]]]]]]]]]")
+    ),
+    *(Hostile('{"tool_calls":[1', part, "]}") for part in (',{"function":{"name":"a"}}', ",{}", ',{"function":{}}')),
+    Hostile('{"functionCall":{"name":"a","args":[1', ",[]", "]}}"),
 )
 _PIECES: Final = (
     *(
@@ -126,14 +135,13 @@ _HEADS: Final = (
         '```json\n{"call_objective":[',
         "Thought: a\nAction: a\n",
     ),
-    *(
-        "Thought: a\nAction: a\nArgs: {",
-        '<tool_call>{"name":"a","arguments":"',
-        "[",
-        '{"tool_calls":[',
-        '[{"functionCall":1},',
-    ),
+    *("Thought: a\nAction: a\nArgs: {", '<tool_call>{"name":"a","arguments":"'),
 )
+_NATIVE_ENDS: Final = (
+    *(('[{"tool_calls":[]}', "]"), ('{"tool_calls":[1', "]}"), ('[{"functionCall":1}', "]")),
+    ('{"functionCall":{"name":"a","args":[1', "]}}"),
+)
+_ENDS: Final = (*((head, "", "") for head in _HEADS), *((head, "", tail) for head, tail in _NATIVE_ENDS))
 
 
 def measure_text(text: str, repeats: int = 1) -> float:
@@ -153,8 +161,9 @@ def find_slowest(seconds: float, seed: int, *, count: int = 8) -> list[tuple[flo
     seen = {each for _, each in slowest}
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        chosen = draw.choice(slowest[: 4 * count])[1] if draw.random() < 0.8 else Hostile(draw.choice(_HEADS), "")
-        changed = Hostile(draw.choice(_HEADS) if draw.random() < 0.2 else chosen.head, _mutate(chosen.part, draw))
+        chosen = draw.choice(slowest[: 4 * count])[1] if draw.random() < 0.8 else Hostile(*draw.choice(_ENDS))
+        head, _, tail = draw.choice(_ENDS) if draw.random() < 0.2 else chosen
+        changed = Hostile(head, _mutate(chosen.part, draw), tail)
         if changed in seen or not changed.part:
             continue
         seen.add(changed)

@@ -14,6 +14,7 @@ _LENGTH_REASONS: Final = frozenset({"length", "max_tokens", "MAX_TOKENS", "incom
 _NATIVE_KEYS: Final = ('"tool_calls"', '"function_call"', '"tool_use"', '"functionCall"')
 _WRAPPERS: Final = ("choices", "message", "output", "content", "candidates", "parts")
 """Keys under which responses hold their messages and parts."""
+_KNOWN_KEYS: Final = frozenset({"type", "functionCall", "function_call", "tool_calls", *_WRAPPERS})
 
 
 def read_native_text(text: str) -> list[ParsedCall] | None:
@@ -49,6 +50,8 @@ def read_native(value: Any) -> list[ParsedCall]:
 def _find(value: Any, *, is_cut: bool, depth: int) -> Iterator[ParsedCall]:
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
         for each in value:
+            if isinstance(each, dict) and _KNOWN_KEYS.isdisjoint(each):
+                continue  # perf: a list may have tens of thousands of objects without calls
             if depth < len(_WRAPPERS) * 2:
                 yield from _find(each, is_cut=is_cut, depth=depth + 1)
         return
