@@ -34,7 +34,7 @@ LAYERS: dict[int, tuple[str, ...]] = {
         *("telemetry.dispatcher_observer", "telemetry.catalog_telemetry", "telemetry.server_observer"),
         *("telemetry.metrics", "telemetry.tracing", "telemetry.alerting"),
     ),
-    7: ("mcp", "cli", "devtools", "testing", "__main__", ""),
+    7: ("adapters", "mcp", "cli", "devtools", "testing", "__main__", ""),
 }
 """A package of one line may import those of lower layers, and within layers 1, 6 and 7 each other."""
 MAY_MEET = (1, 6, 7)

@@ -69,6 +69,8 @@ IMPURE = ("asyncio", "time", "datetime", "random", "secrets", "threading", "sock
 
 LARGEST_PACKAGE = 12
 
+FRAMEWORKS = ("langchain_core", "langgraph", "pydantic_ai", "agents", "google.adk", "crewai", "agent_framework")
+
 
 MODULES = find_modules(ROOT)
 IMPORTS = find_imports(MODULES)
@@ -171,6 +173,7 @@ def test_the_local_broker_stands_alone() -> None:
         ("docstring_parser", ("functions.docstrings",)),
         ("pydantic", ()),
         ("mcp", ("mcp",)),
+        *((framework, ("adapters",)) for framework in FRAMEWORKS),
         ("mcp_types", ("mcp",)),
         ("uvicorn", ("mcp.server",)),
         ("httpx2", ("mcp",)),
@@ -189,6 +192,7 @@ def test_a_library_is_imported_in_one_place(library: str, modules: tuple[str, ..
 
 HEAVY = {
     "mcp",
+    *FRAMEWORKS,
     "pulsar",
     "_pulsar",
     "prometheus_client",

@@ -1,0 +1,1 @@
+"""The dialects of JSON Schema that model APIs accept for the arguments of a tool. Pure."""
