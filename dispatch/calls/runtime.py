@@ -161,6 +161,14 @@ class Runtime:
         """Return how many calls wait for a rate limit or the bulkhead, by the tool's label."""
         return self._guards.waiting
 
+    def abandoned_threads(self) -> Mapping[str, int]:
+        """Return how many threads still execute a function although its call ended a second ago, by the tool's label."""
+        found: dict[str, int] = {}
+        for each in self._guards.all():
+            if each.bulkhead is not None:
+                found[each.label] = found.get(each.label, 0) + each.bulkhead.guard.occupied
+        return found
+
     def pools(self) -> Iterable[tuple[str, tuple[InstanceView, ...]]]:
         """Return the instances of each service, by the service's id. Each instance is listed once, in the state that the
         service's own pool has of it; pools of tools with balancing settings of their own may differ."""

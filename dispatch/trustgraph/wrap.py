@@ -178,6 +178,10 @@ class WrappedClient:
         """Return how many calls wait for a rate limit or the bulkhead."""
         return {} if self._tool_guards is None else {self.tool: self._tool_guards.waiting}
 
+    def abandoned_threads(self) -> Mapping[str, int]:
+        """Return nothing: a wrapped client runs no functions."""
+        return {}
+
     def pools(self) -> Iterable[tuple[str, tuple[InstanceView, ...]]]:
         """Return nothing: the client has one topic for all instances."""
         return ()

@@ -15,6 +15,7 @@ from dispatch.errors import Outcome
 from tests.helpers.failing_calls import Troubled
 
 UNSHOWN: Mapping[str, str] = {
+    "dispatch_abandoned_threads": "0 unless a synchronous function hangs; docs/how-to/runbook.md asks for it",
     "dispatch_service_abandoned_threads": "0 unless a synchronous tool hangs; docs/how-to/runbook.md asks for it",
 }
 """Metrics that are on no panel, and why."""

@@ -42,6 +42,9 @@ class ObservedDispatcher(Protocol):
     def queued(self) -> Mapping[str, int]:
         """Return the number of queued calls, by the tool's label."""
 
+    def abandoned_threads(self) -> Mapping[str, int]:
+        """Return the number of threads that still run a tool a second after the end of their calls, by the tool's label."""
+
     def pools(self) -> Iterable[tuple[str, tuple[InstanceView, ...]]]:
         """Each service's instances, by the service's label."""
 
@@ -96,6 +99,9 @@ class DispatcherCollector(Collector):
         yield _pending(lambda: [((), sum(each.pending for each in self._dispatchers()))])
         yield _in_flight(lambda: (((meter.label,), meter.in_flight) for meter in self._instruments.tool_meters()))
         yield _queued(lambda: _add_up((each.queued() for each in self._dispatchers()), self._tool_labels()))
+        yield _abandoned_threads(
+            lambda: _add_up((each.abandoned_threads() for each in self._dispatchers()), self._tool_labels())
+        )
         yield _circuits(self._circuits)
         yield _instances(self._instances)
         yield _instance_in_flight(self._instance_in_flight)
@@ -197,6 +203,12 @@ _connected = _gauge("dispatch_broker_connected", "Dispatchers of this process th
 _pending = _gauge("dispatch_pending_requests", "Requests in flight: sent and without a complete reply.")
 _in_flight = _gauge("dispatch_inflight_calls", "Calls in flight, including queued ones.", "tool")
 _queued = _gauge("dispatch_queued_calls", "Calls that are queued for a rate limit or the bulkhead.", "tool")
+_abandoned_threads = _gauge(
+    "dispatch_abandoned_threads",
+    "Threads of synchronous functions that still run a second after the end of their calls; each keeps its place in the "
+    "bulkhead.",
+    "tool",
+)
 _circuits = _gauge(
     "dispatch_circuit_state",
     "1 for the state of the tool's circuit breaker, 0 for the others (a state set; with several versions of the tool, or "
@@ -227,6 +239,6 @@ _source_up = _gauge(
     "source",
 )
 _FAMILIES = (
-    *(_connected, _pending, _in_flight, _queued, _circuits, _instances, _instance_in_flight),
+    *(_connected, _pending, _in_flight, _queued, _abandoned_threads, _circuits, _instances, _instance_in_flight),
     *(_tools, _refused_items, _held_changes, _source_up),
 )

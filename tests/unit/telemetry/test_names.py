@@ -114,6 +114,7 @@ METRICS = {
     "dispatch_attempts": ("counter", ("tool", "reason")),
     "dispatch_inflight_calls": ("gauge", ("tool",)),
     "dispatch_queued_calls": ("gauge", ("tool",)),
+    "dispatch_abandoned_threads": ("gauge", ("tool",)),
     "dispatch_queue_wait_seconds": ("histogram", ("tool",)),
     "dispatch_rejections": ("counter", ("tool", "by")),
     "dispatch_rate_limited": ("counter", ("tool", "scope")),

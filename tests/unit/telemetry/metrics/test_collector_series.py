@@ -290,7 +290,7 @@ async def test_a_dispatcher_without_references_is_not_read() -> None:
         def circuits(self) -> dict[str, Any]:
             return {}
 
-        queued = circuits
+        queued = abandoned_threads = circuits
 
         def pools(self) -> tuple[()]:
             return ()
