@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Final
 
 from dispatch.permissions.grants import Grants
@@ -47,6 +48,7 @@ class Authorizer:
         self._in_force = _GrantsInForce(grants) if isinstance(grants, Grants) else None
         self._watcher = GrantsWatcher(grants, self._apply) if isinstance(grants, Grants) and grants.path else None
         self._lookup: PermissionLookup | None = None
+        self._listeners: tuple[Callable[[], object], ...] = ()
         if grants is not None and not isinstance(grants, Grants):
             if not callable(grants):
                 raise TypeError(
@@ -78,6 +80,17 @@ class Authorizer:
 
     def _apply(self, grants: Grants) -> None:
         self._in_force = _GrantsInForce(grants)
+        for listener in self._listeners:
+            listener()
+
+    def subscribe(self, listener: Callable[[], object]) -> Callable[[], None]:
+        """Call ``listener``, in another thread, when the file of the grants changes. Return a function that removes it."""
+        self._listeners = (*self._listeners, listener)
+
+        def unsubscribe() -> None:
+            self._listeners = tuple(each for each in self._listeners if each is not listener)
+
+        return unsubscribe
 
     # -- decisions on calls -------------------------------------------------------------------------------------
 

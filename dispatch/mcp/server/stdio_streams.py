@@ -5,81 +5,132 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import queue
 import sys
+import threading
 from collections.abc import AsyncIterator, Iterator
-from typing import IO, Any
+from typing import Any, Final
 
 from mcp.server.stdio import stdio_server
 
-from dispatch._internal.daemon_executor import DaemonThreads
+CHUNK_BYTES: Final = 65_536
 
 
 class _Lines:
-    """Reads lines in daemon threads: unlike the threads of the SDK, they delay neither a cancellation nor the exit while the
-    client sends nothing."""
+    """Reads lines in a daemon thread: unlike the threads of the SDK, it delays neither a cancellation nor the exit while the
+    client sends nothing.
 
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        self._queue: asyncio.Queue[bytes] = asyncio.Queue(maxsize=64)
+    Args:
+        source: descriptor.
+    """
+
+    def __init__(self, source: int) -> None:
+        self._source = source
+        self._queue: asyncio.Queue[list[bytes]] = asyncio.Queue(maxsize=1)
         self._loop = asyncio.get_running_loop()
-        self._reading = DaemonThreads("dispatch-mcp-stdin").submit(self._read)
+        self._lines: Iterator[bytes] = iter(())
+        threading.Thread(target=self._read, name="dispatch-mcp-stdin", daemon=True).start()
 
     def _read(self) -> None:
         with contextlib.suppress(RuntimeError):  # the event loop is closed
-            while True:
-                try:
-                    line = self._file.readline()
-                except (OSError, ValueError):
-                    line = b""
-                asyncio.run_coroutine_threadsafe(self._queue.put(line), self._loop).result()
-                if not line:
-                    return
+            rest = bytearray()
+            while chunk := self._read_chunk():
+                rest += chunk
+                if b"\n" in chunk:
+                    *lines, end = bytes(rest).split(b"\n")
+                    rest = bytearray(end)
+                    self._hand_over(lines)
+            self._hand_over([])
+
+    def _read_chunk(self) -> bytes:
+        try:
+            return os.read(self._source, CHUNK_BYTES)
+        except OSError:
+            return b""
+
+    def _hand_over(self, lines: list[bytes]) -> None:
+        asyncio.run_coroutine_threadsafe(self._queue.put(lines), self._loop).result()
 
     def __aiter__(self) -> _Lines:
         return self
 
     async def __anext__(self) -> str:
-        line = await self._queue.get()
-        if not line:
-            raise StopAsyncIteration
+        line = next(self._lines, None)
+        if line is None:
+            lines = await self._queue.get()
+            if not lines:
+                raise StopAsyncIteration
+            self._lines = iter(lines)
+            line = next(self._lines)
         return line.decode(errors="replace")
 
 
 class _Writer:
-    """Writes whole messages in daemon threads, one at a time: a client that stops reading blocks no other work."""
+    """Writes whole messages in a daemon thread: a client that stops reading blocks no other work.
 
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        self._threads = DaemonThreads("dispatch-mcp-stdout")
+    Args:
+        target: descriptor.
+    """
+
+    def __init__(self, target: int) -> None:
+        self._target = target
+        self._loop = asyncio.get_running_loop()
+        self._queue: queue.SimpleQueue[tuple[bytes, asyncio.Future[None]]] = queue.SimpleQueue()
+        threading.Thread(target=self._write_all, name="dispatch-mcp-stdout", daemon=True).start()
 
     async def write(self, text: str) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._threads, self._write, text.encode())
+        """Write a message.
+
+        Raises:
+            OSError: the client has closed stdout.
+        """
+        written: asyncio.Future[None] = self._loop.create_future()
+        self._queue.put((text.encode(), written))
+        await written
 
     async def flush(self) -> None:
-        """Do nothing: :meth:`write` flushes."""
+        """Do nothing: :meth:`write` does not buffer."""
 
-    def _write(self, data: bytes) -> None:
-        self._file.write(data)
-        self._file.flush()
+    def _write_all(self) -> None:
+        with contextlib.suppress(RuntimeError):  # the event loop is closed
+            while True:
+                data, written = self._queue.get()
+                error: OSError | None = None
+                try:
+                    while data:
+                        data = data[os.write(self._target, data) :]
+                except OSError as failure:
+                    error = failure
+                self._loop.call_soon_threadsafe(_settle, written, error)
+
+
+def _settle(future: asyncio.Future[None], error: OSError | None) -> None:
+    if future.done():  # cancelled
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
 
 
 @contextlib.contextmanager
-def claim_standard_streams() -> Iterator[tuple[IO[bytes], IO[bytes]]]:
-    """Yield stdin and stdout as files of the protocol. Meanwhile descriptor 0 is empty and descriptor 1 is stderr, so that
-    neither a ``print`` nor a child process reaches the protocol."""
+def claim_standard_streams() -> Iterator[tuple[int, int]]:
+    """Yield descriptors of stdin and stdout for the protocol. Meanwhile descriptor 0 is empty and descriptor 1 is stderr, so
+    that neither a ``print`` nor a child process reaches the protocol.
+
+    The descriptors stay open afterwards: a thread may still read or write there, and their numbers must not be used again.
+    """
     sys.stdout.flush()
-    stdin, stdout = os.dup(0), os.dup(1)
+    source, target = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDONLY)
     try:
         os.dup2(null, 0)
         os.dup2(2, 1)
-        # closefd=False: a thread may still read or write there, and the number must not be used again meanwhile.
-        with open(stdin, "rb", closefd=False) as source, open(stdout, "wb", closefd=False) as target:
-            yield source, target
+        yield source, target
     finally:
         sys.stdout.flush()
-        os.dup2(stdin, 0)
-        os.dup2(stdout, 1)
+        os.dup2(source, 0)
+        os.dup2(target, 1)
         os.close(null)
 
 
@@ -87,5 +138,7 @@ def claim_standard_streams() -> Iterator[tuple[IO[bytes], IO[bytes]]]:
 async def open_stdio() -> AsyncIterator[tuple[Any, Any]]:
     """Yield the streams for :meth:`mcp.server.Server.run`."""
     with claim_standard_streams() as (source, target):
-        async with stdio_server(stdin=_Lines(source), stdout=_Writer(target)) as streams:  # type: ignore[arg-type] # it iterates and writes only
+        reading: Any = _Lines(source)
+        writing: Any = _Writer(target)
+        async with stdio_server(stdin=reading, stdout=writing) as streams:
             yield streams

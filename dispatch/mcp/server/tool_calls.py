@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import json
+import itertools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 from mcp.server import ServerRequestContext
 from mcp_types import CallToolResult, TextContent
 
-from dispatch.errors import DispatchError, Outcome
+from dispatch.dispatcher.tool import Tool
+from dispatch.errors import DispatchError, InvalidArgumentsError, Outcome
+from dispatch.mcp.server.own_tools import CALL_TOOL, FIND_TOOLS, READ_RESULT, OwnTools, write_found
+from dispatch.mcp.server.tool_listing import has_structured_content
 from dispatch.result import CallResult
+from dispatch.results import ReadResultTool, ResultFormatter
+from dispatch.search.tool_index import ToolIndex
+from dispatch.search.tool_text import list_terms, weigh_terms
 
 if TYPE_CHECKING:
     from dispatch.dispatcher import Dispatcher
@@ -21,24 +28,58 @@ MAX_PROGRESS_CHARS: Final = 4_000
 
 
 class ToolCalls:
-    """Calls tools for MCP clients.
+    """Calls tools for MCP clients. Each failure is a result: the SDK hides the exceptions of handlers from a model.
 
     Args:
         dispatcher: that calls them.
+        own_tools: of the server.
     """
 
-    def __init__(self, dispatcher: Dispatcher) -> None:
+    def __init__(self, dispatcher: Dispatcher, own_tools: OwnTools) -> None:
         self._dispatcher = dispatcher
+        self._own_tools = own_tools
 
     async def call(
         self, context: ServerRequestContext[Any], name: str, arguments: Mapping[str, Any], user: str
     ) -> CallToolResult:
-        """Call a tool. Each failure is a result, because the SDK hides the exceptions of handlers from a model."""
-        if has_progress_token(context):
+        """Call a tool, of the catalogue or of the server, and return its result."""
+        own = self._own_tools.find_own(name, self._dispatcher.catalog)
+        try:
+            if own == CALL_TOOL:
+                self._own_tools.check(CALL_TOOL, arguments)
+                return await self._call_listed(context, arguments["name"], arguments.get("arguments", {}), user)
+            if own == FIND_TOOLS:
+                self._own_tools.check(FIND_TOOLS, arguments)
+                return _text_result(await self._find(arguments, user))
+            return await self._call_listed(context, name, arguments, user)
+        except DispatchError as error:
+            return _error_result(error)
+
+    async def _call_listed(
+        self, context: ServerRequestContext[Any], name: str, arguments: Mapping[str, Any], user: str
+    ) -> CallToolResult:
+        """Call a tool of the catalogue, or ``read_result``."""
+        if name == READ_RESULT:
+            # A server whose tools are in the catalogue may have a tool of this name: its handles are not in the store.
+            try:
+                self._own_tools.check(READ_RESULT, arguments)
+                return _text_result(await ReadResultTool(self._dispatcher.results, user).invoke(**arguments))
+            except InvalidArgumentsError:
+                if READ_RESULT not in self._dispatcher.catalog.tools:
+                    raise
+        if context.meta is not None and context.meta.get("progress_token") is not None:
             result = await self._stream(context, name, arguments, user)
         else:
             result = await self._dispatcher.execute(name, arguments, user=user, by_model=True)
-        return format_result(result)
+        return self._format(result, user)
+
+    async def _find(self, arguments: Mapping[str, Any], user: str) -> str:
+        tools = {tool.name: tool for tool in await self._dispatcher.tools(user=user)}
+        index = ToolIndex()
+        for name, tool in tools.items():
+            index.add(name, weigh_terms(tool.descriptor))
+        matches = itertools.islice(index.rank(list_terms(arguments["query"])), arguments.get("limit", 5))
+        return write_found(tools[match.name] for match in matches)
 
     async def _stream(
         self, context: ServerRequestContext[Any], name: str, arguments: Mapping[str, Any], user: str
@@ -55,28 +96,24 @@ class ToolCalls:
             return CallResult(name, error.outcome, error=error, chunks=len(chunks))
         return CallResult(name, Outcome.SUCCESS, "".join(chunks), chunks=len(chunks))
 
-
-def has_progress_token(context: ServerRequestContext[Any]) -> bool:
-    """Return whether the client asked for progress notifications."""
-    return context.meta is not None and context.meta.get("progress_token") is not None
-
-
-def format_result(result: CallResult) -> CallToolResult:
-    """Return the result of a call in the form of MCP."""
-    if result.error is not None:
-        return CallToolResult(content=[TextContent(text=format_error(result.error))], is_error=True)
-    return CallToolResult(content=[TextContent(text=result.text)])
+    def _format(self, result: CallResult, user: str) -> CallToolResult:
+        descriptor = self._dispatcher.catalog.tools.get(result.tool)
+        if descriptor is None:  # unknown, or removed after the call
+            return _as_mcp(ResultFormatter(self._dispatcher.results).format(result, user=user))
+        formatted = _as_mcp(Tool(self._dispatcher, descriptor, user).format_result(result))
+        if not formatted.is_error and has_structured_content(descriptor):
+            formatted.structured_content = msgspec.json.decode(result.text)
+        return formatted
 
 
-def format_error(error: DispatchError) -> str:
-    """Return the text of an error for a model."""
-    return json.dumps(
-        {
-            "error": error.type,
-            "message": error.message,
-            "retryable": error.retryable,
-            "retry_after": error.retry_after,
-            "alternatives": list(error.alternatives),
-        },
-        ensure_ascii=False,
-    )
+def _as_mcp(formatted: Mapping[str, Any]) -> CallToolResult:
+    content: list[Any] = [TextContent(text=block["text"]) for block in formatted["content"]]
+    return CallToolResult(content=content, is_error=formatted.get("isError", False))
+
+
+def _text_result(text: str) -> CallToolResult:
+    return CallToolResult(content=[TextContent(text=text)])
+
+
+def _error_result(error: DispatchError) -> CallToolResult:
+    return CallToolResult(content=[TextContent(text=ResultFormatter.format_error(error))], is_error=True)

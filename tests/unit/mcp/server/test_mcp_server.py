@@ -31,7 +31,7 @@ async def test_tools_are_listed_and_called(mode: Literal["auto", "legacy"]) -> N
         stand(service, tools) as (dispatcher, _),
         Client(dispatcher.mcp_server(user="alice").sdk_server, mode=mode) as client,
     ):
-        bare, work = (await client.list_tools()).tools
+        bare, _, work = (await client.list_tools()).tools
         assert (bare.name, work.name, work.description) == ("bare", "work", "Does work.")
         assert work.input_schema["properties"] == {"topic": {"type": "string", "description": "What about."}}
         assert work.input_schema["required"] == ["topic"]

@@ -1,0 +1,97 @@
+"""``dispatch mcp``: options, both transports, and the ends of the process."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import Client, StdioServerParameters
+from mcp_types import TextContent
+
+from dispatch.cli.commands.mcp import parse_address
+from dispatch.cli.exit_codes import CliError
+from tests.helpers.cli_processes import REPO, environment, started
+from tests.helpers.mcp_stdio_program import StdioProgram
+from tests.unit.cli.conftest import Run, write_catalog
+
+ARGUMENTS = ("mcp", "--broker", "memory://", "--catalog")
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [("127.0.0.1:80", ("127.0.0.1", 80)), ("[::1]:0", ("::1", 0)), ("localhost:65535", ("localhost", 65_535))],
+)
+def test_an_address_is_host_and_port(text: str, address: tuple[str, int]) -> None:
+    assert parse_address(text) == address
+
+
+@pytest.mark.parametrize(
+    "text", ["", "80", ":80", "localhost", "localhost:", "localhost:x", "::1:80", "h:65536", "h:²"]
+)
+def test_another_form_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(CliError) as caught:
+        parse_address(text)
+    assert "--http" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "fix"),
+    [
+        (("--http", "0.0.0.0:0"), "Other machines reach '0.0.0.0'", "--tokens"),
+        (("--tokens", "tokens.json"), "are for HTTP", "--http"),
+        (("--allow-host", "tools.example"), "are for HTTP", "--http"),
+        (("--http", "127.0.0.1:0", "--tokens", "missing.json"), "'missing.json' cannot be read", ""),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(
+    options: tuple[str, ...], error: str, fix: str, run: Run, catalog_folder: Path
+) -> None:
+    ended = run(*ARGUMENTS, str(catalog_folder), *options)
+    assert ended.code == 2
+    assert error in ended.err
+    assert fix in ended.err
+    assert ended.out == ""
+
+
+@pytest.mark.wall_clock
+async def test_a_client_starts_it_and_ends_it(tmp_path: Path) -> None:
+    catalog_folder = write_catalog(tmp_path / "catalogue", policy={"timeout": 0.2})
+    process = StdioServerParameters(
+        command=sys.executable, args=["-m", "dispatch", *ARGUMENTS, str(catalog_folder)], cwd=REPO, env=environment()
+    )
+    async with Client(process) as client:
+        assert [tool.name for tool in (await client.list_tools()).tools] == ["read_result", "tell-joke"]
+        result = await client.call_tool("tell-joke", {"topic": "cats"})
+        (block,) = result.content
+        assert isinstance(block, TextContent)
+        assert json.loads(block.text)["error"] == "timeout"
+
+
+@pytest.mark.wall_clock
+@pytest.mark.parametrize(("signal", "code"), [("interrupt", 130), ("terminate", 0)])
+@pytest.mark.parametrize("has_client", [False, True])
+async def test_a_signal_ends_it_over_http(signal: str, code: int, has_client: bool, catalog_folder: Path) -> None:
+    with started(*ARGUMENTS, str(catalog_folder), "--http", "127.0.0.1:0") as program:
+        program.err.wait_for("/mcp\n")
+        url = program.err.text().partition("MCP: ")[2].partition("\n")[0]
+        if has_client:
+            async with Client(url, read_timeout_seconds=20) as client, client.listen(tools_list_changed=True):
+                assert [tool.name for tool in (await client.list_tools()).tools] == ["read_result", "tell-joke"]
+                getattr(program, signal)()
+                assert program.wait(15) == code, program.err.text()
+        else:
+            getattr(program, signal)()
+            assert program.wait(15) == code, program.err.text()
+        assert program.out.text() == ""
+        assert "Traceback" not in program.err.text()
+
+
+@pytest.mark.parametrize(("signal", "code"), [("interrupt", 130), ("terminate", 0)])
+def test_a_signal_ends_it_on_stdio(signal: str, code: int, catalog_folder: Path) -> None:
+    with StdioProgram(*ARGUMENTS, str(catalog_folder)) as program:
+        answer: dict[str, Any] = program.request("ping")
+        assert "error" in answer or "result" in answer
+        assert program.stop(signal) == code

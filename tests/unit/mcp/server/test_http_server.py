@@ -1,0 +1,123 @@
+"""The MCP server over HTTP: bearer tokens, DNS rebinding, addresses."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from typing import Any
+
+import httpx2
+import pytest
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+from mcp_types import CallToolResult, TextContent
+
+from dispatch.mcp.server.http_server import is_loopback, list_own_hosts, serve_http
+from tests.helpers.dispatcher_and_service import Service, stand
+
+pytestmark = pytest.mark.wall_clock
+TOKENS = {"0123456789abcdef-alice": "alice", "0123456789abcdef-bob": "bob"}
+LOOPBACK = ("127.0.0.1", "127.1.2.3", "::1", "localhost")
+ELSEWHERE = ("0.0.0.0", "::", "10.1.2.3", "localhost.example", "")
+DISCOVER: dict[str, Any] = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+HEADERS = {"accept": "application/json, text/event-stream"}
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    work: Callable[..., Any] | Service,
+    *,
+    tokens: Mapping[str, str] | None = None,
+    hosts: Collection[str] = (),
+    user: str = "",
+) -> AsyncIterator[str]:
+    """Serve the stand's tools; yield the URL."""
+    url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    async with stand(work) as (dispatcher, _):
+        server = dispatcher.mcp_server(user=user)
+        task = asyncio.create_task(
+            serve_http(server, "127.0.0.1", 0, hosts=hosts, tokens=tokens, on_ready=url.set_result)
+        )
+        await asyncio.wait([task, url], return_when=asyncio.FIRST_COMPLETED)
+        try:
+            yield url.result()
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
+
+async def call_with_token(url: str, token: str) -> CallToolResult:
+    async with (
+        httpx2.AsyncClient(headers={"authorization": f"Bearer {token}"}) as http,
+        Client(streamable_http_client(url, http_client=http)) as client,
+    ):
+        return await client.call_tool("work")
+
+
+async def test_a_bearer_token_names_the_user() -> None:
+    service = Service(lambda _: "done")
+    async with serving(service, tokens=TOKENS, user="other") as url:
+        results = await asyncio.gather(*(call_with_token(url, token) for token in TOKENS))
+    assert [each.content for each in results] == [[TextContent(text="done")]] * 2
+    assert sorted(user for _, _, user in service.requests) == ["alice", "bob"]
+
+
+@pytest.mark.parametrize(
+    "header", [None, b"Bearer wrong", b"Bearer", b"Basic YWxpY2U6eA==", "Bearer t\u00e4ken".encode()]
+)
+async def test_without_a_known_token_nothing_is_served(header: bytes | None) -> None:
+    service = Service(lambda _: "done")
+    async with serving(service, tokens=TOKENS) as url, httpx2.AsyncClient() as http:
+        headers: dict[str, Any] = HEADERS if header is None else HEADERS | {"authorization": header}
+        answer = await http.post(url, json=DISCOVER, headers=headers)
+    assert answer.status_code == 401
+    assert answer.headers["www-authenticate"].startswith("Bearer")
+    assert service.requests == []
+
+
+@pytest.mark.parametrize(
+    ("header", "value", "status"),
+    [
+        ("host", "evil.example", 421),
+        ("host", "evil.example:80", 421),
+        ("origin", "http://evil.example", 403),
+        ("host", "tools.example:8443", 400),  # accepted; the request has no session
+        ("origin", "https://tools.example", 400),
+        ("host", "localhost:1", 400),
+    ],
+)
+async def test_requests_by_other_names_are_refused(header: str, value: str, status: int) -> None:
+    async with serving(lambda _: "done", hosts=["tools.example"]) as url, httpx2.AsyncClient() as http:
+        answer = await http.post(url, json=DISCOVER, headers=HEADERS | {header: value})
+    assert answer.status_code == status, answer.text
+
+
+async def test_another_address_than_loopback_requires_tokens() -> None:
+    async with stand(lambda _: "done") as (dispatcher, _):
+        with pytest.raises(ValueError, match="bearer token"):
+            await serve_http(dispatcher.mcp_server(), "0.0.0.0", 0)
+
+
+async def test_a_port_in_use_is_an_error() -> None:
+    async with serving(lambda _: "done") as url, stand(lambda _: "done") as (dispatcher, _):
+        port = int(url.rpartition(":")[2].partition("/")[0])
+        with pytest.raises(OSError, match="in use"):
+            await serve_http(dispatcher.mcp_server(), "127.0.0.1", port)
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        *((host, True) for host in LOOPBACK),
+        *((host, False) for host in ("0.0.0.0", "::", "10.1.2.3", "localhost.example", "")),
+    ],
+)
+async def test_loopback_addresses(host: str, expected: bool) -> None:
+    assert is_loopback(host) is expected
+
+
+async def test_a_server_has_the_names_of_its_address() -> None:
+    assert list_own_hosts("tools.example") == ["tools.example"]
+    assert list_own_hosts("2001:db8::1") == ["[2001:db8::1]"]
+    assert len(list_own_hosts("0.0.0.0")) >= 2
