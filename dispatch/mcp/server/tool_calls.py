@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,8 +16,6 @@ from dispatch.mcp.server.own_tools import CALL_TOOL, FIND_TOOLS, READ_RESULT, Ow
 from dispatch.mcp.server.tool_listing import has_structured_content
 from dispatch.result import CallResult
 from dispatch.results import ReadResultTool, ResultFormatter
-from dispatch.search.tool_index import ToolIndex
-from dispatch.search.tool_text import list_terms, weigh_terms
 
 if TYPE_CHECKING:
     from dispatch.dispatcher import Dispatcher
@@ -74,12 +71,8 @@ class ToolCalls:
         return self._format(result, user)
 
     async def _find(self, arguments: Mapping[str, Any], user: str) -> str:
-        tools = {tool.name: tool for tool in await self._dispatcher.tools(user=user)}
-        index = ToolIndex()
-        for name, tool in tools.items():
-            index.add(name, weigh_terms(tool.descriptor))
-        matches = itertools.islice(index.rank(list_terms(arguments["query"])), arguments.get("limit", 5))
-        return write_found(tools[match.name] for match in matches)
+        found = await self._dispatcher.find(arguments["query"], limit=arguments.get("limit", 5), user=user)
+        return write_found(each.tool for each in found)
 
     async def _stream(
         self, context: ServerRequestContext[Any], name: str, arguments: Mapping[str, Any], user: str
