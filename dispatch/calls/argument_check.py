@@ -32,17 +32,18 @@ class ArgumentCheck:
 
     def __init__(self) -> None:
         self._validators: ValidatorCache[ToolDescriptor] = ValidatorCache(schema_of_arguments)
-        self._has_warned = False
+        self._is_off = False
 
     def find_mistakes(self, tool: ResolvedTool, arguments: Mapping[str, Any]) -> tuple[Mistake, ...]:
         """Return all mistakes of ``arguments``, which can be written as JSON."""
         assert tool.descriptor is not None  # must_check_arguments
+        if self._is_off:
+            return ()
         try:
             validator = self._validators.get(tool.descriptor)
         except ImportError as error:
-            if not self._has_warned:
-                self._has_warned = True
-                _log.warning("Arguments are not checked before calls. %s", error)
+            self._is_off = True  # perf: Python searches its path at every import of a module that is missing
+            _log.warning("Arguments are not checked before calls. %s", error)
             return ()
         except InvalidSchemaError as error:  # the descriptor was read without the extra
             return (

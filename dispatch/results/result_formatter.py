@@ -13,7 +13,7 @@ from dispatch.result import CallResult
 from dispatch.results.cutting import find_cut
 from dispatch.results.read_result_tool import describe_page
 from dispatch.results.result_store import ResultStore
-from dispatch.schemas import Mistake
+from dispatch.schemas import Mistake, SchemaValidator
 from dispatch.schemas.mistake import join_mistakes
 from dispatch.schemas.validator_cache import ValidatorCache
 
@@ -35,7 +35,7 @@ class ResultFormatter:
     def __init__(self, store: ResultStore | None = None) -> None:
         self._store = store
         self._validators: ValidatorCache[Mapping[str, Any] | bool] = ValidatorCache(lambda schema: schema)
-        self._has_warned = False
+        self._is_off = False
 
     def format(
         self,
@@ -94,13 +94,7 @@ class ResultFormatter:
         """Return the text of ``value`` and its mistakes."""
         if schema is None:
             return (value, ()) if isinstance(value, str) else (_write_json(value, indent=2), ())
-        validator = None
-        try:
-            validator = self._validators.get(schema)
-        except ImportError as error:
-            if not self._has_warned:
-                self._has_warned = True
-                _log.warning("Results are not compared with their output schemas. %s", error)
+        validator = self._get_validator(schema)
         if not isinstance(value, str):
             text = _write_json(value, indent=-1)
             # Validated as it is written: a dataclass is an object, and a date is a text.
@@ -115,6 +109,16 @@ class ResultFormatter:
         if mistakes and validator is not None and not validator.find_mistakes(value):
             return value, ()
         return (value, mistakes) if mistakes or isinstance(parsed, str) else (text, ())
+
+    def _get_validator(self, schema: Mapping[str, Any] | bool) -> SchemaValidator | None:
+        if self._is_off:
+            return None
+        try:
+            return self._validators.get(schema)
+        except ImportError as error:
+            self._is_off = True  # perf: Python searches its path at every import of a module that is missing
+            _log.warning("Results are not compared with their output schemas. %s", error)
+            return None
 
     def _cut(self, text: str, max_chars: int, user: str) -> str:
         if len(text) <= max_chars:

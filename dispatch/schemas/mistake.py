@@ -43,3 +43,8 @@ def join_mistakes(mistakes: Sequence[Mistake]) -> str:
 def join_pointer(keys: Iterable[str | int]) -> str:
     """Return the JSON Pointer of the value at ``keys``."""
     return "".join(f"/{str(key).replace('~', '~0').replace('/', '~1')}" for key in keys)
+
+
+def split_pointer(pointer: str) -> list[str]:
+    """Return the keys of a JSON Pointer, as texts."""
+    return [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]]

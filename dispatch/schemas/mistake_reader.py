@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -43,7 +44,9 @@ _MESSAGES: Final[Mapping[str, Callable[[Any], str]]] = {
     "unevaluatedItems": lambda _kind: "must not have items that the schema does not describe",
     "not": lambda _kind: "must not be of the kind in 'not'",
     "falseSchema": lambda _kind: "is not allowed",
-    "format": lambda kind: f"must have the format {kind.format}",
+    "format": lambda kind: (
+        "must be a regular expression" if kind.format == "regex" else f"must have the format {kind.format}"
+    ),
     "oneOf": lambda _kind: "matches several of the alternatives, and must match exactly one",
 }
 """Messages of the kinds that concern one place, by the keyword of the schema."""
@@ -114,8 +117,8 @@ class MistakeReader:
             return
         described = []
         for number, each in enumerate(meant[:_MAX_ALTERNATIVES], 1):
-            faults = [str(mistake) for inner in each[:_MAX_ALTERNATIVES] for mistake in self.read(inner, value)]
-            described.append(f"({number}) {', '.join(faults[:_MAX_ALTERNATIVES])}")
+            faults = dict.fromkeys(str(mistake) for inner in each for mistake in self.read(inner, value))
+            described.append(f"({number}) {', '.join(islice(faults, _MAX_ALTERNATIVES))}")
         yield Mistake(path, f"matches none of {len(alternatives)} alternatives: {'; '.join(described)}")
 
     def _find_names(self, schema_path: Sequence[str | int]) -> tuple[str, ...]:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from typing import Any, Final
+
+import msgspec
 
 from dispatch.schemas.mistake import Mistake
 from dispatch.schemas.references import DIALECT, find_outside_references
-from dispatch.schemas.validator import InvalidSchemaError, SchemaValidator
+from dispatch.schemas.schema_compiler import InvalidSchemaError, compile_schema
+from dispatch.schemas.validator import SchemaValidator
 from dispatch.schemas.value_size import count_values
+
+_COMPILED: Final = re.compile(rb'"\$|attern')
+"""References and patterns: only a compilation finds faults in them. perf: it costs half of the check of a descriptor."""
 
 
 def find_schema_problems(schema: Mapping[str, Any] | bool) -> tuple[Mistake, ...]:
@@ -22,10 +29,10 @@ def find_schema_problems(schema: Mapping[str, Any] | bool) -> tuple[Mistake, ...
     mistakes = _metaschema().find_mistakes(schema)
     if count_values(schema) is not None:
         mistakes += find_outside_references(schema)
-    if mistakes:
+    if mistakes or not _COMPILED.search(msgspec.json.encode(schema)):
         return mistakes
     try:
-        SchemaValidator(schema)
+        compile_schema(schema)
     except InvalidSchemaError as error:
         return error.mistakes
     return ()

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Any, Final
 
-from dispatch.schemas.engine import compile_schema, load_engine
-from dispatch.schemas.mistake import Mistake, join_mistakes
+from dispatch.schemas.engine import load_engine
+from dispatch.schemas.mistake import Mistake
 from dispatch.schemas.mistake_reader import MistakeReader
 from dispatch.schemas.references import find_outside_references
+from dispatch.schemas.schema_compiler import InvalidSchemaError, compile_schema
 from dispatch.schemas.value_size import MAX_DEPTH, count_values
 
 MAX_MISTAKES: Final = 100
@@ -18,21 +19,6 @@ MAX_MISTAKES: Final = 100
 MAX_VALUES_FOR_ALL: Final = 10_000
 """A value with more values in it has its first mistake described only: the engine describes all mistakes before it returns
 the first (10 µs each, 1 s for 100,000 wrong items), and this runs on the event loop."""
-
-
-class InvalidSchemaError(ValueError):
-    """No schema of JSON Schema 2020-12, or one that refers to an address.
-
-    Attributes:
-        mistakes: all faults of the schema; their paths are places in the schema.
-    """
-
-    def __init__(self, mistakes: tuple[Mistake, ...]) -> None:
-        super().__init__(f"The schema is not valid: {join_mistakes(mistakes)}. Correct the schema.")
-        self.mistakes = mistakes
-
-    def __reduce__(self) -> tuple[type[InvalidSchemaError], tuple[tuple[Mistake, ...]]]:
-        return type(self), (self.mistakes,)
 
 
 class SchemaValidator:
@@ -49,16 +35,13 @@ class SchemaValidator:
     __slots__ = ("_reader", "_validator")
 
     def __init__(self, schema: Mapping[str, Any] | bool) -> None:
-        engine = load_engine()
+        load_engine()
         if count_values(schema) is None:
             raise InvalidSchemaError((Mistake("", f"must have at most {MAX_DEPTH} nested objects and lists"),))
         if outside := find_outside_references(schema):
             raise InvalidSchemaError(outside)
         self._reader = MistakeReader(schema)
-        try:
-            self._validator = compile_schema(schema)
-        except engine.ValidationError as error:
-            raise InvalidSchemaError(tuple(MistakeReader({}).read(error, schema))) from None
+        self._validator = compile_schema(schema)
 
     def find_mistakes(self, value: object) -> tuple[Mistake, ...]:
         """Return the mistakes of ``value``, at most :data:`MAX_MISTAKES`; empty when it is valid. Of a value with more than

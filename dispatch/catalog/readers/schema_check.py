@@ -1,45 +1,84 @@
-"""Checks an ``input-schema``: JSON Schema 2020-12 with an object as its root. The schema itself is used unchanged."""
+"""Checks an ``input-schema`` and an ``output-schema``: JSON Schema 2020-12 without references to addresses. The schema
+itself is used unchanged, and nothing is fetched for it."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
+
+import msgspec
 
 from dispatch.catalog.errors import Report
 from dispatch.catalog.frozen_json import describe_kind, describe_value, join_path
+from dispatch.schemas import Mistake, find_outside_references, find_schema_problems
+from dispatch.schemas.engine import has_engine
+from dispatch.schemas.mistake import split_pointer
+from dispatch.schemas.references import DIALECT, SCHEMA_KEYWORDS, SCHEMA_LIST_KEYWORDS, SCHEMA_OBJECT_KEYWORDS
 
-DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 _TYPES: Final = ("array", "boolean", "integer", "null", "number", "object", "string")
 
-_SCHEMA: Final = frozenset(
-    {
-        "additionalProperties", "contains", "contentSchema", "else", "if", "items", "not", "propertyNames", "then",
-        "unevaluatedItems", "unevaluatedProperties",
-    }
-)  # fmt: skip
-_SCHEMA_LISTS: Final = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
-_SCHEMA_OBJECTS: Final = frozenset({"$defs", "definitions", "dependentSchemas", "patternProperties", "properties"})
 
-
-def check_input_schema(schema: Mapping[str, Any], report: Report, path: str = "input-schema") -> None:
-    """Report each keyword of ``schema``, at ``path`` of its descriptor, whose value JSON Schema 2020-12 does not allow.
-
-    References and patterns are not resolved. Depth and size are those of the descriptor, which is limited.
-    """
+def check_input_schema(schema: Mapping[str, Any], report: Report) -> None:
+    """Report each mistake of the schema of a tool's arguments: its root is no object, and those of :func:`check_schema`."""
     if schema.get("type") != "object":
         given = f"is {describe_value(schema['type'])}" if "type" in schema else "is missing"
         report.add_error(
-            f"{path}.type",
+            "input-schema.type",
             f"the type of the root {given}, and a tool's arguments are an object",
             'write "type": "object", with one property for each argument',
         )
+    check_schema(schema, report, "input-schema")
+
+
+def check_schema(schema: Mapping[str, Any], report: Report, path: str) -> None:
+    """Report each keyword of ``schema``, at ``path`` of its descriptor, whose value JSON Schema 2020-12 does not allow, and
+    each reference to an address.
+
+    With the extra ``schema`` this includes patterns, references to places in the schema, and every rule of the metaschema.
+    Depth and size are those of the descriptor, which is limited.
+    """
+    before = len(report.problems)
+    _check_schema(schema, report, path)
+    outside = find_outside_references(schema)
+    for mistake in outside:
+        fix = 'copy the schema into "$defs" of this one, and write "$ref": "#/$defs/NAME"'
+        if mistake.path.endswith("/$schema"):
+            fix = f'write "{DIALECT}"'
+        report.add_error(_key_of(mistake.path, schema, path), mistake.message, fix)
     dialect = schema.get("$schema", DIALECT)
-    if isinstance(dialect, str) and dialect.rstrip("#") != DIALECT:
+    if isinstance(dialect, str) and dialect.rstrip("#") != DIALECT and not _names_dialect(outside):
         report.add_warning(
             f"{path}.$schema", "another dialect than 2020-12, by which the schema is checked", f'write "{DIALECT}"'
         )
-    _check_schema(schema, report, path)
+    if has_engine():
+        # The checks above have better words for the same mistakes, which the metaschema finds in parts of a value.
+        known = tuple(problem.key for problem in report.problems[before:])
+        for mistake in find_schema_problems(schema):
+            key = _key_of(mistake.path, schema, path)
+            if not any(key == each or key.startswith((f"{each}.", f"{each}[")) for each in known):
+                report.add_error(key, _describe(mistake), "correct it as JSON Schema 2020-12 requires")
+
+
+def _names_dialect(outside: Sequence[Mistake]) -> bool:
+    return any(mistake.path == "/$schema" for mistake in outside)
+
+
+def _describe(mistake: Mistake) -> str:
+    """Return the fault of ``mistake`` without its path, which is the key of the problem."""
+    return str(msgspec.structs.replace(mistake, path="")).removeprefix("the whole value ")
+
+
+def _key_of(pointer: str, schema: object, path: str) -> str:
+    """Return the path in a descriptor of the place ``pointer`` in ``schema``."""
+    for part in split_pointer(pointer):
+        if isinstance(schema, tuple):
+            path = f"{path}[{part}]"
+            schema = schema[int(part)]
+        else:
+            path = join_path(path, part)
+            schema = schema.get(part) if isinstance(schema, Mapping) else None
+    return path
 
 
 def _check_schema(schema: object, report: Report, path: str) -> None:
@@ -53,11 +92,11 @@ def _check_schema(schema: object, report: Report, path: str) -> None:
         return
     for keyword, value in schema.items():
         at = join_path(path, keyword)
-        if keyword in _SCHEMA:
+        if keyword in SCHEMA_KEYWORDS:
             _check_schema(value, report, at)
-        elif keyword in _SCHEMA_LISTS:
+        elif keyword in SCHEMA_LIST_KEYWORDS:
             _check_schema_list(value, report, at)
-        elif keyword in _SCHEMA_OBJECTS:
+        elif keyword in SCHEMA_OBJECT_KEYWORDS:
             _check_schema_object(value, report, at)
         elif keyword in _VALUES:
             is_valid, expected, example = _VALUES[keyword]

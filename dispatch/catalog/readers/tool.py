@@ -21,7 +21,7 @@ from dispatch.catalog.frozen_json import FrozenDict, describe_value, join_path
 from dispatch.catalog.readers.field_validation import MAX_MODEL_NAME_CHARS, ObjectReader
 from dispatch.catalog.readers.item_key import ItemKey
 from dispatch.catalog.readers.policy_check import check_policy
-from dispatch.catalog.readers.schema_check import check_input_schema
+from dispatch.catalog.readers.schema_check import check_input_schema, check_schema
 from dispatch.catalog.version_ranges import RANGE_EXAMPLE, parse_range
 from dispatch.catalog.version_selection import select_service
 from dispatch.catalog.versions import is_version
@@ -113,7 +113,7 @@ def read_tool(
         category=reader.read_text("category", "entertainment"),
         tags=reader.read_texts("tags", "fun"),
         author=reader.read_text("author", "the jokes team"),
-        output_schema=reader.read_object("output-schema", {"type": "string"}),
+        output_schema=_output_schema(reader),
         read_only=bool(reader.read_flag("read-only")),
         idempotent=bool(reader.read_flag("idempotent")),
         destructive=reader.read_flag("destructive"),
@@ -215,6 +215,13 @@ def _input_schema(reader: ObjectReader) -> dict[str, Any] | None:
             "remove 'arguments', which the schema replaces, or remove 'input-schema'",
         )
     check_input_schema(schema, reader.report)
+    return schema
+
+
+def _output_schema(reader: ObjectReader) -> dict[str, Any] | None:
+    schema = reader.read_object("output-schema", {"type": "string"})
+    if schema is not None:
+        check_schema(schema, reader.report, "output-schema")
     return schema
 
 

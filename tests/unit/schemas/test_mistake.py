@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from dispatch.schemas import Mistake
-from dispatch.schemas.mistake import MAX_SHOWN, join_mistakes, join_pointer
+from dispatch.schemas.mistake import MAX_SHOWN, join_mistakes, join_pointer, split_pointer
 
 
 def test_text_of_a_mistake() -> None:
@@ -23,3 +23,6 @@ def test_long_lists_are_shortened_with_their_number() -> None:
 def test_json_pointer() -> None:
     assert join_pointer(()) == ""
     assert join_pointer(["a/b", 0, "~c", ""]) == "/a~1b/0/~0c/"
+    assert split_pointer("/a~1b/0/~0c/") == ["a/b", "0", "~c", ""]
+    assert split_pointer(join_pointer(["~1"])) == ["~1"]
+    assert split_pointer("") == []

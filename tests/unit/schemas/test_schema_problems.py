@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dispatch.schemas import InvalidSchemaError, SchemaValidator, find_outside_references, find_schema_problems
-from dispatch.schemas.engine import compile_schema, load_engine
+from dispatch.schemas.schema_compiler import compile_schema
 
 ADDRESS = "http://x.example/z"
 
@@ -72,7 +72,7 @@ def test_a_reference_to_an_address_is_a_problem(schema: dict[str, Any], path: st
             {"minimum": "1", "properties": {"a": {"required": True}}},
             ["/minimum must be a number", "/properties/a/required must be an array"],
         ),
-        ({"properties": {"a": {"pattern": "("}}}, ["/properties/a/pattern must have the format regex"]),
+        ({"properties": {"a": {"pattern": "("}}}, ["/properties/a/pattern must be a regular expression"]),
         ({"$anchor": "a b"}, ["/$anchor must match the pattern"]),
         ({"$ref": "#/nowhere"}, ["the whole value has a reference to a place that does not exist (Pointer '/nowhere'"]),
         ({"$ref": "#foo"}, ["the whole value has a reference to a place that does not exist (Anchor 'foo'"]),
@@ -125,7 +125,7 @@ def test_nothing_is_fetched(visits: tuple[str, list[object]], keyword: str) -> N
         find_schema_problems(schema)
         with suppress(InvalidSchemaError):
             SchemaValidator(schema).find_mistakes([1])
-        with suppress(load_engine().ValidationError):  # the engine itself, without the check before it
+        with suppress(InvalidSchemaError):  # the engine itself, without the check before it
             compile_schema(schema).is_valid([1])
     assert seen == []
 

@@ -12,6 +12,7 @@ from dispatch.catalog.errors import Report
 from dispatch.catalog.frozen_json import freeze_json
 from dispatch.schemas import InvalidSchemaError, Mistake, SchemaValidator
 from dispatch.schemas.engine import load_engine
+from dispatch.schemas.mistake import split_pointer
 from dispatch.schemas.validator import MAX_MISTAKES, MAX_VALUES_FOR_ALL
 from dispatch.schemas.value_size import MAX_DEPTH
 
@@ -139,6 +140,6 @@ def test_each_mistake_is_at_a_place_of_the_value(value: Any) -> None:
     }
     for mistake in SchemaValidator(schema).find_mistakes(value):
         place = value
-        for key in [part.replace("~1", "/").replace("~0", "~") for part in mistake.path.split("/")[1:]]:
+        for key in split_pointer(mistake.path):
             place = place[int(key) if isinstance(place, list) else key]
         assert str(mistake)

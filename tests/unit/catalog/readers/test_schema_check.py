@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from dispatch.catalog import Catalog, ToolDescriptor
+from dispatch.catalog.errors import Problem
 from dispatch.catalog.frozen_json import thaw
+from dispatch.catalog.readers import schema_check
 from tests.helpers.catalog_items import JOKE_SERVICE, TELL_JOKE, check, only, service_item, tool_item, without
 
 BARE = without(TELL_JOKE, "arguments")
@@ -139,3 +141,88 @@ def test_the_size_of_a_schema_is_limited() -> None:
     schema = {"type": "object", "properties": {f"a{index}": {"type": "string"} for index in range(20_000)}}
     problems = check(service_item(), tool_item(BARE | {"input-schema": schema}))
     assert any("more than 20,000 values" in problem.problem for problem in problems)
+
+
+FIELDS = pytest.mark.parametrize("field", ["input-schema", "output-schema"])
+ADDRESS = "https://schemas.example/joke.json"
+
+
+def check_schema_of(field: str, keywords: dict[str, Any]) -> list[Problem]:
+    return check(service_item(), tool_item(BARE | {field: {"type": "object"} | keywords}))
+
+
+@FIELDS
+@pytest.mark.parametrize(
+    ("keywords", "key", "problem", "fix"),
+    [
+        ({"$ref": ADDRESS}, "$ref", "must refer to a place in the schema itself", '"$defs"'),
+        ({"properties": {"a": {"$ref": ADDRESS}}}, "properties.a.$ref", "nothing is fetched", '"$ref": "#/$defs/NAME"'),
+        ({"anyOf": [{"$dynamicRef": ADDRESS}]}, "anyOf[0].$dynamicRef", "nothing is fetched", '"$defs"'),
+        ({"$schema": ADDRESS}, "$schema", "nothing is fetched", 'write "https://json-schema.org/draft/2020-12/schema"'),
+        ({"properties": {"a": {"$ref": "joke.json"}}}, "properties.a.$ref", "not to 'joke.json'", '"$defs"'),
+    ],
+)
+@pytest.mark.parametrize("has_extra", [True, False])
+def test_a_reference_to_an_address_is_an_error(
+    field: str,
+    keywords: dict[str, Any],
+    key: str,
+    problem: str,
+    fix: str,
+    has_extra: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if not has_extra:
+        monkeypatch.setattr(schema_check, "has_engine", lambda: False)
+    found = only(check_schema_of(field, keywords))
+    assert found.key == f"{field}.{key}"
+    assert (found.severity, problem in found.problem, fix in found.fix) == ("error", True, True)
+
+
+@FIELDS
+@pytest.mark.parametrize(
+    ("keywords", "key", "problem"),
+    [
+        ({"properties": {"a": {"pattern": "("}}}, "properties.a.pattern", "must be a regular expression"),
+        ({"properties": {"a": {"$ref": "#/$defs/b"}}}, "", "a place that does not exist (Pointer '/$defs/b'"),
+        ({"$anchor": "a b"}, "$anchor", "must match the pattern"),
+        ({"dependencies": {"a": 3}}, "dependencies.a", "matches none of 2 alternatives"),
+        ({"allOf": [{"$vocabulary": 3}]}, "allOf[0].$vocabulary", "must be an object, not an integer"),
+    ],
+)
+def test_with_the_extra_the_metaschema_is_applied(
+    field: str, keywords: dict[str, Any], key: str, problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = only(check_schema_of(field, keywords))
+    assert found.key == (f"{field}.{key}" if key else field)
+    assert problem in found.problem
+    assert "JSON Schema 2020-12" in found.fix
+    monkeypatch.setattr(schema_check, "has_engine", lambda: False)
+    assert check_schema_of(field, keywords) == []
+
+
+@FIELDS
+def test_all_mistakes_are_reported_at_once_and_each_once(field: str) -> None:
+    found = check_schema_of(
+        field,
+        {
+            "properties": {"a": {"type": "str", "required": [1], "$ref": ADDRESS}, "b": {"minLength": -1}},
+            "$anchor": "a b",
+            "required": "a",
+        },
+    )
+    names = [
+        "properties.a.type",
+        "properties.a.required",
+        "properties.a.$ref",
+        "properties.b.minLength",
+        "$anchor",
+        "required",
+    ]
+    assert sorted(each.key for each in found) == sorted(f"{field}.{name}" for name in names)
+
+
+def test_an_output_schema_may_be_of_any_type() -> None:
+    assert check(service_item(), tool_item(BARE | {"output-schema": {"type": ["string", "null"]}})) == []
+    found = only(check(service_item(), tool_item(BARE | {"output-schema": {"type": "text"}})))
+    assert found.key == "output-schema.type"
