@@ -10,6 +10,8 @@ import pytest
 
 import dispatch
 import dispatch.calling
+import dispatch.results
+import dispatch.schemas
 import dispatch.testing
 import dispatch.toolkit
 from dispatch.catalog import load_directory
@@ -119,7 +121,14 @@ def test_the_api_has_every_public_name_once() -> None:
         text = page.read_text(encoding="utf-8")
         (module,) = re.findall(r"^\.\. currentmodule:: ([\w.]+)$", text, re.MULTILINE) or ("",)
         entries.extend(f"{module}.{name}" for name in re.findall(r"^\.\. auto\w+:: (\w+)$", text, re.MULTILINE))
-    packages = (dispatch, dispatch.calling, dispatch.testing, dispatch.toolkit)
+    packages = (
+        dispatch,
+        dispatch.calling,
+        dispatch.results,
+        dispatch.schemas,
+        dispatch.testing,
+        dispatch.toolkit,
+    )
     public = [f"{package.__name__}.{name}" for package in packages for name in package.__all__]
     assert sorted(entries) == sorted(name for name in public if name != "dispatch.__version__")
 
