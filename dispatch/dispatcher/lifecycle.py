@@ -180,8 +180,9 @@ class DispatcherLifecycle:
             raise RuntimeError(OTHER_LOOP)
         return self._calls
 
-    def _connect_source(self, source: Source) -> None:
-        """Give a source what it needs of the dispatcher, before it is read."""
+    def _connect_source(self, source: Source, is_in_force: bool) -> None:
+        """Give a source what it needs of the dispatcher, before it is read. Its executor replaces the one of a former source
+        when its items come into force: until then, and if a reload fails, the former one executes calls."""
         connect = getattr(source, "connect", None)
         if connect is not None:
             connect(self._broker)
@@ -189,5 +190,5 @@ class DispatcherLifecycle:
         if use_providers is not None:
             use_providers(self._providers)
         executor: LocalExecutor | None = getattr(source, "executor", None)
-        if executor is not None:
+        if executor is not None and is_in_force:
             self._running.executors[executor.request_queue] = executor

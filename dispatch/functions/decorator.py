@@ -19,8 +19,8 @@ class Declaration(msgspec.Struct, frozen=True):
     read_only: bool = False
     idempotent: bool = False
     destructive: bool | None = None
-    permissions: Iterable[str] = ()
-    tags: Iterable[str] = ()
+    permissions: str | tuple[str, ...] = ()
+    tags: str | tuple[str, ...] = ()
     category: str | None = None
     version: str | None = None
     policy: Mapping[str, Any] | None = None
@@ -31,8 +31,8 @@ class Declaration(msgspec.Struct, frozen=True):
             "read-only": self.read_only or None,
             "idempotent": self.idempotent or None,
             "destructive": self.destructive,
-            "permissions": _as_list(self.permissions),
-            "tags": _as_list(self.tags),
+            "permissions": self.permissions or None,
+            "tags": self.tags or None,
             "category": self.category,
             "version": self.version,
             "policy": self.policy,
@@ -78,9 +78,14 @@ def tool(function: Any = None, /, **declared: Any) -> Any:
     Raises:
         TypeError: an unknown keyword, or an object that cannot be declared.
     """
+    for key in ("permissions", "tags"):
+        texts = declared.get(key, ())
+        # A single text stays as it is: the reader of descriptors reports it, instead of its letters.
+        declared[key] = texts if isinstance(texts, str) else tuple(texts)
+    declaration = Declaration(**declared)
     if function is None:
-        return lambda decorated: _declare(decorated, Declaration(**declared))
-    return _declare(function, Declaration(**declared))
+        return lambda decorated: _declare(decorated, declaration)
+    return _declare(function, declaration)
 
 
 def _declare(function: Any, declaration: Declaration) -> Any:
@@ -100,8 +105,3 @@ def find_declaration(function: object) -> Declaration | None:
     """Return what ``function`` declares; None: it is not decorated."""
     declaration = getattr(function, _ATTRIBUTE, None)
     return declaration if isinstance(declaration, Declaration) else None
-
-
-def _as_list(texts: Iterable[str]) -> Any:
-    # A single text is left as it is: the reader of descriptors reports it, instead of its letters.
-    return texts if isinstance(texts, str) else list(texts) or None

@@ -60,12 +60,12 @@ class LiveCatalog:
         self.resolver = ToolResolver(Catalog.empty(), policy)
         self.registry = Registry(catalog, policy, self, None if approvals is None else Approvals(approvals), randomness)
 
-    async def start(self, runtime: CatalogUser, connect: Callable[[Source], object]) -> None:
+    async def start(self, runtime: CatalogUser, connect: Callable[[Source, bool], object]) -> None:
         """Follow the sources for a connected dispatcher.
 
         Args:
             runtime: of the dispatcher.
-            connect: gives the broker to a source that needs it.
+            connect: see :meth:`Registry.start`.
         """
         self._runtime = runtime
         await self.registry.start(connect, runtime.observer.catalog)

@@ -69,7 +69,7 @@ class Registry:
         randomness: Randomness = random.random,
     ) -> None:
         self._observer: CatalogObserver = NULL_CATALOG
-        self._connect: Callable[[Source], object] = lambda source: None
+        self._connect: Callable[[Source, bool], object] = lambda source, is_in_force: None
         self._approvals = approvals
         self._randomness = randomness
         self._put_since = time.time()
@@ -96,11 +96,11 @@ class Registry:
 
     # -- life cycle ---------------------------------------------------------------------------------------------
 
-    async def start(self, connect: Callable[[Source], object], observer: CatalogObserver) -> None:
+    async def start(self, connect: Callable[[Source, bool], object], observer: CatalogObserver) -> None:
         """Follow the sources, and wait up to :data:`FIRST_DISCOVERY_S` for their first items.
 
         Args:
-            connect: called with each source before it is read; gives the broker to one that needs it.
+            connect: called with each source before it is read, and with True once its items may come into force.
             observer: of the catalogue.
         """
         self._connect, self._observer = connect, observer
@@ -247,7 +247,7 @@ class Registry:
                 followers[source.id] = known
                 continue
             follower = followers[source.id] = self._follower_of(source)
-            self._connect(source)
+            self._connect(source, False)
             try:
                 found[source.id] = await source.discover()
             except CatalogError:
@@ -347,7 +347,7 @@ class Registry:
 
     def _start(self, follower: SourceFollower) -> None:
         if not isinstance(follower.source, FixedCatalog):
-            self._connect(follower.source)
+            self._connect(follower.source, True)
             follower.start()
 
     def _find(self, id: str) -> SourceFollower:

@@ -41,8 +41,8 @@ def test_every_keyword_is_a_key_of_the_descriptor() -> None:
         "read-only": True,
         "idempotent": True,
         "destructive": False,
-        "permissions": ["tools:math"],
-        "tags": ["math", "fast"],
+        "permissions": ("tools:math",),
+        "tags": ("math", "fast"),
         "category": "math",
         "version": "1.2.0",
         "policy": {"timeout": 5},
@@ -54,6 +54,12 @@ def test_without_the_decorator_nothing_is_declared() -> None:
 
     assert find_declaration(add) is None
     assert NO_DECLARATION.describe() == {}
+
+
+def test_an_iterator_is_read_once() -> None:
+    declaration = find_declaration(tool(permissions=iter(["tools:math"]))(lambda: None))
+    assert declaration is not None
+    assert declaration.describe() == declaration.describe() == {"permissions": ("tools:math",)}
 
 
 def test_a_single_text_is_left_for_the_reader_to_report() -> None:

@@ -67,7 +67,7 @@ def test_the_descriptor_of_a_function() -> None:
             "additionalProperties": False,
         },
         "read-only": True,
-        "tags": ["math"],
+        "tags": ("math",),
     }
 
 

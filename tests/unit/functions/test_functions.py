@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import dataclasses
 import datetime
 import enum
+import gc
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Annotated, Any
 
 import pydantic
@@ -318,6 +321,41 @@ async def test_context_variables_reach_threads() -> None:
     async with connect(read) as dispatcher:
         variable.set("set by the caller")
         assert await dispatcher.call("read") == "set by the caller"
+
+
+async def test_a_failed_reload_leaves_the_functions_in_force(tmp_path: Path) -> None:
+    (tmp_path / "tool").mkdir()
+    (tmp_path / "tool" / "bad.json").write_text("{")
+    async with connect(add) as dispatcher:
+        with pytest.raises(CatalogError):
+            await dispatcher.reload([dispatch.Functions(add), tmp_path])
+        gc.collect()
+        assert await dispatcher.call("add", {"a": 1}) == "1"
+        await dispatcher.reload([dispatch.Functions(add)])
+        gc.collect()
+        assert await dispatcher.call("add", {"a": 1}) == "1"
+
+
+async def test_the_end_of_a_stream_closes_its_generator() -> None:
+    ends: list[str] = []
+
+    async def count() -> AsyncIterator[str]:
+        try:
+            while True:
+                yield "x"
+                await asyncio.sleep(1)
+        finally:
+            ends.append("closed")
+
+    async with connect(count) as dispatcher:
+        async with contextlib.aclosing(dispatcher.stream("count")) as chunks:
+            assert await anext(chunks) == "x"
+        await asyncio.sleep(0)
+        assert ends == ["closed"]
+        result = await dispatcher.execute("count", timeout=2.5)
+        assert result.outcome == "timeout"
+        await asyncio.sleep(0)
+        assert ends == ["closed", "closed"]
 
 
 async def test_an_unchanged_function_is_the_same_item() -> None:
