@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from dispatch.cli.output import colorize, console, is_terminal, print_out
 from dispatch.cli.views.demo import COLUMNS, format_milliseconds, rows
+from dispatch.devtools.demo.agents import QUERIES
 from dispatch.devtools.demo.scoreboard import nearest_rank
 from dispatch.errors import Outcome
 
@@ -50,6 +51,15 @@ def show_summary(summary: Summary) -> None:
                 textwrap.fill(f"{tool} streams its replies: {count}, time to first chunk {after} ms (p50).", width)
             )
     rate = board.calls / summary.seconds
+    if board.searches:
+        names = " and ".join(QUERIES)
+        print_out(
+            textwrap.fill(
+                f"{names} know no tool by name: {board.searches:,} searches found the tools of their calls, for example by "
+                f"'{next(iter(QUERIES.values()))}'.",
+                width,
+            )
+        )
     replies = ", ".join(f"{count:,} {name}" for name, count in summary.replies.items() if count)
     print_out(
         textwrap.fill(

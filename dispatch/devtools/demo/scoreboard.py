@@ -75,7 +75,14 @@ class Scoreboard:
         self.outcomes: dict[Outcome, int] = dict.fromkeys(Outcome, 0)
         self.examples: dict[Outcome, Example] = {}
         self.users: dict[str, UserScore] = {}
+        self.searches = 0
+        self.wrong_searches = 0
         self._begun = 0
+
+    def record_search(self, is_right: bool) -> None:
+        """Record a search for a tool. ``is_right``: the first tool found is the expected one."""
+        self.searches += 1
+        self.wrong_searches += not is_right
 
     def track_users(self, names: Iterable[str]) -> None:
         """Start counting the calls of these users."""

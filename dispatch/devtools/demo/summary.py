@@ -39,6 +39,8 @@ class Summary:
         found = [deviation for scenario in self.scenarios for deviation in scenario.find_deviations()]
         if not self.board.outcomes[Outcome.SUCCESS]:
             found.append("no call succeeded")
+        if self.board.wrong_searches:
+            found.append(f"{self.board.wrong_searches} of {self.board.searches} searches found another tool first")
         if self.pending:
             found.append(f"{self.pending} requests are still pending")
         return found
@@ -51,6 +53,7 @@ class Summary:
             "calls": self.board.calls,
             "pending": self.pending,
             "replies": self.replies,
+            "searches": self.board.searches,
             "tools": {name: score.as_dict() for name, score in self.board.tools.items()},
             "outcomes": {str(outcome): self._outcome(outcome) for outcome in self.board.outcomes},
             "scenarios": [scenario.as_dict() for scenario in self.scenarios],

@@ -47,6 +47,7 @@ def test_into_a_pipe_it_writes_what_happens_and_the_summary() -> None:
     for outcome in OUTCOMES:
         assert re.search(rf"^  {outcome} +[1-9]", out, re.MULTILINE), outcome
     assert "tell-jokes · unknown-tool: No tool was executed: there is no tool 'tell-jokes'. Call 'tell-joke'" in out
+    assert re.search(r"alice and dave know no tool by name: [\d,]+ searches", out)
     assert re.search(r"tell-story streams its replies: \d+ chunks in \d+ replies", out)
     assert "pending at the end: 0" in out
     for command in ("dispatch broker start", "dispatch doctor", "make test"):

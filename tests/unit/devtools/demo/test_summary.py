@@ -10,6 +10,7 @@ from dispatch.devtools.demo.time_scale import MIN_SECONDS
 
 async def test_the_summary_as_plain_values() -> None:
     summary = (await Demo("memory://", MIN_SECONDS).run()).as_dict()
+    assert summary["searches"] > 10
     assert json.loads(json.dumps(summary)) == summary
     assert summary["outcomes"]["rejected"]["example"]["tool"] == "tell-jokes"
     assert "example" not in summary["outcomes"]["success"]
