@@ -3,6 +3,7 @@
 # make test-long  run the tests that have a long form: 10,000 scenarios, a million calls, ten times the property tests' examples
 # make setup  create .venv with all development tools; then: . .venv/bin/activate
 # make bench  run the benchmarks: guards against other libraries, functions as tools, reading a model's calls, then calls through a Pulsar broker
+# make adapters  test the adapters of agent frameworks, each in an environment of its own; select with ADAPTERS='langchain'
 # make dashboards  write the dashboards' JSON and draw their pictures from live runs; needs prometheus
 # make simulate  simulate failing services in virtual time: without guards, with naive guards, with dispatch; no broker
 # make mutation  run mutation tests of breaker, budget, limiter and correlation; select with ARGS='dispatch.resilience.retry.budget*'
@@ -20,13 +21,14 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 JOBS ?= 3
 ## TrustGraph's services, for the tests: without their 30 dependencies, of which the tests need none.
 TRUSTGRAPH := $(shell sed -n 's/.*trustgraph-base==\([0-9.]*\).*/\1/p' pyproject.toml)
+ADAPTERS ?= $(basename $(notdir $(wildcard tests/adapters/requirements/*.txt)))
 SOURCES := pyproject.toml dispatch/_internal/version.py
 
 ## The tests start hundreds of Python processes: without bytecode files each compiles every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long lint bench simulate dashboards mutation coverage clean docs docs-serve
+.PHONY: adapters help setup demo test test-long lint bench simulate dashboards mutation coverage clean docs docs-serve
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -89,6 +91,16 @@ bench: $(VENV)/.dev $(VENV)/.peers
 	@$(BIN)/python -m benchmarks.calling
 	@$(BIN)/python -m benchmarks $(ARGS)
 
+adapters: $(BIN)/python
+	@set -e; for each in $(ADAPTERS); do \
+	  environment=$(VENV)-adapters/$$each; \
+	  echo "Setting up ($$environment) …"; \
+	  test -x $$environment/bin/python || $(PYTHON) -m venv $$environment; \
+	  $$environment/bin/python -m pip --disable-pip-version-check --quiet install -r tests/adapters/requirements/$$each.txt; \
+	  PYTHONPATH=$(CURDIR) $$environment/bin/python -m pytest -c tests/adapters/pytest.ini --rootdir . --confcutdir tests/adapters \
+	    -p no:cacheprovider tests/adapters/test_$$each.py; \
+	done
+
 dashboards: $(VENV)/.dev
 	@$(BIN)/python -m dashboards.generate
 	@$(BIN)/python -m dashboards.draw
@@ -109,5 +121,5 @@ coverage: $(VENV)/.dev
 	@$(BIN)/python -m coverage report --skip-covered --show-missing --fail-under=100
 
 clean:
-	rm -rf $(VENV) .pytest_cache .coverage .mypy_cache .ruff_cache .hypothesis build dist site *.egg-info benchmarks/results mutants
+	rm -rf $(VENV) $(VENV)-adapters .pytest_cache .coverage .mypy_cache .ruff_cache .hypothesis build dist site *.egg-info benchmarks/results mutants
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

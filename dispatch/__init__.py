@@ -4,6 +4,7 @@ async with dispatch.connect("pulsar://localhost:6650", catalog="tools/") as disp
     text = await dispatcher.call("tell-joke", {"topic": "cats"}, user="alice", timeout=5)
 """
 
+import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -123,7 +124,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import what needs an extra on its first use."""
+    """Import packages, and what needs an extra, on their first use."""
+    if name in ("adapters", "calling"):
+        return importlib.import_module(f"dispatch.{name}")
     if name == "McpServers":
         from dispatch.mcp.extra import require_extra
 

@@ -171,7 +171,7 @@ def test_the_local_broker_stands_alone() -> None:
         ("jsonschema_rs", ("schemas",)),
         ("matplotlib", ("toolkit",)),
         ("docstring_parser", ("functions.docstrings",)),
-        ("pydantic", ()),
+        ("pydantic", ("adapters",)),
         ("mcp", ("mcp",)),
         *((framework, ("adapters",)) for framework in FRAMEWORKS),
         ("mcp_types", ("mcp",)),

@@ -1,7 +1,21 @@
 """Tools of a dispatcher for the APIs of models, and for agent frameworks: one module for each, and one extra."""
 
+import importlib
+from typing import Any, Final
+
 from dispatch.adapters.dialects.fitted_schema import Style
+from dispatch.adapters.model_tool import ToolAnswer
 from dispatch.adapters.native_calls import execute
 from dispatch.adapters.specs import Specs, specs
 
-__all__ = ["Specs", "Style", "execute", "specs"]
+__all__ = ["FRAMEWORKS", "Specs", "Style", "ToolAnswer", "execute", "specs"]
+
+FRAMEWORKS: Final = ("langchain",)
+"""Modules for frameworks, each imported when it is used."""
+
+
+def __getattr__(name: str) -> Any:
+    """Import the module for a framework; an ImportError names the extra that is missing."""
+    if name in FRAMEWORKS:
+        return importlib.import_module(f"dispatch.adapters.{name}")
+    raise AttributeError(f"module 'dispatch.adapters' has no attribute '{name}'")
