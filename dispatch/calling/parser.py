@@ -7,7 +7,7 @@ from typing import Any, Final
 from dispatch.calling.call_objects import SHAPES
 from dispatch.calling.native_calls import read_native, read_native_text
 from dispatch.calling.parsed_call import MAX_TEXT_CHARS, CallForm, ParsedCall
-from dispatch.calling.text_scanner import LONGEST_MARK, TextScanner
+from dispatch.calling.text_scanner import LOOK_BACK, TextScanner
 
 _FREE_ATTEMPTS: Final = 8
 """Marks behind which an incomplete call is read again; from then on the text must have grown by a quarter, so that the
@@ -77,7 +77,7 @@ class Parser:
             self._attempts = 0
             self._tail = text[-(len(mark) - 1) :] if mark is not None and len(mark) > 1 else ""
         self._mark = mark
-        dropped = max(0, position - LONGEST_MARK)
+        dropped = max(0, position - LOOK_BACK)
         self._scanner.drop(text, dropped)
         self._text = text[dropped:]
         self._start = position - dropped

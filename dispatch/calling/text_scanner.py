@@ -27,6 +27,8 @@ _MARK: Final = re.compile(
 )
 LONGEST_MARK: Final = 24
 """Characters of the longest mark, without the ones that a wait may hold back."""
+LOOK_BACK: Final = 40
+"""Characters in front of a place that decide about it: with blanks only, a tag begins a line."""
 _TAG_FORMS: Final = {"function_call": CallForm.FUNCTION_CALL, "tool_call": CallForm.TOOL_CALL}
 _QUOTES: Final = frozenset("`'\"“\u2018«")
 _MAX_BROKEN_FENCES: Final = 16
@@ -383,7 +385,7 @@ class TextScanner:
 
     def _is_line_start(self, position: int) -> bool:
         text = self._finder.text
-        before = text[max(0, position - 40) : position]
+        before = text[max(0, position - LOOK_BACK) : position]
         return not before.rpartition("\n")[2].strip()
 
 

@@ -264,7 +264,8 @@ class Translation:
             self._edits.append((position, len(text), ""))
             self._has_partial = text[position] != "/"
             return self._stop_at_end()
-        return self._stop_by_fault(VALUE_MISSING, position)
+        is_mark_begun = any(mark.startswith(text[position:]) for mark in self._ends)
+        return self._stop_by_fault(VALUE_MISSING, position, is_open=is_mark_begun)
 
     def _read_payload(self, position: int) -> int:
         """Raw text between two marks. The end mark counts where the JSON can go on behind it, so that it may be quoted."""
@@ -326,7 +327,10 @@ class Translation:
             if is_inside or (
                 describe_error(error) != VALUE_MISSING if fault is None else fault.reason == VALUE_MISSING
             ):
-                raise self._convert_error(error) from None
+                found = self._convert_error(error)
+                # What is at the end may be the beginning of an end mark.
+                found.is_open = self._has_partial or (fault is not None and fault.is_open)
+                raise found from None
         if fault is not None:
             raise fault
 

@@ -9,4 +9,4 @@ def test_the_search_for_slow_texts_returns_the_slowest_ones() -> None:
     found = find_slowest(0.2, seed=1, count=4)
     assert len(found) == 4
     assert found == sorted(found, reverse=True)
-    assert all(len(each.text) == SIZE for _, each in [*found, *((0, each) for each in HOSTILE)])
+    assert all(SIZE * 0.99 <= len(each.text) <= SIZE for _, each in [*found, *((0, each) for each in HOSTILE)])

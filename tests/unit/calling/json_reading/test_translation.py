@@ -14,6 +14,7 @@ from dispatch.calling.json_reading.json_fault import JsonFaultError
 from dispatch.calling.json_reading.json_reader import read_json
 from dispatch.calling.json_reading.mark_finder import MarkFinder
 from dispatch.calling.json_reading.translation import JsonValue
+from tests.unit.calling.chunks import parse_in_chunks
 
 END = "</function_call>"
 
@@ -88,7 +89,6 @@ NO_NAME = "a name in double quotes is missing"
         ("{'a', 'b': 1}", "':' is missing after 'a'", 2),
         ('{"a" /* b */ 1,}', "':' is missing after 'a'", 4),
         ('{"a": 1, b: 2}', NO_NAME, 9),
-        ('{"a": 1, b', NO_NAME, 9),
         ("[undefined]", NO_VALUE, 1),
         ("[1.]", NO_VALUE, 1),
         ('{"a": "\\d", }', r"a string has an invalid escape sequence (write '\\' for a backslash)", 7),
@@ -101,6 +101,16 @@ NO_NAME = "a name in double quotes is missing"
 def test_a_fault_is_the_first_one_of_the_text(text: str, reason: str, position: int) -> None:
     assert fail(text) == (reason, position, False)
     assert fail(text + " [1,], }, 'a\n" if not text.startswith("//") else text) == (reason, position, False)
+
+
+def test_what_is_at_the_end_may_be_the_beginning_of_an_end_mark() -> None:
+    assert fail('{"a": 1, b') == (NO_NAME, 9, True)
+    assert fail("{'a' Act") == ("':' is missing after 'a'", 2, True)
+    assert fail("{'a' </func") == ("':' is missing after 'a'", 2, True)
+    assert fail("{'a' </fund") == ("':' is missing after 'a'", 2, False)
+    text = "Thought: a\nAction: f\nArgs: {\"b\": 1, 'c'" + " " * 40 + "\nAction: g\nArgs: {}"
+    assert [call.args for call in parse(text)] == [{"b": 1}, {}]
+    assert all(parse_in_chunks(text, size) == parse(text) for size in range(1, 30))
 
 
 @pytest.mark.parametrize(("text", "start"), [('{"a": "b', 6), ("{'a': 'b", 6), ('{"a": __PAYLOAD_START__b', 6)])
