@@ -75,7 +75,7 @@ class Policy(msgspec.Struct, frozen=True, rename="kebab"):
         check_arguments: Calls whose arguments are checked against the tool's schema before anything is sent. ``model``:
             those that a model has written, and all of tools that this process executes; ``always``; ``never``. Default
             ``model``: models invent arguments, and a program's own calls are checked by the service.
-        max_result_chars: Characters of a result that a model is shown at once; the rest is read with ``read_result``.
+        max_result_chars: Characters of a result that a model is shown at once; the rest is stored, and read page by page.
             Default 50000: about 12,000 tokens, a tenth of the context of a usual model.
     """
 

@@ -45,7 +45,19 @@ PARTS: dict[str, type[msgspec.Struct]] = {
 SAME_KEYS = ("user-rate-limit", "shared-user-rate-limit")
 """Their keys stand at ``rate-limit``."""
 UNITS = {
-    *("seconds", "bytes", "share", "calls", "attempts", "failures", "rounds", "instances", "connections", "chunks"),
+    *(
+        "seconds",
+        "bytes",
+        "characters",
+        "share",
+        "calls",
+        "attempts",
+        "failures",
+        "rounds",
+        "instances",
+        "connections",
+        "chunks",
+    ),
     *("repeats a second", "standard deviations", "factor", "name", "names", "weights by user", "true or false"),
     *("percentile, or seconds", "calls/s, /m, /h or /d"),
 }

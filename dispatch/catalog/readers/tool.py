@@ -26,6 +26,7 @@ from dispatch.catalog.version_ranges import RANGE_EXAMPLE, parse_range
 from dispatch.catalog.version_selection import select_service
 from dispatch.catalog.versions import is_version
 from dispatch.policy import DEFAULT_POLICY, Policy, PolicyError, check_repeats
+from dispatch.schemas.engine import has_engine
 
 TRUSTGRAPH_KEYS: Final = (
     "type",
@@ -135,8 +136,15 @@ def read_tool(
     if service is not None and tool.requires is not None and not report.has_errors:
         _check_requires(reader, tool.requires, service)
     if not report.has_errors:
+        policy = base.merged(tool.policy)
+        if policy.check_arguments == "always" and not has_engine():
+            report.add_error(
+                "policy.check-arguments",
+                "'always' needs jsonschema-rs, which is not installed",
+                'pip install \'tool-dispatch[schema]\', or write "check-arguments": "model"',
+            )
         try:
-            check_repeats(tool, base.merged(tool.policy), tool.policy)
+            check_repeats(tool, policy, tool.policy)
         except PolicyError as error:
             report.add_error(f"policy.{error.key}", error.problem, error.fix)
     if service is not None:  # without it the config params are not known

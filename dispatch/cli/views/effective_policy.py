@@ -17,6 +17,7 @@ from dispatch.catalog import Catalog, ServiceDescriptor, ToolDescriptor
 from dispatch.catalog.frozen_json import FrozenDict
 from dispatch.messaging.wire.topic_name import TopicName
 from dispatch.policy import DEFAULT_POLICY, Policy, RateLimit
+from dispatch.schemas.engine import has_engine
 from dispatch.telemetry.alerting.slo import describe_slo
 
 DEFAULT, USER, SERVICE, TOOL = "default", "user", "service", "tool"
@@ -290,6 +291,8 @@ def _without_effect(target: ResolvedTool, tool: ToolDescriptor) -> dict[str, str
     if not is_by_name:
         why = "no instance is called by name: the topics are persistent"
         note(why, "", "instance-timeout", *(("known-instances-only",) if policy.known_instances_only else ()))
+    if policy.check_arguments != "never" and not has_engine():
+        note("the extra 'schema' is not installed", "", "check-arguments")
     _settings_unused(policy, note)
     return found
 

@@ -226,3 +226,16 @@ def test_an_output_schema_may_be_of_any_type() -> None:
     assert check(service_item(), tool_item(BARE | {"output-schema": {"type": ["string", "null"]}})) == []
     found = only(check(service_item(), tool_item(BARE | {"output-schema": {"type": "text"}})))
     assert found.key == "output-schema.type"
+
+
+@pytest.mark.parametrize("value", ["model", "always", "never"])
+def test_a_check_of_every_call_needs_the_extra(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    items = service_item(), tool_item(BARE | {"policy": {"check-arguments": value}})
+    assert check(*items) == []
+    monkeypatch.setattr("dispatch.catalog.readers.tool.has_engine", lambda: False)
+    if value != "always":
+        assert check(*items) == []
+        return
+    found = only(check(*items))
+    assert found.key == "policy.check-arguments"
+    assert "pip install 'tool-dispatch[schema]'" in found.fix
