@@ -116,6 +116,7 @@ class Demo:
                     randomness=random.Random(chance.random()).random,
                 )
             )
+            dispatcher.search.use_embedder(None)  # terms only: two runs are alike, whatever is installed
             await self._warm_up(dispatcher)
             context = ScenarioContext(dispatcher, self.board, self.time_scale, EventLog())
             self._events = context.events
