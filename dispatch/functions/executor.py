@@ -41,16 +41,24 @@ class FunctionExecutor:
         self.providers = Providers()
         self._tools: Mapping[str, FunctionTool] = {}
         self._threads: dict[str, ToolExecutor] = {}
+        self._released: list[ToolExecutor] = []
 
     @property
     def abandoned_threads(self) -> int:
         """Threads whose calls have ended (deadline, cancellation) while their functions still run."""
-        return sum(len(each.abandoned) for each in self._threads.values())
+        return sum(len(each.abandoned) for each in (*self._threads.values(), *self._released))
 
     def replace_tools(self, tools: Mapping[str, FunctionTool]) -> None:
         """Execute ``tools``, by their keys. Calls in flight go on."""
         self._tools = tools
         self._threads = {key: threads for key, threads in self._threads.items() if key in tools or threads.abandoned}
+
+    def release_threads(self) -> None:
+        """End idle threads now, and the others when their functions return. Later calls start threads of their own."""
+        for threads in self._threads.values():
+            threads.close()
+        self._released = [each for each in (*self._released, *self._threads.values()) if each.abandoned]
+        self._threads = {}
 
     async def execute(self, call: LocalCall) -> str | AsyncIterator[str]:
         """Call the function of the tool.

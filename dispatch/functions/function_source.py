@@ -13,6 +13,7 @@ from dispatch.calls.resolution.local_queues import local_queue, local_reply_queu
 from dispatch.catalog.errors import Problem
 from dispatch.catalog.readers.item import Item, Refused
 from dispatch.catalog.sources.base import OnChange
+from dispatch.catalog.sources.folder_watch import run_in_thread
 from dispatch.functions.executor import FunctionExecutor
 from dispatch.functions.function_tool import CONFIG_PARAM, FunctionTool, IsProvided
 from dispatch.functions.providers import Providers
@@ -67,8 +68,9 @@ class FunctionSource(ABC):
         self.executor.providers = providers
 
     async def close(self) -> None:
-        """Release the source, so that another dispatcher may use it. Calls in flight go on."""
+        """Release the source, so that another dispatcher may use it. Calls in flight go on; idle threads end."""
         self._is_in_use = False
+        self.executor.release_threads()
 
     async def discover(self) -> Sequence[Item]:
         """Return the service and an item for each function.
@@ -77,7 +79,8 @@ class FunctionSource(ABC):
             CatalogError: the functions cannot be found.
         """
         functions, problems = await self._find_functions()
-        items, tools = self._describe(functions, self._is_provided)
+        # In a thread: 1,000 functions take 0.3 s.
+        items, tools = await run_in_thread(lambda: self._describe(functions, self._is_provided))
         refused = [Item(each.file, "tool", "", Refused((each,)), self.namespace) for each in problems]
         found = [self._reuse(item) for item in (*items, *refused)]
         self._former = {(item.origin, item.key): item for item in found}

@@ -261,6 +261,23 @@ async def test_a_function_that_hangs_occupies_a_bounded_number_of_threads(
         hanging.release.set()
         await await_threads(functions, 0)
         assert await dispatcher.call(name) == "released"
+    async with asyncio.timeout(10):
+        while count_threads(name):  # noqa: ASYNC110 - of threads
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.wall_clock
+async def test_threads_that_hang_outlive_the_dispatcher_and_are_counted(hanging: Hanging) -> None:
+    functions = dispatch.Functions(dispatch.tool(name="hang-on")(lambda: hanging.hang()))
+    async with dispatch.connect("memory://", catalog=[functions]) as dispatcher:
+        assert (await dispatcher.execute("hang-on", timeout=0.1)).outcome == "timeout"
+    assert functions.abandoned_threads == 1
+    async with dispatch.connect("memory://", catalog=[functions]) as dispatcher:
+        assert (await dispatcher.execute("hang-on", timeout=0.1)).outcome == "timeout"
+        await await_threads(functions, 2)
+        hanging.release.set()
+        await await_threads(functions, 0)
+        assert await dispatcher.call("hang-on") == "released"
 
 
 @pytest.mark.wall_clock
