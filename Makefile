@@ -4,6 +4,7 @@
 # make setup  create .venv with all development tools; then: . .venv/bin/activate
 # make bench  run the benchmarks: guards against other libraries, functions as tools, reading a model's calls, then calls through a Pulsar broker
 # make adapters  test the adapters of agent frameworks, each in an environment of its own; select with ADAPTERS='langchain'
+# make bench-learning  evaluate learned scores of a toolkit: recall@3 of the next tool; no broker, a minute
 # make dashboards  write the dashboards' JSON and draw their pictures from live runs; needs prometheus
 # make simulate  simulate failing services in virtual time: without guards, with naive guards, with dispatch; no broker
 # make mutation  run mutation tests of breaker, budget, limiter and correlation; select with ARGS='dispatch.resilience.retry.budget*'
@@ -28,7 +29,7 @@ SOURCES := pyproject.toml dispatch/_internal/version.py
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: adapters help setup demo test test-long lint bench simulate dashboards mutation coverage clean docs docs-serve
+.PHONY: adapters help setup demo test test-long lint bench bench-learning simulate dashboards mutation coverage clean docs docs-serve
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -100,6 +101,9 @@ adapters: $(BIN)/python
 	  PYTHONPATH=$(CURDIR) $$environment/bin/python -m pytest -c tests/adapters/pytest.ini --rootdir . --confcutdir tests/adapters \
 	    -p no:cacheprovider tests/adapters/test_$$each.py; \
 	done
+
+bench-learning: $(VENV)/.dev
+	@$(BIN)/python -m benchmarks.learning $(ARGS)
 
 dashboards: $(VENV)/.dev
 	@$(BIN)/python -m dashboards.generate

@@ -43,17 +43,33 @@ def recommend_subgraph(
     # edge that is read.
     raw: Any = toolkit.get_graph()
     adjacent, nodes = raw._adj, raw._node
+    no_scores: Mapping[str, float] = {}
+
+    def read_edges(action: str) -> list[tuple[str, dict[str, Any], float]]:
+        """Return targets, attributes and scores of the edges with a score ≥ ``threshold``."""
+        edges_of = adjacent[action]
+        learned = no_scores if read_scores is None else read_scores(action, edges_of)
+        if not learned:
+            return [
+                (id, edge, score)
+                for id, edge in edges_of.items()
+                if (score := edge.get(SCORE, DEFAULT_SCORE)) >= threshold
+            ]
+        return [
+            (id, edge, score)
+            for id, edge in edges_of.items()
+            if (score := learned[id] if id in learned else edge.get(SCORE, DEFAULT_SCORE)) >= threshold
+        ]
+
     kept = {id: None for id in action_ids if id in nodes and isinstance(nodes[id].get(DATA), Action)}
     newest = list(kept)
+    followed = {}
     for _ in range(hops):
         reached = []
         for action in newest:
-            edges_of = adjacent[action]
-            learned = read_scores(action, edges_of) if read_scores is not None else {}
-            for id, edge in edges_of.items():
-                if id in kept or (learned[id] if id in learned else edge.get(SCORE, DEFAULT_SCORE)) < threshold:
-                    continue
-                if isinstance(nodes[id].get(DATA), Action):
+            followed[action] = read_edges(action)
+            for id, _edge, _score in followed[action]:
+                if id not in kept and isinstance(nodes[id].get(DATA), Action):
                     kept[id] = None
                     reached.append(id)
         newest = reached
@@ -62,14 +78,9 @@ def recommend_subgraph(
     hidden: set[str] = set()
     edges = []
     for action in list(kept):
-        edges_of = adjacent[action]
-        learned = read_scores(action, edges_of) if read_scores is not None else {}
-        for id, edge in edges_of.items():
-            score = learned[id] if id in learned else edge.get(SCORE, DEFAULT_SCORE)
-            if score < threshold or id in hidden:
-                continue
+        for id, edge, score in followed[action] if action in followed else read_edges(action):
             if id not in kept:
-                if not isinstance(nodes[id].get(DATA), Tool):
+                if id in hidden or not isinstance(nodes[id].get(DATA), Tool):
                     continue
                 if not is_visible(id):
                     hidden.add(id)

@@ -6,11 +6,12 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 PRIOR_STRENGTH: Final = 4.0
-"""Pseudo-observations of a written score: after as many observations, written and observed rates count the same. Any value
-from 1 to 16 gives the same recall within its interval (``python -m benchmarks.learning``)."""
+"""Pseudo-observations of a written score: after as many observations, written and observed rates count the same. From 2 to
+16 the recall is about the same (``make bench-learning``); a small value learns sooner after a change."""
 UNUSED_WEIGHT: Final = 0.1
-"""Weight of an observation ``unused``, others weigh 1: an edge falls below the threshold 0.5 when it is used less than
-once in eleven recommendations. With weight 1, each of five tools that are used equally often would fall to 0.2."""
+"""Weight of an observation ``unused``, others weigh 1: an edge falls below the threshold 0.5 when it is used less than once
+in eleven recommendations. 0.03 gives the same recall, 1 much less (``make bench-learning``): tools that are used equally
+often would all fall below the threshold."""
 
 
 class Observation(StrEnum):

@@ -64,6 +64,8 @@ class EvidenceStore:
         """Observations that are not in the file."""
         self._resets: dict[Edge, None] | None = {}
         """Edges that are to be reset in the file; None: all."""
+        self._held: list[Change] = []
+        """Changes that were read before :meth:`freeze` and are not in the table."""
         self._frozen_at: float | None = None
         self._wake = threading.Event()
         self._is_closed = False
@@ -138,8 +140,9 @@ class EvidenceStore:
 
     def freeze(self) -> None:
         """Stop learning and decay: scores remain as they are, whatever other processes record."""
-        if self._frozen_at is None:
-            self._frozen_at = self._clock()
+        with self._lock:
+            if self._frozen_at is None:
+                self._frozen_at = self._clock()
 
     def unfreeze(self) -> None:
         """Learn again; decay, and other processes, catch up."""
@@ -187,7 +190,7 @@ class EvidenceStore:
             self._restore(added, resets)
             self._report(error)
         else:
-            self._apply(changes)
+            self._held = self._apply([*self._held, *changes])
             self._report(None)
         if self._is_closed:
             self._file.close()
@@ -204,14 +207,15 @@ class EvidenceStore:
                         self._added[edge] = evidence if newer is None else evidence.add(newer)
                 self._resets = None if resets is None else {**resets, **self._resets}
 
-    def _apply(self, changes: list[Change]) -> None:
+    def _apply(self, changes: list[Change]) -> list[Change]:
+        """Put changes into the table; return those that remain, because the store was frozen meanwhile."""
         for start in range(0, len(changes), LOCKED_CHANGES):
             with self._lock:
-                if self._resets is None:
-                    return
+                if self._frozen_at is not None:
+                    return changes[start:]
                 for u, v, evidence, time in changes[start : start + LOCKED_CHANGES]:
-                    if (u, v) in self._resets:
-                        continue
+                    if self._resets is None or (u, v) in self._resets:
+                        continue  # recorded before the reset
                     if evidence.weight:
                         self._table.replace(u, v, evidence, time)
                     else:
@@ -220,6 +224,7 @@ class EvidenceStore:
                     if newer is not None:
                         self._table.add(u, v, newer, self._clock())
                     self._on_changed(u)
+        return []
 
     def _report(self, error: Exception | None) -> None:
         """Log the beginning and the end of a failure, not each attempt."""

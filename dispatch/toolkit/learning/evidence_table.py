@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from dispatch.toolkit.learning.evidence import Evidence
@@ -20,6 +20,7 @@ SAMPLE: Final = 64
 µs) does not depend on the number of edges."""
 MAX_EXPONENT: Final = 500.0
 """Half-lives after which all counts are divided, long before the range of floating-point numbers (1,023) is exhausted."""
+_NO_PLACES: Final[Mapping[str, int]] = {}
 
 
 class EvidenceTable:
@@ -33,6 +34,10 @@ class EvidenceTable:
         now: present time in seconds, for the epoch.
         max_edges: beyond it the weakest edges are evicted.
         max_bytes: beyond it, too; an estimate that is above the true size.
+
+    Attributes:
+        success: column of numbers of successes, each divided by :meth:`decay`; see :meth:`find_places`.
+        weight: likewise, of the weights of all observations.
     """
 
     def __init__(
@@ -52,10 +57,10 @@ class EvidenceTable:
         self._places: dict[str, dict[str, int]] = {}
         self._sources: list[str] = []
         self._targets: list[str] = []
-        self._success = array("d")
+        self.success = array("d")
         self._tool_error = array("d")
         self._unused = array("d")
-        self._weight = array("d")
+        self.weight = array("d")
 
     def __len__(self) -> int:
         return len(self._sources)
@@ -94,13 +99,9 @@ class EvidenceTable:
         exponent = (now - self._epoch) / self._half_life
         return float(2.0 ** -min(max(exponent, -MAX_EXPONENT), MAX_EXPONENT))
 
-    def read_stored(self, u: str) -> dict[str, tuple[float, float]] | None:
-        """Return successes and weights of the edges from ``u``, before the factor :meth:`decay`; None: without any."""
-        places = self._places.get(u)
-        if places is None:
-            return None
-        success, weight = self._success, self._weight
-        return {v: (success[place], weight[place]) for v, place in places.items()}
+    def find_places(self, u: str) -> Mapping[str, int]:
+        """Return the places of the edges from ``u`` in the columns, by target; to be read, not changed."""
+        return self._places.get(u, _NO_PLACES)
 
     def remove(self, u: str, v: str) -> None:
         """Forget an edge; an unknown one is ignored."""
@@ -118,20 +119,20 @@ class EvidenceTable:
         self._bytes = 0
 
     def _columns(self) -> tuple[array[float], ...]:
-        return self._success, self._tool_error, self._unused, self._weight
+        return self.success, self._tool_error, self._unused, self.weight
 
     def _find_place(self, u: str, v: str) -> int | None:
         places = self._places.get(u)
         return None if places is None else places.get(v)
 
     def _read(self, place: int) -> Evidence:
-        return Evidence(self._success[place], self._tool_error[place], self._unused[place])
+        return Evidence(self.success[place], self._tool_error[place], self._unused[place])
 
     def _add_at(self, place: int, evidence: Evidence) -> None:
-        self._success[place] += evidence.success
+        self.success[place] += evidence.success
         self._tool_error[place] += evidence.tool_error
         self._unused[place] += evidence.unused
-        self._weight[place] += evidence.weight
+        self.weight[place] += evidence.weight
 
     def _create(self, u: str, v: str) -> int:
         size = EDGE_BYTES + sys.getsizeof(v) + SOURCE_BYTES + sys.getsizeof(u)
@@ -153,7 +154,7 @@ class EvidenceTable:
         """Remove the weakest edge of a sample that is spread over the table; each sample is another one."""
         count = len(self)
         stride = max(count // SAMPLE, 1)
-        self._remove_at(min(range(self._evictions % stride, count, stride), key=self._weight.__getitem__))
+        self._remove_at(min(range(self._evictions % stride, count, stride), key=self.weight.__getitem__))
         self._evictions += 1
 
     def _remove_at(self, place: int) -> None:

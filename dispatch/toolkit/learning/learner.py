@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 DAY: Final = 86_400.0
 HALF_LIFE_DAYS: Final = 30.0
 """A changed workflow dominates the scores after a month, and a tool that is used weekly retains its evidence."""
-CACHE_SECONDS: Final = 60.0
-"""Age until which computed scores are used again: at a half-life of an hour, a score decays by 1 % meanwhile."""
+CACHE_AGE: Final = 0.001
+"""Share of a half-life for which computed scores are used again: the evidence decays by 0.07 % meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -110,13 +110,14 @@ class Learner:
         scores = self._scores.get(action)
         if scores is None:
             with self._store.reading() as table:
-                stored = table.read_stored(action)
-                if stored is None:
+                places = table.find_places(action)
+                if not places:
                     return {}
-                decay = table.decay(self._store.now)
+                decay, success, weight = table.decay(self._store.now), table.success, table.weight
                 scores = {
-                    v: compute_score(edges[v].get(SCORE, DEFAULT_SCORE), stored[v][0] * decay, stored[v][1] * decay)
-                    for v in edges.keys() & stored.keys()
+                    v: compute_score(edges[v].get(SCORE, DEFAULT_SCORE), success[place] * decay, weight[place] * decay)
+                    for v, place in places.items()
+                    if v in edges
                 }
                 self._scores[action] = scores
         return scores
@@ -124,7 +125,7 @@ class Learner:
     def refresh(self) -> None:
         """Forget computed scores that are too old, before several calls of :meth:`read_scores`."""
         now = self._store.now
-        if not 0 <= now - self._scored_at <= CACHE_SECONDS:
+        if not 0 <= now - self._scored_at <= CACHE_AGE * self._half_life_days * DAY:
             self._scored_at = now
             self._scores.clear()
 
@@ -239,7 +240,7 @@ class Learner:
             self._store.reset()
         elif v is None:
             with self._store.reading() as table:
-                targets = list(table.read_stored(u) or ())
+                targets = list(table.find_places(u))
             self._store.reset([(u, target) for target in targets])
         else:
             self._store.reset([(u, v)])

@@ -63,12 +63,11 @@ def test_the_table_is_a_dictionary_of_edges(steps: list[tuple[str, str, str, flo
     assert found.keys() == model.keys()
     for edge, evidence in found.items():
         assert evidence == pytest.approx(model[edge])
-        stored = table.read_stored(edge[0])
-        assert stored is not None
-        assert stored[edge[1]] == pytest.approx((model[edge].success, model[edge].weight))
+        place = table.find_places(edge[0])[edge[1]]
+        assert (table.success[place], table.weight[place]) == pytest.approx((model[edge].success, model[edge].weight))
     if not model:
         assert table.size == 0
-        assert table.read_stored("a") is None
+        assert not table.find_places("a")
 
 
 def test_counts_survive_thousands_of_half_lives_and_a_clock_that_is_set_back() -> None:
@@ -89,7 +88,7 @@ def test_a_full_table_evicts_weak_edges_and_retains_strong_ones() -> None:
         table.add(f"weak-{number % 3000}", f"tool-{number}", ONE[Observation.UNUSED], 0.0)
         assert len(table) <= 1000
     assert len(table) == 1000
-    assert len(table.read_stored("strong") or {}) == 200
+    assert len(table.find_places("strong")) == 200
 
 
 def test_an_old_edge_is_weaker_than_a_new_one() -> None:
@@ -97,7 +96,7 @@ def test_an_old_edge_is_weaker_than_a_new_one() -> None:
     table.add("a", "old", Evidence(success=3.0), 0.0)
     table.add("a", "new", Evidence(success=1.0), 3 * DAY)
     table.add("a", "newest", Evidence(success=1.0), 3 * DAY)
-    assert (table.read_stored("a") or {}).keys() == {"new", "newest"}
+    assert table.find_places("a").keys() == {"new", "newest"}
 
 
 def test_long_ids_are_bounded_by_bytes() -> None:

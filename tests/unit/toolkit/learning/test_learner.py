@@ -117,8 +117,8 @@ def test_recommended_scores_are_those_that_why_explains(
         clock.now += pause
         found = service.recommend_subgraph([action(1)], 0.0).get_score("action 1", "tool 1")
         assert 0 <= found <= 1
-        # Computed scores are used again for a minute; a half-life has 43,200 of them.
-        assert found == pytest.approx(learner.why("action 1", "tool 1").score, abs=1e-4)
+        # Computed scores are used again for a thousandth of a half-life.
+        assert found == pytest.approx(learner.why("action 1", "tool 1").score, abs=1e-3)
 
 
 def test_why_states_the_reasons(service: ToolkitService, clock: Clock) -> None:
