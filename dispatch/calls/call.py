@@ -120,9 +120,16 @@ class Calls:
         return result
 
     async def stream(
-        self, tool: ResolvedTool, arguments: Mapping[str, Any], options: CallOptions = NO_OPTIONS
+        self,
+        tool: ResolvedTool,
+        arguments: Mapping[str, Any],
+        options: CallOptions = NO_OPTIONS,
+        on_result: Callable[[CallResult], object] | None = None,
     ) -> AsyncGenerator[str, None]:
         """Make one call and yield the chunks of its reply as they arrive: the same steps as :meth:`perform`.
+
+        Args:
+            on_result: receives the result, without its text, before the last step.
 
         Raises:
             DispatchError: the call failed; the chunks before that were yielded.
@@ -162,6 +169,8 @@ class Calls:
         observer.on_end(result, reply)
         if self._listeners.current:
             self._listeners.publish(FinishedCall(tool.label, options.user, result, options.by_model))
+        if on_result is not None:
+            on_result(result)
         if result.error is not None:
             raise result.error
 

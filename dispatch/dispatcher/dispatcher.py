@@ -370,6 +370,7 @@ class Dispatcher(DispatcherLifecycle):
         version: str | None = None,
         by_model: bool = False,
         context: Any = None,
+        on_result: Callable[[CallResult], object] | None = None,
     ) -> AsyncGenerator[str, None]:
         """Call a tool and yield the chunks of its reply as they arrive. Leaving the loop early cancels the call.
 
@@ -377,13 +378,14 @@ class Dispatcher(DispatcherLifecycle):
             timeout: seconds for the whole stream; None: the policy's ``stream_timeout``.
             idle_timeout: seconds that may pass without a chunk; None: the policy's ``stream_idle_timeout``.
             by_model, context: see :meth:`execute`.
+            on_result: receives the result at the end, without its text, also of a failed call.
 
         Raises:
             DispatchError: as :meth:`call`; the chunks before it were yielded.
         """
         options = CallOptions(user, timeout, idle_timeout, idempotency_key, priority, None, by_model, context)
         resolved = self._resolve(tool, version, user, idempotency_key)
-        chunks = self._running_calls.stream(resolved, arguments, options)
+        chunks = self._running_calls.stream(resolved, arguments, options, on_result)
         async with contextlib.aclosing(chunks):  # closing the outer generator closes the inner one at once
             async for chunk in chunks:
                 yield chunk

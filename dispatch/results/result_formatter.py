@@ -67,6 +67,8 @@ class ResultFormatter:
             tool = f"Tool '{result.tool}'"
             if result.error is not None:
                 return _content(self._format_error(result.error, max_chars, user), is_error=True)
+            if result.structured_content is not None:
+                schema = None  # it is what the schema describes, and MCP's client has validated it; the text is free
             result = result.text
         text, mistakes = self._write(result, schema)
         shown = self._cut(text, max_chars, user)

@@ -16,7 +16,7 @@ from mcp.server.stdio import stdio_server
 CHUNK_BYTES: Final = 65_536
 
 
-class _Lines:
+class DescriptorLines:
     """Reads lines in a daemon thread: unlike the threads of the SDK, it delays neither a cancellation nor the exit while the
     client sends nothing.
 
@@ -51,7 +51,7 @@ class _Lines:
     def _hand_over(self, lines: list[bytes]) -> None:
         asyncio.run_coroutine_threadsafe(self._queue.put(lines), self._loop).result()
 
-    def __aiter__(self) -> _Lines:
+    def __aiter__(self) -> DescriptorLines:
         return self
 
     async def __anext__(self) -> str:
@@ -65,7 +65,7 @@ class _Lines:
         return line.decode(errors="replace")
 
 
-class _Writer:
+class DescriptorWriter:
     """Writes whole messages in a daemon thread: a client that stops reading blocks no other work.
 
     Args:
@@ -138,7 +138,14 @@ def claim_standard_streams() -> Iterator[tuple[int, int]]:
 async def open_stdio() -> AsyncIterator[tuple[Any, Any]]:
     """Yield the streams for :meth:`mcp.server.Server.run`."""
     with claim_standard_streams() as (source, target):
-        reading: Any = _Lines(source)
-        writing: Any = _Writer(target)
-        async with stdio_server(stdin=reading, stdout=writing) as streams:
+        async with open_descriptors(source, target) as streams:
             yield streams
+
+
+@contextlib.asynccontextmanager
+async def open_descriptors(source: int, target: int) -> AsyncIterator[tuple[Any, Any]]:
+    """Yield streams of messages, one on each line, that are read from ``source`` and written to ``target``."""
+    reading: Any = DescriptorLines(source)
+    writing: Any = DescriptorWriter(target)
+    async with stdio_server(stdin=reading, stdout=writing) as streams:
+        yield streams

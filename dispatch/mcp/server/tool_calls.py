@@ -11,7 +11,7 @@ from mcp.server import ServerRequestContext
 from mcp_types import CallToolResult, TextContent
 
 from dispatch.dispatcher.tool import Tool
-from dispatch.errors import DispatchError, InvalidArgumentsError, Outcome
+from dispatch.errors import DispatchError, InvalidArgumentsError
 from dispatch.mcp.server.own_tools import CALL_TOOL, FIND_TOOLS, READ_RESULT, OwnTools, write_found
 from dispatch.mcp.server.tool_listing import has_structured_content
 from dispatch.result import CallResult
@@ -79,24 +79,40 @@ class ToolCalls:
     ) -> CallResult:
         """Call a tool and report each chunk of its reply as progress."""
         chunks: list[str] = []
-        stream = self._dispatcher.stream(name, arguments, user=user, by_model=True)
+        results: list[CallResult] = []
+        stream = self._dispatcher.stream(name, arguments, user=user, by_model=True, on_result=results.append)
         try:
             async with contextlib.aclosing(stream):
                 async for chunk in stream:
                     chunks.append(chunk)
                     await context.session.report_progress(float(len(chunks)), message=chunk[:MAX_PROGRESS_CHARS])
         except DispatchError as error:
-            return CallResult(name, error.outcome, error=error, chunks=len(chunks))
-        return CallResult(name, Outcome.SUCCESS, "".join(chunks), chunks=len(chunks))
+            return CallResult(name, error.outcome, error=error)
+        return msgspec.structs.replace(results[0], text="".join(chunks))
 
     def _format(self, result: CallResult, user: str) -> CallToolResult:
         descriptor = self._dispatcher.catalog.tools.get(result.tool)
         if descriptor is None:  # unknown, or removed after the call
             return _as_mcp(ResultFormatter(self._dispatcher.results).format(result, user=user))
         formatted = _as_mcp(Tool(self._dispatcher, descriptor, user).format_result(result))
-        if not formatted.is_error and has_structured_content(descriptor):
+        if formatted.is_error:
+            return formatted
+        if result.content:
+            _add_parts(formatted, result)
+        if result.structured_content is not None:
+            formatted.structured_content = result.structured_content
+        elif has_structured_content(descriptor):
             formatted.structured_content = msgspec.json.decode(result.text)
         return formatted
+
+
+def _add_parts(formatted: CallToolResult, result: CallResult) -> None:
+    """Replace the text by all parts of a result from an MCP server; a text that was cut stays, with the other parts."""
+    (text,) = formatted.content
+    parts = CallToolResult.model_validate({"content": [dict(block) for block in result.content]}).content
+    if isinstance(text, TextContent) and text.text != result.text:
+        parts = [text, *(each for each in parts if not isinstance(each, TextContent))]
+    formatted.content = parts
 
 
 def _as_mcp(formatted: Mapping[str, Any]) -> CallToolResult:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import httpx2
@@ -15,6 +15,7 @@ from mcp_types import CallToolResult, TextContent
 
 from dispatch.mcp.server.http_server import is_loopback, list_own_hosts, serve_http
 from tests.helpers.dispatcher_and_service import Service, stand
+from tests.helpers.mcp_connections import serving
 
 pytestmark = pytest.mark.wall_clock
 TOKENS = {"0123456789abcdef-alice": "alice", "0123456789abcdef-bob": "bob"}
@@ -25,26 +26,10 @@ HEADERS = {"accept": "application/json, text/event-stream"}
 
 
 @contextlib.asynccontextmanager
-async def serving(
-    work: Callable[..., Any] | Service,
-    *,
-    tokens: Mapping[str, str] | None = None,
-    hosts: Collection[str] = (),
-    user: str = "",
-) -> AsyncIterator[str]:
+async def serving_stand(work: Callable[..., Any] | Service, *, user: str = "", **options: Any) -> AsyncIterator[str]:
     """Serve the stand's tools; yield the URL."""
-    url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    async with stand(work) as (dispatcher, _):
-        server = dispatcher.mcp_server(user=user)
-        task = asyncio.create_task(
-            serve_http(server, "127.0.0.1", 0, hosts=hosts, tokens=tokens, on_ready=url.set_result)
-        )
-        await asyncio.wait([task, url], return_when=asyncio.FIRST_COMPLETED)
-        try:
-            yield url.result()
-        finally:
-            task.cancel()
-            await asyncio.wait([task])
+    async with stand(work) as (dispatcher, _), serving(dispatcher.mcp_server(user=user), **options) as url:
+        yield url
 
 
 async def call_with_token(url: str, token: str) -> CallToolResult:
@@ -57,7 +42,7 @@ async def call_with_token(url: str, token: str) -> CallToolResult:
 
 async def test_a_bearer_token_names_the_user() -> None:
     service = Service(lambda _: "done")
-    async with serving(service, tokens=TOKENS, user="other") as url:
+    async with serving_stand(service, tokens=TOKENS, user="other") as url:
         results = await asyncio.gather(*(call_with_token(url, token) for token in TOKENS))
     assert [each.content for each in results] == [[TextContent(text="done")]] * 2
     assert sorted(user for _, _, user in service.requests) == ["alice", "bob"]
@@ -68,7 +53,7 @@ async def test_a_bearer_token_names_the_user() -> None:
 )
 async def test_without_a_known_token_nothing_is_served(header: bytes | None) -> None:
     service = Service(lambda _: "done")
-    async with serving(service, tokens=TOKENS) as url, httpx2.AsyncClient() as http:
+    async with serving_stand(service, tokens=TOKENS) as url, httpx2.AsyncClient() as http:
         headers: dict[str, Any] = HEADERS if header is None else HEADERS | {"authorization": header}
         answer = await http.post(url, json=DISCOVER, headers=headers)
     assert answer.status_code == 401
@@ -88,7 +73,7 @@ async def test_without_a_known_token_nothing_is_served(header: bytes | None) -> 
     ],
 )
 async def test_requests_by_other_names_are_refused(header: str, value: str, status: int) -> None:
-    async with serving(lambda _: "done", hosts=["tools.example"]) as url, httpx2.AsyncClient() as http:
+    async with serving_stand(lambda _: "done", hosts=["tools.example"]) as url, httpx2.AsyncClient() as http:
         answer = await http.post(url, json=DISCOVER, headers=HEADERS | {header: value})
     assert answer.status_code == status, answer.text
 
@@ -100,7 +85,7 @@ async def test_another_address_than_loopback_requires_tokens() -> None:
 
 
 async def test_a_port_in_use_is_an_error() -> None:
-    async with serving(lambda _: "done") as url, stand(lambda _: "done") as (dispatcher, _):
+    async with serving_stand(lambda _: "done") as url, stand(lambda _: "done") as (dispatcher, _):
         port = int(url.rpartition(":")[2].partition("/")[0])
         with pytest.raises(OSError, match="in use"):
             await serve_http(dispatcher.mcp_server(), "127.0.0.1", port)
