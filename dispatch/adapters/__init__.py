@@ -10,7 +10,7 @@ from dispatch.adapters.specs import Specs, specs
 
 __all__ = ["FRAMEWORKS", "Specs", "Style", "ToolAnswer", "execute", "specs"]
 
-FRAMEWORKS: Final = ("langchain",)
+FRAMEWORKS: Final = ("langchain", "pydantic_ai", "openai_agents")
 """Modules for frameworks, each imported when it is used."""
 
 
