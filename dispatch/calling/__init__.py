@@ -1,7 +1,8 @@
 """Calls in a model's output: parse them, execute them, and answer in the form in which the model called."""
 
 from dispatch.calling.answers import format_answers
-from dispatch.calling.execution import CallableTool, call_function, current_context
+from dispatch.calling.callable_tool import CallableTool
+from dispatch.calling.execution import call_function, current_context
 from dispatch.calling.function_call_result import FunctionCallResult, FunctionCallStatus
 from dispatch.calling.parsed_call import MAX_CALLS, MAX_DEPTH, MAX_TEXT_CHARS, CallForm, ParsedCall
 from dispatch.calling.parser import Parser, parse

@@ -7,9 +7,10 @@ import inspect
 import json
 from collections.abc import Awaitable, Iterable, Sequence
 from contextvars import ContextVar
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from dispatch._internal.suggestions import excerpt, find_near_names, join_alternatives, join_names
+from dispatch.calling.callable_tool import CallableTool, NamedFunction, list_tools
 from dispatch.calling.function_call_result import FunctionCallResult, FunctionCallStatus
 from dispatch.calling.parsed_call import ParsedCall
 from dispatch.calling.parser import parse
@@ -20,32 +21,8 @@ from dispatch.results import ResultFormatter
 _CONTEXT: Final[ContextVar[Any]] = ContextVar("dispatch_calling_context", default=None)
 
 
-class CallableTool(Protocol):
-    """A tool that a model may call: :class:`dispatch.Tool`, or any object with these attributes.
-
-    Two more are read where they exist: ``read_only`` and ``destructive`` (booleans, as in a descriptor). Without them a
-    tool is neither.
-    """
-
-    @property
-    def name(self) -> str:
-        """Name that the model writes."""
-
-    @property
-    def description(self) -> str:
-        """Text by which the model chooses the tool."""
-
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """JSON Schema of the arguments."""
-
-    @property
-    def invoke(self) -> Any:
-        """Function or coroutine function that is called with the arguments by name."""
-
-
-Tools = Iterable[CallableTool] | Awaitable[Iterable[CallableTool]]
-"""The tools that the user may call now: a list, or ``dispatcher.tools(user=…)``, awaited or not."""
+Tools = Iterable[CallableTool | NamedFunction]
+"""The tools that the user may call now."""
 
 
 def current_context() -> Any:
@@ -53,16 +30,9 @@ def current_context() -> Any:
     return _CONTEXT.get()
 
 
-def add_result_reader(tools: Iterable[CallableTool]) -> list[CallableTool]:
-    """Return ``tools``, with ``read_result`` if they are tools of a dispatcher, which cuts long results."""
-    found = list(tools)
-    owned = next((tool for tool in found if isinstance(tool, Tool)), None)
-    if owned is not None and all(tool.name != owned.result_reader.name for tool in found):
-        found.append(owned.result_reader)
-    return found
-
-
-async def call_function(tools: Tools, text: str | Any, context: Any = None) -> list[FunctionCallResult] | None:
+async def call_function(
+    tools: Tools | Awaitable[Tools], text: str | Any, context: Any = None
+) -> list[FunctionCallResult] | None:
     """Execute the calls in a model's output.
 
     Consecutive calls of read-only tools run concurrently; every other call runs alone, in order. A call that was cut off
@@ -73,7 +43,8 @@ async def call_function(tools: Tools, text: str | Any, context: Any = None) -> l
     ``read_result`` for the rest of a result that was cut; without them errors are plain texts.
 
     Args:
-        tools: the tools that the user may call.
+        tools: the tools that the user may call now: a list, or ``dispatcher.tools(user=…)``, awaited or not. Tools of a
+            toolkit, and any objects like :class:`CallableTool`, are accepted as well.
         text: the model's output, as for :func:`parse`.
         context: any value; functions that are tools read it as :attr:`dispatch.CallContext.context`, other tools in this
             process with :func:`current_context`.
@@ -95,10 +66,10 @@ async def call_function(tools: Tools, text: str | Any, context: Any = None) -> l
 class _Execution:
     """The calls of one text."""
 
-    def __init__(self, tools: Iterable[CallableTool], context: Any) -> None:
+    def __init__(self, tools: Tools, context: Any) -> None:
         self._context = context
         self._tools: dict[str, CallableTool] = {}
-        for tool in add_result_reader(tools):
+        for tool in list_tools(tools):
             self._tools.setdefault(tool.name, tool)
         self._has_dispatcher = any(isinstance(tool, Tool) for tool in self._tools.values())
 

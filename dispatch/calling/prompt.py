@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from typing import Final
 
-from dispatch.calling.execution import CallableTool, add_result_reader
+from dispatch.calling.callable_tool import CallableTool, NamedFunction, list_tools
 from dispatch.calling.parsed_call import MAX_CALLS
 
 _RULES: Final = f"""\
@@ -27,7 +27,7 @@ __PAYLOAD_END__}}
 """
 
 
-def function_calling_prompt(tools: Iterable[CallableTool]) -> str:
+def function_calling_prompt(tools: Iterable[CallableTool | NamedFunction]) -> str:
     """Return the rules of writing calls, and for each tool a line of JSON: name, description, schema of the arguments.
 
     With tools of a dispatcher, which cuts long results, ``read_result`` is among them.
@@ -36,7 +36,7 @@ def function_calling_prompt(tools: Iterable[CallableTool]) -> str:
         json.dumps(
             {"name": tool.name, "description": tool.description, "parameters": tool.parameters}, ensure_ascii=False
         )
-        for tool in add_result_reader(tools)
+        for tool in list_tools(tools)
     ]
     if not lines:
         return "No tools are available. Answer without calls.\n"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from dispatch.dispatcher import tool as dispatch_tool
 from dispatch.errors import ErrorType, RejectedError
 from dispatch.telemetry.events import CatalogChanged, Event
 from dispatch.toolkit.tool import Tool, ToolType
@@ -87,8 +87,8 @@ class CatalogFollower:
 
     def bind_tool(self, id: str, user: str) -> Tool:
         """Return the tool, called on behalf of ``user``."""
-        description = self._known[id].description
-        return Tool(id, description, _call_by_name(self._dispatcher, id, user), ToolType.DISPATCH_TOOL, id=id)
+        handle = dispatch_tool.Tool(self._dispatcher, self._known[id], user)
+        return Tool(id, handle.description, handle.invoke, ToolType.DISPATCH_TOOL, id=id)
 
     def is_visible(self, id: str, user: str) -> bool:
         """Return whether ``user`` may call the tool; True for a vertex that is no tool of the catalogue.
@@ -114,10 +114,3 @@ class CatalogFollower:
             del self._withdrawn[next(iter(self._withdrawn))]
         self._withdrawn[name] = [(id, toolkit.get_score(id, name)) for id in toolkit.predecessors(name)]
         toolkit.remove_vertex(name)
-
-
-def _call_by_name(dispatcher: Dispatcher, name: str, user: str) -> Callable[..., Any]:
-    async def call_tool(**arguments: Any) -> str:
-        return await dispatcher.call(name, arguments, user=user)
-
-    return call_tool
