@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar, overload
 
@@ -105,3 +106,10 @@ def find_declaration(function: object) -> Declaration | None:
     """Return what ``function`` declares; None: it is not decorated."""
     declaration = getattr(function, _ATTRIBUTE, None)
     return declaration if isinstance(declaration, Declaration) else None
+
+
+def is_declared(value: object) -> bool:
+    """Return whether ``value`` is decorated, without computing any attribute of it."""
+    return not issubclass(type(value), type) and isinstance(
+        inspect.getattr_static(value, _ATTRIBUTE, None), Declaration
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ class Providers:
     """What :meth:`dispatch.Dispatcher.provide` was given."""
 
     def __init__(self) -> None:
-        self._providers: dict[type, Any] = {}
+        self._providers: dict[type, Callable[[], Any]] = {}
 
     def add(self, type: type, provider: Any) -> None:
         """Provide parameters of ``type``; a second provider of a type replaces the first.
@@ -20,12 +21,15 @@ class Providers:
         """
         if not isinstance(type, _CLASS):
             raise TypeError(f"provide() needs a class, not {type!r:.80}. Fix: write provide(Database, database).")
-        if not isinstance(provider, type) and not callable(provider):
+        if _is_instance(provider, type):
+            self._providers[type] = lambda: provider
+        elif callable(provider):
+            self._providers[type] = provider
+        else:
             raise TypeError(
                 f"the provider of {type.__name__} is {provider!r:.80}, neither an instance of it nor a function. "
                 f"Fix: write provide({type.__name__}, instance) or provide({type.__name__}, create_instance)."
             )
-        self._providers[type] = provider
 
     def __contains__(self, type: object) -> bool:
         return type in self._providers
@@ -37,15 +41,19 @@ class Providers:
             LookupError: there is no provider.
         """
         try:
-            provider = self._providers[type]
+            create = self._providers[type]
         except KeyError:
             raise LookupError(
                 f"no provider of {type.__name__}. Fix: call dispatcher.provide({type.__name__}, …) before the start."
             ) from None
-        if isinstance(provider, type):
-            return provider
-        create: Callable[[], Any] = provider
         return create()
+
+
+def _is_instance(value: object, cls: type) -> bool:
+    try:
+        return isinstance(value, cls)
+    except TypeError:  # a protocol that cannot be checked
+        return not inspect.isroutine(value) and not isinstance(value, type)
 
 
 _CLASS = type

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import inspect
 import pkgutil
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from dispatch._internal.suggestions import excerpt, find_near_names
 from dispatch.catalog.errors import CatalogError, Problem
 from dispatch.catalog.sources.base import OnChange
 from dispatch.catalog.sources.folder_watch import run_in_thread
-from dispatch.functions.decorator import find_declaration
+from dispatch.functions.decorator import find_declaration, is_declared
 from dispatch.functions.function_source import FunctionSource
 
 
@@ -27,7 +27,7 @@ class ToolPackage(FunctionSource):
 
     Args:
         package: name of the package, or of a module.
-        only: names of functions; empty: all public ones.
+        only: names of functions or of their tools; empty: all public ones.
         id: unique among the sources of a dispatcher; default: ``package:PACKAGE``.
         namespace: prefix of the names of the tools: ``crm`` makes ``find`` into ``crm-find``.
         on_change: ``apply``, or ``hold``: a changed definition waits for its approval.
@@ -52,7 +52,7 @@ class ToolPackage(FunctionSource):
         self.package = package
         self.only = frozenset({only} if isinstance(only, str) else only)
         top = package.split(".")[0]
-        if not top or importlib.util.find_spec(top) is None:
+        if not top or (top not in sys.modules and importlib.util.find_spec(top) is None):
             raise CatalogError([_no_package(package, f"there is no module '{excerpt(top)}'")])
 
     async def _find_functions(self) -> tuple[Iterable[Callable[..., Any]], Iterable[Problem]]:
@@ -61,16 +61,19 @@ class ToolPackage(FunctionSource):
 
     def _scan(self) -> tuple[list[Callable[..., Any]], list[Problem]]:
         problems: list[Problem] = []
-        functions: dict[int, tuple[str, Callable[..., Any]]] = {}
+        functions: dict[int, tuple[frozenset[str], Callable[..., Any]]] = {}
         for module in self._import_modules(problems):
             for name, function in list_functions(module):
-                functions.setdefault(id(function), (name, function))
-        names = {name for name, _ in functions.values()}
-        for name in sorted(self.only - names):
-            near = find_near_names(name, tuple(names), 1)
+                declaration = find_declaration(function)
+                names = {name} if declaration is None or declaration.name is None else {name, declaration.name}
+                functions.setdefault(id(function), (frozenset(names), function))
+        known = frozenset[str]().union(*(names for names, _ in functions.values()))
+        for name in sorted(self.only - known):
+            near = find_near_names(name, sorted(known), 1)
             fix = f"write '{near[0]}'" if near else "correct 'only', or define the function"
             problems.append(Problem(self.package, "only", f"the package has no public function '{excerpt(name)}'", fix))
-        return [each for name, each in functions.values() if not self.only or name in self.only], problems
+        selected = [each for names, each in functions.values() if not self.only or names & self.only]
+        return selected, problems
 
     def _import_modules(self, problems: list[Problem]) -> Iterator[ModuleType]:
         """Yield the package and all modules in it; report those that cannot be imported.
@@ -101,17 +104,15 @@ class ToolPackage(FunctionSource):
 def list_functions(module: ModuleType) -> Iterator[tuple[str, Callable[..., Any]]]:
     """Yield the public functions of a module with their names; see :class:`ToolPackage`."""
     exported = getattr(module, "__all__", None)
-    for name, value in vars(module).items():
-        if isinstance(value, type) or not callable(value):
+    for name, value in tuple(vars(module).items()):
+        # No attribute of a value is computed: a proxy in a module may raise any exception.
+        is_function = issubclass(type(value), FunctionType)
+        has_declaration = is_declared(value)
+        if not is_function and not has_declaration:
             continue
-        is_own = getattr(value, "__module__", None) == module.__name__
-        if find_declaration(value) is not None:
-            is_public = is_own or (exported is not None and name in exported)
-        elif exported is not None:
-            is_public = name in exported and inspect.isfunction(value)
-        else:
-            is_public = is_own and inspect.isfunction(value) and not name.startswith("_")
-        if is_public:
+        is_own = not is_function or value.__module__ == module.__name__
+        is_public = not name.startswith("_") if exported is None else name in exported
+        if (is_own and (has_declaration or is_public)) or (exported is not None and is_public):
             yield name, value
 
 

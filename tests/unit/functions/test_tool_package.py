@@ -86,7 +86,7 @@ async def test_a_refresh_scans_again(write: Callable[[str, str], None]) -> None:
 
 @pytest.mark.usefixtures("write")
 async def test_only_some_functions() -> None:
-    package = dispatch.ToolPackage("functions_shop", only=["_find", "add_itm"], namespace="shop")
+    package = dispatch.ToolPackage("functions_shop", only=["find-order", "add_itm"], namespace="shop")
     async with dispatch.connect("memory://", catalog=[package]) as dispatcher:
         assert list(dispatcher.catalog.tools) == ["shop-find-order"]
     items = await package.discover()
@@ -94,6 +94,46 @@ async def test_only_some_functions() -> None:
     assert [(each.file, each.key, each.fix) for each in problems if each.key == "only"] == [
         ("functions_shop", "only", "write 'add_item'")
     ]
+
+
+async def test_objects_of_every_kind_in_a_module(write: Callable[[str, str], None]) -> None:
+    write(
+        "kinds.py",
+        """
+import functools
+import dispatch
+from functions_shop.cart import add_item
+
+class Proxy:
+    def __getattribute__(self, name):
+        raise RuntimeError("outside of a request")
+
+proxy = Proxy()
+
+class Call:
+    def __call__(self, word: str) -> str:
+        return word
+
+call = dispatch.tool(name="call")(Call())
+add_tea = dispatch.tool(name="add-tea")(functools.partial(add_item, "tea"))
+
+@dispatch.tool
+@functools.lru_cache
+def cached(number: int) -> int:
+    return number
+
+undeclared = functools.partial(add_item, "cup")
+""",
+    )
+    async with dispatch.connect("memory://", catalog=[dispatch.ToolPackage("functions_shop.kinds")]) as dispatcher:
+        assert sorted(dispatcher.catalog.tools) == ["add-tea", "cached", "call"]
+        assert await dispatcher.call("add-tea") == "added tea"
+        assert await dispatcher.call("call", {"word": "x"}) == "x"
+        assert await dispatcher.call("cached", {"number": 3}) == "3"
+
+
+def test_the_main_module_is_a_module() -> None:
+    assert dispatch.ToolPackage("__main__").id == "package:__main__"
 
 
 @pytest.mark.usefixtures("write")
