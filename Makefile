@@ -3,6 +3,7 @@
 # make test-long  run the tests that have a long form: 10,000 scenarios, a million calls, ten times the property tests' examples
 # make setup  create .venv with all development tools; then: . .venv/bin/activate
 # make bench  run the benchmarks: guards against other libraries, functions as tools, reading a model's calls, then calls through a Pulsar broker
+# make bench-search  measure tool search on MetaTool's queries; select the data with: make bench-search DATA=FOLDER
 # make adapters  test the adapters of agent frameworks, each in an environment of its own; select with ADAPTERS='langchain'
 # make bench-learning  evaluate learned scores of a toolkit: recall@3 of the next tool; no broker, a minute
 # make dashboards  write the dashboards' JSON and draw their pictures from live runs; needs prometheus
@@ -29,7 +30,7 @@ SOURCES := pyproject.toml dispatch/_internal/version.py
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: adapters help setup demo test test-long lint bench bench-learning simulate dashboards mutation coverage clean docs docs-serve
+.PHONY: adapters help setup demo test test-long lint bench bench-learning bench-search simulate dashboards mutation coverage clean docs docs-serve
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -91,6 +92,9 @@ bench: $(VENV)/.dev $(VENV)/.peers
 	@$(BIN)/python -m benchmarks.functions
 	@$(BIN)/python -m benchmarks.calling
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+bench-search: $(VENV)/.dev
+	@$(BIN)/python -m benchmarks.search $(if $(DATA),--data $(DATA)) $(ARGS)
 
 adapters: $(BIN)/python
 	@set -e; for each in $(ADAPTERS); do \

@@ -12,6 +12,11 @@ LENGTH_NORMALIZATION = 0.75
 """BM25's b: how much a long entry's terms weigh less. The usual value."""
 
 
+MAX_POSTINGS = 1_000
+"""Entries that may share a term for it to count. A term of more entries says little, and would cost a search of 10,000 tools
+milliseconds."""
+
+
 class BM25Index:
     """Entries with weighted terms, by key.
 
@@ -67,7 +72,8 @@ class BM25Index:
         return math.log(1 + (len(self._terms) - found + 0.5) / (found + 0.5)) if found else 0.0
 
     def score(self, terms: Mapping[str, float]) -> dict[int, float]:
-        """Return the BM25 scores of all entries that have one of ``terms``, each above 0.
+        """Return the BM25 scores of all entries that have one of ``terms``, each above 0. Terms of more than
+        :data:`MAX_POSTINGS` entries do not count.
 
         Args:
             terms: weights of the terms of a query, each above 0; usually 1.
@@ -80,7 +86,7 @@ class BM25Index:
         lengths = self._lengths
         for term, query_weight in terms.items():
             posting = self._postings.get(term)
-            if not posting:
+            if not posting or len(posting) > MAX_POSTINGS:
                 continue
             factor = query_weight * self.weigh_term(term) * (SATURATION + 1)
             for key, weight in posting.items():

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import weakref
 from collections.abc import Callable, Sequence
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from dispatch.search.embedder import Embedder, QueryEmbedder
@@ -14,63 +16,85 @@ T = TypeVar("T")
 
 
 class EmbedderThread:
-    """Calls of one embedder, one at a time, each in a daemon thread: an embedder that never returns blocks neither the event
-    loop nor the exit of the process.
+    """A daemon thread that loads an embedder and calls its methods, one at a time: an embedder that never returns blocks
+    neither the event loop nor the exit of the process. The thread ends with this object.
 
-    Attributes:
-        embedder: whose methods are called.
+    Args:
+        load_embedder: called by :meth:`load`.
     """
 
-    def __init__(self, embedder: Embedder) -> None:
-        self.embedder = embedder
+    def __init__(self, load_embedder: Callable[[], Embedder]) -> None:
+        self._load_embedder = load_embedder
+        self._embedder: Embedder | None = None
         self._is_free = asyncio.Lock()
+        self._work: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        weakref.finalize(self, self._work.put, None)
+
+    @property
+    def id(self) -> str:
+        """The present id of the embedder."""
+        assert self._embedder is not None  # it is loaded
+        return self._embedder.id
+
+    async def load(self) -> None:
+        """Load the embedder, unless it is loaded. Raises what loading raises."""
+        if self._embedder is None:
+            self._embedder = await self._run(self._load_embedder)
 
     async def encode(self, texts: Sequence[str]) -> Any:
         """Return the vectors of tools; see :meth:`Embedder.encode`. Raises what the embedder raises."""
-        return await self._run(lambda: _check_rows(self.embedder.encode(texts), texts))
+        assert self._embedder is not None
+        encode = self._embedder.encode
+        return await self._run(lambda: _check_rows(encode(texts), texts))
 
     async def encode_queries(self, texts: Sequence[str]) -> Any:
         """Return the vectors of queries; see :meth:`QueryEmbedder.encode_queries`. Raises what the embedder raises."""
-        embedder = self.embedder
+        assert self._embedder is not None
+        embedder = self._embedder
         encode = embedder.encode_queries if isinstance(embedder, QueryEmbedder) else embedder.encode
         return await self._run(lambda: _check_rows(encode(texts), texts))
 
     async def _run(self, function: Callable[[], T]) -> T:
+        if self._thread is None:
+            self._thread = threading.Thread(target=_work_on, args=(self._work,), name="dispatch-search", daemon=True)
+            self._thread.start()
         await self._is_free.acquire()
-        # Released when the thread has ended, also if the caller waits no longer.
-        return await run_in_thread(function, on_end=self._is_free.release)
+        loop = asyncio.get_running_loop()
+        result: asyncio.Future[T] = loop.create_future()
+
+        def finish(value: T | None, error: Exception | None) -> None:
+            self._is_free.release()  # only now, also if the caller waits no longer
+            if result.done():  # cancelled
+                return
+            if error is not None:
+                result.set_exception(error)
+            else:
+                result.set_result(value)  # type: ignore[arg-type]  # a value where there is no error
+
+        def work() -> None:
+            value: T | None = None
+            error: Exception | None = None
+            try:
+                value = function()
+            except BaseException as raised:  # a future must not raise SystemExit in the event loop
+                error = (
+                    raised if isinstance(raised, Exception) else RuntimeError(f"{type(raised).__name__} in an embedder")
+                )
+            with contextlib.suppress(RuntimeError):  # the event loop is closed
+                loop.call_soon_threadsafe(finish, value, error)
+
+        self._work.put(work)
+        return await result
 
 
-async def run_in_thread(function: Callable[[], T], *, on_end: Callable[[], object] = lambda: None) -> T:
-    """Call ``function`` in a daemon thread of its own.
-
-    Args:
-        on_end: called on the event loop when the thread has ended, also if the caller was cancelled before.
-    """
-    loop = asyncio.get_running_loop()
-    result: asyncio.Future[T] = loop.create_future()
-
-    def finish(value: T | None, error: Exception | None) -> None:
-        on_end()
-        if result.done():  # cancelled
+def _work_on(queue: SimpleQueue[Callable[[], object] | None]) -> None:
+    while True:
+        work = queue.get()
+        if work is None:
             return
-        if error is not None:
-            result.set_exception(error)
-        else:
-            result.set_result(value)  # type: ignore[arg-type]  # a value where there is no error
-
-    def work() -> None:
-        value: T | None = None
-        error: Exception | None = None
-        try:
-            value = function()
-        except BaseException as raised:  # a future must not raise SystemExit in the event loop
-            error = raised if isinstance(raised, Exception) else RuntimeError(f"{type(raised).__name__} in an embedder")
-        with contextlib.suppress(RuntimeError):  # the event loop is closed
-            loop.call_soon_threadsafe(finish, value, error)
-
-    threading.Thread(target=work, name="dispatch-search", daemon=True).start()
-    return await result
+        work()
+        del work  # it refers to the object whose end is the end of the thread
 
 
 def _check_rows(rows: Any, texts: Sequence[str]) -> Any:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from dispatch._internal.cancellation import cancel_and_wait
 from dispatch.catalog import Catalog, ToolDescriptor
 from dispatch.search.embedder import Embedder
-from dispatch.search.embedder_thread import EmbedderThread, run_in_thread
+from dispatch.search.embedder_thread import EmbedderThread
 from dispatch.search.tool_index import ToolIndex
 from dispatch.search.tool_text import CONTEXT_WEIGHT, describe_tool, weigh_terms
 
@@ -118,7 +118,7 @@ class LiveIndex:
             raise VectorUnavailableError("no embedder is set")
         if 0 < self._retry_at <= asyncio.get_running_loop().time():
             self.request_update()
-        if active is None or active.thread.embedder.id != active.vectors.embedder_id:
+        if active is None or active.thread.id != active.vectors.embedder_id:
             self.request_update()
             raise VectorUnavailableError(self._problem if active is None else NOT_READY)
         texts = [query, context] if context else [query]
@@ -164,12 +164,14 @@ class LiveIndex:
     def _find_changes(self, catalog: Catalog) -> Iterator[tuple[str, ToolDescriptor | None]]:
         """Each tool that differs from the index, with None for a removed one."""
         tools, indexed = catalog.tools, self._indexed
-        for name in indexed.keys() - tools.keys():
-            yield name, None
+        common = 0
         for name, tool in tools.items():
             known = indexed.get(name)
+            common += known is not None
             if known is not tool and known != tool:
                 yield name, tool
+        if common < len(indexed):
+            yield from ((name, None) for name in indexed if name not in tools)
 
     def _index_terms(self, catalog: Catalog) -> Iterator[None]:
         """Bring the terms to ``catalog``, in steps; ends early if another catalogue became the target meanwhile."""
@@ -178,6 +180,9 @@ class LiveIndex:
             if tool is None:
                 del self._indexed[name]
                 self.index.remove(name)
+                for each in (self._active, self._staged):
+                    if each is not None:
+                        each.tools.pop(name, None)
             else:
                 self._indexed[name] = tool
                 self.index.add(name, weigh_terms(tool))
@@ -192,8 +197,12 @@ class LiveIndex:
             return
         try:
             if self._thread is None:
-                self._thread = EmbedderThread(await run_in_thread(lambda: _load(load_embedder)))
-            embedded = self._select_vectors(self._thread)
+                self._thread = EmbedderThread(lambda: _load(load_embedder))
+            thread = self._thread
+            await thread.load()
+            if thread is not self._thread:  # the embedder was replaced meanwhile
+                return
+            embedded = self._select_vectors(thread)
             await self._embed_pending(embedded)
         except ImportError:
             self._report_problem(EXTRA_MISSING, retry_s=float("inf"))
@@ -217,17 +226,15 @@ class LiveIndex:
         from dispatch.search.vector_index import VectorIndex  # needs numpy
 
         for each in (self._active, self._staged):
-            if each is not None and each.vectors.embedder_id == thread.embedder.id:
+            if each is not None and each.vectors.embedder_id == thread.id:
                 each.thread = thread
                 return each
         self._drop(self._staged)
-        self._staged = _Embedded(thread, VectorIndex(thread.embedder.id))
+        self._staged = _Embedded(thread, VectorIndex(thread.id))
         self.index.vectors.append(self._staged.vectors)
         return self._staged
 
     async def _embed_pending(self, embedded: _Embedded) -> None:
-        for name in embedded.tools.keys() - self._indexed.keys():
-            del embedded.tools[name]
         pending = [name for name, tool in self._indexed.items() if embedded.tools.get(name) is not tool]
         for start in range(0, len(pending), EMBEDDED_BATCH):
             batch = {

@@ -140,15 +140,14 @@ class ToolSearch:
         candidates = (match for match in matches if match.name in tools)
         while len(found) < limit and (batch := list(islice(candidates, VISIBILITY_BATCH))):
             visible = {tool.name for tool in await select_visible([tools[match.name] for match in batch])}
-            for match in batch:
-                if match.name in visible:
-                    found.append(RankedTool(tools[match.name], match.score, self._explain(match, terms, problem)))
-        return found[:limit] or await self._list_by_use(tools, limit, select_visible, problem)
+            for match in [match for match in batch if match.name in visible][: limit - len(found)]:
+                found.append(RankedTool(tools[match.name], match.score, self._explain(match, terms, problem)))
+        return found or await self._list_by_use(tools, limit, select_visible, problem)
 
     async def _match(self, query: str, context: str, terms: Mapping[str, float]) -> tuple[Iterator[Match], str]:
         """The matches, best first, and why they are only lexical; empty: they are not."""
         index = self._live.index
-        if not query.strip():
+        if not terms:
             return iter(()), ""
         try:
             vector, vectors = await self._live.embed_query(query, context)

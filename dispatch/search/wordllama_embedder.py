@@ -27,16 +27,21 @@ class WordLlamaEmbedder:
 
     Vectors of queries pass a linear map that is learned from queries and the tools that answer them (docs/search.md).
 
+    Args:
+        query_map: another map, of shape (256, 256); None: the one of the package.
+
     Raises:
         ImportError: WordLlama is not installed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, query_map: NDArray[np.float32] | None = None) -> None:
         model = _load_model()
         self._vectors: NDArray[np.float32] = model.embedding
         self._tokenizer = model.tokenizer
         self._tokenizer.no_padding()
-        self._query_map: NDArray[np.float32] = np.load(QUERY_MAP, allow_pickle=False).astype(np.float32)
+        self._query_map: NDArray[np.float32] = (
+            np.load(QUERY_MAP, allow_pickle=False).astype(np.float32) if query_map is None else query_map
+        )
         self.id = f"wordllama-{version('wordllama')}-l2_supercat-256"
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
