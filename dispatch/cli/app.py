@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 
 from dispatch._internal.version import __version__
 from dispatch.cli.commands import bench, broker, call, check, dashboards, demo, doctor, mcp, rules, serve, toolkit
-from dispatch.cli.commands.catalog import approve, items, tools
+from dispatch.cli.commands.catalog import approve, find, items, tools
 from dispatch.cli.exit_codes import EXIT_CODES_HELP, Exit, list_expected_errors, report_error
 from dispatch.cli.output import escape_unencodable_output, print_err
 from dispatch.cli.settings import Settings, with_settings
@@ -81,6 +81,7 @@ app.command("demo")(demo.demo)
 app.command("call")(call.call)
 app.command("tools")(tools.tools)
 app.command("tools approve")(approve.approve)
+app.command("find")(find.find)
 app.command("check")(check.check)
 app.command("put")(items.put)
 app.command("rm")(items.rm)
