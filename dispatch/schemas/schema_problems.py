@@ -11,7 +11,7 @@ import msgspec
 
 from dispatch.schemas.mistake import Mistake
 from dispatch.schemas.references import DIALECT, find_outside_references
-from dispatch.schemas.schema_compiler import InvalidSchemaError, compile_schema
+from dispatch.schemas.schema_compiler import InvalidSchemaError
 from dispatch.schemas.validator import SchemaValidator
 from dispatch.schemas.value_size import count_values
 
@@ -32,7 +32,7 @@ def find_schema_problems(schema: Mapping[str, Any] | bool) -> tuple[Mistake, ...
     if mistakes or not _COMPILED.search(msgspec.json.encode(schema)):
         return mistakes
     try:
-        compile_schema(schema)
+        SchemaValidator(schema)
     except InvalidSchemaError as error:
         return error.mistakes
     return ()
