@@ -29,7 +29,8 @@ def connect(
     Args:
         broker: ``pulsar://HOST:PORT``, ``pulsar+ssl://HOST:PORT``, or ``memory://[NAME]`` (embedded, in process).
         catalog: a :class:`Catalog`, a folder with ``tool-service/ID.json`` and ``tool/NAME.json``, a source
-            (:class:`Folder`, :class:`TrustGraphConfig`), or a list of them: of two tools with one name the first is used.
+            (:class:`Folder`, :class:`TrustGraphConfig`, :class:`Functions`, :class:`ToolPackage`), or a list of them:
+            of two tools with one name the first is used.
         policy: defaults under the policies of services and tools.
         grants: permissions of users: :class:`Grants`, or a callable ``user -> list of grants``, also a coroutine function,
             asked at most once a minute for each user, for at most 1 s. None: tools with permissions are refused.
