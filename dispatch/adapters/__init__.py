@@ -10,7 +10,7 @@ from dispatch.adapters.specs import Specs, specs
 
 __all__ = ["FRAMEWORKS", "Specs", "Style", "ToolAnswer", "execute", "specs"]
 
-FRAMEWORKS: Final = ("langchain", "pydantic_ai", "openai_agents")
+FRAMEWORKS: Final = ("langchain", "pydantic_ai", "openai_agents", "google_adk", "agent_framework")
 """Modules for frameworks, each imported when it is used."""
 
 

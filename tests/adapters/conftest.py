@@ -6,7 +6,22 @@ from __future__ import annotations
 import importlib.util
 from typing import Final
 
-LIBRARIES: Final = {"langchain": "langchain", "pydantic_ai": "pydantic_ai", "openai_agents": "agents"}
+LIBRARIES: Final = {
+    "langchain": "langchain",
+    "pydantic_ai": "pydantic_ai",
+    "openai_agents": "agents",
+    "google_adk": "google.adk",
+    "agent_framework": "agent_framework",
+}
 """Framework, as its test and its module in ``dispatch.adapters`` are named → its library."""
 
-collect_ignore = [f"test_{name}.py" for name, library in LIBRARIES.items() if importlib.util.find_spec(library) is None]
+
+def is_installed(library: str) -> bool:
+    """Return whether a library can be imported, without importing it."""
+    try:
+        return importlib.util.find_spec(library) is not None
+    except ModuleNotFoundError:  # the package above it
+        return False
+
+
+collect_ignore = [f"test_{name}.py" for name, library in LIBRARIES.items() if not is_installed(library)]
