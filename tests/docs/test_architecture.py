@@ -10,6 +10,8 @@ from dispatch.messaging.flow import credit, pacer
 from dispatch.messaging.flow import queue as outgoing
 from dispatch.messaging.rpc import correlation
 from dispatch.messaging.wire import codec, fragments
+from dispatch.results import result_store
+from dispatch.schemas import validator, validator_cache, value_size
 from dispatch.transports.pulsar import client
 from structure.layers import LAYERS
 from tests.docs.pages import ROOT
@@ -51,6 +53,9 @@ def test_the_constants_have_the_values_of_the_code() -> None:
         "pace towards third parties": f"{pacer.PACE_RATE // 10**6} MB/s beyond a burst of {pacer.PACE_BURST:,} bytes",
         "outgoing queue": f"{outgoing.MAX_QUEUED:,} messages, {outgoing.MAX_QUEUED_BYTES >> 20} MiB",
         "receiver queue": f"{client.RECEIVER_QUEUE:,} permits",
+        "stored results": f"{result_store.RETENTION_S:,.0f} s, {result_store.MAX_BYTES >> 20} MiB",
+        "compiled schemas": f"{validator_cache.MAX_VALIDATORS:,}",
+        "validated value": f"{value_size.MAX_DEPTH} levels, {validator.MAX_EVALUATIONS:,} evaluations",
         "tombstones": f"{correlation.TOMBSTONE_AGE_S:.0f} s, {correlation.MAX_TOMBSTONES:,}",
         "largest message": f"the broker's `maxMessageSize` (5 MiB) − {codec.PROPERTIES_BYTES >> 10} KiB",
         "fragment": f"{fragments.PART_BYTES >> 10} KiB",
