@@ -155,10 +155,14 @@ class SourceFollower:
 
 
 async def close_followers(followers: Iterable[SourceFollower]) -> None:
-    """Close ``followers``, every one also when this is cancelled."""
-    async with contextlib.AsyncExitStack() as stack:
-        for follower in followers:
-            stack.push_async_callback(follower.close)
+    """Close ``followers`` at the same time, every one also when this is cancelled."""
+    closing = [asyncio.ensure_future(follower.close()) for follower in followers]
+    try:
+        if closing:
+            await asyncio.wait(closing)
+    except asyncio.CancelledError:
+        await cancel_and_wait(closing)
+        raise
 
 
 def describe_error(error: Exception) -> str:

@@ -11,7 +11,7 @@ import msgspec
 from dispatch._internal.suggestions import excerpt
 from dispatch.catalog.descriptors import EMPTY
 from dispatch.catalog.errors import Problem, Report
-from dispatch.catalog.frozen_json import describe_kind, describe_value, freeze_json
+from dispatch.catalog.frozen_json import describe_kind, describe_value, freeze_json, join_path
 from dispatch.catalog.readers.field_validation import ObjectReader
 from dispatch.catalog.readers.policy_check import check_policy
 from dispatch.catalog.sources.base import OnChange
@@ -100,7 +100,7 @@ def read_configuration(raw: object, origin: str, environment: Mapping[str, str])
         return [Problem(origin, SERVERS_KEY, f"the servers are {describe_kind(servers)}, not an object", fix)]
     found, invalid, warnings = [], [], []
     for name, entry in servers.items():
-        report = Report(origin)
+        report = Report(f"{origin}: {excerpt(str(name))}")
         settings = _read_server(str(name), entry, report, environment)
         if report.has_errors:
             invalid.append(InvalidServer(str(name), tuple(report.problems)))
@@ -115,9 +115,9 @@ def _read_server(name: str, raw: object, report: Report, environment: Mapping[st
     value = freeze_json(raw, report)
     if not isinstance(value, dict):
         fix = f'write "{excerpt(name)}": {{"command": "…"}} or {{"url": "https://…"}}'
-        report.add_error(excerpt(name), f"the entry is {describe_kind(value)}, not an object", fix)
+        report.add_error("", f"the entry is {describe_kind(value)}, not an object", fix)
         return None
-    reader = ObjectReader(value, report, _KNOWN, excerpt(name))
+    reader = ObjectReader(value, report, _KNOWN)
     if reader.read_flag("disabled"):
         return None
     if not name.strip() or not name.isprintable():
@@ -213,9 +213,11 @@ class _Strings:
         values = self._reader.read_object(key, {"NAME": "value"})
         for name, each in (values or EMPTY).items():
             if not isinstance(each, str):
-                self._reader.add_error(f"{key}.{excerpt(name)}", f"{describe_kind(each)}, not a text", "write a text")
+                self._reader.report.add_error(
+                    join_path(key, name), f"{describe_kind(each)}, not a text", "write a text"
+                )
                 return EMPTY
-        return {name: self._expand(f"{key}.{name}", each) for name, each in (values or EMPTY).items()}
+        return {name: self._expand(join_path(key, name), each) for name, each in (values or EMPTY).items()}
 
     def _expand(self, key: str, text: str) -> str:
         def value_of(match: re.Match[str]) -> str:
@@ -223,7 +225,7 @@ class _Strings:
             value = self._environment.get(name) or default
             if value is None:
                 fix = f"set it, or write a default: ${{{name}:-…}}"
-                self._reader.add_error(key, f"the environment variable '{name}' is not set", fix)
+                self._reader.report.add_error(key, f"the environment variable '{name}' is not set", fix)
             return value or ""
 
         return _VARIABLE.sub(value_of, text)

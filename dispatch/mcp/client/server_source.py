@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 from urllib.parse import urlsplit
 
 import msgspec
@@ -28,16 +28,18 @@ from dispatch.mcp.client.results import (
     read_result,
 )
 from dispatch.mcp.client.session import McpSession, SessionTransport
-from dispatch.mcp.client.session_pool import SessionPool
+from dispatch.mcp.client.session_pool import SessionPool, UnsentCallError
 from dispatch.mcp.client.tool_items import TOOL_PARAM, service_item, tool_item
-from dispatch.mcp.client.transports.http import http_transport
+from dispatch.mcp.client.transports.http import NOT_SENT, REPLY_LOST, HttpTransport
 from dispatch.mcp.client.transports.stdio import StdioTransport
 from dispatch.policy import Policy
 
 logger = logging.getLogger("dispatch.mcp")
 
-_UNKNOWN_SESSION: Final = "Session terminated"
-"""The SDK's text for the status 404 of a server that does not know the session: it has restarted."""
+_LOSSES: Final = ("Connection closed", "SSE stream ")
+"""Beginnings of the SDK's texts."""
+REOPEN_S: Final = 2.0
+"""Seconds that a call waits for a new session with a server that has forgotten the former one."""
 
 
 class McpServerError(RuntimeError):
@@ -100,17 +102,17 @@ class McpServerSource:
             return [create(settings.name, self._open_stdio, poll=False)]
         several = len(settings.urls) > 1
         return [
-            create(_instance_name(settings.name, url) if several else settings.name, self._http_opener(url), poll=True)
+            create(
+                _instance_name(settings.name, url) if several else settings.name,
+                partial(HttpTransport, url, settings.headers),
+                poll=True,
+            )
             for url in settings.urls
         ]
 
-    def _open_stdio(self) -> tuple[SessionTransport, Callable[[], Awaitable[object]]]:
+    def _open_stdio(self) -> SessionTransport:
         settings = self.settings
-        transport = StdioTransport(settings.name, settings.command, settings.args, settings.env, settings.cwd)
-        return transport, lambda: transport.process.ended.wait()
-
-    def _http_opener(self, url: str) -> Callable[[], tuple[SessionTransport, None]]:
-        return lambda: (http_transport(url, self.settings.headers), None)
+        return StdioTransport(settings.name, settings.command, settings.args, settings.env, settings.cwd)
 
     async def changes(self) -> AsyncIterator[None]:
         """Yield after each change of the tools or of the connection."""
@@ -162,39 +164,62 @@ class McpServerSource:
             FailedCallError: the server ended, or did not answer by the protocol; the tool may have been executed.
         """
         pool = self._start()
-        with pool.pick() as session:
-            if session is None:
-                raise error_from_missing_session(call.tool, pool.retry_after)
+        tried: set[str] = set()
+        while True:
             try:
-                result = await self._call(session, call.config[TOOL_PARAM], call.arguments)
-            except MCPError as error:
-                if error.code == CONNECTION_CLOSED:
-                    raise error_from_loss(call.tool, session.name) from None
-                if error.code == INVALID_REQUEST and error.message == _UNKNOWN_SESSION:
-                    session.report_broken()
-                    raise error_from_missing_session(call.tool, pool.retry_after) from None
-                raise error_from_mcp_error(error, call.tool, session.name) from None
-            except (RuntimeError, ValueError) as error:  # the SDK checks results against the output schema
-                raise error_from_unreadable_result(call.tool, session.name, error) from None
-            if isinstance(result, types.InputRequiredResult):
-                raise error_from_input_required(call.tool, result)
-            return read_result(result, session.name)
+                with pool.pick(tried) as session:
+                    if session is None:
+                        raise error_from_missing_session(call.tool, pool.retry_after)
+                    tried.add(session.name)
+                    return await self._execute_at(session, call)
+            except UnsentCallError:
+                continue  # at another address
 
-    async def _call(
-        self, session: McpSession, name: str, arguments: dict[str, Any]
-    ) -> types.CallToolResult | types.InputRequiredResult:
-        client = session.client
-        assert client is not None
-        if self._callbacks.has_any:
-            return await client.call_tool(name, arguments)
+    async def _execute_at(self, session: McpSession, call: LocalCall) -> LocalResult:
         try:
-            result = await client.session.call_tool(name, arguments, allow_input_required=True)
+            try:
+                result = await self._call(session, call)
+            except UnsentCallError:
+                if not session.is_unknown or not await session.wait_open(REOPEN_S):
+                    raise
+                result = await self._call(session, call)
         except MCPError as error:
+            if error.code == REPLY_LOST or _is_loss(error):
+                raise error_from_loss(call.tool, session.name) from None
+            raise error_from_mcp_error(error, call.tool, session.name) from None
+        except (RuntimeError, ValueError) as error:  # the SDK checks results against the output schema
+            raise error_from_unreadable_result(call.tool, session.name, error) from None
+        if isinstance(result, types.InputRequiredResult):
+            raise error_from_input_required(call.tool, result)
+        return read_result(result, session.name)
+
+    async def _call(self, session: McpSession, call: LocalCall) -> types.CallToolResult | types.InputRequiredResult:
+        """Return the result.
+
+        Raises:
+            UnsentCallError: there is no connection, or the server has forgotten the session.
+            MCPError: an error of the server, or of the connection.
+        """
+        client, name = session.client, call.config[TOOL_PARAM]
+        if client is None:
+            raise UnsentCallError
+        try:
+            if self._callbacks.has_any:
+                return await client.call_tool(name, call.arguments)
+            result = await client.session.call_tool(name, call.arguments, allow_input_required=True)
+        except MCPError as error:
+            if error.code == NOT_SENT or (error.code == INVALID_REQUEST and session.is_unknown):
+                raise UnsentCallError from None
             if error.code != HEADER_MISMATCH:
                 raise
-            return await client.call_tool(name, arguments)  # was not executed; it reads the tool's schema again
+            return await client.call_tool(name, call.arguments)  # was not executed; it reads the tool's schema again
         assert isinstance(result, (types.CallToolResult, types.InputRequiredResult))
         return result
+
+
+def _is_loss(error: MCPError) -> bool:
+    """Whether the SDK reports the end of a connection. Servers use the same code for errors of their own."""
+    return error.code == CONNECTION_CLOSED and error.message.startswith(_LOSSES)
 
 
 def _instance_name(server: str, url: str) -> str:

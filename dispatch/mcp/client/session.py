@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from mcp import Client, MCPError, types
@@ -17,6 +17,8 @@ from dispatch._internal.suggestions import excerpt
 from dispatch._internal.version import __version__
 from dispatch.mcp.client.callbacks import Callbacks
 from dispatch.mcp.client.tool_list import ToolList
+from dispatch.mcp.client.transports.http import HttpTransport
+from dispatch.mcp.client.transports.stdio import StdioTransport
 
 logger = logging.getLogger("dispatch.mcp")
 
@@ -25,13 +27,15 @@ HANDSHAKE_S: Final = 10.0
 FIRST_RETRY_S: Final = 0.5
 """Seconds until a server that has ended is started again; doubled each time."""
 MAX_RETRY_S: Final = 30.0
-STABLE_S: Final = 10.0
+STABLE_S: Final = 5.0
 """Seconds after which a session that ends begins with :data:`FIRST_RETRY_S` again."""
 JITTER: Final = 0.2
 """Share by which a wait is shorter at most, so that sessions with one server do not connect at the same instant."""
 
-SessionTransport = AbstractAsyncContextManager[Any]
-"""A transport of :class:`mcp.Client`; ``ended`` of its process, if it has one, is set when the process has ended."""
+MODE: Final = "auto"
+"""The newest protocol that the server speaks: 2026-07-28, or a handshake down to 2024-11-05."""
+
+SessionTransport = StdioTransport | HttpTransport
 
 
 class SessionEndedError(Exception):
@@ -43,7 +47,7 @@ class McpSession:
 
     Args:
         name: of the instance, unique in the server; for messages and results.
-        open_transport: returns a new transport, and an event that is set when it is of no use any more; None: it raises.
+        open_transport: returns a new transport.
         callbacks: answers to requests of the server.
         on_change: called after each change of the state or of the tools.
         poll: the list of tools is also read from time to time, whatever the server announces.
@@ -57,7 +61,7 @@ class McpSession:
     def __init__(
         self,
         name: str,
-        open_transport: Callable[[], tuple[SessionTransport, Callable[[], Awaitable[object]] | None]],
+        open_transport: Callable[[], SessionTransport],
         callbacks: Callbacks,
         on_change: Callable[[], object],
         *,
@@ -73,7 +77,9 @@ class McpSession:
         self._poll = poll
         self._randomness = randomness
         self._client: Client | None = None
-        self._is_broken = asyncio.Event()
+        self._transport: SessionTransport | None = None
+        """Of the client."""
+        self._opened = asyncio.Event()
         self._retry_at = 0.0
         self._first = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -99,17 +105,27 @@ class McpSession:
     @property
     def client(self) -> Client | None:
         """The client of the SDK; None: there is no session."""
-        return self._client
+        transport = self._transport
+        return None if transport is None or transport.ended.is_set() or self.is_unknown else self._client
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether the server has forgotten the session. A request that it answered with an error was not executed."""
+        return isinstance(self._transport, HttpTransport) and self._transport.is_unknown
+
+    async def wait_open(self, timeout: float) -> bool:
+        """Wait until the session is open, for ``timeout`` seconds at most; return whether it is."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                while self.client is None:
+                    self._opened.clear()
+                    await self._opened.wait()
+        return self.client is not None
 
     @property
     def retry_after(self) -> float:
-        """Seconds until the next attempt to connect, at least 0.1."""
-        return max(0.1, self._retry_at - asyncio.get_running_loop().time())
-
-    def report_broken(self) -> None:
-        """Open a new session: the server does not know this one any more."""
-        self._client = None
-        self._is_broken.set()
+        """Seconds until the next attempt to connect, at least :data:`FIRST_RETRY_S`."""
+        return max(FIRST_RETRY_S, self._retry_at - asyncio.get_running_loop().time())
 
     # -- supervision --------------------------------------------------------------------------------------------
 
@@ -118,16 +134,17 @@ class McpSession:
         wait = FIRST_RETRY_S
         while True:
             began = loop.time()
-            self._retry_at = began + FIRST_RETRY_S
             try:
                 await self._run()
             except Exception as error:  # of a server or of the SDK, which may raise anything; it is reported
                 self.problem = describe_failure(error)
             if loop.time() - began >= STABLE_S:
                 wait = FIRST_RETRY_S
+            if self.is_unknown:
+                continue
             delay = wait * (1 - JITTER * self._randomness())
             self._retry_at = loop.time() + delay
-            logger.warning("%s: %s; it is started again in %.1f s", self.name, self.problem, delay)
+            logger.warning("%s: %s; the next attempt is in %.1f s", self.name, self.problem, delay)
             self._first.set()
             self._on_change()
             await asyncio.sleep(delay)
@@ -141,7 +158,6 @@ class McpSession:
         """
         loop = asyncio.get_running_loop()
         ready: asyncio.Future[Client] = loop.create_future()
-        self._is_broken.clear()
         tools = ToolList(poll=self._poll)
         holder = asyncio.create_task(self._hold(ready, tools))
         opening = asyncio.create_task(self._open(ready, tools))
@@ -153,27 +169,22 @@ class McpSession:
                     holder.result()
                 raise SessionEndedError(f"no handshake within {HANDSHAKE_S:g} s")
             opening.result()
-            broken = asyncio.create_task(self._is_broken.wait())
             following = asyncio.create_task(tools.follow(ready.result(), self._set_tools))
-            tasks += [broken, following]
-            done, _ = await asyncio.wait((holder, broken, following), return_when=asyncio.FIRST_COMPLETED)
+            tasks.append(following)
+            await asyncio.wait((holder, following), return_when=asyncio.FIRST_COMPLETED)
             self._client = None
-            for task in (holder, following):
-                if task in done:
-                    task.result()
-            raise SessionEndedError(
-                "the server does not know the session any more" if broken in done else "it has ended"
-            )
+            holder.result() if holder.done() else following.result()
         finally:
             self._client = None
             await cancel_and_wait(tasks)
 
     async def _hold(self, ready: asyncio.Future[Client], tools: ToolList) -> None:
         """Hold the client of one session, whose context one task must enter and leave."""
-        transport, wait_ended = self._open_transport()
+        transport = self._open_transport()
+        self._transport = transport
         client = Client(
             transport,
-            mode="auto",
+            mode=MODE,
             message_handler=tools.on_message,
             client_info=types.Implementation(name="dispatch", version=__version__),
             cache=None,  # lists are read when the server says that they have changed
@@ -181,17 +192,15 @@ class McpSession:
         )
         async with client:
             ready.set_result(client)
-            if wait_ended is None:
-                await asyncio.get_running_loop().create_future()
-            else:
-                await wait_ended()
-        raise SessionEndedError("the server has ended")
+            await transport.ended.wait()
+        raise SessionEndedError("it does not know the session any more" if self.is_unknown else "the server has ended")
 
     async def _open(self, ready: asyncio.Future[Client], tools: ToolList) -> None:
         client = await ready
         found = await tools.read(client)
         self.problem = ""
         self._client = client
+        self._opened.set()
         self._set_tools(found)
         self._first.set()
         logger.info("%s: connected, protocol %s, %d tools", self.name, client.protocol_version, len(found))

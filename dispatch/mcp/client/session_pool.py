@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 from mcp import types
@@ -15,6 +15,10 @@ from dispatch.calls.invokers.local_executor import FailedCallError, RefusedCallE
 from dispatch.errors import Outcome
 from dispatch.mcp.client.session import McpSession
 from dispatch.policy import Policy
+
+
+class UnsentCallError(Exception):
+    """A session cannot be used, and the server did not receive the call."""
 
 
 class SessionPool:
@@ -74,15 +78,16 @@ class SessionPool:
         return min(session.retry_after for session in self._sessions.values())
 
     @contextmanager
-    def pick(self) -> Iterator[McpSession | None]:
-        """Pick the session of a call, and record how the call ends. None: no session is open."""
+    def pick(self, tried: Collection[str]) -> Iterator[McpSession | None]:
+        """Pick the session of a call, and record how the call ends. None: no session is open, except those ``tried``."""
+        names = (name for name, session in self._sessions.items() if session.client is not None)
+        capable = frozenset(name for name in names if name not in tried)
         if self._only is not None:
-            yield self._only if self._only.client is not None else None
+            yield self._only if capable else None
             return
-        capable = frozenset(name for name, session in self._sessions.items() if session.client is not None)
         if self._balancer is None:
             self._balancer = Balancer(
-                self._sessions,
+                tuple(self._sessions),
                 balancing=self._policy.balancing,
                 outlier_detection=self._policy.outlier_detection,
                 clock=loop_clock(),
@@ -96,7 +101,7 @@ class SessionPool:
         try:
             yield self._sessions[pick.instance]
             outcome = Outcome.SUCCESS
-        except FailedCallError:
+        except (FailedCallError, UnsentCallError):
             outcome = Outcome.TRANSPORT
             raise
         except RefusedCallError:

@@ -49,14 +49,19 @@ def choose_names(servers: Iterable[ServerTools]) -> ToolNames:
                 owners.setdefault(name, []).append(each.server)
     clashes = {name: tuple(found) for name, found in owners.items() if len(found) > 1}
     prefixes = map_names([each.server for each in servers], MAX_PREFIX_CHARS)
-    names = {}
+    names = {server: dict(tools) for server, tools in bare.items()}
+    prefixed = []
     for each in servers:
-        own = bare[each.server]
-        if each.prefix != "never":
-            prefix = prefixes[each.server]
-            prefixed = {tool: f"{prefix}-{name}" for tool, name in own.items() if each.prefix or name in clashes}
-            own = {**own, **{tool: _shorten(name, tool) for tool, name in prefixed.items()}}
-        names[each.server] = own
+        for tool, name in bare[each.server].items():
+            if each.prefix == "always" or (each.prefix is None and name in clashes):
+                names[each.server][tool] = _shorten(f"{prefixes[each.server]}-{name}", tool)
+                prefixed.append((each.server, tool))
+    # The prefix "a" of "b-c" and the prefix "a-b" of "c" are the same text.
+    counts = Counter(name for own in names.values() for name in own.values())
+    for server, tool in prefixed:
+        name = names[server][tool]
+        if counts[name] > 1:
+            names[server][tool] = _shorten(name, f"{server}\n{tool}", is_ambiguous=True)
     return ToolNames(names, clashes)
 
 

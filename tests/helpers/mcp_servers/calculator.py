@@ -12,7 +12,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
 from pydantic import BaseModel
 
-server = MCPServer("calculator")
+server = MCPServer("calculator", log_level="WARNING")
 
 
 @server.tool(annotations=ToolAnnotations(read_only_hint=True, destructive_hint=True))

@@ -49,6 +49,9 @@ class StdioTransport:
     Args:
         server: name, for the log.
         command, args, env, cwd: of the process; ``env`` is added to what the SDK lets a server inherit.
+
+    Attributes:
+        ended: set when the process has ended, or its connection is of no use any more.
     """
 
     def __init__(self, server: str, command: str, args: Sequence[str], env: Mapping[str, str], cwd: str | None) -> None:
@@ -56,13 +59,14 @@ class StdioTransport:
         self._command = command, *args
         self._env = get_default_environment() | dict(env)
         self._cwd = cwd
+        self.ended = asyncio.Event()
         self._process: ServerProcess | None = None
 
     async def __aenter__(self) -> tuple[ServerProcess, ServerProcess]:
         loop = asyncio.get_running_loop()
         log = StderrLog(logger, self._server, loop_clock())
         _, protocol = await loop.subprocess_exec(
-            lambda: ServerProcess(self._server, log),
+            lambda: ServerProcess(self._server, log, self.ended),
             *self._command,
             env=self._env,
             cwd=self._cwd,
@@ -77,23 +81,21 @@ class StdioTransport:
         if self._process is not None:
             await self._process.end()
 
-    @property
-    def process(self) -> ServerProcess:
-        """The process; it exists while the context is entered."""
-        assert self._process is not None
-        return self._process
-
 
 class ServerProcess(asyncio.SubprocessProtocol):
     """A running server, as the two streams that a session of the SDK reads and writes.
 
+    Args:
+        server: name, for the log.
+        log: receives stderr.
+        ended: is set when the process has ended, or its connection is of no use any more.
+
     Attributes:
-        ended: set when the process has ended, or its connection is of no use any more.
         pid: of the process and of its group.
     """
 
-    def __init__(self, server: str, log: StderrLog) -> None:
-        self.ended = asyncio.Event()
+    def __init__(self, server: str, log: StderrLog, ended: asyncio.Event) -> None:
+        self.ended = ended
         self.pid = 0
         self._server = server
         self._log = log

@@ -1,0 +1,119 @@
+"""The configuration of MCP servers: the common form, the keys of dispatch, and every mistake by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dispatch.mcp.client.configuration import Configuration, ServerSettings, read_configuration
+
+ENVIRONMENT = {"TOKEN": "secret", "HOME": "/home/ada", "EMPTY": ""}
+
+
+def read(raw: object) -> Configuration:
+    found = read_configuration(raw, "mcp.json", ENVIRONMENT)
+    assert isinstance(found, Configuration)
+    return found
+
+
+def read_one(entry: dict[str, Any]) -> ServerSettings:
+    found = read({"mcpServers": {"one": entry}})
+    assert found.invalid == ()
+    (settings,) = found.servers
+    return settings
+
+
+def test_a_command() -> None:
+    entry = {"command": "npx", "args": ["-y", "files", "${HOME}/x"], "env": {"KEY": "${TOKEN}"}, "cwd": "${HOME}"}
+    settings = read_one(entry)
+    assert (settings.command, settings.args, settings.cwd) == ("npx", ("-y", "files", "/home/ada/x"), "/home/ada")
+    assert settings.env == {"KEY": "secret"}
+    assert (settings.is_trusted, settings.only, settings.prefix, settings.on_change) == (False, None, None, "apply")
+
+
+def test_addresses() -> None:
+    settings = read_one({"type": "http", "url": "https://host/mcp", "headers": {"Authorization": "Bearer ${TOKEN}"}})
+    assert (settings.urls, settings.headers) == (("https://host/mcp",), {"Authorization": "Bearer secret"})
+    several = read_one({"url": ["https://one/mcp", "https://two/mcp", "https://one/mcp"]})
+    assert several.urls == ("https://one/mcp", "https://two/mcp")
+
+
+def test_the_keys_of_dispatch() -> None:
+    settings = read_one(
+        {
+            "command": "x",
+            "trusted": True,
+            "only": ["a.b"],
+            "prefix": "always",
+            "policy": {"timeout": 5},
+            "permissions": ["files:read"],
+            "on-change": "hold",
+        }
+    )
+    assert (settings.is_trusted, settings.only, settings.prefix) == (True, ("a.b",), "always")
+    assert (settings.policy, settings.permissions, settings.on_change) == ({"timeout": 5}, ("files:read",), "hold")
+
+
+def test_an_empty_list_of_tools_uses_none() -> None:
+    assert read_one({"command": "x", "only": []}).only == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("${TOKEN}-${TOKEN}", "secret-secret"), ("${NONE:-x}", "x"), ("${EMPTY:-x}", "x"), ("$TOKEN ${", "$TOKEN ${")],
+)
+def test_variables(text: str, value: str) -> None:
+    assert read_one({"command": text}).command == value
+
+
+def test_servers_without_the_outer_object_and_disabled_ones() -> None:
+    found = read({"one": {"command": "x"}, "two": {"command": "y", "disabled": True}})
+    assert [each.name for each in found.servers] == ["one"]
+
+
+@pytest.mark.parametrize(
+    ("entry", "problem"),
+    [
+        (3, "one: the entry is a number, not an object"),
+        ({}, "one: command: neither 'command' nor 'url' is given"),
+        ({"command": "x", "url": "https://host"}, "one: url: both 'command' and 'url' are given"),
+        ({"command": 3}, "one: command: 'command' is a number, not a text"),
+        ({"command": "x", "args": "-y"}, "one: args: 'args' is not a list of texts"),
+        ({"command": "x", "env": {"A": 1}}, "one: env.A: a number, not a text"),
+        ({"command": "${NONE}"}, "one: command: the environment variable 'NONE' is not set"),
+        ({"url": "host/mcp"}, "one: url: 'host/mcp' is no HTTP address"),
+        ({"url": ["https://host", 3]}, "one: url: 'url' is not a list of texts"),
+        ({"type": "sse", "url": "https://host"}, "one: type: the transport 'sse' was withdrawn"),
+        ({"type": "carrier-pigeon", "url": "https://host"}, "one: type: the transport 'carrier-pigeon' is unknown"),
+        ({"type": "stdio", "url": "https://host"}, "one: type: 'stdio' needs 'command'"),
+        ({"command": "x", "prefix": "sometimes"}, "one: prefix: 'sometimes' is unknown"),
+        ({"command": "x", "on-change": "ask"}, "one: on-change: 'ask' is unknown"),
+        ({"command": "x", "trusted": "yes"}, "one: trusted: 'trusted' is a text, not true or false"),
+        ({"command": "x", "policy": {"timeout": -1}}, "policy.timeout"),
+        ({"command": "x", "permissions": []}, "one: permissions: the list is empty"),
+        ({"command": "x", "only": [""]}, "one: only[0]: an empty text"),
+    ],
+)
+def test_mistakes(entry: object, problem: str) -> None:
+    found = read({"mcpServers": {"one": entry, "other": {"command": "x"}}})
+    assert [each.name for each in found.servers] == ["other"]
+    (invalid,) = found.invalid
+    assert invalid.name == "one"
+    assert problem in str(invalid.problems[0])
+
+
+def test_unknown_keys_are_probable_mistakes() -> None:
+    found = read({"one": {"command": "x", "trustd": True, "autoApprove": []}, "two": {"url": "https://x", "args": []}})
+    assert [str(each) for each in found.warnings] == [
+        "mcp.json: one: trustd: an unknown key, which is ignored. "
+        "Fix: rename it to 'trusted' if you meant that, or remove it.",
+        "mcp.json: two: args: a server with 'url' has no 'args'. Fix: remove it.",
+    ]
+
+
+@pytest.mark.parametrize("raw", [3, [], {"mcpServers": []}])
+def test_no_servers_at_all(raw: object) -> None:
+    found = read_configuration(raw, "mcp.json", {})
+    assert isinstance(found, list)
+    assert "mcpServers" in str(found[0])

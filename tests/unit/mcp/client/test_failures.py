@@ -1,0 +1,226 @@
+"""Servers that die, hang or do not obey: typed errors at once, one execution, a restart, and no process left."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import textwrap
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dispatch
+import dispatch.mcp.client.session
+from tests.helpers.mcp_servers.programs import call_until_ok, connected, http_server, stdio, until
+
+POLICY = {"bulkhead": {"max-concurrent-calls": 100}, "breaker": None}
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(test())  # type: ignore[arg-type] # a coroutine
+
+
+def is_running(pid: int) -> bool:
+    """Whether there is such a process, and it is no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+async def assert_typed_ends(dispatcher: dispatch.Dispatcher, kill: Callable[[], object]) -> None:
+    """64 calls in flight end at once when their server is killed; the next call is not executed; then all tools work."""
+    loop = asyncio.get_running_loop()
+    calls = [asyncio.create_task(dispatcher.execute("wait", {"seconds": 60}, timeout=60)) for _ in range(64)]
+    await asyncio.sleep(0.5)
+    began = loop.time()
+    kill()
+    ended = await asyncio.gather(*calls)
+    assert loop.time() - began < 2
+    for result in ended:
+        assert isinstance(result.error, dispatch.TransportError)
+        assert (result.error.type, result.error.sent, result.attempts) == ("instance-lost", True, 1)
+        assert not result.error.retryable
+    meanwhile = await dispatcher.execute("add", {"a": 1, "b": 2})
+    assert meanwhile.error is not None
+    assert (meanwhile.error.type, meanwhile.attempts) == ("no-instance", 0)
+    assert meanwhile.error.retry_after is not None
+    assert meanwhile.error.retry_after >= 0.5
+    assert "add" in [tool.name for tool in dispatcher.registry.list()]
+
+
+def test_kill_in_the_middle_of_64_calls() -> None:
+    async def test() -> None:
+        async with connected({"calc": stdio("calculator", policy=POLICY)}) as dispatcher:
+            pid = int(await dispatcher.call("pid"))
+            await assert_typed_ends(dispatcher, lambda: os.kill(pid, signal.SIGKILL))
+            assert set(await call_until_ok(dispatcher, "add", {"a": 1, "b": 2})) == {"no-instance"}
+            assert int(await dispatcher.call("pid")) != pid
+
+    run(test)
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+def test_kill_of_a_server_over_http_in_the_middle_of_64_calls(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch.mcp.client.session, "MODE", mode)
+
+    async def test() -> None:
+        with http_server("calculator") as server:
+            async with connected({"calc": {"url": server.url, "policy": POLICY}}) as dispatcher:
+                assert await dispatcher.call("add", {"a": 1, "b": 2}) == "3"
+                await assert_typed_ends(dispatcher, server.kill)
+                await asyncio.to_thread(server.start)
+                assert set(await call_until_ok(dispatcher, "add", {"a": 1, "b": 2})) <= {"no-instance"}
+
+    run(test)
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+def test_a_server_over_http_that_has_restarted_between_two_calls(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch.mcp.client.session, "MODE", mode)
+
+    async def test() -> None:
+        with http_server("calculator") as server:
+            async with connected({"calc": {"url": server.url}}) as dispatcher:
+                assert await dispatcher.call("add", {"a": 1, "b": 2}) == "3"
+                server.kill()
+                server.start()  # the dispatcher's loop stands still meanwhile
+                assert await dispatcher.call("add", {"a": 1, "b": 2}) == "3"
+
+    run(test)
+
+
+def test_calls_are_balanced_between_several_addresses() -> None:
+    async def test() -> None:
+        with http_server("calculator") as one, http_server("calculator") as two:
+            async with connected({"calc": {"url": [one.url, two.url], "policy": POLICY}}) as dispatcher:
+                found = [await dispatcher.execute("pid") for _ in range(20)]
+                assert len({each.text for each in found}) == 2
+                assert len({each.instance for each in found}) == 2
+                one.kill()
+                met = [await dispatcher.execute("pid") for _ in range(20)]
+                assert {each.error.type for each in met if each.error is not None} <= {"instance-lost"}
+                after = [await dispatcher.execute("pid") for _ in range(10)]
+                assert [each.error for each in after] == [None] * 10
+                assert len({each.text for each in after}) == 1
+
+    run(test)
+
+
+def script(tmp_path: Path, code: str) -> dict[str, Any]:
+    """The entry of a server that is a short program."""
+    path = tmp_path / "server.py"
+    path.write_text(textwrap.dedent(code))
+    return {"command": sys.executable, "args": [str(path)]}
+
+
+def test_a_handshake_that_hangs_fails_and_leaves_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch.mcp.client.session, "HANDSHAKE_S", 1.0)
+    code = f"""
+        import os, time
+        open({str(tmp_path / "pid")!r}, "w").write(str(os.getpid()))
+        time.sleep(60)
+    """
+
+    async def test() -> None:
+        async with connected({"slow": script(tmp_path, code)}) as dispatcher:
+            await until(lambda: "no handshake" in dispatcher.registry.sources()[0].problem)
+
+    run(test)
+    assert not is_running(int((tmp_path / "pid").read_text()))
+
+
+CHILD = """
+    import signal, subprocess, sys
+    from mcp.server.mcpserver import MCPServer
+    if "stubborn" in sys.argv:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sleep = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"
+    child = subprocess.Popen([sys.executable, "-c", sleep])
+    server = MCPServer("parent", log_level="ERROR")
+
+    @server.tool()
+    def pids() -> list[int]:
+        import os
+        return [os.getpid(), child.pid]
+
+    server.run()
+    if "stubborn" in sys.argv:
+        import time
+        time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("options", [[], ["stubborn"]])
+def test_a_server_and_its_children_end_with_the_dispatcher(tmp_path: Path, options: list[str]) -> None:
+    pids: list[int] = []
+
+    async def test() -> None:
+        entry = script(tmp_path, CHILD)
+        entry["args"] += options
+        async with connected({"parent": entry}) as dispatcher:
+            result = await dispatcher.execute("pids")
+            pids.extend(result.structured_content["result"])
+            assert all(map(is_running, pids))
+        await until(lambda: not any(map(is_running, pids)), 1)  # they were killed, and the kernel needs a moment
+
+    run(test)
+
+
+def test_the_children_of_a_killed_server_end_and_hide_its_death_from_no_call(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with connected({"parent": script(tmp_path, CHILD)}) as dispatcher:
+            server, child = (await dispatcher.execute("pids")).structured_content["result"]
+            os.kill(server, signal.SIGKILL)  # the child keeps the pipes open
+            await until(lambda: not is_running(child))
+            await call_until_ok(dispatcher, "pids", {})
+
+    run(test)
+
+
+def test_servers_end_with_a_process_that_closes_nothing(tmp_path: Path) -> None:
+    code = f"""
+        import asyncio, sys, dispatch
+
+        async def main():
+            entry = {{"command": sys.executable, "args": [{str(tmp_path / "server.py")!r}]}}
+            dispatcher = dispatch.connect("memory://", [dispatch.McpServers({{"parent": entry}})])
+            await dispatcher.start()
+            print(*(await dispatcher.execute("pids")).structured_content["result"], flush=True)
+
+        asyncio.run(main())
+    """
+    script(tmp_path, CHILD)
+    (tmp_path / "main.py").write_text(textwrap.dedent(code))
+
+    async def test() -> None:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, str(tmp_path / "main.py"), stdout=-1, stderr=asyncio.subprocess.DEVNULL
+        )
+        output, _ = await process.communicate()
+        pids = list(map(int, output.split()))
+        assert len(pids) == 2
+        await until(lambda: not any(map(is_running, pids)))
+
+    run(test)
+
+
+def test_output_that_is_no_message_is_logged_and_a_server_that_ends_at_once_is_tried_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "dispatch.mcp")
+
+    async def test() -> None:
+        async with connected({"bad": script(tmp_path, "print('hello')")}) as dispatcher:
+            await until(lambda: sum("the next attempt is in" in each for each in caplog.messages) >= 3)
+            assert dispatcher.registry.sources()[0].state == "failed"
+
+    run(test)
+    assert "bad: (stdout) hello" in caplog.messages
+    waits = [float(each.rpartition(" in ")[2].split()[0]) for each in caplog.messages if "next attempt" in each]
+    assert 0.4 <= waits[0] <= 0.5
+    assert waits[0] < waits[1] < waits[2]
