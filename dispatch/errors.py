@@ -53,8 +53,9 @@ class ErrorType(StrEnum):
 
     # The caller's mistakes.
     INVALID_ARGUMENTS = "invalid-arguments"
-    """The arguments, the user or the idempotency key have a wrong type or cannot be written as JSON, or the version is no
-    range; the tool was not executed."""
+    """The arguments do not match the schema of the tool; the arguments, the user or the idempotency key have a wrong type or
+    cannot be written as JSON; the version is no range; or the call in a model's text cannot be read; the tool was not
+    executed."""
     INVALID_CONFIG = "invalid-config"
     """The config values of a TrustGraph-compatible client cannot be written as JSON; the tool was not executed."""
     INVALID_TIMEOUT = "invalid-timeout"
