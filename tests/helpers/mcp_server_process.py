@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
-import sys
 from typing import Any
 
 from dispatch import Policy, ToolError
 from tests.helpers.dispatcher_and_service import catalog, stand
 
 TOPIC = {"name": "topic", "type": "string", "description": "What about.", "required": True}
+CITY = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 TOOLS = catalog(
-    work={"arguments": [TOPIC], "read-only": True},
-    broken={},
-    noisy={},
+    work={"arguments": [TOPIC], "read-only": True, "idempotent": True, "destructive": False},
+    broken={"input-schema": {"type": "object", "properties": {}, "additionalProperties": True}},
+    city={"output-schema": CITY, "destructive": True, "description": "Names a city: größe 🦊."},
 )
 
 
@@ -25,6 +25,8 @@ async def work(arguments: dict[str, Any]) -> str:
         print("stray output")  # noqa: T201 - it must not reach the protocol
         await asyncio.to_thread(subprocess.run, ["echo", "stray output of a child"], check=True)
         os.write(1, b"stray bytes\n")
+    if "city" in arguments:
+        return f'{{"name": "{arguments["city"]}"}}'
     if "topic" not in arguments:
         raise ToolError("no-topic", "there is no topic")
     return f"about {arguments['topic']}"
@@ -38,4 +40,3 @@ async def main() -> None:
 
 if __name__ == "__main__":
     asyncio.run(main())
-    sys.exit(0)

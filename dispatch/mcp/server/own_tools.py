@@ -22,6 +22,7 @@ READ_RESULT: Final = ReadResultTool.name
 MAX_FOUND: Final = 20
 """Tools that one search shows, at most: their schemas fill the context of a model."""
 
+_READ_ONLY: Final = ToolAnnotations(read_only_hint=True, idempotent_hint=True)
 _SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     FIND_TOOLS: {
         "type": "object",
@@ -86,14 +87,14 @@ class OwnTools:
                 FIND_TOOLS,
                 find,
                 f"Find tools for a task among {number:,}: names, descriptions and parameters. Call one with {call}.",
-                read_only=True,
+                annotations=_READ_ONLY,
             ),
-            _describe(CALL_TOOL, call, f"Call a tool that {find} has shown.", read_only=None),
+            _describe(CALL_TOOL, call, f"Call a tool that {find} has shown."),
         ]
 
     def describe_read_result(self) -> McpTool:
         """Return ``read_result``."""
-        return _describe(READ_RESULT, READ_RESULT, ReadResultTool.description, read_only=True)
+        return _describe(READ_RESULT, READ_RESULT, ReadResultTool.description, annotations=_READ_ONLY)
 
     def check(self, own: str, arguments: Mapping[str, Any]) -> None:
         """Check the arguments of a tool of the server.
@@ -109,8 +110,7 @@ class OwnTools:
             )
 
 
-def _describe(own: str, name: str, description: str, *, read_only: bool | None) -> McpTool:
-    annotations = None if read_only is None else ToolAnnotations(read_only_hint=read_only, open_world_hint=False)
+def _describe(own: str, name: str, description: str, *, annotations: ToolAnnotations | None = None) -> McpTool:
     return McpTool(name=name, description=description, input_schema=_SCHEMAS[own], annotations=annotations)
 
 

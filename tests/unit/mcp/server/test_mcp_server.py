@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import pytest
 from mcp import Client
-from mcp_types import CallToolResult, TextContent
+from mcp_types import CallToolResult, TextContent, ToolAnnotations
 
 from dispatch import ToolError
 from tests.helpers.dispatcher_and_service import Service, catalog, stand
@@ -26,7 +26,10 @@ def text_of(result: CallToolResult) -> str:
 
 async def test_tools_are_listed_and_called(mode: Literal["auto", "legacy"]) -> None:
     service = Service(lambda arguments: f"about {arguments['topic']}")
-    tools = catalog(work={"arguments": [TOPIC], "read-only": True, "idempotent": True, "destructive": False}, bare={})
+    tools = catalog(
+        work={"arguments": [TOPIC], "read-only": True, "idempotent": True, "destructive": False},
+        bare={"destructive": False},
+    )
     async with (
         stand(service, tools) as (dispatcher, _),
         Client(dispatcher.mcp_server(user="alice").sdk_server, mode=mode) as client,
@@ -35,11 +38,8 @@ async def test_tools_are_listed_and_called(mode: Literal["auto", "legacy"]) -> N
         assert (bare.name, work.name, work.description) == ("bare", "work", "Does work.")
         assert work.input_schema["properties"] == {"topic": {"type": "string", "description": "What about."}}
         assert work.input_schema["required"] == ["topic"]
-        assert work.annotations is not None
-        assert bare.annotations is not None
-        hints = work.annotations.read_only_hint, work.annotations.idempotent_hint, work.annotations.destructive_hint
-        assert hints == (True, True, False)
-        assert bare.annotations.destructive_hint is None
+        assert work.annotations == ToolAnnotations(read_only_hint=True, idempotent_hint=True)
+        assert bare.annotations == ToolAnnotations(read_only_hint=False, idempotent_hint=False, destructive_hint=False)
         result = await client.call_tool("work", {"topic": "cäts"})
         assert (text_of(result), result.is_error) == ("about cäts", False)
     assert service.requests == [({}, {"topic": "cäts"}, "alice")]
