@@ -91,6 +91,7 @@ bench: $(VENV)/.dev $(VENV)/.peers
 	@$(BIN)/python -m benchmarks.micro.telemetry
 	@$(BIN)/python -m benchmarks.functions
 	@$(BIN)/python -m benchmarks.calling
+	@$(BIN)/python -m benchmarks.mcp
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 bench-search: $(VENV)/.dev

@@ -10,6 +10,7 @@ import pytest
 
 import dispatch
 import dispatch.calling
+import dispatch.mcp.server
 import dispatch.results
 import dispatch.schemas
 import dispatch.testing
@@ -124,6 +125,7 @@ def test_the_api_has_every_public_name_once() -> None:
     packages = (
         dispatch,
         dispatch.calling,
+        dispatch.mcp.server,
         dispatch.results,
         dispatch.schemas,
         dispatch.testing,

@@ -47,7 +47,7 @@ def list_own_hosts(host: str) -> list[str]:
     return found
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def open_listener(host: str, port: int) -> socket.socket:
     # With the protocol named, which socket.create_server() does not do: asyncio disables Nagle's algorithm only then, and
     # a reply in two parts takes 40 ms with it.
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -89,7 +89,7 @@ async def serve_http(
     if tokens is None and not is_loopback(host):
         raise ValueError(f"other machines reach '{host}', and every caller must name itself there with a bearer token")
     app = server.app(path=path, hosts=[*list_own_hosts(host), *hosts], tokens=tokens)
-    with _listen(host, port) as listener:
+    with open_listener(host, port) as listener:
         config = uvicorn.Config(
             app, log_config=None, access_log=False, lifespan="on", ws="none", timeout_graceful_shutdown=DRAIN_S
         )

@@ -22,6 +22,7 @@ READ_RESULT: Final = ReadResultTool.name
 MAX_FOUND: Final = 20
 """Tools that one search shows, at most: their schemas fill the context of a model."""
 
+_OTHER_NAMES: Final = {FIND_TOOLS: "find_all_tools", CALL_TOOL: "call_any_tool"}
 _READ_ONLY: Final = ToolAnnotations(read_only_hint=True, idempotent_hint=True)
 _SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     FIND_TOOLS: {
@@ -55,7 +56,7 @@ _SCHEMAS: Final[dict[str, dict[str, Any]]] = {
 class OwnTools:
     """The server's own tools: their names, definitions and arguments.
 
-    A tool of the catalogue keeps its name: beside it ``find_tools`` is ``dispatch_find_tools``. ``read_result`` keeps its
+    A tool of the catalogue keeps its name: beside it ``find_tools`` is ``find_all_tools``. ``read_result`` keeps its
     name, because cut results name it: a handle decides whose result is read.
     """
 
@@ -64,9 +65,9 @@ class OwnTools:
 
     def name_of(self, own: str, catalog: Catalog) -> str:
         """Return the name under which a tool of the server is listed."""
-        name = own
+        name = own if own not in catalog.tools else _OTHER_NAMES[own]
         while name in catalog.tools:
-            name = f"dispatch_{name}"
+            name += "_"
         return name
 
     def find_own(self, name: str, catalog: Catalog) -> str | None:

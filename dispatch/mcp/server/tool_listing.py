@@ -82,8 +82,7 @@ def describe_tool(tool: Tool) -> McpTool:
         annotations=ToolAnnotations(
             read_only_hint=tool.read_only,
             idempotent_hint=tool.descriptor.idempotent,
-            # It has no meaning for a tool that only reads. MCP's default is dispatch's: a tool that does not declare it may be
-            # destructive.
+            # It has no meaning for a tool that only reads. A tool that does not declare it may be destructive, also in MCP.
             destructive_hint=None if tool.read_only else tool.destructive,
         ),
     )

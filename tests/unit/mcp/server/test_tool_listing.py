@@ -150,9 +150,9 @@ async def test_tools_of_the_catalogue_keep_their_names(mode: Mode) -> None:
         stand(service, tools) as (dispatcher, _),
         connected(dispatcher.mcp_server(search="always", always=["find_tools"]), "process", mode) as client,
     ):
-        assert await list_names(client) == ["call_tool", "dispatch_find_tools", "find_tools", "read_result"]
+        assert await list_names(client) == ["call_tool", "find_all_tools", "find_tools", "read_result"]
         assert text_of(await client.call_tool("find_tools")) == "mine: {}"
-        found = json.loads(text_of(await client.call_tool("dispatch_find_tools", {"query": "work"})))["tools"]
+        found = json.loads(text_of(await client.call_tool("find_all_tools", {"query": "work"})))["tools"]
         assert found[0]["name"] == "work"
         # A handle decides whose read_result it is.
         assert text_of(await client.call_tool("read_result", {"handle": "x"})) == "mine: {'handle': 'x'}"
