@@ -8,7 +8,7 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -26,6 +26,8 @@ BUSY_SECONDS: Final = 5.0
 """Wait for a transaction of another process; they take milliseconds."""
 BROKEN_CODES: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 MAX_COUNT: Final = 1e15
+PART: Final = 200
+"""Changes that are passed on at a time: 0.3 ms for which the event loop may wait."""
 HEADER: Final = b"SQLite format 3\0"
 SCHEMA: Final = f"""
     BEGIN EXCLUSIVE;
@@ -92,76 +94,88 @@ class EvidenceFile:
         self._inode = 0
         self._seen = 0
 
-    def merge(
-        self, added: Mapping[Edge, Evidence], resets: Sequence[Edge] | None, now: float, *, is_reading: bool = True
-    ) -> list[Change]:
-        """Write in one transaction, and return what changed in the file since the last call: by all processes and by this
-        call; after the file was opened, all rows.
-
-        A broken file is moved aside and reported in the log; then the call continues with an empty one.
+    def write(self, added: Mapping[Edge, Evidence], resets: Sequence[Edge] | None, now: float) -> None:
+        """Add observations in one transaction. A broken file is moved aside before, and reported in the log.
 
         Args:
-            added: observations to add.
             resets: edges to reset before; None: all edges.
-            is_reading: False: return nothing, and read the changes in a later call.
 
         Raises:
             sqlite3.Error: nothing was written, for example because the disk is full.
             OSError: likewise.
             ValueError: the file was replaced by a database of another application.
         """
+
+        def run(connection: sqlite3.Connection) -> None:
+            with connection:
+                self._write(connection, added, resets, now)
+
+        self._run(run)
+
+    def read(self, on_changes: Callable[[list[Change]], object]) -> None:
+        """Read what all processes, this one included, have changed in the file since the last call; after the file was
+        opened, all rows. A broken file is moved aside, and reported in the log.
+
+        Args:
+            on_changes: called with each 200 changes.
+
+        Raises:
+            sqlite3.Error, OSError, ValueError: the file cannot be read; see :meth:`write`.
+        """
+        self._run(lambda connection: self._read(connection, on_changes))
+
+    def _run(self, operation: Callable[[sqlite3.Connection], object]) -> None:
+        """Run an operation; after a broken file was moved aside, on an empty one."""
         for attempt in (1, 2):
             try:
-                return self._merge(self._connect(), added, resets, now, is_reading)
+                operation(self._connect())
+                return
             except sqlite3.DatabaseError as error:
                 # Other codes concern the disk or other processes: the file itself may be intact.
                 if attempt == 2 or (getattr(error, "sqlite_errorcode", 0) & 0xFF) not in BROKEN_CODES:
                     self.close()
                     raise
                 self._move_aside(error)
-        raise AssertionError
 
     def close(self) -> None:
-        """Close the file; the next :meth:`merge` opens it again and reads all rows."""
+        """Close the file; the next call opens it again and reads all rows."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
         self._seen = 0
 
-    def _merge(
+    def _write(
         self,
         connection: sqlite3.Connection,
         added: Mapping[Edge, Evidence],
         resets: Sequence[Edge] | None,
         now: float,
-        is_reading: bool,
-    ) -> list[Change]:
-        if added or resets is None or resets:
-            with connection:
-                connection.execute("BEGIN IMMEDIATE")
-                connection.execute("UPDATE changes SET number = number + 1")
-                ((number,),) = connection.execute("SELECT number FROM changes")
-                if resets is None:
-                    connection.execute(RESET, (now, number))
-                else:
-                    connection.executemany(
-                        f"{RESET} WHERE source = ? AND target = ?", [(now, number, u, v) for u, v in resets]
-                    )
-                connection.executemany(
-                    ADD, [(u, v, *each, now, number) for (u, v), each in added.items() if _is_text(u + v)]
-                )
-                ((count,),) = connection.execute("SELECT count(*) FROM evidence")
-                if count > self._max_edges:
-                    # Some more than needed: the next transactions need not evict again.
-                    connection.execute(EVICT, (now, count - self._max_edges * 15 // 16))
-        if not is_reading:
-            return []
-        rows = connection.execute(
+    ) -> None:
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("UPDATE changes SET number = number + 1")
+        ((number,),) = connection.execute("SELECT number FROM changes")
+        if resets is None:
+            connection.execute(RESET, (now, number))
+        else:
+            connection.executemany(f"{RESET} WHERE source = ? AND target = ?", [(now, number, u, v) for u, v in resets])
+        connection.executemany(ADD, [(u, v, *each, now, number) for (u, v), each in added.items() if _is_text(u + v)])
+        ((count,),) = connection.execute("SELECT count(*) FROM evidence")
+        if count > self._max_edges:
+            # Some more than needed: the next transactions need not evict again.
+            connection.execute(EVICT, (now, count - self._max_edges * 15 // 16))
+
+    def _read(self, connection: sqlite3.Connection, on_changes: Callable[[list[Change]], object]) -> None:
+        cursor = connection.execute(
             "SELECT source, target, success, tool_error, unused, time, change FROM evidence WHERE change > ?",
             (self._seen,),
-        ).fetchall()
-        self._seen = max((row[6] for row in rows), default=self._seen)
-        return [Change(row[0], row[1], Evidence(*row[2:5]), row[5]) for row in rows if _is_valid(row)]
+        )
+        seen = self._seen
+        # In small parts: 100,000 rows at a time cause full garbage collections, each of which stops all threads for 0.1 s.
+        while rows := cursor.fetchmany(PART):
+            seen = max(seen, *(row[6] for row in rows))
+            on_changes([Change(row[0], row[1], Evidence(*row[2:5]), row[5]) for row in rows if _is_valid(row)])
+            time.sleep(0)  # other threads first
+        self._seen = seen
 
     def _connect(self) -> sqlite3.Connection:
         if self._connection is not None:

@@ -24,8 +24,6 @@ EXCHANGE_SECONDS: Final = 0.5
 transaction."""
 CLOSE_SECONDS: Final = 5.0
 """How long :meth:`EvidenceStore.close` waits for the last exchange."""
-LOCKED_CHANGES: Final = 200
-"""Changes that are put into the table at a time: 0.3 ms for which the event loop may wait."""
 
 
 class EvidenceStore:
@@ -181,16 +179,20 @@ class EvidenceStore:
         with self._lock:
             added, resets = self._added, self._resets
             self._added, self._resets = {}, {}
-        is_reading = self._frozen_at is None
         try:
-            changes = self._file.merge(
-                added, None if resets is None else list(resets), self._clock(), is_reading=is_reading
-            )
+            if added or resets is None or resets:
+                try:
+                    self._file.write(added, None if resets is None else list(resets), self._clock())
+                except Exception:
+                    self._restore(added, resets)
+                    raise
+            if self._frozen_at is None:
+                held, self._held = self._held, []
+                self._apply(held)
+                self._file.read(self._apply)
         except (sqlite3.Error, OSError, ValueError) as error:
-            self._restore(added, resets)
             self._report(error)
         else:
-            self._held = self._apply([*self._held, *changes])
             self._report(None)
         if self._is_closed:
             self._file.close()
@@ -207,24 +209,24 @@ class EvidenceStore:
                         self._added[edge] = evidence if newer is None else evidence.add(newer)
                 self._resets = None if resets is None else {**resets, **self._resets}
 
-    def _apply(self, changes: list[Change]) -> list[Change]:
-        """Put changes into the table; return those that remain, because the store was frozen meanwhile."""
-        for start in range(0, len(changes), LOCKED_CHANGES):
-            with self._lock:
-                if self._frozen_at is not None:
-                    return changes[start:]
-                for u, v, evidence, time in changes[start : start + LOCKED_CHANGES]:
-                    if self._resets is None or (u, v) in self._resets:
-                        continue  # recorded before the reset
-                    if evidence.weight:
-                        self._table.replace(u, v, evidence, time)
-                    else:
-                        self._table.remove(u, v)
-                    newer = self._added.get((u, v))
-                    if newer is not None:
-                        self._table.add(u, v, newer, self._clock())
-                    self._on_changed(u)
-        return []
+    def _apply(self, changes: list[Change]) -> None:
+        """Put changes into the table."""
+        with self._lock:
+            if self._frozen_at is not None:
+                self._held += changes
+                return
+            for u, v, evidence, time in changes:
+                if self._resets is None or (u, v) in self._resets:
+                    continue  # recorded before the reset
+                if evidence.weight:
+                    # The clock of another process may be ahead.
+                    self._table.replace(u, v, evidence, min(time, self._clock()))
+                else:
+                    self._table.remove(u, v)
+                newer = self._added.get((u, v))
+                if newer is not None:
+                    self._table.add(u, v, newer, self._clock())
+                self._on_changed(u)
 
     def _report(self, error: Exception | None) -> None:
         """Log the beginning and the end of a failure, not each attempt."""

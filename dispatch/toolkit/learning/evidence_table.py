@@ -95,9 +95,9 @@ class EvidenceTable:
 
     def decay(self, now: float) -> float:
         """Return the factor from stored to decayed numbers."""
-        # The bound concerns clocks that are set back or forward by years.
+        # The bound concerns clocks that are set back or forward by years, and reading long after the last addition.
         exponent = (now - self._epoch) / self._half_life
-        return float(2.0 ** -min(max(exponent, -MAX_EXPONENT), MAX_EXPONENT))
+        return float(2.0 ** -min(max(exponent, -2 * MAX_EXPONENT), 2 * MAX_EXPONENT))
 
     def find_places(self, u: str) -> Mapping[str, int]:
         """Return the places of the edges from ``u`` in the columns, by target; to be read, not changed."""

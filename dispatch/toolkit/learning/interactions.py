@@ -85,6 +85,15 @@ class Interactions:
                 self._users.popitem(last=False)
         return observed
 
+    def forget(self, recommendation: Recommendation) -> None:
+        """Let later calls and recommendations belong to another interaction."""
+        last = dict(_last.get({}))
+        if last.get(self._number) is recommendation:
+            del last[self._number]
+            _last.set(last)
+        if self._users.get(recommendation.user) is recommendation:
+            del self._users[recommendation.user]
+
     def close(self, recommendation: Recommendation) -> list[Observed]:
         """Return the observations of its unused tools, once."""
         if recommendation.is_closed:
@@ -117,13 +126,12 @@ def observe_call(
 
 
 def _observe_next(previous: Recommendation, actions: tuple[str, ...]) -> list[Observed]:
-    if previous.actions == actions:
-        return []
     observed = []
     for action in previous.actions:
+        if action in actions:
+            continue  # the agent has not left it
         for id in actions:
-            if id != action:
-                observed.append(((action, id), ONE[Observation.SUCCESS]))
+            observed.append(((action, id), ONE[Observation.SUCCESS]))
         for id in previous.next_actions.get(action, ()):
             if id not in actions:
                 observed.append(((action, id), ONE[Observation.UNUSED]))

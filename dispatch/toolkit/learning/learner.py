@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 DAY: Final = 86_400.0
 HALF_LIFE_DAYS: Final = 30.0
 """A changed workflow dominates the scores after a month, and a tool that is used weekly retains its evidence."""
+MAX_COUNT: Final = 1e6
+"""Observations that are recorded at a time: sums remain far within the range of floating-point numbers."""
 CACHE_AGE: Final = 0.001
 """Share of a half-life for which computed scores are used again: the evidence decays by 0.07 % meanwhile."""
 
@@ -154,10 +156,10 @@ class Learner:
         """Record observations of an edge. The edge need not exist.
 
         Raises:
-            ValueError: the observation is unknown, or the count is not a positive number.
+            ValueError: the observation is unknown, or the count is not in (0, 1,000,000].
         """
-        if not 0 < count < float("inf"):
-            raise ValueError(f"The count {count!r} of observations is not a positive number. Give one.")
+        if not 0 < count <= MAX_COUNT:
+            raise ValueError(f"The count {count!r} of observations is not in (0, {MAX_COUNT:,.0f}]. Give one that is.")
         self._store.record([((u, v), ONE[Observation(observation)].multiply(count))])
 
     def record_recommendation(self, actions: Iterable[str], result: Toolkit, user: str) -> None:
@@ -166,7 +168,16 @@ class Learner:
         raw: Any = result.get_graph()
         found = {id for id, properties in raw._node.items() if isinstance(properties.get(DATA), Action)}
         described = describe_recommendation(actions, found, raw._adj, user, self._store.now)
-        self._store.record(self._interactions.begin(described))
+        if described.actions:
+            self._store.record(self._interactions.begin(described))
+
+    def end_interaction(self, user: str = "") -> None:
+        """Record the unused tools of the last recommendation in this context, or to this user, and forget it: the next
+        recommendation begins another interaction. Without it, a recommendation is forgotten after ten minutes."""
+        recommendation = self._interactions.find(user, self._store.now)
+        if recommendation is not None:
+            self._store.record(self._interactions.close(recommendation))
+            self._interactions.forget(recommendation)
 
     def record_call(self, tool: str, observation: Observation | str | None, user: str = "") -> None:
         """Record a call of a tool as a use of the last recommendation in this context, or to this user; without one, and
@@ -212,7 +223,8 @@ class Learner:
         return action
 
     def _find_action(self, text: str, given: tuple[str, ...]) -> str | None:
-        actions = [action for id in self._toolkit.get_graph() if (action := self._toolkit.get_action(id)) is not None]
+        raw: Any = self._toolkit.get_graph()
+        actions = [data for properties in raw._node.values() if isinstance(data := properties.get(DATA), Action)]
         if not any(text in (action.id, action.name) for action in actions):
             present = [action for action in actions if action.id in given]
             if present:

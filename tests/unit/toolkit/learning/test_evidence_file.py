@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatch.toolkit.learning.evidence import Evidence
-from dispatch.toolkit.learning.evidence_file import Edge, EvidenceFile
+from dispatch.toolkit.learning.evidence_file import Change, Edge, EvidenceFile
 
 DAY = 86_400.0
 EDGE = ("read", "search")
@@ -23,37 +23,44 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "learned.db"
 
 
+def merge(file: EvidenceFile, added: dict[Edge, Evidence], resets: list[Edge] | None, now: float) -> list[Change]:
+    changes: list[Change] = []
+    file.write(added, resets, now)
+    file.read(changes.extend)
+    return changes
+
+
 def read(path: Path, now: float = 0.0) -> dict[Edge, Evidence]:
     file = EvidenceFile(path, DAY)
-    changes = file.merge({}, [], now)
+    changes = merge(file, {}, [], now)
     file.close()
     return {(change.source, change.target): change.evidence for change in changes}
 
 
 def test_evidence_is_read_again_after_the_file_was_closed(path: Path) -> None:
     file = EvidenceFile(path, DAY)
-    file.merge({EDGE: Evidence(1, 2, 3), ("读", "søk\0"): ONE}, [], 0.0)
+    merge(file, {EDGE: Evidence(1, 2, 3), ("读", "søk\0"): ONE}, [], 0.0)
     file.close()
     assert read(path) == {EDGE: Evidence(1, 2, 3), ("读", "søk\0"): ONE}
 
 
 def test_additions_of_two_processes_are_summed_with_decay_and_both_read_them(path: Path) -> None:
     one, two = EvidenceFile(path, DAY), EvidenceFile(path, DAY)
-    one.merge({EDGE: ONE}, [], 0.0)
-    (change,) = two.merge({EDGE: ONE}, [], DAY)
+    merge(one, {EDGE: ONE}, [], 0.0)
+    (change,) = merge(two, {EDGE: ONE}, [], DAY)
     assert change.evidence == Evidence(success=1.5)
     assert change.time == DAY
-    (change,) = one.merge({}, [], DAY)
+    (change,) = merge(one, {}, [], DAY)
     assert change.evidence == Evidence(success=1.5)
-    assert one.merge({}, [], DAY) == two.merge({}, [], DAY) == []
+    assert merge(one, {}, [], DAY) == merge(two, {}, [], DAY) == []
     one.close()
     two.close()
 
 
 def test_a_row_of_a_clock_that_is_ahead_is_treated_as_present(path: Path) -> None:
     file = EvidenceFile(path, DAY)
-    file.merge({EDGE: ONE}, [], 1000 * DAY)
-    (change,) = file.merge({EDGE: ONE}, [], 0.0)
+    merge(file, {EDGE: ONE}, [], 1000 * DAY)
+    (change,) = merge(file, {EDGE: ONE}, [], 0.0)
     assert (change.evidence, change.time) == (Evidence(success=2.0), 0.0)
     file.close()
 
@@ -70,12 +77,12 @@ def test_any_order_of_processes_gives_the_decayed_sum(
     seen: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for process, target, amount, pause in steps:
         now += pause
-        files[process].merge({("a", target): Evidence(tool_error=amount)}, [], now)
+        merge(files[process], {("a", target): Evidence(tool_error=amount)}, [], now)
         seen[target].append((amount, now))
     for file in files:
         file.close()
-    (reader,) = [EvidenceFile(path, DAY)]
-    found = {change.target: change for change in reader.merge({}, [], now)}
+    reader = EvidenceFile(path, DAY)
+    found = {change.target: change for change in merge(reader, {}, [], now)}
     reader.close()
     assert found.keys() == seen.keys()
     for target, added in seen.items():
@@ -86,23 +93,23 @@ def test_any_order_of_processes_gives_the_decayed_sum(
 
 def test_a_reset_reaches_other_processes(path: Path) -> None:
     one, two = EvidenceFile(path, DAY), EvidenceFile(path, DAY)
-    one.merge({EDGE: ONE, ("read", "open"): ONE, ("write", "save"): ONE}, [], 0.0)
-    two.merge({}, [], 0.0)
-    one.merge({("read", "open"): Evidence(tool_error=1.0)}, [EDGE, ("read", "open")], 0.0)
-    assert {change.target: change.evidence for change in two.merge({}, [], 0.0)} == {
+    merge(one, {EDGE: ONE, ("read", "open"): ONE, ("write", "save"): ONE}, [], 0.0)
+    merge(two, {}, [], 0.0)
+    merge(one, {("read", "open"): Evidence(tool_error=1.0)}, [EDGE, ("read", "open")], 0.0)
+    assert {change.target: change.evidence for change in merge(two, {}, [], 0.0)} == {
         "search": Evidence(),
         "open": Evidence(tool_error=1.0),
     }
-    one.merge({}, None, 0.0)
-    assert {change.evidence for change in two.merge({}, [], 0.0)} == {Evidence()}
+    merge(one, {}, None, 0.0)
+    assert {change.evidence for change in merge(two, {}, [], 0.0)} == {Evidence()}
     one.close()
     two.close()
 
 
 def test_the_weakest_rows_beyond_the_limit_are_deleted(path: Path) -> None:
     file = EvidenceFile(path, DAY, max_edges=32)
-    file.merge({("old", str(number)): Evidence(success=3.0) for number in range(20)}, [], 0.0)
-    file.merge({("new", str(number)): ONE for number in range(20)}, [], 3 * DAY)
+    merge(file, {("old", str(number)): Evidence(success=3.0) for number in range(20)}, [], 0.0)
+    merge(file, {("new", str(number)): ONE for number in range(20)}, [], 3 * DAY)
     file.close()
     found = read(path, 3 * DAY)
     assert len(found) == 30
@@ -114,7 +121,7 @@ def test_a_broken_file_is_moved_aside_and_reported_by_name(
     path: Path, place: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = EvidenceFile(path, DAY)
-    file.merge({(str(number), "search"): ONE for number in range(1000)}, [], 0.0)
+    merge(file, {(str(number), "search"): ONE for number in range(1000)}, [], 0.0)
     file.close()
     content = bytearray(path.read_bytes())
     content[place : place + 4096] = b"\xfe" * 4096
@@ -129,15 +136,15 @@ def test_a_broken_file_is_moved_aside_and_reported_by_name(
 
 def test_a_file_that_breaks_while_it_is_open_is_moved_aside_and_the_call_is_written(path: Path) -> None:
     file = EvidenceFile(path, DAY)
-    file.merge({(str(number), "search"): ONE for number in range(1000)}, [], 0.0)
+    merge(file, {(str(number), "search"): ONE for number in range(1000)}, [], 0.0)
     file.close()
-    file.merge({}, [], 0.0)
+    merge(file, {}, [], 0.0)
     content = bytearray(path.read_bytes())
     content[4096:] = b"\xfe" * (len(content) - 4096)
     path.write_bytes(content)  # in place: the connection reads it
     assert file._connection is not None
     file._connection.execute("PRAGMA shrink_memory")
-    changes = file.merge({EDGE: ONE}, [], 0.0)
+    changes = merge(file, {EDGE: ONE}, [], 0.0)
     file.close()
     assert [change.evidence for change in changes] == [ONE]
     assert len(list(path.parent.glob("learned.db.broken-*"))) == 1
@@ -149,9 +156,9 @@ def test_of_two_processes_that_find_a_broken_file_one_moves_it(path: Path) -> No
     one, two = EvidenceFile(path, DAY), EvidenceFile(path, DAY)
     error = sqlite3.DatabaseError("file is not a database")
     two._inode = path.stat().st_ino
-    one.merge({EDGE: ONE}, [], 0.0)
+    merge(one, {EDGE: ONE}, [], 0.0)
     two._move_aside(error)  # it had found the same fault, and waited for the lock
-    (change,) = two.merge({}, [], 0.0)
+    (change,) = merge(two, {}, [], 0.0)
     assert change.evidence == ONE
     one.close()
     two.close()
@@ -160,10 +167,10 @@ def test_of_two_processes_that_find_a_broken_file_one_moves_it(path: Path) -> No
 
 def test_a_deleted_file_is_created_again(path: Path) -> None:
     file = EvidenceFile(path, DAY)
-    file.merge({EDGE: ONE}, [], 0.0)
+    merge(file, {EDGE: ONE}, [], 0.0)
     for each in path.parent.iterdir():
         each.unlink()
-    file.merge({EDGE: ONE}, [], 0.0)
+    merge(file, {EDGE: ONE}, [], 0.0)
     file.close()
     assert read(path) == {EDGE: ONE}
 
@@ -177,7 +184,7 @@ def test_databases_of_other_applications_and_of_newer_versions_are_refused_and_n
     assert [each.name for each in path.parent.iterdir()] == ["learned.db"]
     newer = path.with_name("newer.db")
     file = EvidenceFile(newer, DAY)
-    file.merge({}, [], 0.0)
+    merge(file, {}, [], 0.0)
     file.close()
     with sqlite3.connect(newer) as connection:
         connection.execute("PRAGMA user_version = 2")
@@ -194,7 +201,7 @@ def test_a_missing_folder_is_named(path: Path) -> None:
 @pytest.mark.parametrize("value", [-1.0, float("inf"), 1e300, "text"])
 def test_rows_that_cannot_be_evidence_are_ignored(path: Path, value: object) -> None:
     file = EvidenceFile(path, DAY)
-    file.merge({EDGE: ONE, ("read", "open"): ONE}, [], 0.0)
+    merge(file, {EDGE: ONE, ("read", "open"): ONE}, [], 0.0)
     file.close()
     with sqlite3.connect(path) as connection:
         connection.execute("UPDATE evidence SET success = ? WHERE target = 'open'", (value,))
@@ -204,6 +211,6 @@ def test_rows_that_cannot_be_evidence_are_ignored(path: Path, value: object) -> 
 
 def test_ids_that_are_no_text_are_not_stored(path: Path) -> None:
     file = EvidenceFile(path, DAY)
-    (change,) = file.merge({("a", "half \ud800"): ONE, EDGE: ONE}, [], 0.0)
+    (change,) = merge(file, {("a", "half \ud800"): ONE, EDGE: ONE}, [], 0.0)
     file.close()
     assert change[:2] == EDGE

@@ -115,6 +115,15 @@ def test_a_reset_concerns_the_file_and_other_processes(path: Path) -> None:
         assert two.get("write", "save") is None
 
 
+def test_evidence_of_a_clock_that_is_ahead_is_not_multiplied(path: Path) -> None:
+    ahead = EvidenceStore(path, DAY, lambda: time.time() + 50 * DAY)
+    ahead.record([(EDGE, ONE)])
+    ahead.close()
+    with opened(path) as store:
+        store.flush()
+        assert successes(store) == pytest.approx(1, rel=1e-3)
+
+
 def test_changes_are_reported_by_vertex(path: Path) -> None:
     changed: list[str | None] = []
     with opened(path) as other:
@@ -159,23 +168,39 @@ def test_a_full_disk_is_reported_once_and_the_observations_are_written_later(
     with opened(path) as store:
         store.flush()
         assert store._file is not None
-        merge = store._file.merge
-
-        def fail(*_arguments: object, **_options: object) -> list[object]:
-            raise sqlite3.OperationalError("database or disk is full")
-
-        monkeypatch.setattr(store._file, "merge", fail)
+        write = store._file.write
+        monkeypatch.setattr(store._file, "write", fail)
         store.record([(EDGE, ONE)])
         for _ in range(3):
             with pytest.raises(sqlite3.OperationalError, match="full"):
                 store.flush()
         assert len([record for record in caplog.records if "is full" in record.message]) == 1
         store.record([(EDGE, ONE)])
-        monkeypatch.setattr(store._file, "merge", merge)
+        monkeypatch.setattr(store._file, "write", write)
         store.flush()
     with opened(path) as store:
         store.flush()
         assert successes(store) == pytest.approx(2, rel=1e-3)
+
+
+def test_observations_that_were_written_before_a_failed_read_are_not_written_twice(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(path) as store:
+        store.flush()
+        assert store._file is not None
+        read = store._file.read
+        monkeypatch.setattr(store._file, "read", fail)
+        store.record([(EDGE, ONE)])
+        with pytest.raises(sqlite3.OperationalError, match="full"):
+            store.flush()
+        monkeypatch.setattr(store._file, "read", read)
+        store.flush()
+        assert successes(store) == pytest.approx(1, rel=1e-3)
+
+
+def fail(*_arguments: object) -> None:
+    raise sqlite3.OperationalError("database or disk is full")
 
 
 def test_a_broken_file_is_moved_aside_and_learning_starts_again(path: Path, caplog: pytest.LogCaptureFixture) -> None:

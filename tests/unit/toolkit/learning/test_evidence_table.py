@@ -6,7 +6,7 @@ import tracemalloc
 from collections import defaultdict
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dispatch.toolkit.learning.evidence import ONE, Evidence, Observation
@@ -18,6 +18,7 @@ EVENTS = st.lists(st.tuples(IDS, IDS, st.sampled_from(Observation), st.floats(0,
 
 
 @given(EVENTS)
+@example([("a", "a", Observation.SUCCESS, 0.0), ("a", "a", Observation.SUCCESS, 499.5 * DAY)])
 def test_each_observation_counts_half_after_a_half_life(events: list[tuple[str, str, Observation, float]]) -> None:
     table = EvidenceTable(DAY, now=0.0)
     now = 0.0

@@ -80,6 +80,29 @@ def test_the_same_recommendation_twice_is_no_evidence_and_a_repeated_step_is() -
     assert names(interactions.begin(recommend("read"))) == [("read", "search", Observation.UNUSED)]
 
 
+def test_an_action_that_the_agent_has_not_left_has_no_unused_next_action() -> None:
+    interactions = Interactions()
+    first = recommend("read", "write")
+    interactions.begin(first)
+    observe_call(first, "save", {"write"}, None)
+    assert names(interactions.begin(recommend("write"))) == [
+        ("read", "open", Observation.UNUSED),
+        ("read", "search", Observation.UNUSED),
+        ("read", "write", Observation.SUCCESS),
+    ]
+
+
+def test_a_forgotten_recommendation_has_no_next_action() -> None:
+    interactions = Interactions()
+    first = recommend("read", user="alice")
+    interactions.begin(first)
+    interactions.forget(first)
+    assert interactions.find("alice", 0.0) is None
+    assert interactions.begin(recommend("write", user="alice")) == []
+    interactions.forget(first)
+    assert interactions.find("alice", 0.0) is not None
+
+
 def test_a_call_that_failed_by_a_limit_shows_that_the_tool_was_chosen() -> None:
     interactions = Interactions()
     first = recommend("read")

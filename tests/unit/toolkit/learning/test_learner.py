@@ -198,6 +198,24 @@ def test_calls_without_a_recommendation_and_of_unknown_tools_are_not_recorded(
     assert learner.list_scores() == []
 
 
+def test_a_recommendation_for_unknown_actions_is_no_step(service: ToolkitService, clock: Clock) -> None:
+    learner = learn(service, clock)
+    service.recommend_subgraph([action(1)], hops=1)
+    service.recommend_subgraph([action(7)])
+    assert learner.list_scores() == []
+    learner.record_call("tool 1", Observation.SUCCESS)
+    assert [(each.source, each.target) for each in learner.list_scores()] == [("action 1", "tool 1")]
+
+
+def test_the_end_of_an_interaction_shows_its_unused_tools_and_is_no_step(service: ToolkitService, clock: Clock) -> None:
+    learner = learn(service, clock)
+    learner.end_interaction()
+    service.recommend_subgraph([action(2)])
+    learner.end_interaction()
+    service.recommend_subgraph([action(1)])
+    assert [(each.source, each.target) for each in learner.list_scores()] == [("action 2", "tool 4")]
+
+
 def test_evidence_is_kept_across_restarts(service: ToolkitService, clock: Clock, tmp_path: Path) -> None:
     learner = learn(service, clock, tmp_path / "learned.db")
     learner.record("action 1", "tool 1", "tool-error", 8)
@@ -223,9 +241,9 @@ def test_a_half_life_is_positive(days: float) -> None:
         Toolkit().learn(half_life_days=days)
 
 
-@pytest.mark.parametrize("count", [0, -1, float("nan"), float("inf")])
-def test_a_count_is_positive(service: ToolkitService, clock: Clock, count: float) -> None:
-    with pytest.raises(ValueError, match="is not a positive number"):
+@pytest.mark.parametrize("count", [0, -1, 1_000_001, float("nan"), float("inf")])
+def test_a_count_is_positive_and_bounded(service: ToolkitService, clock: Clock, count: float) -> None:
+    with pytest.raises(ValueError, match="is not in"):
         learn(service, clock).record("action 1", "tool 1", Observation.SUCCESS, count)
 
 
