@@ -10,7 +10,7 @@ from dispatch.adapters.specs import Specs, specs
 
 __all__ = ["FRAMEWORKS", "Specs", "Style", "ToolAnswer", "execute", "specs"]
 
-FRAMEWORKS: Final = ("langchain", "pydantic_ai", "openai_agents", "google_adk", "agent_framework")
+FRAMEWORKS: Final = ("langchain", "pydantic_ai", "openai_agents", "google_adk", "agent_framework", "crewai")
 """Modules for frameworks, each imported when it is used."""
 
 

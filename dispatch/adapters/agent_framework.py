@@ -31,7 +31,7 @@ async def tools(dispatcher: Dispatcher, *, user: str | UserOf = "", **filters: A
     Args:
         user: on whose behalf, or a function of the invocation's context, such as
             ``lambda context: context.kwargs["user"]``. With a function the tools without permissions are listed.
-        filters: as of :meth:`Dispatcher.tools`.
+        filters: as of :meth:`dispatch.Dispatcher.tools`.
 
     Raises:
         RejectedError: ``permissions-unavailable``: the permissions of ``user`` could not be resolved.

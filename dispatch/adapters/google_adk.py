@@ -33,7 +33,7 @@ def toolset(dispatcher: Dispatcher, *, user: str | None = None, **filters: Any) 
 
     Args:
         user: on whose behalf; None: the user of the session.
-        filters: as of :meth:`Dispatcher.tools`.
+        filters: as of :meth:`dispatch.Dispatcher.tools`.
     """
     return _DispatchToolset(dispatcher, user, filters)
 

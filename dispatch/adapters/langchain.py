@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dispatch.adapters.extra import missing_extra
@@ -16,6 +16,7 @@ except ImportError:
     raise missing_extra("langchain", "langchain-core") from None
 
 from dispatch.adapters.model_tool import ModelTool, ToolAnswer, list_model_tools
+from dispatch.adapters.other_thread import wait_for_answer
 
 if TYPE_CHECKING:
     from dispatch.dispatcher import Dispatcher
@@ -34,7 +35,7 @@ async def tools(dispatcher: Dispatcher, *, user: str | UserOf = "", **filters: A
     Args:
         user: on whose behalf, or a function of the run's configuration, such as
             ``lambda config: config["configurable"]["user_id"]``. With a function the tools without permissions are listed.
-        filters: as of :meth:`Dispatcher.tools`.
+        filters: as of :meth:`dispatch.Dispatcher.tools`.
 
     Raises:
         RejectedError: ``permissions-unavailable``: the permissions of ``user`` could not be resolved.
@@ -52,7 +53,7 @@ def create_tool(tool: ModelTool, loop: asyncio.AbstractEventLoop, user_of: UserO
         return _finish(await tool.answer(arguments))
 
     def call_and_wait(**arguments: Any) -> tuple[str, ToolAnswer]:
-        return _finish(_wait_for(tool.answer(arguments), loop, tool.name))
+        return _finish(wait_for_answer(tool.answer(arguments), loop, tool.name))
 
     created = _DispatchTool(
         name=tool.name,
@@ -84,7 +85,7 @@ class _DispatchTool(StructuredTool):
         return (), {"arguments": dict(tool_input)}
 
     def _run(self, *, arguments: Mapping[str, Any], config: RunnableConfig) -> tuple[str, ToolAnswer]:  # type: ignore[override] # of _to_args_and_kwargs
-        return _finish(_wait_for(self._answer(arguments, config), self._loop, self.name))
+        return _finish(wait_for_answer(self._answer(arguments, config), self._loop, self.name))
 
     async def _arun(self, *, arguments: Mapping[str, Any], config: RunnableConfig) -> tuple[str, ToolAnswer]:  # type: ignore[override] # of _to_args_and_kwargs
         return _finish(await self._answer(arguments, config))
@@ -98,23 +99,3 @@ def _finish(answer: ToolAnswer) -> tuple[str, ToolAnswer]:
     if answer.is_error:
         raise ToolException(answer.text)  # becomes a ToolMessage with status="error"
     return answer.text, answer
-
-
-def _wait_for(answer: Coroutine[Any, Any, ToolAnswer], loop: asyncio.AbstractEventLoop, name: str) -> ToolAnswer:
-    """Wait for ``answer`` on the dispatcher's event loop, from another thread."""
-    try:
-        running = asyncio.get_running_loop()
-    except RuntimeError:
-        running = None
-    if running is loop or not loop.is_running():
-        answer.close()
-        reason = "it would block the event loop of its dispatcher" if running is loop else "its dispatcher is closed"
-        raise RuntimeError(
-            f"Tool {name!r} was not executed: {reason}. Use ainvoke, or run the agent in another thread: asyncio.to_thread."
-        )
-    future = asyncio.run_coroutine_threadsafe(answer, loop)
-    try:
-        return future.result()
-    except BaseException:
-        future.cancel()
-        raise

@@ -79,7 +79,7 @@ async def list_model_tools(dispatcher: Dispatcher, user: str, **filters: Any) ->
     """Return the tools that ``user`` may call now, and ``read_result``.
 
     Args:
-        filters: as of :meth:`Dispatcher.tools`.
+        filters: as of :meth:`dispatch.Dispatcher.tools`.
     """
     tools: Iterable[Tool] = await dispatcher.tools(user=user, **filters)
     found = {tool.name: ModelTool(dispatcher, tool) for tool in tools}

@@ -36,7 +36,7 @@ async def tools(dispatcher: Dispatcher, *, user: str | UserOf = "", **filters: A
     Args:
         user: on whose behalf, or a function of the run's context, such as ``lambda context: context.context.user``. With a
             function the tools without permissions are listed.
-        filters: as of :meth:`Dispatcher.tools`.
+        filters: as of :meth:`dispatch.Dispatcher.tools`.
 
     Raises:
         RejectedError: ``permissions-unavailable``: the permissions of ``user`` could not be resolved.

@@ -49,7 +49,7 @@ def toolset(
         id: of the toolset, for durable execution.
         defer_loading: hide the tools until a search finds them; see :func:`find_tools`.
         max_retries: how often a model may correct its arguments; None: as the agent's.
-        filters: as of :meth:`Dispatcher.tools`.
+        filters: as of :meth:`dispatch.Dispatcher.tools`.
     """
     return _DispatchToolset(dispatcher, user, id, defer_loading, max_retries, filters)
 
@@ -57,7 +57,7 @@ def toolset(
 def find_tools(
     dispatcher: Dispatcher, *, user: User = "", limit: int = 5
 ) -> Callable[[RunContext[Any], Sequence[str], Sequence[ToolDefinition]], Any]:
-    """Return a strategy for ``ToolSearch`` that searches with :meth:`Dispatcher.find`, over a toolset with
+    """Return a strategy for ``ToolSearch`` that searches with :meth:`dispatch.Dispatcher.find`, over a toolset with
     ``defer_loading=True``: ``capabilities=[ToolSearch(strategy=find_tools(dispatcher))]``.
 
     Args:

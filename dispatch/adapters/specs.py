@@ -31,7 +31,7 @@ async def specs(dispatcher: Dispatcher, *, style: Style | str, user: str = "", *
 
     Args:
         style: ``openai-chat``, ``openai-responses``, ``anthropic``, ``gemini`` or ``mcp``.
-        filters: as of :meth:`Dispatcher.tools`.
+        filters: as of :meth:`dispatch.Dispatcher.tools`.
 
     Returns:
         The value of ``tools`` in a request; with ``mcp`` that of a ``tools/list`` result.

@@ -77,7 +77,7 @@ class Toolkit(Graph):
         clock: Callable[[], float] | None = None,
     ) -> Learner:
         """Learn the scores of the edges from use: recommendations use learned scores from now on. The written scores,
-        which :meth:`get_score` returns and :meth:`save` writes, remain.
+        which :meth:`Toolkit.get_score` returns and :meth:`Toolkit.save` writes, remain.
 
         A second call replaces the learner: the former one is closed.
 

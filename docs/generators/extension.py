@@ -25,7 +25,7 @@ from prometheus_client import CollectorRegistry
 from pygments.lexers.special import TextLexer
 
 import dispatch
-from docs.generators import alerts, command_line, constants, dashboards, metrics, policy_keys
+from docs.generators import adapters, alerts, command_line, constants, dashboards, metrics, policy_keys
 
 if TYPE_CHECKING:
     from docutils import nodes
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 REPOSITORY = "https://github.com/tool-dispatch/tool-dispatch/blob/main/"
 GENERATORS: dict[str, Callable[[], str]] = {
+    "adapter-results": adapters.adapter_results,
     "alerts": alerts.alerts,
     "changelog": lambda: changelog(),
     "command-line": command_line.command_line,
@@ -48,6 +49,8 @@ GENERATORS: dict[str, Callable[[], str]] = {
     "policy-keys": policy_keys.policy_keys,
     "refusals": constants.refusals,
 }
+ABSENT = ("dispatch.adapters.google_adk", "dispatch.adapters.crewai")
+"""Modules for frameworks that do not go together with the development tools. Other modules refer to nothing in them."""
 MARKER = re.compile(r"^<!-- generated: ([\w-]+) -->$", re.MULTILINE)
 _LINK = re.compile(r"(\]\()((?:\.\./)+[^)#\s]+|[\w-]+/[^)#:\s]+)(#[^)\s]*)?(\))")
 
@@ -149,7 +152,7 @@ def resolve_reference(app: Sphinx, env: Any, node: Any, text: nodes.TextElement)
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register the event handlers with Sphinx."""
     for module in pkgutil.walk_packages(dispatch.__path__, "dispatch."):
-        if not module.name.endswith("__main__"):
+        if not module.name.endswith("__main__") and module.name not in ABSENT:
             importlib.import_module(module.name)  # :func:`exists` looks there
     settings = importlib.import_module("dispatch.telemetry.settings")
     vars(settings).update(

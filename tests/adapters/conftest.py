@@ -12,6 +12,7 @@ LIBRARIES: Final = {
     "openai_agents": "agents",
     "google_adk": "google.adk",
     "agent_framework": "agent_framework",
+    "crewai": "crewai",
 }
 """Framework, as its test and its module in ``dispatch.adapters`` are named → its library."""
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import dispatch
 from tests.adapters import lab
@@ -14,6 +16,10 @@ from tests.adapters.lab import LARGE, Answer, CallTool
 
 KEYS = {"error", "message", "retryable", "retry_after", "alternatives"}
 USER = "alice"
+RESULTS: Final = Path(__file__).with_name("results.json")
+"""Adapter → scenario → what the model got: the table in docs/frameworks.md."""
+SUCCESSES: Final = ("success", "stream", "large_result", "unicode")
+"""Scenarios whose first answer is shown; of the others the last one is."""
 
 
 class Model:
@@ -33,19 +39,22 @@ class Model:
         self.answers_unknown = answers_unknown
         self.is_marked = is_marked
         self.checks = checks
+        self.answers: list[Answer] = []
 
     async def call(self, dispatcher: dispatch.Dispatcher, name: str, user: str = USER, /, **arguments: Any) -> Answer:
-        return await self._call_tool(dispatcher, name, arguments, user)
+        answer = await self._call_tool(dispatcher, name, arguments, user)
+        self.answers.append(answer)
+        return answer
 
     async def succeed(self, dispatcher: dispatch.Dispatcher, name: str, user: str = USER, /, **arguments: Any) -> str:
-        text, is_error = await self._call_tool(dispatcher, name, arguments, user)
+        text, is_error = await self.call(dispatcher, name, user, **arguments)
         assert not is_error, text
         return text
 
     async def fail(
         self, dispatcher: dispatch.Dispatcher, name: str, user: str = USER, /, **arguments: Any
     ) -> dict[str, Any]:
-        text, is_error = await self._call_tool(dispatcher, name, arguments, user)
+        text, is_error = await self.call(dispatcher, name, user, **arguments)
         assert is_error is self.is_marked, text
         start, end = text.index("{"), text.rindex("}") + 1
         error: dict[str, Any] = json.loads(text[start:end])
@@ -174,6 +183,33 @@ SCENARIOS: dict[str, Callable[[Model], Awaitable[None]]] = {
 }
 
 
-def run_scenario(name: str, model: Model) -> None:
-    """Run one scenario on an event loop of its own."""
-    asyncio.run(asyncio.wait_for(SCENARIOS[name](model), 30))
+def run_scenario(name: str, model: Model, adapter: str = "") -> None:
+    """Run one scenario on an event loop of its own.
+
+    Args:
+        adapter: with a name, what the model got is compared with the table of the documentation. With the environment
+            variable ``RECORD_ADAPTERS`` it is written there.
+    """
+    asyncio.run(asyncio.wait_for(SCENARIOS[name](model), 60))
+    if not adapter:
+        return
+    shown = describe_answer(model.answers[0 if name in SUCCESSES else -1] if model.answers else None)
+    results: dict[str, dict[str, str]] = json.loads(RESULTS.read_text("utf-8"))
+    if os.environ.get("RECORD_ADAPTERS"):
+        results.setdefault(adapter, {})[name] = shown
+        RESULTS.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    assert results[adapter][name] == shown
+
+
+def describe_answer(answer: Answer | None) -> str:
+    """Return a cell of the table in the documentation."""
+    if answer is None:
+        return "cancelled"
+    start, end = answer.text.find("{"), answer.text.rfind("}") + 1
+    try:
+        error = json.loads(answer.text[start:end])
+    except ValueError:
+        error = {}
+    if isinstance(error, dict) and error.keys() == KEYS:
+        return f"`{error['error']}`"
+    return "the framework's text" if answer.is_error or "not found" in answer.text else "result"

@@ -59,7 +59,7 @@ async def call_tool(dispatcher: dispatch.Dispatcher, name: str, arguments: dict[
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_scenarios(name: str) -> None:
-    run_scenario(name, Model(call_tool, answers_unknown="not found"))
+    run_scenario(name, Model(call_tool, answers_unknown="not found"), "agent_framework")
 
 
 def test_the_form_of_a_tool() -> None:

@@ -68,7 +68,7 @@ async def call_tool(dispatcher: dispatch.Dispatcher, name: str, arguments: dict[
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_scenarios(name: str) -> None:
-    run_scenario(name, Model(call_tool))
+    run_scenario(name, Model(call_tool), "google_adk")
 
 
 def test_declarations_are_in_the_dialect_of_gemini() -> None:

@@ -55,7 +55,7 @@ UNKNOWN = "is not a valid tool, try one of"
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_scenarios(name: str) -> None:
-    run_scenario(name, Model(call_async, answers_unknown=UNKNOWN))
+    run_scenario(name, Model(call_async, answers_unknown=UNKNOWN), "langchain")
 
 
 @pytest.mark.parametrize("name", sorted(SCENARIOS.keys() - {"cancel"}))  # a thread cannot be cancelled

@@ -65,7 +65,7 @@ def model_of(style: Style) -> Model:
 @pytest.mark.parametrize("style", Style)
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_scenarios(name: str, style: Style) -> None:
-    run_scenario(name, model_of(style))
+    run_scenario(name, model_of(style), style.value)
 
 
 def names_of(style: Style, described: list[dict[str, Any]]) -> list[str]:

@@ -60,7 +60,7 @@ async def call_tool(dispatcher: dispatch.Dispatcher, name: str, arguments: dict[
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_scenarios(name: str) -> None:
-    run_scenario(name, Model(call_tool, answers_unknown="not found", is_marked=False))
+    run_scenario(name, Model(call_tool, answers_unknown="not found", is_marked=False), "openai_agents")
 
 
 def test_strict_mode_only_where_it_loses_nothing() -> None:

@@ -49,7 +49,7 @@ async def call_tool(dispatcher: dispatch.Dispatcher, name: str, arguments: dict[
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_scenarios(name: str) -> None:
-    run_scenario(name, Model(call_tool, answers_unknown="Unknown tool name"))
+    run_scenario(name, Model(call_tool, answers_unknown="Unknown tool name"), "pydantic_ai")
 
 
 def test_bad_arguments_are_a_retry_and_other_failures_are_none() -> None:

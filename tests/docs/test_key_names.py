@@ -8,6 +8,7 @@ from typing import get_args
 
 import pytest
 
+from dispatch.adapters import FRAMEWORKS, Style
 from dispatch.permissions.permission_set import Reason
 from dispatch.resilience.breaker.breaker import State
 from docs.generators.extension import GENERATORS
@@ -22,6 +23,8 @@ OTHERS = {
     *("call-off", "rejected-call"),  # rows of `python -m benchmarks.micro.guards`
     *("forged-agent", "forged-open", "ours-defaults"),  # scenarios and contenders
     *("item-refused", "item-shadowed", "change-held"),  # kinds of events
+    *(name.replace("_", "-") for name in FRAMEWORKS),  # extras
+    *Style,  # forms of the APIs of models
     "getkeys-all-ws",  # an operation of TrustGraph's config service
     "injected-fault",  # the type of a fault's tool error
     "stream-idle",  # a value of `CallTimeoutError.clock`

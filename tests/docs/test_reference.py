@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 import dispatch
+import dispatch.adapters
 import dispatch.calling
 import dispatch.mcp.server
 import dispatch.results
@@ -124,6 +125,7 @@ def test_the_api_has_every_public_name_once() -> None:
         entries.extend(f"{module}.{name}" for name in re.findall(r"^\.\. auto\w+:: (\w+)$", text, re.MULTILINE))
     packages = (
         dispatch,
+        dispatch.adapters,
         dispatch.calling,
         dispatch.mcp.server,
         dispatch.results,

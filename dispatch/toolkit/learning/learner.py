@@ -46,7 +46,8 @@ class LearnedScore:
         score: the learned one, in [0, 1].
         written: the one that learning started at; 0 without an edge.
         has_edge: whether the toolkit has the edge. Evidence without one comes from calls of tools that were not
-        recommended. evidence: decayed numbers of observations.
+            recommended.
+        evidence: decayed numbers of observations.
         half_life_days: after which an observation counts half.
     """
 
