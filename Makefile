@@ -130,5 +130,5 @@ coverage: $(VENV)/.dev
 	@$(BIN)/python -m coverage report --skip-covered --show-missing --fail-under=100
 
 clean:
-	rm -rf $(VENV) $(VENV)-adapters .pytest_cache .coverage .mypy_cache .ruff_cache .hypothesis build dist site *.egg-info benchmarks/results mutants
+	rm -rf $(VENV) $(VENV)-adapters $(VENV)-mcp .pytest_cache .coverage .mypy_cache .ruff_cache .hypothesis build dist site *.egg-info benchmarks/results mutants
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
