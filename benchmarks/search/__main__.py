@@ -87,7 +87,7 @@ def describe_size(each: SizedSearch) -> dict[str, Any]:
 
 def report_costs(data: Dataset, sizes: Sequence[int]) -> dict[str, Any]:
     """Print and return the costs of the index."""
-    print("\nindex             build ms  longest turn of the loop ms  one changed tool ms  at most; CPU time (goal 5)")
+    print("\nindex             build ms  longest turn of the loop ms  one changed tool ms  at most (goal 5); CPU time")
     costs = [asyncio.run(measure_index(data, size)) for size in sizes]
     for each in costs:
         turn, change = f"{each.blocked:28.1f}", f"{each.change:20.2f} {each.longest_change:8.2f}"

@@ -16,7 +16,7 @@ from dispatch.search.tool_text import MAX_CHARS, describe_context, weigh_query
 from dispatch.search.use_counter import UseCounter
 
 if TYPE_CHECKING:
-    from dispatch.dispatcher.tool import Tool
+    import dispatch.dispatcher.tool
 
 logger = logging.getLogger("dispatch.search")
 
@@ -45,7 +45,7 @@ class Found(NamedTuple):
     name: str
     score: float
     why: str
-    tool: Tool
+    tool: dispatch.dispatcher.tool.Tool  # the whole name: the documentation has another Tool
 
 
 class RankedTool(NamedTuple):

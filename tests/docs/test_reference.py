@@ -14,6 +14,7 @@ import dispatch.calling
 import dispatch.mcp.server
 import dispatch.results
 import dispatch.schemas
+import dispatch.search
 import dispatch.testing
 import dispatch.toolkit
 from dispatch.catalog import load_directory
@@ -130,6 +131,7 @@ def test_the_api_has_every_public_name_once() -> None:
         dispatch.mcp.server,
         dispatch.results,
         dispatch.schemas,
+        dispatch.search,
         dispatch.testing,
         dispatch.toolkit,
     )
