@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dispatch.mcp.client.servers import McpServers
+    from dispatch.mcp.client.trustgraph_tools import TrustGraphMcpTools
 
 try:
     from dispatch._internal.version import __version__
@@ -114,6 +115,7 @@ __all__ = [
     "ToolServiceClient",
     "TransportError",
     "TrustGraphConfig",
+    "TrustGraphMcpTools",
     "WrappedClient",
     "__version__",
     "connect",
@@ -127,11 +129,11 @@ def __getattr__(name: str) -> Any:
     """Import packages, and what needs an extra, on their first use."""
     if name in ("adapters", "calling"):
         return importlib.import_module(f"dispatch.{name}")
-    if name == "McpServers":
+    if name in ("McpServers", "TrustGraphMcpTools"):
         from dispatch.mcp.extra import require_extra
 
         require_extra()
-        from dispatch.mcp.client.servers import McpServers
+        from dispatch.mcp.client import servers, trustgraph_tools
 
-        return McpServers
+        return servers.McpServers if name == "McpServers" else trustgraph_tools.TrustGraphMcpTools
     raise AttributeError(f"module 'dispatch' has no attribute '{name}'")

@@ -19,6 +19,7 @@ import pytest
 
 from dispatch import Catalog, Grants
 from dispatch.cli import main
+from dispatch.mcp.client.configuration import Configuration, read_configuration
 from dispatch.policy import parse_policy
 from tests.docs.pages import EXPECTED, PAGES, README, ROOT, TUTORIAL, Block, blocks, page_id
 from tests.helpers.python_processes import environment, running
@@ -108,7 +109,11 @@ class Reader:
         value: dict[str, Any] = json.loads(block.code)
         if "policy" in value:
             parse_policy(value["policy"])
-        if "request-queue" in value:
+        if "mcpServers" in value:
+            found = read_configuration(value, "mcp.json", {"TOKEN": "x"})
+            assert isinstance(found, Configuration)
+            assert (found.invalid, found.warnings) == ((), ())
+        elif "request-queue" in value:
             Catalog.of([value])
         elif "users" in value:
             Grants.of(value)

@@ -19,6 +19,7 @@ OTHERS = {
     *("pulsar-client", "prometheus-client", "opentelemetry-api"),  # packages
     *("tool-service", "request-queue", "response-queue", "config-params", "output-schema", "read-only"),  # descriptors
     *("input-schema", "applicable-states"),  # descriptors
+    *("mcp-tool", "on-change"),  # a type of TrustGraph's tools, a key of mcp.json
     *("dispatch-overview", "dispatch-tool", "dispatch-instances"),  # uids of dashboards
     *("call-off", "rejected-call"),  # rows of `python -m benchmarks.micro.guards`
     *("forged-agent", "forged-open", "ours-defaults"),  # scenarios and contenders

@@ -20,7 +20,8 @@ END_S = 15.0
 def environment() -> dict[str, str]:
     """The environment of a user who has dispatch installed: this checkout's, wherever the tests run."""
     return os.environ | {
-        "PYTHONPATH": os.pathsep.join([str(REPO), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),  # as activated
+        "PYTHONPATH": os.pathsep.join([str(REPO), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),
     }
 
 

@@ -6,12 +6,10 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
-from typing import Final, Protocol
+from typing import Protocol
 from urllib.parse import urlsplit
 
 import msgspec
-from mcp import MCPError, types
-from mcp.types import CONNECTION_CLOSED, HEADER_MISMATCH, INVALID_REQUEST
 
 from dispatch.calls.invokers.local_executor import LocalCall, LocalResult
 from dispatch.calls.resolution.local_queues import local_queue
@@ -19,27 +17,14 @@ from dispatch.catalog.readers.item import Item
 from dispatch.catalog.sources.base import OnChange
 from dispatch.mcp.client.callbacks import Callbacks
 from dispatch.mcp.client.configuration import ServerSettings
-from dispatch.mcp.client.results import (
-    error_from_input_required,
-    error_from_loss,
-    error_from_mcp_error,
-    error_from_missing_session,
-    error_from_unreadable_result,
-    read_result,
-)
 from dispatch.mcp.client.session import McpSession, SessionTransport
-from dispatch.mcp.client.session_pool import SessionPool, UnsentCallError
-from dispatch.mcp.client.tool_items import TOOL_PARAM, service_item, tool_item
-from dispatch.mcp.client.transports.http import NOT_SENT, REPLY_LOST, HttpTransport
+from dispatch.mcp.client.session_pool import SessionPool
+from dispatch.mcp.client.tool_items import service_item, tool_item
+from dispatch.mcp.client.transports.http import HttpTransport
 from dispatch.mcp.client.transports.stdio import StdioTransport
 from dispatch.policy import Policy
 
 logger = logging.getLogger("dispatch.mcp")
-
-_LOSSES: Final = ("Connection closed", "SSE stream ")
-"""Beginnings of the SDK's texts."""
-REOPEN_S: Final = 2.0
-"""Seconds that a call waits for a new session with a server that has forgotten the former one."""
 
 
 class McpServerError(RuntimeError):
@@ -91,7 +76,7 @@ class McpServerSource:
     def _start(self) -> SessionPool:
         if self._pool is None:
             self._is_changed = asyncio.Event()  # the former one may belong to another event loop
-            self._pool = SessionPool(self._create_sessions(), Policy().merged(self.settings.policy))
+            self._pool = SessionPool(self._create_sessions(), Policy().merged(self.settings.policy), self._callbacks)
             self._pool.start()
         return self._pool
 
@@ -99,7 +84,7 @@ class McpServerSource:
         settings = self.settings
         create = partial(McpSession, callbacks=self._callbacks, on_change=self.announce_change)
         if settings.command:
-            return [create(settings.name, self._open_stdio, poll=False)]
+            return [create(settings.name, self._open_stdio, poll=False, is_process=True)]
         several = len(settings.urls) > 1
         return [
             create(
@@ -163,63 +148,7 @@ class McpServerSource:
             RefusedCallError: the server is out of reach, or refuses the call.
             FailedCallError: the server ended, or did not answer by the protocol; the tool may have been executed.
         """
-        pool = self._start()
-        tried: set[str] = set()
-        while True:
-            try:
-                with pool.pick(tried) as session:
-                    if session is None:
-                        raise error_from_missing_session(call.tool, pool.retry_after)
-                    tried.add(session.name)
-                    return await self._execute_at(session, call)
-            except UnsentCallError:
-                continue  # at another address
-
-    async def _execute_at(self, session: McpSession, call: LocalCall) -> LocalResult:
-        try:
-            try:
-                result = await self._call(session, call)
-            except UnsentCallError:
-                if not session.is_unknown or not await session.wait_open(REOPEN_S):
-                    raise
-                result = await self._call(session, call)
-        except MCPError as error:
-            if error.code == REPLY_LOST or _is_loss(error):
-                raise error_from_loss(call.tool, session.name) from None
-            raise error_from_mcp_error(error, call.tool, session.name) from None
-        except (RuntimeError, ValueError) as error:  # the SDK checks results against the output schema
-            raise error_from_unreadable_result(call.tool, session.name, error) from None
-        if isinstance(result, types.InputRequiredResult):
-            raise error_from_input_required(call.tool, result)
-        return read_result(result, session.name)
-
-    async def _call(self, session: McpSession, call: LocalCall) -> types.CallToolResult | types.InputRequiredResult:
-        """Return the result.
-
-        Raises:
-            UnsentCallError: there is no connection, or the server has forgotten the session.
-            MCPError: an error of the server, or of the connection.
-        """
-        client, name = session.client, call.config[TOOL_PARAM]
-        if client is None:
-            raise UnsentCallError
-        try:
-            if self._callbacks.has_any:
-                return await client.call_tool(name, call.arguments)
-            result = await client.session.call_tool(name, call.arguments, allow_input_required=True)
-        except MCPError as error:
-            if error.code == NOT_SENT or (error.code == INVALID_REQUEST and session.is_unknown):
-                raise UnsentCallError from None
-            if error.code != HEADER_MISMATCH:
-                raise
-            return await client.call_tool(name, call.arguments)  # was not executed; it reads the tool's schema again
-        assert isinstance(result, (types.CallToolResult, types.InputRequiredResult))
-        return result
-
-
-def _is_loss(error: MCPError) -> bool:
-    """Whether the SDK reports the end of a connection. Servers use the same code for errors of their own."""
-    return error.code == CONNECTION_CLOSED and error.message.startswith(_LOSSES)
+        return await self._start().execute(call)
 
 
 def _instance_name(server: str, url: str) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import random
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 from mcp import Client, MCPError, types
 
@@ -35,7 +37,13 @@ JITTER: Final = 0.2
 MODE: Final = "auto"
 """The newest protocol that the server speaks: 2026-07-28, or a handshake down to 2024-11-05."""
 
+MAX_STARTS: Final = 2 * (os.cpu_count() or 1)
+"""Processes that start at the same time. Fifty at once on two processors would all exceed :data:`HANDSHAKE_S`, again and
+again."""
+
 SessionTransport = StdioTransport | HttpTransport
+
+_starts: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
 
 class SessionEndedError(Exception):
@@ -50,6 +58,7 @@ class McpSession:
         open_transport: returns a new transport.
         callbacks: answers to requests of the server.
         on_change: called after each change of the state or of the tools.
+        is_process: dispatch starts the server: not many at the same time.
         poll: the list of tools is also read from time to time, whatever the server announces.
         randomness: of the waits.
 
@@ -66,6 +75,7 @@ class McpSession:
         on_change: Callable[[], object],
         *,
         poll: bool,
+        is_process: bool = False,
         randomness: Randomness = random.random,
     ) -> None:
         self.name = name
@@ -75,11 +85,13 @@ class McpSession:
         self._callbacks = callbacks
         self._on_change = on_change
         self._poll = poll
+        self._is_process = is_process
         self._randomness = randomness
         self._client: Client | None = None
         self._transport: SessionTransport | None = None
         """Of the client."""
         self._opened = asyncio.Event()
+        self._opened_at: float | None = None
         self._retry_at = 0.0
         self._first = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -133,12 +145,13 @@ class McpSession:
         loop = asyncio.get_running_loop()
         wait = FIRST_RETRY_S
         while True:
-            began = loop.time()
+            self._opened_at = None
             try:
-                await self._run()
+                async with self._limit_starts() as started:
+                    await self._run(started)
             except Exception as error:  # of a server or of the SDK, which may raise anything; it is reported
                 self.problem = describe_failure(error)
-            if loop.time() - began >= STABLE_S:
+            if self._opened_at is not None and loop.time() - self._opened_at >= STABLE_S:
                 wait = FIRST_RETRY_S
             if self.is_unknown:
                 continue
@@ -150,8 +163,30 @@ class McpSession:
             await asyncio.sleep(delay)
             wait = min(2 * wait, MAX_RETRY_S)
 
-    async def _run(self) -> None:
-        """Open a session and wait for its end.
+    @asynccontextmanager
+    async def _limit_starts(self) -> AsyncIterator[Callable[[], object]]:
+        """Wait until this session may start; yield a function to be called when it has."""
+        if not self._is_process:
+            yield lambda: None
+            return
+        loop = asyncio.get_running_loop()
+        starts = _starts.setdefault(loop, asyncio.Semaphore(MAX_STARTS))
+        await starts.acquire()
+        has_started = False
+
+        def release() -> None:
+            nonlocal has_started
+            if not has_started:
+                has_started = True
+                starts.release()
+
+        try:
+            yield release
+        finally:
+            release()
+
+    async def _run(self, on_started: Callable[[], object]) -> None:
+        """Open a session and wait for its end; call ``on_started`` when it is open.
 
         Raises:
             Exception: why it has ended. It always has a reason.
@@ -169,6 +204,7 @@ class McpSession:
                     holder.result()
                 raise SessionEndedError(f"no handshake within {HANDSHAKE_S:g} s")
             opening.result()
+            on_started()
             following = asyncio.create_task(tools.follow(ready.result(), self._set_tools))
             tasks.append(following)
             await asyncio.wait((holder, following), return_when=asyncio.FIRST_COMPLETED)
@@ -200,6 +236,7 @@ class McpSession:
         found = await tools.read(client)
         self.problem = ""
         self._client = client
+        self._opened_at = asyncio.get_running_loop().time()
         self._opened.set()
         self._set_tools(found)
         self._first.set()

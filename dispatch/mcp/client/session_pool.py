@@ -1,4 +1,4 @@
-"""The sessions of one server, and which one gets the next call."""
+"""The sessions of one server: which one gets the next call, and the call."""
 
 from __future__ import annotations
 
@@ -6,15 +6,33 @@ import asyncio
 import random
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Final
 
-from mcp import types
+from mcp import MCPError, types
+from mcp.types import CONNECTION_CLOSED, HEADER_MISMATCH, INVALID_REQUEST
 
 from dispatch._internal.clock import loop_clock
 from dispatch.balancing.balancer import Balancer, Pick
-from dispatch.calls.invokers.local_executor import FailedCallError, RefusedCallError
+from dispatch.calls.invokers.local_executor import FailedCallError, LocalCall, LocalResult, RefusedCallError
 from dispatch.errors import Outcome
+from dispatch.mcp.client.callbacks import Callbacks
+from dispatch.mcp.client.results import (
+    error_from_input_required,
+    error_from_loss,
+    error_from_mcp_error,
+    error_from_missing_session,
+    error_from_unreadable_result,
+    read_result,
+)
 from dispatch.mcp.client.session import McpSession
+from dispatch.mcp.client.tool_items import TOOL_PARAM
+from dispatch.mcp.client.transports.http import NOT_SENT, REPLY_LOST
 from dispatch.policy import Policy
+
+_LOSSES: Final = ("Connection closed", "SSE stream ")
+"""Beginnings of the SDK's texts."""
+REOPEN_S: Final = 2.0
+"""Seconds that a call waits for a new session with a server that has forgotten the former one."""
 
 
 class UnsentCallError(Exception):
@@ -27,12 +45,14 @@ class SessionPool:
     Args:
         sessions: at least one.
         policy: its balancing and outlier detection.
+        callbacks: that the sessions have.
     """
 
-    def __init__(self, sessions: Sequence[McpSession], policy: Policy) -> None:
+    def __init__(self, sessions: Sequence[McpSession], policy: Policy, callbacks: Callbacks) -> None:
         self._sessions = {session.name: session for session in sessions}
         self._only = sessions[0] if len(sessions) == 1 else None
         self._policy = policy
+        self._callbacks = callbacks
         self._balancer: Balancer | None = None
 
     def start(self) -> None:
@@ -112,3 +132,69 @@ class SessionPool:
             raise
         finally:
             pick.finish(outcome)
+
+    async def execute(self, call: LocalCall) -> LocalResult:
+        """Call the tool at a server, which has it under the config value :data:`TOOL_PARAM`. Cancelling this cancels the
+        call there.
+
+        Raises:
+            ToolError: of the tool.
+            RefusedCallError: the server is out of reach, or refuses the call.
+            FailedCallError: the server ended, or did not answer by the protocol; the tool may have been executed.
+        """
+        tried: set[str] = set()
+        while True:
+            try:
+                with self.pick(tried) as session:
+                    if session is None:
+                        raise error_from_missing_session(call.tool, self.retry_after)
+                    tried.add(session.name)
+                    return await self._execute_at(session, call)
+            except UnsentCallError:
+                continue  # at another address
+
+    async def _execute_at(self, session: McpSession, call: LocalCall) -> LocalResult:
+        try:
+            try:
+                result = await self._call(session, call)
+            except UnsentCallError:
+                if not session.is_unknown or not await session.wait_open(REOPEN_S):
+                    raise
+                result = await self._call(session, call)
+        except MCPError as error:
+            if error.code == REPLY_LOST or _is_loss(error):
+                raise error_from_loss(call.tool, session.name) from None
+            raise error_from_mcp_error(error, call.tool, session.name) from None
+        except (RuntimeError, ValueError) as error:  # the SDK checks results against the output schema
+            raise error_from_unreadable_result(call.tool, session.name, error) from None
+        if isinstance(result, types.InputRequiredResult):
+            raise error_from_input_required(call.tool, result)
+        return read_result(result, session.name)
+
+    async def _call(self, session: McpSession, call: LocalCall) -> types.CallToolResult | types.InputRequiredResult:
+        """Return the result.
+
+        Raises:
+            UnsentCallError: there is no connection, or the server has forgotten the session.
+            MCPError: an error of the server, or of the connection.
+        """
+        client, name = session.client, call.config[TOOL_PARAM]
+        if client is None:
+            raise UnsentCallError
+        try:
+            if self._callbacks.has_any:
+                return await client.call_tool(name, call.arguments)
+            result = await client.session.call_tool(name, call.arguments, allow_input_required=True)
+        except MCPError as error:
+            if error.code == NOT_SENT or (error.code == INVALID_REQUEST and session.is_unknown):
+                raise UnsentCallError from None
+            if error.code != HEADER_MISMATCH:
+                raise
+            return await client.call_tool(name, call.arguments)  # was not executed; it reads the tool's schema again
+        assert isinstance(result, (types.CallToolResult, types.InputRequiredResult))
+        return result
+
+
+def _is_loss(error: MCPError) -> bool:
+    """Whether the SDK reports the end of a connection. Servers use the same code for errors of their own."""
+    return error.code == CONNECTION_CLOSED and error.message.startswith(_LOSSES)

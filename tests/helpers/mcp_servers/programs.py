@@ -36,16 +36,14 @@ def free_port() -> int:
 class HttpServer:
     """A server over HTTP, which can be killed and started again."""
 
-    def __init__(self, *command: str, port: int) -> None:
+    def __init__(self, *command: str, port: int, python: str = sys.executable) -> None:
         self.url = f"http://127.0.0.1:{port}/mcp"
         self._port = port
-        self._command = command
+        self._command = python, *command
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, *self._command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+        self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         deadline = time.monotonic() + START_S
         while not self._is_listening():
             assert self._process.poll() is None

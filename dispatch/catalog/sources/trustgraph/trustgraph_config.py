@@ -7,7 +7,7 @@ import contextlib
 import json
 import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 from dispatch.catalog.readers.item import Item
 from dispatch.catalog.sources.base import OnChange
@@ -59,6 +59,8 @@ class TrustGraphConfig:
     """
 
     is_atomic = False
+    config_types: ClassVar[tuple[str, str]] = (TOOL, SERVICE)
+    """What is read of the configuration. An item of the second type is written before those of the first that need it."""
 
     def __init__(
         self,
@@ -240,14 +242,14 @@ class TrustGraphConfig:
             return
         changes = push.changes or {}
         # A version that is lower than the known one belongs to a new store.
-        if not changes or TOOL in changes or SERVICE in changes or push.version != self._version:
+        if not changes or any(kind in changes for kind in self.config_types) or push.version != self._version:
             self._is_changed.set()
 
     async def _fetch(self, client: ConfigClient) -> tuple[_Values, set[int]]:
         versions: set[int] = set()
         if self.workspace == ALL_WORKSPACES:
             names: set[str] = set()
-            for kind in (TOOL, SERVICE):
+            for kind in self.config_types:
                 found, version = await client.get_workspaces(kind)
                 names |= found
                 versions.add(version)
@@ -260,7 +262,7 @@ class TrustGraphConfig:
         async def fetch_workspace(workspace: str) -> None:
             async with limit:
                 # A service is written before its tools: a tool that is fetched first has its service in the second fetch.
-                for kind in (TOOL, SERVICE):
+                for kind in self.config_types:
                     texts, version = await client.get_values(workspace, kind)
                     versions.add(version)
                     values[workspace, kind] = texts
@@ -275,16 +277,20 @@ class TrustGraphConfig:
 
     def _read(self, values: _Values, former: _Items) -> _Items:
         items: _Items = {}
-        for workspace, kind in sorted(values, key=lambda place: (place[0], place[1] != SERVICE)):
+        for workspace, kind in sorted(values, key=lambda place: (place[0], place[1] == TOOL)):
             namespace = self._namespace_of(workspace)
             found: _Items = {}
             for key, text in values[workspace, kind].items():
                 known = former.get((workspace, kind, key))
                 if known is None or known[0] != text:
-                    known = text, read_config_item(self.id, workspace, kind, key, text, namespace)
+                    known = text, self.read_item(workspace, kind, key, text, namespace)
                 found[workspace, kind, key] = known
             items |= _order_by_precedence(found)
         return items
+
+    def read_item(self, workspace: str, kind: str, key: str, text: str, namespace: str) -> Item:
+        """Return the item in a value of the configuration."""
+        return read_config_item(self.id, workspace, kind, key, text, namespace)
 
     def _namespace_of(self, workspace: str) -> str:
         if self.workspace != ALL_WORKSPACES:
