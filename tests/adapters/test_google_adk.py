@@ -14,7 +14,7 @@ from google.genai import types
 from pydantic import PrivateAttr
 
 import dispatch
-from dispatch.adapters import google_adk
+from dispatch.adapters import execute, google_adk, specs
 from tests.adapters import lab
 from tests.adapters.lab import Answer
 from tests.adapters.scenarios import SCENARIOS, Model, run_scenario
@@ -80,6 +80,20 @@ def test_declarations_are_in_the_dialect_of_gemini() -> None:
             count = offered["count"].parameters
             assert (count.type, count.required) == (types.Type.OBJECT, ["to"])
             assert count.properties["to"].type == types.Type.INTEGER
+
+    asyncio.run(run())
+
+
+def test_calls_and_declarations_of_the_sdk_of_gemini() -> None:
+    async def run() -> None:
+        async with lab.connect() as dispatcher:
+            described = await specs(dispatcher, style="gemini", user="bob")
+            declared = types.Tool.model_validate(described[0]).function_declarations
+            assert {each.name for each in declared} == {*dispatcher.catalog.tools, "read_result"}
+            call = types.FunctionCall(id="c1", name="repeat", args={"text": "a"})
+            answer = await execute(dispatcher, call, style="gemini", user="bob")
+            part = types.Part.model_validate(answer)
+            assert (part.function_response.id, part.function_response.response) == ("c1", {"output": "bob: a"})
 
     asyncio.run(run())
 

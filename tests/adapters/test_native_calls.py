@@ -87,6 +87,9 @@ def test_specs_list_the_tools_that_the_user_may_call_now(style: Style) -> None:
             found = names_of(style, await specs(dispatcher, style=style, category="fun"))
             assert found == ["tell-pun", "read_result"]
             assert await specs(dispatcher, style=style, category="none") == []
+            found = names_of(style, await specs(dispatcher, style=style, user="alice", find="repeat a text"))
+            assert found[0] == "repeat"
+            assert len(found) <= 6  # five tools, and read_result
 
     asyncio.run(run())
 

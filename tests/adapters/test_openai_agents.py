@@ -12,10 +12,14 @@ import pytest
 from agents import Agent, FunctionTool, ModelResponse, RunConfig, RunContextWrapper, Runner, Usage
 from agents import Model as AgentModel
 from agents.items import ToolCallOutputItem
+from openai.types.chat.chat_completion_message_function_tool_call import (
+    ChatCompletionMessageFunctionToolCall,
+    Function,
+)
 from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
 
 import dispatch
-from dispatch.adapters import openai_agents
+from dispatch.adapters import execute, openai_agents
 from tests.adapters import lab
 from tests.adapters.lab import Answer
 from tests.adapters.scenarios import SCENARIOS, Model, run_scenario
@@ -73,6 +77,21 @@ def test_strict_mode_only_where_it_loses_nothing() -> None:
             assert tools["read_result"].strict_json_schema is False
             assert tools["read_result"].params_json_schema["required"] == ["handle"]
             assert "secret" not in tools
+
+    asyncio.run(run())
+
+
+def test_calls_of_the_sdk_of_openai() -> None:
+    responses = ResponseFunctionToolCall(type="function_call", call_id="c1", name="repeat", arguments='{"text": "a"}')
+    function = Function(name="repeat", arguments='{"text": "b"}')
+    chat = ChatCompletionMessageFunctionToolCall(id="c2", type="function", function=function)
+
+    async def run() -> None:
+        async with lab.connect() as dispatcher:
+            answer = await execute(dispatcher, responses, style="openai-responses", user="bob")
+            assert answer == {"type": "function_call_output", "call_id": "c1", "output": "bob: a"}
+            answer = await execute(dispatcher, chat, style="openai-chat", user="bob")
+            assert answer == {"role": "tool", "tool_call_id": "c2", "content": "bob: b"}
 
     asyncio.run(run())
 
