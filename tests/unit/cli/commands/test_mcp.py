@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import httpx2
 import pytest
 from mcp import Client, StdioServerParameters
-from mcp_types import TextContent
+from mcp.client.session import IncomingMessage
+from mcp.client.streamable_http import streamable_http_client
+from mcp_types import TextContent, ToolListChangedNotification
 
 from dispatch.cli.commands.mcp import parse_address
 from dispatch.cli.exit_codes import CliError
@@ -68,6 +73,48 @@ async def test_a_client_starts_it_and_ends_it(tmp_path: Path) -> None:
         (block,) = result.content
         assert isinstance(block, TextContent)
         assert json.loads(block.text)["error"] == "timeout"
+
+
+@pytest.mark.wall_clock
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_a_changed_folder_changes_the_list(mode: Literal["auto", "legacy"], catalog_folder: Path) -> None:
+    changed = asyncio.Event()
+
+    async def on_message(message: IncomingMessage) -> None:
+        if isinstance(message, ToolListChangedNotification):
+            changed.set()
+
+    process = StdioServerParameters(
+        command=sys.executable, args=["-m", "dispatch", *ARGUMENTS, str(catalog_folder)], cwd=REPO, env=environment()
+    )
+    async with contextlib.AsyncExitStack() as stack:
+        client = await stack.enter_async_context(Client(process, mode=mode, message_handler=on_message))
+        if mode == "auto":
+            await stack.enter_async_context(client.listen(tools_list_changed=True))
+        assert [tool.name for tool in (await client.list_tools()).tools] == ["read_result", "tell-joke"]
+        tool = json.loads((catalog_folder / "tool" / "tell-joke.json").read_text())
+        (catalog_folder / "tool" / "tell-story.json").write_text(json.dumps(tool | {"name": "tell-story"}))
+        await asyncio.wait_for(changed.wait(), 20)
+        names = [tool.name for tool in (await client.list_tools()).tools]
+        assert names == ["read_result", "tell-joke", "tell-story"]
+
+
+@pytest.mark.wall_clock
+async def test_tokens_name_the_users_over_http(catalog_folder: Path, tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens.json"
+    tokens.write_text(json.dumps({"alice": "0123456789abcdef"}))
+    options = ("--http", "127.0.0.1:0", "--tokens", str(tokens))
+    with started(*ARGUMENTS, str(catalog_folder), *options) as program:
+        program.err.wait_for("/mcp\n")
+        url = program.err.text().partition("MCP: ")[2].partition("\n")[0]
+        async with httpx2.AsyncClient() as http:
+            assert (await http.post(url, json={})).status_code == 401
+        async with (
+            httpx2.AsyncClient(headers={"authorization": "Bearer 0123456789abcdef"}) as http,
+            Client(streamable_http_client(url, http_client=http)) as client,
+        ):
+            assert [tool.name for tool in (await client.list_tools()).tools] == ["read_result", "tell-joke"]
+        assert "0123456789abcdef" not in program.err.text()
 
 
 @pytest.mark.wall_clock
