@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from dispatch._internal.suggestions import excerpt
+from dispatch.catalog.live.source_list import on_change_of
+from dispatch.catalog.sources.base import Source
 
 Fingerprints = Mapping[str, frozenset[str]]
 """Approved fingerprints by ``tool/NAME`` and ``tool-service/ID``."""
@@ -112,3 +114,16 @@ def _check(print: object) -> str:
     if isinstance(print, str) and len(print) == _HEX_DIGITS and not print.strip("0123456789abcdef"):
         return print
     raise ValueError(f"{print!r:.80} is not a fingerprint")
+
+
+def check_approvals(approvals: Approvals | None, source: Source) -> None:
+    """Check that there are approvals if ``source`` holds changes.
+
+    Raises:
+        ApprovalsError: there are none.
+    """
+    if approvals is None and on_change_of(source) == "hold":
+        raise ApprovalsError(
+            f"The source '{source.id}' holds changed definitions, and there is no file of approved ones. "
+            "Fix: give connect(approvals=FILE)."
+        )

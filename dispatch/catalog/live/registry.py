@@ -9,6 +9,7 @@ import operator
 import random
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, Unpack
 
 from dispatch._internal.cancellation import cancel_and_wait
@@ -19,7 +20,7 @@ from dispatch.catalog.errors import CatalogError, Problem
 from dispatch.catalog.list_conditions import ListConditions
 from dispatch.catalog.live.activation import Activator, CatalogTarget, Prepared
 from dispatch.catalog.live.approval_watcher import ApprovalWatcher
-from dispatch.catalog.live.approvals import Approvals, ApprovalsError
+from dispatch.catalog.live.approvals import Approvals, check_approvals
 from dispatch.catalog.live.follower import SourceFollower, close_followers
 from dispatch.catalog.live.merge import Merged, Merger, OtherTool, SourceReport
 from dispatch.catalog.live.put_items import put_item, remove_item
@@ -31,9 +32,10 @@ from dispatch.catalog.live.source_list import (
     check_source,
     list_sources,
     on_change_of,
+    sources_in,
 )
 from dispatch.catalog.readers.item import Item
-from dispatch.catalog.sources.base import Source, SourceState, SourceStatus
+from dispatch.catalog.sources.base import Source, SourceGroup, SourceState, SourceStatus
 from dispatch.policy import Policy
 from dispatch.telemetry.catalog_observer import NULL_CATALOG, CatalogObserver
 
@@ -153,25 +155,30 @@ class Registry:
         """
         return self._find(id).source
 
-    async def add_source(self, source: Source) -> None:
-        """Add a source with the lowest precedence, and wait for its first items. A source that is out of reach, or whose
-        items are invalid, is added as well: see its status.
+    async def add_source(self, source: Source | SourceGroup) -> None:
+        """Add a source, or all sources of a group, with the lowest precedence, and wait for their first items. A source that
+        is out of reach, or whose items are invalid, is added as well: see its status.
 
         Raises:
             ValueError: there is a source with that id, or its ``on_change`` is unknown.
             ApprovalsError: it holds changes, and there is no file of approvals.
         """
         async with self._changing:
-            check_source(source, tuple(self._followers))
-            self._check_approvals(source)
-            await self._activator.run(lambda merger: self._add_to(merger, source))
-            follower = self._followers[source.id] = self._follower_of(source)
-            self._observer.on_source_changed(source.id, "", follower.state, follower.problem)
-            if self._activator.is_running:
-                self._start(follower)
-        if not self._activator.is_running:
-            await follower.discover()
-        await follower.is_ready.wait()
+            sources = sources_in(source)
+            for number, each in enumerate(sources):
+                check_source(each, (*self._followers, *(other.id for other in sources[:number])))
+                check_approvals(self._approvals, each)
+            for each in sources:
+                await self._activator.run(partial(self._add_to, source=each))
+                follower = self._followers[each.id] = self._follower_of(each)
+                self._observer.on_source_changed(each.id, "", follower.state, follower.problem)
+                if self._activator.is_running:
+                    self._start(follower)
+            added = [self._followers[each.id] for each in sources]
+        for follower in added:
+            if not self._activator.is_running:
+                await follower.discover()
+            await follower.is_ready.wait()
 
     async def remove_source(self, id: str) -> None:
         """Remove a source. Its items are no longer in force on return.
@@ -241,7 +248,7 @@ class Registry:
         """Put the items of ``sources`` in force, and fill ``followers``. Nothing else changes if it raises."""
         found: dict[str, Sequence[Item]] = {}
         for source in sources:
-            self._check_approvals(source)
+            check_approvals(self._approvals, source)
             known = self._followers.get(source.id)
             if known is not None and known.source is source:
                 followers[source.id] = known
@@ -329,18 +336,11 @@ class Registry:
     # -- followers ----------------------------------------------------------------------------------------------
 
     def _add_to(self, merger: Merger, source: Source) -> None:
-        self._check_approvals(source)
+        check_approvals(self._approvals, source)
         is_atomic = bool(getattr(source, "is_atomic", False))
         merger.add_source(source.id, is_atomic=is_atomic, on_change=on_change_of(source))
         if isinstance(source, FixedCatalog):
             merger.set_catalog(source.id, source.catalog)
-
-    def _check_approvals(self, source: Source) -> None:
-        if on_change_of(source) == "hold" and self._approvals is None:
-            raise ApprovalsError(
-                f"The source '{source.id}' holds changed definitions, and there is no file of approved ones. "
-                "Fix: give connect(approvals=FILE)."
-            )
 
     def _follower_of(self, source: Source) -> SourceFollower:
         return SourceFollower(source, self._accept, self._on_state, self._randomness)

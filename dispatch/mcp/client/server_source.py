@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 from urllib.parse import urlsplit
@@ -58,6 +58,7 @@ class McpServerSource:
         self._names = names
         self._callbacks = callbacks
         self._service = service_item(id, settings)
+        self._reported: set[str] = set()
         self._items: dict[str, tuple[bytes, Item]] = {}
         self._is_changed = asyncio.Event()
         self._pool: SessionPool | None = None
@@ -118,6 +119,7 @@ class McpServerSource:
         if not pool.is_connected:
             raise McpServerError(f"{pool.problem}; it is tried again")
         tools = {tool.name: tool for tool in pool.tools or () if self._is_used(tool.name)}
+        self._report_unknown(tools)
         names = self._names.update(self.settings.name, tuple(tools))
         items: dict[str, tuple[bytes, Item]] = {}
         for name, tool in tools.items():
@@ -131,6 +133,14 @@ class McpServerSource:
 
     def _is_used(self, tool: str) -> bool:
         return self.settings.only is None or tool in self.settings.only
+
+    def _report_unknown(self, tools: Collection[str]) -> None:
+        unknown = set(self.settings.only or ()).difference(tools, self._reported)
+        if unknown:
+            self._reported |= unknown
+            logger.warning(
+                "%s: 'only' names tools that the server does not have: %s", self.id, ", ".join(sorted(unknown))
+            )
 
     async def close(self) -> None:
         """End the sessions and the processes of the server."""

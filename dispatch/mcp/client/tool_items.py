@@ -41,7 +41,7 @@ def tool_item(service: str, name: str, tool: types.Tool, settings: ServerSetting
         "name": name,
         "description": tool.description or tool.title or "",
         "service": service,
-        "input-schema": tool.input_schema,
+        "input-schema": {"type": "object", **tool.input_schema},  # some servers write no type
         TOOL_PARAM: tool.name,
     }
     if tool.output_schema is not None:

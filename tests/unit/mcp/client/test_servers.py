@@ -163,16 +163,32 @@ def test_a_changed_definition_waits_for_its_approval(tmp_path: Path) -> None:
     run(test)
 
 
-def test_servers_that_are_added_and_removed() -> None:
+def test_servers_that_are_added_and_removed(caplog: pytest.LogCaptureFixture) -> None:
     async def test() -> None:
         async with dispatch.connect("memory://") as dispatcher:
-            (source,) = dispatch.McpServers({"calc": stdio("calculator")}).sources
-            await dispatcher.registry.add_source(source)
+            entries = {"calc": stdio("calculator", only=["add", "subtract"]), "broken": {}}
+            await dispatcher.registry.add_source(dispatch.McpServers(entries))
+            assert [each.id for each in dispatcher.registry.sources()] == ["mcp-calc", "mcp-broken"]
             assert await dispatcher.call("add", {"a": 1, "b": 2}) == "3"
             await dispatcher.registry.remove_source("mcp-calc")
             gone = await dispatcher.execute("add", {"a": 1, "b": 2})
             assert gone.error is not None
             assert gone.error.type == "unknown-tool"
+            with pytest.raises(ValueError, match="mcp-broken"):
+                await dispatcher.registry.add_source(dispatch.McpServers({"other": {}, "broken": {}}))
+            assert [each.id for each in dispatcher.registry.sources()] == ["mcp-broken"]
+
+    run(test)
+    assert "mcp-calc: 'only' names tools that the server does not have: subtract" in caplog.messages
+
+
+def test_a_reload_with_other_servers() -> None:
+    async def test() -> None:
+        async with connected({"calc": stdio("calculator")}) as dispatcher:
+            pid = int(await dispatcher.call("pid"))
+            await dispatcher.reload([dispatch.McpServers({"other": stdio("calculator"), "broken": {}})])
+            assert (await dispatcher.execute("add", {"a": 1, "b": 2})).instance == "other"
+            await until(lambda: not Path(f"/proc/{pid}").exists())
 
     run(test)
 
