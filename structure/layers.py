@@ -40,9 +40,9 @@ LAYERS: dict[int, tuple[str, ...]] = {
 MAY_MEET = (1, 6, 7)
 LAYER_OF = {package: layer for layer, packages in LAYERS.items() for package in packages}
 
-FACTORIES = {"telemetry.settings": "telemetry", "dispatcher.dispatcher": "mcp"}
+FACTORIES = {"telemetry.settings": "telemetry", "dispatcher.dispatcher": "mcp", "toolkit.mcp_service": "mcp"}
 """Modules that import an implementation, from the package beside them, when it is asked for:
-``Telemetry.observe_dispatcher`` and ``observe_server``, ``Dispatcher.mcp_server``."""
+``Telemetry.observe_dispatcher`` and ``observe_server``, ``Dispatcher.mcp_server``, ``McpService.create_connection``."""
 
 
 class Import(NamedTuple):

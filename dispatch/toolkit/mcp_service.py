@@ -1,4 +1,4 @@
-"""MCP servers as groups of tools. The connection is made by a function of the application."""
+"""MCP servers as groups of tools."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class McpService(ToolGroup):
 
     Args:
         mcp_config: how it is reached.
-        connect: opens a connection, which is closed after its use; None: every use is an error.
+        connect: opens a connection, which is closed after its use; None: with MCP's SDK (extra ``mcp``).
         id: id of its vertex; None: a new one.
     """
 
@@ -96,14 +96,15 @@ class McpService(ToolGroup):
         """Open a connection.
 
         Raises:
-            RuntimeError: there is no function that opens one.
+            ImportError: MCP's SDK is needed and not installed; the message names the extra.
+            Exception: the server cannot be reached.
         """
-        if self._connect is None:
-            raise RuntimeError(
-                f"The MCP server {self.name!r} was not contacted: the toolkit has no function that connects to MCP servers. "
-                "Pass one: Toolkit.load(FILE, connect_mcp=…)."
-            )
-        return await self._connect(self._mcp_config)
+        connect = self._connect
+        if connect is None:
+            from dispatch.mcp.toolkit_connection import connect_mcp
+
+            connect = connect_mcp
+        return await connect(self._mcp_config)
 
     async def list_tools(self) -> list[Tool]:
         """List the tools of the server."""

@@ -114,7 +114,7 @@ class Toolkit(Graph):
         for those that :meth:`ToolkitService.add_tool_group` lists later.
 
         Args:
-            connect_mcp: opens a connection to an MCP server; None: calls of its tools fail.
+            connect_mcp: opens a connection to an MCP server; None: with MCP's SDK (extra ``mcp``).
 
         Raises:
             CatalogError: mistakes in the file, each with its key and fix; or PyYAML is missing.

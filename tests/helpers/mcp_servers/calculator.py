@@ -1,4 +1,4 @@
-"""An MCP server of the SDK's high-level kind: ``calculator.py [stdio | http PORT]``."""
+"""An MCP server of the SDK's high-level kind: ``calculator.py [stdio | http PORT | sse PORT]``."""
 
 from __future__ import annotations
 
@@ -85,5 +85,7 @@ def log(text: str, lines: int = 1) -> str:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["http"]:
         server.run("streamable-http", host="127.0.0.1", port=int(sys.argv[2]))
+    elif sys.argv[1:2] == ["sse"]:
+        server.run("sse", host="127.0.0.1", port=int(sys.argv[2]))
     else:
         server.run()

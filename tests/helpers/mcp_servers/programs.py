@@ -62,10 +62,10 @@ class HttpServer:
 
 
 @contextmanager
-def http_server(name: str) -> Iterator[HttpServer]:
-    """A running server: ``calculator`` or ``changing``."""
+def http_server(name: str, transport: str = "http") -> Iterator[HttpServer]:
+    """A running server: ``calculator`` or ``changing``; ``transport``: ``http``, or ``sse`` of the calculator."""
     port = free_port()
-    options = [f"http={port}"] if name == "changing" else ["http", str(port)]
+    options = [f"http={port}"] if name == "changing" else [transport, str(port)]
     server = HttpServer(str(FOLDER / f"{name}.py"), *options, port=port)
     try:
         server.start()

@@ -125,13 +125,6 @@ async def test_an_mcp_server_is_contacted_when_a_tool_is_called() -> None:
     assert server.log == ["connect Browser", "close"]
 
 
-async def test_without_a_function_that_connects_a_call_says_what_to_do() -> None:
-    browser = Toolkit.load(SHOP).get_tool("Browser")
-    assert browser is not None
-    with pytest.raises(RuntimeError, match=r"'Browser' was not contacted: .* connect_mcp"):
-        await browser.function(tool_name="open")
-
-
 async def test_the_listed_tools_of_a_server_replace_the_one_that_stands_for_them(tmp_path: Path) -> None:
     server = Server()
     toolkit = Toolkit.load(SHOP, connect_mcp=server.connect)

@@ -1,0 +1,71 @@
+"""MCP servers of toolkit files, with genuine servers of the SDK."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dispatch.errors import ToolError
+from dispatch.toolkit import Tool, Toolkit, ToolkitService
+from tests.helpers.mcp_servers.programs import FOLDER, http_server
+
+
+@pytest.fixture(params=["STDIO", "STREAMABLE_HTTP", "SSE"])
+def transport(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
+    """The transport of a running server, as a toolkit file has it."""
+    kind = request.param
+    with ExitStack() as stack:
+        if kind == "STDIO":
+            found = {"command": sys.executable, "args": [str(FOLDER / "calculator.py")]}
+        elif kind == "SSE":
+            found = {"url": stack.enter_context(http_server("calculator", "sse")).url.replace("/mcp", "/sse")}
+        else:
+            found = {"url": stack.enter_context(http_server("calculator")).url}
+        yield {"transport_type": kind, **found}
+
+
+def write_file(folder: Path, transport: dict[str, Any]) -> Path:
+    file = folder / "toolkit.yml"
+    tool = {"name": "calculator", "type": "MCP", "desc": "Calculates.", "mcp_transport_config": transport}
+    action = {"name": "work", "desc": "Works.", "tools": [tool]}
+    file.write_text(yaml.safe_dump({"tools": [tool], "actions": [action], "toolkit": [[action]]}))
+    return file
+
+
+def find_tool(toolkit: Toolkit, name: str) -> Tool:
+    return next(tool for id in toolkit.vertices() if (tool := toolkit.get_tool(id)) is not None and tool.name == name)
+
+
+def test_a_server_is_called_and_lists_its_tools(tmp_path: Path, transport: dict[str, Any]) -> None:
+    toolkit = Toolkit.load(write_file(tmp_path, transport))
+
+    async def run() -> None:
+        calculator = find_tool(toolkit, "calculator")
+        assert await calculator.function(tool_name="add", a=1, b=2) == "3"
+        with pytest.raises(ToolError, match="no such order"):
+            await calculator.function(tool_name="fail")
+        server = next(group for id in toolkit.vertices() if (group := toolkit.get_tool_group(id)) is not None)
+        action = next(action for id in toolkit.vertices() if (action := toolkit.get_action(id)) is not None)
+        tools = await server.list_tools()
+        assert {"add", "text.upper", "wait"} <= {tool.name for tool in tools}
+        await asyncio.to_thread(ToolkitService(toolkit).add_tool_group, server, [(action, 1.0)])
+        assert await find_tool(toolkit, "text.upper").function(text="abc") == "ABC"
+
+    asyncio.run(run())
+
+
+def test_a_server_that_cannot_be_reached_is_an_error_of_the_call(tmp_path: Path) -> None:
+    toolkit = Toolkit.load(write_file(tmp_path, {"transport_type": "STDIO", "command": "no-such-program"}))
+
+    async def run() -> None:
+        with pytest.raises((OSError, ExceptionGroup)):
+            await find_tool(toolkit, "calculator").function(tool_name="add")
+
+    asyncio.run(run())
