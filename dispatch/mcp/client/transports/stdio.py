@@ -37,7 +37,9 @@ TERM_S: Final = 1.0
 """Seconds that it has after SIGTERM; then its group receives SIGKILL."""
 
 LAST_OUTPUT_S: Final = 0.05
-"""Seconds to read what a server wrote before it ended, where its children keep the pipe open."""
+"""Seconds without output after which a server that has ended has written all, where its children keep the pipe open."""
+LAST_OUTPUTS: Final = 20
+"""Times that :data:`LAST_OUTPUT_S` is waited at most, for children that write to the same pipe without an end."""
 
 _groups: set[int] = set()
 """Process groups of running servers, for a Python process that ends without closing its dispatchers."""
@@ -109,9 +111,15 @@ class ServerProcess(asyncio.SubprocessProtocol):
         """Parts of a message whose end has not arrived."""
         self._size = 0
         self._is_paused = False
+        self._has_output = False
         self._reader: asyncio.Future[None] | None = None
 
     # -- the process --------------------------------------------------------------------------------------------
+
+    @property
+    def has_exited(self) -> bool:
+        """Whether the process has ended."""
+        return self._exited.is_set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See :class:`asyncio.SubprocessProtocol`; likewise the other callbacks."""
@@ -124,21 +132,35 @@ class ServerProcess(asyncio.SubprocessProtocol):
         if fd == 2:
             self._log.feed(data)
         elif not self.ended.is_set():
+            self._has_output = True
             self._feed(data)
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
-        if fd != 2:
+        if fd == 1:
             self._finish()
+        elif fd == 0:  # it reads no more requests, and may have written replies
+            self._await_last_output(LAST_OUTPUTS)
 
     def process_exited(self) -> None:
         self._exited.set()
-        asyncio.get_running_loop().call_later(LAST_OUTPUT_S, self._finish)  # unless the output ends before
+        self._await_last_output(LAST_OUTPUTS)  # unless the output ends before
 
     def pause_writing(self) -> None:
         self._may_write.clear()
 
     def resume_writing(self) -> None:
         self._may_write.set()
+
+    def _await_last_output(self, checks: int) -> None:
+        """Finish when nothing has arrived for a moment."""
+        self._has_output = self._is_paused
+        asyncio.get_running_loop().call_later(LAST_OUTPUT_S, self._check_last_output, checks - 1)
+
+    def _check_last_output(self, checks: int) -> None:
+        if self._is_paused or (self._has_output and checks):
+            self._await_last_output(checks)
+        else:
+            self._finish()
 
     def _finish(self) -> None:
         self.ended.set()
@@ -162,17 +184,17 @@ class ServerProcess(asyncio.SubprocessProtocol):
         self._finish()
         if self._stdin is not None:
             self._stdin.close()
-        if not await self._has_exited(EXIT_S):
+        if not await self._wait_exit(EXIT_S):
             signal_group(self.pid, signal.SIGTERM)
-            if not await self._has_exited(TERM_S):
+            if not await self._wait_exit(TERM_S):
                 signal_group(self.pid, signal.SIGKILL)
-                await self._has_exited(TERM_S)
+                await self._wait_exit(TERM_S)
         signal_group(self.pid, signal.SIGKILL)  # its children
         _groups.discard(self.pid)
         self._transport.close()
         self._log.close()
 
-    async def _has_exited(self, timeout: float) -> bool:
+    async def _wait_exit(self, timeout: float) -> bool:
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 await self._exited.wait()

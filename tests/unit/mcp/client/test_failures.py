@@ -15,6 +15,7 @@ import pytest
 
 import dispatch
 import dispatch.mcp.client.session
+from dispatch.mcp.client.session import McpSession
 from tests.helpers.mcp_servers.programs import call_until_ok, connected, http_server, stdio, until
 
 POLICY = {"bulkhead": {"max-concurrent-calls": 100}, "breaker": None}
@@ -224,3 +225,48 @@ def test_output_that_is_no_message_is_logged_and_a_server_that_ends_at_once_is_t
     waits = [float(each.rpartition(" in ")[2].split()[0]) for each in caplog.messages if "next attempt" in each]
     assert 0.4 <= waits[0] <= 0.5
     assert waits[0] < waits[1] < waits[2]
+
+
+def test_servers_start_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch.mcp.client.session, "MAX_STARTS", 1)
+    starting: set[McpSession] = set()
+    most: list[int] = []
+    original = McpSession._run
+
+    async def counted(session: McpSession, on_started: Callable[[], object]) -> None:
+        def on_open() -> None:
+            starting.discard(session)
+            on_started()
+
+        starting.add(session)
+        most.append(len(starting))
+        try:
+            await original(session, on_open)
+        finally:
+            starting.discard(session)
+
+    monkeypatch.setattr(McpSession, "_run", counted)
+
+    async def test() -> None:
+        servers = {name: stdio("calculator", only=["add"], prefix="always") for name in ("one", "two", "three")}
+        async with connected(servers) as dispatcher:
+            await until(lambda: len(dispatcher.registry.list()) == 3, 30)
+
+    run(test)
+    assert most == [1, 1, 1]
+
+
+def test_the_waits_grow_however_long_each_attempt_lasts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(dispatch.mcp.client.session, "HANDSHAKE_S", 0.3)
+    monkeypatch.setattr(dispatch.mcp.client.session, "STABLE_S", 0.1)
+    caplog.set_level("WARNING", "dispatch.mcp")
+
+    async def test() -> None:
+        async with connected({"slow": script(tmp_path, "import time; time.sleep(60)")}):
+            await until(lambda: len(caplog.messages) >= 2, 20)
+
+    run(test)
+    waits = [float(each.rpartition(" in ")[2].split()[0]) for each in caplog.messages]
+    assert waits[0] < waits[1]
