@@ -26,7 +26,8 @@ class DescriptorLines:
 
     def __init__(self, source: int) -> None:
         self._source = source
-        self._queue: asyncio.Queue[list[bytes]] = asyncio.Queue(maxsize=1)
+        self._queue: asyncio.Queue[list[bytes]] = asyncio.Queue()
+        self._room = threading.Semaphore(2)  # chunks of lines: a fast client waits
         self._loop = asyncio.get_running_loop()
         self._lines: Iterator[bytes] = iter(())
         threading.Thread(target=self._read, name="dispatch-mcp-stdin", daemon=True).start()
@@ -49,7 +50,8 @@ class DescriptorLines:
             return b""
 
     def _hand_over(self, lines: list[bytes]) -> None:
-        asyncio.run_coroutine_threadsafe(self._queue.put(lines), self._loop).result()
+        self._room.acquire()
+        self._loop.call_soon_threadsafe(self._queue.put_nowait, lines)
 
     def __aiter__(self) -> DescriptorLines:
         return self
@@ -58,6 +60,7 @@ class DescriptorLines:
         line = next(self._lines, None)
         if line is None:
             lines = await self._queue.get()
+            self._room.release()
             if not lines:
                 raise StopAsyncIteration
             self._lines = iter(lines)

@@ -106,3 +106,13 @@ async def test_a_server_has_the_names_of_its_address() -> None:
     assert list_own_hosts("tools.example") == ["tools.example"]
     assert list_own_hosts("2001:db8::1") == ["[2001:db8::1]"]
     assert len(list_own_hosts("0.0.0.0")) >= 2
+
+
+async def test_a_session_belongs_to_its_user() -> None:
+    params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+    start = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
+    alice, bob = (HEADERS | {"authorization": f"Bearer {token}"} for token in TOKENS)
+    async with serving_stand(lambda _: "done", tokens=TOKENS) as url, httpx2.AsyncClient() as http:
+        session = {"mcp-session-id": (await http.post(url, json=start, headers=alice)).headers["mcp-session-id"]}
+        assert (await http.post(url, json=DISCOVER, headers=bob | session)).status_code == 404
+        assert (await http.post(url, json=DISCOVER, headers=alice | session)).status_code == 200
