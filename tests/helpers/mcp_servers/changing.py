@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from contextlib import suppress
 
 import uvicorn
@@ -25,16 +26,22 @@ OPTIONS = dict(option.partition("=")[::2] for option in sys.argv[1:])
 IS_SILENT = "silent" in OPTIONS
 
 tools = [f"tool-{number}" for number in range(120)] + ["change", "remove", "break", "ask"]
+added: dict[str, float] = {}
 bus = InMemorySubscriptionBus()
 sessions: set[ServerSession] = set()
 changing: set[asyncio.Task[None]] = set()
+
+
+def describe(name: str) -> str:
+    """The description of a new tool is when it was added: seconds on the clock that all processes share."""
+    return str(added[name]) if name in added else f"Tool {name}."
 
 
 async def list_tools(ctx: ServerRequestContext, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
     start = int(params.cursor) if params is not None and params.cursor else 0
     names = tools[start : start + PAGE]
     end = start + PAGE
-    found = [types.Tool(name=name, description=f"Tool {name}.", input_schema={"type": "object"}) for name in names]
+    found = [types.Tool(name=name, description=describe(name), input_schema={"type": "object"}) for name in names]
     return types.ListToolsResult(tools=found, next_cursor=str(end) if end < len(tools) else None)
 
 
@@ -50,6 +57,7 @@ async def announce() -> None:
 async def change(count: int, seconds: float) -> None:
     for number in range(count):
         await asyncio.sleep(seconds / count)
+        added[f"new-{number}"] = time.monotonic()
         tools.append(f"new-{number}")
         await announce()
 
