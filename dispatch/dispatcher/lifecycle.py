@@ -139,11 +139,13 @@ class DispatcherLifecycle:
             stack.push_async_callback(self._authorizer.close)
             if self._search is not None:
                 stack.push_async_callback(self._search.close)
-            if self._runtime is not None:
-                stack.push_async_callback(self._runtime.close, drain)
             if self._broker is not None:
                 stack.push_async_callback(self._broker.close)
-            await self._live.registry.close()
+            # Behind the calls: those that finish need the sessions of their sources.
+            stack.push_async_callback(self._live.registry.close)
+            stack.callback(self._live.detach)
+            if self._runtime is not None:
+                stack.push_async_callback(self._runtime.close, drain)
 
     async def __aenter__(self) -> Self:
         await self.start()

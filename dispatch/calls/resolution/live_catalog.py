@@ -70,6 +70,10 @@ class LiveCatalog:
         self._runtime = runtime
         await self.registry.start(connect, runtime.observer.catalog)
 
+    def detach(self) -> None:
+        """Apply no further catalogue to the dispatcher's runtime, which is closed."""
+        self._runtime = None
+
     async def reload(self, catalog: CatalogLike | None, policy: Policy | None) -> None:
         """See :meth:`dispatch.Dispatcher.reload`."""
         try:

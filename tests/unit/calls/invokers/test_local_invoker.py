@@ -394,3 +394,29 @@ def test_listeners_receive_the_ends_of_calls() -> None:
         ]
 
     run(test)
+
+
+def test_calls_that_finish_during_a_drain_have_their_source() -> None:
+    order: list[str] = []
+    started = asyncio.Event()
+
+    async def execute(call: LocalCall) -> str:
+        started.set()
+        await asyncio.sleep(0.05)
+        order.append("finished")
+        return "done"
+
+    class Closable(Local):
+        async def close(self) -> None:
+            order.append("closed")
+
+    async def test() -> None:
+        dispatcher = dispatch.connect("memory://", [Closable(execute)])
+        await dispatcher.start()
+        call = asyncio.create_task(dispatcher.call("run"))
+        await started.wait()
+        await dispatcher.close(drain=5)
+        assert await call == "done"
+        assert order == ["finished", "closed"]
+
+    run(test)
