@@ -114,6 +114,7 @@ dashboards: $(VENV)/.dev
 	@$(BIN)/python -m dashboards.generate
 	@$(BIN)/python -m dashboards.draw
 	@$(BIN)/python -m dashboards.draw --demo
+	@$(BIN)/python -m dashboards.agent_picture
 
 simulate: $(VENV)/.dev
 	@$(BIN)/python -m benchmarks.simulation $(ARGS)
