@@ -127,7 +127,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import packages, and what needs an extra, on their first use."""
-    if name in ("adapters", "calling"):
+    if name in ("adapters", "calling", "toolkit"):
         return importlib.import_module(f"dispatch.{name}")
     if name in ("McpServers", "TrustGraphMcpTools"):
         from dispatch.mcp.extra import require_extra

@@ -232,3 +232,8 @@ def test_the_names_that_users_import_are_all_there() -> None:
     assert sorted(dispatch.__all__) == dispatch.__all__
     for name in dispatch.__all__:
         assert getattr(dispatch, name) is not None
+
+
+@pytest.mark.parametrize("package", ["adapters", "calling", "toolkit"])
+def test_packages_are_imported_on_their_first_use(package: str) -> None:
+    assert getattr(dispatch, package).__name__ == f"dispatch.{package}"
