@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import subprocess
 import sys
 from pathlib import Path
@@ -16,9 +17,12 @@ def python_of(name: str) -> Path:
     requirements = REQUIREMENTS / f"{name}.txt"
     folder, done = ROOT / name, ROOT / f"{name}.txt"
     python = folder / "bin" / "python"
-    if not done.exists() or done.read_text("utf-8") != requirements.read_text("utf-8"):
-        subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
-        install = [python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "-r", requirements]
-        subprocess.run(install, check=True)
-        done.write_text(requirements.read_text("utf-8"), "utf-8")
+    ROOT.mkdir(exist_ok=True)
+    with open(ROOT / f"{name}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # several processes run tests
+        if not done.exists() or done.read_text("utf-8") != requirements.read_text("utf-8"):
+            subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
+            install = [python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "-r", requirements]
+            subprocess.run(install, check=True)
+            done.write_text(requirements.read_text("utf-8"), "utf-8")
     return python
