@@ -151,5 +151,5 @@ def test_help_teaches(program: str) -> None:
 
 
 def test_every_example_is_known_to_these_tests() -> None:
-    others = {"agent_loop", "function_calls", "trustgraph_agent", "trustgraph_service"}
+    others = {"agent", "agent_loop", "function_calls", "trustgraph_agent", "trustgraph_service"}
     assert set(PROGRAMS) == {f"{name}.py" for name in set(SERVICES) | others}

@@ -118,7 +118,7 @@ class TrustGraphMcpTools(TrustGraphConfig):
         await super().close()
 
     async def execute(self, call: LocalCall) -> LocalResult:
-        """Call the tool at its server; see :meth:`SessionPool.execute`."""
+        """Call the tool at its server, in one of its sessions."""
         place = call.config[SERVER_PARAM]
         pool = self._pools.get(self._servers.get(place, Server("", "")))
         if pool is None:
