@@ -25,7 +25,6 @@ from dispatch.calls.resolution.visibility import hide_names
 from dispatch.calls.runtime import Runtime
 from dispatch.errors import DispatchError, Outcome
 from dispatch.messaging.rpc.exchange_outcome import Answer, Lost, TimedOut
-from dispatch.messaging.wire.properties import Property
 from dispatch.permissions import GRANTED, Authorizer, PermissionSet
 from dispatch.result import CallResult, ResultContent
 from dispatch.telemetry.call_observer import NO_PROPERTIES
@@ -110,7 +109,7 @@ class Calls:
                     else:
                         attempt = await self._attempts.run(call)  # 4 attempts
                         result = self._result(call, attempt, started)  # 5 result
-                        reply = attempt.reply_properties
+                        reply = attempt.reply_context
         except BaseException:
             observer.on_cancel(self._now() - started, call.requests if isinstance(call, Call) else 0)
             raise
@@ -162,7 +161,7 @@ class Calls:
                                 yield chunk
                     finally:
                         self._attempts.end_stream(attempt)
-                result, reply = self._result(call, attempt, started), attempt.reply_properties
+                result, reply = self._result(call, attempt, started), attempt.reply_context
         except BaseException:
             observer.on_cancel(self._now() - started, call.requests if isinstance(call, Call) else 0)
             raise
@@ -208,7 +207,7 @@ class Calls:
             attempts=call.requests,
             chunks=settled.chunks if isinstance(settled, _COUNTING) else 0,
             request_id=attempt.request_id,
-            instance=None if answer is None else answer.properties.get(Property.INSTANCE),
+            instance=None if answer is None else answer.instance,
             transmissions=1 if line is None else line.repair.transmissions,
             recovery_seconds=0.0 if line is None or line.asked_at is None else now - line.asked_at,
             content=content.blocks,

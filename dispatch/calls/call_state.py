@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, Protocol
 
 import msgspec
@@ -14,7 +14,6 @@ from dispatch.calls.tool_guards import ToolGuards
 from dispatch.errors import DispatchError, ErrorType, Origin, Outcome, TransportError
 from dispatch.messaging.rpc.exchange_outcome import Answer, Settled, TimedOut
 from dispatch.messaging.rpc.retransmittable_request import RetransmittableRequest
-from dispatch.messaging.wire.properties import Property, whole_number
 from dispatch.resilience.attempt_timeout import attempt_deadline
 from dispatch.resilience.hedging.decision import NoHedgeReason
 from dispatch.resilience.retry.decision import NoRetryReason, RetryDecision, RetryTarget, may_have_run
@@ -187,10 +186,10 @@ class Attempt(msgspec.Struct, eq=False):
         return None if self.error is None else self.error.type
 
     @property
-    def reply_properties(self) -> dict[str, str]:
-        """Properties of the last reply; empty without one."""
+    def reply_context(self) -> Mapping[str, str]:
+        """Trace context of the reply; empty without one."""
         settled = self.settled
-        return settled.properties if type(settled) is Answer else NO_PROPERTIES  # type: ignore[return-value] # read only
+        return settled.trace_context if type(settled) is Answer else NO_PROPERTIES
 
     def start(self, now: float) -> None:
         """The guards have admitted the attempt: set its own deadline.
@@ -338,7 +337,7 @@ class Attempt(msgspec.Struct, eq=False):
             self.remembered = instance is not None and selected.route.instances.get(instance.name) is instance
         in_flight = None
         if selected.pick.learns and type(settled) is Answer:
-            in_flight = whole_number(settled.properties, Property.IN_FLIGHT)
+            in_flight = settled.in_flight
         if line is not None and transmissions > 1:
             if line.status_polls:
                 selected.observer.on_status_polls(line.status_polls)

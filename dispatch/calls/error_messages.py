@@ -34,7 +34,7 @@ from dispatch.messaging.rpc.exchange_outcome import (
     Unreadable,
 )
 from dispatch.messaging.wire.codec import PayloadTooLargeError
-from dispatch.messaging.wire.properties import Property, Refusal, whole_number
+from dispatch.messaging.wire.properties import Refusal
 from dispatch.policy import Policy, PolicyError
 from dispatch.schemas import Mistake
 from dispatch.schemas.mistake import join_mistakes
@@ -202,15 +202,14 @@ def error_from_exchange(settled: Settled, *, tool: str, limit: float, repeatable
 
 
 def _error_from_reply(answer: Answer, tool: str, limit: float, repeatable: bool) -> DispatchError:
-    refused = answer.properties.get(Property.REFUSED)
+    refused = answer.refused
     if refused is None:
         return ToolError(
             answer.error_type or ErrorType.TOOL_ERROR,
             answer.error_message
             or f"Tool '{tool}' was executed and failed without a message. Report the failure, or use another tool.",
         )
-    after = whole_number(answer.properties, Property.RETRY_AFTER_MS)
-    seconds = None if after is None else after / 1000
+    seconds = answer.retry_after
     if refused == Refusal.OVERLOADED:
         return ThrottledError(
             ErrorType.OVERLOADED,

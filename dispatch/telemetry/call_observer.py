@@ -118,7 +118,7 @@ class CallObserver(Protocol):
 
         Args:
             result: the caller's result.
-            reply: properties of the last reply message.
+            reply: trace context of the reply, as ``traceparent`` and ``tracestate``.
             exemplar: ``trace_id`` and ``span_id`` for the measurement of the call.
         """
 

@@ -345,7 +345,7 @@ class ClientInvoker:
             raise ToolError(ErrorType.TOOL_ERROR, str(error)) from error
         except Exception as error:
             raise error_from_client_failure(tool, error) from error
-        attempt.conclude(Answer(text, None, "", {}))
+        attempt.conclude(Answer(text))
 
 
 class _CallbackError(Exception):

@@ -289,7 +289,7 @@ class InstanceInvoker:
             return False
         if not isinstance(settled, Answer):
             return False
-        refused = settled.properties.get(Property.REFUSED)
+        refused = settled.refused
         if refused not in (Refusal.DRAINING, Refusal.INSTANCE_RESTARTED):
             return False
         self._channels.discovery.retire(channel, instance)

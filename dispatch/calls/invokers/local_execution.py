@@ -24,8 +24,7 @@ from dispatch.calls.invokers.local_executor import (
 )
 from dispatch.errors import DispatchError, ErrorType
 from dispatch.messaging.rpc.exchange_outcome import Answer, Overflow, Settled, TimedOut
-from dispatch.messaging.wire.properties import Property, utf8_size
-from dispatch.telemetry.call_observer import NO_PROPERTIES
+from dispatch.messaging.wire.properties import utf8_size
 
 MAX_CHUNKS_AHEAD = 64
 """Chunks that a stream may be ahead of its reader; then its tool waits. In one process more would save nothing."""
@@ -215,22 +214,20 @@ class LocalExecution:
 
     def _end(self, text: str) -> None:
         if self._count:  # a stream
-            self.settle(Answer(text, None, "", NO_PROPERTIES, self._count))
+            self.settle(Answer(text, chunks=self._count))
         elif self._fits(text):
             if self._is_stream and text:
                 self._chunks.append(text)
-            self.settle(Answer(text, None, "", NO_PROPERTIES))
+            self.settle(Answer(text))
 
     def _end_with_content(self, result: LocalResult) -> None:
-        content, properties = result.content, NO_PROPERTIES
-        if result.instance:
-            properties = {Property.INSTANCE: result.instance}
+        content = result.content
         if content is not None:
             self._size += len(msgspec.json.encode(content))
         if self._fits(result.text):
             if self._is_stream and result.text:
                 self._chunks.append(result.text)
-            self.settle(Answer(result.text, None, "", properties, content=content))
+            self.settle(Answer(result.text, instance=result.instance or None, content=content))
 
     def _fits(self, text: str) -> bool:
         self._size += utf8_size(text)
@@ -258,7 +255,7 @@ class LocalExecution:
             self._idle_timer = self._loop.call_later(self._idle, self._expire, "stream-idle")
 
     def _fail(self, type: str, message: str) -> None:
-        self.settle(Answer("", type, message, NO_PROPERTIES, self._count + 1))
+        self.settle(Answer("", type, message, self._count + 1))
 
     def _await_thread(self, ended: asyncio.Future[None], task: asyncio.Task[None]) -> None:
         """Complete ``ended`` when the cancelled task has ended, and a thread that it had started, too."""

@@ -11,6 +11,7 @@ import msgspec
 from dispatch._internal.permit import Rejection
 from dispatch.errors import TransportError
 from dispatch.result import ResultContent
+from dispatch.telemetry.call_observer import NO_PROPERTIES
 
 
 class Disposition(StrEnum):
@@ -58,15 +59,31 @@ GIVEN_UP: Final[Fate] = (Disposition.LATE, None)
 
 
 class Answer(msgspec.Struct, frozen=True, gc=False):
-    """A complete answer: the texts of all its chunks, or the service's error; ``properties`` of the last message;
-    ``content``: what a local tool returned besides the text."""
+    """A complete reply.
+
+    Attributes:
+        text: of the whole result; ``""`` for a stream, and for an error.
+        error_type, error_message: the service's error; the type is None for a result.
+        chunks: in which the reply arrived.
+        refused: why the service did not execute the request, or not to its end: a value of
+            :class:`~dispatch.messaging.wire.properties.Refusal`.
+        retry_after: seconds until a retry makes sense, with a refusal.
+        instance: name of the instance that replied.
+        in_flight: requests that the instance was executing when it replied.
+        content: what a local tool returned besides the text.
+        trace_context: of the span that sent the reply, as ``traceparent`` and ``tracestate``; other keys are ignored.
+    """
 
     text: str
-    error_type: str | None
-    error_message: str
-    properties: Mapping[str, str]
+    error_type: str | None = None
+    error_message: str = ""
     chunks: int = 1
+    refused: str | None = None
+    retry_after: float | None = None
+    instance: str | None = None
+    in_flight: int | None = None
     content: ResultContent | None = None
+    trace_context: Mapping[str, str] = NO_PROPERTIES
 
 
 class TimedOut(msgspec.Struct, frozen=True):

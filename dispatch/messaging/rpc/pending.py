@@ -27,7 +27,7 @@ from dispatch.messaging.rpc.exchange_outcome import (
     Unreadable,
 )
 from dispatch.messaging.rpc.retransmittable_request import RetransmittableRequest
-from dispatch.messaging.wire.codec import Reply
+from dispatch.messaging.wire.codec import ErrorInfo, Reply
 from dispatch.messaging.wire.properties import Property, utf8_size, whole_number
 from dispatch.transports.base import Ticket
 
@@ -40,6 +40,22 @@ MAX_AHEAD = 1_024
 # Looked up once: it takes five times as long as the name of a module's own.
 _MATCHED, _DUPLICATE = Disposition.MATCHED, Disposition.DUPLICATE
 _READ = (Answer, Unreadable)
+
+
+def create_answer(text: str, properties: Mapping[str, str], chunks: int = 1, error: ErrorInfo | None = None) -> Answer:
+    """Return the answer in a reply with these ``properties``."""
+    retry_after = whole_number(properties, Property.RETRY_AFTER_MS)
+    return Answer(
+        text,
+        None if error is None else error.type,
+        "" if error is None else error.message,
+        chunks,
+        properties.get(Property.REFUSED),
+        None if retry_after is None else retry_after / 1000,
+        properties.get(Property.INSTANCE),
+        whole_number(properties, Property.IN_FLIGHT),
+        trace_context=properties,
+    )
 
 
 class Slot(msgspec.Struct, eq=False):
@@ -190,7 +206,7 @@ class Single(Slot, eq=False, kw_only=True):
         self.chunks += 1
         text = reply.response
         if reply.error is not None:
-            self.settle(Answer("", reply.error.type, reply.error.message, properties, self.chunks))
+            self.settle(create_answer("", properties, self.chunks, reply.error))
             return
         self.size += utf8_size(text)
         if self.size > self.max_bytes:
@@ -198,12 +214,12 @@ class Single(Slot, eq=False, kw_only=True):
             return
         if self.texts is None:
             if reply.end_of_stream:
-                self.settle(Answer(text, None, "", properties))
+                self.settle(create_answer(text, properties))
                 return
             self.texts = []
         self.texts.append(text)
         if reply.end_of_stream:
-            self.settle(Answer("".join(self.texts), None, "", properties, self.chunks))
+            self.settle(create_answer("".join(self.texts), properties, self.chunks))
 
     def finished(self) -> None:
         if not self.waiter.done():
@@ -229,7 +245,7 @@ class ReplyStream(Slot, eq=False, kw_only=True):
         self.last = self.exchange.now()
         self.chunks += 1
         if reply.error is not None:
-            self.settle(Answer("", reply.error.type, reply.error.message, properties, self.chunks))
+            self.settle(create_answer("", properties, self.chunks, reply.error))
             return
         if reply.response:
             self.size += utf8_size(reply.response)
@@ -248,7 +264,7 @@ class ReplyStream(Slot, eq=False, kw_only=True):
                 self.begun.clear()
             self.buffer.append(text)
         if reply.end_of_stream:
-            self.settle(Answer("", None, "", properties, self.chunks))
+            self.settle(create_answer("", properties, self.chunks))
         else:
             self._wake()
 

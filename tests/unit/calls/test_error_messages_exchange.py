@@ -27,37 +27,32 @@ def told(settled: Settled, *, limit: float = 5, repeatable: bool = False) -> Dis
     return error
 
 
-def refusal(reason: str, **properties: str) -> Answer:
-    named = {"refused": reason} | {key.replace("_", "-"): value for key, value in properties.items()}
-    return Answer("", reason, "because", named)
+def refusal(reason: str, retry_after: float | None = None) -> Answer:
+    return Answer("", reason, "because", refused=reason, retry_after=retry_after)
 
 
 def test_an_answer_is_no_error() -> None:
-    assert error_from_exchange(Answer("ha", None, "", {}), tool="work", limit=5, repeatable=False) is None
+    assert error_from_exchange(Answer("ha"), tool="work", limit=5, repeatable=False) is None
 
 
 def test_a_tools_own_error_keeps_type_and_message() -> None:
-    error = told(Answer("", "Odd", "It broke.", {}))
+    error = told(Answer("", "Odd", "It broke."))
     assert type(error) is ToolError
     assert (error.type, error.message, error.retryable) == ("Odd", "It broke.", False)
 
 
 def test_a_tool_error_without_a_message_is_given_one() -> None:
-    error = told(Answer("", "", "", {}))
+    error = told(Answer("", ""))
     assert error.type == "tool-error"
     assert error.message.startswith("Tool 'work' was executed and failed without a message.")
 
 
 @pytest.mark.parametrize(
-    ("properties", "seconds", "advice"),
-    [
-        ({"retry_after_ms": "2500"}, 2.5, "in 3 s or later"),
-        ({}, None, "later."),
-        ({"retry_after_ms": "soon"}, None, "later."),
-    ],
+    ("seconds", "advice"),
+    [(2.5, "in 3 s or later"), (None, "later.")],
 )
-def test_an_overloaded_service(properties: dict[str, str], seconds: float | None, advice: str) -> None:
-    error = told(refusal("overloaded", **properties))
+def test_an_overloaded_service(seconds: float | None, advice: str) -> None:
+    error = told(refusal("overloaded", seconds))
     assert type(error) is ThrottledError
     assert (error.type, error.retryable, error.retry_after, error.rejected_by) == (
         "overloaded",
@@ -70,7 +65,7 @@ def test_an_overloaded_service(properties: dict[str, str], seconds: float | None
 
 @pytest.mark.parametrize("repeatable", [True, False])
 def test_a_tool_that_its_service_stopped_in_time_is_a_timeout(repeatable: bool) -> None:
-    stopped = Answer("", "deadline-exceeded", "because", {"refused": "stopped"}, chunks=3)
+    stopped = Answer("", "deadline-exceeded", "because", 3, refused="stopped")
     error = told(stopped, repeatable=repeatable)
     assert type(error) is CallTimeoutError
     assert (error.type, error.clock, error.retryable) == ("timeout", "call", repeatable)
@@ -99,7 +94,7 @@ def test_a_request_the_service_could_not_read() -> None:
     ],
 )
 def test_any_other_refusal(reason: str, type_: str, text: str) -> None:
-    error = told(refusal(reason, retry_after_ms="1000"))
+    error = told(refusal(reason, 1.0))
     assert type(error) is RejectedError
     assert (error.type, error.retryable, error.retry_after, error.rejected_by) == (type_, True, 1.0, "service")
     assert text in error.message
@@ -179,7 +174,7 @@ ENDS: list[Settled] = [
     *(refusal(reason) for reason in ("overloaded", "draining", "expired", "invalid-request", "other")),
     Unreadable("no JSON"),
     Overflow("max-response-bytes"),
-    Answer("", "", "", {}),
+    Answer("", ""),
 ]
 
 

@@ -96,9 +96,9 @@ def exchanged() -> list[DispatchError]:
         Overflow("max-response-bytes"),
         Restarted(3),
         *(Closed(sent) for sent in (True, False)),
-        Answer("", "", "", {}),
-        *(Answer("", each, "Why. Why not.", {"refused": each}) for each in (*REASONS, "of-a-later-version")),
-        Answer("", Refusal.OVERLOADED, "", {"refused": Refusal.OVERLOADED, "retry-after-ms": "2500"}),
+        Answer("", ""),
+        *(Answer("", each, "Why. Why not.", refused=each) for each in (*REASONS, "of-a-later-version")),
+        Answer("", Refusal.OVERLOADED, refused=Refusal.OVERLOADED, retry_after=2.5),
     ]
     found = [
         error_from_exchange(end, tool="work", limit=5, repeatable=repeatable)

@@ -9,7 +9,7 @@ import pytest
 
 from dispatch.messaging.rpc.correlation import Correlator, read_properties
 from dispatch.messaging.rpc.exchange_outcome import Answer, Closed, Disposition, TimedOut, Unreadable
-from dispatch.messaging.wire.properties import MAX_PROPERTY_BYTES, Property
+from dispatch.messaging.wire.properties import MAX_PROPERTY_BYTES
 from tests.helpers.clock import START, advance, idle
 from tests.helpers.exchange_harness import Bench
 from tests.helpers.fakes import lost, reply
@@ -27,7 +27,7 @@ async def test_a_reply_answers_its_request() -> None:
     assert bench.take(reply(id, "ha", instance="one")) is Disposition.MATCHED
     assert bench.exchange.pending == 0
     settled = await task
-    assert settled == Answer("ha", None, "", {"id": id, "instance": "one"}, 1)
+    assert settled == Answer("ha", instance="one", trace_context={"id": id, "instance": "one"})
 
 
 async def test_replies_find_their_own_requests() -> None:
@@ -48,7 +48,12 @@ async def test_an_error_is_an_answer() -> None:
     settled = await task
     assert isinstance(settled, Answer)
     assert (settled.text, settled.error_type, settled.error_message) == ("", "Odd", "no")
-    assert settled.properties[Property.RETRY_AFTER_MS] == "5"
+    assert settled.retry_after == 0.005
+    id, task = await bench.ask()
+    bench.take(reply(id, error=("Odd", "no"), retry_after_ms="soon"))
+    settled = await task
+    assert isinstance(settled, Answer)
+    assert settled.retry_after is None
 
 
 async def test_chunks_of_a_peer_without_indices_are_put_together_as_they_come() -> None:
@@ -69,11 +74,11 @@ async def test_an_answer_says_of_how_many_chunks_it_is_and_what_came_with_the_la
     id, task = await bench.ask()
     bench.take(reply(id, "a", end=False, instance="one"))
     bench.take(reply(id, "b", instance="two"))
-    assert await task == Answer("ab", None, "", {"id": id, "instance": "two"}, 2)
+    assert await task == Answer("ab", chunks=2, instance="two", trace_context={"id": id, "instance": "two"})
     id, task = await bench.ask()
     bench.take(reply(id, "a", end=False))
     bench.take(reply(id, error=("Odd", "no"), instance="one"))
-    assert await task == Answer("", "Odd", "no", {"id": id, "instance": "one"}, 2)
+    assert await task == Answer("", "Odd", "no", 2, instance="one", trace_context={"id": id, "instance": "one"})
 
 
 async def test_the_deadline_ends_it_to_the_moment() -> None:

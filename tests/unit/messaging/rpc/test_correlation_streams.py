@@ -88,11 +88,13 @@ async def test_the_end_of_a_stream_is_an_answer_without_a_text() -> None:
     assert bench.publisher.sent[0].flow == "tool"
     bench.take(reply(stream.id, "a", end=False))
     bench.take(reply(stream.id, "b", instance="one"))
-    assert stream.settled == Answer("", None, "", {"id": stream.id, "instance": "one"}, 2)
+    assert stream.settled == Answer("", chunks=2, instance="one", trace_context={"id": stream.id, "instance": "one"})
     stream = bench.open()
     bench.take(reply(stream.id, "a", end=False))
     bench.take(reply(stream.id, error=("Odd", "no"), instance="one"))
-    assert stream.settled == Answer("", "Odd", "no", {"id": stream.id, "instance": "one"}, 2)
+    assert stream.settled == Answer(
+        "", "Odd", "no", 2, instance="one", trace_context={"id": stream.id, "instance": "one"}
+    )
 
 
 async def test_the_idle_limit_has_a_timer_of_its_own_until_the_end() -> None:
