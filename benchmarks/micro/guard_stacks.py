@@ -14,17 +14,14 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass
 from typing import Any, cast
 
+from benchmarks.micro.instant_invoker import instance_pool
 from benchmarks.micro.instant_transport import AnsweringTransport
 from dispatch import Catalog, Dispatcher, RejectedError
 from dispatch.calls.admission import Admission
 from dispatch.calls.guard_registry import GuardRegistry
 from dispatch.errors import Outcome
 from dispatch.permissions import GrantsFunction
-from dispatch.policy import Balancing, OutlierDetection, Policy
-from dispatch.routing.channel import Channel
-from dispatch.routing.in_flight import InFlight
-from dispatch.routing.instance import Instances
-from dispatch.routing.instance_pool import InstancePool
+from dispatch.policy import Policy
 from dispatch.telemetry.settings import SILENT, Telemetry
 
 Call = Callable[[], Awaitable[object]]
@@ -77,32 +74,13 @@ async def nothing() -> str:
     return "done"
 
 
-class _StubChannel:
-    """The part of a channel that an instance pool reads: no instance is announced."""
-
-    hello = None
-    hello_at = 0.0
-
-    def __init__(self) -> None:
-        self.instances = Instances()
-        self.requests = InFlight()
-        self.unaddressed = 0
-
-
 def _chain(instances: int) -> Callable[[], AbstractAsyncContextManager[Call]]:
     @asynccontextmanager
     async def make() -> AsyncIterator[Call]:
         clock = asyncio.get_running_loop().time
         policy = Policy(rate_limit=ON["rate-limit"])
         table = GuardRegistry(clock, random.random)
-        pool = InstancePool(
-            [(f"i{number}", 1.0, cast(Channel, _StubChannel())) for number in range(instances)],
-            balancing=Balancing(),
-            outlier_detection=OutlierDetection(),
-            clock=clock,
-            randomness=random.random,
-            greet=lambda route: None,
-        )
+        pool = instance_pool(instances)
         key = (True, "work", None)
 
         async def call() -> object:

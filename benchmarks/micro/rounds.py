@@ -8,6 +8,7 @@ differences are formed within a round, and the result is the median over the rou
 from __future__ import annotations
 
 import argparse
+import asyncio
 import gc
 import statistics
 import sys
@@ -79,20 +80,37 @@ class Difference:
     limit: float | None = None
 
 
-async def cost(call: Call, calls: int) -> float:
-    """µs of CPU time that a call takes, over so many."""
+async def cost(call: Call, calls: int, in_flight: int = 1) -> float:
+    """µs of CPU time that a call takes, over so many.
+
+    Args:
+        calls: a multiple of ``in_flight``.
+        in_flight: callers side by side.
+    """
     began = time.process_time_ns()
-    for _ in range(calls):
-        await call()
+    if in_flight == 1:
+        await _repeat(call, calls)
+    else:
+        async with asyncio.TaskGroup() as callers:
+            for _ in range(in_flight):
+                callers.create_task(_repeat(call, calls // in_flight))
     return (time.process_time_ns() - began) / 1e3 / calls
 
 
-async def measure(stacks: Sequence[Stack], rounds: int, blocks: int, found: Costs, block: int = BLOCK) -> None:
+async def _repeat(call: Call, calls: int) -> None:
+    for _ in range(calls):
+        await call()
+
+
+async def measure(
+    stacks: Sequence[Stack], rounds: int, blocks: int, found: Costs, block: int = BLOCK, in_flight: int = 1
+) -> None:
     """Fill in ``found``.
 
     Args:
         blocks: of each contender in each round.
         block: calls of one.
+        in_flight: callers side by side.
     """
     async with AsyncExitStack() as exits:
         there: list[tuple[str, Call]] = []
@@ -106,7 +124,7 @@ async def measure(stacks: Sequence[Stack], rounds: int, blocks: int, found: Cost
         for at in range(rounds):
             for turn in range(blocks):
                 for name, call in rotated(there, at + turn):
-                    found.blocks.setdefault(name, {}).setdefault(at, []).append(await cost(call, block))
+                    found.blocks.setdefault(name, {}).setdefault(at, []).append(await cost(call, block, in_flight))
     for name, by_round in found.blocks.items():
         found.costs[name] = {at: min(costs) for at, costs in by_round.items()}
 
