@@ -1,5 +1,7 @@
-"""A tool that changes state and counts, as a process of its own: ``python -m tests.helpers.counting_service URL TOPIC``.
-``TOPIC`` is a short name, or two whole ones with a comma between.
+"""A tool that changes state and counts, as a process of its own:
+``python -m tests.helpers.counting_service URL TOPIC COUNTS [INSTANCES]``.
+``TOPIC`` is a short name, or two whole ones with a comma between; ``INSTANCES`` are the names of the instances in this
+process, with commas between. It prints ``ready``; SIGTERM drains it.
 
 Each call has a number; the service keeps how often it was told to do each, in a file of its own that survives it, one byte
 a number, written before it answers: a process that is killed has still counted what it did.
@@ -11,6 +13,7 @@ import asyncio
 import contextlib
 import mmap
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -18,8 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import dispatch
-
-ROOT = Path(__file__).parents[2]
+from tests.helpers.python_processes import running
 
 
 class Counting(dispatch.ToolService):
@@ -67,39 +69,39 @@ class Counts:
 @contextlib.contextmanager
 def counting_process(url: str, topic: str, counts: Counts, *, instance: str = "") -> Iterator[subprocess.Popen[str]]:
     """The service, ready. Killed at the end, if it still lives; and it ends with this process."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", __name__, url, topic, str(counts.path), instance],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        assert line == "ready\n", f"the counting service did not start: {line!r}"
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
+    with running(*arguments_of_process(url, topic, counts, instance), ready="ready") as program:
+        yield program.process
 
 
-async def _main(url: str, topic: str, path: str, instance: str) -> None:
+def arguments_of_process(url: str, topic: str, counts: Counts, *instances: str) -> tuple[str, ...]:
+    """The arguments of Python for the service with these instances."""
+    return "-m", __name__, url, topic, str(counts.path), ",".join(instances)
+
+
+async def _main(url: str, topic: str, path: str, instances: str = "") -> None:
+    loop, drained = asyncio.get_running_loop(), asyncio.Event()
     with open(path, "r+b") as file, mmap.mmap(file.fileno(), 0) as counts:  # noqa: ASYNC230 - before anything is served
         request_queue, _, response_queue = topic.partition(",")
-        server = dispatch.ToolServer(
-            Counting(counts),
-            url,
-            service=None if response_queue else topic,
-            request_queue=request_queue if response_queue else None,
-            response_queue=response_queue or None,
-            instance=instance or None,
-            concurrency=256,
-            max_queue=10_000,
-        )
-        async with server:
+        servers = [
+            dispatch.ToolServer(
+                Counting(counts),
+                url,
+                service=None if response_queue else topic,
+                request_queue=request_queue if response_queue else None,
+                response_queue=response_queue or None,
+                instance=instance or None,
+                concurrency=256,
+                max_queue=10_000,
+            )
+            for instance in instances.split(",")
+        ]
+        async with contextlib.AsyncExitStack() as stack:
+            for server in servers:
+                await stack.enter_async_context(server)
+            loop.add_signal_handler(signal.SIGTERM, drained.set)
             print("ready", flush=True)  # noqa: T201 - what the parent waits for
-            await asyncio.to_thread(sys.stdin.read)  # until the parent ends, however it ends
+            await drained.wait()
+            await asyncio.gather(*(server.drain() for server in servers))
         os._exit(0)
 
 
