@@ -27,7 +27,7 @@ from dispatch.routing.instance import Instance
 from dispatch.routing.reply_connections import ReplyConnection, ReplyConnections
 from dispatch.routing.shared_subscriptions import SharedSubscriptions
 from dispatch.routing.third_party_reply_sizes import ThirdPartyReplySizes
-from dispatch.transports import Handler, Message, Transport
+from dispatch.transports import Handler, Message, Publisher, Transport
 from dispatch.transports.errors import closed
 
 
@@ -100,7 +100,7 @@ class Channels:
             )
             lanes = self._lanes.setdefault(reply_to, lanes)
         await self._subscriptions.acquire(key, reply_to, self._own_replies(reply_to, lanes))
-        publisher = await self._transport.publisher(request_queue)
+        publisher: Publisher = await self._transport.publisher(request_queue)
         if not TopicName.parse(request_queue).persistent:
             # A persistent topic loses no messages and needs no retransmission.
             publisher = limit_flow(publisher)

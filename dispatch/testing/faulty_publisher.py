@@ -11,12 +11,15 @@ from dispatch.errors import ErrorType, TransportError
 from dispatch.testing.delay_queue import DelayedMessage
 from dispatch.testing.faults import FaultSampler
 from dispatch.testing.malformed import make_tool_error, malformed_payload, replace_id
-from dispatch.transports import OnFailure, Publisher, Ticket
+from dispatch.transports import OnFailure, Ticket, TopicPublisher
 
 if TYPE_CHECKING:
     from dispatch.testing.faulty_transport import FaultyTransport
 
 logger = logging.getLogger("dispatch.testing")
+
+NOT_OF_PACKETS = frozenset({"tool_error", "missing_id", "oversized_id", "foreign_id"})
+"""Faults of plain messages: a packet has neither properties nor a single reply."""
 
 
 class FaultyTicket:
@@ -56,9 +59,9 @@ class FaultyTicket:
 
 
 class FaultyPublisher:
-    """See :class:`dispatch.transports.base.Publisher`."""
+    """See :class:`dispatch.transports.base.TopicPublisher`."""
 
-    def __init__(self, transport: FaultyTransport, inner: Publisher) -> None:
+    def __init__(self, transport: FaultyTransport, inner: TopicPublisher) -> None:
         self._transport = transport
         self._inner = inner
         self.topic = inner.topic
@@ -124,6 +127,48 @@ class FaultyPublisher:
         if fault != "reorder":
             path.release_held()
         return ticket
+
+    def send_packet(self, payload: bytes) -> bool:
+        """Send a packet with the faults in force. Faults of ids and replies do not apply to packets."""
+        path, send = self._path, self._inner.send_packet
+        if self._transport.is_closed:
+            return False
+        sampler = path.sampler
+        fault = None if sampler is None else sampler.draw_fault()
+        if self._transport.is_disconnected:
+            path.count_fault("disconnected")
+            return False
+        if fault in NOT_OF_PACKETS:
+            fault = None
+        if fault is not None:
+            path.count_fault(fault)
+        is_sent = True
+        if sampler is None or fault is None:
+            path.deliver_in_order(partial(send, payload), sampler)
+        else:
+            match fault:
+                case "drop":
+                    pass
+                case "delay":
+                    path.deliver_later(sampler, partial(send, payload))
+                case "duplicate":
+                    path.deliver_in_order(partial(send, payload), sampler)
+                    path.deliver_later(sampler, partial(send, payload))
+                case "reorder":
+                    path.hold_until_next(sampler, partial(send, payload))
+                case "malformed":
+                    path.deliver_in_order(partial(send, malformed_payload(sampler.rng, payload)), sampler)
+                case "late_error":  # a packet's failure is reported to no caller
+                    if sampler.rng.random() < 0.5:
+                        path.deliver_in_order(partial(send, payload), sampler)
+                case "error":
+                    is_sent = False
+                case "disconnect":
+                    self._transport.disconnect(sampler.faults.reconnect_after)
+                    is_sent = sampler.rng.random() < 0.5
+        if fault != "reorder":
+            path.release_held()
+        return is_sent
 
     def _publish_copy(self, payload: bytes, properties: Mapping[str, str], flow: str) -> None:
         try:

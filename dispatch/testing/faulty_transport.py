@@ -16,7 +16,7 @@ from dispatch.testing.faults import Direction, FaultInjector, Faults
 from dispatch.testing.faulty_publisher import FaultyPublisher
 from dispatch.testing.faulty_subscription import FaultySubscription
 from dispatch.testing.message_path import MessagePath
-from dispatch.transports import Handler, Mode, Publisher, Subscription, Transport
+from dispatch.transports import Handler, Mode, Subscription, TopicPublisher, Transport
 from dispatch.transports.base import RECONNECT_WAIT_S
 
 
@@ -80,7 +80,7 @@ class FaultyTransport:
         await self.inner.start()
         self.is_closed = False
 
-    async def publisher(self, topic: str) -> Publisher:
+    async def publisher(self, topic: str) -> TopicPublisher:
         return FaultyPublisher(self, await self.inner.publisher(topic))
 
     async def subscribe(self, topic: str, handler: Handler, *, mode: Mode, name: str) -> Subscription:

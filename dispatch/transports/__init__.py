@@ -11,6 +11,7 @@ from dispatch.transports.base import (
     Publisher,
     Subscription,
     Ticket,
+    TopicPublisher,
     Transport,
 )
 from dispatch.transports.security import Security
@@ -25,6 +26,7 @@ __all__ = [
     "Security",
     "Subscription",
     "Ticket",
+    "TopicPublisher",
     "Transport",
     "open_transport",
 ]

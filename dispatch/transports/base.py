@@ -129,6 +129,19 @@ class Publisher(Protocol):
         ...
 
 
+class TopicPublisher(Publisher, Protocol):
+    """A publisher as a transport opens it."""
+
+    def send_packet(self, payload: bytes) -> bool:
+        """Send a packet of a session: without properties, at once or never, best effort.
+
+        It bypasses the publish window and its queue: the session's own acknowledgements limit it, and detect a loss. Never
+        raises. Return False if the packet was not sent: closed, the connection is known to be down, too many packets have
+        no receipt. True proves nothing.
+        """
+        ...
+
+
 class Subscription(Protocol):
     """An open subscription."""
 
@@ -179,7 +192,7 @@ class Transport(Protocol):
         """
         ...
 
-    async def publisher(self, topic: str) -> Publisher:
+    async def publisher(self, topic: str) -> TopicPublisher:
         """Open a publisher for ``topic``.
 
         Raises:

@@ -279,7 +279,7 @@ class MemoryTicket:
 
 
 class MemoryPublisher:
-    """See :class:`dispatch.transports.base.Publisher`."""
+    """See :class:`dispatch.transports.base.TopicPublisher`."""
 
     __slots__ = ("_transport", "topic")
 
@@ -297,6 +297,12 @@ class MemoryPublisher:
         elif not broker.publish(self.topic, MemoryMessage(payload, dict(properties), loop.time())):
             loop.call_soon(ticket.fail, sending_failed("ProducerBlockedQuotaExceededException", topic=self.topic))
         return ticket
+
+    def send_packet(self, payload: bytes) -> bool:
+        transport = self._transport
+        if not transport.connected or len(payload) > transport.max_message_bytes:
+            return False
+        return transport.broker().publish(self.topic, MemoryMessage(payload, {}))
 
     async def writable(self, flow: str) -> None:
         # Nothing is ever queued, but a stream must let other tasks run.

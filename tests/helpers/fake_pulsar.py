@@ -114,6 +114,11 @@ class FakeProducer(Raw):
         self.sent.append(Sent(payload, properties, receipt))
 
     @property
+    def _producer(self) -> FakeRawProducer:
+        """The producer of ``_pulsar`` inside."""
+        return FakeRawProducer(self)
+
+    @property
     def payloads(self) -> list[bytes]:
         return [sent.payload for sent in self.sent]
 
@@ -123,6 +128,16 @@ class FakeProducer(Raw):
         while self.settled < upto:
             self.settled += 1
             self.sent[self.settled - 1].ok()
+
+
+class FakeRawProducer:
+    """A producer without the wrapper of ``pulsar``."""
+
+    def __init__(self, producer: FakeProducer) -> None:
+        self._wrapper = producer
+
+    def send_async(self, message: Any, receipt: Callable[[Any, Any], None]) -> None:
+        self._wrapper.send_async(message.data(), receipt, properties=message.properties())
 
 
 @dataclass(eq=False)

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import _pulsar
 import pulsar
 
 from dispatch._internal.daemon_executor import DaemonThreads
@@ -284,6 +285,17 @@ class ClosedHandle:
 
 
 CLOSED_HANDLE = ClosedHandle()
+
+
+def send_plain(producer: Any, payload: bytes, on_receipt: Receipt) -> None:
+    """Send a message without properties, past the checks of ``Producer.send_async``.
+
+    Raises:
+        Exception: pulsar-client cannot send it, or the producer is closed.
+    """
+    builder = _pulsar.MessageBuilder()
+    builder.content(payload)
+    producer._producer.send_async(builder.build(), on_receipt)
 
 
 async def close_opened(opened: Any) -> None:

@@ -15,12 +15,16 @@ from dispatch.errors import TransportError
 from dispatch.transports.base import OnFailure
 from dispatch.transports.errors import closed, message_rejected, publish_queue_full, sending_failed
 from dispatch.transports.publish_window import PublishWindow, QueueFullError
-from dispatch.transports.pulsar.client import OK
+from dispatch.transports.pulsar.client import OK, send_plain
 from dispatch.transports.pulsar.io_thread_state import keep_thread_state
 from dispatch.transports.pulsar.supervisor import ConnectionSupervisor
 
 if TYPE_CHECKING:
     from dispatch.transports.pulsar.client import PulsarClient
+
+MAX_PACKETS_IN_DOUBT = 500
+"""Packets handed to pulsar-client that have no receipt yet; further ones are not sent. Half of what a broker accepts at once
+on a connection (``maxConcurrentNonPersistentMessagePerConnection``), and a twentieth of pulsar-client's queue."""
 
 
 class PublisherOwner(Protocol):
@@ -74,7 +78,7 @@ class PulsarTicket:
 
 
 class PulsarPublisher:
-    """See :class:`dispatch.transports.base.Publisher`."""
+    """See :class:`dispatch.transports.base.TopicPublisher`."""
 
     __slots__ = ("_owner", "raw", "sender", "topic", "users")
 
@@ -111,6 +115,9 @@ class PulsarPublisher:
         self.sender.submit(ticket, len(payload))
         return ticket
 
+    def send_packet(self, payload: bytes) -> bool:
+        return self.sender.send_packet(self, payload)
+
     async def writable(self, flow: str) -> None:
         await self.sender.wait_until(lambda: not self.sender.window.waiting(flow))
 
@@ -118,6 +125,31 @@ class PulsarPublisher:
         self.users -= 1
         if self.users == 0:
             await self._owner.drop_publisher(self)
+
+
+class PacketReceipts:
+    """Counts the packets of one client of pulsar-client that have no receipt yet."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.received = 0
+        self.dropped = 0
+        """Packets that the broker dropped at publish, or that pulsar-client could not send."""
+        self._arrived: deque[bool] = deque()
+
+    def on_receipt(self, result: Any, message_id: Any) -> None:
+        """Record a receipt. Called on pulsar-client's threads: an exception here would end the process."""
+        keep_thread_state()
+        # A failure has no ledger position either. Only append() is atomic without a lock.
+        self._arrived.append(message_id.ledger_id() == -1 and message_id.entry_id() == -1)
+
+    def count_outstanding(self) -> int:
+        """Return the number of packets without a receipt."""
+        arrived = self._arrived
+        for _ in range(len(arrived)):
+            self.received += 1
+            self.dropped += arrived.popleft()
+        return self.sent - self.received
 
 
 class MessageSender:
@@ -143,6 +175,9 @@ class MessageSender:
         """A message or a caller waits for the next receipt."""
         self.is_urgent = False
         """One of :attr:`receipts` is a failure, or has a callback."""
+        self.packets = PacketReceipts()
+        """Packets of sessions on the current client."""
+        self._dropped_before = 0
         self._writers: deque[tuple[Callable[[], bool], asyncio.Future[None]]] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_closed = False
@@ -176,6 +211,32 @@ class MessageSender:
             raise publish_queue_full(window.queued, topic="the broker", retry_after=1.0) from None
         self.wants_receipts = True
         self.process_receipts()  # a receipt may have arrived before wants_receipts was set
+
+    def send_packet(self, publisher: PulsarPublisher, payload: bytes) -> bool:
+        """See :meth:`dispatch.transports.base.TopicPublisher.send_packet`."""
+        supervisor, packets = self._supervisor, self.packets
+        if self._is_closed or supervisor.down_since is not None:
+            return False
+        if len(supervisor.backoff) and supervisor.backoff.error(publisher) is not None:
+            return False
+        if (
+            packets.sent - packets.received >= MAX_PACKETS_IN_DOUBT
+            and packets.count_outstanding() >= MAX_PACKETS_IN_DOUBT
+        ):
+            return False
+        try:
+            send_plain(publisher.raw, payload, packets.on_receipt)
+        except Exception:  # pulsar-client cannot send it at all: the session's probes report a connection that stays so
+            packets.dropped += 1
+            return False
+        packets.sent += 1
+        return True
+
+    @property
+    def packets_dropped(self) -> int:
+        """Packets that the broker dropped at publish, or that pulsar-client could not send."""
+        self.packets.count_outstanding()
+        return self._dropped_before + self.packets.dropped
 
     def withdraw(self, ticket: PulsarTicket) -> bool:
         """Remove ``ticket`` from the queue. Return False if it was sent."""
@@ -256,7 +317,9 @@ class MessageSender:
             self._release_writers()
 
     def forget_outstanding(self, problem: str) -> None:
-        """Fail all publishes without a receipt."""
+        """Fail all publishes without a receipt, and expect none for the packets sent so far."""
+        self._dropped_before = self.packets_dropped
+        self.packets = PacketReceipts()
         for ticket in list(self._outstanding):
             self.receipts.append((ticket, problem))
         self.process_receipts()
@@ -269,11 +332,14 @@ class MessageSender:
         """Wait until every message of ``publisher`` has its receipt."""
         await self.wait_until(lambda: all(each.publisher is not publisher for each in self._outstanding))
 
-    def oldest_outstanding(self) -> PulsarTicket | None:
-        """Return a ticket without a receipt, the same one until its receipt arrives; None if there is none."""
+    def find_unacknowledged(self) -> object | None:
+        """Return a ticket without a receipt, the same one until its receipt arrives. Without one, and with packets that
+        have no receipt, return their client's number of receipts. None: there are neither."""
         self.process_receipts()
         if self._oldest not in self._outstanding:
             self._oldest = next(iter(self._outstanding), None)
+        if self._oldest is None and self.packets.count_outstanding():
+            return (id(self.packets), self.packets.received)
         return self._oldest
 
     def stop(self) -> None:

@@ -66,8 +66,9 @@ class SupervisedConnection(Protocol):
         """Return whether ``handle`` is still one of them."""
         ...
 
-    def unacknowledged(self) -> object | None:
-        """Return a publish without a receipt, the same one until its receipt arrives; None if there is none."""
+    def find_unacknowledged(self) -> object | None:
+        """Return a publish without a receipt, or a number of receipts while another one is due: equal until a receipt
+        arrives. None if none is due."""
         ...
 
     def on_handshake(self, limit: int | None) -> None:
@@ -199,8 +200,8 @@ class ConnectionSupervisor:
 
     def _silent_for(self, now: float) -> float:
         """Return for how many seconds a publish has been without its receipt."""
-        publish = self._owner.unacknowledged()
-        if publish is None or publish is not self._unacknowledged:
+        publish = self._owner.find_unacknowledged()
+        if publish is None or publish != self._unacknowledged:
             self._unacknowledged, self._unacknowledged_since = publish, now
         return now - self._unacknowledged_since
 

@@ -186,6 +186,11 @@ class PulsarTransport:
             raw, publisher.raw = publisher.raw, CLOSED_HANDLE
             await close_opened(raw)
 
+    @property
+    def packets_dropped(self) -> int:
+        """Packets of sessions that the broker dropped at publish, or that pulsar-client could not send."""
+        return self._sender.packets_dropped
+
     # -- receiving ----------------------------------------------------------------------------------------------
 
     async def subscribe(self, topic: str, handler: Handler, *, mode: Mode, name: str) -> PulsarSubscription:
@@ -271,9 +276,9 @@ class PulsarTransport:
         """Return whether ``handle`` is still in use."""
         return handle in self._subscriptions or self._publishers.get(handle.topic) is handle
 
-    def unacknowledged(self) -> PulsarTicket | None:
-        """Return a publish without a receipt, the same one until its receipt arrives."""
-        return self._sender.oldest_outstanding()
+    def find_unacknowledged(self) -> object | None:
+        """See :meth:`dispatch.transports.pulsar.publisher.MessageSender.find_unacknowledged`."""
+        return self._sender.find_unacknowledged()
 
     def on_handshake(self, limit: int | None) -> None:
         """Derive the largest payload from the broker's ``maxMessageSize``, which covers payload and properties."""

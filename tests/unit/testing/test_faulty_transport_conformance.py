@@ -78,6 +78,10 @@ async def test_a_cancelled_message_does_not_report_its_failure(kind: every.Kind)
     await every.test_a_cancelled_message_does_not_report_its_failure(kind)
 
 
+async def test_packets_arrive_in_order_without_properties(kind: every.Kind) -> None:
+    await every.test_packets_arrive_in_order_without_properties(kind)
+
+
 async def test_a_closed_transport_says_so(kind: every.Kind) -> None:
     await every.test_a_closed_transport_says_so(kind)
 

@@ -270,6 +270,18 @@ async def test_a_cancelled_message_does_not_report_its_failure(kind: Kind) -> No
         await transport.flush()
 
 
+async def test_packets_arrive_in_order_without_properties(kind: Kind) -> None:
+    topic, got = kind.topic(), Received()
+    async with kind.connected() as transport:
+        await transport.subscribe(topic, got, mode=Mode.FANOUT, name="test")
+        publisher = await transport.publisher(topic)
+        packets = [bytes([0x99, number]) * 100 for number in range(200)]
+        assert all(publisher.send_packet(packet) for packet in packets)
+        await got.count(len(packets))
+    assert got.messages == [(packet, {}) for packet in packets]
+    assert not publisher.send_packet(b"x"), "closed"
+
+
 async def test_a_closed_transport_says_so(kind: Kind) -> None:
     async with kind.connected() as transport:
         assert transport.connected
