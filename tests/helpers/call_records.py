@@ -70,10 +70,6 @@ class RecordFile:
         path.write_bytes(bytes(calls * ctypes.sizeof(Record)))
         return cls(path)
 
-    def count_finished(self, first: int, last: int) -> int:
-        """Return how many calls of ``range(first, last)`` have ended."""
-        return sum(record.end > End.UNFINISHED for record in self.records[first:last])
-
 
 def is_certainly_not_executed(error: DispatchError) -> bool:
     """Read from the fields of an error whether it excludes that the tool was executed."""

@@ -152,20 +152,21 @@ class FaultLab:
     # -- calls --------------------------------------------------------------------------------------------------
 
     @property
-    def finished(self) -> int:
-        """Calls that have ended."""
-        return self.record_file.count_finished(0, self._calls)
+    def executed(self) -> int:
+        """Calls that the tool has been executed for."""
+        counts = self.counts.all()
+        return len(counts) - counts.count(0)
 
     @property
     def is_calling(self) -> bool:
         """Whether a dispatcher still makes calls."""
         return any(program is not None and program.process.poll() is None for program in self._dispatchers)
 
-    def wait_finished(self, calls: int, seconds: float = 60.0) -> None:
-        """Wait until so many more calls have ended."""
-        target, deadline = self.finished + calls, time.monotonic() + seconds
-        while self.finished < target and self.is_calling:
-            assert time.monotonic() < deadline, f"only {self.finished} of {target} calls ended:\n{self.output()}"
+    def wait_executed(self, calls: int, seconds: float = 60.0) -> None:
+        """Wait until the tool has been executed for so many more calls."""
+        target, deadline = self.executed + calls, time.monotonic() + seconds
+        while self.executed < target and self.is_calling:
+            assert time.monotonic() < deadline, f"only {self.executed} of {target} calls executed:\n{self.output()}"
             time.sleep(0.02)
 
     def wait_done(self) -> None:

@@ -4,19 +4,25 @@ once, and fails only where the instance that had it was killed; its error says t
 
 from __future__ import annotations
 
+import os
+import random
 import sys
 from pathlib import Path
 
 import pytest
 
-from dispatch.devtools.localbroker import Endpoint
+from dispatch.devtools.localbroker import Admin, Endpoint, LocalBroker, create_namespaces
 from tests.helpers.fault_lab import FaultLab
+from tests.integration.pulsar.test_broker_restart import first_lookup
 
 pytestmark = pytest.mark.pulsar
 
 CALLS = 20_000
 BETWEEN = 2_000
-"""Calls that end between two faults."""
+"""Calls that are executed between two faults."""
+MANY = int(os.environ.get("DISPATCH_SESSION_CALLS", "1_000_000"))
+MANY_BETWEEN = 30_000
+SEED = int(os.environ.get("DISPATCH_SESSION_SEED", "1"))
 
 
 @pytest.mark.slow
@@ -24,15 +30,15 @@ def test_kills_and_restarts_under_load(pulsar_endpoint: Endpoint, tmp_path: Path
     with FaultLab(pulsar_endpoint.service_url, tmp_path, CALLS, dispatchers=2) as lab:
         first, second = lab.start_instance(), lab.start_instance()
         lab.start_dispatchers()
-        lab.wait_finished(BETWEEN)
+        lab.wait_executed(BETWEEN)
         lab.kill_instance(first)
         first = lab.start_instance()
-        lab.wait_finished(BETWEEN)
+        lab.wait_executed(BETWEEN)
         lab.restart_dispatcher(0)
-        lab.wait_finished(BETWEEN)
+        lab.wait_executed(BETWEEN)
         lab.kill_instance(second)
         lab.start_instance(second)
-        lab.wait_finished(BETWEEN)
+        lab.wait_executed(BETWEEN)
         lab.start_instance()
         lab.drain_instance(first)
         lab.wait_done()
@@ -46,12 +52,51 @@ def test_drain_of_one_of_two_instances_costs_no_call(pulsar_endpoint: Endpoint, 
         first, _ = lab.start_instance(), lab.start_instance()
         lab.start_dispatchers()
         for _ in range(2):
-            lab.wait_finished(BETWEEN)
+            lab.wait_executed(BETWEEN)
             lab.drain_instance(first)
             first = lab.start_instance()
         lab.wait_done()
         report(lab)
         assert lab.check() == {"answered": CALLS // 2}
+
+
+@pytest.mark.soak
+def test_a_million_calls_with_faults_of_every_process(tmp_path: Path) -> None:
+    dice = random.Random(SEED)
+    with LocalBroker.start() as broker:
+        create_namespaces(Admin(broker.web_url))
+        with FaultLab(broker.service_url, tmp_path, MANY, dispatchers=2) as lab:
+            lab.start_instance()
+            lab.start_instance()
+            lab.start_dispatchers()
+            lab.wait_executed(MANY_BETWEEN)
+            while lab.executed < MANY - 4 * MANY_BETWEEN:
+                inject_fault(lab, broker, dice)
+                lab.wait_executed(MANY_BETWEEN, seconds=120)
+            lab.wait_done()
+            report(lab)
+            ends = lab.check()
+        assert ends["answered"] >= 0.99 * MANY
+
+
+def inject_fault(lab: FaultLab, broker: LocalBroker, dice: random.Random) -> None:
+    """Kill, restart or drain a process."""
+    kind = dice.choice(["kill", "restart", "drain", "dispatcher", "broker"])
+    name = dice.choice(sorted(lab.instances))
+    sys.stdout.write(f"{lab.executed:,} calls executed: {kind}\n")
+    if kind == "dispatcher":
+        lab.restart_dispatcher(dice.randrange(2))
+    elif kind == "broker":
+        with lab.broker_away():
+            broker.kill()
+            broker.restart()
+            first_lookup(broker.service_url)
+    elif kind == "drain":
+        lab.start_instance()
+        lab.drain_instance(name)
+    else:
+        lab.kill_instance(name)
+        lab.start_instance(name if kind == "restart" else None)
 
 
 def report(lab: FaultLab) -> None:
