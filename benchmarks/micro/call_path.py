@@ -15,7 +15,7 @@ import pstats
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 from prometheus_client import CollectorRegistry
 
@@ -34,6 +34,8 @@ from benchmarks.micro.rounds import (
     writable,
 )
 from dispatch import Dispatcher
+from dispatch.calls.invokers.instance_invoker import InstanceInvoker
+from dispatch.calls.invokers.tool_invoker import ToolInvoker
 from dispatch.messaging.wire.codec import encode_request, json_text
 from dispatch.telemetry.settings import SILENT, Telemetry
 
@@ -81,7 +83,9 @@ def _path(
     @asynccontextmanager
     async def make() -> AsyncIterator[Call]:
         async with Dispatcher(AnsweringTransport(), catalog(policy), telemetry=telemetry()) as dispatcher:
-            dispatcher._running.attempts._invoker = InstantInvoker(instances)
+            runtime = dispatcher._running
+            instant = cast(InstanceInvoker, InstantInvoker(instances))
+            runtime.attempts._invoker = ToolInvoker(instant, runtime._local)
             yield lambda: dispatcher.call("work", ARGUMENTS, user="alice")
 
     return make

@@ -89,7 +89,7 @@ def _chain(instances: int) -> Callable[[], AbstractAsyncContextManager[Call]]:
             guards.budget.record_call()
             admission = Admission(guards)
             began = clock()
-            rejection = admission.try_acquire("user", began + 30.0)
+            rejection = admission.try_acquire("user", began + 30.0, began)
             assert rejection is None
             assert not admission.must_wait
             place = pool.pick(guards)
@@ -161,7 +161,7 @@ async def _rejected() -> AsyncIterator[Call]:
     guards.breaker.open_until(clock() + 3600.0)
 
     async def call() -> object:
-        rejection = Admission(guards).try_acquire("user", 0.0)
+        rejection = Admission(guards).try_acquire("user", 0.0, clock())
         return "done" if rejection is not None else "admitted"
 
     yield call

@@ -17,9 +17,8 @@ from dispatch.routing.channel import Channel
 from dispatch.routing.in_flight import InFlight
 from dispatch.routing.instance import Instances
 from dispatch.routing.instance_pool import InstancePool
-from dispatch.telemetry.call_observer import NO_PROPERTIES
 
-ANSWER = Answer("done", None, "", NO_PROPERTIES)
+ANSWER = Answer("done")
 
 
 class StubChannel:

@@ -61,17 +61,18 @@ class Admission(msgspec.Struct, eq=False):
     _waiter: Waiter | None = None
     must_wait: bool = False
 
-    def try_acquire(self, user: str, deadline: float) -> Rejection | None:
+    def try_acquire(self, user: str, deadline: float, now: float) -> Rejection | None:
         """Acquire the permits as far as possible without waiting. None: admitted, unless ``must_wait``.
 
         Args:
             user: on whose behalf the call is made.
             deadline: of the whole call, on the guards' clock.
+            now: the current time on that clock. perf: one reading for all guards.
         """
         guards = self._guards
         breaker = guards.breaker
         if breaker is not None:
-            answer = breaker.admit()
+            answer = breaker.admit(now)
             if type(answer) is Rejection:
                 return answer
             self._breaker = answer  # type: ignore[assignment] # a permit
@@ -87,7 +88,7 @@ class Admission(msgspec.Struct, eq=False):
             self._rate = may  # type: ignore[assignment] # likewise
         bulkhead = guards.bulkhead
         if bulkhead is not None:
-            place = bulkhead.guard.admit()
+            place = bulkhead.guard.admit(now)
             if type(place) is Rejection:
                 if place.reason != "full":
                     return place
@@ -155,7 +156,15 @@ class Admission(msgspec.Struct, eq=False):
             timer = until.get_loop().call_later(OCCUPIED_AFTER_S, count.begin)
             until.add_done_callback(lambda _: count.end(timer))
 
-    def finish(self, outcome: Outcome, *, sent: bool, retry_after: float | None = None, counts: bool = True) -> None:
+    def finish(
+        self,
+        outcome: Outcome,
+        *,
+        sent: bool,
+        retry_after: float | None = None,
+        counts: bool = True,
+        now: float | None = None,
+    ) -> None:
         """Return every permit with the outcome of the attempt; a second call does nothing.
 
         Args:
@@ -163,11 +172,12 @@ class Admission(msgspec.Struct, eq=False):
             sent: the request was sent, or may have been; otherwise the rate limit's permit is given back.
             retry_after: seconds that the service asked for before the next request.
             counts: the breaker counts the outcome; otherwise its permit is only returned.
+            now: the current time on the guards' clock, if it is known.
         """
         # Each permit counts its first outcome only.
         if self._breaker is not None:
-            self._breaker.finish(outcome if counts else _CANCELLED, retry_after=retry_after)
+            self._breaker.finish(outcome if counts else _CANCELLED, retry_after=retry_after, now=now)
         if self._place is not None:
-            self._place.finish(outcome)
+            self._place.finish(outcome, now=now)
         if self._rate is not None:
             self._rate.finish(outcome if sent else _REJECTED)

@@ -1,7 +1,7 @@
 """Step 4 of a call: its attempts.
 
-:meth:`Attempts.run` makes the first attempt inline, hedges it where the policy says so, and retries while policy, budget and
-deadline allow. One attempt (:meth:`Attempts.attempt`) goes through
+:meth:`Attempts.begin` makes the first attempt inline and hedges it where the policy says so; :meth:`Attempts.retry` follows
+while policy, budget and deadline allow. One attempt (:meth:`Attempts.attempt`) goes through
 
     a breaker · b rate limit · c bulkhead (:mod:`dispatch.calls.admission`)
     d balancer · e exchange (the :class:`Invoker`) · f finish
@@ -12,9 +12,9 @@ and every permit gets exactly one outcome, whatever happens.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from dispatch._internal.permit import Clock, Rejection
 from dispatch.calls.admission import Admission
@@ -81,31 +81,39 @@ class Attempts:
     async def run(self, call: Call) -> Attempt:
         """Make the attempts of a call and return the one that the caller gets the result of. A stream's has its first chunk;
         its caller reads the rest and calls :meth:`end_stream`."""
+        attempt = await self.begin(call)
+        return attempt if attempt.outcome is _SUCCESS else await self.retry(call, attempt)
+
+    def begin(self, call: Call) -> Coroutine[Any, Any, Attempt]:
+        """Return the first attempt of a call, hedged where the policy says so, to be awaited. perf: the coroutine of
+        :meth:`attempt` itself."""
         guards = call.guards
-        guards.budget.record_call()
-        keyed = call.options.idempotency_key is not None
-        target = _KEY_HOLDER if keyed else _ANY_INSTANCE
+        guards.budget.record_call(call.deadline - call.limit)
+        target = _ANY_INSTANCE if call.options.idempotency_key is None else _KEY_HOLDER
         hedging = guards.hedging
         if hedging is None or call.is_stream:
-            attempt = await self.attempt(call, 1, target)
-        else:
-            attempt = await hedged(
-                lambda second: self.attempt(call, 1, _ANY_INSTANCE if second else target, hedge=second),
-                hedging,
-                deadline=call.deadline,
-                others=partial(self._invoker.has_untried, call),
-                listener=call.on_hedge_decision,
-            )
-        if attempt.outcome is _SUCCESS or not call.is_retryable:
+            return self.attempt(call, 1, target)
+        return hedged(
+            lambda second: self.attempt(call, 1, _ANY_INSTANCE if second else target, hedge=second),
+            hedging,
+            deadline=call.deadline,
+            others=partial(self._invoker.has_untried, call),
+            listener=call.on_hedge_decision,
+        )
+
+    async def retry(self, call: Call, attempt: Attempt) -> Attempt:
+        """Retry a call whose first attempt failed, while policy, budget and deadline allow. Return the attempt that the
+        caller gets the result of."""
+        if not call.is_retryable:
             return attempt
-        assert guards.retrying is not None
+        assert call.guards.retrying is not None
         again: Callable[[int, RetryTarget], object] = partial(self.attempt, call)
         return await retry(
             attempt,
             again,  # type: ignore[arg-type] # mypy loses the coroutine of a partial method
-            guards.retrying,
+            call.guards.retrying,
             deadline=call.deadline,
-            keyed=keyed,
+            keyed=call.options.idempotency_key is not None,
             listener=call.on_retry_decision,
         )
 
@@ -119,15 +127,16 @@ class Attempts:
         """
         guards = call.guards
         reason = "hedge" if hedge else "retry" if number > 1 else "first"
-        attempt = Attempt(call, number, reason, target, Admission(guards))
+        admission, ended = Admission(guards), None
+        attempt = Attempt(call, number, reason, target, admission)
         try:
             if self.is_closing:
                 attempt.reject(error_from_closing(call.tool.label))
                 return attempt
             if not self._invoker.is_connected:
                 await self._invoker.await_connection(call)
-            rejection = attempt.admission.try_acquire(call.options.user, call.deadline)  # a, b, c
-            if attempt.admission.must_wait:
+            rejection = admission.try_acquire(call.options.user, call.deadline, self._now())  # a, b, c
+            if admission.must_wait:
                 rejection = await self._wait(attempt, hedge=hedge)
             if rejection is not None:
                 attempt.reject(error_from_rejection(rejection, call.tool.label))
@@ -136,7 +145,8 @@ class Attempts:
             if call.is_stream:
                 self._attribute(attempt)
             else:
-                self._learn(attempt)
+                ended = self._now()
+                self._learn(attempt, ended)
         except DispatchError as error:
             attempt.fail(error)
             self._attribute(attempt)
@@ -145,7 +155,7 @@ class Attempts:
             raise
         finally:
             if attempt.first_chunk is None:
-                attempt.finish()  # f
+                attempt.finish(ended)  # f
         return attempt
 
     async def _wait(self, attempt: Attempt, *, hedge: bool) -> Rejection | None:
@@ -160,9 +170,9 @@ class Attempts:
         finally:
             call.observer.on_queued(self._now() - began)
 
-    def _learn(self, attempt: Attempt) -> None:
+    def _learn(self, attempt: Attempt, ended: float) -> None:
         """Record how long the attempt took, for timeouts, hedges and retransmissions to come."""
-        guards, ended = attempt.call.guards, self._now()
+        guards = attempt.call.guards
         took = ended - attempt.began
         outcome = attempt.outcome
         if outcome is _SUCCESS or outcome is _TOOL_ERROR:
@@ -172,7 +182,7 @@ class Attempts:
             if outcome is _TIMEOUT:
                 attempt.is_impatient = took < (guards.usual.value(ended) or 0.0)
         if guards.hedging is None and outcome in _TIMED and attempt.counts_for_instance and not attempt.is_impatient:
-            guards.durations.record(took)
+            guards.durations.record(took, ended)
         line = attempt.retransmission
         if line is not None and not line.resent and type(attempt.settled) is Answer:
             guards.patience.learn(took)

@@ -31,8 +31,9 @@ from dispatch.telemetry.call_observer import NO_PROPERTIES
 from dispatch.telemetry.logs import AUDIT
 
 NO_CONTENT = ResultContent()
-_COUNTING = (Answer, TimedOut, Lost)
-"""The ends of an exchange that count the chunks that arrived."""
+_SUCCESS = Outcome.SUCCESS
+_COUNTING = (TimedOut, Lost)
+"""The failures of an exchange that count the chunks that arrived."""
 
 
 class Calls:
@@ -103,13 +104,21 @@ class Calls:
             if isinstance(call, DispatchError):
                 result = self._failure(tool, call, options.user, started)
             else:
-                with guards.calls, self._runtime.pool_calls_of(tool):
+                calls, pool_calls = guards.calls, self._runtime.pool_calls_of(tool)
+                calls.count += 1  # perf: not as context managers, which are two function calls each
+                pool_calls.count += 1
+                try:
                     if tool.is_single_flight and options.idempotency_key is None:
                         result = await self._share(call, started)
                     else:
-                        attempt = await self._attempts.run(call)  # 4 attempts
+                        attempt = await self._attempts.begin(call)  # 4 attempts
+                        if attempt.outcome is not _SUCCESS:
+                            attempt = await self._attempts.retry(call, attempt)
                         result = self._result(call, attempt, started)  # 5 result
                         reply = attempt.reply_context
+                finally:
+                    pool_calls.end()
+                    calls.end()
         except BaseException:
             observer.on_cancel(self._now() - started, call.requests if isinstance(call, Call) else 0)
             raise
@@ -196,18 +205,22 @@ class Calls:
         if error is not None:
             error = self._with_alternatives(tool, error, call.options.user)
         now, settled = self._now(), attempt.settled
-        answer = settled if type(settled) is Answer else None
-        content = NO_CONTENT if answer is None or answer.content is None else answer.content
+        text, chunks, instance, content = "", 0, None, NO_CONTENT
+        if type(settled) is Answer:
+            text, chunks, instance = settled.text, settled.chunks, settled.instance
+            content = settled.content or NO_CONTENT
+        elif isinstance(settled, _COUNTING):
+            chunks = settled.chunks
         return CallResult(
             tool.label,
-            Outcome.SUCCESS if error is None else error.outcome,
-            answer.text if answer is not None and error is None else "",
+            _SUCCESS if error is None else error.outcome,
+            text if error is None else "",
             error,
-            duration=now - started,
-            attempts=call.requests,
-            chunks=settled.chunks if isinstance(settled, _COUNTING) else 0,
-            request_id=attempt.request_id,
-            instance=None if answer is None else answer.instance,
+            now - started,
+            call.requests,
+            chunks,
+            attempt.request_id,
+            instance,
             transmissions=1 if line is None else line.repair.transmissions,
             recovery_seconds=0.0 if line is None or line.asked_at is None else now - line.asked_at,
             content=content.blocks,

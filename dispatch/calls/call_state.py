@@ -351,11 +351,17 @@ class Attempt(msgspec.Struct, eq=False):
             outcome = _REJECTED  # says nothing about how long a reply takes, either
         selected.release(outcome, retry_after=self.retry_after, in_flight=in_flight, outpaced=self.is_outpaced)
 
-    def finish(self) -> None:
-        """Step f: return every permit with the one outcome of the attempt."""
+    def finish(self, now: float | None = None) -> None:
+        """Step f: return every permit with the one outcome of the attempt.
+
+        Args:
+            now: the current time on the guards' clock, if it is known.
+        """
         self.release_instance()
         outcome = self.outcome if not self.is_impatient and self.counts_for_instance else _CANCELLED
-        self.admission.finish(outcome, sent=self.sent, retry_after=self.retry_after, counts=self.counts_for_tool)
+        self.admission.finish(
+            outcome, sent=self.sent, retry_after=self.retry_after, counts=self.counts_for_tool, now=now
+        )
         error = self.error
         if error is not None and error.rejected_by is not None:
             self.call.observer.on_rejected(error)

@@ -12,7 +12,7 @@ import msgspec
 
 from dispatch._internal.permit import Clock, Randomness
 from dispatch._internal.retention import Retention
-from dispatch.calls.resolution.resolved_tool import meter_label
+from dispatch.calls.resolution.resolved_tool import ResolvedTool, meter_label
 from dispatch.calls.tool_guards import RateLimits, ToolGuards, create_rate_limiter, rate_limits_of
 from dispatch.policy import Policy, RateLimit
 from dispatch.resilience.rate_limit.async_rate_limiter import AsyncRateLimiter, LimiterBucket, user_buckets
@@ -74,6 +74,12 @@ class GuardRegistry:
         self._user_holders: Counter[RateLimit] = Counter()
         """The number of tools with each shared rate limit."""
         self._user_retention: Retention[RateLimit] = Retention(self._users.pop, lambda _rate, _callback: False)
+
+    def of_tool(self, tool: ResolvedTool) -> ToolGuards:
+        """Return the guards of a version of a tool."""
+        key = (tool.is_tool, tool.label, tool.version)
+        guards = self._guards.get(key)
+        return self._add(key, tool.policy, repeatable=tool.repeatable) if guards is None else guards
 
     def of(self, key: GuardKey, policy: Policy, *, repeatable: bool) -> ToolGuards:
         """Return the guards of ``key``.

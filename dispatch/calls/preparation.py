@@ -98,7 +98,8 @@ def prepare_call(
                 idle = check_seconds(options.idle_timeout, "idle-timeout")
         else:
             limit = policy.timeout if options.timeout is None else check_seconds(options.timeout)
-        check_property(options.idempotency_key, "idempotency_key")
+        if options.idempotency_key is not None:
+            check_property(options.idempotency_key, "idempotency_key")
         if options.priority is not None:
             check_priority(options.priority, policy)
         config = tool.config_text if options.config is None else options.config
@@ -108,17 +109,7 @@ def prepare_call(
     except MISTAKES as mistake:
         return error_from_mistake(tool.label, policy, mistake)
     observer.on_arguments(arguments)
-    return Call(
-        tool,
-        guards,
-        observer,
-        options,
-        payload,
-        deadline=started + limit,
-        limit=limit,
-        is_stream=is_stream,
-        idle=idle,
-    )
+    return Call(tool, guards, observer, options, payload, started + limit, limit, is_stream, idle)
 
 
 def request_payload(config_text: str, arguments: Mapping[str, Any], user: str, policy: Policy, limit: int) -> bytes:
@@ -129,10 +120,9 @@ def request_payload(config_text: str, arguments: Mapping[str, Any], user: str, p
         PayloadTooLargeError: the payload exceeds the limit.
         TypeError: an argument cannot be written as JSON.
     """
-    most = limit * MAX_PARTS
-    return encode_request(
-        config_text, json_text(arguments, "arguments"), user, limit=min(most, policy.max_request_bytes)
-    )
+    most, allowed = limit * MAX_PARTS, policy.max_request_bytes
+    text = json_text(arguments, "arguments")
+    return encode_request(config_text, text, user, limit=allowed if allowed < most else most)
 
 
 def check_priority(priority: object, policy: Policy) -> None:

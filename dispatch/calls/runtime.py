@@ -56,6 +56,7 @@ class Runtime:
         attempts: makes the attempts of calls.
         executors: of local tools, by the request topics of their services; their sources own them.
         flights: calls that share an exchange.
+        guards_of: returns the guards of a version of a tool.
         pool_calls_of: returns the counter of calls in flight over the instance pool of a tool.
     """
 
@@ -82,6 +83,7 @@ class Runtime:
         self._pools = PoolRegistry(self.routes, randomness, tools, observer)
         self.pool_calls_of: Callable[[ResolvedTool], InFlight] = self._pools.calls_of
         self._guards = GuardRegistry(self.now, randomness, observer, self._find_policy)
+        self.guards_of: Callable[[ResolvedTool], ToolGuards] = self._guards.of_tool
         self.executors: WeakValueDictionary[str, LocalExecutor] = WeakValueDictionary()
         instances = InstanceInvoker(transport, self.exchange, self.routes, self._pools)
         self._local = LocalInvoker(self.executors, self.now, self.exchange.new_id)
@@ -93,10 +95,6 @@ class Runtime:
     def max_message_bytes(self) -> int:
         """Bytes of the largest payload that fits into one message."""
         return self._transport.max_message_bytes
-
-    def guards_of(self, tool: ResolvedTool) -> ToolGuards:
-        """Return the guards of a version of a tool."""
-        return self._guards.of((tool.is_tool, tool.label, tool.version), tool.policy, repeatable=tool.repeatable)
 
     def can_admit(self, tool: ResolvedTool) -> bool:
         """Return whether the circuit breaker of a version of a tool admits calls."""

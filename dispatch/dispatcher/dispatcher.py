@@ -316,8 +316,10 @@ class Dispatcher(DispatcherLifecycle):
                 CallTimeoutError, TransportError, RejectedError. The message says what to do next.
             RuntimeError: not started, or started on another event loop.
         """
-        resolved = self._resolve(tool, version, user, idempotency_key)
         # perf: not by way of execute(), which would cost every call one more coroutine
+        resolved = self._live.resolver.fixed.get(tool) if version is None else None
+        if resolved is None:
+            resolved = self._resolve(tool, version, user, idempotency_key)
         options = CallOptions(user, timeout, None, idempotency_key, priority)
         result = await self._running_calls.perform(resolved, arguments, options)
         if result.error is not None:

@@ -65,9 +65,14 @@ class LatencyHistogram:
         self._advance(self._clock())
         return self.recorded - self._now_from + self._before_count
 
-    def record(self, seconds: float) -> None:
-        """Record a duration."""
-        now = self._clock()
+    def record(self, seconds: float, now: float | None = None) -> None:
+        """Record a duration.
+
+        Args:
+            now: the current time, if it is known.
+        """
+        if now is None:
+            now = self._clock()
         if now >= self.turn_at:
             self._advance(now)
         if seconds <= SHORTEST_S:

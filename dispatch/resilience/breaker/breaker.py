@@ -65,13 +65,18 @@ class BreakerPermit(msgspec.Struct, gc=False, eq=False):
     started: float
     probe: int = 0
 
-    def finish(self, outcome: Outcome, *, retry_after: float | None = None) -> None:
-        """Record the outcome; see :class:`dispatch._internal.permit.Permit`. The breaker measures the duration itself."""
+    def finish(self, outcome: Outcome, *, retry_after: float | None = None, now: float | None = None) -> None:
+        """Record the outcome; see :class:`dispatch._internal.permit.Permit`. The breaker measures the duration itself.
+
+        Args:
+            now: the current time, if it is known.
+        """
         epoch = self.epoch
         breaker = self.breaker
         if epoch == breaker.epoch:
             self.epoch = _DONE
-            now = breaker._clock()
+            if now is None:
+                now = breaker._clock()
             rules = breaker._failure_rules
             if (
                 outcome is _SUCCESS
@@ -171,10 +176,15 @@ class CircuitBreaker:
         self._failure_rules.refresh(self._clock())
         return self._failure_rules.slow_call_rate()
 
-    def admit(self) -> BreakerPermit | Rejection:
+    def admit(self, now: float | None = None) -> BreakerPermit | Rejection:
         """Return a permit for one attempt, or a rejection by ``breaker`` with the reason ``open``, ``paused`` (the service
-        asked for a pause), ``probing`` (all half-open permits are in use) or ``forced-open``."""
-        now = self._clock()
+        asked for a pause), ``probing`` (all half-open permits are in use) or ``forced-open``.
+
+        Args:
+            now: the current time, if it is known.
+        """
+        if now is None:
+            now = self._clock()
         if not self._may_reject:
             return BreakerPermit(self, self.epoch, now)
         if now < self._rejects_until:

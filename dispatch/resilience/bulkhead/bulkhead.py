@@ -65,13 +65,18 @@ class BulkheadPermit(msgspec.Struct, eq=False, gc=False):
     _guard: BulkheadGuard | None
     _since: float
 
-    def finish(self, outcome: Outcome, *, retry_after: float | None = None) -> None:
-        """Release the permit, which goes to the next waiter at once. A second call does nothing."""
+    def finish(self, outcome: Outcome, *, retry_after: float | None = None, now: float | None = None) -> None:
+        """Release the permit, which goes to the next waiter at once. A second call does nothing.
+
+        Args:
+            now: the current time, if it is known.
+        """
         guard = self._guard
         if guard is None:
             return
         self._guard = None
-        now = guard._clock()
+        if now is None:
+            now = guard._clock()
         if outcome is _SUCCESS or outcome in _SERVED:
             elapsed = now - self._since
             mean = guard._service_s
@@ -174,12 +179,16 @@ class BulkheadGuard:
     def _rejection(self, reason: str) -> Rejection:
         return Rejection(BY, reason, self.retry_after())
 
-    def admit(self) -> BulkheadPermit | Rejection:
-        """Return a permit if one is free, or a rejection."""
+    def admit(self, now: float | None = None) -> BulkheadPermit | Rejection:
+        """Return a permit if one is free, or a rejection.
+
+        Args:
+            now: the current time, if it is known.
+        """
         if self.in_flight < self.limit and not self._closed:
             self.granted += 1
             self.in_flight += 1
-            return BulkheadPermit(self, self._clock())
+            return BulkheadPermit(self, self._clock() if now is None else now)
         if self._closed:
             return Rejection(BY, "closed")
         return Rejection(BY, "occupied") if self.occupied >= self.limit else self._rejection("full")

@@ -66,9 +66,14 @@ class RetryBudget:
                 spent += former[at + 2]
         return max(0, int(self.ratio * calls + self.floor * WINDOW_S + EPSILON) - spent)
 
-    def record_call(self) -> None:
-        """Count a call, once for all its attempts."""
-        now = self._clock()
+    def record_call(self, now: float | None = None) -> None:
+        """Count a call, once for all its attempts.
+
+        Args:
+            now: the current time, if it is known.
+        """
+        if now is None:
+            now = self._clock()
         if now >= self._turn_at:
             self._advance(now)
         self._calls += 1

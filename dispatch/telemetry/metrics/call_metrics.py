@@ -15,10 +15,10 @@ from dispatch.telemetry.metrics.version_series import VersionMeter
 _CANCELLED = Outcome.CANCELLED
 
 
-def _is_refused(result: CallResult) -> bool:
+def _is_refused(error: DispatchError | None) -> bool:
     """Whether the user may not call the tool. Such a call is counted as a rejection and not by its outcome: it says nothing
     about the tool, and must not use up the error budget of an objective."""
-    return result.error is not None and result.error.type == ErrorType.NOT_PERMITTED
+    return error is not None and error.type == ErrorType.NOT_PERMITTED
 
 
 class _RequestMetrics:
@@ -86,10 +86,14 @@ class CallMetrics:
         pass
 
     def on_end(self, result: CallResult, reply: Mapping[str, str], exemplar: dict[str, str] | None = None) -> None:
-        if _is_refused(result):
-            self.meter.in_flight -= 1
+        meter = self.meter
+        if result.error is None:
+            meter.in_flight -= 1
+            meter.ok.observe(result.duration, exemplar)
+        elif _is_refused(result.error):
+            meter.in_flight -= 1
         else:
-            self.meter.record_call(result.outcome, result.duration, exemplar)
+            meter.record_call(result.outcome, result.duration, exemplar)
 
     def on_cancel(self, seconds: float, attempts: int, exemplar: dict[str, str] | None = None) -> None:
         self.meter.record_call(_CANCELLED, seconds)
@@ -111,7 +115,7 @@ class VersionCallMetrics(CallMetrics):
 
     def on_end(self, result: CallResult, reply: Mapping[str, str], exemplar: dict[str, str] | None = None) -> None:
         super().on_end(result, reply, exemplar)
-        if not _is_refused(result):
+        if not _is_refused(result.error):
             self._version.record_call(result.outcome)
 
     def on_cancel(self, seconds: float, attempts: int, exemplar: dict[str, str] | None = None) -> None:

@@ -57,7 +57,7 @@ class Crowd:
         admission, outcome, sent = Admission(self.guards), Outcome.CANCELLED, False
         end = "cancelled"
         try:
-            refused = admission.try_acquire(f"user{chance.randrange(5)}", deadline)
+            refused = admission.try_acquire(f"user{chance.randrange(5)}", deadline, self.clock())
             if admission.must_wait:
                 if chance.random() < 0.05:
                     admission.withdraw()
@@ -119,7 +119,7 @@ async def test_cancelled_callers_leave_no_permit_no_waiter_and_no_timer(
     await advance(30)
     while guards.breaker.state is not State.CLOSED:
         admission = Admission(guards)
-        assert admission.try_acquire("user", crowd.clock() + 1) is None
+        assert admission.try_acquire("user", crowd.clock() + 1, crowd.clock()) is None
         admission.finish(Outcome.SUCCESS, sent=True)
         await advance(1)
     limit = bulkhead.limit

@@ -19,8 +19,8 @@ def create_guards(bulkhead: Bulkhead | None) -> ToolGuards:
 
 
 def admit(guards: ToolGuards) -> tuple[Admission, Rejection | None]:
-    admission = Admission(guards)
-    return admission, admission.try_acquire("", virtual_loop().time() + 60)
+    admission, now = Admission(guards), virtual_loop().time()
+    return admission, admission.try_acquire("", now + 60, now)
 
 
 async def test_a_thread_that_hangs_makes_others_fail_at_once_after_a_while() -> None:
