@@ -25,7 +25,7 @@ LAYERS: dict[int, tuple[str, ...]] = {
         "schemas",
         "telemetry",
     ),
-    2: ("transports", "resilience", "balancing", "catalog", "permissions"),
+    2: ("transports", "protocol", "resilience", "balancing", "catalog", "permissions"),
     3: ("messaging",),
     4: ("routing", "serving"),
     5: ("calls",),

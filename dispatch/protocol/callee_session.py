@@ -1,0 +1,200 @@
+"""The callee's end of a session: an instance of a tool service."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from dispatch.protocol.delivery.numbers import SeenNumbers
+from dispatch.protocol.delivery.receive_window import ReceiveWindow
+from dispatch.protocol.events import Event, Failure, RequestCancelled, RequestReceived
+from dispatch.protocol.session import Session, check_inboxes
+from dispatch.protocol.settings import Settings
+from dispatch.protocol.wire.frames import (
+    CHUNK,
+    END,
+    GOAWAY,
+    REFUSED,
+    REPLY,
+    Cancel,
+    Hello,
+    Packet,
+    Paths,
+    Request,
+    Status,
+)
+from dispatch.protocol.wire.handshake import MAX_NAME_CHARS, derive_address
+
+SENDING_S = 1.0
+"""Seconds after a packet for which its sender counts as one that shares the receive window."""
+
+
+class CalleeSession(Session):
+    """Receives requests and sends their replies. Open with the first packet to its address.
+
+    Args:
+        hello: of the caller.
+        nonce: random.
+        may_reply_to: whether an inbox belongs to the holder of a secret.
+        settings, receive_window, now: see :class:`Session`.
+        window: unacknowledged bytes that the caller allows.
+
+    Attributes:
+        nonce: as given.
+        running: requests without a complete reply, by their numbers: the index of the next chunk.
+        is_draining: further requests are refused.
+    """
+
+    def __init__(
+        self,
+        hello: Hello,
+        nonce: bytes,
+        may_reply_to: Callable[[str, str], bool],
+        settings: Settings,
+        receive_window: ReceiveWindow,
+        now: float,
+        *,
+        window: int,
+    ) -> None:
+        super().__init__(derive_address(hello.secret, hello.id, nonce), settings, receive_window, now)
+        self.nonce = nonce
+        self._sender.peer_address = hello.id
+        self.peer_name, self.peer_incarnation = hello.name, hello.incarnation
+        self.peer_inboxes = list(hello.inboxes)
+        self._secret = hello.secret
+        self._may_reply_to = may_reply_to
+        self._sender.data_limit = hello.data_window
+        if window > 0:
+            self._sender.peer_window = min(window, settings.window)
+        self._seen = SeenNumbers()
+        self.running: dict[int, int] = {}
+        self.is_draining = False
+        self._handlers |= {Request: self._on_request, Cancel: self._on_cancel, Paths: self._on_paths}
+
+    @property
+    def caller(self) -> tuple[int, str]:
+        """The caller's id and secret, from HELLO."""
+        return self.peer_address, self._secret
+
+    # -- replies ------------------------------------------------------------------------------------------------
+
+    def send_reply(self, stream: int, payload: bytes, status: int = Status.TEXT) -> bool:
+        """Send the complete reply to a request. Return False if its caller no longer waits."""
+        if self.running.pop(stream, None) is None:
+            return False
+        self._sender.queue.add((REPLY, stream, status, payload), len(payload))
+        return True
+
+    def send_chunk(self, stream: int, payload: bytes) -> bool:
+        """Send the next chunk of a streamed reply. Return as :meth:`send_reply`."""
+        index = self.running.get(stream)
+        if index is None:
+            return False
+        self.running[stream] = index + 1
+        self._sender.queue.add((CHUNK, stream, index, payload), len(payload))
+        return True
+
+    def send_end(self, stream: int, payload: bytes = b"", status: int = Status.TEXT) -> bool:
+        """End a streamed reply. Return as :meth:`send_reply`."""
+        index = self.running.pop(stream, None)
+        if index is None:
+            return False
+        self._sender.queue.add((END, stream, index, status, payload), len(payload))
+        return True
+
+    def refuse(self, stream: int, reason: str, retry_after: float | None = None, message: str = "") -> bool:
+        """Answer that the tool is not executed, or not to its end. Return as :meth:`send_reply`.
+
+        Args:
+            stream: the request.
+            reason: a word for programs.
+            retry_after: seconds until a retry makes sense; None: unknown.
+            message: a sentence for callers; empty: the one of the reason.
+        """
+        if self.running.pop(stream, None) is None:
+            return False
+        self._sender.queue.drop_large(stream)
+        self._add_control(REFUSED, stream, reason, -1 if retry_after is None else int(retry_after * 1000.0), message)
+        return True
+
+    def drain(self, reason: str = "draining") -> None:
+        """Tell the caller to send further requests elsewhere; those that arrive all the same are refused."""
+        if not self.is_draining:
+            self.is_draining = True
+            self._add_control(GOAWAY, reason)
+
+    def consume(self, size: int) -> None:
+        """Record that the application has released ``size`` bytes of received requests: the caller may send as many."""
+        self._held -= size
+        self._grant()
+
+    # -- requests -----------------------------------------------------------------------------------------------
+
+    def _on_packet(self, packet: Packet, now: float, events: list[Event]) -> None:
+        self.is_open = True
+        if packet.data > self._data_received:
+            self._receive_window.record(self, now, SENDING_S)
+
+    def _on_request(self, frame: Request, events: list[Event], packet: Packet, now: float) -> None:
+        stream = frame.stream
+        if not self._seen.add(stream):
+            return
+        if len(self._seen.above) > self.settings.max_gaps:
+            events += self._finish(Failure.VIOLATION)
+            return
+        self.running[stream] = 0
+        if self.is_draining:
+            self.refuse(stream, "draining")
+            return
+        deadline = now + (frame.deadline - packet.clock) / 1000.0 if frame.deadline else math.inf
+        if deadline <= now:
+            self.refuse(stream, "expired")
+            return
+        self._held += len(frame.payload)
+        events.append(RequestReceived(stream, deadline, frame.target, frame.headers, frame.payload))
+
+    def _on_cancel(self, frame: Cancel, events: list[Event], _packet: Packet, _now: float) -> None:
+        stream = frame.stream
+        self._reassembly.drop(stream)
+        self._sender.queue.drop_large(stream)
+        if self._seen.add(stream):
+            if len(self._seen.above) > self.settings.max_gaps:
+                events += self._finish(Failure.VIOLATION)
+        elif self.running.pop(stream, None) is not None:
+            events.append(RequestCancelled(stream))
+
+    def _on_paths(self, frame: Paths, _events: list[Event], _packet: Packet, _now: float) -> None:
+        inboxes = frame.inboxes
+        if check_inboxes(inboxes, self.settings.max_paths, MAX_NAME_CHARS) and all(
+            self._may_reply_to(inbox, self._secret) for inbox in inboxes
+        ):
+            self.peer_inboxes = list(inboxes)
+
+    def _largest_payload(self, stream: int) -> int | None:
+        return None if stream in self._seen else self.settings.max_payload_bytes
+
+    def _on_too_large(self, stream: int, events: list[Event]) -> None:
+        self._reassembly.drop(stream)
+        if self._seen.add(stream):
+            self.running[stream] = 0
+            self.refuse(stream, "too-large")
+
+    # -- timers and the end -------------------------------------------------------------------------------------
+
+    def _silence_ends_at(self) -> float:
+        return self.heard_at + (self.settings.idle if self.is_open else self.settings.half_open)
+
+    def _on_silence(self, now: float, events: list[Event]) -> None:
+        events += self._finish(Failure.IDLE)
+
+    @property
+    def is_at_rest(self) -> bool:
+        return not self.running and not self._seen.above and super().is_at_rest
+
+    def memory(self) -> int:
+        return super().memory() + len(self.running) + len(self._seen.above)
+
+    def _finish_requests(self, reason: Failure, events: list[Event]) -> None:
+        events.extend(RequestCancelled(stream) for stream in self.running)
+        self.running.clear()
+        self._seen = SeenNumbers()

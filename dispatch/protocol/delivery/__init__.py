@@ -1,0 +1,1 @@
+"""Reliable delivery of frames: packet numbers, acknowledgements, loss detection, flow control, fragments."""

@@ -1,0 +1,194 @@
+"""Frames that wait to be sent: control frames first, then small ones in order, and large payloads in fragments, in turns."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from dispatch.protocol.delivery.path import Cargo, Frames
+from dispatch.protocol.settings import Settings
+from dispatch.protocol.wire.frames import CONT, FRAME_BYTES, REQUEST, encode
+
+_LEAST_PIECE = 512
+"""Bytes of a fragment at least: smaller ones cost more than they carry."""
+
+
+def frame_size(frame: tuple[Any, ...]) -> int:
+    """Return the estimated bytes of a frame: that of its payload, its last element, and a constant."""
+    payload = frame[-1]
+    return FRAME_BYTES + (len(payload) if type(payload) is bytes else 0)
+
+
+class LargePayload:
+    """A payload that travels in fragments.
+
+    Attributes:
+        stream: of its frame.
+        head: its frame without the payload.
+        message: its number among the large payloads of the session; -1 before its first fragment.
+        offset: of the next fragment.
+    """
+
+    __slots__ = ("head", "message", "offset", "stream", "view")
+
+    def __init__(self, frame: tuple[Any, ...]) -> None:
+        self.stream: int = frame[1]
+        self.head = encode((*frame[:-1], b""))
+        self.view = memoryview(frame[-1])
+        self.message = -1
+        self.offset = 0
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether the last fragment was packed: the receiver may have the whole payload."""
+        return self.offset >= len(self.view)
+
+
+class SendQueue:
+    """The queue of one session.
+
+    Attributes:
+        control: frames without a payload, which flow control does not delay.
+        packed_requests: the highest number of a small request that was packed; -1: none.
+        on_request_cut: called with a small request that travels in fragments all the same.
+    """
+
+    __slots__ = (
+        "_large",
+        "_messages",
+        "_settings",
+        "_small",
+        "_small_bytes",
+        "_waiting",
+        "control",
+        "on_request_cut",
+        "packed_requests",
+    )
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.control: Frames = []
+        self._small: Frames = []
+        self._small_bytes = 0
+        self._large: deque[LargePayload] = deque()
+        self._waiting: deque[LargePayload] = deque()
+        self._messages = 0
+        self.packed_requests = -1
+        self.on_request_cut: Callable[[LargePayload], object] = _ignore
+
+    @property
+    def has_small(self) -> bool:
+        """Whether small frames wait."""
+        return bool(self._small)
+
+    @property
+    def has_large(self) -> bool:
+        """Whether fragments wait."""
+        return bool(self._large)
+
+    @property
+    def bytes(self) -> int:
+        """Payload bytes that wait."""
+        large = sum(len(each.view) - each.offset for each in (*self._large, *self._waiting))
+        return self._small_bytes + large
+
+    def __len__(self) -> int:
+        return len(self.control) + len(self._small) + len(self._large) + len(self._waiting)
+
+    def add(self, frame: tuple[Any, ...], size: int) -> LargePayload | None:
+        """Add a frame whose last element is its payload of ``size`` bytes. Return it if it travels in fragments."""
+        if size > self._settings.large_bytes:
+            return self._add_large(frame)
+        self._small.append(frame)
+        self._small_bytes += size + FRAME_BYTES
+        return None
+
+    def _add_large(self, frame: tuple[Any, ...]) -> LargePayload:
+        large = LargePayload(frame)
+        (self._large if len(self._large) < self._settings.large_at_once else self._waiting).append(large)
+        return large
+
+    # -- packing ------------------------------------------------------------------------------------------------
+
+    def pop_small(self, room: int) -> Cargo:
+        """Remove small frames of about ``room`` bytes; at least one."""
+        frames, size = self._small, self._small_bytes
+        if size <= room:
+            self._small, self._small_bytes = [], 0
+        else:
+            count = size = 0
+            for frame in frames:
+                length = frame_size(frame)
+                if count and size + length > room:
+                    break
+                count += 1
+                size += length
+            frames = self._small[:count]
+            del self._small[:count]
+            self._small_bytes -= size
+        self._record_requests(frames)
+        return Cargo(frames, size)
+
+    def _record_requests(self, frames: Frames) -> None:
+        for frame in reversed(frames):
+            if frame[0] == REQUEST:
+                self.packed_requests = frame[1]
+                return
+
+    def cut_oversized(self, room: int) -> None:
+        """Let small frames of more than ``room`` bytes at the front travel in fragments."""
+        while self._small and frame_size(self._small[0]) > max(room, _LEAST_PIECE):
+            frame = self._small.pop(0)
+            self._small_bytes -= frame_size(frame)
+            large = self._add_large(frame)
+            if frame[0] == REQUEST:
+                self.on_request_cut(large)
+
+    def pop_fragment(self, room: int) -> tuple[tuple[Any, ...], int]:
+        """Remove the next fragment, of at most ``room`` bytes. Return its frame and its size."""
+        large = self._large.popleft()
+        if large.message < 0:
+            large.message = self._messages
+            self._messages += 1
+        start = large.offset
+        piece = large.view[start : start + min(max(room, _LEAST_PIECE), self._settings.fragment_bytes)]
+        large.offset = start + len(piece)
+        head = None if start else large.head
+        frame = (CONT, large.message, start, len(large.view), large.stream, head, piece)
+        if not large.is_packed:
+            self._large.append(large)
+        elif self._waiting:
+            self._large.append(self._waiting.popleft())
+        return frame, len(piece) + FRAME_BYTES
+
+    # -- withdrawal ---------------------------------------------------------------------------------------------
+
+    def withdraw_request(self, stream: int) -> None:
+        """Remove a small request that was not packed."""
+        for at, frame in enumerate(self._small):
+            if frame[0] == REQUEST and frame[1] == stream:
+                self._small_bytes -= frame_size(frame)
+                del self._small[at]
+                return
+
+    def drop_large(self, stream: int) -> None:
+        """Remove the large payloads of ``stream``."""
+        self._waiting = deque(each for each in self._waiting if each.stream != stream)
+        before = len(self._large)
+        self._large = deque(each for each in self._large if each.stream != stream)
+        if len(self._large) < before:
+            while self._waiting and len(self._large) < self._settings.large_at_once:
+                self._large.append(self._waiting.popleft())
+
+    def clear(self) -> None:
+        """Remove everything."""
+        self.control.clear()
+        self._small.clear()
+        self._small_bytes = 0
+        self._large.clear()
+        self._waiting.clear()
+
+
+def _ignore(_payload: LargePayload) -> None:
+    """Do nothing."""

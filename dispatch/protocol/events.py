@@ -1,0 +1,129 @@
+"""What a session reports. Events of a caller name the request; those of a callee its number, ``stream``.
+
+Each request of a caller ends with exactly one of: :class:`ReplyReceived`, :class:`EndReceived`, :class:`RequestRefused`,
+:class:`RequestFailed`; unless the caller cancels it, which has no event.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from dispatch.protocol.request import OutgoingRequest
+
+
+class Failure(StrEnum):
+    """Why a request, or a session, ended without an answer."""
+
+    DEADLINE = "deadline"
+    """The request's deadline passed."""
+    SILENT = "silent"
+    """No packet of the peer for :attr:`Settings.give_up` seconds, although it was probed."""
+    RESTARTED = "restarted"
+    """The peer does not know the session."""
+    IDLE = "idle"
+    """No packet of the caller for :attr:`Settings.idle` seconds."""
+    CLOSED = "closed"
+    """One of the peers has ended the session."""
+    REPLACED = "replaced"
+    """The caller has opened another session."""
+    EVICTED = "evicted"
+    """The callee has too many sessions, and this one was idle longest."""
+    TOO_LARGE = "too-large"
+    """The reply is larger than the request allows."""
+    VERSION = "version"
+    """The peers have no version of the protocol in common."""
+    VIOLATION = "violation"
+    """The peer does not follow the protocol."""
+
+
+class SessionOpened(msgspec.Struct, gc=False):
+    """The callee has answered HELLO, and proved that it consumes its inbox."""
+
+
+class SessionClosed(msgspec.Struct, gc=False):
+    """The session has ended; the last event of it."""
+
+    reason: Failure
+
+
+class PeerDraining(msgspec.Struct, gc=False):
+    """The callee accepts no further requests."""
+
+    reason: str
+
+
+class PeerConflict(msgspec.Struct, gc=False):
+    """Two processes consume the callee's inbox: they have one name."""
+
+
+class RequestReceived(msgspec.Struct, gc=False):
+    """A request, once. ``deadline`` on the callee's clock; ``math.inf``: none."""
+
+    stream: int
+    deadline: float
+    target: str
+    headers: dict[str, str] | None
+    payload: bytes
+
+
+class RequestCancelled(msgspec.Struct, gc=False):
+    """Its caller no longer waits, or the session has ended."""
+
+    stream: int
+
+
+class ReplyReceived(msgspec.Struct):
+    """A complete reply. ``status``: see :class:`~dispatch.protocol.wire.frames.Status`."""
+
+    request: OutgoingRequest
+    status: int
+    payload: bytes
+
+
+class ChunkReceived(msgspec.Struct):
+    """The next chunk of a stream."""
+
+    request: OutgoingRequest
+    payload: bytes
+
+
+class EndReceived(msgspec.Struct):
+    """The end of a stream; ``payload`` is empty, or an error."""
+
+    request: OutgoingRequest
+    status: int
+    payload: bytes
+
+
+class RequestRefused(msgspec.Struct):
+    """The tool was not executed, or not to its end. ``retry_after`` in seconds; None: unknown."""
+
+    request: OutgoingRequest
+    reason: str
+    retry_after: float | None
+    message: str
+
+
+class RequestFailed(msgspec.Struct):
+    """There will be no answer. ``may_have_run`` is exact where it is False: the tool was not executed, and never will be."""
+
+    request: OutgoingRequest
+    reason: Failure
+    may_have_run: bool
+
+
+Event = (
+    SessionOpened
+    | SessionClosed
+    | PeerDraining
+    | PeerConflict
+    | RequestReceived
+    | RequestCancelled
+    | ReplyReceived
+    | ChunkReceived
+    | EndReceived
+    | RequestRefused
+    | RequestFailed
+)

@@ -1,0 +1,250 @@
+"""The sessions of one process: which one a packet belongs to, the handshake of a callee, and RESET."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from dispatch.protocol.callee_session import CalleeSession
+from dispatch.protocol.caller_session import CallerSession
+from dispatch.protocol.delivery.receive_window import ReceiveWindow
+from dispatch.protocol.events import Event, Failure
+from dispatch.protocol.session import Session, check_inboxes
+from dispatch.protocol.settings import DEFAULT_SETTINGS, Settings
+from dispatch.protocol.wire.frames import (
+    ACCEPT,
+    FEATURES,
+    HELLO_ADDRESS,
+    RESET,
+    UNNUMBERED,
+    VERSION,
+    From,
+    Hello,
+    MalformedPacketError,
+    Packet,
+    decode_packet,
+    encode_packet,
+)
+from dispatch.protocol.wire.handshake import MAX_NAME_CHARS, MAX_SECRET_CHARS, NONCE_BYTES, derive_proof
+
+SessionEvents = tuple[Session, list[Event]]
+"""What a packet, or a timer, has caused in a session."""
+
+
+def _refuse_inbox(_inbox: str, _secret: str) -> bool:
+    return False
+
+
+class SessionTable:
+    """The sessions of one process.
+
+    Args:
+        name: of the process, for its peers.
+        incarnation: random name of this run.
+        inboxes: own topics, one for each path.
+        random_bytes: a source of randomness; genuine ones unguessable.
+        secret: proves to callees that the inboxes are this caller's; never sent towards other callers.
+        may_reply_to: called with an inbox and a secret: whether packets may be sent there, and the inbox belongs to the
+            holder of the secret. Default: never, for a process that is a caller only.
+        settings: constants.
+
+    Attributes:
+        sessions: by the address of their peers' packets.
+        outbox: packets that belong to no session (ACCEPT, RESET), each with the inbox that it goes to. Bounded.
+        malformed: what arrived and was no packet.
+        unknown: packets without a session: late ones, or forged.
+        refused_hellos: HELLOs with an inbox that is not allowed.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        incarnation: str,
+        inboxes: Sequence[str],
+        *,
+        random_bytes: Callable[[int], bytes],
+        secret: str = "",
+        may_reply_to: Callable[[str, str], bool] = _refuse_inbox,
+        settings: Settings = DEFAULT_SETTINGS,
+    ) -> None:
+        self.name = name
+        self.incarnation = incarnation
+        self.inboxes = list(inboxes)
+        self.receive_window = ReceiveWindow(settings)
+        self.sessions: dict[int, Session] = {}
+        self.outbox: list[tuple[str, bytes]] = []
+        self.malformed = 0
+        self.unknown = 0
+        self.refused_hellos = 0
+        self._random_bytes = random_bytes
+        self._secret = secret
+        self._may_reply_to = may_reply_to
+        self._settings = settings
+        self._half_open: dict[tuple[int, str], CalleeSession] = {}
+        """Callee sessions without a packet of their callers, by the ids and secrets of these."""
+        self._by_inbox: dict[str, CalleeSession] = {}
+        """Open callee sessions by the first inbox of their callers."""
+
+    def connect(self, inbox: str, now: float) -> CallerSession:
+        """Open a session with the process that consumes ``inbox``. ``SessionOpened`` or ``SessionClosed`` follows."""
+        session = CallerSession(
+            int.from_bytes(self._random_bytes(8), "big") >> 1 or 1,
+            self._settings,
+            self.receive_window,
+            now,
+            name=self.name,
+            incarnation=self.incarnation,
+            secret=self._secret,
+            inboxes=self.inboxes,
+            peer_inbox=inbox,
+        )
+        self.sessions[session.id] = session
+        return session
+
+    def add_path(self, inbox: str) -> None:
+        """Add a further inbox of this process, and tell all callees."""
+        self.inboxes.append(inbox)
+        for session in self.sessions.values():
+            if isinstance(session, CallerSession):
+                session.add_paths(self.inboxes)
+
+    def receive_packet(self, data: bytes, now: float) -> Sequence[SessionEvents]:
+        """Process one packet; never raises. Return the sessions that it concerns, with their events."""
+        try:
+            packet = decode_packet(data)
+        except MalformedPacketError:
+            self.malformed += 1
+            return ()
+        session = self.sessions.get(packet.to)
+        if session is None:
+            return self._receive_unknown(packet, now)
+        if not session.is_open and isinstance(session, CalleeSession):
+            return self._open(session, packet, now)
+        events = session.receive(packet, now)
+        if session.is_closed:
+            self.forget(session)
+        return ((session, events),)
+
+    def _receive_unknown(self, packet: Packet, now: float) -> Sequence[SessionEvents]:
+        for frame in packet.frames:
+            if type(frame) is Hello and packet.to == HELLO_ADDRESS:
+                return self._receive_hello(frame, packet, now)
+        self.unknown += 1
+        for frame in packet.frames:
+            if type(frame) is From and packet.to != HELLO_ADDRESS and self._may_reset(frame):
+                header = (VERSION, frame.id, 0, UNNUMBERED, 0, 0, 0, 0, 0)
+                self._post(frame.inbox, encode_packet(header, [(RESET, packet.to, self.incarnation)]))
+                break
+        return ()
+
+    def _may_reset(self, frame: From) -> bool:
+        return (
+            0 < frame.id < 1 << 63
+            and len(frame.inbox) <= MAX_NAME_CHARS
+            and self._may_reply_to(frame.inbox, frame.secret)
+        )
+
+    def _post(self, inbox: str, packet: bytes) -> None:
+        if len(self.outbox) < self._settings.max_resets:
+            self.outbox.append((inbox, packet))
+
+    # -- the callee's handshake ---------------------------------------------------------------------------------
+
+    def _receive_hello(self, hello: Hello, packet: Packet, now: float) -> Sequence[SessionEvents]:
+        if not self._is_usable(hello):
+            self.refused_hellos += 1
+            return ()
+        ended: Sequence[SessionEvents] = ()
+        session = self._find_session(hello)
+        if session is None:
+            ended = self._make_room(now)
+            nonce = self._random_bytes(NONCE_BYTES)
+            session = CalleeSession(
+                hello, nonce, self._may_reply_to, self._settings, self.receive_window, now, window=packet.window
+            )
+            self.sessions[session.id] = session
+            self._half_open[hello.id, hello.secret] = session
+        version = VERSION if VERSION in hello.versions else 0
+        proof = derive_proof(hello.secret, hello.id, session.nonce, self.name, self.incarnation)
+        accept = (
+            ACCEPT,
+            version,
+            FEATURES & hello.features,
+            self.name,
+            self.incarnation,
+            session.nonce,
+            proof,
+            self._settings.data_window,
+        )
+        header = (VERSION, hello.id, 0, UNNUMBERED, 0, 0, session.load, 0, self.receive_window.share)
+        self._post(hello.inboxes[0], encode_packet(header, [accept]))
+        return ended
+
+    def _is_usable(self, hello: Hello) -> bool:
+        return (
+            0 < hello.id < 1 << 63
+            and 0 < len(hello.secret.encode("utf-8", "surrogatepass")) <= MAX_SECRET_CHARS
+            and len(hello.name) <= MAX_NAME_CHARS
+            and len(hello.incarnation) <= MAX_NAME_CHARS
+            and check_inboxes(hello.inboxes, self._settings.max_paths, MAX_NAME_CHARS)
+            and all(self._may_reply_to(inbox, hello.secret) for inbox in hello.inboxes)
+        )
+
+    def _find_session(self, hello: Hello) -> CalleeSession | None:
+        """Return the session that an earlier copy of ``hello`` has created."""
+        known = self._by_inbox.get(hello.inboxes[0])
+        if known is not None and known.caller == (hello.id, hello.secret):
+            return known
+        return self._half_open.get((hello.id, hello.secret))
+
+    def _make_room(self, now: float) -> Sequence[SessionEvents]:
+        """End sessions for a new one: half-open ones that are old, and the one that was idle longest."""
+        settings, half_open = self._settings, self._half_open
+        ended = []
+        while half_open:
+            oldest = next(iter(half_open.values()))
+            if len(half_open) < settings.max_half_open and now - oldest.heard_at < settings.half_open:
+                break
+            ended.append((oldest, self.end(oldest, now, Failure.IDLE)))
+        if len(self.sessions) - len(half_open) >= settings.max_sessions:
+            idle = [each for each in self._by_inbox.values() if not each.running]
+            if idle:
+                longest = min(idle, key=_heard_at)
+                ended.append((longest, self.end(longest, now, Failure.EVICTED)))
+        return ended
+
+    def _open(self, session: CalleeSession, packet: Packet, now: float) -> Sequence[SessionEvents]:
+        """The caller has proved that it got ACCEPT: its session replaces an older one of the same caller."""
+        del self._half_open[session.caller]
+        inbox = session.peer_inboxes[0]
+        former = self._by_inbox.get(inbox)
+        ended: list[SessionEvents] = []
+        if former is not None:
+            ended.append((former, self.end(former, now, Failure.REPLACED)))
+        self._by_inbox[inbox] = session
+        events = session.receive(packet, now)
+        if session.is_closed:
+            self.forget(session)
+        return (*ended, (session, events))
+
+    # -- the end ------------------------------------------------------------------------------------------------
+
+    def end(self, session: Session, now: float, reason: Failure = Failure.CLOSED) -> list[Event]:
+        """End a session, tell its peer, and forget it. Return its last events."""
+        events = session.close(now, reason)
+        for index, packet in session.packets_to_send(now):
+            self.outbox.append((session.peer_inboxes[index], packet))
+        self.forget(session)
+        return events
+
+    def forget(self, session: Session) -> None:
+        """Remove a session that has ended."""
+        self.sessions.pop(session.id, None)
+        if isinstance(session, CalleeSession):
+            self._half_open.pop(session.caller, None)
+            inbox = session.peer_inboxes[0]
+            if self._by_inbox.get(inbox) is session:
+                del self._by_inbox[inbox]
+
+
+def _heard_at(session: Session) -> float:
+    return session.heard_at

@@ -1,0 +1,1 @@
+"""The form of packets and frames, and the proof of a handshake."""
