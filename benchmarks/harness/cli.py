@@ -15,13 +15,15 @@ from types import FrameType
 from typing import NoReturn
 
 from benchmarks.harness.environment import load
-from benchmarks.harness.plan import BASIC, DEFAULT, DELIVERY, QUICK, SUITES, Settings, Suite, chosen, estimated_seconds
-from benchmarks.harness.plots import draw, draw_delivery
-from benchmarks.harness.processes import BenchmarkError
+from benchmarks.harness.plan import DEFAULT, QUICK, Settings, Suite, estimated_seconds
+from benchmarks.harness.plots import draw, draw_systems
+from benchmarks.harness.processes import ROOT, BenchmarkError
 from benchmarks.harness.report import report
 from benchmarks.harness.results import Results
-from benchmarks.harness.runner import Driver, rounds_of
-from benchmarks.harness.target_ratios import FOR_THE_RECORD, PROMISES, find
+from benchmarks.harness.runner import Driver, Products, rounds_of
+from benchmarks.suites.definitions import QUICK_SUITES, SUITES, SYSTEMS, chosen, without_former
+from benchmarks.suites.former_release import COMMIT, export_former_release
+from benchmarks.suites.target_ratios import FOR_THE_RECORD, TARGETS, find
 from dispatch.devtools.localbroker import LocalBrokerError, provide_broker
 
 Draw = Callable[[Results, Path], None]
@@ -35,9 +37,9 @@ NEEDED = {
 
 EPILOG = """\
 examples:
-  python -m benchmarks                            everything, a quarter of an hour
-  python -m benchmarks --quick                    one short round, under a minute: figures to look at, not to quote; nothing
-                                                  of answers-…, unless --only says so
+  python -m benchmarks                            everything, under half an hour
+  python -m benchmarks --quick                    one short round of the most important suites, under three minutes:
+                                                  figures to look at, not to quote
   python -m benchmarks --only clients/dispatch    one contender (again with --only: another beside it)
   PULSAR_URL=pulsar://HOST:6650 python -m benchmarks       on your own broker (PULSAR_ADMIN_URL, PULSAR_TOKEN too)
 
@@ -48,13 +50,13 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of the options."""
     made = argparse.ArgumentParser(
         prog="python -m benchmarks",
-        description="Measure dispatch against the bare pulsar-client and against TrustGraph's own client and service, in "
-        "one run on one genuine Pulsar broker, which is started for it. Tables go to stdout, progress to stderr, JSON and "
-        "PNG to files. The ground rules are in benchmarks/README.md.",
+        description="Measure dispatch against the bare pulsar-client, TrustGraph's own client and service, and the release "
+        "before, in one run on one genuine Pulsar broker, which is started for it. Tables go to stdout, progress to "
+        "stderr, JSON and PNG to files. The ground rules are in benchmarks/README.md.",
         epilog=EPILOG + "; ".join(f"{s.name} ({', '.join(c.name for c in s.contenders)})" for s in SUITES),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    made.add_argument("--quick", action="store_true", help="one round of short measurements, under a minute")
+    made.add_argument("--quick", action="store_true", help="one round of short measurements, under three minutes")
     made.add_argument("--rounds", type=_positive_int, metavar="N", help=f"rotated rounds (default {DEFAULT.rounds})")
     made.add_argument(
         "--seconds",
@@ -72,6 +74,15 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--out", type=Path, default=RESULTS, metavar="DIR", help="folder for the results (default benchmarks/results)"
     )
+    made.add_argument(
+        "--code", type=Path, metavar="DIR", help="the checkout whose dispatch is measured (default: this one)"
+    )
+    made.add_argument(
+        "--before",
+        type=Path,
+        metavar="DIR",
+        help=f"the checkout of the release before (default: commit {COMMIT} of this repository)",
+    )
     made.add_argument("--json", type=Path, metavar="FILE", help="the JSON file (default: in --out, named by the date)")
     made.add_argument("--png", type=Path, metavar="FILE", help="the plot (default: in --out, named by the date)")
     return made
@@ -81,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmarks. Return the exit code: 0 for every ratio, 1 failed, 2 not started, 130 Ctrl-C."""
     options = parser().parse_args(arguments)
     try:
-        suites = chosen(options.only, BASIC if options.quick else SUITES)
+        suites = chosen(options.only, QUICK_SUITES if options.quick else SUITES)
     except ValueError as error:
         parser().error(str(error))  # exits with 2
     settings = rounds_of(QUICK if options.quick else DEFAULT, options.rounds, options.seconds)
@@ -92,6 +103,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     stamp = time.strftime("%Y%m%d-%H%M%S")
     json_path: Path = options.json or options.out / f"{stamp}.json"
     png_path: Path = options.png or options.out / f"{stamp}.png"
+    former = options.before or export_former_release(ROOT, RESULTS / "releases")
+    if former is None:
+        _say(f"commit {COMMIT} is not in this clone: the release before is not measured (git fetch --unshallow)")
+        suites = without_former(suites)
+    products = Products(*(None if folder is None else folder.resolve() for folder in (options.code, former)))
     pictures = _pictures(suites, png_path)
     paths = [json_path, *pictures]
     try:
@@ -106,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     before = signal.signal(signal.SIGTERM, _terminated)
     written = False
     try:
-        results = _run(suites, settings)
+        results = _run(suites, settings, products)
         _publish(results, json_path, pictures)
         written = True
     except (BenchmarkError, LocalBrokerError, OSError) as error:
@@ -124,7 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _run(suites: Sequence[Suite], settings: Settings) -> Results:
+def _run(suites: Sequence[Suite], settings: Settings, products: Products) -> Results:
     load_before = load()
     if load_before is not None and load_before > 0.25 * (os.cpu_count() or 1):
         _say(f"this machine is busy (load {load_before:g}): figures will be low and scattered")
@@ -132,24 +148,25 @@ def _run(suites: Sequence[Suite], settings: Settings) -> Results:
     what = ", ".join(suite.name for suite in suites)
     _say(f"{settings.rounds} round(s) of {what}: about {seconds:.0f} s, besides a broker's start")
     with provide_broker(report=_say) as endpoint:
-        return Driver(endpoint, suites, settings, _say, load_before=load_before).run()
+        return Driver(endpoint, suites, settings, _say, load_before=load_before, products=products).run()
 
 
 def _pictures(suites: Sequence[Suite], png_path: Path) -> dict[Path, Draw]:
-    """Return the plot of each path: delivery suites have a plot of their own beside other suites."""
-    made: dict[Path, Draw] = {}
-    if any(suite not in DELIVERY for suite in suites):
-        made[png_path] = draw
-    if any(suite in DELIVERY for suite in suites):
-        made[png_path.with_stem(f"{png_path.stem}-delivery") if made else png_path] = draw_delivery
-    return made
+    """Return the plot of each path: the systems have a plot of their own beside other suites."""
+    names = {suite.name for suite in SYSTEMS}
+    drawn: dict[Path, Draw] = {}
+    if any(suite.name not in names for suite in suites):
+        drawn[png_path] = draw
+    if any(suite.name in names for suite in suites):
+        drawn[png_path.with_stem(f"{png_path.stem}-systems") if drawn else png_path] = draw_systems
+    return drawn
 
 
 def _publish(results: Results, json_path: Path, pictures: Mapping[Path, Draw]) -> None:
-    promises = [find(ratio, results) for ratio in PROMISES]
+    targets = [find(ratio, results) for ratio in TARGETS]
     record = [find(ratio, results) for ratio in FOR_THE_RECORD]
-    print(report(results, promises, record), flush=True)
-    everything = results.as_dict([*promises, *record])
+    print(report(results, targets, record), flush=True)
+    everything = results.as_dict([*targets, *record])
     json_path.write_text(json.dumps(everything, indent=1, ensure_ascii=False) + "\n")
     for path, drawn in pictures.items():
         drawn(results, path)

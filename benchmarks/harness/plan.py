@@ -1,17 +1,22 @@
-"""Suites of contenders, numbers of calls in flight, and rotated rounds."""
+"""The plan of a run: contenders, suites of them, settings, and rotated rounds."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 T = TypeVar("T")
+
+Mode = Literal["closed", "open", "burst"]
+"""Kind of load, see :mod:`benchmarks.workers.load`."""
 
 LEVELS = (1, 16, 64, 256)
 
 STARTUP_S = 1.5
 """Seconds to start, connect and stop a process; used for the estimate only."""
+LEVEL_NAMES: dict[Mode, str] = {"closed": "in flight", "open": "calls/s offered", "burst": "calls at once"}
+"""Meaning of a suite's levels."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +29,10 @@ class Contender:
         client: module of :mod:`benchmarks.workers` of the calling process.
         service: module of the serving process; None: the service that all contenders of the suite share.
         persistent: its topics are persistent.
+        is_former: client and service run with ``dispatch`` of the release before.
+        clients: calling processes that are measured together, each with the load of the level.
+        services: serving processes.
+        instances: instances of the service in each serving process.
     """
 
     name: str
@@ -31,6 +40,15 @@ class Contender:
     client: str
     service: str | None = None
     persistent: bool = False
+    is_former: bool = False
+    clients: int = 1
+    services: int = 1
+    instances: int = 1
+
+    @property
+    def processes(self) -> int:
+        """Number of its own processes."""
+        return self.clients + (0 if self.service is None else self.services)
 
 
 @dataclass(frozen=True)
@@ -41,24 +59,34 @@ class Suite:
         name: for ``--only``.
         title: the comparison in a few words.
         contenders: in the order of the first round.
-        levels: calls in flight.
+        levels: calls in flight, or what the mode says.
+        mode: the kind of load.
         shared_service: module of the service that all contenders call, each on its own topics (a shared response topic would
             deliver replies to idle clients too); None: each contender has its own service.
         stretch: factor on the length of a measurement (slow contenders have few calls to count).
         answer: characters of a reply.
         rounds: rounds at most; None: as many as the settings say.
         ramp_stretch: like ``stretch``, for the load before each measurement.
+        beside: callers of a large reply beside the measured calls, which are not counted.
+        large_answer: characters of that reply.
+        drop: share of the messages that are lost on their way to client and service each.
+        is_counting: the service counts the calls that it executes more than once.
     """
 
     name: str
     title: str
     contenders: tuple[Contender, ...]
     levels: tuple[int, ...] = LEVELS
+    mode: Mode = "closed"
     shared_service: str | None = None
     stretch: float = 1.0
     answer: int = 120
     rounds: int | None = None
     ramp_stretch: float = 1.0
+    beside: int = 0
+    large_answer: int = 0
+    drop: float = 0.0
+    is_counting: bool = False
 
     def rounds_of(self, settings: Settings) -> int:
         """Return the number of rounds of this suite."""
@@ -70,7 +98,7 @@ class Settings:
     """Settings of a run; times in seconds.
 
     Attributes:
-        rounds: measurements of each contender at each number of calls in flight.
+        rounds: measurements of each contender at each level.
         seconds: length of a measurement.
         ramp: length of the same load before each measurement, not counted.
         warm_up: calls of each client before the first round, not counted.
@@ -100,94 +128,6 @@ class Settings:
 DEFAULT = Settings()
 QUICK = Settings(rounds=1, warm_broker=3.0).lasting(0.4)
 
-CLIENTS = Suite(
-    "clients",
-    "Clients, calling the same bare echo service",
-    (
-        Contender("bare", "bare: send_async + listener", "bare_listener"),
-        Contender("bare-asyncio", "bare: pulsar.asyncio", "bare_asyncio"),
-        Contender("trustgraph", "TrustGraph ToolServiceClient", "trustgraph_client"),
-        Contender("dispatch", "dispatch: Dispatcher.call", "dispatch_client"),
-    ),
-    shared_service="echo_service",
-)
-SERVICES = Suite(
-    "services",
-    "Client and service together",
-    (
-        Contender("trustgraph", "TrustGraph client + service", "trustgraph_client", "trustgraph_service"),
-        Contender("dispatch", "dispatch client + service", "dispatch_client", "dispatch_service"),
-    ),
-    levels=(1, 64),
-    stretch=2.5,
-)
-TOPICS = Suite(
-    "topics",
-    "dispatch client + service, by kind of topic",
-    (
-        Contender("non-persistent", "non-persistent topics", "dispatch_client", "dispatch_service"),
-        Contender("persistent", "persistent topics", "dispatch_client", "dispatch_service", persistent=True),
-    ),
-)
-
-GUARDS = Suite(
-    "guards",
-    "dispatch client + service, with and without guards",
-    (
-        Contender("unguarded", "no guards", "dispatch_client_unguarded", "dispatch_service"),
-        Contender("defaults", "the default guards", "dispatch_client", "dispatch_service"),
-        Contender("dispatch", "and rate limits", "dispatch_client_all_guards", "dispatch_service"),
-    ),
-    levels=(1, 64),
-    rounds=2,
-)
-
-TELEMETRY = Suite(
-    "telemetry",
-    "dispatch client + service, by telemetry of the client",
-    (
-        Contender("silent", "none", "dispatch_client_silent", "dispatch_service"),
-        Contender("metrics", "metrics", "dispatch_client", "dispatch_service"),
-        Contender("sampled", "metrics, and 1 % traced", "dispatch_client_sampled", "dispatch_service"),
-    ),
-    levels=(64,),
-    # Short: the difference is small, and drift slower than a round affects all contenders.
-    stretch=0.6,
-    ramp_stretch=0.5,
-)
-
-_DISPATCH = (
-    Contender("without-credit", "dispatch, without credit", "dispatch_client_without_credit", "dispatch_service"),
-    Contender("dispatch", "dispatch", "dispatch_client", "dispatch_service"),
-)
-_OTHERS = (
-    Contender("bare", "bare client and service", "bare_listener", "echo_service"),
-    Contender("trustgraph", "TrustGraph's client, bare service", "trustgraph_client", "echo_service"),
-)
-DELIVERY_LEVELS = (1, 16, 64, 256)
-DELIVERY = tuple(
-    Suite(
-        f"answers-{name}",
-        f"Replies of {text}",
-        contenders,
-        levels=DELIVERY_LEVELS,
-        stretch=2.0,
-        ramp_stretch=10.0,  # the timeout of a lost reply: by then the number of calls that wait for one is steady
-        answer=size,
-        rounds=2,
-    )
-    for name, text, size, contenders in (
-        ("120", "120 B", 120, _DISPATCH),
-        ("1k", "1 kB", 1_000, _OTHERS + _DISPATCH),
-        ("10k", "10 kB", 10_000, _OTHERS + _DISPATCH),
-        ("100k", "100 kB", 100_000, _OTHERS + _DISPATCH),
-        ("1M", "1 MB", 1_000_000, _OTHERS + _DISPATCH),
-    )
-)
-"""Losses and their cost by reply size, on topics that lose messages."""
-BASIC = (CLIENTS, SERVICES, TOPICS)
-SUITES = (*BASIC, GUARDS, TELEMETRY, *DELIVERY)
-
 
 def rotated(items: Sequence[T], round_number: int) -> list[T]:
     """Rotate ``items`` for round ``round_number`` (from 0): A B C, then B C A, then C A B …"""
@@ -195,35 +135,11 @@ def rotated(items: Sequence[T], round_number: int) -> list[T]:
     return [*items[start:], *items[:start]]
 
 
-def chosen(names: Sequence[str], default: Sequence[Suite] = SUITES) -> tuple[Suite, ...]:
-    """Return the suites of these names; ``suite/contender`` selects one contender. No names: ``default``.
-
-    Raises:
-        ValueError: there is no such suite or contender; the text has the names there are.
-    """
-    if not names:
-        return tuple(default)
-    wanted: dict[str, set[str]] = {}
-    for name in names:
-        suite_name, _, contender = name.partition("/")
-        suite = next((suite for suite in SUITES if suite.name == suite_name), None)
-        known = {c.name for c in suite.contenders} if suite is not None else set()
-        if suite is None or (contender and contender not in known):
-            there_are = [suite.name for suite in SUITES] + [f"{s.name}/{c.name}" for s in SUITES for c in s.contenders]
-            raise ValueError(f"there is no '{name}'; choose from: {', '.join(there_are)}")
-        wanted.setdefault(suite_name, set()).update({contender} if contender else known)
-    return tuple(
-        replace(suite, contenders=tuple(c for c in suite.contenders if c.name in wanted[suite.name]))
-        for suite in SUITES
-        if suite.name in wanted
-    )
-
-
 def estimated_seconds(suites: Sequence[Suite], settings: Settings) -> float:
     """Estimate the duration of the rounds in seconds, without the start of a broker."""
     total = settings.warm_broker + 2 * STARTUP_S
     for suite in suites:
-        processes = len(suite.contenders) + (1 if suite.shared_service else len(suite.contenders))
+        processes = sum(contender.processes for contender in suite.contenders) + (1 if suite.shared_service else 0)
         cells = suite.rounds_of(settings) * len(suite.contenders) * len(suite.levels)
         total += processes * STARTUP_S + len(suite.contenders) * settings.warm_up
         total += cells * (settings.seconds * suite.stretch + settings.ramp * suite.ramp_stretch)

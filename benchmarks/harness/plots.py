@@ -1,5 +1,5 @@
-"""Plots: for each suite, latency and throughput over calls in flight, with losses beside the points; for delivery
-suites, losses and throughput."""
+"""Plots: of each suite, latency and throughput over its levels with losses beside the points; of the systems, throughput and
+latency by size of the replies."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness.plan import DELIVERY, Suite
+from benchmarks.harness.plan import LEVEL_NAMES, Suite
 from benchmarks.harness.results import Results
+from benchmarks.suites.definitions import SYSTEMS
 
 # The colour-blind safe palette of Okabe and Ito; markers distinguish the contenders without colours.
 COLOURS = {
     "dispatch": "#0072B2",
+    "before": "#56B4E9",
     "non-persistent": "#0072B2",
     "trustgraph": "#D55E00",
     "bare": "#444444",
     "bare-asyncio": "#E69F00",
     "persistent": "#CC79A7",
-    "without-credit": "#56B4E9",
     "unguarded": "#444444",
     "silent": "#444444",
     "metrics": "#009E73",
@@ -27,103 +28,126 @@ COLOURS = {
 }
 MARKERS = {
     "dispatch": "o",
+    "before": "v",
     "non-persistent": "o",
     "trustgraph": "s",
     "bare": "^",
     "bare-asyncio": "v",
     "persistent": "D",
-    "without-credit": "v",
     "unguarded": "^",
     "silent": "^",
     "metrics": "D",
     "sampled": "o",
     "defaults": "D",
 }
-LOST = "lost"
+LINES = {"1x1": "-", "2x1": "--", "1x2": ":", "2x2": "-.", "1x4": (0, (1, 3))}
+"""Of contenders that differ in the number of their processes."""
 PANELS = (("p50_ms", "p50 latency, ms"), ("calls_per_second", "calls per second"))
-DELIVERY_PANELS = ((LOST, "calls without an answer, %"), ("calls_per_second", "calls per second"))
+SYSTEM_PANELS = (
+    ("calls_per_second", "calls per second"),
+    ("p50_ms", "p50 latency, ms"),
+    ("p999_ms", "p99.9 latency, ms"),
+)
 
 
 def draw(results: Results, path: Path) -> None:
-    """Write the plot of ``results`` as PNG: latency and throughput of all suites except delivery.
+    """Write the plot of ``results`` as PNG: a row of latency and throughput for each suite except the systems.
 
     Raises:
         OSError: it cannot be written there.
     """
-    _draw(results, [suite for suite in results.suites if suite not in DELIVERY], PANELS, path)
-
-
-def draw_delivery(results: Results, path: Path) -> None:
-    """Write the plot of losses and throughput by reply size.
-
-    Raises:
-        OSError: it cannot be written there.
-    """
-    _draw(results, [suite for suite in results.suites if suite in DELIVERY], DELIVERY_PANELS, path)
-
-
-def _draw(results: Results, suites: Sequence[Suite], columns: Sequence[tuple[str, str]], path: Path) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, grid = pyplot.subplots(
-        len(suites), len(columns), figsize=(11, 3.6 * len(suites) + 0.9), squeeze=False, layout="constrained"
-    )
-    try:
-        for suite, panels in zip(suites, grid, strict=True):
-            for axes, (figure_name, label) in zip(panels, columns, strict=True):
-                if figure_name == LOST:
-                    _lost_panel(axes, suite, results)
-                else:
-                    _panel(axes, suite, results, figure_name, losses=suite not in DELIVERY)
+    suites = [suite for suite in results.suites if suite.name not in _system_names()]
+    with _Figure(results, suites, rows=len(suites), columns=len(PANELS), size=(11, 3.6 * len(suites) + 0.9)) as figure:
+        for suite, row in zip(suites, figure.grid, strict=True):
+            for axes, (name, label) in zip(row, PANELS, strict=True):
+                _panel(axes, suite, results, name)
                 axes.set_ylabel(label)
-            panels[0].set_title(suite.title, loc="left", fontsize=10, fontweight="bold")
-            panels[0].legend(fontsize=8, framealpha=0.9)
+            row[0].set_title(suite.title, loc="left", fontsize=10, fontweight="bold")
+            row[0].legend(fontsize=8, framealpha=0.9)
+        figure.save(path)
+
+
+def draw_systems(results: Results, path: Path) -> None:
+    """Write the plot of the systems as PNG: a column for each size of the replies; throughput, p50 and p99.9.
+
+    Raises:
+        OSError: it cannot be written there.
+    """
+    suites = [suite for suite in results.suites if suite.name in _system_names()]
+    size = (4.2 * len(suites) + 0.6, 3.1 * len(SYSTEM_PANELS) + 0.9)
+    with _Figure(results, suites, rows=len(SYSTEM_PANELS), columns=len(suites), size=size) as figure:
+        for row, (name, label) in zip(figure.grid, SYSTEM_PANELS, strict=True):
+            for axes, suite in zip(row, suites, strict=True):
+                _panel(axes, suite, results, name)
+            row[0].set_ylabel(label)
+        for axes, suite in zip(figure.grid[0], suites, strict=True):
+            axes.set_title(suite.title.rpartition(", ")[2], loc="left", fontsize=10, fontweight="bold")
+        figure.grid[0][0].legend(fontsize=8, framealpha=0.9)
+        figure.save(path)
+
+
+def _system_names() -> set[str]:
+    return {suite.name for suite in SYSTEMS}
+
+
+class _Figure:
+    """A figure with a grid of axes and the setting of the run as its title. A context manager, which closes it."""
+
+    def __init__(
+        self, results: Results, suites: Sequence[Suite], *, rows: int, columns: int, size: tuple[float, float]
+    ) -> None:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        from matplotlib import pyplot
+
+        self._pyplot = pyplot
+        self._figure, self.grid = pyplot.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
         setting = results.setting
         rounds = sorted({suite.rounds_of(results.settings) for suite in suites})
         answers = sorted({suite.answer for suite in suites})
-        figure.suptitle(
+        self._figure.suptitle(
             f"dispatch {setting.versions['dispatch']} · Pulsar {setting.broker['version']} · pulsar-client "
             f"{setting.versions['pulsar-client']} · {setting.machine['processors']} processors · {setting.date[:10]}\n"
             f"median of {' or '.join(map(str, rounds))} round(s), bars from least to greatest"
             + (f"; replies of {answers[0]} characters" if len(answers) == 1 else ""),
             fontsize=9,
         )
-        figure.savefig(path, dpi=110)
-    finally:
-        pyplot.close(figure)
+
+    def __enter__(self) -> _Figure:
+        return self
+
+    def save(self, path: Path) -> None:
+        """Write the figure as PNG."""
+        self._figure.savefig(path, dpi=110)
+
+    def __exit__(self, *_error: object) -> None:
+        self._pyplot.close(self._figure)
 
 
-def _lost_panel(axes: Any, suite: Suite, results: Results) -> None:
-    for contender in suite.contenders:
-        summaries = [results.summary(suite.name, contender.name, level) for level in suite.levels]
-        measured = [(summary.in_flight, 100 * summary.lost / summary.calls) for summary in summaries if summary.calls]
-        axes.plot(
-            [level for level, _ in measured],
-            [share for _, share in measured],
-            label=contender.label,
-            color=COLOURS[contender.name],
-            marker=MARKERS[contender.name],
-            markersize=5,
-            linewidth=1.6,
-        )
-    _levels(axes, suite)
-    axes.set_yscale("symlog", linthresh=0.01)  # shows zero and one in ten thousand
-    axes.set_ylim(-0.002, 100)
-    axes.set_yticks([0, 0.01, 0.1, 1, 10, 100], ["0", "0.01", "0.1", "1", "10", "100"])
+def style_of(contender: str) -> dict[str, Any]:
+    """Return colour, marker and line of a contender; ``dispatch-2x1`` is drawn as ``dispatch`` with another line."""
+    name, _, shape = contender.partition("-") if contender not in COLOURS else (contender, "", "")
+    return {
+        "color": COLOURS[name],
+        "marker": MARKERS[name],
+        "linestyle": LINES.get(shape, "-"),
+        "markersize": 5,
+        "linewidth": 1.6,
+    }
 
 
 def _levels(axes: Any, suite: Suite) -> None:
     axes.set_xscale("log", base=2)
-    axes.set_xticks(suite.levels, [str(level) for level in suite.levels])
-    axes.set_xlabel("calls in flight")
+    axes.set_xticks(suite.levels, [f"{level:,}" for level in suite.levels])
+    axes.set_xticks([], minor=True)
+    name = LEVEL_NAMES[suite.mode]
+    axes.set_xlabel(f"calls {name}" if suite.mode == "closed" else name)
     axes.grid(visible=True, which="both", alpha=0.25, linewidth=0.6)
     axes.set_xlim(suite.levels[0] / 1.4, suite.levels[-1] * 1.9)  # space for the labels beside the last points
 
 
-def _panel(axes: Any, suite: Suite, results: Results, figure_name: str, *, losses: bool) -> None:
+def _panel(axes: Any, suite: Suite, results: Results, figure_name: str) -> None:
     axes.set_yscale("log")
     ends: list[float] = []
     for contender in suite.contenders:
@@ -138,7 +162,7 @@ def _panel(axes: Any, suite: Suite, results: Results, figure_name: str, *, losse
             below.append(spread.median - spread.min)
             above.append(spread.max - spread.median)
             ends += [max(spread.min, spread.median / 10), spread.max]
-            if summary.lost and losses:
+            if summary.lost:
                 axes.annotate(
                     f"{summary.lost:,} lost",
                     (level, spread.median),
@@ -148,15 +172,7 @@ def _panel(axes: Any, suite: Suite, results: Results, figure_name: str, *, losse
                     color="#B00020",
                 )
         axes.errorbar(
-            levels,
-            medians,
-            yerr=(below, above),
-            label=contender.label,
-            color=COLOURS[contender.name],
-            marker=MARKERS[contender.name],
-            markersize=5,
-            capsize=3,
-            linewidth=1.6,
+            levels, medians, yerr=(below, above), label=contender.label, capsize=3, **style_of(contender.name)
         )
     _levels(axes, suite)
     axes.yaxis.set_major_formatter(lambda value, _position: f"{value:,.10g}")

@@ -21,6 +21,18 @@ READY_S = 60.0
 """Seconds until a process is ready, at most: TrustGraph's imports alone need several on a busy machine."""
 END_S = 20.0
 
+BOOTSTRAP = """\
+import runpy, sys
+product, here, module = sys.argv[1:4]
+sys.path.insert(0, product)
+import dispatch
+if not dispatch.__file__.startswith(product):
+    raise SystemExit(f"dispatch was imported from {dispatch.__file__}, not from {product}")
+sys.path[0] = here
+runpy.run_module(module, run_name="__main__", alter_sys=True)
+"""
+"""Imports ``dispatch`` from one folder and everything else from another: both hold packages of the same names."""
+
 
 class BenchmarkError(RuntimeError):
     """The run failed: a process ended early, did not respond, or gave a wrong answer. The text has its last lines."""
@@ -88,12 +100,24 @@ class Child:
         Raises:
             BenchmarkError: there is none.
         """
+        self.send(command)
+        return self.wait_for_answer(timeout)
+
+    def send(self, command: dict[str, Any]) -> None:
+        """Send a command; :meth:`wait_for_answer` returns its answer."""
         assert self._process.stdin is not None
         with contextlib.suppress(
             BrokenPipeError, ValueError
         ):  # the process has ended; the missing answer reports it below
             self._process.stdin.write(json.dumps(command) + "\n")
             self._process.stdin.flush()
+
+    def wait_for_answer(self, timeout: float) -> dict[str, Any]:
+        """Wait up to ``timeout`` seconds for the answer to the command that was sent.
+
+        Raises:
+            BenchmarkError: there is none.
+        """
         try:
             answer = self._answers.get(timeout=timeout)
         except queue.Empty:
@@ -151,10 +175,22 @@ class Child:
             self.kill()
 
 
-def start(module: str, stack: contextlib.ExitStack) -> Child:
-    """Start a :class:`Child` that ``stack`` stops. Signals are deferred until the stack has the process."""
+def start(module: str, stack: contextlib.ExitStack, product: Path | None = None) -> Child:
+    """Start a :class:`Child` that ``stack`` stops. Signals are deferred until the stack has the process.
+
+    Args:
+        module: one of :mod:`benchmarks.workers`.
+        stack: stops the process.
+        product: the folder with the package ``dispatch`` that it imports; None: this checkout.
+    """
     with held_back(signal.SIGINT, signal.SIGTERM):
-        return stack.enter_context(Child(module))
+        command = None if product is None else product_command(product, f"benchmarks.workers.{module}")
+        return stack.enter_context(Child(module, command))
+
+
+def product_command(product: Path, module: str) -> list[str]:
+    """Return the command line that runs ``module`` of this checkout with the package ``dispatch`` of ``product``."""
+    return [sys.executable, "-P", "-c", BOOTSTRAP, str(product), str(ROOT), module]
 
 
 @contextlib.contextmanager

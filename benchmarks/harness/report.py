@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from benchmarks.harness.plan import Suite
-from benchmarks.harness.results import Results
+from benchmarks.harness.plan import LEVEL_NAMES, Suite
+from benchmarks.harness.results import Results, Summary
 from benchmarks.harness.statistics import Spread
-from benchmarks.harness.target_ratios import Found
+from benchmarks.suites.target_ratios import Found
 
-HEADER = ("", "in flight", "p50 ms", "p99 ms", "p99.9 ms", "calls/s", "client CPU µs/call", "lost")
+HEADER = ("p50 ms", "p99 ms", "p99.9 ms", "calls/s", "CPU µs/call", "lost")
+CPU = ("cpu_us_per_call", "service_cpu_us_per_call", "broker_cpu_us_per_call")
+"""Of client, service and broker."""
 
 
 def number(value: float) -> str:
@@ -48,7 +50,7 @@ def aligned(rows: Sequence[Sequence[str]], left: Iterable[int] = (0,)) -> str:
 
 def suite_table(suite: Suite, results: Results) -> str:
     """Return the table of one suite."""
-    rows: list[tuple[str, ...]] = [HEADER]
+    rows: list[tuple[str, ...]] = [("", LEVEL_NAMES[suite.mode], *HEADER)]
     for contender in suite.contenders:
         for index, level in enumerate(suite.levels):
             summary = results.summary(suite.name, contender.name, level)
@@ -56,16 +58,27 @@ def suite_table(suite: Suite, results: Results) -> str:
             rows.append(
                 (
                     "" if index else contender.label,
-                    str(level),
+                    f"{level:,}",
                     shown(figures["p50_ms"]),
                     shown(figures["p99_ms"]),
                     shown(figures["p999_ms"]),
                     shown(figures["calls_per_second"]),
-                    shown(figures["cpu_us_per_call"]),
-                    f"{summary.lost:,} of {summary.calls:,}" if summary.lost else "0",
+                    _processor_time(summary),
+                    _losses(summary),
                 )
             )
     return f"{suite.title}\n{aligned(rows)}"
+
+
+def _processor_time(summary: Summary) -> str:
+    """Return the medians of client + service + broker."""
+    parts = [summary.figures[name] for name in CPU]
+    return " + ".join("-" if part is None else number(part.median) for part in parts)
+
+
+def _losses(summary: Summary) -> str:
+    lost = f"{summary.lost:,} of {summary.calls:,}" if summary.lost else "0"
+    return lost if summary.repeated is None else f"{lost}, {summary.repeated:,} executed again"
 
 
 def ratio_table(title: str, found: Iterable[Found]) -> str:
@@ -73,14 +86,14 @@ def ratio_table(title: str, found: Iterable[Found]) -> str:
     rows = []
     for one in found:
         sign = "≤" if one.ratio.bound == "at most" else "≥"
-        promised = "" if one.ratio.limit is None else f"{sign} {one.ratio.limit:g}"
+        target = "" if one.ratio.limit is None else f"{sign} {one.ratio.limit:g}"
         if one.spread is None:
             verdict = "not measured"
         elif one.met is None:
             verdict = ""
         else:
             verdict = "ok" if one.met else "MISSED"
-        rows.append((one.ratio.text, shown(one.spread), promised, verdict))
+        rows.append((one.ratio.text, shown(one.spread), target, verdict))
     return f"{title}\n{aligned(rows, left=(0, 3))}" if rows else ""
 
 
@@ -88,19 +101,24 @@ def setting_lines(results: Results) -> str:
     """Return machine, versions and settings of the run."""
     setting, settings = results.setting, results.settings
     machine = setting.machine
+    others = results.other_processors
     versions = ", ".join(f"{name} {version}" for name, version in setting.versions.items())
     return (
         f"{setting.date} · {machine['processors']} processors ({machine['kind']}), {machine['memory_gib']} GiB, "
         f"{machine['system']}, load before {machine['load_before']} · Pulsar {setting.broker['version']}\n{versions}\n"
         f"{settings.rounds} rotated round(s), {settings.seconds:g} s a measurement after {settings.ramp:g} s of the same "
-        f"load; median (least … greatest) over the rounds; lost: no reply within {settings.timeout:g} s"
+        f"load; median (least … greatest) over the rounds; lost: no reply within {settings.timeout:g} s; "
+        "CPU of client + service + broker\n"
+        f"Processors busy with other programs during the measurements: {shown(others)}"
     )
 
 
-def report(results: Results, promises: Sequence[Found], record: Sequence[Found]) -> str:
+def report(results: Results, targets: Sequence[Found], record: Sequence[Found]) -> str:
     """Return the whole report."""
     parts = [setting_lines(results)]
     parts += [suite_table(suite, results) for suite in results.suites]
     parts.append(ratio_table("For the record (ratios formed within a round)", [f for f in record if f.spread]))
-    parts.append(ratio_table("Promised (ratios formed within a round; the median counts)", promises))
+    parts.append(
+        ratio_table("Targets (ratios formed within a round; the median counts, of lost calls the greatest)", targets)
+    )
     return "\n\n".join(part for part in parts if part)

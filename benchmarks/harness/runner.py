@@ -1,22 +1,55 @@
-"""Run of the suites. Each client and service is a process of its own, and one client calls at a time."""
+"""Run of the suites. Each client and service is a process of its own, and the clients of one contender call at a time."""
 
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from benchmarks.harness.environment import look
-from benchmarks.harness.plan import Settings, Suite, rotated
+from benchmarks.harness.merging import count_repeated, merge_answers
+from benchmarks.harness.plan import LEVEL_NAMES, Contender, Settings, Suite, rotated
 from benchmarks.harness.processes import Child, start
 from benchmarks.harness.report import number
 from benchmarks.harness.results import Measurement, Results
+from benchmarks.workers.processor_time import read_processor_time
 from dispatch.devtools.localbroker import Endpoint
 
 Progress = Callable[[str], None]
 """Receives a line of progress."""
+SETTLE_S, SETTLE_STEP_S, IDLE = 5.0, 0.1, 0.15
+"""Seconds until the services are idle, at most; between two looks; and the share of a processor that an idle one uses."""
+REPORT_S = 30.0
+"""Seconds until a service reports, at most: one that is behind executes the requests of lost calls first."""
+
+
+@dataclass(frozen=True)
+class Products:
+    """Folders with the package ``dispatch``.
+
+    Attributes:
+        present: of the contenders; None: this checkout.
+        former: of those of the release before; None: this checkout.
+    """
+
+    present: Path | None = None
+    former: Path | None = None
+
+    def of(self, contender: Contender) -> Path | None:
+        """Return the folder of a contender."""
+        return self.former if contender.is_former else self.present
+
+
+@dataclass(frozen=True)
+class Team:
+    """The processes of a contender. A service that contenders share belongs to each of them."""
+
+    clients: tuple[Child, ...]
+    services: tuple[Child, ...]
 
 
 class Driver:
@@ -25,6 +58,7 @@ class Driver:
     Args:
         progress: takes a line for each measurement.
         load_before: the machine's load before anything was started, for the record.
+        products: the ``dispatch`` of each contender.
     """
 
     def __init__(
@@ -35,12 +69,14 @@ class Driver:
         progress: Progress,
         *,
         load_before: float | None = None,
+        products: Products | None = None,
     ) -> None:
         self._endpoint = endpoint
         self._suites = tuple(suites)
         self._settings = settings
         self._progress = progress
         self._load_before = load_before
+        self._products = products or Products()
         self._run = secrets.token_hex(4)
         self._topics = 0
         self._total = sum(suite.rounds_of(settings) * len(suite.contenders) * len(suite.levels) for suite in suites)
@@ -65,71 +101,129 @@ class Driver:
             service, client = start("echo_service", stack), start("bare_listener", stack)
             service.begin(spec)
             client.begin(spec)
-            self._ask(client, 64, self._settings.warm_broker, self._settings.ramp)
+            self._ask([client], {"level": 64, "seconds": self._settings.warm_broker, "ramp": self._settings.ramp})
 
     def _measure_suite(self, suite: Suite) -> None:
         with ExitStack() as stack:
-            clients = self._started(suite, stack)
+            teams = self._started(suite, stack)
             for round_number in range(1, suite.rounds_of(self._settings) + 1):
                 for level in suite.levels:
                     # A ratio is formed of neighbours in time.
                     for position, contender in enumerate(rotated(suite.contenders, round_number - 1), 1):
-                        found = self._measure(clients[contender.name], level, suite)
-                        one = Measurement(suite.name, contender.name, level, round_number, position, **found)
+                        figures = self._measure(teams[contender.name], level, suite)
+                        one = Measurement(suite.name, contender.name, level, round_number, position, **figures)
                         self._measurements.append(one)
-                        self._report(one)
+                        self._report(one, suite)
 
-    def _started(self, suite: Suite, stack: ExitStack) -> dict[str, Child]:
-        """Start the processes of a suite and return its clients by contender."""
+    def _started(self, suite: Suite, stack: ExitStack) -> dict[str, Team]:
+        """Start the processes of a suite and return them by contender."""
         self._progress(f"starting the clients and services of {suite.name}")
-        specs = {c.name: self._spec(suite, persistent=c.persistent) for c in suite.contenders}
+        specs = {c.name: self._spec(suite, c) for c in suite.contenders}
         # Started at once, because imports take longest; the specs follow one after the other.
-        services = {c.name: start(c.service, stack) for c in suite.contenders if c.service is not None}
-        shared = start(suite.shared_service, stack) if suite.shared_service is not None else None
-        clients = {c.name: start(c.client, stack) for c in suite.contenders}
-        if shared is not None:
+        shared = () if suite.shared_service is None else (start(suite.shared_service, stack),)
+        teams = {c.name: self._start_team(c, stack, shared) for c in suite.contenders}
+        if shared:
             first, *others = specs.values()
-            shared.begin({**first, "more": [[spec["request"], spec["response"]] for spec in others]})
-        for name, service in services.items():
-            service.begin(specs[name])
-        for name, client in clients.items():
-            client.begin(specs[name])
-        for client in clients.values():
-            self._ask(client, 16, self._settings.warm_up, self._settings.ramp)
-        return clients
+            shared[0].begin({**first, "more": [[spec["request"], spec["response"]] for spec in others]})
+        else:
+            for name, team in teams.items():
+                for service in team.services:
+                    service.begin(specs[name])
+        for name, team in teams.items():
+            for client in team.clients:
+                client.begin(specs[name])
+        warm_up = {"level": 16, "seconds": self._settings.warm_up, "ramp": self._settings.ramp}
+        for team in teams.values():
+            self._ask(team.clients, warm_up)
+        return teams
 
-    def _measure(self, client: Child, in_flight: int, suite: Suite) -> dict[str, Any]:
+    def _start_team(self, contender: Contender, stack: ExitStack, shared: tuple[Child, ...]) -> Team:
+        product = self._products.of(contender)
+        services = shared
+        if contender.service is not None:
+            services = tuple(start(contender.service, stack, product) for _ in range(contender.services))
+        return Team(tuple(start(contender.client, stack, product) for _ in range(contender.clients)), services)
+
+    def _measure(self, team: Team, level: int, suite: Suite) -> dict[str, Any]:
         settings = self._settings
-        return self._ask(client, in_flight, settings.seconds * suite.stretch, settings.ramp * suite.ramp_stretch)
+        broker = self._endpoint.broker
+        watched = {"service": [service.pid for service in team.services]}
+        if broker is not None:
+            watched["broker"] = [broker.pid]
+        command = {
+            "level": level,
+            "seconds": settings.seconds * suite.stretch,
+            "ramp": settings.ramp * suite.ramp_stretch,
+            "mode": suite.mode,
+            "beside": suite.beside,
+            "watched": watched,
+        }
+        before = self._count_repeated(team, suite)
+        figures = merge_answers(self._ask(team.clients, command), has_cpu=not suite.beside)
+        after = self._count_repeated(team, suite)
+        _settle(team)
+        repeated = None if before is None or after is None else after - before
+        return {**figures, "repeated": repeated}
 
-    def _ask(self, client: Child, in_flight: int, seconds: float, ramp: float) -> dict[str, Any]:
+    def _count_repeated(self, team: Team, suite: Suite) -> int | None:
+        if not suite.is_counting:
+            return None
+        return count_repeated([service.ask({}, REPORT_S) for service in team.services])
+
+    def _ask(self, clients: Sequence[Child], command: dict[str, Any]) -> list[dict[str, Any]]:
+        """Let all clients measure at once."""
         # Longer than the measurement: its last calls may time out, on a busy machine.
-        patience = ramp + seconds + self._settings.timeout + 60.0
-        return client.ask({"in_flight": in_flight, "seconds": seconds, "ramp": ramp}, patience)
+        patience = command["ramp"] + command["seconds"] + self._settings.timeout + 60.0
+        for client in clients:
+            client.send(command)
+        return [client.wait_for_answer(patience) for client in clients]
 
-    def _spec(self, suite: Suite | None = None, *, persistent: bool = False) -> dict[str, Any]:
+    def _spec(self, suite: Suite | None = None, contender: Contender | None = None) -> dict[str, Any]:
         """Return the spec of client and service: the broker, and topics of their own."""
         self._topics += 1
         topic = f"bench-{self._run}-{self._topics}"
-        return {
+        is_persistent = contender is not None and contender.persistent
+        spec = {
             "url": self._endpoint.service_url,
             "token": self._endpoint.token,
             "topic": topic,
-            "request": f"persistent://tg/flow/{topic}" if persistent else f"non-persistent://tg/request/{topic}",
+            "request": f"persistent://tg/flow/{topic}" if is_persistent else f"non-persistent://tg/request/{topic}",
             "response": (
-                f"persistent://tg/flow/{topic}-response" if persistent else f"non-persistent://tg/response/{topic}"
+                f"persistent://tg/flow/{topic}-response" if is_persistent else f"non-persistent://tg/response/{topic}"
             ),
             "timeout": self._settings.timeout,
-            "answer": 120 if suite is None else suite.answer,
         }
+        if suite is not None:
+            spec |= {
+                "answer": suite.answer,
+                "large_answer": suite.large_answer,
+                "drop": suite.drop,
+                "is_counting": suite.is_counting,
+            }
+        if contender is not None:
+            spec["instances"] = contender.instances
+        return spec
 
-    def _report(self, one: Measurement) -> None:
+    def _report(self, one: Measurement, suite: Suite) -> None:
         p50 = "no reply" if one.p50_ms is None else f"p50 {number(one.p50_ms)} ms"
         lost = f", {one.lost:,} lost" if one.lost else ""
+        repeated = f", {one.repeated:,} executed again" if one.repeated else ""
         self._progress(
             f"[{len(self._measurements)}/{self._total}] round {one.round} · {one.suite}/{one.contender} · "
-            f"{one.in_flight} in flight: {number(one.calls_per_second)} calls/s, {p50}{lost}"
+            f"{one.level:,} {LEVEL_NAMES[suite.mode]}: {number(one.calls_per_second)} calls/s, {p50}{lost}{repeated}"
         )
+
+
+def _settle(team: Team) -> None:
+    """Wait until the services are idle: the requests of lost calls would slow down the next contender."""
+    pids = [service.pid for service in team.services]
+    ends = time.monotonic() + SETTLE_S
+    used = read_processor_time(pids)
+    while used is not None and time.monotonic() < ends:
+        time.sleep(SETTLE_STEP_S)
+        before, used = used, read_processor_time(pids)
+        if used is None or used - before < IDLE * SETTLE_STEP_S:
+            return
 
 
 def rounds_of(settings: Settings, rounds: int | None, seconds: float | None) -> Settings:

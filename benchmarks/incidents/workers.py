@@ -8,19 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness.processes import ROOT, BenchmarkError, Child, held_back
-
-BOOTSTRAP = """\
-import runpy, sys
-product, here, module = sys.argv[1:4]
-sys.path.insert(0, product)
-import dispatch
-if not dispatch.__file__.startswith(product):
-    raise SystemExit(f"dispatch was imported from {dispatch.__file__}, not from {product}")
-sys.path[0] = here
-runpy.run_module(module, run_name="__main__", alter_sys=True)
-"""
-"""Imports ``dispatch`` from one folder and everything else from another: both hold packages of the same names."""
+from benchmarks.harness.processes import BenchmarkError, Child, held_back, product_command
 
 
 class Worker(Child):
@@ -33,7 +21,7 @@ class Worker(Child):
 
     def __init__(self, role: str, product: Path) -> None:
         module = f"benchmarks.incidents.roles.{role}"
-        super().__init__(role, [sys.executable, "-P", "-c", BOOTSTRAP, str(product), str(ROOT), module])
+        super().__init__(role, product_command(product, module))
         self._killed = False
 
     @property

@@ -11,7 +11,8 @@ from contextlib import asynccontextmanager
 
 from benchmarks.workers.channel import Spec, run_client
 from benchmarks.workers.load import Load
-from benchmarks.workers.wire import REQUEST, reply
+from benchmarks.workers.wire import LARGE, REQUEST, large_reply, reply
+from dispatch.devtools.lossprobe.load import FailedCallError
 from dispatch.devtools.lossprobe.plain_client import PlainClient
 from dispatch.transports import Security
 
@@ -26,7 +27,12 @@ async def connect(spec: Spec) -> AsyncIterator[Load]:
         async def call() -> bytes:
             return await client.call(REQUEST, timeout=spec.timeout)
 
-        yield Load(call, reply(spec), TimeoutError)
+        async def call_large() -> bytes:
+            return await client.call(REQUEST, LARGE, timeout=spec.timeout)
+
+        yield Load(
+            call, reply(spec), (TimeoutError, FailedCallError), large_call=call_large, large_answer=large_reply(spec)
+        )
     finally:
         await client.close()
 

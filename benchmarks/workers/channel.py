@@ -14,7 +14,10 @@ from typing import Any
 from benchmarks.workers.load import Load, measure, reach
 
 ARGUMENTS = {"topic": "cats"}
-"""Arguments of every call."""
+"""Arguments of every call, unless calls are counted."""
+
+Report = Callable[[], dict[str, int]]
+"""Returns a service's counters since its start."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,10 @@ class Spec:
         response: the same for the answers.
         timeout: seconds a call waits for its answer.
         answer: characters of an answer.
+        large_answer: characters of the answers of the callers beside the measured ones.
+        drop: share of the messages that are lost on their way to client and service each.
+        is_counting: calls are numbered, and the service counts those that it executes more than once.
+        instances: instances of the service in one process.
         more: further pairs of topics, of requests and their answers, for a service that serves several.
     """
 
@@ -39,12 +46,21 @@ class Spec:
     response: str
     timeout: float
     answer: int = 120
+    large_answer: int = 0
+    drop: float = 0.0
+    is_counting: bool = False
+    instances: int = 1
     more: tuple[tuple[str, str], ...] = ()
 
     @property
     def text(self) -> str:
         """The response of the service, which the client expects."""
         return "x" * self.answer
+
+    @property
+    def large_text(self) -> str:
+        """The large response, beside the other."""
+        return "y" * self.large_answer
 
 
 class Channel:
@@ -90,13 +106,13 @@ async def _client(channel: Channel, connect: Callable[[Spec], AbstractAsyncConte
             channel.say(await measure(load, **command))
 
 
-def run_service(serve: Callable[[Spec], AbstractAsyncContextManager[Any]]) -> None:
-    """Run a service: start, then answer until stdin closes."""
+def run_service(serve: Callable[[Spec], AbstractAsyncContextManager[Report | None]]) -> None:
+    """Run a service: start, then report by command until stdin closes."""
     asyncio.run(_service(Channel(), serve))
 
 
-async def _service(channel: Channel, serve: Callable[[Spec], AbstractAsyncContextManager[Any]]) -> None:
-    async with serve(channel.spec()):
+async def _service(channel: Channel, serve: Callable[[Spec], AbstractAsyncContextManager[Report | None]]) -> None:
+    async with serve(channel.spec()) as report:
         channel.ready()
         while await asyncio.to_thread(channel.read) is not None:
-            pass
+            channel.say(report() if report is not None else {})

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from itertools import count
 from typing import Any
 
 import dispatch
 from benchmarks.workers.channel import ARGUMENTS, Spec, run_client
 from benchmarks.workers.load import Load
+from benchmarks.workers.lossy_transport import open_lossy_transport
 from dispatch.telemetry.settings import DEFAULT_TELEMETRY, Telemetry
-from dispatch.transports import Security
 
 GUARDED: Mapping[str, Any] = {"bulkhead": 1_024}
 """The default guards, with a bulkhead above the largest number of calls in flight."""
@@ -23,25 +24,38 @@ async def connect(
     """Connect the client. ``policy`` is that of its tool; ``telemetry`` defaults to metrics."""
     catalog = dispatch.Catalog.of(
         services=[{"id": "echo-service", "request-queue": spec.request, "response-queue": spec.response}],
-        # Read-only: on persistent topics, a non-repeatable request waits 0.15 s for its acknowledgement.
         tools=[
             {
                 "type": "tool-service",
                 "name": "echo",
                 "description": "Echoes.",
                 "service": "echo-service",
-                "read-only": True,
+                # On persistent topics, a non-repeatable request waits 0.15 s for its acknowledgement. Elsewhere the tool
+                # is not repeatable, so that no retry hides a lost message.
+                "read-only": spec.request.startswith("persistent://"),
                 "policy": dict(policy),
             }
         ],
     )
-    security = Security(token=spec.token)
-    async with dispatch.connect(spec.url, catalog, security=security, telemetry=telemetry) as dispatcher:
+    numbers = count()
+    async with dispatch.Dispatcher(open_lossy_transport(spec), catalog, telemetry=telemetry) as dispatcher:
 
         async def call() -> str:
             return await dispatcher.call("echo", ARGUMENTS, timeout=spec.timeout)
 
-        yield Load(call, spec.text, dispatch.DispatchError)
+        async def call_numbered() -> str:
+            return await dispatcher.call("echo", {**ARGUMENTS, "number": next(numbers)}, timeout=spec.timeout)
+
+        async def call_large() -> str:
+            return await dispatcher.call("echo", {**ARGUMENTS, "large": True}, timeout=spec.timeout)
+
+        yield Load(
+            call_numbered if spec.is_counting else call,
+            spec.text,
+            dispatch.DispatchError,
+            large_call=call_large,
+            large_answer=spec.large_text,
+        )
 
 
 if __name__ == "__main__":

@@ -3,40 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pulsar
 
 import dispatch
-from benchmarks.workers.channel import Spec, run_service
+from benchmarks.workers.channel import Report, Spec, run_service
+from benchmarks.workers.execution_counter import ExecutionCounter
+from benchmarks.workers.lossy_transport import open_lossy_transport
 from benchmarks.workers.wire import client_options
-from dispatch.transports import Security
 
 
 class Echo(dispatch.ToolService):
     """Answers."""
 
-    def __init__(self, answer: str) -> None:
-        self._answer = answer
+    def __init__(self, spec: Spec) -> None:
+        self._answer = spec.text
+        self._large_answer = spec.large_text
+        self.counter = ExecutionCounter() if spec.is_counting else None
 
     async def invoke(self, config: dict[str, Any], arguments: dict[str, Any], user: str = "") -> str:
         """The tool."""
-        return self._answer
+        if self.counter is not None:
+            self.counter.record(arguments["number"])
+        return self._large_answer if "large" in arguments else self._answer
 
 
 @asynccontextmanager
-async def serve(spec: Spec) -> AsyncIterator[None]:
-    """Start the service with the default settings."""
-    async with dispatch.ToolServer(
-        Echo(spec.text),
-        spec.url,
-        request_queue=spec.request,
-        response_queue=spec.response,
-        service="echo",
-        security=Security(token=spec.token),
-    ):
-        yield
+async def serve(spec: Spec) -> AsyncIterator[Report | None]:
+    """Start the service's instances with the default settings, each on a connection of its own."""
+    echo = Echo(spec)
+    counter = echo.counter
+    async with AsyncExitStack() as stack:
+        for _ in range(spec.instances):
+            transport = open_lossy_transport(spec)
+            await transport.start()
+            stack.push_async_callback(transport.close)
+            server = dispatch.ToolServer(
+                echo, transport, request_queue=spec.request, response_queue=spec.response, service="echo"
+            )
+            await stack.enter_async_context(server)
+        yield None if counter is None else lambda: {"executed": counter.executed, "repeated": counter.repeated}
     if spec.request.startswith("persistent://"):
         _forget(spec)
 

@@ -1,18 +1,25 @@
-"""The load: concurrent callers with one call at a time each; the same loop for every client."""
+"""The loads; the same loops for every client.
+
+``closed``: concurrent callers with one call at a time each. ``open``: calls that arrive at random, whether earlier ones are
+answered or not. ``burst``: calls that begin at once; the next burst follows the last answer.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections import Counter
+import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from benchmarks.harness.statistics import percentile
+from benchmarks.workers.meter import Meter, Watched
+
+Mode = Literal["closed", "open", "burst"]
 
 REACH_S = 30.0
 """Seconds until the first reply, at most: on a non-persistent topic the first requests may precede the subscription."""
+BATCH_S = 0.001
+"""Seconds between two looks at the arrivals of an open load: those due by then begin together."""
 
 
 @dataclass(frozen=True)
@@ -23,11 +30,15 @@ class Load:
         call: makes one call and returns the answer.
         answer: what it must return.
         lost: what it raises for a call that gets none.
+        large_call: makes a call with a large answer; None: the client has none.
+        large_answer: what that one must return.
     """
 
     call: Callable[[], Awaitable[Any]]
     answer: str | bytes
-    lost: type[Exception]
+    lost: type[Exception] | tuple[type[Exception], ...]
+    large_call: Callable[[], Awaitable[Any]] | None = None
+    large_answer: str | bytes = ""
 
 
 async def reach(load: Load) -> None:
@@ -39,75 +50,101 @@ async def reach(load: Load) -> None:
     async with asyncio.timeout(REACH_S):
         while True:
             try:
-                _check(await load.call(), load)
+                check_answer(await load.call(), load.answer)
             except load.lost:
                 continue
             return
 
 
-async def measure(load: Load, *, in_flight: int, seconds: float, ramp: float) -> dict[str, Any]:
-    """Keep ``in_flight`` calls going for ``ramp`` and then ``seconds``, and count over the latter.
+async def measure(
+    load: Load,
+    *,
+    level: int,
+    seconds: float,
+    ramp: float,
+    mode: Mode = "closed",
+    beside: int = 0,
+    watched: Watched | None = None,
+) -> dict[str, Any]:
+    """Put the load on the client for ``ramp`` and then ``seconds``, and count over the latter.
 
-    Returns the fields of a :class:`benchmarks.harness.results.Measurement` that can be known here.
+    Args:
+        load: the client.
+        level: calls in flight; with mode ``open``, calls per second; with mode ``burst``, calls that begin at once.
+        seconds, ramp: see :class:`~benchmarks.workers.meter.Meter`.
+        mode: the kind of load.
+        beside: callers of the large answer beside it, each with one call at a time; their calls are not counted.
+        watched: processes whose processor time is read too.
+
+    Returns the figures of :meth:`Meter.close <benchmarks.workers.meter.Meter.close>`.
 
     Raises:
         ExceptionGroup: a call was answered wrongly, or failed in a way that is not a loss.
     """
-    loop = asyncio.get_running_loop()
-    clock = loop.time
-    call, lost = load.call, load.lost
-    latencies: list[float] = []
-    errors: Counter[str] = Counter()
-    answered = 0
-    marks: list[tuple[float, float, int]] = []
-
-    def mark() -> None:
-        marks.append((clock(), time.process_time(), answered))
-
-    begin = clock() + ramp
-    end = begin + seconds
-
-    async def caller() -> None:
-        nonlocal answered
-        while (asked := clock()) < end:
-            try:
-                answer = await call()
-            except lost as error:
-                errors[type(error).__name__] += 1
-                continue
-            took = clock() - asked
-            _check(answer, load)
-            answered += 1
-            if asked >= begin:
-                latencies.append(took)
-
-    timers = [loop.call_later(ramp, mark), loop.call_later(ramp + seconds, mark)]
+    meter = Meter(seconds=seconds, ramp=ramp, watched=watched)
+    run = {"closed": _run_closed, "open": _run_open, "burst": _run_burst}[mode]
     try:
-        async with asyncio.TaskGroup() as callers:
-            for _ in range(in_flight):
-                callers.create_task(caller())
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(beside):
+                tasks.create_task(_call_large(meter, load))
+            await run(meter, load, level)
     finally:
-        for timer in timers:
-            timer.cancel()
-    if len(marks) < 2:  # the last call ended just before the timer was due
-        mark()
-    (from_time, from_cpu, from_count), (to_time, to_cpu, to_count) = marks
-    count = to_count - from_count
-    latencies.sort()
-    return {
-        "p50_ms": percentile(latencies, 0.50) * 1e3 if latencies else None,
-        "p99_ms": percentile(latencies, 0.99) * 1e3 if latencies else None,
-        "p999_ms": percentile(latencies, 0.999) * 1e3 if latencies else None,
-        "calls_per_second": count / (to_time - from_time),
-        "cpu_us_per_call": (to_cpu - from_cpu) / count * 1e6 if count else None,
-        "seconds": to_time - from_time,
-        "calls": answered + errors.total(),
-        "answered": answered,
-        "lost": errors.total(),
-        "errors": dict(errors),
-    }
+        figures = meter.close()
+    return figures
 
 
-def _check(answer: object, load: Load) -> None:
-    if answer != load.answer:
+async def _run_closed(meter: Meter, load: Load, level: int) -> None:
+    async def caller() -> None:
+        while (since := meter.clock()) < meter.end:
+            await _call_once(meter, load, since)
+
+    async with asyncio.TaskGroup() as callers:
+        for _ in range(level):
+            callers.create_task(caller())
+
+
+async def _run_open(meter: Meter, load: Load, level: int) -> None:
+    # Seeded: the contenders of a round get the same arrivals.
+    arrivals = random.Random(level)
+    due = meter.clock() + arrivals.expovariate(level)
+    async with asyncio.TaskGroup() as calls:
+        while due < meter.end:
+            now = meter.clock()
+            while due <= now:
+                # The latency counts from the moment a call is due: a client that stalls does not hide its delay.
+                calls.create_task(_call_once(meter, load, due))
+                due += arrivals.expovariate(level)
+            await asyncio.sleep(BATCH_S)
+
+
+async def _run_burst(meter: Meter, load: Load, level: int) -> None:
+    while (since := meter.clock()) < meter.end:
+        async with asyncio.TaskGroup() as calls:
+            for _ in range(level):
+                calls.create_task(_call_once(meter, load, since))
+
+
+async def _call_once(meter: Meter, load: Load, since: float) -> None:
+    try:
+        answer = await load.call()
+    except load.lost as error:
+        meter.record_loss(error)
+        return
+    check_answer(answer, load.answer)
+    meter.record_answer(since)
+
+
+async def _call_large(meter: Meter, load: Load) -> None:
+    assert load.large_call is not None
+    while meter.clock() < meter.end:
+        try:
+            answer = await load.large_call()
+        except load.lost:
+            continue
+        check_answer(answer, load.large_answer)
+
+
+def check_answer(answer: object, expected: object) -> None:
+    """Raise ``ValueError`` if an answer is wrong: the figures of a client that does not do its work count for nothing."""
+    if answer != expected:
         raise ValueError(f"a wrong answer: {answer!r:.200}")

@@ -30,7 +30,7 @@ class Echo(DynamicToolService):  # type: ignore[misc] # the package has no types
 
 def _end_when_released(channel: Channel) -> None:
     while channel.read() is not None:
-        pass
+        channel.say({})  # nothing to report
     # The launcher cannot be stopped and restarts a processor that ends.
     os._exit(0)
 

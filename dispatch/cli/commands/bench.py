@@ -16,7 +16,7 @@ import dispatch
 
 
 def bench(context: typer.Context) -> None:
-    """Run the benchmarks with a Pulsar broker, about 15 minutes. Options are passed to them.
+    """Run the benchmarks with a Pulsar broker, under half an hour. Options are passed to them.
 
     The benchmarks are part of the repository, not of the installed package: run this inside a clone.
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.harness.environment import Setting
-from benchmarks.harness.plan import CLIENTS, DEFAULT, Suite
+from benchmarks.harness.plan import DEFAULT, Suite
 from benchmarks.harness.results import Measurement, Results
+from benchmarks.suites.definitions import CLIENTS
 
 SETTING = Setting(
     date="2025-01-02T03:04:05+00:00",
@@ -22,9 +23,7 @@ SETTING = Setting(
 )
 
 
-def measurement(
-    contender: str, in_flight: int = 1, round: int = 1, suite: str = "clients", **figures: Any
-) -> Measurement:
+def measurement(contender: str, level: int = 1, round: int = 1, suite: str = "clients", **figures: Any) -> Measurement:
     """Build a measurement with default values for all other fields."""
     values: dict[str, Any] = {
         "position": 1,
@@ -33,13 +32,16 @@ def measurement(
         "p999_ms": 3.0,
         "calls_per_second": 1_000.0,
         "cpu_us_per_call": 100.0,
+        "service_cpu_us_per_call": 50.0,
+        "broker_cpu_us_per_call": 25.0,
+        "other_processors": 0.1,
         "seconds": 1.0,
         "calls": 1_200,
         "answered": 1_200,
         "lost": 0,
         "errors": {},
     }
-    return Measurement(suite=suite, contender=contender, in_flight=in_flight, round=round, **(values | figures))
+    return Measurement(suite=suite, contender=contender, level=level, round=round, **(values | figures))
 
 
 def results(*measurements: Measurement, suites: tuple[Suite, ...] = (CLIENTS,)) -> Results:

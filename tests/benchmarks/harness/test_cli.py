@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from benchmarks.harness import cli
-from benchmarks.harness.plan import CLIENTS, DELIVERY
-from benchmarks.harness.plots import draw, draw_delivery
+from benchmarks.harness.plots import draw, draw_systems
 from benchmarks.harness.processes import BenchmarkError
+from benchmarks.suites.definitions import CLIENTS, SYSTEMS
 from dispatch.devtools.localbroker import LocalBrokerUnavailableError
 from tests.benchmarks.harness.result_builders import measurement, results
 
@@ -29,9 +29,11 @@ class FakeDriver:
     """Instead of minutes of work."""
 
     end: BaseException | None = None
+    arguments: tuple[Any, ...] = ()
+    options: dict[str, Any] = {}  # noqa: RUF012 # replaced, never changed
 
-    def __init__(self, *_args: Any, **_options: Any) -> None:
-        pass
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        type(self).arguments, type(self).options = arguments, options
 
     def run(self) -> Any:
         if self.end is not None:
@@ -39,8 +41,8 @@ class FakeDriver:
         return results(
             measurement("bare"),
             measurement("dispatch", p50_ms=9.0),
-            measurement("dispatch", suite="answers-1M", lost=7),
-            suites=(CLIENTS, DELIVERY[-1]),
+            measurement("dispatch", suite="systems-1M", lost=7),
+            suites=(CLIENTS, SYSTEMS[-1]),
         )
 
 
@@ -48,6 +50,7 @@ class FakeDriver:
 def driver(monkeypatch: pytest.MonkeyPatch) -> type[FakeDriver]:
     monkeypatch.setattr(cli, "provide_broker", nowhere)
     monkeypatch.setattr(cli, "Driver", FakeDriver)
+    monkeypatch.setattr(cli, "export_former_release", lambda _repository, _folder: Path("/former"))
     monkeypatch.setattr(FakeDriver, "end", None)
     return FakeDriver
 
@@ -60,21 +63,22 @@ def test_a_run_prints_its_tables_and_writes_its_files(tmp_path: Path, capsys: py
     out, err = capsys.readouterr()
     assert "MISSED" in out  # and is no failure
     assert "starting nothing" in err
-    assert "5 round(s) of clients, services, topics, guards, telemetry, answers-120, answers-1k, " in err
-    assert (tmp_path / "my.json").read_text().startswith('{\n "format": 1,')
-    delivery, picture = sorted((tmp_path / "deep" / "er").iterdir())
-    assert delivery.stem == f"{picture.stem}-delivery"
-    assert all(drawn.read_bytes().startswith(b"\x89PNG") for drawn in (picture, delivery))
-    assert f"written: {tmp_path / 'my.json'}, {picture}, {delivery}" in err
+    assert "5 round(s) of systems-120, systems-10k, systems-100k, systems-1M, open, loss-120, loss-100k, " in err
+    assert (tmp_path / "my.json").read_text().startswith('{\n "format": 2,')
+    systems, picture = sorted((tmp_path / "deep" / "er").iterdir())
+    assert systems.stem == f"{picture.stem}-systems"
+    assert all(drawn.read_bytes().startswith(b"\x89PNG") for drawn in (picture, systems))
+    assert f"written: {tmp_path / 'my.json'}, {picture}, {systems}" in err
 
 
 @pytest.mark.parametrize(
     ("arguments", "drawn"),
     [
-        ((), {"a.png": draw, "a-delivery.png": draw_delivery}),
-        (("--quick",), {"a.png": draw}),
-        (("--only", "answers-10k"), {"a.png": draw_delivery}),
-        (("--only", "answers-10k", "--only", "topics"), {"a.png": draw, "a-delivery.png": draw_delivery}),
+        ((), {"a.png": draw, "a-systems.png": draw_systems}),
+        (("--quick",), {"a.png": draw, "a-systems.png": draw_systems}),
+        (("--only", "systems-10k"), {"a.png": draw_systems}),
+        (("--only", "topics"), {"a.png": draw}),
+        (("--only", "systems-10k", "--only", "topics"), {"a.png": draw, "a-systems.png": draw_systems}),
     ],
 )
 @pytest.mark.usefixtures("driver")
@@ -85,6 +89,27 @@ def test_what_is_measured_is_drawn(
     monkeypatch.setattr(cli, "_publish", lambda _results, _json, pictures: published.append(pictures))
     assert cli.main([*arguments, "--out", str(tmp_path), "--png", str(tmp_path / "a.png")]) == 0
     assert published == [{tmp_path / name: how for name, how in drawn.items()}]
+
+
+@pytest.mark.usefixtures("driver")
+def test_the_release_before_comes_from_the_history_or_a_folder(tmp_path: Path) -> None:
+    assert cli.main(["--out", str(tmp_path)]) == 0
+    products = FakeDriver.options["products"]
+    assert (products.present, products.former) == (None, Path("/former"))
+    assert cli.main(["--out", str(tmp_path), "--code", "/now", "--before", "/then"]) == 0
+    products = FakeDriver.options["products"]
+    assert (products.present, products.former) == (Path("/now"), Path("/then"))
+
+
+@pytest.mark.usefixtures("driver")
+def test_without_the_release_before_the_others_are_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli, "export_former_release", lambda _repository, _folder: None)
+    assert cli.main(["--out", str(tmp_path), "--only", "open"]) == 0
+    assert "the release before is not measured (git fetch --unshallow)" in capsys.readouterr().err
+    (suite,) = FakeDriver.arguments[1]
+    assert [contender.name for contender in suite.contenders] == ["bare", "dispatch"]
 
 
 @pytest.mark.parametrize(
@@ -128,7 +153,7 @@ def test_an_older_result_of_that_name_survives_a_run_that_fails(driver: type[Fak
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--only", "klients"], "there is no 'klients'; choose from: clients"),
+        (["--only", "klients"], "there is no 'klients'; choose from: systems-120"),
         (["--rounds", "0"], "1 at least, not 0"),
         (["--rounds", "many"], "invalid"),
         (["--seconds", "-1"], "above 0 and at most 600 seconds, not -1"),
@@ -175,6 +200,8 @@ def test_the_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
         "--json",
         "--png",
         "--out",
+        "--code",
+        "--before",
         "PULSAR_URL",
         "clients (bare, bare-asyncio",
     ):

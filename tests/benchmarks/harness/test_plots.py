@@ -1,4 +1,4 @@
-"""The picture."""
+"""The pictures."""
 
 from __future__ import annotations
 
@@ -8,75 +8,69 @@ from typing import Any
 import matplotlib.pyplot as pyplot
 import pytest
 
-from benchmarks.harness.plan import BASIC, DELIVERY, GUARDS, SUITES, TELEMETRY
-from benchmarks.harness.plots import COLOURS, MARKERS, draw, draw_delivery
+from benchmarks.harness.plan import Suite
+from benchmarks.harness.plots import draw, draw_systems, style_of
+from benchmarks.suites.definitions import CLIENTS, FLEETS, SUITES, SYSTEMS, TOPICS
 from tests.benchmarks.harness.result_builders import measurement, results
 
 
-def test_contenders_of_a_suite_have_distinct_colours() -> None:
-    for suite in SUITES:
-        names = [contender.name for contender in suite.contenders]
-        assert len({COLOURS[name] for name in names}) == len({MARKERS[name] for name in names}) == len(names)
-
-
-def test_a_picture_of_everything_with_the_losses_written_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    written: list[str] = []
-    close = pyplot.close
-
-    def look_and_close(figure: Any) -> None:
-        written.extend(text.get_text() for axes in figure.axes for text in axes.texts)
-        assert [len(axes.get_lines()) > 0 for axes in figure.axes] == [True] * 10
-        close(figure)
-
-    monkeypatch.setattr(pyplot, "close", look_and_close)
-    run = results(
+def run_of(*suites: Suite) -> Any:
+    """Results of two rounds with losses at 256 in flight."""
+    return results(
         *(
-            measurement(contender.name, level, round, suite.name, p50_ms=float(level + round), lost=level // 256 * 7)
-            for suite in (*BASIC, GUARDS, TELEMETRY)
+            measurement(
+                contender.name, level, round, suite.name, p50_ms=float(level + round), lost=level // 256 % 2 * 7
+            )
+            for suite in suites
             for contender in suite.contenders
             for level in suite.levels
             for round in (1, 2)
         ),
-        suites=SUITES,
+        suites=suites,
     )
-    draw(run, tmp_path / "all.png")
+
+
+@pytest.fixture
+def figures(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, list[str]]]:
+    """Of each figure that is drawn: its panels with lines, and the texts in them."""
+    drawn: list[tuple[int, list[str]]] = []
+    close = pyplot.close
+
+    def look_and_close(figure: Any) -> None:
+        texts = [text.get_text() for axes in figure.axes for text in axes.texts]
+        drawn.append((sum(len(axes.get_lines()) > 0 for axes in figure.axes), texts))
+        close(figure)
+
+    monkeypatch.setattr(pyplot, "close", look_and_close)
+    return drawn
+
+
+def test_contenders_of_a_suite_differ_without_colours_too() -> None:
+    for suite in SUITES:
+        styles = [style_of(contender.name) for contender in suite.contenders]
+        for values in ("color", "marker"):
+            assert len({(style[values], style["linestyle"]) for style in styles}) == len(styles), suite.name
+
+
+def test_a_row_for_each_suite_but_the_systems(tmp_path: Path, figures: list[tuple[int, list[str]]]) -> None:
+    draw(run_of(CLIENTS, TOPICS, SYSTEMS[0], FLEETS), tmp_path / "all.png")
     assert (tmp_path / "all.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     # Four clients and two kinds of topic, at 256 in flight, in two panels each; two rounds of seven.
-    assert written == ["14 lost"] * 12
+    assert figures == [(6, ["14 lost"] * 12)]
     assert not pyplot.get_fignums()
 
 
-def test_what_has_no_figure_is_left_out(tmp_path: Path) -> None:
+def test_the_systems_by_size_of_the_replies(tmp_path: Path, figures: list[tuple[int, list[str]]]) -> None:
+    draw_systems(run_of(CLIENTS, *SYSTEMS), tmp_path / "systems.png")
+    assert (tmp_path / "systems.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    # Throughput, p50 and p99.9 at four sizes; four systems that lose calls at 256 in flight.
+    assert figures == [(12, ["14 lost"] * 48)]
+    assert not pyplot.get_fignums()
+
+
+def test_a_missing_figure_is_not_drawn(tmp_path: Path) -> None:
     run = results(
         measurement("bare", 1), measurement("dispatch", 1, p50_ms=None, calls_per_second=0.0, cpu_us_per_call=None)
     )
     draw(run, tmp_path / "some.png")
     assert (tmp_path / "some.png").stat().st_size > 1_000
-
-
-def test_what_was_lost_has_a_picture_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: list[tuple[str, list[float]]] = []
-    close = pyplot.close
-
-    def look_and_close(figure: Any) -> None:
-        for axes in figure.axes[::2]:
-            drawn.extend((line.get_label(), list(line.get_ydata())) for line in axes.get_lines())
-        close(figure)
-
-    monkeypatch.setattr(pyplot, "close", look_and_close)
-    suite = DELIVERY[-1]
-    run = results(
-        *(
-            measurement(
-                contender.name, level, 1, suite.name, calls=1_000, lost=level if contender.name == "bare" else 0
-            )
-            for contender in suite.contenders
-            for level in suite.levels
-        ),
-        suites=(*BASIC, suite),
-    )
-    draw_delivery(run, tmp_path / "lost.png")
-    assert (tmp_path / "lost.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
-    assert [label for label, _ in drawn] == [contender.label for contender in suite.contenders]
-    assert drawn[0][1] == pytest.approx([level / 10 for level in suite.levels]), "per cent"
-    assert all(shares == [0.0] * len(suite.levels) for _, shares in drawn[1:])

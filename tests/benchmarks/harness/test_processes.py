@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from benchmarks.harness import processes
-from benchmarks.harness.processes import BenchmarkError, Child, start
+from benchmarks.harness.processes import BenchmarkError, Child, product_command, start
 from dispatch.devtools.localbroker.processes.process_control import process_identity
 
 ECHO = """
@@ -110,8 +111,8 @@ def test_a_ctrl_c_in_the_middle_of_a_start_leaves_nothing(tmp_path: Path, monkey
     born: list[Child] = []
 
     class Interrupted(Child):
-        def __init__(self, module: str) -> None:
-            super().__init__(module)
+        def __init__(self, module: str, command: Sequence[str] | None = None) -> None:
+            super().__init__(module, command)
             born.append(self)
             signal.raise_signal(signal.SIGINT)
 
@@ -130,3 +131,22 @@ def test_without_a_ctrl_c_it_ends_with_the_stack(tmp_path: Path, monkeypatch: py
         child = start("echo", stack)
         assert not gone(child.pid)
     assert gone(child.pid)
+
+
+def test_a_worker_has_dispatch_from_one_checkout_and_everything_else_from_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder, package in (("old", "dispatch"), ("old", "benchmarks"), ("new", "dispatch"), ("new", "benchmarks")):
+        (tmp_path / folder / package).mkdir(parents=True)
+        (tmp_path / folder / package / "__init__.py").write_text(f"WHERE = {folder!r}\n")
+    for folder in ("old", "new"):
+        (tmp_path / folder / "dispatch" / "part.py").write_text(f"WHERE = {folder!r}\n")
+        (tmp_path / folder / "benchmarks" / "role.py").write_text(
+            f"import benchmarks, dispatch.part\nprint({folder!r}, benchmarks.WHERE, dispatch.WHERE, dispatch.part.WHERE)\n"
+        )
+    monkeypatch.setattr(processes, "ROOT", tmp_path / "new")
+    command = product_command(tmp_path / "old", "benchmarks.role")
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, env={"PYTHONPATH": str(tmp_path / "new")}
+    )
+    assert done.stdout.split() == ["new", "new", "old", "old"]

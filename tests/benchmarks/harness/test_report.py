@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from benchmarks.harness.plan import CLIENTS, Contender, Suite
+from benchmarks.harness.plan import Contender, Suite
 from benchmarks.harness.report import aligned, number, ratio_table, report, shown, suite_table
 from benchmarks.harness.statistics import Spread
-from benchmarks.harness.target_ratios import PROMISES, Found, Ratio, find
+from benchmarks.suites.definitions import CLIENTS
+from benchmarks.suites.target_ratios import TARGETS, Found, Ratio, find
 from tests.benchmarks.harness.result_builders import measurement, results
 
 SMALL = Suite(
@@ -37,7 +40,7 @@ def test_columns_are_aligned_and_lines_end_without_blanks() -> None:
 def test_a_suite_as_a_table() -> None:
     run = results(
         measurement("bare", 1),
-        measurement("bare", 64, calls_per_second=12_000.0, calls=24_000, lost=17),
+        measurement("bare", 64, calls_per_second=12_000.0, calls=24_000, lost=17, repeated=2),
         measurement(
             "dispatch",
             1,
@@ -53,15 +56,22 @@ def test_a_suite_as_a_table() -> None:
     )
     assert suite_table(SMALL, run).splitlines() == [
         "Clients",
-        "      in flight  p50 ms  p99 ms  p99.9 ms  calls/s  client CPU µs/call          lost",
-        "bare          1    1.00    2.00      3.00    1,000                 100             0",
-        "             64    1.00    2.00      3.00   12,000                 100  17 of 24,000",
-        "ours          1       -       -         -    0.000                   -        3 of 3",
-        "             64       -       -         -        -                   -             0",
+        "      in flight  p50 ms  p99 ms  p99.9 ms  calls/s        CPU µs/call                            lost",
+        "bare          1    1.00    2.00      3.00    1,000  100 + 50.0 + 25.0                               0",
+        "             64    1.00    2.00      3.00   12,000  100 + 50.0 + 25.0  17 of 24,000, 2 executed again",
+        "ours          1       -       -         -    0.000    - + 50.0 + 25.0                          3 of 3",
+        "             64       -       -         -        -          - + - + -                               0",
     ]
 
 
-def test_promises_with_their_verdict() -> None:
+def test_the_levels_of_an_open_load_are_rates() -> None:
+    suite = replace(SMALL, mode="open", levels=(5_000,))
+    table = suite_table(suite, results(measurement("bare", 5_000), suites=(suite,))).splitlines()
+    assert "calls/s offered" in table[1]
+    assert table[2].startswith("bare            5,000")
+
+
+def test_targets_with_their_verdict() -> None:
     def found(limit: float | None, met: bool | None, spread: Spread | None, bound: str = "at most") -> Found:
         return Found(Ratio("what", "clients", "dispatch", "bare", "p50_ms", 1, limit, bound), {}, spread, met)  # type: ignore[arg-type] # one of the two
 
@@ -85,15 +95,18 @@ def test_promises_with_their_verdict() -> None:
     assert ratio_table("Title", []) == ""
 
 
-def test_the_report_says_what_it_was_made_with_and_ends_with_the_promises() -> None:
+def test_the_report_says_what_it_was_made_with_and_ends_with_the_targets() -> None:
     run = results(measurement("bare"), measurement("dispatch"))
-    text = report(run, [find(ratio, run) for ratio in PROMISES], [])
+    text = report(run, [find(ratio, run) for ratio in TARGETS], [])
     assert text.startswith("2025-01-02T03:04:05+00:00 · 2 processors (Some Processor), 4.0 GiB")
     assert "pulsar-client 3.13.0" in text
     assert "Pulsar 4.0.6" in text
     assert CLIENTS.title in text
     assert "For the record" not in text
-    promised = text.splitlines()[-len(PROMISES) :]
-    assert promised[0].startswith("p50 at 1 in flight, of TrustGraph's client ")
-    assert [line.split()[-1] for line in promised] == ["measured"] * 3 + ["ok"] + ["measured"] * (len(PROMISES) - 4)
+    assert "other programs during the measurements: 0.100" in text
+    targets = text.splitlines()[-len(TARGETS) :]
+    assert targets[0].startswith("120 B, 1 in flight: p50, of the bare pair ")
+    verdicts = {ratio.text: line.split()[-1] for ratio, line in zip(TARGETS, targets, strict=True)}
+    assert verdicts.pop("p50 at 1 in flight, of the bare client") == "ok"
+    assert set(verdicts.values()) == {"measured"}
     assert "\x1b" not in text

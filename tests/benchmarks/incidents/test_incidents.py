@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -38,7 +36,6 @@ from benchmarks.incidents.roles.service import Digest
 from benchmarks.incidents.scenarios import ALL, chosen
 from benchmarks.incidents.scenarios.connects import signal_name
 from benchmarks.incidents.scenarios.outages import figures_of
-from benchmarks.incidents.workers import BOOTSTRAP
 
 CALLS = calls_of([[0, 1, "timeout"], [2, 2.5, RIGHT], [3, 3.1, RIGHT], [4, 4.1, "circuit-open"], [5, 5.2, WRONG]])
 
@@ -129,22 +126,6 @@ async def test_the_load_tells_right_answers_from_forged_ones() -> None:
             assert await load.call() == WRONG
         assert await load.call() == "timeout"
         assert share(calls_of(load.take()), WRONG) == 0.5
-
-
-def test_a_worker_has_dispatch_from_one_checkout_and_everything_else_from_another(tmp_path: Path) -> None:
-    for folder, package in (("old", "dispatch"), ("old", "benchmarks"), ("new", "dispatch"), ("new", "benchmarks")):
-        (tmp_path / folder / package).mkdir(parents=True)
-        (tmp_path / folder / package / "__init__.py").write_text(f"WHERE = {folder!r}\n")
-    for folder in ("old", "new"):
-        (tmp_path / folder / "dispatch" / "part.py").write_text(f"WHERE = {folder!r}\n")
-        (tmp_path / folder / "benchmarks" / "role.py").write_text(
-            f"import benchmarks, dispatch.part\nprint({folder!r}, benchmarks.WHERE, dispatch.WHERE, dispatch.part.WHERE)\n"
-        )
-    command = [sys.executable, "-P", "-c", BOOTSTRAP, str(tmp_path / "old"), str(tmp_path / "new"), "benchmarks.role"]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=True, env={"PYTHONPATH": str(tmp_path / "new")}
-    )
-    assert done.stdout.split() == ["new", "new", "old", "old"]
 
 
 def test_progress_goes_on_for_as_long_as_a_step_takes() -> None:

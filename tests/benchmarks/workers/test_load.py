@@ -12,6 +12,11 @@ from benchmarks.workers.load import Load, measure, reach
 from dispatch import DispatchError, TransportError
 
 
+def rate_of(found: dict[str, Any]) -> float:
+    """Answers per second."""
+    return float(found["counted"] / found["seconds"])
+
+
 async def test_figures_are_of_the_measurement_and_not_of_its_ramp() -> None:
     loop = asyncio.get_running_loop()
     began = loop.time()
@@ -21,14 +26,14 @@ async def test_figures_are_of_the_measurement_and_not_of_its_ramp() -> None:
         await asyncio.sleep(0.04 if loop.time() - began < 0.5 else 0.01)
         return "right"
 
-    found = await measure(Load(call, "right", TimeoutError), in_flight=4, seconds=1.0, ramp=0.52)
-    assert found["calls_per_second"] == pytest.approx(400, rel=0.02)
+    found = await measure(Load(call, "right", TimeoutError), level=4, seconds=1.0, ramp=0.52)
+    assert rate_of(found) == pytest.approx(400, rel=0.02)
     assert found["p50_ms"] == pytest.approx(10)
     assert found["p99_ms"] == pytest.approx(10)
     assert found["seconds"] == pytest.approx(1.0)
     assert found["calls"] == found["answered"] == pytest.approx(4 * 13 + 400, abs=8)
     assert (found["lost"], found["errors"]) == (0, {})
-    assert found["cpu_us_per_call"] > 0
+    assert found["cpu_s"]["client"] > 0
 
 
 async def test_percentiles() -> None:
@@ -40,7 +45,7 @@ async def test_percentiles() -> None:
         await asyncio.sleep(0.1 if count % 50 == 0 else 0.01)
         return ""
 
-    found = await measure(Load(call, "", TimeoutError), in_flight=1, seconds=20.0, ramp=0.0)
+    found = await measure(Load(call, "", TimeoutError), level=1, seconds=20.0, ramp=0.0)
     assert found["p50_ms"] == pytest.approx(10)
     assert found["p99_ms"] == pytest.approx(100)
 
@@ -56,7 +61,7 @@ async def test_never_more_in_flight_than_asked() -> None:
         running -= 1
         return b""
 
-    await measure(Load(call, b"", TimeoutError), in_flight=7, seconds=1.0, ramp=0.1)
+    await measure(Load(call, b"", TimeoutError), level=7, seconds=1.0, ramp=0.1)
     assert (running, most) == (0, 7)
 
 
@@ -72,11 +77,11 @@ async def test_lost_calls_are_counted_by_kind_and_have_no_latency() -> None:
         await asyncio.sleep(0.01)
         return "right"
 
-    found = await measure(Load(call, "right", DispatchError), in_flight=1, seconds=10.0, ramp=0.0)
+    found = await measure(Load(call, "right", DispatchError), level=1, seconds=10.0, ramp=0.0)
     assert found["lost"] == found["errors"]["TransportError"] > 10
     assert found["calls"] == found["answered"] + found["lost"] == count
     assert found["p99_ms"] == pytest.approx(10)
-    assert found["calls_per_second"] == pytest.approx(9 / 0.59, rel=0.05)
+    assert rate_of(found) == pytest.approx(9 / 0.59, rel=0.05)
 
 
 async def test_nothing_but_losses_is_a_result_too() -> None:
@@ -84,9 +89,9 @@ async def test_nothing_but_losses_is_a_result_too() -> None:
         await asyncio.sleep(0.1)
         raise TimeoutError
 
-    found = await measure(Load(call, "", TimeoutError), in_flight=2, seconds=1.0, ramp=0.0)
-    assert (found["p50_ms"], found["p99_ms"], found["cpu_us_per_call"]) == (None, None, None)
-    assert found["calls_per_second"] == 0
+    found = await measure(Load(call, "", TimeoutError), level=2, seconds=1.0, ramp=0.0)
+    assert (found["p50_ms"], found["p99_ms"]) == (None, None)
+    assert rate_of(found) == 0
     assert found["lost"] == found["calls"] > 0
 
 
@@ -97,7 +102,7 @@ async def test_a_wrong_answer_ends_the_run(wrong: Any) -> None:
         return wrong
 
     with pytest.raises(ExceptionGroup) as failed:
-        await measure(Load(call, "right", TimeoutError), in_flight=3, seconds=1.0, ramp=0.0)
+        await measure(Load(call, "right", TimeoutError), level=3, seconds=1.0, ramp=0.0)
     assert failed.value.subgroup(ValueError) is not None
 
 
@@ -107,7 +112,7 @@ async def test_an_error_that_is_no_loss_ends_the_run() -> None:
         raise KeyError("a mistake of the client's")
 
     with pytest.raises(ExceptionGroup) as failed:
-        await measure(Load(call, "", TimeoutError), in_flight=3, seconds=1.0, ramp=0.0)
+        await measure(Load(call, "", TimeoutError), level=3, seconds=1.0, ramp=0.0)
     assert failed.value.subgroup(KeyError) is not None
 
 
@@ -136,3 +141,59 @@ async def test_but_not_for_ever() -> None:
     with pytest.raises(TimeoutError):
         await reach(Load(call, "", KeyError))
     assert loop.time() - began == pytest.approx(module.REACH_S)
+
+
+async def test_an_open_load_does_not_wait_for_answers() -> None:
+    running = most = 0
+
+    async def call() -> str:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.5)
+        running -= 1
+        return ""
+
+    found = await measure(Load(call, "", TimeoutError), level=1_000, seconds=4.0, ramp=1.0, mode="open")
+    assert rate_of(found) == pytest.approx(1_000, rel=0.1)
+    assert found["calls"] == found["answered"] == pytest.approx(5_000, rel=0.1)
+    assert most == pytest.approx(500, rel=0.2)
+    # Calls of one millisecond begin together: their wait counts.
+    assert 500 < found["p50_ms"] <= 502
+
+
+async def test_a_burst_begins_at_once_and_the_next_one_after_the_last_answer() -> None:
+    began: list[float] = []
+    loop = asyncio.get_running_loop()
+
+    async def call() -> str:
+        began.append(loop.time())
+        await asyncio.sleep(0.01 * (1 + len(began) % 4))
+        return ""
+
+    found = await measure(Load(call, "", TimeoutError), level=4, seconds=1.0, ramp=0.04, mode="burst")
+    assert rate_of(found) == pytest.approx(100, rel=0.05)
+    assert [len(set(began[start : start + 4])) for start in range(0, len(began), 4)] == [1] * (len(began) // 4)
+    assert found["p50_ms"] == pytest.approx(20)
+
+
+async def test_large_calls_beside_are_not_counted_and_their_losses_neither() -> None:
+    large = 0
+
+    async def call() -> str:
+        await asyncio.sleep(0.01)
+        return "small"
+
+    async def call_large() -> str:
+        nonlocal large
+        large += 1
+        await asyncio.sleep(0.1)
+        if large % 2:
+            raise TimeoutError
+        return "large"
+
+    load = Load(call, "small", TimeoutError, large_call=call_large, large_answer="large")
+    found = await measure(load, level=2, seconds=1.0, ramp=0.0, beside=3)
+    assert found["calls"] == pytest.approx(200, abs=4)
+    assert found["lost"] == 0
+    assert large == pytest.approx(30, abs=4)

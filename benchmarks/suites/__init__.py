@@ -1,0 +1,1 @@
+"""What is measured: the suites, their target ratios, and the release before, which some of them compare with."""
