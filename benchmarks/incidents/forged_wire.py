@@ -1,5 +1,7 @@
 """Forged messages, with the names of properties and topics written out: the same for every version that is measured.
 
+Newer versions exchange packets of sessions (docs/reference/wire.md), which have no properties; older ones refuse them.
+
 Two layouts of topics are addressed. In the older one hello topics and the instances' own topics are in the response
 namespace, and ids are ``PREFIX-NUMBER``. In the newer one both kinds of topics are in the request namespace, an announced
 instance must answer a challenge, and ids are ``PREFIX-NUMBER-RANDOM``. Names that the broker lists are used beside the
@@ -8,10 +10,13 @@ literal ones, so that another rule for names changes nothing here.
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 GENUINE = "web-1"
 """The genuine instance."""
@@ -22,6 +27,11 @@ LATER = "7fffffffffffffff-ffffffff"
 FEATURES = "repair,parts,cancel"
 SETTLED = "fffffffffff"
 """A request number that no dispatcher reaches."""
+
+REQUEST, CANCEL, GOAWAY, RESET, CLOSE = 2, 7, 11, 12, 16
+"""Kinds of frames of a packet."""
+STREAMS = range(256)
+"""Numbers of requests that a forged packet names."""
 
 REQUESTS = "non-persistent://tg/request/"
 RESPONSES = "non-persistent://tg/response/"
@@ -135,6 +145,33 @@ def many(names: Names, count: int, template: Mapping[str, str] | None = None) ->
 def later_life(names: Names, template: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
     """The genuine instance's name with a later incarnation, once for each topic that a forged instance could have."""
     return [each for control in names.forged for each in announcements(names, [control], GENUINE, template=template)]
+
+
+def packets(names: Names, addresses: Iterable[int]) -> list[dict[str, Any]]:
+    """Packets to the genuine instance that run, cancel and end the requests of the sessions with these addresses."""
+    arguments = json.dumps({"user": "", "config": "{}", "arguments": json.dumps({"secret": "forged"})}).encode()
+    made = []
+    for address in addresses:
+        for frames in (
+            [(REQUEST, stream, 0, "digest", None, arguments) for stream in STREAMS],
+            [(CANCEL, stream) for stream in STREAMS],
+            [(GOAWAY, "draining")],
+            [(RESET, address, "another")],
+            [(CLOSE, "closed")],
+        ):
+            packet = msgspec.msgpack.encode((1, address, 0, 1_000_000, 0, 1, 0, 0, 48_000, frames))
+            encoded = base64.b64encode(packet).decode()
+            made += [{"topic": topic, "properties": {}, "packet": encoded} for topic in names.own]
+    return made
+
+
+def read_address(payload: bytes) -> int | None:
+    """Return the address that a packet is for; None: ``payload`` is no packet."""
+    try:
+        version, address, *_ = msgspec.msgpack.decode(payload)
+    except (msgspec.DecodeError, TypeError, ValueError):
+        return None
+    return address if version == 1 and isinstance(address, int) else None
 
 
 def settled(names: Names, prefixes: Iterable[str]) -> list[dict[str, Any]]:

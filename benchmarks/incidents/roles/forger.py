@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -11,6 +12,7 @@ from typing import Any
 
 import pulsar
 
+from benchmarks.incidents.forged_wire import read_address
 from benchmarks.workers.channel import Channel
 
 SECRET = re.compile(rb"secret-[0-9a-f]+-\d+")
@@ -37,6 +39,8 @@ class Forger:
         """Requests that came to topics of forged instances."""
         self.prefixes: set[str] = set()
         """The first parts of the ids of other agents' requests."""
+        self.addresses: set[int] = set()
+        """The addresses of other agents' sessions."""
         self.here: dict[str, str] = {}
         """The last genuine announcement."""
 
@@ -59,7 +63,10 @@ class Forger:
 
     def _on_message(self, topic: str, message: pulsar.Message) -> None:
         payload, properties = message.data(), message.properties()
+        address = None if properties else read_address(payload)
         with self._lock:
+            if address:
+                self.addresses.add(address)
             self.secrets.update(SECRET.findall(payload))
             prefix, dash, _ = properties.get("id", "").partition("-")
             if dash and "forged" not in prefix:
@@ -100,6 +107,11 @@ class Forger:
         self._client.close()
 
 
+def payload_of(message: dict[str, Any]) -> bytes:
+    """Return the payload of a message of the driver: a text, or a packet in base64."""
+    return base64.b64decode(message["packet"]) if "packet" in message else message["payload"].encode()
+
+
 def main() -> None:
     """Execute the driver's commands."""
     channel = Channel()
@@ -114,7 +126,7 @@ def main() -> None:
                 opened = [topic for topic in command["topics"] if forger.listen(topic, fake=command.get("fake", False))]
                 channel.say({"opened": opened})
             case "send":
-                sent = [forger.send(m["topic"], m["properties"], m["payload"].encode()) for m in command["messages"]]
+                sent = [forger.send(m["topic"], m["properties"], payload_of(m)) for m in command["messages"]]
                 channel.say({"taken": sum(sent), "refused": len(sent) - sum(sent)})
             case "seen":
                 channel.say(
@@ -123,6 +135,7 @@ def main() -> None:
                         "answers": forger.answers,
                         "requests": forger.requests,
                         "prefixes": sorted(forger.prefixes),
+                        "addresses": sorted(forger.addresses),
                         "here": forger.here,
                     }
                 )

@@ -25,26 +25,42 @@ MANY = 300
 
 
 @dataclass(frozen=True)
+class Overheard:
+    """What the forger has read.
+
+    Attributes:
+        ids: first parts of the ids of requests.
+        here: a genuine announcement; empty: none.
+        addresses: of the caller's sessions.
+    """
+
+    ids: list[str]
+    here: dict[str, str]
+    addresses: list[int]
+
+
+@dataclass(frozen=True)
 class Attack:
     """Messages that are sent once.
 
     Attributes:
-        messages: makes them from the names, the ids that were read, and a genuine announcement that was read.
+        messages: makes them from the names, and from what was read.
     """
 
     name: str
-    messages: Callable[[Names, list[str], dict[str, str]], list[dict[str, Any]]]
+    messages: Callable[[Names, Overheard], list[dict[str, Any]]]
     seconds: float = 15.0
 
 
 ATTACKS = (
     Attack(
         "forged 'here'",
-        lambda names, _, here: forged_wire.announcements(names, names.forged, forged_wire.FORGED, template=here),
+        lambda names, read: forged_wire.announcements(names, names.forged, forged_wire.FORGED, template=read.here),
     ),
-    Attack(f"{MANY} forged 'here'", lambda names, _, here: forged_wire.many(names, MANY, here), 40.0),
-    Attack("later incarnation", lambda names, _, here: forged_wire.later_life(names, here), 30.0),
-    Attack("forged 'settled'", lambda names, ids, _: forged_wire.settled(names, ids), 30.0),
+    Attack(f"{MANY} forged 'here'", lambda names, read: forged_wire.many(names, MANY, read.here), 40.0),
+    Attack("later incarnation", lambda names, read: forged_wire.later_life(names, read.here), 30.0),
+    Attack("forged 'settled'", lambda names, read: forged_wire.settled(names, read.ids), 30.0),
+    Attack("forged packets", lambda names, read: forged_wire.packets(names, read.addresses), 30.0),
 )
 
 Tokens = dict[str, str | None]
@@ -143,9 +159,8 @@ def one(lab: Lab, broker: LocalBroker, tokens: Tokens, attack: Attack, *, readin
                     "0 %",
                 )
             )
-        sent = forger.ask(
-            {"do": "send", "messages": attack.messages(names, read["prefixes"], genuine(read["here"], topic))}, 120
-        )
+        overheard = Overheard(read["prefixes"], genuine(read["here"], topic), read["addresses"])
+        sent = forger.ask({"do": "send", "messages": attack.messages(names, overheard)}, 120)
         attacked_at = time.monotonic()
         time.sleep(seconds if sent["taken"] else min(seconds, 5.0))
         hijacked = seen(forger)["requests"]

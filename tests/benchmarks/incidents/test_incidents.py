@@ -31,6 +31,7 @@ from benchmarks.incidents.lab import Lab, queues, unique
 from benchmarks.incidents.progress import Progress
 from benchmarks.incidents.report import report, rows, shown
 from benchmarks.incidents.roles.caller import TOOL, dispatcher_of, reach
+from benchmarks.incidents.roles.forger import payload_of
 from benchmarks.incidents.roles.load import Load
 from benchmarks.incidents.roles.service import Digest
 from benchmarks.incidents.scenarios import ALL, chosen
@@ -102,6 +103,11 @@ def test_forged_messages_go_to_both_layouts_and_to_the_names_that_the_broker_lis
     assert {each["topic"] for each in settled} == {names.request, *names.own}
     assert all(each["properties"]["id"].startswith("0a1b-") for each in settled)
     assert forged_wire.settled(names, []) == []
+    packets = forged_wire.packets(names, [7])
+    assert {each["topic"] for each in packets} == set(names.own)
+    assert {forged_wire.read_address(payload_of(each)) for each in packets} == {7}
+    assert forged_wire.read_address(b'{"response": "x"}') is None
+    assert forged_wire.read_address(b"\x01") is None
 
 
 async def test_the_load_tells_right_answers_from_forged_ones() -> None:
