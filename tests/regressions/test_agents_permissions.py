@@ -1,13 +1,15 @@
 """TrustGraph's permissions were not enough: a dispatcher produced to the response namespace and every agent could read all
 requests there. Now agents produce to the request namespace and consume from the response namespace, services the reverse,
-and with an agent's token nothing can be announced, no other agent's request be read and no other agent's call be ended."""
+and with an agent's token nothing can be announced, no other agent's request be read and no other agent's call be ended.
+Agents may read each dispatcher's inbox: with all packets of it they forge none that an instance accepts."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import urllib.request
-from collections.abc import Awaitable
+from collections.abc import AsyncIterator, Awaitable, Iterable
 from typing import Any
 
 import pulsar
@@ -18,6 +20,7 @@ from dispatch import Security
 from dispatch.devtools.localbroker import Admin, LocalBroker
 from tests.helpers.catalogs import catalog_of, unique_topic
 from tests.helpers.echo_service import Echo
+from tests.helpers.forged_packets import list_forged_packets
 
 pytestmark = pytest.mark.pulsar
 
@@ -52,6 +55,24 @@ class Agent:
             broker.service_url, authentication=token, operation_timeout_seconds=5, logger=logger
         )
 
+    def listen(self, topic: str) -> pulsar.Consumer:
+        """Consume what arrives on ``topic`` from now on, beside its owner."""
+        return self.client.subscribe(topic, unique_topic("spy"))
+
+    def read(self, consumer: pulsar.Consumer) -> list[bytes]:
+        """Return all messages of ``consumer`` until none arrives any more."""
+        messages = []
+        with contextlib.suppress(pulsar.Timeout):
+            while True:
+                messages.append(consumer.receive(timeout_millis=500).data())
+        return messages
+
+    def send_packets(self, topic: str, packets: Iterable[bytes]) -> None:
+        producer = self.client.create_producer(topic, batching_enabled=False)
+        for packet in packets:
+            producer.send_async(packet, None)
+        producer.flush()
+
     def send(self, topic: str, payload: bytes, properties: dict[str, str]) -> None:
         self.client.create_producer(topic).send(payload, properties=properties)
 
@@ -67,6 +88,17 @@ class Agent:
         return True
 
 
+class Recording(Echo):
+    """Records the arguments of each execution."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    async def invoke(self, config: dict[str, Any], arguments: dict[str, Any], user: str = "") -> str:
+        self.texts.append(arguments["text"])
+        return await super().invoke(config, arguments, user)
+
+
 async def thread(function: Any, *arguments: Any) -> Any:
     return await asyncio.to_thread(function, *arguments)
 
@@ -74,14 +106,55 @@ async def thread(function: Any, *arguments: Any) -> Any:
 async def test_trustgraphs_permissions_are_enough_and_an_agents_token_reaches_no_other_agent(
     secured_broker: LocalBroker,
 ) -> None:
-    broker = secured_broker
+    async with attacked(secured_broker) as (dispatcher, service, server, agent, ours):
+        first = await dispatcher.execute("echo", {"text": "first"}, timeout=20)
+        assert [view.id for view in dispatcher.instances(f"{server.service}-service")] == ["one"], "it is known by name"
+        await attack(agent, ours, server.service, dispatcher, first.request_id)
+        assert server.counts()["malformed"] > 0, "what was forged is counted"
+        assert sorted(service.texts) == sorted(["hello", "first", *map(str, range(32)), *["after"] * 50])
+
+
+async def test_packets_forged_from_all_that_an_agent_reads_end_no_call_and_run_nothing(
+    secured_broker: LocalBroker,
+) -> None:
+    async with attacked(secured_broker) as (dispatcher, service, server, agent, ours):
+        inbox = inbox_of_dispatcher(ours)
+        consumer = await thread(agent.listen, inbox)
+        quick = [f"quick {number}" for number in range(100)]
+        assert [await dispatcher.call("echo", {"text": text}, timeout=20) for text in quick] == quick
+        overheard = await thread(agent.read, consumer)
+        assert len(overheard) >= len(quick), "an agent may read what instances send"
+        slow = [f"slow {number}" for number in range(32)]
+        calls = [
+            asyncio.create_task(dispatcher.call("echo", {"text": text, "sleep": 3.0}, timeout=20)) for text in slow
+        ]
+        await asyncio.sleep(0.2)
+        overheard += await thread(agent.read, consumer)
+        own_inbox = f"{inbox.rpartition('/')[0]}/{unique_topic('agent')}"
+        forged = list_forged_packets(overheard, inbox, own_inbox)
+        before = server.counts()["malformed"]
+        await thread(agent.send_packets, inbox_of_instance(ours), forged)
+        assert [await call for call in calls] == slow
+        after = [f"after {number}" for number in range(50)]
+        assert await asyncio.gather(*(dispatcher.call("echo", {"text": text}, timeout=20) for text in after)) == after
+        assert sorted(service.texts) == sorted(["hello", *quick, *slow, *after])
+        assert server.counts()["malformed"] - before >= 0.9 * len(forged), "what was forged is counted"
+        await thread(consumer.close)
+
+
+@contextlib.asynccontextmanager
+async def attacked(
+    broker: LocalBroker,
+) -> AsyncIterator[tuple[dispatch.Dispatcher, Recording, dispatch.ToolServer, Agent, set[str]]]:
+    """A dispatcher that has called an instance, another agent, and the topics that the two have opened."""
     await thread(grant, broker)
     await thread(check_grants_hold_at_all, broker)
     former = await thread(topics_of, broker)
     topic = unique_topic()
     security = {role: Security(token=broker.token(role)) for role in GRANTS}
+    service = Recording()
     server = dispatch.ToolServer(
-        Echo(), broker.service_url, service=topic, security=security["service"], instance="one"
+        service, broker.service_url, service=topic, security=security["service"], instance="one"
     )
     async with (
         server,
@@ -89,14 +162,21 @@ async def test_trustgraphs_permissions_are_enough_and_an_agents_token_reaches_no
     ):
         first = await dispatcher.execute("echo", {"text": "hello"}, timeout=20)
         assert first.text == "hello", first.error
-        assert [view.id for view in dispatcher.instances(f"{topic}-service")] == ["one"], "it is known by name"
         agent = await thread(Agent, broker)
         try:
-            ours = await thread(topics_of, broker) - former
-            await attack(agent, ours, topic, dispatcher, first.request_id)
+            yield dispatcher, service, server, agent, await thread(topics_of, broker) - former
         finally:
             await thread(agent.client.close)
-        assert server.counts()["malformed"] > 0, "what was forged is counted"
+
+
+def inbox_of_dispatcher(topics: set[str]) -> str:
+    (inbox,) = (each for each in topics if "dispatch-reply-" in each)
+    return inbox
+
+
+def inbox_of_instance(topics: set[str]) -> str:
+    (inbox,) = (each for each in topics if "dispatch-instance-" in each)
+    return inbox
 
 
 def topics_of(broker: LocalBroker) -> set[str]:
@@ -109,8 +189,7 @@ async def attack(agent: Agent, ours: set[str], topic: str, dispatcher: dispatch.
     for each in ours:
         # It cannot read what agents send, and cannot announce or answer.
         assert not await thread(agent.may, "consume" if "/request/" in each else "produce", each), each
-    (own,) = (each for each in ours if "dispatch-instance-" in each)
-    (reply_topic,) = (each for each in ours if "dispatch-reply-" in each)
+    own, reply_topic = inbox_of_instance(ours), inbox_of_dispatcher(ours)
     # Meanwhile it ends none of another agent's calls with what it may send, knowing everything that it may read.
     ids = [request_id.split("-")[0] + f"-{number:x}-aaaaaaaaaaaa" for number in range(2, 40)]
     calls = [asyncio.create_task(dispatcher.execute("echo", {"text": str(n), "sleep": 1.0})) for n in range(32)]
